@@ -6,7 +6,7 @@ use std::rc::Rc;
 use courser_proto::wire::{EcnCounts, FRAME_HEADER, Holes, Packet, parse_packet};
 use courser_proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectRefuseReason, ConnectRequest, ControlMsg, EndpointRef,
-    Integrity, Recovery, Room, Schemes,
+    Integrity, Recovery, RemoteSession, Room, Schemes,
 };
 
 use crate::program::{Forged, Op, Setup, encode};
@@ -140,7 +140,7 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         client_session: 0,
         client_cookie: 0xdead_beef,
         client_peer: 0,
-        session: 3,
+        session: RemoteSession { number: 3, first_req_num: request.first_req_num },
         peer: 2,
         cookie: 7,
         data_per_packet: 1424,
@@ -152,12 +152,13 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         room: Room { small_data: 196, units_per_packet: 16 },
     };
     let reason = ConnectRefuseReason::TooManySessions { limit: 64 };
+    let session = accept.session;
     vec![
         ("connect", ControlMsg::Connect { from, to: None, request: request.clone() }),
         ("connect_to", ControlMsg::Connect { from, to: Some(0), request }),
         ("accept", ControlMsg::Accept { to, from, accept }),
         ("refuse", ControlMsg::Refuse { to, session: 0, client_cookie: 1, reason }),
-        ("disconnect", ControlMsg::Disconnect { from, to, session: 0 }),
+        ("disconnect", ControlMsg::Disconnect { from, to, session }),
         ("idle", ControlMsg::Idle { from, to, session: 0, done: vec![0, 8, u32::MAX] }),
         ("ping", ControlMsg::Ping),
         ("pong", ControlMsg::Pong),

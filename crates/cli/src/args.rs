@@ -167,11 +167,15 @@ list of sessions. URI/N shows endpoint N only.
 Examples:
   courser stat udp://10.0.0.5:31850
   courser stat udp://10.0.0.5:31850/2 --interval 5s --sessions all
-  courser stat udp://10.0.0.5:31850 --once --json -")]
+  courser stat udp://10.0.0.5:31850 --once --json -
+  courser stat udp://10.0.0.5:31850 --bind udp://10.0.0.7:0    from 10.0.0.7")]
 pub(crate) struct StatArgs {
     /// The server, as `courser serve` printed it: udp://HOST:PORT; with /N one endpoint of it
     #[arg(value_name = "URI")]
     pub(crate) uri: String,
+    /// Local address to ask from, as udp://HOST:0; port 0: any free port. Default: any address
+    #[arg(long, value_name = "URI")]
+    pub(crate) bind: Option<String>,
     /// Time from one refresh to the next
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = units::nonzero_time)]
     pub(crate) interval: Duration,

@@ -29,7 +29,7 @@ use view::{Before, Rated};
 pub(crate) fn run(args: &StatArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     let clock = Clock::new();
-    let mut client = Client::connect(&args.uri)?;
+    let mut client = Client::connect(&args.uri, args.bind.as_deref())?;
     let interrupt = Interrupt::stop(vec![client.rpc().handle()])?;
     let mut out = out::stdout();
     let to_stdout = args.json.as_deref().is_some_and(json::is_stdout);

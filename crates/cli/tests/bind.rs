@@ -1,4 +1,4 @@
-//! `--bind`: the local address of ping and bench.
+//! `--bind`: the local address of ping, bench and stat.
 
 mod common;
 
@@ -27,6 +27,10 @@ fn clients_call_from_the_address_that_is_given() {
     reaches_from(&server, &ping, "127.0.0.9");
     let bench = "bench latency --pairs 400 --bind udp://127.0.0.8:0 --connect";
     reaches_from(&server, &format!("{bench} {}", server.uri), "127.0.0.8");
+    // Its own session is in the list.
+    let stat = "--once --sessions all --bind udp://127.0.0.7:0 --json -";
+    let shown = json_of(&format!("stat {} {stat}", server.uri)).to_string();
+    assert!(shown.contains("127.0.0.7:"), "{shown}");
 }
 
 #[test]
@@ -38,4 +42,7 @@ fn local_addresses_of_other_machines_and_transports_are_refused() {
     refused(&ping("shm://127.0.0.1:0"), "bind a nexus to udp");
     let bench = format!("bench latency --connect {} --bind udp://192.0.2.1:0", server.uri);
     refused(&bench, "use an address of this machine");
+    let stat = |bind: &str| format!("stat {} --once --bind {bind}", server.uri);
+    refused(&stat("udp://192.0.2.1:0"), "use an address of this machine");
+    refused(&stat("shm://127.0.0.1:0"), "bind a nexus to udp");
 }

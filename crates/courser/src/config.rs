@@ -92,7 +92,9 @@ pub struct Config {
     /// about 1 KiB of memory, or 2 KiB while a message is incomplete.
     ///
     /// When this limit or the next is reached, the connection without a session that was unused for
-    /// longest, at least half a second, is closed for a new one.
+    /// longest, at least half a second, is closed for a new one. Without such a one the new one is
+    /// refused, but sessions that have made no call within a second end, and make room for later
+    /// ones.
     pub max_connections: usize,
     /// Control connections that a nexus accepts from one address: 1 to 1,048,576, default 2,048.
     /// Raise it for more client processes on one host or behind one NAT. Cost as above.

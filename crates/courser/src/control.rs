@@ -87,6 +87,12 @@ pub(crate) enum Mail {
         /// The reason.
         reason: LostReason,
     },
+    /// Connections are scarce: sessions that were never used are to end, so that their connections
+    /// can be closed for others.
+    Scarce {
+        /// The address whose connections are scarce; `None`: those of all.
+        host: Option<IpAddr>,
+    },
 }
 
 /// A connection to another nexus, ready for messages.
@@ -218,7 +224,7 @@ pub enum LostReason {
     /// This side closed it: no endpoint had a session over it for this duration.
     #[error("no session has used the control connection for {0:?}; connect again")]
     Unused(Duration),
-    /// This side closed it, which had no session, to make room for another one.
+    /// This side closed it, which had no session or only evicted ones, to make room for another one.
     #[error(
         "the control connection was closed for another one, as no session used it; raise \
          Config::max_connections"
@@ -335,7 +341,7 @@ pub(crate) struct Limits {
     /// come up to a quarter of the failure timeout later.
     pub(crate) unused: Duration,
     /// Time without a session after which an inbound connection may be closed for another one, when
-    /// connections are scarce.
+    /// connections are scarce. Also the least time from one [`Mail::Scarce`] to the next.
     pub(crate) idle: Duration,
     /// Time of a dial: name resolution, all addresses, greeting.
     pub(crate) dial: Duration,
@@ -386,7 +392,7 @@ pub(crate) struct Counters {
     pub(crate) refused: AtomicU64,
     /// Failed accepts because descriptors or memory had run out.
     pub(crate) exhausted: AtomicU64,
-    /// Inbound connections without a session that were closed for others.
+    /// Inbound connections without a session, or with evicted ones, that were closed for others.
     pub(crate) evicted_connections: AtomicU64,
 }
 

@@ -11,7 +11,7 @@ use courser_net::{PathError, Transport, Uri, any};
 use courser_proto as proto;
 use courser_proto::{
     ConnectAccept, ConnectError, ConnectOffer, ConnectRefuseReason, ConnectRequest, ControlMsg,
-    EndpointRef, IdleSession, Integrity, SessionId, SessionState,
+    EndpointRef, IdleSession, Integrity, RemoteSession, SessionId, SessionState,
 };
 
 use crate::config::Config;
@@ -204,9 +204,9 @@ impl<T: Transport> Rpc<T> {
         self.run_pending_commands();
     }
 
-    /// Finishes the close of a session; `closed` is the server's number of it, and its path if no
-    /// other session uses that.
-    fn closed(&mut self, session: SessionId, closed: Option<(u32, Option<PathId>)>) {
+    /// Finishes the close of a session; `closed` is the server's session, and its path if no other
+    /// session uses that.
+    fn closed(&mut self, session: SessionId, closed: Option<(RemoteSession, Option<PathId>)>) {
         self.connections.dialing.retain(|d| d.session != session);
         self.close_unused_paths();
         let Some((remote, path)) = closed else { return };
@@ -228,7 +228,7 @@ impl<T: Transport> Rpc<T> {
     }
 
     /// Notifies a server that its side of a session has ended.
-    fn disconnect(&self, control: u64, to: EndpointRef, session: u32) {
+    fn disconnect(&self, control: u64, to: EndpointRef, session: RemoteSession) {
         let msg = ControlMsg::Disconnect { from: self.me(), to, session };
         self.control.send(Command::Send { control, msg });
     }
@@ -264,6 +264,10 @@ impl<T: Transport> Rpc<T> {
                     self.on_control_message(control, remote, local, msg);
                 }
                 Mail::Lost { control, reason } => self.on_lost(control, &reason),
+                Mail::Scarce { host } => {
+                    self.core.proto.evict_clients(host.map(|host| addr(host, 0).host));
+                    self.notify_evicted();
+                }
             }
         }
         self.mail = mail;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use courser_buf::{MsgBuf, PathId, TxBurst};
 use courser_net::{ThisProcess, Uri};
-use courser_proto::{Dialed, Endpoint, RejectReason, SessionId};
+use courser_proto::{Dialed, Endpoint, RejectReason, RemoteSession, SessionId};
 
 use crate::clock::SystemClock;
 use crate::continuations::{Cont, Continuations};
@@ -27,7 +27,7 @@ pub(crate) enum PendingCommand {
     /// A session is begun: it needs a control connection.
     Dial(Uri, Dialed),
     /// A session was closed: the server's number for it, and its path if no other session uses it.
-    Close(SessionId, Option<(u32, Option<PathId>)>),
+    Close(SessionId, Option<(RemoteSession, Option<PathId>)>),
 }
 
 /// The properties of the transport that a connect needs.

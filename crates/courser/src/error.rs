@@ -119,7 +119,8 @@ pub enum SessionError {
     /// The server's endpoint was closed.
     #[error("the server has closed its endpoint; connect to another endpoint or server")]
     EndpointGone,
-    /// The server ended the session before its first call, to make room for another one.
+    /// The server ended the session before its first call, to make room for another one or for
+    /// another control connection.
     #[error(
         "the server ended the session, which had made no call, to make room for another; connect \
          again when there are calls to make, or raise the server's max_sessions"

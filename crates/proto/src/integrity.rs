@@ -4,12 +4,14 @@
 //! it again over whatever they hold. With [`Integrity::Crc`] the cookie field of a frame contains
 //!
 //! ```text
-//! cookie ^ CRC-32C(bytes 0 to 7, then bytes 12 to the end)
+//! cookie ^ CRC-32C(bytes 8 to the end) ^ flags * FLAGS_FACTOR
 //! ```
 //!
 //! so that one comparison checks the cookie and every other bit, and a frame is no longer than
-//! without. CRC-32C finds up to three changed bits in frames of any length, and every burst of up to
-//! 32 bits. It does not authenticate: an attacker that knows the cookie can compute it.
+//! without. The version and the packet size, which are the rest of the first four bytes, are compared
+//! with the only value that is valid. Up to three changed bits are found in frames of any length, and
+//! every burst of up to 32 bits after the cookie. It does not authenticate: an attacker that knows
+//! the cookie can compute it.
 
 use serde::{Deserialize, Serialize};
 
@@ -56,31 +58,30 @@ impl std::str::FromStr for Integrity {
     }
 }
 
-/// The place of the cookie in a frame.
-const COOKIE: std::ops::Range<usize> = 8..12;
+/// The place of the flags in a frame.
+const FLAGS: usize = 1;
 
-/// Frames with at most this many bytes after the cookie are checked in a copy without it: for them
-/// the start of an incremental computation takes longer than the copy.
-const SHORT: usize = 120;
+/// The place of the cookie in a frame; the CRC is that of all bytes after it.
+const COOKIE: std::ops::Range<usize> = 4..8;
+
+/// What a flag changes: the product is the CRC (without its initial value) of the byte `flags` before
+/// 2^24 zeros. So the flags are part of the CRC, at a place where no frame has other bytes.
+const FLAGS_FACTOR: u32 = 0x2add_36e8;
 
 /// The value that a frame of these parts adds to its cookie. `tail` follows `frame`.
+#[inline(always)]
 fn check_value(frame: &[u8], tail: &[u8]) -> u32 {
-    let (head, rest) = frame.split_at_checked(COOKIE.end).unwrap_or((frame, &[]));
-    let head = head.get(..COOKIE.start).unwrap_or(head);
-    let mut copy = [0; COOKIE.start + SHORT];
-    let len = head.len() + rest.len();
-    if tail.is_empty()
-        && let Some(whole) = copy.get_mut(..len)
-    {
-        let (first, second) = whole.split_at_mut(head.len());
-        first.copy_from_slice(head);
-        second.copy_from_slice(rest);
-        return crc_fast::crc32_iscsi(whole);
-    }
+    let body = frame.get(COOKIE.end..).unwrap_or_default();
+    let flags = frame.get(FLAGS).copied().unwrap_or_default();
+    let crc = if tail.is_empty() { crc_fast::crc32_iscsi(body) } else { crc_of(body, tail) };
+    crc ^ u32::from(flags).wrapping_mul(FLAGS_FACTOR)
+}
+
+/// The CRC of two parts, with a second call of the library.
+fn crc_of(body: &[u8], tail: &[u8]) -> u32 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-    for part in [head, rest, tail] {
-        digest.update(part);
-    }
+    digest.update(body);
+    digest.update(tail);
     digest.finalize() as u32
 }
 
@@ -123,10 +124,25 @@ mod tests {
 
     /// The standard's example: the CRC-32C of `123456789` is `e3069283`.
     #[test]
-    fn the_check_value_is_the_crc_of_all_but_the_cookie() {
-        let frame = b"12345678cook9";
+    fn the_check_value_is_the_crc_of_all_after_the_cookie() {
+        let frame = b"v\0ppcook123456789";
         assert_eq!(check_value(frame, &[]), 0xe306_9283);
-        assert_eq!(check_value(&frame[..12], b"9"), 0xe306_9283);
+        assert_eq!(check_value(&frame[..12], b"56789"), 0xe306_9283);
+    }
+
+    /// So up to three changed bits, flags among them, are found as in a CRC of a message of 16 MiB.
+    #[test]
+    fn a_flag_changes_the_value_like_a_byte_far_before_the_frame() {
+        let mut message = vec![0; 1 + (1 << 24)];
+        let zeros = crc_fast::crc32_iscsi(&message);
+        let mut frame = protected(76, 0);
+        for flags in [1, 2] {
+            (message[0], frame[FLAGS]) = (flags, 0);
+            let without = check_value(&frame, &[]);
+            frame[FLAGS] = flags;
+            let change = check_value(&frame, &[]) ^ without;
+            assert_eq!(change, crc_fast::crc32_iscsi(&message) ^ zeros, "{flags}");
+        }
     }
 
     #[test]
@@ -143,16 +159,18 @@ mod tests {
     }
 
     #[test]
-    fn every_one_and_two_changed_bits_of_a_small_frame_are_found() {
+    fn one_or_two_changed_bits_of_a_small_frame_are_found() {
         let cookie = 0x1234_5678;
         let mut frame = protected(76, cookie);
         assert!(is_valid(&frame, cookie));
-        let bits = frame.len() * 8;
+        // Those of the version and the packet size are compared with a known value.
+        let is_checked = |bit: &usize| bit / 8 == FLAGS || bit / 8 >= COOKIE.start;
+        let bits: Vec<usize> = (0..frame.len() * 8).filter(is_checked).collect();
         let flip = |frame: &mut [u8], bit: usize| frame[bit / 8] ^= 1 << (bit % 8);
-        for first in 0..bits {
+        for (at, &first) in bits.iter().enumerate() {
             flip(&mut frame, first);
             assert!(!is_valid(&frame, cookie), "bit {first}");
-            for second in first + 1..bits {
+            for &second in &bits[at + 1..] {
                 flip(&mut frame, second);
                 assert!(!is_valid(&frame, cookie), "bits {first} and {second}");
                 flip(&mut frame, second);

@@ -72,8 +72,8 @@ pub use overload::serve_newest;
 pub use session::{
     Beat, CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectOffer,
     ConnectRefuseReason, ConnectRequest, ControlDecoder, ControlError, ControlMsg, Dialed,
-    EndpointRef, Established, Evicted, Heartbeat, IdleSession, InvalidField, Schemes, SessionId,
-    SessionState,
+    EndpointRef, Established, Evicted, Heartbeat, IdleSession, InvalidField, RemoteSession,
+    Schemes, SessionId, SessionState,
 };
 pub use stats::{DROP_NAMES, DROP_REASONS, Drop, EndpointStats, PACKET_KINDS};
 pub use tx::Framing;

@@ -360,7 +360,7 @@ fn rests(w: &mut World) {
 fn the_door_is_shut(w: &mut World, mut forge: Forge) {
     let mut header = forge.header(1);
     header.cookie ^= 1;
-    let (session, before) = (forge.accept.session, w.ep(1).stats().rx_frames_accepted);
+    let (session, before) = (forge.accept.session.number, w.ep(1).stats().rx_frames_accepted);
     w.inject(0, 1, &frame(&header, &[Packet::Ack { session, req_num: 0 }]));
     assert_eq!(w.ep(1).stats().rx_frames_accepted, before, "a stale cookie was accepted");
 }

@@ -34,14 +34,16 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Connects to the endpoint that the address names, or to the first one.
+    /// Connects to the endpoint that the address names, or to the first one. `bind` is the local
+    /// address.
     ///
     /// # Errors
-    /// The address is invalid, or the server cannot be reached.
-    pub(super) fn connect(text: &str) -> Result<Self, Failure> {
+    /// An address is invalid, or the server cannot be reached.
+    pub(super) fn connect(text: &str, bind: Option<&str>) -> Result<Self, Failure> {
         let uri: Uri = text.parse().map_err(|e| Failure::Usage(format!("{e}")))?;
         let config = Config { max_msg_size: MAX_ANSWER, ..Config::default() };
-        let mut rpc = Nexus::bind_with(&bind_for(&uri), config)?.endpoint()?;
+        let bind = bind.map_or_else(|| bind_for(&uri), str::to_owned);
+        let mut rpc = Nexus::bind_with(&bind, config)?.endpoint()?;
         let first = Uri { endpoint: uri.endpoint.or(Some(0)), ..uri.clone() };
         let session = connect(&mut rpc, &first)?;
         Ok(Self { rpc, uri, sessions: vec![session] })

@@ -17,7 +17,7 @@ use super::conn::{Conn, Phase, Step};
 use super::dial::{Dialing, Target};
 use super::network::{Network, Ready, Stream};
 use super::route::Endpoint;
-use super::scarce::Idle;
+use super::scarce::{Idle, Inbound};
 use super::sockets::Sockets;
 use super::{Command, Counters, Event, Limits, LostReason, Mail, count, is_exhausted};
 use crate::platform::Clock;
@@ -69,7 +69,9 @@ pub(super) struct Driver<N: Network> {
     pub(super) conns: BTreeMap<u64, Conn<N::Stream>>,
     pub(super) inbound: usize,
     /// Inbound connections of each remote host.
-    pub(super) hosts: BTreeMap<IpAddr, usize>,
+    pub(super) hosts: BTreeMap<IpAddr, Inbound>,
+    /// Time of the last [`Mail::Scarce`] for the connections of all hosts.
+    pub(super) asked_all: Option<Instant>,
     pub(super) idle: Idle,
     pub(super) endpoints: BTreeMap<u16, Endpoint>,
     /// Start of the search for an endpoint for the next client, round robin.
@@ -124,6 +126,7 @@ impl<N: Network> Driver<N> {
             conns: BTreeMap::new(),
             inbound: 0,
             hosts: BTreeMap::new(),
+            asked_all: None,
             idle: Idle::default(),
             endpoints: BTreeMap::new(),
             next_endpoint: 0,
@@ -261,7 +264,7 @@ impl<N: Network> Driver<N> {
             && let Ok(n) = self.adopt(conn)
         {
             self.inbound += 1;
-            *self.hosts.entry(host).or_default() += 1;
+            self.hosts.entry(host).or_default().conns += 1;
             self.note_use(n);
         }
     }
@@ -270,8 +273,8 @@ impl<N: Network> Driver<N> {
     fn release_inbound(&mut self, host: IpAddr) {
         self.inbound -= 1;
         if let Some(from_host) = self.hosts.get_mut(&host) {
-            *from_host -= 1;
-            if *from_host == 0 {
+            from_host.conns -= 1;
+            if from_host.conns == 0 {
                 self.hosts.remove(&host);
             }
         }

@@ -138,12 +138,13 @@ impl Mailbox {
     /// Adds mail and wakes the endpoint. Returns false, without adding it, when the mailbox is
     /// full.
     ///
-    /// The limit applies only to messages of peers. Results of dials are bounded by the dials of
+    /// The limit applies only to messages of peers and to what they cause. Results of dials are bounded by the dials of
     /// this endpoint, and lost connections by the connections that it used. Dropping one of these
     /// would block the endpoint forever.
     pub(crate) fn post(&self, mail: Mail) -> bool {
         let mut inbox = self.lock();
-        if inbox.mail.len() >= MAIL_MAX && matches!(mail, Mail::Msg { .. }) {
+        let is_limited = matches!(mail, Mail::Msg { .. } | Mail::Scarce { .. });
+        if inbox.mail.len() >= MAIL_MAX && is_limited {
             return false;
         }
         inbox.mail.push_back(mail);

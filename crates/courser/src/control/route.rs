@@ -81,6 +81,9 @@ impl<N: Network> Driver<N> {
         conn.usage.on_sent(&msg, now);
         self.note_use(n);
         self.send(n, &msg);
+        if matches!(msg, ControlMsg::Evicted { .. }) {
+            self.close_evicted(n);
+        }
     }
 
     /// Handles a message that arrived over connection `n`.

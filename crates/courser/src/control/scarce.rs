@@ -1,4 +1,5 @@
-//! Inbound connections without a session: closed for others when connections are scarce.
+//! Inbound connections without a session: closed for others when connections are scarce. If there is
+//! none, the endpoints are asked to end sessions that were never used.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,7 +7,15 @@ use std::time::Instant;
 
 use super::driver::Driver;
 use super::network::Network;
-use super::{LostReason, count};
+use super::{LostReason, Mail, count};
+
+/// Inbound connections of one host.
+#[derive(Debug, Default)]
+pub(super) struct Inbound {
+    pub(super) conns: usize,
+    /// Time of the last [`Mail::Scarce`] for them.
+    asked: Option<Instant>,
+}
 
 /// Inbound connections that no session uses, by the time of their last use.
 #[derive(Debug, Default)]
@@ -65,14 +74,52 @@ impl<N: Network> Driver<N> {
     }
 
     /// Whether one more connection of a host is within the limits. If not, an idle one is closed for
-    /// it if possible.
+    /// it if possible; otherwise a later one may find room.
     pub(super) fn make_room(&mut self, host: IpAddr) -> bool {
-        let limits = &self.parts.limits;
-        let from_host = self.hosts.get(&host).copied().unwrap_or(0);
-        if from_host >= limits.inbound_per_host {
-            return self.close_idle(Some(host));
+        let Some(scarce) = self.scarce(host) else { return true };
+        let is_closed = self.close_idle(scarce);
+        if !is_closed {
+            self.ask_for_room(scarce);
         }
-        self.inbound < limits.inbound || self.close_idle(None)
+        is_closed
+    }
+
+    /// The host whose limit prevents one more connection of `host`, or `Some(None)`: the limit of
+    /// all. `None`: there is room.
+    fn scarce(&self, host: IpAddr) -> Option<Option<IpAddr>> {
+        let limits = &self.parts.limits;
+        if self.hosts.get(&host).is_some_and(|h| h.conns >= limits.inbound_per_host) {
+            return Some(Some(host));
+        }
+        (self.inbound >= limits.inbound).then_some(None)
+    }
+
+    /// Asks the endpoints to end sessions that were never used, of a host or of all. Not again for
+    /// [`super::Limits::idle`], as each connection that is refused comes here.
+    fn ask_for_room(&mut self, host: Option<IpAddr>) {
+        let now = self.now();
+        let asked = match host {
+            Some(host) => self.hosts.get_mut(&host).map(|h| &mut h.asked),
+            None => Some(&mut self.asked_all),
+        };
+        let Some(asked) = asked else { return };
+        if asked.is_some_and(|at| now.saturating_duration_since(at) < self.parts.limits.idle) {
+            return;
+        }
+        *asked = Some(now);
+        for e in self.endpoints.values() {
+            e.mailbox.post(Mail::Scarce { host });
+        }
+    }
+
+    /// Closes a connection whose last session was evicted, when connections are scarce. At once, as
+    /// its peer could connect another session before someone needs the place.
+    pub(super) fn close_evicted(&mut self, n: u64) {
+        let Some(conn) = self.conns.get(&n) else { return };
+        if conn.idle_since.is_some() && self.scarce(conn.remote.ip()).is_some() {
+            count(&self.parts.counters.evicted_connections);
+            self.close(n, LostReason::Scarce);
+        }
     }
 
     /// Closes the connection that was unused for longest, of one host or of all; false when there is

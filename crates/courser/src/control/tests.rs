@@ -40,7 +40,7 @@ fn messages_of_a_session_arrive_in_both_directions() {
     let (over, remote, _, msg) = c.msg();
     assert_eq!((over, remote, msg), (dialed.control, dialed.remote.ip(), yes));
 
-    let end = ControlMsg::Disconnect { from: c.me(), to: s.me(), session: 5 };
+    let end = disconnect(c.me(), s.me(), 5);
     client.send(dialed.control, end.clone());
     assert_eq!(s.msg().3, end);
 
@@ -149,11 +149,11 @@ fn an_accept_for_a_client_that_is_gone_closes_the_session() {
     let mut peer = Peer::connect(node.port);
     peer.greet();
     peer.send(&accept(old.me(), PEER_ENDPOINT, 77));
-    let undo = ControlMsg::Disconnect { from: old.me(), to: PEER_ENDPOINT, session: 77 };
+    let undo = disconnect(old.me(), PEER_ENDPOINT, 77);
     assert_eq!(peer.recv(), Some(undo));
-    peer.send(&ControlMsg::Disconnect { from: PEER_ENDPOINT, to: old.me(), session: 1 });
+    peer.send(&disconnect(PEER_ENDPOINT, old.me(), 1));
     // Mail is ordered, so if this is the first message, the successor got no earlier one.
-    let own = ControlMsg::Disconnect { from: PEER_ENDPOINT, to: new.me(), session: 2 };
+    let own = disconnect(PEER_ENDPOINT, new.me(), 2);
     peer.send(&own);
     assert_eq!(new.msg().3, own);
     assert_eq!(node.control.stats().misdirected, 2);
@@ -243,7 +243,7 @@ fn a_full_mailbox_refuses_clients_and_closes_connections() {
         peer.recv(),
         Some(ControlMsg::Refuse { to: PEER_ENDPOINT, session: 2, client_cookie: 1, reason })
     );
-    peer.send(&ControlMsg::Disconnect { from: PEER_ENDPOINT, to: e.me(), session: 1 });
+    peer.send(&disconnect(PEER_ENDPOINT, e.me(), 1));
     assert_eq!(peer.recv(), None, "closed");
     let mut mail = Vec::new();
     eventually("the loss arrives in a full mailbox", || {

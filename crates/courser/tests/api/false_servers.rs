@@ -10,7 +10,7 @@ use crate::common::*;
 use courser::{Config, ConnectRefuseReason, LostReason, SessionError, SessionState};
 use courser_proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectRequest, ControlDecoder, ControlMsg,
-    EndpointRef, Room, Schemes,
+    EndpointRef, RemoteSession, Room, Schemes,
 };
 
 /// The claimed endpoint of the false server.
@@ -85,7 +85,7 @@ fn answer(request: &ConnectRequest) -> ConnectAccept {
         client_session: request.session,
         client_cookie: request.cookie,
         client_peer: request.peer,
-        session: 3,
+        session: RemoteSession { number: 3, first_req_num: request.first_req_num },
         peer: 0,
         cookie: 1,
         data_per_packet: 1024,
@@ -103,10 +103,15 @@ fn unsolicited_answers_are_disconnected_and_ignored() {
     let (uri, thread) = FalseServer::start(|mut server| {
         let (to, request) = server.recv_connect();
         let honest = answer(&request);
+        let numbered = |number| RemoteSession { number, ..honest.session };
         let wrong = [
-            ConnectAccept { client_cookie: request.cookie ^ 1, session: 10, ..honest.clone() },
-            ConnectAccept { client_session: 77, session: 11, ..honest.clone() },
-            ConnectAccept { client_session: u32::MAX, session: 12, ..honest.clone() },
+            ConnectAccept {
+                client_cookie: request.cookie ^ 1,
+                session: numbered(10),
+                ..honest.clone()
+            },
+            ConnectAccept { client_session: 77, session: numbered(11), ..honest.clone() },
+            ConnectAccept { client_session: u32::MAX, session: numbered(12), ..honest.clone() },
         ];
         for accept in wrong {
             let theirs = accept.session;
@@ -124,14 +129,19 @@ fn unsolicited_answers_are_disconnected_and_ignored() {
         server.send(&ControlMsg::EndpointGone { from: EndpointRef { index: 5, id: 99 } });
         server.send(&ControlMsg::EndpointGone { from: to });
         for session in [session, 77] {
-            server.send(&ControlMsg::Disconnect { from: ME, to, session });
+            let not_mine = RemoteSession { number: session, first_req_num: request.first_req_num };
+            server.send(&ControlMsg::Disconnect { from: ME, to, session: not_mine });
             server.send(&ControlMsg::Idle { from: ME, to, session, done: vec![0; 32] });
         }
         server.send(&ControlMsg::Accept { to, from: ME, accept: honest.clone() });
         // Again: the request was answered already.
-        let accept = ConnectAccept { session: 13, ..honest };
+        let accept =
+            ConnectAccept { session: RemoteSession { number: 13, ..honest.session }, ..honest };
         server.send(&ControlMsg::Accept { to, from: ME, accept });
-        assert!(matches!(server.recv(), Some(ControlMsg::Disconnect { session: 13, .. })));
+        let undone = server.recv();
+        assert!(
+            matches!(undone, Some(ControlMsg::Disconnect { session, .. }) if session.number == 13)
+        );
         server.send(&ControlMsg::EndpointGone { from: ME });
         // The client's own endpoint closes at the end of the test.
         assert!(matches!(server.recv(), Some(ControlMsg::EndpointGone { from }) if from == to));
@@ -155,7 +165,10 @@ fn a_server_that_grants_more_credits_than_requested_is_refused() {
         let (to, request) = server.recv_connect();
         let accept = ConnectAccept { credits: request.credits + 1, ..answer(&request) };
         server.send(&ControlMsg::Accept { to, from: ME, accept });
-        assert!(matches!(server.recv(), Some(ControlMsg::Disconnect { session: 3, .. })));
+        let undone = server.recv();
+        assert!(
+            matches!(undone, Some(ControlMsg::Disconnect { session, .. }) if session.number == 3)
+        );
         server.recv();
     });
     let mut client = client(Config::default());

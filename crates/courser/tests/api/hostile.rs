@@ -47,7 +47,6 @@ fn guessed_frame(data_per_packet: u16) -> Vec<u8> {
     let mut frame = vec![WIRE_VERSION, 0];
     frame.extend(data_per_packet.to_le_bytes());
     // Peer 0 is the first one of each endpoint.
-    frame.extend(0_u32.to_le_bytes());
     frame.resize(FRAME_HEADER + 16 + 100, 0);
     frame
 }

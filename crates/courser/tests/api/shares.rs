@@ -184,6 +184,43 @@ fn a_session_that_was_never_used_ends_for_another_process() {
 }
 
 #[test]
+fn connections_whose_sessions_were_never_used_end_for_another_of_their_address() {
+    let config = Config { max_connections_per_address: 4, ..Config::default() };
+    let server = echo_server(LOOPBACK, config);
+    let mut all: Vec<(Rpc, SessionId)> = (0..4)
+        .map(|_| {
+            let mut rpc = client(Config::default());
+            let session = rpc.connect(&server.uri).unwrap();
+            rpc.wait_connected(session).unwrap();
+            (rpc, session)
+        })
+        .collect();
+    let (used, session) = &mut all[0];
+    calls(used, *session);
+
+    let mut fresh = client(Config::default());
+    let end = Instant::now() + PATIENCE;
+    let found = loop {
+        let session = fresh.connect(&server.uri).unwrap();
+        match fresh.wait_connected(session) {
+            Ok(()) => break session,
+            Err(e) => assert!(Instant::now() < end, "{e}"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    calls(&mut fresh, found);
+    let (used, session) = &mut all[0];
+    calls(used, *session);
+    let (unused, session) = &mut all[1];
+    while unused.session_error(*session).is_none() {
+        unused.run_for(Duration::from_millis(5)).unwrap();
+        assert!(Instant::now() < end, "the client is not notified");
+    }
+    let error = unused.session_error(*session).unwrap();
+    assert!(matches!(error, SessionError::Evicted), "{error:?}");
+}
+
+#[test]
 fn limits_of_connections_are_settings() {
     for (name, config) in [
         ("max_connections", Config { max_connections: 0, ..Config::default() }),

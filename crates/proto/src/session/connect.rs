@@ -29,6 +29,16 @@ pub struct EndpointRef {
     pub id: u64,
 }
 
+/// Names one session of a server. Its number alone does not: after an eviction the server can use it
+/// again, for the same client too, before a message about the earlier session arrives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RemoteSession {
+    /// The server's number for it.
+    pub number: u32,
+    /// The first request number, which the client chose at random.
+    pub first_req_num: u32,
+}
+
 /// A client's request for a session. [`crate::Endpoint::accept`] checks every field.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ConnectRequest {
@@ -52,7 +62,7 @@ pub struct ConnectRequest {
     pub slots: u8,
     /// Largest message the client accepts.
     pub max_msg_size: u32,
-    /// The first request numbers are this plus the slot number.
+    /// The first request numbers are this plus the slot number. Random: see [`RemoteSession`].
     pub first_req_num: u32,
     /// The client's loss recovery scheme.
     pub recovery: Recovery,
@@ -76,8 +86,8 @@ pub struct ConnectAccept {
     pub client_cookie: u32,
     /// The client's peer that the session belongs to: the one proposed, or an earlier one.
     pub client_peer: u32,
-    /// The server's number for the session.
-    pub session: u32,
+    /// The session, with an echo of the request's first request number.
+    pub session: RemoteSession,
     /// The server's number for the peer.
     pub peer: u32,
     /// The cookie that the server requires in frames.
@@ -294,7 +304,8 @@ pub struct Established {
     pub path_unused: bool,
 }
 
-/// A session that the server has evicted because it was never used, to make room for another.
+/// A session that the server has evicted because it was never used, to make room for another, or for
+/// another control connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Evicted {
     /// The control connection.

@@ -8,14 +8,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::connect::{ConnectAccept, ConnectRefuseReason, ConnectRequest, EndpointRef};
+use super::connect::{
+    ConnectAccept, ConnectRefuseReason, ConnectRequest, EndpointRef, RemoteSession,
+};
 
 /// Longest control message, bytes.
 pub const CONTROL_MAX: usize = 1024;
 /// Most slots of a session.
 const MAX_SLOTS: usize = 32;
 /// The control version of this build.
-const VERSION: u16 = 9;
+const VERSION: u16 = 10;
 /// The greeting of this build.
 pub const CONTROL_PREAMBLE: [u8; 8] = {
     let [a, b] = VERSION.to_le_bytes();
@@ -61,8 +63,8 @@ pub enum ControlMsg {
         from: EndpointRef,
         /// The server endpoint.
         to: EndpointRef,
-        /// The server's session number.
-        session: u32,
+        /// The session.
+        session: RemoteSession,
     },
     /// A client session is idle: the server may free its state (ADR 6).
     Idle {

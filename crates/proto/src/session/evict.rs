@@ -1,5 +1,7 @@
 //! Room for new sessions: limits per client, address and endpoint, and eviction of sessions that
-//! were never used.
+//! were never used, for other sessions or for other control connections.
+
+use std::collections::BTreeMap;
 
 use courser_buf::{Addr, PathId};
 
@@ -10,6 +12,10 @@ use crate::error::{CallError, Executed};
 
 /// A session without a request can be evicted after this time, ns.
 const UNUSED_FOR_NS: u64 = 1_000_000_000;
+
+/// Clients whose sessions end at once when control connections are scarce: more than one, as the
+/// places of their connections are open to all.
+const CLIENTS_AT_ONCE: usize = 8;
 
 impl<C> Endpoint<C> {
     /// Whether there is room for a session of a client, whose control connection is `control`. To be
@@ -61,15 +67,50 @@ impl<C> Endpoint<C> {
         };
         let Some((since_ns, id)) = self.quotas.oldest_unused(host, since_ns) else { return false };
         let Some(Session::Server(s)) = self.sessions.get(id.index as usize) else { return false };
-        let (peer, session, index) = (s.peer, s.remote, s.client_index);
         let Some(control) = self.quotas.control_of(s.quota) else { return false };
-        let Some(Some(p)) = self.peers.get(peer as usize) else { return false };
         if self.now_ns.saturating_sub(since_ns) < UNUSED_FOR_NS || control == asking {
             return false;
         }
+        self.evict(id.index, control)
+    }
+
+    /// Evicts the sessions of clients of an address, or of all, that have not used any of theirs, and
+    /// have had one for a second: control connections are scarce, and those without sessions can be
+    /// closed. At most eight clients, those with the oldest session first.
+    pub fn evict_clients(&mut self, host: Option<u128>) {
+        let mut clients: BTreeMap<u32, (u64, Vec<u32>)> = BTreeMap::new();
+        for id in self.quotas.unused_of(host).filter(|&id| self.sessions.is_unused(id)) {
+            let Some(Session::Server(s)) = self.sessions.get(id.index as usize) else { continue };
+            let (since_ns, sessions) =
+                clients.entry(s.quota).or_insert((s.accepted_ns, Vec::new()));
+            *since_ns = s.accepted_ns.min(*since_ns);
+            sessions.push(id.index);
+        }
+        let mut idle: Vec<(u64, u64, Vec<u32>)> = Vec::new();
+        for (client, (since_ns, sessions)) in clients {
+            let Some(control) = self.quotas.control_of(client) else { continue };
+            if self.quotas.sessions_over(control) as usize == sessions.len()
+                && self.now_ns.saturating_sub(since_ns) >= UNUSED_FOR_NS
+            {
+                idle.push((since_ns, control, sessions));
+            }
+        }
+        idle.sort_unstable();
+        for (_, control, sessions) in idle.into_iter().take(CLIENTS_AT_ONCE) {
+            for session in sessions {
+                self.evict(session, control);
+            }
+        }
+    }
+
+    /// Ends a server session, whose client is to be notified.
+    fn evict(&mut self, own: u32, control: u64) -> bool {
+        let Some(Session::Server(s)) = self.sessions.get(own as usize) else { return false };
+        let (peer, session, index) = (s.peer, s.remote, s.client_index);
+        let Some(Some(p)) = self.peers.get(peer as usize) else { return false };
         let client = EndpointRef { index, id: p.endpoint_id };
-        self.outbox.evicted.push_back(Evicted { control, client, session, own: id.index });
-        self.free_session(id.index);
+        self.outbox.evicted.push_back(Evicted { control, client, session, own });
+        self.free_session(own);
         let path = self.release_peer(peer);
         self.outbox.unused_paths.extend(path);
         true

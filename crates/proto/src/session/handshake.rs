@@ -6,8 +6,8 @@ use super::admission::Requests;
 use super::connect::InvalidField;
 use super::{
     Agreed, ClientCounters, ClientSession, ConnectAccept, ConnectError, ConnectOffer,
-    ConnectRefuseReason, ConnectRequest, Dialed, Established, QueueTimes, Schemes, ServerSession,
-    Session, SessionId, SessionState, Slots,
+    ConnectRefuseReason, ConnectRequest, Dialed, Established, QueueTimes, RemoteSession, Schemes,
+    ServerSession, Session, SessionId, SessionState, Slots,
 };
 use crate::credits::{Room, SessionCredits};
 use crate::endpoint::Endpoint;
@@ -214,7 +214,7 @@ impl<C> Endpoint<C> {
             client_session: r.session,
             client_cookie: r.cookie,
             client_peer,
-            session: session.index,
+            session: RemoteSession { number: session.index, first_req_num: r.first_req_num },
             peer: peer_no,
             cookie,
             data_per_packet: dpp,
@@ -300,7 +300,7 @@ impl<C> Endpoint<C> {
             && a.pool >= 1
             && a.slots.is_power_of_two()
             && u32::from(a.slots) <= wanted_slots
-            && a.session <= MAX_SESSION
+            && a.session.number <= MAX_SESSION
             && a.peer <= MAX_PEER
             && a.room.small_data <= own.small_data
             && (1..=own.units_per_packet).contains(&a.room.units_per_packet)
@@ -320,7 +320,7 @@ impl<C> Endpoint<C> {
         if let Some(s) = self.sessions.client_mut(a.client_session) {
             s.state = SessionState::Connected;
             s.peer = a.client_peer;
-            s.remote = a.session;
+            s.remote = a.session.number;
             s.credits = SessionCredits::new(a.credits);
             s.agreed.quantum = (a.credits / 3).min(quantum_frames).clamp(1, u16::MAX.into()) as u16;
             s.set_sizes(a.data_per_packet, max_msg_size);

@@ -2,7 +2,7 @@
 
 use courser_buf::PathId;
 
-use super::{Draining, Session, SessionId, SessionState};
+use super::{Draining, RemoteSession, Session, SessionId, SessionState};
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed, SessionEnd};
 use crate::event::Completion;
@@ -26,10 +26,10 @@ impl<C> Endpoint<C> {
     }
 
     /// Closes a client session, also a failed one: its calls end with [`CallError::Closed`].
-    /// Returns the server's number of it, for a disconnect over the control connection, and the
-    /// path if it is no longer needed. `None`: there is no such session, or the server has not
+    /// Returns the server's session, for a disconnect over the control connection, and the path if
+    /// it is no longer needed. `None`: there is no such session, or the server has not
     /// answered yet; a later answer yields [`crate::ConnectError::Closed`].
-    pub fn close(&mut self, session: SessionId) -> Option<(u32, Option<PathId>)> {
+    pub fn close(&mut self, session: SessionId) -> Option<(RemoteSession, Option<PathId>)> {
         let s = self.sessions.client_mut(session.index)?;
         if s.generation != session.generation {
             return None;
@@ -38,7 +38,9 @@ impl<C> Endpoint<C> {
             self.refused(session.index, SessionEnd::Closed);
             return None;
         }
-        let (remote, peer, control) = (s.remote, s.peer, s.agreed.control);
+        let first_req_num = s.agreed.first_req_num;
+        let remote = RemoteSession { number: s.remote, first_req_num };
+        let (peer, control) = (s.peer, s.agreed.control);
         self.fail_session(session.index, CallError::Closed);
         self.free_session(session.index);
         Some((remote, self.leave_peer(peer, control)))
@@ -51,14 +53,24 @@ impl<C> Endpoint<C> {
     }
 
     /// The client has closed its side: frees the server side. Messages about sessions of other
-    /// connections are ignored. Returns the path if it is no longer needed.
-    pub fn disconnected(&mut self, session: u32, endpoint_id: u64, control: u64) -> Option<PathId> {
-        if !self.is_owner(session, endpoint_id, control) {
+    /// connections, or about an earlier session of that number, are ignored. Returns the path if it
+    /// is no longer needed.
+    pub fn disconnected(
+        &mut self,
+        session: RemoteSession,
+        endpoint_id: u64,
+        control: u64,
+    ) -> Option<PathId> {
+        let number = session.number;
+        if !self.is_owner(number, endpoint_id, control) {
             return None;
         }
-        let Some(Session::Server(s)) = self.sessions.get(session as usize) else { return None };
+        let Some(Session::Server(s)) = self.sessions.get(number as usize) else { return None };
+        if s.first_req_num != session.first_req_num {
+            return None;
+        }
         let peer = s.peer;
-        self.free_session(session);
+        self.free_session(number);
         self.release_peer(peer)
     }
 

@@ -24,7 +24,7 @@ use courser_buf::MsgBuf;
 
 pub use connect::{
     ConnectAccept, ConnectError, ConnectOffer, ConnectRefuseReason, ConnectRequest, Dialed,
-    EndpointRef, Established, Evicted, InvalidField, Schemes,
+    EndpointRef, Established, Evicted, InvalidField, RemoteSession, Schemes,
 };
 pub use control::{CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg};
 pub use heartbeat::{Beat, Heartbeat};

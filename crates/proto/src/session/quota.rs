@@ -195,6 +195,15 @@ impl Quotas {
         }
     }
 
+    /// The sessions of an address, or of all, that were not used when this was last looked at.
+    pub(super) fn unused_of(&self, host: Option<u128>) -> impl Iterator<Item = SessionId> {
+        let hosts = match host {
+            Some(host) => self.hosts.range(host..=host),
+            None => self.hosts.range(..),
+        };
+        hosts.flat_map(|(_, h)| h.unused.iter().copied())
+    }
+
     /// Bytes that a client may still take.
     pub(crate) fn room_of(&self, client: u32) -> u64 {
         let held = self.clients.get(client as usize).map_or(u64::MAX, |t| t.held);

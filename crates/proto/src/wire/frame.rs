@@ -30,13 +30,13 @@ pub struct EcnCounts {
 pub struct FrameHeader {
     /// Data bytes per full packet in this frame's messages, agreed at connect.
     pub data_per_packet: u16,
+    /// Random number of the receiver for this incarnation of the connection.
+    pub cookie: u32,
     /// The receiver's number for the sender, at most [`MAX_PEER`].
     pub peer: u32,
     /// How long the oldest packet waited in the frame before the frame was completed, encoded by
     /// [`encode_held`], rounded up.
     pub held: u8,
-    /// Random number of the receiver for this incarnation of the connection.
-    pub cookie: u32,
     /// Low 32 bits of the frame number; never used twice in one direction.
     pub number: u32,
     /// Frames that the sender has received from the receiver of this frame.
@@ -83,9 +83,9 @@ impl FrameHeader {
         }
         let header = FrameHeader {
             data_per_packet: (low >> 16) as u16,
-            peer: (low >> 32) as u32 & MAX_PEER,
-            held: (low >> 56) as u8,
-            cookie: middle as u32,
+            cookie: (low >> 32) as u32,
+            peer: middle as u32 & MAX_PEER,
+            held: (middle >> 24) as u8,
             number: (middle >> 32) as u32,
             ecn: EcnCounts { marked: high as u16, received: (high >> 16) as u16 },
             sent_at: (flags & FLAG_UNTIMED == 0).then_some((high >> 32) as u32),
@@ -106,8 +106,8 @@ impl FrameHeader {
         let counts = u32::from(self.ecn.marked) | u32::from(self.ecn.received) << 16;
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let words = [
-            pair(first, second),
-            pair(self.cookie, self.number),
+            pair(first, self.cookie),
+            pair(second, self.number),
             pair(counts, self.sent_at.unwrap_or(0)),
         ];
         let (head, tail) = out.as_chunks_mut::<8>();

@@ -82,8 +82,8 @@ fn frame_header_bytes_are_as_documented() {
     };
     let mut out = [0xff; FRAME_HEADER];
     h.write(&mut out);
-    let mut want = vec![0xC2, 1, 0x90, 0x05, 0x0c, 0x0b, 0x0a, 0x25];
-    for v in [0xdead_beef_u32, 9, 0x0002_0001, 10, 11] {
+    let mut want = vec![0xC2, 1, 0x90, 0x05, 0xef, 0xbe, 0xad, 0xde, 0x0c, 0x0b, 0x0a, 0x25];
+    for v in [9_u32, 0x0002_0001, 10, 11] {
         want.extend_from_slice(&v.to_le_bytes());
     }
     assert_eq!(out.as_slice(), want);

@@ -185,7 +185,7 @@ fn a_hundred_thousand_guessed_cookies_are_rejected() {
     w.settle();
     let before = figures(&w, s);
     let real = f.header(1);
-    let session = f.accept.session;
+    let session = f.accept.session.number;
     let mut rng = Rng(22);
     for n in 0..100_000u32 {
         let cookie = match n % 4 {
@@ -219,7 +219,7 @@ fn a_hundred_thousand_guessed_cookies_are_rejected() {
 fn a_peer_cannot_use_the_session_of_another() {
     let mut w = World::new(&[config(), config(), config()], 1);
     let (_, mut mine) = w.connect_forge(0, 1);
-    let own = mine.accept.session;
+    let own = mine.accept.session.number;
     let (theirs, other) = w.connect_forge(2, 1);
     w.nodes[1].handler = Box::new(|_, _| Action::Forget);
     w.call(2, theirs, 1, 3 * DPP);
@@ -227,7 +227,7 @@ fn a_peer_cannot_use_the_session_of_another() {
     let half = w.nodes[1].arena.stats().in_use_bytes;
     let executed = w.nodes[1].executed.clone();
     let mut expected = 0;
-    let numbers = (0..5000).chain((0..24).map(|bit| 1 << bit)).chain([other.accept.session]);
+    let numbers = (0..5000).chain((0..24).map(|bit| 1 << bit)).chain([other.accept.session.number]);
     for session in numbers.filter(|&n| n != own) {
         let data = [0u8; 4];
         let packets = [

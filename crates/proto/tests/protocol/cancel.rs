@@ -243,7 +243,7 @@ fn cancellations_at_the_server() {
 fn a_flood_of_cancellations_is_answered_once() {
     let (mut w, _, mut f) = mute(config());
     w.link.loss = 1_000_000;
-    let session = f.accept.session;
+    let session = f.accept.session.number;
     let cancel = |req_num| Packet::Cancel { session, req_num };
     for req_num in [0, 8] {
         if req_num == 8 {

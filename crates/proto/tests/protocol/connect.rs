@@ -55,7 +55,7 @@ fn a_bad_answer_ends_the_session() {
         |a| a.pool = 0,
         |a| a.credits = 0,
         |a| a.credits += 1,
-        |a| a.session = 1 << 24,
+        |a| a.session.number = 1 << 24,
         |a| a.data_per_packet = 255,
         |a| a.data_per_packet = DPP as u16 + 1, // larger than any frame here
         |a| a.client_peer = 1234,
@@ -167,7 +167,7 @@ fn numbers_are_reused_and_nothing_grows() {
         w.ep(0).refused(gone.session.index(), SessionEnd::Unanswered);
     }
     let (s, f) = w.connect_forge(0, 1);
-    assert!(s.index() < 2 && f.accept.session < 2 && f.accept.peer < 2);
+    assert!(s.index() < 2 && f.accept.session.number < 2 && f.accept.peer < 2);
     assert_eq!((w.ep(0).live_sessions(), w.ep(1).live_sessions()), (1, 1));
 }
 

@@ -2,7 +2,7 @@
 
 use courser_proto::{
     CONTROL_MAX, CONTROL_PREAMBLE, ConnectRefuseReason, ControlDecoder, ControlError, ControlMsg,
-    EndpointRef,
+    EndpointRef, RemoteSession,
 };
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ fn messages() -> Vec<ControlMsg> {
         ControlMsg::Connect { from, to: Some(3), request },
         ControlMsg::Accept { to, from, accept },
         ControlMsg::Refuse { to, session: 7, client_cookie: 9, reason },
-        ControlMsg::Disconnect { from, to, session: 9 },
+        ControlMsg::Disconnect { from, to, session: RemoteSession { number: 9, first_req_num: 4 } },
         ControlMsg::EndpointGone { from },
         ControlMsg::Evicted { to, from, session: 9, server_session: 3 },
         ControlMsg::Idle { from, to, session: 3, done: vec![1, u32::MAX] },
@@ -76,10 +76,10 @@ fn a_long_stream_in_one_push_loses_nothing() {
 fn other_protocols_and_versions_are_distinguished() {
     let ended = |bytes: &[u8]| decode(bytes, 100).1;
     assert_eq!(ended(b"GET / HTTP/1.1\r\n"), Err(ControlError::NotCourser));
-    let (theirs_oldest, theirs_newest, ours) = (10, 11, 9);
+    let (theirs_oldest, theirs_newest, ours) = (11, 12, 10);
     let version = ControlError::Version { theirs_oldest, theirs_newest, ours };
-    assert_eq!(ended(b"CRSR\x0a\0\x0b\0"), Err(version));
-    assert_eq!(ended(b"CRSR\0\0\x09\0"), Ok(()), "a newer one that still speaks ours");
+    assert_eq!(ended(b"CRSR\x0b\0\x0c\0"), Err(version));
+    assert_eq!(ended(b"CRSR\0\0\x0b\0"), Ok(()), "a newer one that still speaks ours");
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn invalid_frames_change_nothing() {
     let good = f.header(1);
     let data = [0u8; 4];
     let packet = Packet::Request {
-        session: f.accept.session,
+        session: f.accept.session.number,
         req_num: 8,
         req_type: 1,
         msg_size: 4,
@@ -95,8 +95,8 @@ fn a_removed_peer_is_unknown() {
 /// Offsets of the header fields (docs/wire-protocol.md).
 const VERSION: usize = 0;
 const PACKET_SIZE: usize = 2;
-const PEER: usize = 4;
-const COOKIE: usize = 8;
+const COOKIE: usize = 4;
+const PEER: usize = 8;
 
 /// A valid request in flight in a session that has been used: the frame that would arrive next, as
 /// built by its client, with send time or without.

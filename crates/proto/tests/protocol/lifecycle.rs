@@ -113,8 +113,9 @@ fn idle_reports_are_accepted_only_from_the_sessions_connection() {
 #[test]
 fn only_the_connection_of_a_session_can_end_it() {
     let mut w = pair();
-    w.connect(0, 1);
-    assert!(w.ep(1).disconnected(0, 0xe0, 8).is_none(), "another connection");
+    let (_, accept) = w.try_connect(0, 1, 9).unwrap();
+    let session = accept.session;
+    assert!(w.ep(1).disconnected(session, 0xe0, 8).is_none(), "another connection");
     let mut paths = Vec::new();
     w.ep(1).peer_lost(8, &mut paths);
     w.ep(1).endpoint_lost(0xe0, 8, &mut paths);

@@ -186,7 +186,7 @@ fn forged_acknowledgements_are_dropped() {
 fn numbers_ahead_of_the_window_are_dropped() {
     let mut w = World::pair(config());
     let (_, mut f) = w.connect_forge(0, 1);
-    let session = f.accept.session;
+    let session = f.accept.session.number;
     let message =
         |number| Packet::Message { session, number, msg_type: 1, remaining_us: None, data: b"" };
     for (number, reason) in [(1024, Drop::OutOfOrder), (1 << 30, Drop::OutOfOrder)] {

@@ -135,7 +135,7 @@ fn a_flood_of_requests_for_response_is_answered_once() {
     w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![7; 100 * DPP]));
     w.link.loss = 1_000_000;
     w.inject(0, 1, &f.request(0, 4, 0, b"abcd"));
-    let session = f.accept.session;
+    let session = f.accept.session.number;
     let rfr = Packet::Rfr { session, req_num: 0, first: 1, count: 32 };
     let far = Packet::Rfr { session, req_num: 0, first: 60, count: 32 };
     let before = w.ep(1).stats().tx_packets;
@@ -174,7 +174,7 @@ fn a_due_credit_return_does_not_suppress_that_of_the_next_request() {
     let two = 2 * DPP as u32;
     w.inject(0, 1, &f.request(0, two, 0, &part(0)));
     w.inject(0, 1, &f.request(0, two, 1, &part(1)));
-    let (session, data) = (f.accept.session, part(0));
+    let (session, data) = (f.accept.session.number, part(0));
     let first = |req_num, msg_size| {
         let req_type = 5;
         let (index, remaining_us, data) = (0, None, &data[..]);
@@ -219,7 +219,7 @@ fn acknowledgements_at_the_server() {
 #[test]
 fn roles_sessions_and_reserved_kinds() {
     let (mut w, _, mut f) = world();
-    let session = f.accept.session;
+    let session = f.accept.session.number;
     let cr = Packet::CreditReturn {
         session,
         req_num: 0,
@@ -238,7 +238,7 @@ fn roles_sessions_and_reserved_kinds() {
     let message = Packet::Message { session, number, msg_type, remaining_us, data: &[] };
     let bytes = f.frame(0, &[message]);
     expect_drop(&mut w, 0, &bytes, Drop::WrongRole);
-    let session = f.accept.session;
+    let session = f.accept.session.number;
     let bytes = f.frame(1, &[Packet::MessageAck { session, next: 0, later: 0 }]);
     expect_drop(&mut w, 1, &bytes, Drop::WrongRole);
 }

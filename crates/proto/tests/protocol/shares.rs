@@ -119,13 +119,75 @@ fn the_oldest_unused_session_of_another_client_makes_room() {
     connect(&mut w, (1, 5, 15)).unwrap();
     let e = w.ep(1).poll_evicted().unwrap();
     assert_eq!((e.control, e.client.id, e.client.index), (10, 0, 3));
-    assert_eq!((e.session, e.own), (firsts[0].client_session, firsts[0].session));
+    assert_eq!((e.session, e.own), (firsts[0].client_session, firsts[0].session.number));
     assert!(w.ep(1).poll_evicted().is_none() && w.ep(1).poll_unused_path().is_some());
     // The table is full with the fourth: the oldest of any address ends for the fifth.
     connect(&mut w, (2, 6, 16)).unwrap();
     connect(&mut w, (3, 7, 17)).unwrap();
-    assert_eq!(w.ep(1).poll_evicted().unwrap().own, firsts[1].session);
+    assert_eq!(w.ep(1).poll_evicted().unwrap().own, firsts[1].session.number);
     assert_eq!(w.ep(1).live_sessions(), 4);
+    w.ep(1).check();
+}
+
+#[test]
+fn clients_that_use_none_of_their_sessions_end_where_connections_are_scarce() {
+    let mut w = world(config());
+    let used = w.connect(0, 1); // from host 0, over control connection 7
+    w.call(0, used, 1, 32);
+    w.finish(0, 1);
+    let start = w.ep(1).now_ns();
+    let host = addr(0).host as u8;
+    // A client with a used session and an unused one; twelve with two unused ones; another address.
+    connect(&mut w, (host, 1, 7)).unwrap();
+    for n in 0..12 {
+        w.ep(1).advance(start + n);
+        let young = connect(&mut w, (host, 20 + n, 20 + n)).unwrap();
+        connect(&mut w, (host, 20 + n, 20 + n)).unwrap();
+        assert!(young.session.number > 0);
+    }
+    connect(&mut w, (host + 1, 50, 50)).unwrap();
+    let evicted = |w: &mut World, of| {
+        w.ep(1).evict_clients(of);
+        let mut all = Vec::new();
+        while let Some(e) = w.ep(1).poll_evicted() {
+            all.push(e.control);
+        }
+        w.ep(1).check();
+        all
+    };
+    let this = Some(u128::from(host));
+    assert_eq!(evicted(&mut w, this), [], "too young");
+    w.ep(1).advance(start + 2 * SECOND);
+    connect(&mut w, (host, 99, 99)).unwrap();
+    let twice = |controls: std::ops::Range<u64>| controls.flat_map(|c| [c, c]).collect::<Vec<_>>();
+    assert_eq!(evicted(&mut w, this), twice(20..28), "the oldest eight");
+    assert_eq!(evicted(&mut w, this), twice(28..32));
+    assert_eq!(evicted(&mut w, this), [], "one is young, one has used a session");
+    assert_eq!(evicted(&mut w, None), [50]);
+    assert_eq!(w.ep(1).live_sessions(), 3);
+    w.call(0, used, 2, 32);
+    assert!(w.finish(0, 1)[0].result.is_ok());
+}
+
+/// The client closes a session that the server has evicted; its number belongs to another session of
+/// that client.
+#[test]
+fn a_disconnect_of_an_evicted_session_does_not_end_the_next_of_its_number() {
+    let mut w = world(Config { max_sessions: 1, ..config() });
+    let (first, accept) = w.try_connect(0, 1, 0x1000_0000_0009).unwrap();
+    w.ep(1).advance(2 * SECOND);
+    let other = connect(&mut w, (9, 1, 99)).unwrap();
+    assert_eq!(w.ep(1).poll_evicted().unwrap().own, accept.session.number);
+    assert!(w.ep(1).disconnected(other.session, 1, 99).is_some());
+    let (second, accept) = w.try_connect(0, 1, 0x2000_0000_0008).unwrap();
+    let (late, _) = w.ep(0).close(first).unwrap();
+    assert_eq!(late.number, accept.session.number, "the same number, endpoint and connection");
+    assert_eq!(w.ep(1).disconnected(late, 0xe0, 7), None);
+    assert_eq!(w.ep(1).live_sessions(), 1);
+    w.call(0, second, 1, 32);
+    assert_eq!(w.finish(0, 1)[0].result, Ok(pattern(1, 32)));
+    let (remote, _) = w.ep(0).close(second).unwrap();
+    assert!(w.ep(1).disconnected(remote, 0xe0, 7).is_some());
     w.ep(1).check();
 }
 
@@ -141,7 +203,7 @@ fn used_sessions_are_not_evicted_and_clients_of_evicted_ones_are_told() {
     w.ep(1).advance(later);
     connect(&mut w, (9, 1, 99)).unwrap();
     let e = w.ep(1).poll_evicted().unwrap();
-    assert_eq!((e.session, e.own), (unused.index(), accept.session));
+    assert_eq!((e.session, e.own), (unused.index(), accept.session.number));
     let full = ConnectRefuseReason::TooManySessions { limit: 2 };
     assert_eq!(connect(&mut w, (10, 1, 100)).unwrap_err(), full, "one is used, one is young");
 

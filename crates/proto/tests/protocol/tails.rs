@@ -109,7 +109,7 @@ fn the_door_is_as_narrow() {
     let (_, mut forge) = w.connect_forge(0, 1);
     w.nodes[1].front = 64;
     let data = pattern(5, DPP);
-    let session = forge.accept.session;
+    let session = forge.accept.session.number;
     let (req_num, req_type, msg_size, index) = (0, 5, 2 * DPP as u32, 0);
     let packet = Packet::Request {
         session,

@@ -36,7 +36,7 @@ fn both_sides_report_an_incompatible_version() {
         assert_eq!(peer.read(&mut hello), 0, "closed");
     });
     let error = node.dial(&e, "127.0.0.1", port).unwrap_err();
-    let cause = ControlError::Version { theirs_oldest: 90, theirs_newest: 91, ours: 8 };
+    let cause = ControlError::Version { theirs_oldest: 90, theirs_newest: 91, ours: 10 };
     assert!(matches!(error, DialError::Handshake { cause: c, .. } if c == cause), "{error:?}");
     assert!(error.to_string().contains("upgrade the older one"), "{error}");
     thread.join().unwrap();
@@ -304,7 +304,8 @@ fn messages_about_endpoints_reach_only_endpoints_of_the_connection() {
     let (over, _, _, msg) = used.msg();
     assert_eq!((over, msg), (control, forged));
     peer.send(&accept(EndpointRef { id: !unused.id, ..unused.me() }, PEER_ENDPOINT, 9));
-    assert!(matches!(peer.recv(), Some(ControlMsg::Disconnect { session: 9, .. })));
+    let undone = peer.recv();
+    assert!(matches!(undone, Some(ControlMsg::Disconnect { session, .. }) if session.number == 9));
     assert!(!unused.mailbox.has_mail());
     assert_eq!(node.control.stats().misdirected, 1);
 }

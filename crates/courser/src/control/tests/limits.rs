@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::mem::size_of;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use courser_proto::{CONTROL_PREAMBLE, ControlMsg};
@@ -11,7 +12,7 @@ use super::support::*;
 use crate::control::conn::Conn;
 use crate::control::driver::Timer;
 use crate::control::sockets::ControlStream;
-use crate::control::{Command, ControlStats, Limits, LostReason, Tables};
+use crate::control::{Command, ControlStats, Limits, LostReason, Mail, Tables};
 
 /// Whether this process may open `wanted` descriptors. Raises its limit where that is allowed.
 fn descriptors(wanted: u64) -> bool {
@@ -158,7 +159,7 @@ fn an_unused_connection_is_closed_by_the_side_that_dialed_it() {
     other.msg();
     server.send(back, accept(c.me(), s.me(), 7));
     c.msg();
-    client.send(dialed.control, ControlMsg::Disconnect { from: c.me(), to: s.me(), session: 5 });
+    client.send(dialed.control, disconnect(c.me(), s.me(), 5));
     s.msg();
     quiet();
     client.control.send(Command::Unregister { index: 1 });
@@ -222,10 +223,14 @@ fn connections_with_sessions_are_not_closed_for_others() {
         assert!(matches!(peer.recv(), Some(ControlMsg::Accept { .. })));
     }
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(Peer::connect(node.port).read(&mut [0; 8]), 0, "closed without a greeting");
+    for _ in 0..2 {
+        assert_eq!(Peer::connect(node.port).read(&mut [0; 8]), 0, "closed without a greeting");
+    }
     assert_eq!(node.tables().idle, 0);
+    assert!(matches!(e.next(), Mail::Scarce { host: None }));
+    assert!(!e.mailbox.has_mail(), "asked once in the time");
     let [mut first, second] = peers;
-    first.send(&ControlMsg::Disconnect { from: PEER_ENDPOINT, to: e.me(), session: 0 });
+    first.send(&disconnect(PEER_ENDPOINT, e.me(), 0));
     e.msg();
     std::thread::sleep(Duration::from_millis(100));
     Peer::connect(node.port).greet();
@@ -233,6 +238,42 @@ fn connections_with_sessions_are_not_closed_for_others() {
     drop(second);
     let (_, reason) = e.lost();
     assert!(matches!(reason, LostReason::Scarce), "{reason}");
+}
+
+/// An endpoint ends sessions that were never used; here one of a connection with two, and the only
+/// one of another.
+#[test]
+fn a_connection_without_its_evicted_sessions_is_closed_at_once_where_they_are_scarce() {
+    let limits = Limits { inbound: 9, inbound_per_host: 2, ..Limits::default() };
+    let node = Node::start("0.0.0.0:0", limits);
+    let e = node.register(0, true);
+    let (one, other) = ([127, 0, 0, 7], [127, 0, 0, 8]);
+    let open = |host, sessions: u32| {
+        let mut peer = Peer::connect_from(host, node.port);
+        peer.greet();
+        let mut number = 0;
+        for n in 0..sessions {
+            peer.send(&connect(PEER_ENDPOINT, None, n));
+            number = e.msg().0;
+            node.send(number, accept(PEER_ENDPOINT, e.me(), n));
+            assert!(matches!(peer.recv(), Some(ControlMsg::Accept { .. })));
+        }
+        (number, peer)
+    };
+    let (mut two, mut single, mut elsewhere) = (open(one, 2), open(one, 1), open(other, 1));
+    assert_eq!(Peer::connect_from(one, node.port).read(&mut [0; 8]), 0, "no room yet");
+    assert!(matches!(e.next(), Mail::Scarce { host: Some(host) } if host == IpAddr::from(one)));
+    let evicted =
+        ControlMsg::Evicted { to: PEER_ENDPOINT, from: e.me(), session: 0, server_session: 0 };
+    for (number, peer) in [&mut two, &mut single, &mut elsewhere] {
+        node.send(*number, evicted.clone());
+        assert_eq!(peer.recv(), Some(evicted.clone()));
+    }
+    assert_eq!(single.1.recv(), None, "closed");
+    assert_eq!((node.tables().conns, node.control.stats().evicted_connections), (2, 1));
+    let mut next = Peer::connect_from(one, node.port);
+    next.greet();
+    assert_eq!(node.tables().conns, 3);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use courser_net::ControlSockets;
 use courser_proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlDecoder, ControlMsg, EndpointRef,
-    Integrity, Recovery, Room, Schemes,
+    Integrity, Recovery, RemoteSession, Room, Schemes,
 };
 
 use socket2::{Domain, Socket, Type};
@@ -255,7 +255,7 @@ pub(super) fn accept(to: EndpointRef, from: EndpointRef, session: u32) -> Contro
         port: 4001,
         client_session: 11,
         client_peer: 0,
-        session,
+        session: RemoteSession { number: session, first_req_num: 0 },
         peer: 0,
         client_cookie: 1,
         cookie: 2,
@@ -268,4 +268,9 @@ pub(super) fn accept(to: EndpointRef, from: EndpointRef, session: u32) -> Contro
         room: Room::UNIFORM,
     };
     ControlMsg::Accept { to, from, accept }
+}
+
+pub(super) fn disconnect(from: EndpointRef, to: EndpointRef, number: u32) -> ControlMsg {
+    let session = RemoteSession { number, first_req_num: 0 };
+    ControlMsg::Disconnect { from, to, session }
 }

@@ -124,7 +124,7 @@ fn a_nack_to_a_small_request_or_a_go_back_n_session_is_dropped() {
 fn a_nack_to_a_server_is_dropped() {
     let mut w = World::pair(settings(Recovery::Selective));
     let (_, mut f) = w.connect_forge(0, 1);
-    (f.accept.client_session, f.accept.client_peer) = (f.accept.session, f.accept.peer);
+    (f.accept.client_session, f.accept.client_peer) = (f.accept.session.number, f.accept.peer);
     f.accept.client_cookie = f.accept.cookie;
     let bytes = nack(&mut f, 0, (0, 2, &[(0, 1)]));
     let before = w.nodes[1].ep.stats().drops_total();
@@ -162,7 +162,7 @@ fn frames_with_gaps_in_their_numbers_are_answered_once_per_batch() {
     let mut w = World::pair(settings(Recovery::Selective));
     let (_, mut f) = w.connect_forge(0, 1);
     let before = w.nodes[1].ep.stats().tx_packets;
-    let ack = Packet::Ack { session: f.accept.session, req_num: 0 };
+    let ack = Packet::Ack { session: f.accept.session.number, req_num: 0 };
     for _ in 0..10_000 {
         _ = f.header(1); // a number that is never received
         let bytes = f.frame(1, &[ack]);
@@ -185,7 +185,7 @@ fn requested_parts_never_exceed_the_credits() {
         w.settle_until_idle_link();
         let memory = w.nodes[1].ep.memory().total_bytes();
         let before = w.nodes[1].ep.stats().tx_kinds[3];
-        let session = f.accept.session;
+        let session = f.accept.session.number;
         for turn in 0..100 {
             for i in 0..190 {
                 // With distance between them, so that none is merged with the one before.

@@ -44,7 +44,7 @@ impl Forge {
     }
 
     pub fn request(&self, req_num: u32, msg_size: u32, index: u32, data: &[u8]) -> Vec<u8> {
-        let session = self.accept.session;
+        let session = self.accept.session.number;
         let req_type = 5;
         let remaining_us = None;
         let packet = Packet::Request {
@@ -62,7 +62,7 @@ impl Forge {
 
     /// A small request with this remaining time.
     pub fn request_due(&self, req_num: u32, remaining_us: u32, data: &[u8]) -> Vec<u8> {
-        let (session, req_type, index) = (self.accept.session, 5, 0);
+        let (session, req_type, index) = (self.accept.session.number, 5, 0);
         let (msg_size, remaining_us) = (data.len() as u32, Some(remaining_us));
         let packet = Packet::Request {
             session,
@@ -83,7 +83,7 @@ impl Forge {
     }
 
     pub fn cancel(&self, req_num: u32) -> Vec<u8> {
-        let session = self.accept.session;
+        let session = self.accept.session.number;
         self.clone().frame(1, &[Packet::Cancel { session, req_num }])
     }
 
@@ -101,12 +101,12 @@ impl Forge {
     }
 
     pub fn rfr(&self, req_num: u32, first: u32, count: u32) -> Vec<u8> {
-        let session = self.accept.session;
+        let session = self.accept.session.number;
         self.clone().frame(1, &[Packet::Rfr { session, req_num, first, count }])
     }
 
     pub fn ack(&self, req_num: u32) -> Vec<u8> {
-        let session = self.accept.session;
+        let session = self.accept.session.number;
         self.clone().frame(1, &[Packet::Ack { session, req_num }])
     }
 }
