@@ -338,6 +338,12 @@ impl Arena {
         self.inner().max_len
     }
 
+    /// Bytes of the buffers in use, including header rooms and rounding: one load.
+    #[inline]
+    pub fn in_use_bytes(&self) -> usize {
+        self.inner().in_use()
+    }
+
     /// Whether large buffers exist, which [`Arena::trim`] can unmap: one load.
     #[inline]
     pub fn has_large(&self) -> bool {

@@ -57,8 +57,7 @@ pub struct Config {
     pub rx_queue_per_peer: bool,
     /// Frames per train; large messages are sent in steps of this many packets.
     pub train_frames: u32,
-    /// Largest message accepted and sent, bytes: up to 2^28 - 1, default 8 MiB (E79). A peer can
-    /// make a server reserve this much per slot.
+    /// Largest message accepted and sent, bytes: up to 2^28 - 1, default 8 MiB (E79).
     pub max_msg_size: u32,
     /// Calls that may wait for a free slot, per session; further calls are rejected. Default 1,024.
     pub call_queue: usize,
@@ -167,7 +166,8 @@ pub struct Config {
     /// slow ([`crate::Endpoint::expect_round_trip`]). Default 20 ms.
     pub rto_initial_ns: u64,
     /// A peer without any answer for this long, during retransmissions, is declared dead (ADR 13), ns.
-    /// Default 5 s.
+    /// A server drops a request of which no packet arrives for this long before it is complete, and
+    /// one that has waited for memory for as long (ADR 36). Default 5 s.
     pub datapath_timeout_ns: u64,
 }
 

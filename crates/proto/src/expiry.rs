@@ -15,7 +15,7 @@ use crate::mutant::{self, Mutant};
 use crate::path::{PROBES, Path};
 use crate::session::{ClientSession, Session, SessionId, SessionState};
 use crate::slot::ClientSlot;
-use crate::timers::{Due, IDLE, MESSAGES, QUEUE, TimerEntry};
+use crate::timers::{Due, IDLE, MESSAGES, QUEUE, SWEEP, TimerEntry};
 use crate::tx::TxItem;
 
 /// Most timers handled in one [`Endpoint::on_deadline`], about 100 us of work; the rest follows in
@@ -102,8 +102,11 @@ impl<C> Endpoint<C> {
             left = left.saturating_sub(1 + self.expire_entry(queue, entry, now_ns));
         }
         if self.timers.overgrown() {
-            let sessions = &self.sessions;
-            self.timers.sift(|entry| is_needed(sessions, entry));
+            let (sessions, sweep_ns) = (&self.sessions, self.budget.memory_watch().due_ns);
+            self.timers.sift(|entry| match entry.slot {
+                SWEEP => entry.due_ns == sweep_ns,
+                _ => is_needed(sessions, entry),
+            });
         }
         if self.timers.next_ns() == u64::MAX {
             self.timers.trim();
@@ -146,6 +149,10 @@ impl<C> Endpoint<C> {
     /// Handles one expired timer; returns its cost beyond one check.
     fn expire_entry(&mut self, queue: Due, entry: TimerEntry, now_ns: u64) -> usize {
         let TimerEntry { session, slot, .. } = entry;
+        if slot == SWEEP {
+            self.sweep_requests(entry.due_ns);
+            return 0;
+        }
         if !self.take_timer(queue, entry) {
             return 0;
         }

@@ -73,6 +73,8 @@ pub(crate) struct Path {
     /// advice holds, ns.
     unscheduled: u32,
     advised_until_ns: u64,
+    /// Until then new messages begin with one packet: the peer had no memory for one, ns.
+    sparing_until_ns: u64,
     /// Slots whose last packet stays unacknowledged until the peer grants more.
     awaiting: u32,
     /// Moving average of the time that the peer's grants take, ns.
@@ -115,6 +117,7 @@ impl Path {
             control: None,
             unscheduled: u32::MAX,
             advised_until_ns: u64::MAX,
+            sparing_until_ns: 0,
             awaiting: 0,
             grant_wait_ns: 0,
             queue_delay: QueueDelay::default(),
@@ -306,7 +309,18 @@ impl Path {
 
     /// Packets of a new message that may be sent before the peer has answered.
     pub(crate) fn unscheduled(&self, now_ns: u64) -> u32 {
-        if now_ns <= self.advised_until_ns { self.unscheduled } else { UNSCHEDULED }
+        if now_ns < self.sparing_until_ns {
+            1
+        } else if now_ns <= self.advised_until_ns {
+            self.unscheduled
+        } else {
+            UNSCHEDULED
+        }
+    }
+
+    /// The peer had no memory for a request: the next ones cost a packet each if they are refused.
+    pub(crate) fn on_refused(&mut self, now_ns: u64) {
+        self.sparing_until_ns = now_ns + ADVICE_NS;
     }
 
     /// Messages to the peer begin with few packets until it has answered.

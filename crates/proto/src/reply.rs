@@ -111,10 +111,10 @@ impl<C> Endpoint<C> {
             },
         };
         fill(&mut room[..len]);
-        if slot.held != 0 {
-            self.quotas.release(waiting.quota, std::mem::take(&mut slot.held));
-        }
+        let freed = std::mem::take(&mut slot.held);
         slot.respond_single(len as u32);
+        let quota = waiting.quota;
+        self.release_held(quota, freed);
         self.replied(id);
         Ok(())
     }
@@ -145,7 +145,8 @@ impl<C> Endpoint<C> {
             self.tx.push(response(id));
         }
         w.slot.own_single();
-        self.quotas.release(w.quota, freed);
+        let quota = w.quota;
+        self.release_held(quota, freed);
         Ok(())
     }
 
@@ -187,7 +188,23 @@ impl<C> Endpoint<C> {
         waiting(&mut self.sessions, id).is_ok()
     }
 
+    /// Stores an error status as the answer, without sending it: a packet of the client causes that.
+    pub(crate) fn store_status(&mut self, id: RequestId, status: Status) {
+        if self.store(id, Stored::Error(status as u16), 0).is_ok()
+            && let Some(slot) = self.server_slot_mut(id)
+        {
+            slot.sent_all_due();
+        }
+    }
+
     fn respond(&mut self, id: RequestId, stored: Stored, len: usize) -> Result<(), ReplyError> {
+        self.store(id, stored, len)?;
+        self.replied(id);
+        Ok(())
+    }
+
+    /// Stores a response or an error status.
+    fn store(&mut self, id: RequestId, stored: Stored, len: usize) -> Result<(), ReplyError> {
         let w = match waiting(&mut self.sessions, id) {
             Ok(w) => w,
             Err(e) => return Err(self.gone(id, e)),
@@ -203,9 +220,8 @@ impl<C> Endpoint<C> {
         }
         w.slot.held = held;
         w.slot.respond(stored, len as u32, packets);
-        self.quotas.release(quota, freed);
+        self.release_held(quota, freed);
         self.quotas.charge(quota, held);
-        self.replied(id);
         Ok(())
     }
 

@@ -138,6 +138,11 @@ pub struct EndpointStats {
     pub messages_refused: u64,
     /// Requests passed to handlers.
     pub requests: u64,
+    /// Requests that have waited for memory (ADR 36).
+    pub requests_waited: u64,
+    /// Unfinished requests that were dropped: nothing of them arrived for `Config::datapath_timeout_ns`,
+    /// or they have waited for memory for as long.
+    pub requests_given_up: u64,
     /// Replies of handlers, errors included.
     pub replies: u64,
     /// Requests answered with [`crate::Status::DeadlineExceeded`] without execution.

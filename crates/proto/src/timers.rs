@@ -27,7 +27,7 @@ pub(crate) struct TimerEntry {
     pub(crate) due_ns: u64,
     pub(crate) session: u32,
     pub(crate) generation: u32,
-    /// A slot's number, [`QUEUE`], [`IDLE`] or [`MESSAGES`].
+    /// A slot's number, [`QUEUE`], [`IDLE`], [`MESSAGES`] or [`SWEEP`].
     pub(crate) slot: u8,
 }
 
@@ -113,6 +113,9 @@ pub(crate) const IDLE: u8 = u8::MAX - 1;
 
 /// Instead of a slot number: the one-way messages of the session.
 pub(crate) const MESSAGES: u8 = u8::MAX - 2;
+
+/// Instead of a slot number: the check of unfinished requests, of no session.
+pub(crate) const SWEEP: u8 = u8::MAX - 3;
 
 /// With this many sessions, first timers are cancelled on completion: expiring one would cost two
 /// cache misses. With fewer, expiry is cheaper, because one timer serves all calls of its slot

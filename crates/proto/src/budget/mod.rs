@@ -15,6 +15,9 @@
 //! or what the receiver has advised ([`Grant::unscheduled`]). After a while they use the budget up
 //! except for a few packets, which only grants use.
 //!
+//! The table of messages also has what the memory of requests needs (`memory`, `requests`), whether
+//! there is a budget or not.
+//!
 //! # Invariants
 //! 1. `granted` is the sum of `outstanding` of all messages.
 //! 2. A message is in the queue at most once, and only while it has packets that are not granted.
@@ -24,9 +27,13 @@
 //! 4. A client that has sent all that was granted has a packet that is not acknowledged, and the
 //!    server owes a credit return for it: losses of grants are recovered by the client's timers.
 
+mod memory;
 mod queue;
+mod requests;
 mod size;
 
+use memory::MemoryQueue;
+pub(crate) use memory::Reserved;
 use queue::{GrantQueue, Ticket};
 pub(crate) use size::{QueueDelay, Size};
 
@@ -119,6 +126,7 @@ struct Message {
     ticket: Ticket,
     /// The server withholds a credit return until the next grant.
     owes: bool,
+    reserved: Reserved,
 }
 
 /// A peer with arriving messages.
@@ -148,6 +156,8 @@ pub(crate) struct Budget {
     queue: GrantQueue,
     /// The message that is checked next for packets that were lost.
     hand: usize,
+    /// Requests that wait for memory.
+    memory: MemoryQueue,
 }
 
 impl Budget {
@@ -164,6 +174,7 @@ impl Budget {
             peers: Vec::new(),
             queue: GrantQueue::default(),
             hand: 0,
+            memory: MemoryQueue::default(),
         }
     }
 
@@ -176,7 +187,7 @@ impl Budget {
     /// Whether it limits messages now: several peers are sending.
     #[inline(always)]
     pub(crate) fn is_in_force(&self) -> bool {
-        self.peers.len() > 1
+        self.peers.len() > 1 && self.enabled
     }
 
     /// A frame arrived that was delayed by `delay_ns`, from a sender with this smallest round trip.
@@ -217,6 +228,7 @@ impl Budget {
             last_ns: now_ns,
             ticket: 0,
             owes: false,
+            reserved: Reserved::default(),
         };
         self.granted += outstanding;
         self.unscheduled += outstanding;
@@ -251,15 +263,15 @@ impl Budget {
         self.peers.get_mut(at)
     }
 
-    /// A message has ended. Nothing happens if it had ended before.
-    pub(crate) fn end(&mut self, at: u32, owner: &Owner) {
-        if self.of(at, owner).is_some() {
-            self.remove(at);
-        }
+    /// A message has ended; returns its memory. Nothing happens if it had ended before.
+    pub(crate) fn end(&mut self, at: u32, owner: &Owner) -> Reserved {
+        if self.of(at, owner).is_some() { self.remove(at) } else { Reserved::default() }
     }
 
-    fn remove(&mut self, at: u32) {
-        let Some(m) = self.messages.get_mut(at as usize).and_then(Option::take) else { return };
+    fn remove(&mut self, at: u32) -> Reserved {
+        let removed = self.messages.get_mut(at as usize).and_then(Option::take);
+        let Some(m) = removed else { return Reserved::default() };
+        self.memory.remove(at, &m.reserved);
         self.granted -= m.outstanding;
         self.unscheduled -= m.unscheduled;
         self.live -= 1;
@@ -277,6 +289,7 @@ impl Budget {
         } else if m.ticket != 0 {
             self.leave_queue();
         }
+        m.reserved
     }
 
     /// A message no longer waits; its entry stays in the queue until it is taken, or until there are
@@ -294,8 +307,11 @@ impl Budget {
     /// A packet of a message has arrived that had not arrived before.
     pub(crate) fn on_arrival(&mut self, at: u32, owner: &Owner, now_ns: u64) {
         let Some(m) = self.of_mut(at, owner) else { return };
+        if std::mem::take(&mut m.reserved.is_new) {
+            return;
+        }
         m.arrived += 1;
-        m.last_ns = now_ns;
+        (m.last_ns, m.reserved.heard_ns) = (now_ns, now_ns);
         if m.granted < m.arrived {
             m.granted = m.arrived; // sent without a grant
         } else if m.outstanding > 0 {
@@ -311,7 +327,8 @@ impl Budget {
     /// A message that has packets without a grant requests one.
     pub(crate) fn enqueue(&mut self, at: u32, owner: &Owner) {
         let Some(m) = self.messages.get_mut(at as usize).and_then(Option::as_mut) else { return };
-        if m.owner == *owner && m.ticket == 0 && m.granted < m.packets {
+        let has_memory = m.owner == *owner && !m.reserved.waits();
+        if has_memory && m.ticket == 0 && m.granted < m.packets {
             m.ticket = self.queue.push(at, m.packets - m.granted);
         }
     }
@@ -327,12 +344,8 @@ impl Budget {
         if m.ticket == 0 || m.arrived < m.granted || m.owes {
             return m.owes;
         }
-        let peer = m.peer;
-        let Some(sender) = self.sender_mut(peer) else { return false };
-        let withholds = 2 * (sender.owed + 1) < credits;
-        sender.owed += u32::from(withholds);
+        let withholds = self.withhold(at, owner, credits);
         let Some(m) = self.of_mut(at, owner) else { return false };
-        m.owes = withholds;
         if !withholds {
             (m.granted, m.outstanding) = (m.granted + 1, m.outstanding + 1);
             let leaves = m.granted == m.packets && std::mem::take(&mut m.ticket) != 0;
@@ -342,6 +355,24 @@ impl Budget {
             }
         }
         withholds
+    }
+
+    /// Withholds the credit return of a message, if its sender has enough credits left.
+    fn withhold(&mut self, at: u32, owner: &Owner, credits: u32) -> bool {
+        let Some(peer) = self.of(at, owner).map(|m| m.peer) else { return false };
+        let withholds = self.may_withhold(peer, credits);
+        let Some(sender) = self.sender_mut(peer) else { return false };
+        sender.owed += u32::from(withholds);
+        if let Some(m) = self.of_mut(at, owner) {
+            m.owes = withholds;
+        }
+        withholds
+    }
+
+    /// Whether a further credit return of a sender may be withheld.
+    pub(crate) fn may_withhold(&self, peer: u32, credits: u32) -> bool {
+        let at = self.peers.binary_search_by_key(&peer, |s| s.peer);
+        2 * (at.map_or(0, |at| self.peers[at].owed) + 1) < credits
     }
 
     /// Whether a credit return is withheld.
@@ -413,7 +444,7 @@ impl Budget {
 
     /// Takes a message out of the budget's accounting: all of it may be sent.
     pub(crate) fn grant_all(&mut self, at: u32, owner: &Owner) {
-        let Some(m) = self.of_mut(at, owner) else { return };
+        let Some(m) = self.of_mut(at, owner).filter(|m| !m.reserved.waits()) else { return };
         let outstanding = std::mem::take(&mut m.outstanding);
         let unscheduled = std::mem::take(&mut m.unscheduled);
         let ticket = std::mem::take(&mut m.ticket);
@@ -446,7 +477,8 @@ impl Budget {
 
     /// Packets of a message that its sender may send before an answer: an equal share.
     pub(crate) fn unscheduled(&self) -> u32 {
-        (self.size.packets() / self.live.max(1)).clamp(1, UNSCHEDULED)
+        let live = self.live - self.memory.len();
+        (self.size.packets() / live.max(1)).clamp(1, UNSCHEDULED)
     }
 
     /// The message to be checked next. One is checked at each arrival.
@@ -479,6 +511,7 @@ impl Budget {
             + self.vacant.capacity() * size_of::<u32>()
             + self.queue.heap_bytes()
             + self.peers.capacity() * size_of::<Sender>()
+            + self.memory.heap_bytes()
     }
 
     /// Checks the invariants; for tests and simulations.
@@ -493,10 +526,13 @@ impl Budget {
             assert!(m.granted <= m.packets && m.arrived <= m.packets);
             assert!(m.unscheduled <= m.outstanding);
             assert!(m.ticket == 0 || m.granted < m.packets, "nothing to grant");
+            assert!(m.ticket == 0 || !m.reserved.waits(), "grants come after the memory");
         }
         let (entries, dead) = self.queue.counts();
         assert_eq!(messages().filter(|m| m.ticket != 0).count(), entries - dead, "the queue");
         assert!(!self.queue.has_many_dead(), "{dead} of {entries} entries are dead");
+        let waiting = messages().filter(|m| m.reserved.waits()).count();
+        assert_eq!(waiting, self.memory.len() as usize, "waiting for memory");
         for s in &self.peers {
             let of = || messages().filter(|m| m.peer == s.peer);
             assert_eq!(of().count(), s.messages as usize);

@@ -171,7 +171,9 @@ fn short_messages_that_need_no_grant_do_not_starve_a_long_one() {
             });
             match left {
                 4 => link.extend([peer; 3]),
-                1 => b.end(at, &owner),
+                1 => {
+                    b.end(at, &owner);
+                }
                 _ => b.on_arrival(at, &owner, 0),
             }
             if left > 1 {

@@ -15,7 +15,7 @@ impl<C> Endpoint<C> {
         match slot.position(req_num, step) {
             Position::Current if slot.phase == ServerPhase::Responded => {
                 let freed = slot.acknowledged();
-                self.quotas.release(quota, freed);
+                self.release_held(quota, freed);
                 Ok(())
             }
             Position::Current if slot.phase == ServerPhase::Acked => Err(Drop::Duplicate),

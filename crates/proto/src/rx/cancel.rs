@@ -36,7 +36,7 @@ impl<C> Endpoint<C> {
                 let s = self.sessions.server_of(peer, session)?;
                 let slot = &mut s.slots[usize::from(slot_no)];
                 let freed = slot.begin(req_num, 0, 0, 1, u64::MAX);
-                self.quotas.release(quota, freed);
+                self.release_held(quota, freed);
             }
             Position::Past => return Err(Drop::Stale),
             Position::Future => return Err(Drop::Future),
@@ -46,8 +46,9 @@ impl<C> Endpoint<C> {
         let item = match slot.phase {
             ServerPhase::Receiving => {
                 slot.req = None;
-                self.quotas.release(quota, std::mem::take(&mut slot.held));
+                let freed = std::mem::take(&mut slot.held);
                 slot.cancelled = true;
+                self.release_held(quota, freed);
                 self.end_request(RequestId::new(session_id, slot_no, req_num));
                 let s = self.sessions.server_of(peer, session)?;
                 let slot = &mut s.slots[usize::from(slot_no)];

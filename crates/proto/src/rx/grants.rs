@@ -5,7 +5,7 @@
 //! at most one of the server (E39), and the client's timers recover a lost grant. A client has its
 //! own grants at hand and requests that many packets of a response.
 
-use crate::budget::{Grant, NO_MESSAGE, Owner, UNSCHEDULED};
+use crate::budget::{Grant, NO_MESSAGE, Owner};
 use crate::endpoint::Endpoint;
 use crate::event::RequestId;
 use crate::mutant::{self, Mutant};
@@ -21,32 +21,19 @@ impl<C> Endpoint<C> {
     /// credit return is to be sent now.
     #[inline]
     pub(super) fn grant_request(&mut self, id: RequestId, peer: u32) -> bool {
-        if !self.budget.is_enabled() {
-            return true;
-        }
         let now_ns = self.now_ns;
         let Some(slot) = self.server_slot_mut(id) else { return true };
-        let (at, packets) = (slot.message(), slot.req_packets);
+        let at = slot.message();
         let has_gaps = slot.gaps.as_ref().is_some_and(|gaps| gaps.high(slot.req_rcvd).is_some());
         let owner = request_owner(id);
-        if at == NO_MESSAGE {
-            let limited = self.budget.is_in_force();
-            let sent = if limited { self.budget.unscheduled().max(UNSCHEDULED) } else { packets };
-            let at = self.budget.begin(owner, peer, packets, (1, sent), now_ns);
-            if !limited {
-                self.budget.grant_all(at, &owner);
-            }
-            if let Some(slot) = self.server_slot_mut(id) {
-                slot.set_message(at);
-            }
-            self.budget_may_begin(limited);
-        } else {
-            self.budget.on_arrival(at, &owner, now_ns);
+        self.budget.on_arrival(at, &owner, now_ns);
+        if self.budget.lacks_memory() && self.budget.waits(at, &owner) {
+            // The credit return for its first packet is withheld.
+            return self.budget.arrived(at, &owner) > 1;
         }
         if !self.budget.is_in_force() {
             return true;
         }
-        let Some(at) = self.server_slot_mut(id).map(|slot| slot.message()) else { return true };
         self.budget.enqueue(at, &owner);
         self.share_out();
         let pool = self.peers.at(peer).map_or(0, |p| p.credits.granted());
@@ -95,6 +82,8 @@ impl<C> Endpoint<C> {
     /// Checks that the budget has exactly the messages that arrive.
     pub(crate) fn check_budget(&self) {
         self.budget.check();
+        self.quotas.check();
+        assert_eq!(self.budget.promised(), self.quotas.promised(), "promised, and growing");
         let mut arriving = 0;
         for session in self.sessions.iter() {
             arriving += match session {
@@ -114,7 +103,8 @@ impl<C> Endpoint<C> {
     pub(crate) fn end_message(&mut self, at: u32, owner: &Owner) {
         let limited = self.budget.is_in_force();
         if !mutant::is_on(Mutant::BudgetLeaks) {
-            self.budget.end(at, owner);
+            let reserved = self.budget.end(at, owner);
+            self.unreserve(reserved);
         }
         if limited {
             if self.budget.is_in_force() {
@@ -185,7 +175,15 @@ impl<C> Endpoint<C> {
 
     /// The grant that a credit return for this message states.
     pub(crate) fn stated_grant(&self, at: u32, owner: &Owner) -> Grant {
-        if at == NO_MESSAGE || !self.budget.is_in_force() {
+        if at == NO_MESSAGE {
+            return Grant::default();
+        }
+        if self.budget.lacks_memory()
+            && let Some(grant) = self.budget.scarce_grant(at, owner)
+        {
+            return grant;
+        }
+        if !self.budget.is_in_force() {
             return Grant::default();
         }
         let granted = self.budget.granted(at, owner);
@@ -193,7 +191,7 @@ impl<C> Endpoint<C> {
     }
 
     /// Limits the messages that are under way when a second peer begins to send.
-    fn budget_may_begin(&mut self, was_limited: bool) {
+    pub(super) fn budget_may_begin(&mut self, was_limited: bool) {
         if was_limited || !self.budget.is_in_force() {
             return;
         }
@@ -209,7 +207,7 @@ impl<C> Endpoint<C> {
                 }
                 Some(Session::Server(s)) if !owner.is_response => {
                     let slot = s.slots.get(usize::from(owner.slot));
-                    slot.map_or(0, |slot| slot.req_rcvd.saturating_add(s.credit_limit))
+                    slot.map_or(0, |slot| slot.req_rcvd.max(1).saturating_add(s.credit_limit))
                 }
                 _ => 0,
             };
@@ -221,17 +219,20 @@ impl<C> Endpoint<C> {
     fn lift_limits(&mut self) {
         let owners: Vec<_> = self.budget.owners().collect();
         for (at, owner) in owners {
-            self.budget.grant_all(at, &owner);
-            self.state_grant(at, &owner, u32::MAX);
+            if !self.budget.waits(at, &owner) {
+                self.budget.grant_all(at, &owner);
+                self.state_grant(at, &owner, u32::MAX);
+            }
         }
     }
 
     /// Grants packets to the messages that wait, as far as the budget goes.
-    fn share_out(&mut self) {
+    pub(super) fn share_out(&mut self) {
         self.check_one_message();
         while let Some((at, owner)) = self.budget.next() {
             let Some((limit, quantum)) = self.grant_limit(&owner) else {
-                self.budget.end(at, &owner);
+                let reserved = self.budget.end(at, &owner);
+                self.unreserve(reserved);
                 continue;
             };
             if let Some(granted) = self.budget.grant(at, &owner, limit, quantum) {
@@ -253,7 +254,8 @@ impl<C> Endpoint<C> {
     fn check_one_message(&mut self) {
         let Some((at, owner)) = self.budget.next_to_check() else { return };
         if self.grant_limit(&owner).is_none() {
-            self.budget.end(at, &owner);
+            let reserved = self.budget.end(at, &owner);
+            self.unreserve(reserved);
         } else {
             let base_ns = self.budget.base_ns();
             self.budget.expire(at, &owner, base_ns, self.now_ns);
@@ -281,7 +283,7 @@ impl<C> Endpoint<C> {
     }
 
     /// Applies a new grant: a credit return, or requests for a response's packets.
-    fn state_grant(&mut self, at: u32, owner: &Owner, granted: u32) {
+    pub(super) fn state_grant(&mut self, at: u32, owner: &Owner, granted: u32) {
         let Owner { session, slot: slot_no, req_num, .. } = *owner;
         match self.sessions.get_mut(session as usize) {
             Some(Session::Client(s)) if owner.is_response => {

@@ -8,6 +8,7 @@ mod content;
 mod credit_return;
 mod grants;
 mod request;
+mod reserve;
 mod response;
 mod rfr;
 

@@ -1,6 +1,6 @@
 //! Requests at the server: order, reassembly, duplicates (E1, E42, E58, E61).
 
-use courser_buf::{AllocError, MsgBuf};
+use courser_buf::AllocError;
 
 use super::{Content, request_owner};
 use crate::budget::NO_MESSAGE;
@@ -140,7 +140,7 @@ impl<C> Endpoint<C> {
                 let s = self.sessions.server_of(peer, session)?;
                 let slot = &mut s.slots[usize::from(slot_no)];
                 let freed = slot.begin(req_num, req_type, msg_size, packets, expires_ns);
-                self.quotas.release(quota, freed);
+                self.release_held(quota, freed);
             }
             Position::Past => return Err(Drop::Stale),
             Position::Future => return Err(Drop::Future),
@@ -158,24 +158,27 @@ impl<C> Endpoint<C> {
             return Err(Drop::Duplicate);
         }
         let id = RequestId::new(id, slot_no, req_num);
-        let slot = if index > slot.req_rcvd && !mutant::is_on(Mutant::RequestGapTaken) {
-            if recovery.is_go_back_n() {
-                self.refuse_early(id, recovery);
-                return Err(Drop::OutOfOrder);
-            }
+        let is_early = index > slot.req_rcvd && !mutant::is_on(Mutant::RequestGapTaken);
+        if is_early && recovery.is_go_back_n() {
+            self.refuse_early(id, recovery);
+            return Err(Drop::OutOfOrder);
+        }
+        let offset = index as usize * usize::from(dpp);
+        let end = (offset + data.len()) as u32;
+        if slot.req_packets > 1
+            && slot.room() < end
+            && !self.reserve_part(id, peer, (index, end))?
+        {
+            return Ok(None); // rejected
+        }
+        if is_early {
             self.insert_early(id, index)?;
-            match self.server_slot_mut(id) {
-                Some(slot) if slot.phase == ServerPhase::Receiving => slot,
-                _ => return Ok(None), // rejected
-            }
-        } else {
-            slot
-        };
+        }
+        let Some(slot) = self.server_slot_mut(id) else { return Err(Drop::Stale) };
         if index == 0 {
             slot.expires_ns = expires_ns; // stored now, in case later packets came first
         }
         if slot.req_packets > 1 {
-            let offset = index as usize * usize::from(dpp);
             return Ok(self.rx_request_part(id, peer, (index, offset), data));
         }
         let data = data.whole().ok_or(Drop::Length)?;
@@ -254,10 +257,6 @@ impl<C> Endpoint<C> {
             self.reject(id, Status::DeadlineExceeded); // the rest is not needed
             return None;
         }
-        if slot.req.is_none() && !self.reserve_request(id) {
-            return None;
-        }
-        let slot = self.server_slot_mut(id)?;
         if let Some(req) = slot.req.as_mut().filter(|_| copies) {
             data.copy_into(req, offset);
         }
@@ -290,27 +289,6 @@ impl<C> Endpoint<C> {
         Some(Event::Request { id, req_type, body, expires_ns })
     }
 
-    /// Allocates memory for a request of several packets, whose first packet has arrived. `false`:
-    /// the request was rejected.
-    fn reserve_request(&mut self, id: RequestId) -> bool {
-        let Some(s) = self.sessions.server_mut(id.session().index) else { return false };
-        let quota = s.quota;
-        let Some(size) = self.server_slot_mut(id).map(|slot| slot.req_size) else { return false };
-        let buffer = match self.request_buffer(quota, size) {
-            Ok(buffer) => buffer,
-            Err(status) => {
-                self.reject(id, status);
-                return false;
-            }
-        };
-        let Some(slot) = self.server_slot_mut(id) else { return false };
-        slot.held = buffer.capacity() as u32;
-        slot.req = Some(buffer);
-        let held = slot.held;
-        self.quotas.charge(quota, held);
-        true
-    }
-
     /// A request packet that arrived before missing ones is dropped. The first one behind each gap
     /// has the client go back, if the scheme does that.
     #[cold]
@@ -324,13 +302,9 @@ impl<C> Endpoint<C> {
         self.tx.push(TxItem::CreditReturn { session, slot, req_num });
     }
 
-    /// Records a request packet that arrived before missing ones, unless the request is rejected.
+    /// Records a request packet that arrived before missing ones.
     #[cold]
     fn insert_early(&mut self, id: RequestId, index: u32) -> Result<(), Drop> {
-        let Some(slot) = self.server_slot_mut(id) else { return Err(Drop::Stale) };
-        if slot.req.is_none() && !self.reserve_request(id) {
-            return Ok(());
-        }
         let Some(s) = self.sessions.server_mut(id.session().index) else {
             return Err(Drop::Stale);
         };
@@ -346,26 +320,20 @@ impl<C> Endpoint<C> {
         inserted
     }
 
-    /// Memory for a request of several packets, within its client's quota.
-    fn request_buffer(&self, quota: u32, size: u32) -> Result<MsgBuf, Status> {
-        if let Some(status) = self.rejection(quota, size) {
-            return Err(status);
-        }
-        if u64::from(size) > self.quotas.room_of(quota) {
-            return Err(Status::NoMemory);
-        }
-        self.arena.alloc(size as usize).map_err(|_| Status::NoMemory)
+    /// Answers a request that cannot be received: the client need not send the rest.
+    pub(super) fn reject(&mut self, id: RequestId, status: Status) {
+        self.close_request(id);
+        self.reply_status(id, status);
     }
 
-    /// Answers a request that cannot be received: the client need not send the rest.
-    fn reject(&mut self, id: RequestId, status: Status) {
+    /// Frees the memory of a request that is arriving. Its answer has to follow.
+    pub(super) fn close_request(&mut self, id: RequestId) {
         self.end_request(id);
         if let Some(slot) = self.server_slot_mut(id) {
             slot.req_rcvd = slot.req_packets;
-            slot.req = None; // `reply_status` releases its quota
+            slot.req = None; // the answer releases its quota
             slot.phase = ServerPhase::Executing;
         }
-        self.reply_status(id, status);
     }
 
     /// A duplicate: the handler never runs again (E1, E61). A complete request is answered with its
@@ -378,6 +346,9 @@ impl<C> Endpoint<C> {
         let id = SessionId { index: session, generation: s.generation };
         let owner = request_owner(RequestId::new(id, slot_no, req_num));
         let message = s.slots.get(usize::from(slot_no)).map_or(NO_MESSAGE, ServerSlot::message);
+        if message != NO_MESSAGE {
+            self.budget.touch(message, &owner, self.now_ns);
+        }
         if self.budget.owes(message, &owner) {
             self.reclaim_grants();
         }

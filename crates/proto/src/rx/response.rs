@@ -263,6 +263,11 @@ impl<C> Endpoint<C> {
             status => CallError::Server(status),
         };
         self.count_ending(&error);
+        if error == CallError::Server(Status::NoMemory)
+            && let Some(p) = self.peers.at_mut(peer)
+        {
+            p.path.on_refused(self.now_ns);
+        }
         Ok(self.complete(session, slot_no, Err(error)))
     }
 }

@@ -97,5 +97,6 @@ impl<C> Endpoint<C> {
             self.sessions.server_slots.trim();
         }
         self.quotas.release_bytes(quota, freed);
+        self.memory_returns();
     }
 }

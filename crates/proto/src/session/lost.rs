@@ -262,6 +262,7 @@ impl<C> Endpoint<C> {
                 *entry = Session::Draining(Draining { generation, quota, executing });
                 self.ungrant_pool(peer, credits);
                 self.quotas.release_bytes(quota, held);
+                self.memory_returns();
                 if !wait {
                     self.quotas.leave(quota);
                     self.sessions.vacate(index, generation);

@@ -15,6 +15,7 @@ mod id;
 mod idle;
 mod lost;
 mod quota;
+mod shares;
 mod slots;
 mod table;
 
@@ -30,6 +31,7 @@ pub use control::{CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, C
 pub use heartbeat::{Beat, Heartbeat};
 pub use id::{IdleSession, SessionId};
 pub(crate) use quota::Quotas;
+pub(crate) use shares::Memory;
 pub(crate) use slots::{HOT as SLOTS_HOT, Slots};
 pub(crate) use table::Sessions;
 

@@ -1,5 +1,5 @@
 //! Quotas: limits of the sessions, paths and bytes that one client process may hold at an endpoint,
-//! and of the sessions of one address (ADR 22).
+//! and of the sessions and the memory of one address (ADR 22; `shares`).
 //!
 //! A process can create any number of sessions and endpoint numbers. But each control connection
 //! costs a connection of the system, honest nexuses have one to each other, and the connections of an
@@ -14,34 +14,46 @@ use super::SessionId;
 #[derive(Debug)]
 pub(super) struct ClientQuota {
     pub(super) control: u64,
-    /// The address of the client.
-    host: u128,
+    /// Its address, in `Quotas::hosts`.
+    pub(super) host: u32,
     /// Server sessions, including draining ones.
     sessions: u32,
     /// Bytes of unanswered requests, of stored responses, and of preallocated response buffers.
-    held: u64,
+    pub(super) held: u64,
+    /// Those of requests that are reserved and arriving.
+    pub(super) promised: u64,
+    /// Bytes of requests whose memory grows with their data.
+    pub(super) growing: u64,
 }
 
 /// The clients of one address.
 #[derive(Debug, Default)]
-struct HostQuota {
+pub(super) struct HostQuota {
+    host: u128,
     /// Server sessions, including draining ones.
     sessions: u32,
     /// Sessions in the order of their connects, without most of those that were used or have ended.
     unused: VecDeque<SessionId>,
+    /// As for a client.
+    pub(super) held: u64,
+    pub(super) promised: u64,
 }
 
 /// All clients of an endpoint.
 #[derive(Debug)]
 pub(crate) struct Quotas {
-    hosts: BTreeMap<u128, HostQuota>,
+    pub(super) hosts: Vec<HostQuota>,
+    pub(super) at_host: BTreeMap<u128, u32>,
+    vacant_hosts: Vec<u32>,
     /// The control connection that each path of a peer was opened for.
     paths: BTreeMap<u32, u64>,
     /// Paths that were opened for a control connection.
     paths_of: BTreeMap<u64, u32>,
-    clients: Vec<ClientQuota>,
-    of: BTreeMap<u64, u32>,
+    pub(super) clients: Vec<ClientQuota>,
+    pub(super) of: BTreeMap<u64, u32>,
     vacant: Vec<u32>,
+    /// Bytes promised to all clients.
+    pub(super) promised: u64,
     /// Most bytes that one client may hold.
     limit: u64,
     /// Number of clients at or above the limit.
@@ -57,12 +69,15 @@ pub(crate) struct Quotas {
 impl Quotas {
     pub(crate) fn new(limit: usize, copies: bool) -> Self {
         Quotas {
-            hosts: BTreeMap::new(),
+            hosts: Vec::new(),
+            at_host: BTreeMap::new(),
+            vacant_hosts: Vec::new(),
             paths: BTreeMap::new(),
             paths_of: BTreeMap::new(),
             clients: Vec::new(),
             of: BTreeMap::new(),
             vacant: Vec::new(),
+            promised: 0,
             limit: limit as u64,
             full: 0,
             closing: false,
@@ -94,7 +109,8 @@ impl Quotas {
 
     /// Server sessions of the clients of an address.
     pub(super) fn sessions_of(&self, host: u128) -> u32 {
-        self.hosts.get(&host).map_or(0, |h| h.sessions)
+        let at = self.at_host.get(&host);
+        at.and_then(|&at| self.hosts.get(at as usize)).map_or(0, |h| h.sessions)
     }
 
     /// Paths that were opened for a control connection.
@@ -122,21 +138,17 @@ impl Quotas {
     /// Adds a session of a client at an address; returns the client.
     pub(super) fn enter(&mut self, control: u64, host: u128) -> u32 {
         let at = *self.of.entry(control).or_insert_with(|| {
-            let fresh = ClientQuota { control, host, sessions: 0, held: 0 };
-            match self.vacant.pop() {
-                Some(at) => {
-                    self.clients[at as usize] = fresh;
-                    at
-                }
-                None => {
-                    self.clients.push(fresh);
-                    self.clients.len() as u32 - 1
-                }
-            }
+            let host = *self.at_host.entry(host).or_insert_with(|| {
+                let fresh = HostQuota { host, ..HostQuota::default() };
+                put(&mut self.hosts, &mut self.vacant_hosts, fresh)
+            });
+            let fresh =
+                ClientQuota { control, host, sessions: 0, held: 0, promised: 0, growing: 0 };
+            put(&mut self.clients, &mut self.vacant, fresh)
         });
         let t = &mut self.clients[at as usize];
         t.sessions += 1;
-        self.hosts.entry(t.host).or_default().sessions += 1;
+        self.hosts[t.host as usize].sessions += 1;
         at
     }
 
@@ -145,16 +157,24 @@ impl Quotas {
         let Some(t) = self.clients.get_mut(at as usize) else { return };
         t.sessions = t.sessions.saturating_sub(1);
         if t.sessions == 0 {
-            debug_assert_eq!(t.held, 0, "bytes held without a session");
+            debug_assert_eq!((t.held, t.promised, t.growing), (0, 0, 0), "held without a session");
             self.of.remove(&t.control);
             self.vacant.push(at);
         }
-        if let Some(h) = self.hosts.get_mut(&t.host) {
-            h.sessions = h.sessions.saturating_sub(1);
-            if h.sessions == 0 {
-                self.hosts.remove(&t.host);
-            }
+        let host = t.host;
+        let Some(h) = self.hosts.get_mut(host as usize) else { return };
+        h.sessions = h.sessions.saturating_sub(1);
+        if h.sessions == 0 {
+            debug_assert_eq!((h.held, h.promised), (0, 0), "held without a session");
+            h.unused = VecDeque::new();
+            self.at_host.remove(&h.host);
+            self.vacant_hosts.push(host);
         }
+    }
+
+    pub(super) fn host_mut(&mut self, client: u32) -> Option<&mut HostQuota> {
+        let host = self.clients.get(client as usize)?.host;
+        self.hosts.get_mut(host as usize)
     }
 
     /// Appends a new session of a client. `is_unused` tests whether a session still counts; entries
@@ -165,8 +185,7 @@ impl Quotas {
         session: SessionId,
         is_unused: impl Fn(SessionId) -> bool,
     ) {
-        let Some(t) = self.clients.get(client as usize) else { return };
-        let Some(h) = self.hosts.get_mut(&t.host) else { return };
+        let Some(h) = self.host_mut(client) else { return };
         if h.unused.len() > 2 * h.sessions as usize + 16 {
             h.unused.retain(|&s| is_unused(s));
         }
@@ -190,18 +209,22 @@ impl Quotas {
             None
         };
         match host {
-            Some(host) => self.hosts.get_mut(&host).and_then(oldest),
-            None => self.hosts.values_mut().filter_map(oldest).min_by_key(|(ns, _)| *ns),
+            Some(host) => {
+                let at = *self.at_host.get(&host)?;
+                self.hosts.get_mut(at as usize).and_then(oldest)
+            }
+            None => self.hosts.iter_mut().filter_map(oldest).min_by_key(|(ns, _)| *ns),
         }
     }
 
     /// The sessions of an address, or of all, that were not used when this was last looked at.
     pub(super) fn unused_of(&self, host: Option<u128>) -> impl Iterator<Item = SessionId> {
         let hosts = match host {
-            Some(host) => self.hosts.range(host..=host),
-            None => self.hosts.range(..),
+            Some(host) => self.at_host.range(host..=host),
+            None => self.at_host.range(..),
         };
-        hosts.flat_map(|(_, h)| h.unused.iter().copied())
+        let hosts = hosts.filter_map(|(_, &at)| self.hosts.get(at as usize));
+        hosts.flat_map(|h| h.unused.iter().copied())
     }
 
     /// Bytes that a client may still take.
@@ -218,6 +241,9 @@ impl Quotas {
         if t.held >= self.limit && !was_full {
             self.full += 1;
             self.needs_check = true;
+        }
+        if let Some(h) = self.host_mut(client) {
+            h.held += u64::from(bytes);
         }
     }
 
@@ -239,18 +265,37 @@ impl Quotas {
             self.full -= 1;
             self.needs_check = self.closing || self.full > 0 || self.copies;
         }
+        if let Some(h) = self.host_mut(client) {
+            h.held = h.held.saturating_sub(bytes);
+        }
     }
 
-    /// Bytes of the table.
+    /// Bytes of the tables.
     pub(crate) fn table_bytes(&self) -> usize {
-        let queued = self.hosts.values().map(|h| h.unused.capacity()).sum::<usize>();
-        self.clients.capacity() * size_of::<ClientQuota>() + queued * size_of::<SessionId>()
+        let queued = self.hosts.iter().map(|h| h.unused.capacity()).sum::<usize>();
+        self.clients.capacity() * size_of::<ClientQuota>()
+            + self.hosts.capacity() * size_of::<HostQuota>()
+            + queued * size_of::<SessionId>()
     }
 
     /// Bytes held by all clients.
     #[cfg(test)]
     fn held(&self) -> u64 {
         self.of.values().map(|&t| self.clients[t as usize].held).sum()
+    }
+}
+
+/// Puts an entry into a table; returns its number.
+fn put<T>(table: &mut Vec<T>, vacant: &mut Vec<u32>, entry: T) -> u32 {
+    match vacant.pop() {
+        Some(at) => {
+            table[at as usize] = entry;
+            at
+        }
+        None => {
+            table.push(entry);
+            table.len() as u32 - 1
+        }
     }
 }
 
@@ -275,10 +320,12 @@ mod tests {
         assert_eq!(s.sessions_over(7), 1);
         s.leave(a);
         assert_eq!((s.control_of(b), s.enter(11, 1)), (Some(8), a), "the entry is used again");
+        s.check();
         s.close();
         s.release(b, 10);
         assert!(s.needs_check && s.is_closing());
     }
+
     #[test]
     fn sessions_and_paths_are_counted_until_their_last_one() {
         let mut s = Quotas::new(100, false);
@@ -292,7 +339,8 @@ mod tests {
         assert_eq!((s.paths_of(7), s.paths_of(8)), (1, 0));
         s.remove_path(5);
         [a, b, c].into_iter().for_each(|client| s.leave(client));
-        assert!(s.hosts.is_empty() && s.paths.is_empty() && s.paths_of.is_empty());
+        assert!(s.at_host.is_empty() && s.vacant_hosts.len() == s.hosts.len());
+        assert!(s.paths.is_empty() && s.paths_of.is_empty());
     }
 
     #[test]
@@ -303,7 +351,7 @@ mod tests {
         for n in 0..1000 {
             s.add_unused(if n % 2 == 0 { a } else { b }, id(n), |s| s.index >= 990);
         }
-        let queued = |s: &Quotas| s.hosts.values().map(|h| h.unused.len()).max();
+        let queued = |s: &Quotas| s.hosts.iter().map(|h| h.unused.len()).max();
         assert!(queued(&s) < Some(32), "{:?}", queued(&s));
         let since_ns = |s: SessionId| (s.index >= 995).then_some(u64::from(s.index));
         assert_eq!(s.oldest_unused(Some(1), since_ns), Some((996, id(996))));

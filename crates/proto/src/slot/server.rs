@@ -6,8 +6,8 @@
 //! Idle -> Receiving -> Executing -> Responded -> (next request) Receiving ...
 //!                                        |-> Acked: the client has it, the response is freed (ADR 6)
 //! ```
-//! The server has no timers and never rolls back (E40): a packet of the client or the handler's
-//! reply causes every transition.
+//! The server never rolls back (E40): a packet of the client or the handler's reply causes every
+//! transition, except that a request of which nothing arrives any more is dropped (ADR 36).
 
 use courser_buf::MsgBuf;
 
@@ -324,6 +324,12 @@ impl ServerSlot {
     /// Records that no packet of the response is due; its item has left the transmit queue.
     pub(crate) fn sent_all_due(&mut self) {
         self.resp_queued = false;
+    }
+
+    /// Bytes of the request that there is a buffer for.
+    #[inline]
+    pub(crate) fn room(&self) -> u32 {
+        self.req.as_ref().map_or(0, |req| req.len() as u32)
     }
 
     /// All bytes that count against the client's quota.

@@ -144,6 +144,10 @@ impl<C> Endpoint<C> {
             TxItem::Gap { peer } => self.tx_gap(peer),
             TxItem::Messages { session } => self.tx_messages(session, out),
             TxItem::MessageAck { session } => self.tx_message_ack(session),
+            TxItem::Memory => {
+                self.admit_waiting();
+                Sent::All
+            }
             TxItem::Client { .. } | TxItem::Response { .. } => Sent::All, // handled above
         }
     }

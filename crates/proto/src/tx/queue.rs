@@ -31,6 +31,8 @@ pub(crate) enum TxItem {
     MessageAck { session: u32 },
     /// Credits of a peer have returned: the turn of the session that has waited longest for them.
     Turn { peer: u32 },
+    /// Memory has returned that requests wait for; at most one.
+    Memory,
 }
 
 /// Result of sending an item.

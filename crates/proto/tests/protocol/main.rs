@@ -18,6 +18,7 @@ mod ingress;
 mod integrity;
 mod lifecycle;
 mod many;
+mod memory;
 mod messages;
 mod paced;
 mod position;

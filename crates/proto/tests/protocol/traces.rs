@@ -97,7 +97,7 @@ fn credit_returns_and_requests_for_response_are_sixteen_bytes() {
 }
 
 #[test]
-fn a_server_alone_sends_nothing_and_has_no_timer() {
+fn a_server_alone_sends_nothing_and_has_no_timer_but_to_free_the_request() {
     // E39, E40
     let (mut w, s) = fig3();
     w.nodes[1].handler = Box::new(|_, req| Action::ReplyMsg(req.to_vec()));
@@ -106,11 +106,12 @@ fn a_server_alone_sends_nothing_and_has_no_timer() {
     for _ in 0..3 {
         w.step();
     }
-    assert_eq!(w.ep(1).next_deadline(), None);
+    assert!(w.ep(1).memory().held_bytes >= 5 * DPP);
     let (sent, t) = (w.ep(1).stats().tx_packets, w.now_ns);
     w.ep(1).on_deadline(t + 1_000_000_000);
     w.pump();
     assert_eq!(w.ep(1).stats().tx_packets, sent);
+    assert_eq!((w.ep(1).memory().held_bytes, w.ep(1).next_deadline()), (0, None));
 }
 
 #[test]

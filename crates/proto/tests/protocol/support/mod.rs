@@ -45,6 +45,8 @@ pub struct World {
     pub tracing: bool,
     /// Client sessions, with their nodes.
     pub sessions: Vec<(usize, SessionId)>,
+    /// Each client is a process of its own. Otherwise all of them share a control connection.
+    pub processes: bool,
     /// Called for frames before they are sent; `false` loses the frame.
     pub filter: Option<Filter>,
     /// What servers require of sessions.
@@ -66,6 +68,7 @@ impl World {
             trace: Vec::new(),
             tracing: false,
             sessions: Vec::new(),
+            processes: false,
             filter: None,
             integrity: Integrity::None,
             wire: BTreeMap::new(),
@@ -98,7 +101,7 @@ impl World {
             addr: addr(client),
             path: Some((PathId(client as u32), MAX_FRAME)),
             local_port: port(server),
-            control: 7,
+            control: if self.processes { 100 + client as u64 } else { 7 },
             client_index: 0,
             integrity: self.integrity,
             random: self.rng.next() as u32,

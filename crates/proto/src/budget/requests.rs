@@ -1,0 +1,117 @@
+//! The table of messages as the table of requests that have memory, or wait for it (ADR 36).
+
+use super::memory::{Reserved, Watch};
+use super::{Budget, Grant, Owner, UNSCHEDULED};
+
+impl Budget {
+    /// Sets the memory of a request that begins.
+    pub(crate) fn reserve(&mut self, at: u32, owner: &Owner, reserved: Reserved) {
+        if let Some(m) = self.of_mut(at, owner) {
+            m.reserved = reserved;
+        }
+    }
+
+    /// A request waits for memory from now on, and the credit return for its first packet is
+    /// withheld. `false`: its sender has not enough credits for that.
+    pub(crate) fn wait_for_memory(&mut self, at: u32, owner: &Owner, credits: u32) -> bool {
+        if !self.withhold(at, owner, credits) {
+            return false;
+        }
+        let Some(quota) = self.of(at, owner).map(|m| m.reserved.quota) else { return false };
+        let ticket = self.memory.push(quota, at);
+        if let Some(m) = self.of_mut(at, owner) {
+            m.reserved.ticket = ticket;
+        }
+        true
+    }
+
+    /// A request has its memory now.
+    pub(crate) fn end_wait(&mut self, at: u32, owner: &Owner, promised: u32) {
+        let Some(m) = self.of_mut(at, owner) else { return };
+        let before = m.reserved;
+        m.reserved = Reserved { promised, growing: 0, ticket: 0, ..before };
+        self.memory.remove(at, &before);
+    }
+
+    /// Whether requests wait for memory.
+    #[inline]
+    pub(crate) fn lacks_memory(&self) -> bool {
+        !self.memory.is_empty()
+    }
+
+    /// Whether a request waits for memory.
+    pub(crate) fn waits(&self, at: u32, owner: &Owner) -> bool {
+        self.of(at, owner).is_some_and(|m| m.reserved.waits())
+    }
+
+    /// What a credit return for a message states while requests wait for memory: a request that waits
+    /// for it may send nothing further, one that the budget does not limit all of it, and later
+    /// requests few packets.
+    pub(crate) fn scarce_grant(&self, at: u32, owner: &Owner) -> Option<Grant> {
+        let m = self.of(at, owner)?;
+        if m.reserved.waits() {
+            Some(Grant::new(m.arrived.max(1), UNSCHEDULED))
+        } else {
+            (!self.is_in_force()).then(|| Grant::new(m.packets, UNSCHEDULED))
+        }
+    }
+
+    /// The request whose turn it is to get memory.
+    pub(crate) fn next_for_memory(&mut self) -> Option<(u32, Owner)> {
+        let at = self.memory.next()?;
+        let m = self.messages.get(at as usize)?.as_ref()?;
+        Some((at, m.owner))
+    }
+
+    /// The memory of a message.
+    pub(crate) fn reserved(&self, at: u32, owner: &Owner) -> Option<Reserved> {
+        self.of(at, owner).map(|m| m.reserved)
+    }
+
+    /// Packets of a message that have arrived.
+    pub(crate) fn arrived(&self, at: u32, owner: &Owner) -> u32 {
+        self.of(at, owner).map_or(0, |m| m.arrived)
+    }
+
+    /// A packet of a message arrived that had arrived before, or could not be stored.
+    pub(crate) fn touch(&mut self, at: u32, owner: &Owner, now_ns: u64) {
+        if let Some(m) = self.of_mut(at, owner) {
+            m.reserved.heard_ns = now_ns;
+        }
+    }
+
+    /// Requests of which nothing has arrived since `before_ns`, or that have waited for memory since
+    /// then.
+    pub(crate) fn overdue(&self, before_ns: u64) -> Vec<Owner> {
+        let messages = self.messages.iter().flatten().filter(|m| !m.owner.is_response);
+        let overdue = messages.filter(|m| {
+            let r = &m.reserved;
+            r.heard_ns <= before_ns || r.waits() && r.begun_ns <= before_ns
+        });
+        overdue.map(|m| m.owner).collect()
+    }
+
+    /// Whether requests of a client wait for memory.
+    pub(crate) fn waits_of(&self, quota: u32) -> bool {
+        self.memory.has(quota)
+    }
+
+    /// The times at which unfinished requests are checked.
+    pub(crate) fn memory_watch(&mut self) -> &mut Watch {
+        self.memory.watch()
+    }
+
+    /// Whether requests arrive.
+    pub(crate) fn has_requests(&self) -> bool {
+        self.messages.iter().flatten().any(|m| !m.owner.is_response)
+    }
+
+    /// Bytes that are reserved for requests before their data has arrived, and those of requests whose
+    /// memory grows.
+    pub(crate) fn promised(&self) -> (u64, u64) {
+        let messages = self.messages.iter().flatten();
+        messages.fold((0, 0), |(promised, growing), m| {
+            (promised + u64::from(m.reserved.promised), growing + u64::from(m.reserved.growing))
+        })
+    }
+}

@@ -1,0 +1,207 @@
+//! Memory of requests that arrive (ADR 36): what a client can reserve, who waits, and what ends.
+
+use std::sync::Arc;
+
+use courser_buf::{Arena, ArenaConfig, Heap};
+use courser_proto::{CallError, Config, Control, Recovery, SessionId, Status};
+
+use crate::support::forge::Forge;
+use crate::support::{Action, DPP, Link, Node, World, config, pattern};
+
+const MS: u64 = 1_000_000;
+const MIB: usize = 1 << 20;
+const BIG: u32 = 8 << 20;
+
+/// Sixteen slots, so that a session has sixteen requests of several packets.
+fn wide() -> Config {
+    Config { slots: 16, recovery: Recovery::Selective, ..config() }
+}
+
+fn with_memory(w: &mut World, node: usize, cfg: Config, limit_bytes: usize) {
+    let limits = ArenaConfig { data_per_packet: DPP, limit_bytes, headroom: 0 };
+    let arena = Arena::new(Arc::new(Heap::default()), limits).unwrap();
+    w.nodes[node] = Node::with_arena(node, cfg, arena);
+}
+
+/// The first packets of 224 requests of 8 MiB, from one client.
+fn announce(w: &mut World) -> (Vec<SessionId>, Vec<Forge>) {
+    let (sessions, forges): (Vec<_>, Vec<_>) = (0..14).map(|_| w.connect_forge(0, 1)).unzip();
+    for f in &forges {
+        for slot in 0..16 {
+            w.inject(0, 1, &f.request(slot, BIG, 0, &[1; DPP]));
+        }
+    }
+    (sessions, forges)
+}
+
+#[test]
+fn announcing_large_requests_reserves_little_and_not_for_long() {
+    for control in [Control::TwoWindow, Control::None] {
+        let cfg = Config { control, ..wide() };
+        let mut w = World::pair(cfg.clone());
+        w.filter = Some(Box::new(|_, _| false));
+        let begin_ns = w.now_ns;
+        let (_, forges) = announce(&mut w);
+        let held = w.ep(1).memory().held_bytes;
+        assert!(held <= 40 * MIB, "{} MiB", held / MIB);
+        // Repeating them reserves nothing more.
+        for f in &forges {
+            w.inject(0, 1, &f.request(0, BIG, 0, &[1; DPP]));
+        }
+        assert_eq!(w.ep(1).memory().held_bytes, held);
+        w.run_until(begin_ns + 2 * cfg.datapath_timeout_ns);
+        w.settle();
+        assert_eq!(w.ep(1).memory().held_bytes, 0);
+        // The others were refused at once.
+        assert!((20..224).contains(&w.ep(1).stats().requests_given_up));
+        assert_eq!(w.ep(1).next_deadline(), None, "nothing is left to check");
+    }
+}
+
+#[test]
+fn a_client_that_announces_large_requests_does_not_keep_others_out() {
+    let mut w = World::new(&[wide(), wide(), wide()], 1);
+    w.processes = true;
+    announce(&mut w);
+    let honest = w.connect(2, 1);
+    for id in 0..8 {
+        w.call(2, honest, id, MIB);
+    }
+    let begin_ns = w.now_ns;
+    assert!(w.finish(2, 8).iter().all(|d| d.result.is_ok()));
+    assert!(w.now_ns < begin_ns + wide().datapath_timeout_ns / 2, "they waited for the others");
+}
+
+#[test]
+fn a_client_that_stops_is_told_when_it_continues() {
+    let mut w = World::pair(wide());
+    let (s, _) = w.connect_forge(0, 1);
+    let mut packets = 0;
+    w.filter = Some(Box::new(move |from, _| {
+        packets += u32::from(from == 0);
+        from == 1 || packets <= 10
+    }));
+    w.call(0, s, 1, 100 * DPP);
+    w.run_until(MS);
+    assert!(w.ep(1).memory().held_bytes > 0);
+    // As if the client's thread did not run: its timers are late.
+    let late_ns = w.now_ns + 2 * wide().datapath_timeout_ns;
+    w.ep(1).on_deadline(late_ns);
+    w.pump();
+    assert_eq!((w.ep(1).memory().held_bytes, w.ep(1).stats().requests_given_up), (0, 1));
+    w.filter = None;
+    let done = w.finish(0, 1);
+    assert_eq!(done[0].result, Err(CallError::Server(Status::NoMemory)));
+    assert!(w.nodes[1].executed.is_empty());
+    w.call(0, s, 2, 100 * DPP);
+    assert!(w.finish(0, 1)[0].result.is_ok());
+}
+
+/// Eight calls of 8 MiB of these clients to a server with this memory; returns the time that they
+/// take, ns.
+fn run(cfg: &Config, link: Link, memory: usize, clients: usize) -> (World, u64) {
+    let calls = 8 / clients as u16;
+    let mut w = World::new(&vec![cfg.clone(); clients + 1], 7);
+    w.processes = true;
+    with_memory(&mut w, 0, cfg.clone(), memory);
+    w.nodes[0].handler = Box::new(|id, req| {
+        assert!(req == pattern(id.into(), req.len()), "request {id} arrived changed");
+        Action::Reply(vec![1])
+    });
+    let sessions: Vec<_> = (1..=clients).map(|client| (client, w.connect(client, 0))).collect();
+    w.link = link;
+    let begin_ns = w.now_ns;
+    for (client, s) in &sessions {
+        for id in 0..calls {
+            w.call(*client, *s, (*client * 100) as u16 + id, BIG as usize);
+        }
+    }
+    for (client, _) in &sessions {
+        for d in w.finish(*client, calls.into()) {
+            assert_eq!(d.result, Ok(vec![1]), "call {}", d.id);
+        }
+    }
+    let took_ns = w.now_ns - begin_ns;
+    w.settle();
+    assert_eq!(w.ep(0).memory().held_bytes, 0, "all of it has returned");
+    (w, took_ns)
+}
+
+#[test]
+fn requests_of_twice_the_memory_arrive_one_after_the_other() {
+    for control in [Control::TwoWindow, Control::None] {
+        let cfg = Config { control, datapath_timeout_ns: 2_000 * MS, ..wide() };
+        let (mut w, enough_ns) = run(&cfg, Link::perfect(), 1 << 30, 1);
+        assert_eq!(w.ep(0).stats().requests_given_up, 0);
+        let (mut w, half_ns) = run(&cfg, Link::perfect(), 32 * MIB, 1);
+        assert!(w.ep(0).stats().requests_waited > 0);
+        // The credits of the session bound both. Goodput of at least 0.8 of that with memory for all.
+        assert!(half_ns * 8 <= enough_ns * 10, "{control:?}: {half_ns} ns, {enough_ns} ns");
+        let (again, sent) = (w.ep(1).stats().retransmitted, w.ep(1).stats().tx_packets);
+        assert!(again * 20 <= sent, "{again} of {sent} packets were sent again");
+    }
+}
+
+#[test]
+fn requests_that_wait_survive_losses_with_every_recovery() {
+    for recovery in [Recovery::Selective, Recovery::Melo, Recovery::GoBackN, Recovery::GoBackNNack]
+    {
+        let cfg = Config { recovery, datapath_timeout_ns: 5_000 * MS, ..wide() };
+        let link = Link { loss: 2_000, reorder: 2_000, late_ns: 20_000, ..Link::perfect() };
+        run(&cfg, link, 32 * MIB, 2);
+    }
+}
+
+#[test]
+fn small_calls_pass_while_requests_wait_for_memory() {
+    let cfg = Config { credits: 8, datapath_timeout_ns: 1_000 * MS, ..wide() };
+    let mut w = World::pair(cfg);
+    let s = w.connect(0, 1);
+    // Handlers that do not answer hold the memory that a client may have.
+    w.nodes[1].handler = Box::new(|id, _| match id {
+        0..100 => Action::Forget,
+        _ => Action::Reply(vec![2]),
+    });
+    w.nodes[1].ep.check();
+    for id in 0..12 {
+        w.call(0, s, id, BIG as usize);
+    }
+    w.run_until(w.now_ns + 5 * MS);
+    for id in 100..120 {
+        w.call(0, s, id, 10);
+        let begin_ns = w.now_ns;
+        let done = w.finish(0, 1);
+        assert_eq!((done[0].id, &done[0].result), (id.into(), &Ok(vec![2])));
+        assert!(w.now_ns < begin_ns + MS, "{} ns", w.now_ns - begin_ns);
+    }
+}
+
+#[test]
+fn a_request_waits_for_memory_for_a_limited_time() {
+    let cfg = wide();
+    let mut w = World::pair(cfg.clone());
+    with_memory(&mut w, 1, cfg.clone(), 20 * MIB);
+    let s = w.connect(0, 1);
+    w.nodes[1].handler = Box::new(|id, _| match id {
+        0 => Action::Forget,
+        _ => Action::Reply(vec![2]),
+    });
+    w.call(0, s, 0, BIG as usize);
+    w.run_until(w.now_ns + 30 * MS);
+    assert_eq!(w.nodes[1].executed.len(), 1);
+    let begin_ns = w.now_ns;
+    w.call(0, s, 1, BIG as usize);
+    let done = w.finish(0, 1);
+    assert_eq!(done[0].result, Err(CallError::Server(Status::NoMemory)));
+    assert!(w.now_ns >= begin_ns + cfg.datapath_timeout_ns);
+    // A call that is refused costs one packet, not its data, once the client knows.
+    let before = w.ep(0).stats().tx_packets;
+    w.call(0, s, 2, BIG as usize);
+    w.run_until(w.now_ns + MS);
+    let sent = w.ep(0).stats().tx_packets - before;
+    assert!(sent <= 4, "{sent} packets");
+    let id = w.nodes[1].requests[0];
+    w.ep(1).reply_bytes(id, b"well").unwrap();
+    let done = w.finish(0, 2);
+    assert!(done.iter().all(|d| d.result.is_ok()), "it had its turn");
+}
