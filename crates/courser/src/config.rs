@@ -52,8 +52,7 @@ pub struct Config {
     /// Whether sessions share the credits that the receive queue has room for (default), or each
     /// session has its own, and the server refuses sessions for which there is no room.
     pub admission: Admission,
-    /// Largest message, bytes: up to 2^28 - 1, default 8 MiB. Cost: a client can make a server
-    /// reserve this much per slot.
+    /// Largest message, bytes: up to 2^28 - 1, default 8 MiB.
     pub max_msg_size: u32,
     /// Message memory of an endpoint, bytes; mapped as it is used. Default 1 GiB.
     pub memory_limit: usize,
@@ -156,8 +155,9 @@ pub struct Config {
     /// Bounds of the retransmission timeout. Default 1 ms to 1 s, and 20 ms before the first round
     /// trip was measured.
     pub rto: (Duration, Duration),
-    /// Silence of the datapath, while calls are unanswered, after which a peer is given up. Default
-    /// 5 s.
+    /// Silence of the datapath, while calls are unanswered, after which a peer is given up. A server
+    /// drops a request of which no packet arrives for as long, or that has waited for memory for as
+    /// long. Default 5 s.
     pub datapath_timeout: Duration,
     /// Packets of at most this many data bytes are copied and share frames; larger ones leave
     /// without a copy. Default 512, at most 2,048.
