@@ -1,0 +1,118 @@
+//! Requests for more memory than a server has (ADR 36).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use courser::{CallError, Context, MsgBuf, Nexus, Rpc, SessionId, SessionState};
+use courser_sim::fabric::Topology;
+use courser_sim::{HostId, World, WorldConfig};
+
+const STORE: u16 = 1;
+const SERVER: HostId = HostId(0);
+const SIZE: usize = 1 << 20;
+
+/// A client that keeps a number of calls open. Refused calls are made again, after a pause that
+/// doubles.
+struct Client {
+    sessions: Vec<SessionId>,
+    next: usize,
+    /// Calls that are to be made.
+    left: u32,
+    done: u32,
+    refused: u32,
+}
+
+type Shared = Rc<RefCell<Client>>;
+
+fn make(client: &Shared, cx: &mut Context<'_>, request: MsgBuf, tries: u32) {
+    let session = {
+        let mut c = client.borrow_mut();
+        c.next += 1;
+        c.sessions[c.next % c.sessions.len()]
+    };
+    let shared = client.clone();
+    cx.call(session, STORE, request, move |cx, done| match done.result {
+        Ok(_) => {
+            let more = {
+                let mut c = shared.borrow_mut();
+                c.done += 1;
+                let more = c.left > 0;
+                c.left -= u32::from(more);
+                more
+            };
+            if more {
+                make(&shared, cx, done.request, 0);
+            }
+        }
+        Err(CallError::Server(_)) => {
+            shared.borrow_mut().refused += 1;
+            let (again, request) = (shared.clone(), done.request);
+            cx.after(Duration::from_micros(50 << tries.min(8)), move |cx| {
+                make(&again, cx, request, tries + 1);
+            });
+        }
+        Err(e) => panic!("{e}"),
+    })
+    .unwrap();
+}
+
+/// Makes calls from clients that keep `open` of them open each, to a server with this memory.
+/// Returns the time that they take, ns, and how many calls were refused.
+fn run(clients: u32, open: u32, calls: u32, memory: usize) -> (u64, u32) {
+    let mut config = WorldConfig::new(1, Topology::one_switch(clients + 1));
+    config.nexus.memory_limit = memory;
+    config.nexus.max_held_per_peer = memory;
+    let mut world = World::new(config).unwrap();
+    world
+        .start(SERVER, |nexus: &Nexus| -> Result<Rpc, courser::BindError> {
+            let mut rpc = nexus.endpoint()?;
+            rpc.on(STORE, |cx, req| {
+                assert!(req.len() == SIZE && req[0] == 7 && req[SIZE - 1] == 7);
+                cx.reply([1]);
+            });
+            Ok(rpc)
+        })
+        .unwrap();
+    let uri = world.uri(SERVER);
+    let mut all: Vec<Shared> = Vec::new();
+    for host in (1..=clients).map(HostId) {
+        world.start(host, |nexus: &Nexus| nexus.endpoint()).unwrap();
+        let sessions: Vec<_> =
+            (0..open.div_ceil(16)).map(|_| world.rpc(host).connect(&uri).unwrap()).collect();
+        let ready = world.run_until(Duration::from_millis(10), |w| {
+            sessions.iter().all(|&s| w.rpc(host).session_state(s) == SessionState::Connected)
+        });
+        assert!(ready, "not connected");
+        let left = calls - open;
+        let client = Client { sessions, next: 0, left, done: 0, refused: 0 };
+        all.push(Rc::new(RefCell::new(client)));
+    }
+    let begin_ns = world.now_ns();
+    for (host, client) in (1..).map(HostId).zip(&all) {
+        for _ in 0..open {
+            let rpc = world.rpc(host);
+            let mut request = rpc.alloc(SIZE).unwrap();
+            request.fill(7);
+            make(client, &mut rpc.context(), request, 0);
+        }
+    }
+    let ended = world.run_until(Duration::from_secs(5), |_| {
+        all.iter().all(|client| client.borrow().done == calls)
+    });
+    assert!(ended, "calls do not end");
+    let took_ns = world.now_ns() - begin_ns;
+    (took_ns, all.iter().map(|client| client.borrow().refused).sum())
+}
+
+#[test]
+fn requests_for_twice_the_memory_reach_the_goodput_of_enough_memory() {
+    // Memory for all requests that are open, and for half of them.
+    for (clients, open) in [(4, 16), (16, 4)] {
+        let (enough_ns, _) = run(clients, open, 2 * open, 160 << 20);
+        let (half_ns, refused) = run(clients, open, 2 * open, 32 << 20);
+        let share = enough_ns as f64 / half_ns as f64;
+        println!("{clients} x {open}: {enough_ns} ns, {half_ns} ns, {share:.2}, {refused} refused");
+        assert!(share >= 0.8, "{clients} clients: {share:.2}, {refused} calls refused");
+    }
+}
