@@ -157,7 +157,7 @@ pub struct Config {
     pub rto: (Duration, Duration),
     /// Silence of the datapath, while calls are unanswered, after which a peer is given up. A server
     /// drops a request of which no packet arrives for as long, or that has waited for memory for as
-    /// long. Default 5 s.
+    /// long. A client makes a call that is refused for lack of memory again for as long. Default 5 s.
     pub datapath_timeout: Duration,
     /// Packets of at most this many data bytes are copied and share frames; larger ones leave
     /// without a copy. Default 512, at most 2,048.

@@ -135,7 +135,7 @@ impl<C> Endpoint<C> {
         if s.slots.are_asleep() {
             self.wake_session(index);
         }
-        let one_way = call.one_way;
+        let (one_way, seq) = (call.one_way, call.seq);
         if one_way && packets == 1 {
             return self.send_waiting(index, call);
         }
@@ -146,6 +146,9 @@ impl<C> Endpoint<C> {
         if one_way && let Some(s) = self.sessions.client_mut(index) {
             let (first, credits) = (s.agreed.first_req_num, s.credits.limit());
             s.outgoing.get_or_insert_with(|| Outgoing::begun(first, credits)).slots |= slot;
+        }
+        if packets > 1 && !self.peers.held.is_empty() {
+            self.wait_behind(index, seq);
         }
     }
 
@@ -240,19 +243,47 @@ impl<C> Endpoint<C> {
         slot_no: u8,
         result: Result<Body<'f>, CallError>,
     ) -> Option<Completion<'f, C>> {
-        let now_ns = self.now_ns;
-        self.end_fetch(index, slot_no);
         let s = self.sessions.client_mut(index)?;
         let session = SessionId { index, generation: s.generation };
-        let waits = s.waits();
+        let (peer, waits) = (s.peer, s.waits());
+        let slot = &s.slots[usize::from(slot_no)];
+        let (seq, several) = (slot.seq, slot.has_several_packets());
+        let (request, cont) = self.clear_slot(index, slot_no)?;
+        let s = self.sessions.client_mut(index)?;
+        s.free |= u32::from(!s.slots[usize::from(slot_no)].quarantined) << slot_no;
+        let carried = s.outgoing.as_mut().is_some_and(|outgoing| outgoing.take_slot(slot_no));
+        match &result {
+            Ok(_) => self.stats.responses += 1,
+            Err(_) => self.stats.errors += 1,
+        }
+        if several && !self.peers.held.is_empty() {
+            self.end_held(peer, seq, result.is_ok());
+        }
+        if carried {
+            self.end_large_message(index, result.is_ok());
+        }
+        if waits {
+            self.start_queued(index);
+        }
+        self.wake_stalled(index, slot_no);
+        let completion = Completion { cont, session, request, result };
+        if completion.request.is_shared() && !mutant::is_on(Mutant::BufferReturnedEarly) {
+            self.park(completion);
+            return None;
+        }
+        Some(completion)
+    }
+
+    /// Takes the call off a slot, which keeps its number.
+    pub(crate) fn clear_slot(&mut self, index: u32, slot_no: u8) -> Option<(MsgBuf, C)> {
+        self.end_fetch(index, slot_no);
+        let s = self.sessions.client_mut(index)?;
         let slot = &mut s.slots[usize::from(slot_no)];
         let (peer, credits, units) = (s.peer, slot.in_flight(), slot.in_flight_units());
         s.credits.release(credits);
-        let (request, cont) = slot.finish()?;
-        slot.deadline_ns = now_ns;
-        s.free |= u32::from(!slot.quarantined) << slot_no;
+        let call = slot.finish()?;
+        slot.deadline_ns = self.now_ns;
         s.stalled &= !(1 << slot_no);
-        let carried = s.outgoing.as_mut().is_some_and(|outgoing| outgoing.take_slot(slot_no));
         let waits_for_room = s.waits_for_room;
         let untracked = !slot.tracked;
         if let Some(board) = slot.take_board() {
@@ -269,23 +300,7 @@ impl<C> Endpoint<C> {
             // Its first timer has expired, and the next may be far ahead: see `arm_soon`.
             self.arm_soon(index, slot_no);
         }
-        match &result {
-            Ok(_) => self.stats.responses += 1,
-            Err(_) => self.stats.errors += 1,
-        }
-        if carried {
-            self.end_large_message(index, result.is_ok());
-        }
-        if waits {
-            self.start_queued(index);
-        }
-        self.wake_stalled(index, slot_no);
-        let completion = Completion { cont, session, request, result };
-        if completion.request.is_shared() && !mutant::is_on(Mutant::BufferReturnedEarly) {
-            self.park(completion);
-            return None;
-        }
-        Some(completion)
+        Some(call)
     }
 
     /// Keeps a completion until the transport has released its request.

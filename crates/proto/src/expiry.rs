@@ -15,7 +15,7 @@ use crate::mutant::{self, Mutant};
 use crate::path::{PROBES, Path};
 use crate::session::{ClientSession, Session, SessionId, SessionState};
 use crate::slot::ClientSlot;
-use crate::timers::{Due, IDLE, MESSAGES, QUEUE, SWEEP, TimerEntry};
+use crate::timers::{Due, HELD, IDLE, MESSAGES, QUEUE, SWEEP, TimerEntry};
 use crate::tx::TxItem;
 
 /// Most timers handled in one [`Endpoint::on_deadline`], about 100 us of work; the rest follows in
@@ -103,8 +103,10 @@ impl<C> Endpoint<C> {
         }
         if self.timers.overgrown() {
             let (sessions, sweep_ns) = (&self.sessions, self.budget.memory_watch().due_ns);
+            let held_ns = self.peers.held.due_ns;
             self.timers.sift(|entry| match entry.slot {
                 SWEEP => entry.due_ns == sweep_ns,
+                HELD => entry.due_ns == held_ns,
                 _ => is_needed(sessions, entry),
             });
         }
@@ -151,6 +153,10 @@ impl<C> Endpoint<C> {
         let TimerEntry { session, slot, .. } = entry;
         if slot == SWEEP {
             self.sweep_requests(entry.due_ns);
+            return 0;
+        }
+        if slot == HELD {
+            self.on_pause_end(entry.due_ns);
             return 0;
         }
         if !self.take_timer(queue, entry) {

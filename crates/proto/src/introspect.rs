@@ -269,6 +269,7 @@ impl<C> Endpoint<C> {
             }
         }
         self.check_pools();
+        self.check_held();
         self.check_deferred();
     }
 }

@@ -26,6 +26,8 @@ mod endpoint;
 mod error;
 mod event;
 mod expiry;
+mod held;
+mod hold;
 mod ingress;
 mod integrity;
 mod introspect;

@@ -133,6 +133,9 @@ mutants! {
     /// The newest waiting one-way message of a session is sent first. Effect: messages out of order
     /// on a network that neither loses nor reorders frames.
     NewestMessageFirst = 34 "newest-message-first",
+    /// A call that has ended with any error of the server is made again, as if it had been refused for
+    /// lack of memory (ADR 36). Effect: two executions of one call.
+    RanMadeAgain = 35 "ran-made-again",
 }
 
 /// Whether a bug is planted; `false` in a build without the feature, and removed.

@@ -7,6 +7,7 @@ use courser_buf::{Addr, PathId};
 
 use crate::config::Config;
 use crate::credits::CreditPool;
+use crate::held::HeldCalls;
 use crate::integrity::Integrity;
 use crate::pace::Wheel;
 use crate::path::Path;
@@ -101,6 +102,8 @@ pub(crate) struct Peers {
     pub(crate) signal: Option<FrameSignal>,
     /// Peers whose packets wait for their departure times.
     pub(crate) wheel: Wheel,
+    /// Calls to peers that are short of memory.
+    pub(crate) held: HeldCalls,
     entries: Vec<Option<Peer>>,
     vacant: Vec<u32>,
     /// Live peers by endpoint number and address: one, or, when both sides have dialed each other

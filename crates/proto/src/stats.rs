@@ -136,6 +136,8 @@ pub struct EndpointStats {
     /// One-way messages of one packet that were refused: the endpoint was shutting down, or there was
     /// no memory.
     pub messages_refused: u64,
+    /// Refusals for lack of memory after which the call was held back, to be made again (ADR 36).
+    pub held_back: u64,
     /// Requests passed to handlers.
     pub requests: u64,
     /// Requests that have waited for memory (ADR 36).

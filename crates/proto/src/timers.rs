@@ -27,7 +27,7 @@ pub(crate) struct TimerEntry {
     pub(crate) due_ns: u64,
     pub(crate) session: u32,
     pub(crate) generation: u32,
-    /// A slot's number, [`QUEUE`], [`IDLE`], [`MESSAGES`] or [`SWEEP`].
+    /// A slot's number, [`QUEUE`], [`IDLE`], [`MESSAGES`], [`SWEEP`] or [`HELD`].
     pub(crate) slot: u8,
 }
 
@@ -116,6 +116,9 @@ pub(crate) const MESSAGES: u8 = u8::MAX - 2;
 
 /// Instead of a slot number: the check of unfinished requests, of no session.
 pub(crate) const SWEEP: u8 = u8::MAX - 3;
+
+/// Instead of a slot number: the end of a pause of calls that are held back, of no session.
+pub(crate) const HELD: u8 = u8::MAX - 4;
 
 /// With this many sessions, first timers are cancelled on completion: expiring one would cost two
 /// cache misses. With fewer, expiry is cheaper, because one timer serves all calls of its slot

@@ -14,7 +14,7 @@ use courser_proto::mutant::{Mutant, plant};
 use courser_proto::wire::Packet;
 use courser_proto::{
     Beat, CallError, Config, Control, Drop, EndpointStats, Executed, Heartbeat, Integrity,
-    Recovery, ReplyError, SessionId,
+    Recovery, ReplyError, SessionId, Status,
 };
 use support::forge::{frame, packets};
 use support::{Action, DPP, Done, Forge, Link, Node, Rng, World, config, pattern};
@@ -276,6 +276,17 @@ fn changed_frames_are_dropped(seed: u64) {
     }
 }
 
+/// Only a call that the server has refused for lack of memory is made again.
+fn a_call_that_failed_has_run_once(seed: u64) {
+    let mut w = World::new(&[config(), config()], seed);
+    w.nodes[1].handler = Box::new(|_, _| Action::Status(Status::Rejected));
+    let s = w.connect(0, 1);
+    w.call(0, s, 0, 3 * DPP);
+    w.run_until(w.now_ns + 10 * MS);
+    let times = w.nodes[1].executed[&0];
+    assert!(times == 1, "a call that failed was executed {times} times");
+}
+
 fn run(seed: u64) {
     let mut rng = Rng(seed);
     let configs = [some_config(&mut rng), some_config(&mut rng)];
@@ -332,6 +343,7 @@ fn run(seed: u64) {
     a_window_recovers(seed);
     a_number_that_is_used_again_is_another(seed);
     changed_frames_are_dropped(seed);
+    a_call_that_failed_has_run_once(seed);
     if seed.is_multiple_of(4) {
         support::messages_arrive(seed);
     }
@@ -469,4 +481,5 @@ found! {
     stale_message: StaleMessage by ", after ",
     lost_message_forgotten: LostMessageForgotten by "was never delivered",
     newest_message_first: NewestMessageFirst by "messages arrived out of order",
+    ran_made_again: RanMadeAgain by "a call that failed was executed",
 }

@@ -41,7 +41,8 @@ fn breaks(mutant: Mutant) -> &'static [Invariant] {
     use Invariant as I;
     use Mutant as M;
     match mutant {
-        M::AnsweredRunsAgain | M::ExecutingRunsAgain | M::ClaimsNeverExecuted => &[I::AtMostOnce],
+        M::AnsweredRunsAgain | M::ExecutingRunsAgain | M::RanMadeAgain => &[I::AtMostOnce],
+        M::ClaimsNeverExecuted => &[I::AtMostOnce],
         M::CreditReturnIgnored
         | M::CreditsLostInRollback
         | M::CreditGivenTwice

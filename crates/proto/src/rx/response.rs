@@ -8,6 +8,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed, Status};
 use crate::event::{Body, Completion, Event};
 use crate::loss::{LossFeedback, Recovery};
+use crate::mutant::{self, Mutant};
 use crate::session::{SessionId, SessionState};
 use crate::stats::Drop;
 use crate::timers::CANCEL_FROM;
@@ -257,17 +258,21 @@ impl<C> Endpoint<C> {
             return Err(Drop::Inconsistent);
         }
         slot.ack_owed = true;
+        let refused = Status::from_code(status) == Status::NoMemory;
+        if refused || mutant::is_on(Mutant::RanMadeAgain) {
+            if let Some(p) = self.peers.at_mut(peer) {
+                p.path.on_refused(self.now_ns);
+            }
+            if self.hold_back(session, slot_no) {
+                return Ok(None);
+            }
+        }
         let error = match Status::from_code(status) {
             Status::DeadlineExceeded => CallError::DeadlineExceeded(Executed::Never),
             Status::Cancelled => CallError::Cancelled(Executed::Never),
             status => CallError::Server(status),
         };
         self.count_ending(&error);
-        if error == CallError::Server(Status::NoMemory)
-            && let Some(p) = self.peers.at_mut(peer)
-        {
-            p.path.on_refused(self.now_ns);
-        }
         Ok(self.complete(session, slot_no, Err(error)))
     }
 }

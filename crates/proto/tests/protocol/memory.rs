@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use courser_buf::{Arena, ArenaConfig, Heap};
-use courser_proto::{CallError, Config, Control, Recovery, SessionId, Status};
+use courser_proto::{CallError, Config, Control, Executed, Recovery, SessionId, Status};
 
 use crate::support::forge::Forge;
 use crate::support::{Action, DPP, Link, Node, World, config, pattern};
@@ -73,7 +73,7 @@ fn a_client_that_announces_large_requests_does_not_keep_others_out() {
 }
 
 #[test]
-fn a_client_that_stops_is_told_when_it_continues() {
+fn a_client_that_stops_makes_its_call_again() {
     let mut w = World::pair(wide());
     let (s, _) = w.connect_forge(0, 1);
     let mut packets = 0;
@@ -90,11 +90,9 @@ fn a_client_that_stops_is_told_when_it_continues() {
     w.pump();
     assert_eq!((w.ep(1).memory().held_bytes, w.ep(1).stats().requests_given_up), (0, 1));
     w.filter = None;
-    let done = w.finish(0, 1);
-    assert_eq!(done[0].result, Err(CallError::Server(Status::NoMemory)));
-    assert!(w.nodes[1].executed.is_empty());
-    w.call(0, s, 2, 100 * DPP);
+    // The server has dropped the request, and states that when the client continues.
     assert!(w.finish(0, 1)[0].result.is_ok());
+    assert_eq!((w.ep(0).stats().held_back, w.nodes[1].executed[&1]), (1, 1));
 }
 
 /// Eight calls of 8 MiB of these clients to a server with this memory; returns the time that they
@@ -135,8 +133,8 @@ fn requests_of_twice_the_memory_arrive_one_after_the_other() {
         assert_eq!(w.ep(0).stats().requests_given_up, 0);
         let (mut w, half_ns) = run(&cfg, Link::perfect(), 32 * MIB, 1);
         assert!(w.ep(0).stats().requests_waited > 0);
-        // The credits of the session bound both. Goodput of at least 0.8 of that with memory for all.
-        assert!(half_ns * 8 <= enough_ns * 10, "{control:?}: {half_ns} ns, {enough_ns} ns");
+        // The credits of the session bound both. Goodput of at least 0.85 of that with memory for all.
+        assert!(half_ns * 85 <= enough_ns * 100, "{control:?}: {half_ns} ns, {enough_ns} ns");
         let (again, sent) = (w.ep(1).stats().retransmitted, w.ep(1).stats().tx_packets);
         assert!(again * 20 <= sent, "{again} of {sent} packets were sent again");
     }
@@ -189,6 +187,7 @@ fn a_request_waits_for_memory_for_a_limited_time() {
     w.call(0, s, 0, BIG as usize);
     w.run_until(w.now_ns + 30 * MS);
     assert_eq!(w.nodes[1].executed.len(), 1);
+    assert_eq!(w.ep(1).stats().requests_waited, 0);
     let begin_ns = w.now_ns;
     w.call(0, s, 1, BIG as usize);
     let done = w.finish(0, 1);
@@ -204,4 +203,121 @@ fn a_request_waits_for_memory_for_a_limited_time() {
     w.ep(1).reply_bytes(id, b"well").unwrap();
     let done = w.finish(0, 2);
     assert!(done.iter().all(|d| d.result.is_ok()), "it had its turn");
+}
+
+/// A server whose memory holds two requests of 2 MiB, one of a client, and a session with few credits:
+/// three requests can wait at the server.
+fn scarce(loss: u32, timeout_ns: u64) -> (World, SessionId) {
+    let cfg = Config { credits: 8, datapath_timeout_ns: timeout_ns, ..wide() };
+    let mut w = World::pair(cfg.clone());
+    with_memory(&mut w, 1, cfg, 5 * MIB);
+    w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![1]));
+    let s = w.connect(0, 1);
+    w.link = Link { loss, ..Link::perfect() };
+    (w, s)
+}
+
+#[test]
+fn calls_that_are_refused_are_made_again_until_they_have_run_once() {
+    for loss in [0, 2_000] {
+        let (mut w, s) = scarce(loss, 300 * MS);
+        for id in 0..40 {
+            w.call(0, s, id, 2 * MIB);
+        }
+        let done = w.finish(0, 40);
+        assert!(done.iter().all(|d| d.result == Ok(vec![1])), "{loss}");
+        assert!(w.ep(0).stats().held_back > 0);
+        assert!(w.nodes[1].executed.len() == 40, "all have run");
+        assert!(w.nodes[1].executed.values().all(|&times| times == 1), "none has run twice");
+        w.settle();
+        assert_eq!(w.ep(1).memory().held_bytes, 0);
+        assert_eq!(w.ep(0).next_deadline(), None, "nothing is held back");
+    }
+}
+
+#[test]
+fn a_call_that_is_held_back_goes_before_later_calls() {
+    let timeout_ns = 60 * MS;
+    let (mut w, s) = scarce(0, timeout_ns);
+    for id in 0..16 {
+        w.call(0, s, id, 2 * MIB);
+    }
+    // As soon as a call ends the next one is made, for longer than a call is held back at most.
+    let (mut next, end_ns) = (16_u16, w.now_ns + 2 * timeout_ns);
+    while w.now_ns < end_ns {
+        for d in w.finish(0, 1) {
+            assert_eq!(d.result, Ok(vec![1]), "call {}", d.id);
+            assert!(d.id + 32 > u64::from(next), "call {} was overtaken until {next}", d.id);
+            w.call(0, s, next, 2 * MIB);
+            next += 1;
+        }
+    }
+    assert!(w.finish(0, 16).iter().all(|d| d.result.is_ok()));
+    // In the steady state hardly a request is sent in vain.
+    let refused = w.ep(0).stats().held_back;
+    assert!(refused < 16 + u64::from(next) / 2, "{refused} refusals, {next} calls");
+}
+
+#[test]
+fn calls_that_are_held_back_end_at_their_deadline_or_when_they_are_cancelled() {
+    let (mut w, s) = scarce(0, 300 * MS);
+    w.nodes[1].handler = Box::new(|id, _| match id {
+        0 => Action::Forget,
+        _ => Action::Reply(vec![1]),
+    });
+    for id in 0..4 {
+        w.call(0, s, id, 2 * MIB); // one is with its handler, three wait at the server
+    }
+    w.run_until(w.now_ns + 20 * MS);
+    let end_ns = w.now_ns + 50 * MS;
+    w.call_within(0, s, 5, 2 * MIB, 50 * MS);
+    let cancelled = w.call(0, s, 6, 2 * MIB);
+    w.run_until(w.now_ns + 20 * MS);
+    assert!(w.ep(0).stats().held_back > 0);
+    assert!(w.ep(0).cancel(cancelled));
+    assert_eq!(w.finish(0, 1)[0].result, Err(CallError::Cancelled(Executed::Never)));
+    let done = w.finish(0, 1);
+    assert_eq!(done[0].result, Err(CallError::DeadlineExceeded(Executed::Never)));
+    assert!((end_ns..end_ns + 2 * MS).contains(&w.now_ns));
+    // Their slots can be used again.
+    let request = w.nodes[1].requests[0];
+    w.ep(1).reply_bytes(request, b"well").unwrap();
+    w.call(0, s, 7, 2 * MIB);
+    assert!(w.finish(0, 5).iter().all(|d| d.result.is_ok()));
+    assert!(!w.nodes[1].executed.contains_key(&5) && !w.nodes[1].executed.contains_key(&6));
+}
+
+#[test]
+fn calls_that_are_held_back_end_with_their_session() {
+    let (mut w, s) = scarce(0, 300 * MS);
+    w.nodes[1].handler = Box::new(|_, _| Action::Forget);
+    for id in 0..16 {
+        w.call(0, s, id, 2 * MIB);
+    }
+    w.run_until(w.now_ns + 20 * MS);
+    assert!(w.ep(0).stats().held_back > 0);
+    let mut paths = Vec::new();
+    w.ep(0).peer_lost(7, &mut paths);
+    w.pump();
+    assert_eq!(w.finish(0, 16).len(), 16);
+    w.ep(0).check();
+    let timeout_ns = w.ep(0).config().datapath_timeout_ns;
+    w.run_until(w.now_ns + timeout_ns);
+    assert_eq!(w.ep(0).next_deadline(), None, "nothing is held back");
+}
+
+#[test]
+fn a_call_that_is_always_refused_ends_with_the_error_after_the_timeout() {
+    let cfg = wide();
+    let mut w = World::pair(cfg.clone());
+    with_memory(&mut w, 1, cfg.clone(), 4 * MIB);
+    let s = w.connect(0, 1);
+    let begin_ns = w.now_ns;
+    w.call(0, s, 0, BIG as usize);
+    let done = w.finish(0, 1);
+    assert_eq!(done[0].result, Err(CallError::Server(Status::NoMemory)));
+    let took_ns = w.now_ns - begin_ns;
+    assert!((cfg.datapath_timeout_ns..4 * cfg.datapath_timeout_ns).contains(&took_ns), "{took_ns}");
+    let sent = w.ep(0).stats().tx_packets;
+    assert!(sent < 100, "{sent} packets");
 }

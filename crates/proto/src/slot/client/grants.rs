@@ -77,9 +77,30 @@ impl<C> ClientSlot<C> {
 
     /// A request of several packets begins: `packets` of it may be sent before the server answers.
     pub(crate) fn limit_unscheduled(&mut self, packets: u32) {
-        if self.req_high == 0 && self.req_packets > 1 {
+        if self.req_high == 0 && self.req_packets > 1 && !self.is_held() {
             self.granted = packets;
         }
+    }
+
+    /// Sends nothing of a request of several packets that was not sent yet.
+    pub(crate) fn hold(&mut self) {
+        debug_assert!(self.has_several_packets() && self.req_high == 0);
+        self.granted = 0;
+    }
+
+    /// Whether the slot is held back.
+    pub(crate) fn is_held(&self) -> bool {
+        self.active && self.has_several_packets() && self.req_high == 0 && self.granted == 0
+    }
+
+    /// The request may be sent.
+    pub(crate) fn end_hold(&mut self) {
+        self.granted = u32::MAX;
+    }
+
+    /// Whether the request has several packets.
+    pub(crate) fn has_several_packets(&self) -> bool {
+        self.req_packets > 1
     }
 
     /// Sets the packets of the response that this endpoint's budget allows.

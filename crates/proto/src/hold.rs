@@ -1,0 +1,124 @@
+//! Calls that are held back at the client because their server is short of memory (ADR 36).
+//!
+//! A server that has no memory for a request of several packets refuses it at its first packet, without
+//! executing it. So the call can be made again: it stays on its slot, with the next request number, and
+//! waits ([`crate::held`]). While calls to a peer wait, its new calls of several packets wait too, behind
+//! the others. The oldest one is sent when a request of several packets has been answered, and besides
+//! after a pause, which doubles while requests are refused.
+//!
+//! A call that is refused [`crate::Config::datapath_timeout_ns`] after its first refusal, or later,
+//! ends with the error.
+
+use crate::endpoint::Endpoint;
+use crate::held::Held;
+use crate::session::{Session, SessionState};
+use crate::slot::ClientSlot;
+use crate::timers::{HELD, TimerEntry};
+use crate::wire::packets_of;
+
+impl<C> Endpoint<C> {
+    /// The request of a slot was refused for lack of memory, without execution: the call waits for
+    /// its next try. `false`: it is to end with the error, and nothing has changed.
+    #[cold]
+    pub(crate) fn hold_back(&mut self, session: u32, slot_no: u8) -> bool {
+        let now_ns = self.now_ns;
+        let Some(s) = self.sessions.client_mut(session) else { return false };
+        let (peer, is_connected) = (s.peer, s.state == SessionState::Connected);
+        let (step, dpp) = (s.slots.count(), s.agreed.data_per_packet);
+        let Some(slot) = s.slots.get(usize::from(slot_no)) else { return false };
+        let (seq, req_type, expires_ns) = (slot.seq, slot.req_type(), slot.expires_ns);
+        if !slot.has_several_packets() || !is_connected || expires_ns <= now_ns {
+            return false;
+        }
+        let since_ns = self.peers.held.refused_since(peer, seq, now_ns);
+        if now_ns - since_ns >= self.cfg.datapath_timeout_ns {
+            return false;
+        }
+        let Some((req, cont)) = self.clear_slot(session, slot_no) else { return false };
+        let packets = packets_of(req.len() as u32, dpp);
+        let Some(slot) = self.sessions.client_slot_mut(session, slot_no) else { return false };
+        slot.start(step, req_type, req, packets, cont);
+        (slot.expires_ns, slot.deadline_ns) = (expires_ns, u64::MAX);
+        slot.hold();
+        let held = Held { session, slot: slot_no, since_ns: Some(since_ns) };
+        self.peers.held.wait(peer, seq, held, now_ns);
+        self.stats.held_back += 1;
+        self.arm_slot(session, slot_no, expires_ns);
+        self.wake_stalled(session, slot_no);
+        self.time_held();
+        true
+    }
+
+    /// A call with a request of several packets was put on a slot: it waits if others do.
+    #[cold]
+    pub(crate) fn wait_behind(&mut self, session: u32, seq: u64) {
+        let now_ns = self.now_ns;
+        let Some(s) = self.sessions.client_mut(session) else { return };
+        let is_it = |slot: &ClientSlot<C>| slot.active && slot.seq == seq;
+        let Some(slot_no) = s.slots.iter().position(is_it) else { return };
+        if self.peers.held.has_waiting(s.peer) {
+            s.slots[slot_no].hold();
+            let held = Held { session, slot: slot_no as u8, since_ns: None };
+            self.peers.held.wait(s.peer, seq, held, now_ns);
+        }
+    }
+
+    /// A call with a request of several packets has ended. If it was answered, the peer has memory.
+    #[cold]
+    pub(crate) fn end_held(&mut self, peer: u32, seq: u64, was_answered: bool) {
+        self.peers.held.forget(peer, seq);
+        if was_answered {
+            self.send_held(peer);
+        }
+    }
+
+    /// Sends the oldest call to a peer that waits.
+    fn send_held(&mut self, peer: u32) {
+        let Some(Held { session, slot, .. }) = self.peers.held.next(peer) else { return };
+        if let Some(of) = self.sessions.client_slot_mut(session, slot) {
+            of.end_hold();
+        }
+        self.wake_slot(session, slot);
+    }
+
+    /// The timer for the end of a pause has expired.
+    pub(crate) fn on_pause_end(&mut self, due_ns: u64) {
+        if self.peers.held.due_ns != due_ns {
+            return; // there is an earlier or later one
+        }
+        self.peers.held.due_ns = u64::MAX;
+        while let Some(peer) = self.peers.held.next_peer(self.now_ns) {
+            self.send_held(peer);
+        }
+        self.time_held();
+    }
+
+    /// Sets the timer for the end of the first pause.
+    fn time_held(&mut self) {
+        let due_ns = self.peers.held.next_ns();
+        if due_ns < self.peers.held.due_ns {
+            let entry = TimerEntry { due_ns, session: 0, generation: 0, slot: HELD };
+            self.peers.held.due_ns = self.timers.arm_later(entry);
+        }
+    }
+
+    /// Checks that exactly the slots that are held back wait, and that a timer is set for them.
+    pub(crate) fn check_held(&self) {
+        let mut waiting = 0;
+        for (peer, seq, held) in self.peers.held.waiting() {
+            waiting += 1;
+            let Some(Session::Client(s)) = self.sessions.get(held.session as usize) else {
+                panic!("call {seq} waits without a session");
+            };
+            let slot = &s.slots[usize::from(held.slot)];
+            assert!(s.peer == peer && slot.seq == seq && slot.is_held(), "call {seq} waits");
+        }
+        let clients = self.sessions.iter().filter_map(|s| match s {
+            Session::Client(s) => Some(s),
+            _ => None,
+        });
+        let held = clients.flat_map(|s| s.slots.iter()).filter(|slot| slot.is_held()).count();
+        assert_eq!(held, waiting, "slots that are held back");
+        assert!(self.peers.held.due_ns <= self.peers.held.next_ns(), "no timer ends the pause");
+    }
+}
