@@ -4,6 +4,7 @@ mod bucket;
 mod credits;
 mod factors;
 mod integrity;
+mod memory;
 mod overload;
 mod sessions;
 mod sweep;
@@ -43,6 +44,8 @@ pub enum Series {
     Factors(SeriesArgs),
     /// The rate and the bandwidth with a checksum of each frame, compared with none
     Integrity(SeriesArgs),
+    /// The bandwidth of 64 large requests at a time with little memory at the server
+    Memory(SeriesArgs),
     /// The rate on 1 to 20,000 sessions compared with 8, and their memory
     Sessions(SessionsArgs),
     /// Latency, rate and bandwidth with 1 to 64 credits
@@ -186,6 +189,7 @@ pub fn run(series: &Series) -> Result<(), Failure> {
         Series::Sweep(args) => sweep(args),
         Series::Factors(args) => of("factors", args, factors::run),
         Series::Integrity(args) => of("integrity", args, integrity::run),
+        Series::Memory(args) => of("memory", args, memory::run),
         Series::TxQueue(args) => of("txqueue", args, txqueue::run),
         Series::Threads(args) => of("threads", args, threads::run),
         Series::Sessions(args) => {

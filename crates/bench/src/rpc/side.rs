@@ -61,6 +61,8 @@ pub struct Variant {
     pub control: Control,
     /// Protection of frames; `None`: the default.
     pub integrity: Option<Integrity>,
+    /// Message memory of the other side, bytes, which one client may use up; `None`: the default.
+    pub server_memory: Option<usize>,
     /// Faults of the frames that each side sends, as a [`FaultPlan`]. The text `none` keeps the
     /// middleware without faults; `None` is without the middleware.
     pub fault: Option<String>,
@@ -182,7 +184,11 @@ impl Side {
         seed: Seed,
     ) -> Result<Self, BenchError> {
         let uri = format!("{}://127.0.0.1:0", over.name());
-        let nexus = Nexus::bind_with(&uri, variant.config())?;
+        let mut config = variant.config();
+        if let Some(bytes) = variant.server_memory.filter(|_| seed == Seed::Server) {
+            (config.memory_limit, config.max_held_per_peer) = (bytes, bytes);
+        }
+        let nexus = Nexus::bind_with(&uri, config)?;
         let Some(fault) = &variant.fault else {
             let rpc = open_on(over, network, &nexus, variant.frame)?;
             return Ok(Self { nexus, rpc });
