@@ -10,8 +10,10 @@ use std::collections::BTreeSet;
 pub(crate) struct Reserved {
     /// Whose quota it counts against.
     pub(crate) quota: u32,
-    /// Bytes that were reserved before their data has arrived.
+    /// Bytes that are reserved, whose data has not arrived.
     pub(crate) promised: u32,
+    /// Bytes of them that have arrived since.
+    pub(crate) kept: u32,
     /// Bytes of a request whose memory grows with its data.
     pub(crate) growing: u32,
     /// Its place in the queue; 0: it does not wait.
@@ -29,6 +31,7 @@ impl Reserved {
         Reserved {
             quota,
             promised,
+            kept: 0,
             growing: 0,
             ticket: 0,
             is_new: true,

@@ -68,6 +68,16 @@ impl Budget {
         self.of(at, owner).map(|m| m.reserved)
     }
 
+    /// A packet of a request has arrived: of its `bytes`, so many had been promised. Returns the quota
+    /// too.
+    pub(crate) fn keep(&mut self, at: u32, owner: &Owner, bytes: u32) -> Option<(u32, u32)> {
+        let m = self.of_mut(at, owner).filter(|m| m.reserved.promised > 0)?;
+        let kept = bytes.min(m.reserved.promised);
+        m.reserved.promised -= kept;
+        m.reserved.kept += kept;
+        Some((m.reserved.quota, kept))
+    }
+
     /// Packets of a message that have arrived.
     pub(crate) fn arrived(&self, at: u32, owner: &Owner) -> u32 {
         self.of(at, owner).map_or(0, |m| m.arrived)
@@ -106,12 +116,12 @@ impl Budget {
         self.messages.iter().flatten().any(|m| !m.owner.is_response)
     }
 
-    /// Bytes that are reserved for requests before their data has arrived, and those of requests whose
-    /// memory grows.
-    pub(crate) fn promised(&self) -> (u64, u64) {
-        let messages = self.messages.iter().flatten();
-        messages.fold((0, 0), |(promised, growing), m| {
-            (promised + u64::from(m.reserved.promised), growing + u64::from(m.reserved.growing))
-        })
+    /// Bytes that are reserved for requests and have not arrived, those of them that have, and those of
+    /// requests whose memory grows.
+    pub(crate) fn promised(&self) -> [u64; 3] {
+        let sum = |of: fn(&Reserved) -> u32| {
+            self.messages.iter().flatten().map(|m| u64::from(of(&m.reserved))).sum()
+        };
+        [sum(|r| r.promised), sum(|r| r.kept), sum(|r| r.growing)]
     }
 }

@@ -22,11 +22,14 @@ impl<C> Endpoint<C> {
     #[inline]
     pub(super) fn grant_request(&mut self, id: RequestId, peer: u32) -> bool {
         let now_ns = self.now_ns;
+        let Some(s) = self.sessions.server_mut(id.session().index) else { return true };
+        let dpp = u32::from(s.data_per_packet);
         let Some(slot) = self.server_slot_mut(id) else { return true };
         let at = slot.message();
         let has_gaps = slot.gaps.as_ref().is_some_and(|gaps| gaps.high(slot.req_rcvd).is_some());
         let owner = request_owner(id);
         self.budget.on_arrival(at, &owner, now_ns);
+        self.keep_promise(at, &owner, dpp);
         if self.budget.lacks_memory() && self.budget.waits(at, &owner) {
             // The credit return for its first packet is withheld.
             return self.budget.arrived(at, &owner) > 1;

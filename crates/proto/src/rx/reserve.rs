@@ -213,11 +213,20 @@ impl<C> Endpoint<C> {
         self.budget.end_wait(at, &owner, promised);
     }
 
+    /// A packet of a request with promised memory has arrived.
+    pub(super) fn keep_promise(&mut self, at: u32, owner: &Owner, bytes: u32) {
+        if let Some((quota, kept)) = self.budget.keep(at, owner, bytes)
+            && self.quotas.keep_promise(quota, kept)
+        {
+            self.memory_returns();
+        }
+    }
+
     /// A message has ended: others may have what was promised to it.
     pub(super) fn unreserve(&mut self, reserved: Reserved) {
         self.quotas.end_growth(reserved.quota, reserved.growing);
-        if reserved.promised > 0 {
-            self.quotas.keep_promise(reserved.quota, reserved.promised);
+        if reserved.promised > 0 || reserved.kept > 0 {
+            self.quotas.end_promise(reserved.quota, reserved.promised, reserved.kept);
             self.memory_returns();
         }
     }

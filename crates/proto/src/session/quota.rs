@@ -20,8 +20,9 @@ pub(super) struct ClientQuota {
     sessions: u32,
     /// Bytes of unanswered requests, of stored responses, and of preallocated response buffers.
     pub(super) held: u64,
-    /// Those of requests that are reserved and arriving.
+    /// Those of requests that are arriving, reserved for data that is missing, and that was.
     pub(super) promised: u64,
+    pub(super) kept: u64,
     /// Bytes of requests whose memory grows with their data.
     pub(super) growing: u64,
 }
@@ -37,6 +38,7 @@ pub(super) struct HostQuota {
     /// As for a client.
     pub(super) held: u64,
     pub(super) promised: u64,
+    pub(super) kept: u64,
 }
 
 /// All clients of an endpoint.
@@ -142,8 +144,15 @@ impl Quotas {
                 let fresh = HostQuota { host, ..HostQuota::default() };
                 put(&mut self.hosts, &mut self.vacant_hosts, fresh)
             });
-            let fresh =
-                ClientQuota { control, host, sessions: 0, held: 0, promised: 0, growing: 0 };
+            let fresh = ClientQuota {
+                control,
+                host,
+                sessions: 0,
+                held: 0,
+                promised: 0,
+                kept: 0,
+                growing: 0,
+            };
             put(&mut self.clients, &mut self.vacant, fresh)
         });
         let t = &mut self.clients[at as usize];
@@ -157,7 +166,11 @@ impl Quotas {
         let Some(t) = self.clients.get_mut(at as usize) else { return };
         t.sessions = t.sessions.saturating_sub(1);
         if t.sessions == 0 {
-            debug_assert_eq!((t.held, t.promised, t.growing), (0, 0, 0), "held without a session");
+            debug_assert_eq!(
+                [t.held, t.promised, t.kept, t.growing],
+                [0; 4],
+                "held without a session"
+            );
             self.of.remove(&t.control);
             self.vacant.push(at);
         }
@@ -165,7 +178,7 @@ impl Quotas {
         let Some(h) = self.hosts.get_mut(host as usize) else { return };
         h.sessions = h.sessions.saturating_sub(1);
         if h.sessions == 0 {
-            debug_assert_eq!((h.held, h.promised), (0, 0), "held without a session");
+            debug_assert_eq!((h.held, h.promised, h.kept), (0, 0, 0), "held without a session");
             h.unused = VecDeque::new();
             self.at_host.remove(&h.host);
             self.vacant_hosts.push(host);

@@ -2,8 +2,8 @@
 //!
 //! Memory that is reserved for a request before its data has arrived is *promised*. A client may have
 //! a 32nd of the endpoint's memory promised, and at least [`PROMISED_LEAST`]; the clients of an
-//! address together four times that. A message of any size may be promised to a client, or an
-//! address, without another one.
+//! address together four times that, and besides as much as has arrived of their requests that are not
+//! complete. A message of any size may be promised to a client, or an address, without another one.
 //!
 //! Besides, a client then holds at most a third of what is left, and an address at most half of it:
 //! dynamic thresholds, as in switches with shared buffers (Choudhury and Hahne, 1998). An address
@@ -17,6 +17,9 @@ const PROMISED_LEAST: u64 = 16 << 20;
 const PROMISED_PART: u64 = 32;
 /// What may be promised to an address, in multiples of what may be to a client.
 const CLIENTS_OF_ADDRESS: u64 = 4;
+
+/// Requests that wait are tried again when so many bytes of a client have arrived.
+const KEPT_PART: u64 = 1 << 20;
 
 /// The memory of an endpoint.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +36,8 @@ impl Quotas {
         let Some(a) = self.hosts.get(c.host as usize) else { return false };
         let most = PROMISED_LEAST.max(memory.limit / PROMISED_PART);
         let fits = |promised, most| promised == 0 || promised + bytes <= most;
-        let is_turn = fits(c.promised, most) && fits(a.promised, CLIENTS_OF_ADDRESS * most);
+        let is_turn =
+            fits(c.promised, most + c.kept) && fits(a.promised, CLIENTS_OF_ADDRESS * most + a.kept);
         is_turn && self.is_in_share(c, a, bytes, memory.free)
     }
 
@@ -84,32 +88,56 @@ impl Quotas {
         }
     }
 
-    /// Their request is complete, or has ended.
-    pub(crate) fn keep_promise(&mut self, client: u32, bytes: u32) {
-        let Some(c) = self.clients.get_mut(client as usize) else { return };
-        c.promised -= u64::from(bytes);
-        self.promised -= u64::from(bytes);
+    /// Their data has arrived. Returns whether a further part of the client's promises has arrived by
+    /// this.
+    pub(crate) fn keep_promise(&mut self, client: u32, bytes: u32) -> bool {
+        let bytes = u64::from(bytes);
+        let Some(c) = self.clients.get_mut(client as usize) else { return false };
+        let part = c.kept / KEPT_PART;
+        c.promised -= bytes;
+        c.kept += bytes;
+        let is_part = c.kept / KEPT_PART > part;
+        self.promised -= bytes;
         if let Some(a) = self.host_mut(client) {
-            a.promised -= u64::from(bytes);
+            a.promised -= bytes;
+            a.kept += bytes;
+        }
+        is_part
+    }
+
+    /// Their request is complete, or has ended: `promised` bytes have not arrived, `kept` have.
+    pub(crate) fn end_promise(&mut self, client: u32, promised: u32, kept: u32) {
+        let (promised, kept) = (u64::from(promised), u64::from(kept));
+        let Some(c) = self.clients.get_mut(client as usize) else { return };
+        c.promised -= promised;
+        c.kept -= kept;
+        self.promised -= promised;
+        if let Some(a) = self.host_mut(client) {
+            a.promised -= promised;
+            a.kept -= kept;
         }
     }
 
-    /// Bytes promised to all clients, and of their requests whose memory grows.
-    pub(crate) fn promised(&self) -> (u64, u64) {
-        let growing = self.of.values().map(|&at| self.clients[at as usize].growing).sum();
-        (self.promised, growing)
+    /// Bytes promised to all clients, those that have arrived since, and those of their requests whose
+    /// memory grows.
+    pub(crate) fn promised(&self) -> [u64; 3] {
+        let sum = |of: fn(&ClientQuota) -> u64| {
+            self.of.values().map(|&at| of(&self.clients[at as usize])).sum()
+        };
+        [self.promised, sum(|c| c.kept), sum(|c| c.growing)]
     }
 
     /// Checks the sums; for tests and simulations.
     pub(crate) fn check(&self) {
         let clients = || self.of.values().map(|&at| &self.clients[at as usize]);
-        let sums = |of: &mut dyn Iterator<Item = (u64, u64)>| {
-            of.fold((0, 0), |sum, (held, promised)| (sum.0 + held, sum.1 + promised))
+        let sums = |of: &mut dyn Iterator<Item = [u64; 3]>| {
+            of.fold([0; 3], |sum: [u64; 3], one| std::array::from_fn(|at| sum[at] + one[at]))
         };
-        let all = sums(&mut clients().map(|c| (c.held, c.promised)));
-        assert_eq!(all.1, self.promised, "promised to clients");
+        let all = sums(&mut clients().map(|c| [c.held, c.promised, c.kept]));
+        assert_eq!(all[1], self.promised, "promised to clients");
         let addresses = self.at_host.values().map(|&at| &self.hosts[at as usize]);
-        assert_eq!(sums(&mut addresses.map(|a| (a.held, a.promised))), all, "held by addresses");
+        let of_addresses = sums(&mut addresses.map(|a| [a.held, a.promised, a.kept]));
+        assert_eq!(of_addresses, all, "held by addresses");
     }
 }
 
@@ -128,7 +156,7 @@ mod tests {
             memory.free -= bytes;
             number += 1;
             if completes {
-                s.keep_promise(client, bytes as u32);
+                s.end_promise(client, bytes as u32, 0);
             }
             s.check();
         }
@@ -146,6 +174,11 @@ mod tests {
         assert_eq!(numbers, [4, 4, 4, 4, 0, 0]);
         let other = s.enter(100, 2);
         assert_eq!(fill(&mut s, other, 8 * MIB, &mut memory, false), 4);
+        // What has arrived of them counts as much again.
+        assert!(s.keep_promise(other, 8 << 20));
+        assert_eq!(fill(&mut s, other, 8 * MIB, &mut memory, false), 2);
+        s.end_promise(other, 0, 8 << 20);
+        assert!(!s.may_promise(other, MIB, memory));
         let large = s.enter(101, 3);
         assert!(s.may_promise(large, 128 * MIB, memory), "one message of any size");
     }
