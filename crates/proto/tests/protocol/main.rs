@@ -20,6 +20,7 @@ mod lifecycle;
 mod many;
 mod messages;
 mod paced;
+mod packing;
 mod position;
 mod round_trips;
 mod selective;

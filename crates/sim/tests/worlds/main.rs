@@ -2,6 +2,7 @@
 //! compiles the library for the simulated transport once more; `mutants.rs` sets the process's panic hook.
 
 mod control;
+mod packing;
 mod physics;
 mod races;
 mod swarm;
