@@ -17,8 +17,13 @@ use crate::{Tail, TxSeg, prefetch_copy};
 /// this many places behind is prefetched ([`TxFrame::prefetch_data`]).
 pub const COPY_AHEAD: usize = 2;
 
-/// Maximum gather entries of a [`TxFrame`].
-pub const TX_GATHER: usize = 3;
+/// Maximum gather entries of a [`TxFrame`]: the headers and data of 32 packets. The kernel takes 1024
+/// for a message, hardware of 2015 took 32 (S19); a transport reports what it takes.
+pub const TX_GATHER: usize = 64;
+
+/// Pieces that a frame holds in place: a packet of a large message has two. The list of a frame with
+/// more is on the heap, so that other frames are no larger for it.
+const IN_PLACE: usize = 2;
 
 /// Maximum frames of one receive burst: two full trains of 64 segments.
 pub const RX_BURST: usize = 128;
@@ -114,19 +119,30 @@ pub struct PathId(pub u32);
 pub struct TxFrame {
     /// The destination.
     pub path: PathId,
-    segs: ArrayVec<TxSeg, TX_GATHER>,
+    few: ArrayVec<TxSeg, IN_PLACE>,
+    /// All pieces, when they are more than `few` has room for; else empty.
+    many: Vec<TxSeg>,
     len: u32,
 }
+
+const _: () = assert!(size_of::<TxFrame>() == 88 || size_of::<usize>() != 8);
 
 impl TxFrame {
     /// A frame without pieces and destination, to be filled.
     pub const EMPTY: TxFrame =
-        TxFrame { path: PathId(u32::MAX), segs: ArrayVec::new_const(), len: 0 };
+        TxFrame { path: PathId(u32::MAX), few: ArrayVec::new_const(), many: Vec::new(), len: 0 };
 
     /// The pieces, in wire order.
     #[inline(always)]
     pub fn segs(&self) -> &[TxSeg] {
-        &self.segs
+        if self.many.is_empty() { &self.few } else { &self.many }
+    }
+
+    /// Makes room for `pieces` pieces in total, so that adding them allocates nothing more.
+    pub fn reserve(&mut self, pieces: usize) {
+        if pieces > IN_PLACE {
+            self.many.reserve_exact(pieces.min(TX_GATHER).saturating_sub(self.many.len()));
+        }
     }
 
     /// Length of all pieces together, in bytes.
@@ -149,7 +165,16 @@ impl TxFrame {
     pub fn push(&mut self, seg: TxSeg) -> Result<(), TxSeg> {
         let added = u32::try_from(seg.len()).ok().and_then(|len| self.len.checked_add(len));
         let Some(len) = added else { return Err(seg) };
-        self.segs.try_push(seg).map_err(arrayvec::CapacityError::element)?;
+        if self.many.is_empty() {
+            if let Err(full) = self.few.try_push(seg) {
+                self.many.extend(self.few.drain(..));
+                self.many.push(full.element());
+            }
+        } else if self.many.len() < TX_GATHER {
+            self.many.push(seg);
+        } else {
+            return Err(seg);
+        }
         self.len = len;
         Ok(())
     }
@@ -157,18 +182,16 @@ impl TxFrame {
     /// A frame of one piece.
     pub fn one(path: PathId, seg: TxSeg) -> Self {
         let len = seg.len() as u32;
-        let mut segs = ArrayVec::new();
-        segs.push(seg);
-        TxFrame { path, segs, len }
+        let mut few = ArrayVec::new();
+        few.push(seg);
+        TxFrame { path, few, many: Vec::new(), len }
     }
 
     /// Prefetches the data of a frame in pieces, which is to be copied soon: a packet of a large
     /// message may have been evicted from the caches since it was written.
     #[inline(always)]
     pub fn prefetch_data(&self) {
-        if self.segs.len() > 1
-            && let Some(data) = self.segs.last()
-        {
+        if let [_, data] = &self.few[..] {
             prefetch_copy(data);
         }
     }
@@ -176,15 +199,15 @@ impl TxFrame {
     /// A frame of a header and the data behind it.
     pub fn two(path: PathId, header: TxSeg, data: TxSeg) -> Self {
         let len = (header.len() + data.len()) as u32;
-        let mut segs = ArrayVec::new();
-        segs.push(header);
-        segs.push(data);
-        TxFrame { path, segs, len }
+        let mut few = ArrayVec::new();
+        few.push(header);
+        few.push(data);
+        TxFrame { path, few, many: Vec::new(), len }
     }
 
     /// Copies the frame's bytes to the end of `out` (for transports and middleware that copy).
     pub fn copy_to(&self, out: &mut Vec<u8>) {
-        for seg in &self.segs {
+        for seg in self.segs() {
             out.extend_from_slice(seg);
         }
     }
@@ -196,7 +219,7 @@ impl TxFrame {
 #[inline(never)] // a burst costs more than the call
 pub fn drop_frames(burst: &mut TxBurst, count: usize) {
     let count = count.min(burst.len());
-    drop_segs(burst.drain(..count).flat_map(|frame| frame.segs));
+    drop_segs(burst.drain(..count).flat_map(|frame| frame.few.into_iter().chain(frame.many)));
 }
 
 /// One datagram that arrived, borrowed from the transport until its next receive burst.
@@ -280,7 +303,7 @@ mod tests {
                     TxFrame::one(PathId(index), message.data_seg(10..500).unwrap())
                 });
             }
-            let elsewhere = burst[8].segs[0].clone();
+            let elsewhere = burst[8].segs()[0].clone();
             let shared = |messages: &[MsgBuf]| messages.iter().map(MsgBuf::is_shared).collect();
             let mut seen: Vec<Vec<bool>> = Vec::new();
             if !kept {
@@ -301,6 +324,35 @@ mod tests {
             }
             drop((elsewhere, messages));
             assert_eq!(arena.stats().in_use_buffers, 0);
+        }
+    }
+
+    #[test]
+    fn a_frame_of_many_pieces_keeps_their_order_and_releases_them() {
+        let arena = Arena::heap();
+        let message = arena.alloc(TX_GATHER + 1).unwrap();
+        for pieces in 0..=TX_GATHER {
+            let mut frame = TxFrame::EMPTY;
+            if pieces % 2 == 0 {
+                frame.reserve(pieces);
+            }
+            for at in 0..pieces {
+                frame.push(message.data_seg(at..at + 1).unwrap()).unwrap();
+            }
+            assert_eq!((frame.segs().len(), frame.len() as usize), (pieces, pieces));
+            let places = frame.segs().iter().map(|seg| seg.as_ptr());
+            assert!(places.eq((0..pieces).map(|at| message[at..].as_ptr())));
+            let again = frame.clone();
+            let mut burst = TxBurst::from([frame, again]);
+            drop_frames(&mut burst, 1);
+            assert_eq!(message.is_shared(), pieces > 0);
+            if pieces == TX_GATHER {
+                let more = message.data_seg(0..1).unwrap();
+                assert!(burst[0].push(more).is_err(), "one piece too many");
+                assert_eq!(burst[0].len() as usize, pieces);
+            }
+            drop(burst);
+            assert!(!message.is_shared());
         }
     }
 

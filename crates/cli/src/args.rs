@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use courser::{Control, Recovery};
+use courser::{Control, Packing, Recovery};
 
 use crate::bench::BenchArgs;
 use courser_bench::program::{ResultArgs, VERSION, units};
@@ -93,6 +93,10 @@ pub(crate) struct ServeArgs {
     /// Loss recovery: go-back-n applies to all clients; with melo or default each client chooses
     #[arg(long, value_name = "SCHEME", default_value_t)]
     pub(crate) recovery: Recovery,
+    /// Small packets to one peer: off (a frame for each), copy or gather. Default: the fastest that
+    /// was measured on the transport, copy
+    #[arg(long, value_name = "HOW")]
+    pub(crate) packing: Option<Packing>,
 }
 
 #[derive(Debug, Args)]
@@ -131,6 +135,10 @@ pub(crate) struct PingArgs {
     /// Loss recovery: go-back-n, go-back-n-nack, melo or default; go-back-n of a server overrides it
     #[arg(long, value_name = "SCHEME", default_value_t)]
     pub(crate) recovery: Recovery,
+    /// Small packets to one peer: off (a frame for each), copy or gather. Default: the fastest that
+    /// was measured on the transport, copy
+    #[arg(long, value_name = "HOW")]
+    pub(crate) packing: Option<Packing>,
     /// Print only the summary, not a line for each call
     #[arg(short, long)]
     pub(crate) quiet: bool,

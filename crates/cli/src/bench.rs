@@ -1,7 +1,7 @@
 //! `courser bench`: latency, rate and bandwidth of calls, compared with the same packets without
 //! the protocol. The long benchmarks are in `courser-lab`.
 
-use courser::{Control, Nexus, Recovery};
+use courser::{Control, Nexus, Packing, Recovery};
 use courser_bench::program::{Failure, PlanArgs, ResultArgs, out, progress, units};
 use courser_bench::report::Report;
 use courser_bench::rpc::{self, BenchSpec, Faults, Kind, Over, SERIES_SIZES};
@@ -96,6 +96,10 @@ struct CallArgs {
     /// Loss recovery: go-back-n, go-back-n-nack, melo, default; several are compared
     #[arg(long, value_name = "SCHEME", value_delimiter = ',')]
     recovery: Vec<Recovery>,
+    /// Small packets to one peer: off (a frame for each), copy or gather. Default: the fastest that
+    /// was measured on the transport, copy
+    #[arg(long, value_name = "HOW")]
+    packing: Option<Packing>,
     #[command(flatten)]
     output: ResultArgs,
 }
@@ -232,6 +236,7 @@ impl CallArgs {
         spec.slots = self.slots;
         spec.frame = self.frame_size.map(count);
         spec.control = self.control;
+        spec.packing = self.packing;
         spec.recovery = self.recovery.first().copied().unwrap_or_default();
         if let [batch] = spec.batches[..] {
             (spec.batch, spec.batches) = (batch, Vec::new());

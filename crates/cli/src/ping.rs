@@ -92,7 +92,12 @@ pub(crate) fn run(args: &PingArgs) -> Result<(), Failure> {
 impl Pinger {
     fn connect(args: &PingArgs) -> Result<Self, Failure> {
         let uri: Uri = args.uri.parse().map_err(|e| Failure::Usage(format!("{e}")))?;
-        let config = Config { control: args.control, recovery: args.recovery, ..Config::default() };
+        let config = Config {
+            control: args.control,
+            recovery: args.recovery,
+            packing: args.packing,
+            ..Config::default()
+        };
         let bind = args.bind.clone().unwrap_or_else(|| bind_for(&uri));
         let mut rpc = Nexus::bind_with(&bind, config)?.endpoint()?;
         rpc.warnings().iter().for_each(|warning| out::warn(warning));

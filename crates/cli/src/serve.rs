@@ -39,7 +39,12 @@ struct Served {
 /// # Errors
 /// The address cannot be bound, or an endpoint's event loop failed.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
-    let config = Config { control: args.control, recovery: args.recovery, ..Config::default() };
+    let config = Config {
+        control: args.control,
+        recovery: args.recovery,
+        packing: args.packing,
+        ..Config::default()
+    };
     let nexus = Nexus::bind_with(&args.bind, config)?;
     let nexus = std::sync::Arc::new(nexus);
     let mut out = out::stdout();

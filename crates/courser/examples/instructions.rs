@@ -1,9 +1,10 @@
-//! Small RPCs in memory or over shared memory, client and server on one thread, for counting
+//! Small RPCs in memory, over shared memory or over UDP, client and server on one thread, for counting
 //! instructions: `scripts/instructions.sh` runs this under callgrind, whose counts do not depend on
 //! the machine's load.
 //!
-//! Usage: `instructions mem|shm RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked]
-//! [uncontrolled] [messages]` (32 bytes each way, on 8 sessions or as many as there are calls in flight; with
+//! Usage: `instructions mem|shm|udp RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked]
+//! [uncontrolled] [messages] [size=BYTES] [packing=HOW]` (32 bytes each way, on 8 sessions or as many
+//! as there are calls in flight; with
 //! SESSIONS, each call on one of them at random), or `instructions mem|shm empty PASSES`: passes of an
 //! event loop without work. As many RPCs or passes before them are not counted: [`begin`] and [`end`]
 //! are called between passes, and it prints the number of RPCs between the two. With `RTO_MS` timers and
@@ -14,7 +15,9 @@
 //!
 //! With `deadline`, each call has a deadline that it does not reach. With `marked`, each side
 //! receives one frame with a congestion mark before counting starts, so that all counted frames
-//! carry ECN counts. With `uncontrolled`, calls have no congestion control.
+//! carry ECN counts. With `uncontrolled`, calls have no congestion control. `size=BYTES` changes the
+//! 32 bytes, and `packing=off`, `copy` or `gather` how packets share frames: with the last two, all of
+//! which two fit.
 //!
 //! These functions are counted: [`client_sends`], [`client_pass`] and [`server_pass`], and their transport parts
 //! [`client_tx`], [`client_rx`], [`server_tx`], [`server_rx`]; [`empty_passes`].
@@ -25,10 +28,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use courser::{
-    CallId, CallRejected, Config, Context, Control, MsgBuf, Nexus, Request, Rpc, SessionId, Tuning,
+    CallId, CallRejected, Config, Context, Control, MsgBuf, Nexus, Packing, Request, Rpc,
+    SessionId, Tuning,
 };
 use courser_buf::{Ecn, PathId, RxBurst, TxBurst};
-use courser_net::{MemConfig, MemNetwork, ShmConfig, ShmTransport, Transport};
+use courser_net::{
+    MemConfig, MemNetwork, ShmConfig, ShmTransport, Transport, UdpConfig, UdpTransport,
+};
 
 const ECHO: u16 = 1;
 const SESSIONS: usize = 8;
@@ -213,6 +219,8 @@ struct Choice {
     sessions: Vec<SessionId>,
     random: Option<u64>,
     next: usize,
+    /// Bytes of a call.
+    size: usize,
 }
 
 impl Choice {
@@ -236,8 +244,9 @@ impl Choice {
     }
 }
 
-const USAGE: &str = "usage: instructions (mem | shm) \
-    (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked] [uncontrolled] [messages] \
+const USAGE: &str = "usage: instructions (mem | shm | udp) \
+    (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked] [uncontrolled] [messages] [size=BYTES] \
+    [packing=HOW] \
     | empty PASSES)";
 
 fn main() -> Result<(), Failure> {
@@ -250,6 +259,13 @@ fn main() -> Result<(), Failure> {
             let loopback = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
             let host = MemConfig { host: loopback, ..MemConfig::default() };
             run("mem://127.0.0.1:0", || Ok(network.endpoint(host)?), &load)
+        }
+        "udp" => {
+            let bind = || {
+                let config = UdpConfig::new(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
+                Ok(UdpTransport::bind(config)?)
+            };
+            run("udp://127.0.0.1:0", bind, &load)
         }
         "shm" => {
             let bind = || Ok(ShmTransport::bind(&ShmConfig::default())?);
@@ -272,6 +288,8 @@ struct Load {
     marked: bool,
     uncontrolled: bool,
     messages: bool,
+    size: usize,
+    packing: Option<Packing>,
 }
 
 const WORDS: [&str; 4] = ["deadline", "marked", "uncontrolled", "messages"];
@@ -279,7 +297,10 @@ const WORDS: [&str; 4] = ["deadline", "marked", "uncontrolled", "messages"];
 impl Load {
     /// Parses the arguments after the transport.
     fn parse(args: impl Iterator<Item = String>) -> Result<Load, Failure> {
-        let (words, numbers): (Vec<_>, Vec<_>) = args.partition(|a| WORDS.contains(&a.as_str()));
+        let (values, args): (Vec<_>, Vec<_>) = args.partition(|a| a.contains('='));
+        let value = |name: &str| values.iter().find_map(|v| v.strip_prefix(name));
+        let (words, numbers): (Vec<_>, Vec<_>) =
+            args.into_iter().partition(|a| WORDS.contains(&a.as_str()));
         let mut numbers = numbers.into_iter();
         let (first, second) = (numbers.next().ok_or(USAGE)?, numbers.next().ok_or(USAGE)?);
         let load = Load {
@@ -291,6 +312,8 @@ impl Load {
             marked: words.iter().any(|w| w == "marked"),
             uncontrolled: words.iter().any(|w| w == "uncontrolled"),
             messages: words.iter().any(|w| w == "messages"),
+            size: value("size=").map_or(Ok(32), str::parse)?,
+            packing: value("packing=").map(str::parse).transpose()?,
         };
         if numbers.next().is_some() { Err(USAGE.into()) } else { Ok(load) }
     }
@@ -308,6 +331,10 @@ fn run<T: Transport>(
     let mut config = config(count, load.rto_ms);
     if load.uncontrolled {
         config.control = Control::None;
+    }
+    config.packing = load.packing;
+    if matches!(load.packing, Some(Packing::Copy | Packing::Gather)) {
+        (config.inline_max, config.tuning.gather_from) = (2_048, 1);
     }
     let server_nexus = Nexus::bind_with(bind, config.clone())?;
     let mut server = server_nexus.endpoint_on(Side::<SERVER, T>(transport()?))?;
@@ -338,7 +365,7 @@ fn run<T: Transport>(
         return messages(&mut client, &mut server, sessions[0], rpcs, load.number, &received);
     }
     let random = load.drawn.map(|_| 0x9e37_79b9_7f4a_7c15);
-    let choice = Choice { sessions, random, next: 0 };
+    let choice = Choice { sessions, random, next: 0, size: load.size };
     if load.deadline {
         echoes::<_, true>(&mut client, &mut server, choice, rpcs, load.number)
     } else {
@@ -454,7 +481,7 @@ fn echoes<T: Transport, const WITH_DEADLINE: bool>(
     in_flight: u64,
 ) -> Result<(), Failure> {
     for i in 0..in_flight.min(rpcs) {
-        let request = client.alloc(32)?;
+        let request = client.alloc(choice.size)?;
         if WITH_DEADLINE {
             client.request(choice.next(), ECHO, request).deadline(DEADLINE).tag(i).send()?;
         } else {
@@ -466,7 +493,7 @@ fn echoes<T: Transport, const WITH_DEADLINE: bool>(
     // As many are in flight at the end as at the beginning.
     let calls = 2 * rpcs + 2 * in_flight;
     client.on_completion(move |cx, tag, ended| {
-        assert_eq!(ended.result.map(|r| r.len()), Ok(32));
+        assert_eq!(ended.result.map(|r| r.len()), Ok(choice.size));
         count.set(count.get() + 1);
         let session = if choice.random.is_some() { choice.next() } else { ended.session };
         if count.get() + in_flight <= calls

@@ -67,8 +67,8 @@ pub use courser_net::{
 };
 pub use courser_proto::{
     Admission, CallError, CallId, ConnectRefuseReason, Control, DROP_NAMES, EndpointStats,
-    Executed, Integrity, MemoryUse, Recovery, RejectReason, ReplyError, Role, SessionBytes,
-    SessionEnd, SessionId, SessionState, SessionStats, Status,
+    Executed, Integrity, MemoryUse, Packing, Recovery, RejectReason, ReplyError, Role,
+    SessionBytes, SessionEnd, SessionId, SessionState, SessionStats, Status,
 };
 pub use error::{BindError, CallRejected, RunError, SessionError, WorkerError};
 pub use message::{Completion, Reply, ReplyHandle, Request, Response};

@@ -6,6 +6,7 @@ mod factors;
 mod integrity;
 mod memory;
 mod overload;
+mod packing;
 mod sessions;
 mod sweep;
 mod threads;
@@ -46,6 +47,8 @@ pub enum Series {
     Integrity(SeriesArgs),
     /// The bandwidth of 64 large requests at a time with little memory at the server
     Memory(SeriesArgs),
+    /// The rate of packets that leave alone, are copied together, or gathered
+    Packing(PackingArgs),
     /// The rate on 1 to 20,000 sessions compared with 8, and their memory
     Sessions(SessionsArgs),
     /// Latency, rate and bandwidth with 1 to 64 credits
@@ -86,6 +89,26 @@ pub struct SessionsArgs {
     /// Numbers of sessions in ascending order
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = sessions::COUNTS)]
     sessions: Vec<u32>,
+    #[command(flatten)]
+    series: SeriesArgs,
+}
+
+/// Flags of `packing`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  courser bench packing --transport shm --size 64,512 --batch 32 --quick
+
+off: a frame for each packet. copy: small packets share frames by copy. gather: they \
+share them without a copy. single, over udp: off, without trains of datagrams. These \
+pack all sizes of which a frame holds two; default is what endpoints do.")]
+pub struct PackingArgs {
+    /// Bytes in a request and in its response
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = units::bytes, default_values_t = packing::SIZES)]
+    size: Vec<u64>,
+    /// Calls that are issued together
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = packing::BATCHES, value_parser = clap::value_parser!(u32).range(1..=256))]
+    batch: Vec<u32>,
     #[command(flatten)]
     series: SeriesArgs,
 }
@@ -190,6 +213,9 @@ pub fn run(series: &Series) -> Result<(), Failure> {
         Series::Factors(args) => of("factors", args, factors::run),
         Series::Integrity(args) => of("integrity", args, integrity::run),
         Series::Memory(args) => of("memory", args, memory::run),
+        Series::Packing(args) => of("packing", &args.series, |over, plan, progress| {
+            packing::run(over, plan, (&args.size, &args.batch), progress)
+        }),
         Series::TxQueue(args) => of("txqueue", args, txqueue::run),
         Series::Threads(args) => of("threads", args, threads::run),
         Series::Sessions(args) => {

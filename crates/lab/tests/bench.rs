@@ -64,6 +64,28 @@ fn factors_begin_with_all_optimizations() {
 }
 
 #[test]
+fn every_way_of_packing_has_a_rate_for_every_size_and_batch() {
+    let _alone = alone();
+    for (transport, ways) in [("shm", 4), ("udp", 5)] {
+        let flags = "--pairs 1 --size 64,512 --batch 16";
+        let results = results(&format!("packing {flags} --transport {transport}"));
+        for size in [64, 512] {
+            let at = |r: &&Value| r["size"] == size && r["batch"] == 16;
+            let of_size: Vec<_> = results.iter().filter(at).collect();
+            let names: std::collections::BTreeSet<_> =
+                of_size.iter().map(|r| r["packing"].to_string()).collect();
+            assert_eq!(names.len(), ways, "{names:?}");
+            for result in of_size {
+                positive(result, &["rate_rps", "packets_per_frame"]);
+                let shares = result["packets_per_frame"].as_f64() > Some(1.0);
+                let packs = result["packing"] != "off" && result["packing"] != "single";
+                assert_eq!(shares, packs, "{result}");
+            }
+        }
+    }
+}
+
+#[test]
 fn the_queue_of_a_bucket_is_short_with_congestion_control() {
     let _alone = alone();
     let output = run("bench bucket --pairs 1 --time 1s --anyway --json -");

@@ -30,6 +30,8 @@ use crate::{Caps, OpenError, Path, PathError, PathTable, Transport, TransportSta
 
 /// The scheme of addresses in memory.
 const SCHEME: &str = "mem";
+/// See [`Caps::gather_from`]: the same bytes are copied once for the receiver, by either packing.
+const GATHER_FROM: usize = usize::MAX;
 /// Largest depth and frame that can be set; together they bound an endpoint's memory to 4 GiB.
 const MAX_DEPTH: usize = 65_536;
 const MAX_FRAME: usize = 65_536;
@@ -293,6 +295,7 @@ impl MemTransport {
                 headroom: 0,
                 tailroom: 0,
                 gather: TX_GATHER,
+                gather_from: GATHER_FROM,
                 train_frames: 1,
                 train_bytes: cfg.max_frame,
                 polls_memory: true,

@@ -22,8 +22,11 @@ pub struct Caps {
     pub headroom: usize,
     /// Bytes that it needs after each frame's last piece.
     pub tailroom: usize,
-    /// Most gather entries a frame may have (at least 2).
+    /// Most gather entries a frame may have: 2 to [`courser_buf::TX_GATHER`]. Larger batches are split.
     pub gather: usize,
+    /// Data bytes from which on a small packet that shares a frame costs less as a gather entry than
+    /// as a copy, as measured; `usize::MAX`: none does.
+    pub gather_from: usize,
     /// Most equal-sized frames that leave as one train; 1 without trains.
     pub train_frames: usize,
     /// Most bytes of one train.

@@ -33,6 +33,10 @@ use crate::{Caps, Path, PathError, Transport, TransportStats};
 /// Most frames of a train: the limit of every kernel with `UDP_SEGMENT` (`UDP_MAX_SEGMENTS`).
 const TRAIN_FRAMES: usize = 64;
 
+/// See [`Caps::gather_from`]: the kernel copies each gather entry by itself, and of larger packets no
+/// frame of an Ethernet packet has room for two (`docs/results/2026-11-25-packing.md`).
+const GATHER_FROM: usize = usize::MAX;
+
 /// A UDP socket as a transport.
 ///
 /// The next receive burst continues a train that did not fit; a caller that sleeps on
@@ -72,6 +76,7 @@ impl UdpTransport {
                 headroom: 0,
                 tailroom: 0,
                 gather: TX_GATHER,
+                gather_from: GATHER_FROM,
                 train_frames: if bound.gso { TRAIN_FRAMES } else { 1 },
                 train_bytes: if bound.gso { MAX_DATAGRAM } else { max_frame },
                 polls_memory: false,

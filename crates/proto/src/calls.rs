@@ -328,8 +328,15 @@ impl<C> Endpoint<C> {
     /// `None` when there is none, or [`Endpoint::needs_flush`].
     #[inline]
     pub fn poll_completion(&mut self) -> Option<Completion<'static, C>> {
-        if self.outbox.done.is_empty() || self.needs_flush() {
+        if self.outbox.done.is_empty() {
             return None;
+        }
+        if self.needs_flush() {
+            // An incomplete frame may be what references it, and no flush would end that.
+            self.tx.copy_references();
+            if self.needs_flush() {
+                return None;
+            }
         }
         self.outbox.done.pop_front()
     }

@@ -1,5 +1,7 @@
 //! Settings and limits of an endpoint, each with its cost.
 
+use serde::{Deserialize, Serialize};
+
 use crate::cc::control::Control;
 use crate::loss::Recovery;
 use crate::wire::{MAX_MSG_SIZE, MIN_DATA_PER_PACKET};
@@ -22,6 +24,50 @@ pub enum Admission {
     /// overrun only with more peers than it has room for, and such losses are recovered like any
     /// other (E60).
     Oversubscribed,
+}
+
+/// How small packets to one peer leave (S4, S6, ADR 39).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Packing {
+    /// Each in a frame of its own.
+    Off,
+    /// Copied into shared frames.
+    #[default]
+    Copy,
+    /// In shared frames that are gathered from their message buffers, without a copy. Only the
+    /// smallest packets and those without a message buffer are copied, and all where the transport
+    /// gathers fewer than four pieces.
+    Gather,
+}
+
+impl Packing {
+    /// All of them.
+    pub const ALL: [Packing; 3] = [Packing::Off, Packing::Copy, Packing::Gather];
+
+    /// Its name in options and results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Packing::Off => "off",
+            Packing::Copy => "copy",
+            Packing::Gather => "gather",
+        }
+    }
+}
+
+impl std::fmt::Display for Packing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl std::str::FromStr for Packing {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Packing::ALL.into_iter().find(|packing| packing.name() == text);
+        found.ok_or_else(|| format!("{text:?} is no packing; choose off, copy or gather"))
+    }
 }
 
 /// Settings of one endpoint. The defaults are those measured in the README.
@@ -101,8 +147,21 @@ pub struct Config {
     /// handler gets a message of the right length with arbitrary bytes: only to measure the cost of
     /// the server's copy (E78).
     pub copy_requests: bool,
-    /// Small packets to one peer share frames (ADR 1). Default on; off, each is a frame of its own.
-    pub packing: bool,
+    /// How small packets to one peer share frames (ADR 1, ADR 39). Default [`Packing::Copy`].
+    pub packing: Packing,
+    /// With [`Packing::Gather`], packets of at least this many data bytes are gathered, and smaller
+    /// ones are copied: 1 to 2,048, default 64.
+    pub gather_from: usize,
+    /// With [`Packing::Gather`], larger packets than this, in data bytes, leave in frames of their
+    /// own, which costs the same: 0 to 65,535, default 1,280. So do those of which a frame has no
+    /// room for two.
+    pub gather_to: usize,
+    /// A frame that has room left may wait for more packets until its first one has waited for this
+    /// long, ns: 0 to a quarter of `rto_min_ns`. Default 0: nothing waits, and a batch is what is
+    /// queued when the transmitter is free. A full frame leaves at once. Cost: up to this much
+    /// latency of each packet, requests and responses; and packets that would leave alone anyway
+    /// read the clock.
+    pub batch_budget_ns: u64,
     /// With many sessions (`prefetch_min_sessions`), prefetches the state for the next received frames,
     /// calls and timers ([`crate::Endpoint::prefetch_burst`], [`crate::Endpoint::call_with`]).
     /// Default on.
@@ -197,7 +256,10 @@ impl Default for Config {
             prealloc_responses: true,
             zero_copy_rx: true,
             copy_requests: true,
-            packing: true,
+            packing: Packing::Copy,
+            gather_from: 64,
+            gather_to: 1_280,
+            batch_budget_ns: 0,
             prefetch: true,
             prefetch_min_sessions: 512,
             tx_frames: 128,
@@ -339,6 +401,24 @@ impl Config {
             self.rto_max_ns,
             "rto_initial_ns to 60 s",
         )?;
+        check(
+            (1..=2_048).contains(&self.gather_from),
+            "gather_from",
+            self.gather_from as u64,
+            "1 to 2,048 bytes",
+        )?;
+        check(
+            self.gather_to <= usize::from(u16::MAX),
+            "gather_to",
+            self.gather_to as u64,
+            "0 to 65,535 bytes",
+        )?;
+        check(
+            self.batch_budget_ns <= self.rto_min_ns / 4,
+            "batch_budget_ns",
+            self.batch_budget_ns,
+            "0 to a quarter of rto_min_ns",
+        )?;
         let inline_limit = MIN_DATA_PER_PACKET as usize * 8;
         check(
             self.inline_max <= inline_limit,
@@ -359,9 +439,18 @@ mod tests {
     }
 
     #[test]
+    fn names_of_packings_are_read_back() {
+        for packing in Packing::ALL {
+            assert_eq!(packing.to_string().parse(), Ok(packing));
+            let error = "some".parse::<Packing>().expect_err("no packing");
+            assert!(error.contains(packing.name()), "{error}");
+        }
+    }
+
+    #[test]
     fn each_range_is_checked() {
         type Spoil = fn(&mut Config);
-        let bad: [(&str, Spoil); 13] = [
+        let bad: [(&str, Spoil); 17] = [
             ("slots", |c| c.slots = 3),
             ("slots", |c| c.slots = 64),
             ("credits", |c| c.credits = 0),
@@ -373,6 +462,10 @@ mod tests {
             ("timestamp_interval_ns", |c| c.timestamp_interval_ns = 1_000_000_001),
             ("tx_frames", |c| c.tx_frames = 0),
             ("tx_items", |c| c.tx_items = 0),
+            ("gather_from", |c| c.gather_from = 0),
+            ("gather_from", |c| c.gather_from = 2_049),
+            ("gather_to", |c| c.gather_to = 65_536),
+            ("batch_budget_ns", |c| c.batch_budget_ns = c.rto_min_ns / 4 + 1),
             ("rto_min_ns", |c| c.rto_min_ns = 0),
             ("rto_max_ns", |c| c.rto_max_ns = 1),
         ];

@@ -100,7 +100,7 @@ impl<C> Endpoint<C> {
     /// # Errors
     /// A setting is out of its range.
     pub fn new(
-        cfg: Config,
+        mut cfg: Config,
         arena: Arena,
         id: u64,
         framing: impl Into<Framing>,
@@ -111,6 +111,11 @@ impl<C> Endpoint<C> {
         let budget = budget_of(&cfg, &framing);
         let mut tx = TxBatch::new(framing, &cfg);
         tx.reserve(&arena);
+        if tx.is_gathering() {
+            cfg.inline_max = cfg.inline_max.min(cfg.gather_from - 1); // larger ones are gathered
+        }
+        // With a latency budget a batch is what has gathered meanwhile.
+        cfg.split_batches &= cfg.batch_budget_ns == 0;
         Ok(Endpoint {
             cfg,
             arena,

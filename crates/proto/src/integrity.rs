@@ -88,10 +88,25 @@ fn crc_of(body: &[u8], tail: &[u8]) -> u32 {
 /// Adds the check value to the cookie of a complete frame; `tail` is the data that follows it.
 #[inline(never)]
 pub(crate) fn protect(frame: &mut [u8], tail: &[u8]) {
-    let value = check_value(frame, tail);
+    add_to_cookie(frame, check_value(frame, tail));
+}
+
+#[inline]
+fn add_to_cookie(frame: &mut [u8], value: u32) {
     if let Some(cookie) = frame.get_mut(COOKIE).and_then(|bytes| bytes.first_chunk_mut()) {
         *cookie = (u32::from_le_bytes(*cookie) ^ value).to_le_bytes();
     }
+}
+
+/// The same for a frame of several parts, of which `head` is the first and contains the cookie.
+pub(crate) fn protect_parts<'a>(head: &mut [u8], parts: impl Iterator<Item = &'a [u8]>) {
+    let (before, after) = head.split_at_checked(COOKIE.end).unwrap_or((head, &[]));
+    let before = before.get(..COOKIE.start).unwrap_or(before);
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    digest.update(before);
+    digest.update(after);
+    parts.for_each(|part| digest.update(part));
+    add_to_cookie(head, digest.finalize() as u32);
 }
 
 /// Whether `cookie`, the field of the received frame, is that of a protected frame with the cookie
@@ -154,6 +169,9 @@ mod tests {
             let mut parts = frame.to_vec();
             parts[COOKIE].copy_from_slice(&77_u32.to_le_bytes());
             protect(&mut parts, tail);
+            assert_eq!(parts, frame, "{at}");
+            parts[COOKIE].copy_from_slice(&77_u32.to_le_bytes());
+            protect_parts(&mut parts, tail.chunks(100));
             assert_eq!(parts, frame, "{at}");
         }
     }

@@ -59,7 +59,7 @@ pub mod wire;
 
 pub use budget::Grant;
 pub use cc::{Control, UnknownControl};
-pub use config::{Admission, Config, ConfigError};
+pub use config::{Admission, Config, ConfigError, Packing};
 pub use credits::Room;
 pub use driver::Driver;
 pub use endpoint::Endpoint;

@@ -139,6 +139,7 @@ impl UnixTransport {
                 headroom: 0,
                 tailroom: 0,
                 gather: TX_GATHER,
+                gather_from: usize::MAX,
                 train_frames: 1,
                 train_bytes: max_frame,
                 rx_queue_frames: queue,

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use courser::{Config, Control, Integrity, MemOptions, Nexus, OptionSet, Recovery, Rpc};
+use courser::{Config, Control, Integrity, MemOptions, Nexus, OptionSet, Packing, Recovery, Rpc};
 use courser_net::{AnyTransport, BindSpec, FaultConfig, FaultPlan, FaultTransport, OpenError, any};
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +59,11 @@ pub struct Variant {
     pub recovery: Recovery,
     /// Congestion control.
     pub control: Control,
+    /// How small packets share frames; `None`: the default of the transport.
+    pub packing: Option<Packing>,
+    /// Data bytes of the smallest and of the largest packet that shares a frame; `None`: the
+    /// defaults.
+    pub packs: Option<(usize, usize)>,
     /// Protection of frames; `None`: the default.
     pub integrity: Option<Integrity>,
     /// Message memory of the other side, bytes, which one client may use up; `None`: the default.
@@ -100,11 +105,16 @@ impl Variant {
             datapath_timeout: PATIENCE,
             recovery: self.recovery,
             control: self.control,
+            packing: self.packing,
             integrity: self.integrity,
             ..defaults
         };
         if let Some(burst) = self.burst {
             (config.tuning.tx_frames, config.tuning.tx_items) = (burst, burst);
+        }
+        if let Some((from, to)) = self.packs {
+            (config.inline_max, config.tuning.gather_from, config.tuning.gather_to) =
+                (to, from, to);
         }
         self.off.iter().for_each(|switch| switch.turn_off(&mut config));
         config

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use courser::{Control, Recovery};
+use courser::{Control, Packing, Recovery};
 
 use crate::program::Failure;
 
@@ -99,6 +99,8 @@ pub struct BenchSpec {
     pub control: Control,
     /// Loss recovery.
     pub recovery: Recovery,
+    /// How small packets share frames; `None`: the default of the transport.
+    pub packing: Option<Packing>,
     /// Whether the report contains the counters of both sides (`config.diagnostics`).
     pub stats: bool,
 }
@@ -155,6 +157,7 @@ impl BenchSpec {
             frame: None,
             control: Control::default(),
             recovery: Recovery::default(),
+            packing: None,
             stats: true,
         }
     }
@@ -242,6 +245,7 @@ impl BenchSpec {
             sessions: self.sessions as usize,
             control: self.control,
             recovery: self.recovery,
+            packing: self.packing,
             off: if self.no_copy { vec![Switch::RequestCopies] } else { Vec::new() },
             ..Variant::default()
         }

@@ -1,7 +1,7 @@
 //! Optimizations that a benchmark can switch off.
 
 use clap::ValueEnum;
-use courser::{Config, Offload, UdpOptions};
+use courser::{Config, Offload, Packing, UdpOptions};
 use serde::{Deserialize, Serialize};
 
 use super::side::Over;
@@ -52,6 +52,10 @@ impl Switch {
             config.transport = std::mem::take(&mut config.transport).with(options);
             return;
         }
+        if self == Self::Packing {
+            config.packing = Some(Packing::Off);
+            return;
+        }
         let switch = match self {
             Self::BatchedTimestamps => &mut config.tuning.batched_timestamps,
             Self::UpdateBypass => &mut config.tuning.update_bypass,
@@ -59,8 +63,7 @@ impl Switch {
             Self::PreallocatedResponses => &mut config.tuning.prealloc_responses,
             Self::ZeroCopyRequests => &mut config.tuning.zero_copy_rx,
             Self::Prefetch => &mut config.tuning.prefetch,
-            Self::Packing => &mut config.tuning.packing,
-            Self::Trains => return,
+            Self::Trains | Self::Packing => return,
             Self::RequestCopies => &mut config.tuning.copy_requests,
         };
         *switch = false;

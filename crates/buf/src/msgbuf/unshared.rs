@@ -34,6 +34,11 @@ impl Unshared {
         }
     }
 
+    /// Makes the writable part longer again, up to `len` bytes of the buffer's data.
+    pub fn lengthen(&mut self, len: usize) {
+        self.len = self.len.max(len.min(self.msg.len()) as u32);
+    }
+
     /// Converts back to a buffer with all of its data, for sending.
     #[inline]
     pub fn into_msg(self) -> MsgBuf {

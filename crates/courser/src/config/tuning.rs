@@ -29,8 +29,12 @@ pub struct Tuning {
     /// While a packet of a message is missing, further ones are sent until they spread over this
     /// many times C packets: 1 to 1,024, default 4 (M26).
     pub reorder_span: u32,
-    /// Small packets to one peer share frames. Default true. False: one frame for each packet.
-    pub packing: bool,
+    /// With [`crate::Packing::Gather`] in [`crate::Config::packing`], packets of at least this many
+    /// data bytes are gathered, and smaller ones copied: 1 to 2,048. Default 64.
+    pub gather_from: usize,
+    /// With [`crate::Packing::Gather`], larger packets than this, in data bytes, leave in frames of
+    /// their own: 0 to 65,535, default 1,280.
+    pub gather_to: usize,
     /// Prefetch the state that the next frames of a received burst, the next calls and the next
     /// timers need. Default true. With many sessions ([`Tuning::prefetch_min_sessions`]) small calls are put
     /// on their slots up to eight calls later, in the same pass, unless [`crate::Config::call_queue`]
@@ -74,7 +78,8 @@ impl Default for Tuning {
             prealloc_responses: p.prealloc_responses,
             zero_copy_rx: p.zero_copy_rx,
             copy_requests: p.copy_requests,
-            packing: p.packing,
+            gather_from: p.gather_from,
+            gather_to: p.gather_to,
             prefetch: p.prefetch,
             prefetch_min_sessions: p.prefetch_min_sessions,
             timestamp_interval: Duration::from_nanos(p.timestamp_interval_ns),

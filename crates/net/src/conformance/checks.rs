@@ -25,7 +25,7 @@ pub(super) fn all<A: Transport, B: Transport>() -> Vec<Check<A, B>> {
     checks![
         "capabilities agree with each other" => caps,
         "frames of every size arrive intact" => sizes,
-        "frames of one to three pieces arrive whole" => gather,
+        "frames of up to `gather` pieces arrive whole" => gather,
         "bursts arrive in order" => order,
         "trains of equal frames keep their boundaries" => trains,
         "frames of unequal sizes keep their boundaries" => boundaries,
@@ -102,6 +102,46 @@ fn gather<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
         rig.send(&mut TxBurst::from([frame]));
         assert_eq!(receive(&mut rig.b, 1)[0].data, sum);
     }
+    many_pieces(rig);
+}
+
+/// Frames of 4 pieces up to the limit, alone and several in a burst.
+fn many_pieces<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
+    let (most, max) = (rig.caps().gather, rig.path.max_frame);
+    let counts: Vec<_> = [4, 5, 16, 31, 32, 33, most - 1, most].into();
+    let counts = counts.into_iter().filter(|pieces| (1..=most.min(max)).contains(pieces));
+    for pieces in counts {
+        for len in [pieces, 3 * pieces + 1, max / pieces * pieces, max] {
+            let len = len.clamp(pieces, max);
+            let frame = in_pieces(rig, pieces, len);
+            assert_eq!((frame.segs().len(), frame.len() as usize), (pieces, len));
+            // Trains of them need many gather entries.
+            for count in [1, 2, 40] {
+                let count = count.min(rig.window());
+                let mut sum = Vec::new();
+                frame.copy_to(&mut sum);
+                rig.send(&mut (0..count).map(|_| frame.clone()).collect());
+                assert!(receive(&mut rig.b, count).iter().all(|got| got.data == sum), "{pieces}");
+            }
+        }
+    }
+}
+
+/// A frame of `len` bytes in pieces that are nowhere adjacent.
+fn in_pieces<A: Transport, B: Transport>(
+    rig: &mut Rig<A, B>,
+    pieces: usize,
+    len: usize,
+) -> TxFrame {
+    let bufs = [rig.buf(1, len), rig.buf(2, len)];
+    let mut frame = TxFrame::EMPTY;
+    frame.path = rig.path.id;
+    for at in 0..pieces {
+        let range = len * at / pieces..len * (at + 1) / pieces;
+        let seg = bufs[at % 2].data_seg(range).expect("within the buffer");
+        frame.push(seg).expect("within the limit");
+    }
+    frame
 }
 
 fn order<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {

@@ -4,6 +4,9 @@
 //! of a large message has two: its headers, and data that is no longer cached. This copy prefetches
 //! later frames, and the kernel then reads one piece from the first-level cache. Two copies take
 //! less time than one: `docs/results/2026-11-23-copy-prefetch.md`.
+//!
+//! Frames of more pieces are packets that share a frame by reference: copying them here would be
+//! packing by copy at a higher price (ADR 39).
 
 use courser_buf::{TxFrame, TxSeg};
 
@@ -27,7 +30,7 @@ impl Linearizer {
         self.bytes.clear();
     }
 
-    /// Copies the pieces of a frame together and returns their place; `None` when they stay in
+    /// Copies the two pieces of a frame together and returns their place; `None` when they stay in
     /// pieces. `later` is a later frame of the burst, to prefetch.
     #[inline]
     pub(super) fn linearize(
@@ -36,7 +39,7 @@ impl Linearizer {
         later: Option<&TxFrame>,
     ) -> Option<libc::iovec> {
         let len = frame.len() as usize;
-        if frame.segs().len() < 2 || len >= LARGE {
+        if frame.segs().len() != 2 || len >= LARGE {
             return None;
         }
         self.copy(frame.segs(), later)

@@ -26,7 +26,7 @@ const MESSAGES: usize = 64;
 /// Room for the source address and the segment size.
 const CTRL: usize = SOURCE_SPACE + cmsg::space(size_of::<u16>());
 
-const _: () = assert!(TRAIN_FRAMES * TX_GATHER <= IOVECS && IOVECS <= libc::UIO_MAXIOV as usize);
+const _: () = assert!(TX_GATHER <= IOVECS && IOVECS <= libc::UIO_MAXIOV as usize);
 
 /// The send side: arrays that are filled for each call.
 pub(super) struct Tx {
@@ -160,9 +160,12 @@ impl Tx {
     fn fill(&mut self, paths: &Table, burst: &TxBurst, train: usize, limit: usize) -> usize {
         self.linearizer.clear();
         let (mut at, mut iovecs, mut count) = (0, 0, 0);
-        while count < limit && iovecs + train * TX_GATHER <= IOVECS {
+        while count < limit {
             let Some(first) = burst.get(at) else { break };
             let Some(path) = paths.accept(first) else { break };
+            if iovecs + first.segs().len() > IOVECS {
+                break; // in the next call
+            }
             let start = iovecs;
             iovecs = self.gather(start..iovecs, first, burst.get(at + COPY_AHEAD));
             let (mut members, mut total) = (1, first.len() as usize);
@@ -172,7 +175,8 @@ impl Tx {
                 let len = next.len() as usize;
                 let joins = next.path == first.path
                     && (1..=first.len() as usize).contains(&len)
-                    && total + len <= MAX_DATAGRAM;
+                    && total + len <= MAX_DATAGRAM
+                    && iovecs + next.segs().len() <= IOVECS;
                 if !joins {
                     break;
                 }

@@ -46,6 +46,13 @@ impl Default for Rtt {
     }
 }
 
+/// Time that a call and its answer may wait for other packets, which no sample contains: both sides
+/// count as having this side's budget.
+#[inline]
+fn waits_ns(cfg: &Config) -> u64 {
+    2 * cfg.batch_budget_ns
+}
+
 impl Rtt {
     pub(crate) fn new(cfg: &Config) -> Self {
         Rtt {
@@ -135,7 +142,10 @@ impl Rtt {
     pub(crate) fn rto_ns(&self, retries: u8, cfg: &Config) -> u64 {
         let rto_ns = match self.samples {
             0 => self.initial_ns,
-            _ => (self.srtt_ns + 4 * self.rttvar_ns).clamp(cfg.rto_min_ns, cfg.rto_max_ns),
+            _ => {
+                let late_ns = self.srtt_ns + 4 * self.rttvar_ns + waits_ns(cfg);
+                late_ns.clamp(cfg.rto_min_ns, cfg.rto_max_ns)
+            }
         };
         rto_ns.saturating_mul(1 << u32::from(retries).min(20)).min(cfg.rto_max_ns)
     }
@@ -148,6 +158,7 @@ impl Rtt {
             0 => self.initial_ns,
             _ => {
                 let late_ns = self.srtt_ns + (4 * self.rttvar_ns).max(self.srtt_ns);
+                let late_ns = late_ns + waits_ns(cfg);
                 late_ns.max(PTO_MIN_NS).min(cfg.rto_max_ns)
             }
         }

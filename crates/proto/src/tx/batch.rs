@@ -24,10 +24,14 @@ use courser_buf::{
     Arena, HEADER_ROOM, MsgBuf, PacketAccess, PathId, TxBurst, TxFrame, TxSeg, Unshared,
 };
 
+mod gather;
+mod hold;
+
 use super::late::LateBatches;
 use super::queue::{TxItem, TxQueue};
+use super::references::References;
 use super::staging::Staging;
-use crate::config::Config;
+use crate::config::{Config, Packing};
 use crate::integrity::{self, Integrity};
 use crate::peer::{NO_FRAME, Peer, Peers};
 use crate::wire::{DEADLINE_REQUEST, FRAME_HEADER, FrameHeader, PACKET_HEADER, encode_held};
@@ -37,7 +41,8 @@ use crate::wire::{DEADLINE_REQUEST, FRAME_HEADER, FrameHeader, PACKET_HEADER, en
 pub struct Framing {
     /// Largest frame, bytes.
     pub max_frame: usize,
-    /// Most pieces of a gathered frame. With one, packets of large messages are copied.
+    /// Most pieces of a gathered frame. With one, packets of large messages are copied; with fewer
+    /// than four, so are all small ones.
     pub gather: usize,
     /// Bytes that the transport needs after the last byte of a frame. If not 0, packets of large
     /// messages are copied to a buffer that has them.
@@ -53,10 +58,10 @@ impl From<usize> for Framing {
 
 /// Result of sending a packet without a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Direct {
-    /// A frame of references to the message.
+pub(crate) enum Direct {
+    /// By references to the message.
     Sent,
-    /// A frame of copied bytes.
+    /// By copied bytes.
     Copied,
     /// The batch is full.
     NoRoom,
@@ -73,6 +78,8 @@ struct OpenFrame {
     at: u32,
     /// Time at which its packets were written, ns.
     opened_ns: u64,
+    /// Its packets that are not in `buf`, but gathered from messages.
+    references: Option<Box<References>>,
 }
 
 impl OpenFrame {
@@ -100,6 +107,9 @@ impl OpenFrame {
     }
 }
 
+/// Lists of references, in the boxes that frames take.
+type Spare = Vec<Box<References>>;
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct TxBatch {
@@ -112,6 +122,12 @@ pub(crate) struct TxBatch {
     framing: Framing,
     /// Packets share frames.
     packing: bool,
+    /// Largest packet, in data bytes, that is gathered; 0: none is.
+    gather_max: usize,
+    /// Empty lists for frames of gathered packets.
+    lists: Spare,
+    /// Frames that wait for more packets while a batch leaves without them ([`hold`]).
+    held: Vec<OpenFrame>,
     /// Time at which packets are written, ns.
     now_ns: u64,
     /// Frames of earlier batches that the transport has not taken. They stay in front: sorted with
@@ -152,7 +168,10 @@ impl TxBatch {
             full_batch: Vec::new(),
             buffers: Staging::new(framing.max_frame + framing.tailroom),
             framing,
-            packing: cfg.packing,
+            packing: cfg.packing != Packing::Off,
+            gather_max: framing.gather_max(cfg),
+            lists: Vec::new(),
+            held: Vec::new(),
             now_ns: 0,
             unsent: 0,
             frames_left: cfg.tx_frames,
@@ -348,27 +367,34 @@ impl TxBatch {
         header: [u64; 2],
         data: &[u8],
     ) -> bool {
-        if self.frames_left == 0 {
-            return false;
-        }
-        let Some((at, mut buf)) = self.buffers.take(arena) else { return false };
+        let Some(mut frame) = self.new_frame(peer_no, arena) else { return false };
         let first = FRAME_HEADER + PACKET_HEADER + data.len();
-        buf.truncate(if self.packing { peer.max_frame() } else { first });
-        let mut frame = OpenFrame {
-            buf,
-            len: FRAME_HEADER as u32,
-            peer: peer_no,
-            at: at as u32,
-            opened_ns: self.now_ns,
-        };
+        frame.buf.truncate(if self.packing { peer.max_frame() } else { first });
         if !frame.add(header, data) {
-            self.buffers.put_back(at, frame.buf);
+            self.buffers.put_back(frame.at as usize, frame.buf);
             return false;
         }
+        self.push_open(peer_no, peer, frame);
+        true
+    }
+
+    /// A frame without a packet, if there is room for a frame.
+    #[inline(always)]
+    fn new_frame(&mut self, peer: u32, arena: &Arena) -> Option<OpenFrame> {
+        if self.frames_left == 0 {
+            return None;
+        }
+        let (at, buf) = self.buffers.take(arena)?;
+        let (len, at, opened_ns) = (FRAME_HEADER as u32, at as u32, self.now_ns);
+        Some(OpenFrame { buf, len, peer, at, opened_ns, references: None })
+    }
+
+    /// Makes it the open frame of its peer.
+    #[inline(always)]
+    fn push_open(&mut self, peer_no: u32, peer: &mut Peer, frame: OpenFrame) {
         self.begin_frame(peer_no);
         peer.open_frame = self.open.len() as u32;
         self.open.push(frame);
-        true
     }
 
     #[inline]
@@ -451,6 +477,10 @@ impl TxBatch {
             completed += 1;
             if let Some(header) = f.buf.first_chunk_mut() {
                 seal(peer, time_ns, f.opened_ns, header);
+            }
+            if f.references.is_some() {
+                f.finish(peer, (&mut self.buffers, &mut self.lists), out);
+                continue;
             }
             if peer.integrity == Integrity::Crc
                 && let Some(frame) = f.buf.get_mut(..len)
@@ -569,8 +599,8 @@ fn push_frame(out: &mut TxBurst, path: PathId, seg: TxSeg) {
     }
 }
 
-/// A packet of a message that leaves in a frame of its own.
-pub(super) struct Piece<'a> {
+/// A packet of a message that leaves in a frame of its own, or in a gathered one.
+pub(crate) struct Piece<'a> {
     pub(super) header: [u8; PACKET_HEADER],
     pub(super) msg: &'a mut MsgBuf,
     pub(super) index: u32,

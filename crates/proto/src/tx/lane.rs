@@ -47,8 +47,13 @@ impl Lane<'_> {
             let header = header_words(header);
             self.tx.append(self.peer_no, self.peer, self.arena, header, data)
         } else {
+            let gathers = self.tx.gathers(self.peer, data.len());
             let piece = Piece { header, msg, index, range };
-            let how = self.tx.direct(self.peer_no, self.peer, self.arena, piece, self.out);
+            let how = if gathers {
+                self.tx.gather(self.peer_no, self.peer, self.arena, piece)
+            } else {
+                self.tx.direct(self.peer_no, self.peer, self.arena, piece, self.out)
+            };
             self.stats.tx_copied += u64::from(how == Direct::Copied);
             how != Direct::NoRoom
         };

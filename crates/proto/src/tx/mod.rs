@@ -5,10 +5,12 @@
 //! - `server`: responses and credit returns; `control`: packets without data;
 //! - `messages`: one-way messages and their acknowledgements;
 //! - `lane`: the batch and the peer of one slot; `turn`: sessions that waited for credits;
-//! - `staging`: buffers of frames; `queue`: items to be sent; `late`: departure times.
+//! - `staging`: buffers of frames; `references`: packets that frames only refer to;
+//!   `queue`: items to be sent; `late`: departure times.
 //!
 //! Small packets to one peer share frames, whatever their kind. A packet of more than
-//! `Config::inline_max` bytes leaves as a frame of its own, directly from its message buffer.
+//! `Config::inline_max` bytes leaves as a frame of its own, directly from its message buffer. With
+//! [`crate::Packing::Gather`] packets above `Config::gather_from` bytes share frames by reference.
 //! Frames of one peer are contiguous, so that the transport can send them as trains.
 
 mod batch;
@@ -18,6 +20,7 @@ mod lane;
 mod late;
 mod messages;
 mod queue;
+mod references;
 mod server;
 mod staging;
 mod turn;
@@ -40,7 +43,16 @@ impl<C> Endpoint<C> {
     /// is memory for it.
     #[inline]
     pub fn wants_transmit(&self) -> bool {
-        self.has_unsent() && self.tx.retry_ns() == 0
+        self.has_unsent() && (self.tx.retry_ns() == 0 || self.ends_wait())
+    }
+
+    /// Whether packets were added to those that wait for more ([`Config::batch_budget_ns`]): they may
+    /// have filled a frame.
+    #[cold]
+    fn ends_wait(&self) -> bool {
+        self.cfg.batch_budget_ns > 0
+            && self.tx.has_frames()
+            && (self.tx.has_grown() || !self.deferred.is_empty())
     }
 
     /// Whether a packet is queued, or a call whose packet is not made yet.
@@ -71,6 +83,9 @@ impl<C> Endpoint<C> {
         if self.tx.is_empty() {
             return;
         }
+        if self.cfg.batch_budget_ns > 0 {
+            return self.transmit_within_budget(now(), out, copy);
+        }
         let time_ns = if self.says_no_time(out) { None } else { Some(now()) };
         self.tx.leaves(time_ns);
         self.now_ns = time_ns.unwrap_or(self.now_ns);
@@ -82,6 +97,33 @@ impl<C> Endpoint<C> {
             self.tx.retry_now(); // they do not depend on the lacking memory
         } else if self.tx.starved() {
             self.tx.retry_at(self.now_ns + self.cfg.rto_min_ns);
+        }
+        self.await_answers();
+    }
+
+    /// [`Endpoint::poll_transmit`] with a latency budget: frames that are not full may stay.
+    #[cold]
+    #[inline(never)]
+    fn transmit_within_budget(
+        &mut self,
+        now_ns: u64,
+        out: &mut TxBurst,
+        copy: impl FnOnce(PathId, &[u8]) -> bool,
+    ) {
+        self.now_ns = now_ns;
+        let (frames, items) = (self.cfg.tx_frames, self.cfg.tx_items);
+        self.tx.begin(frames, out.len(), now_ns);
+        let queued_frames = if self.tx.has_queued() { self.send_queued(out) } else { 0 };
+        self.tx.hold(&self.peers, self.cfg.batch_budget_ns, items, now_ns);
+        self.tx.leaves(Some(now_ns));
+        let peers = &mut self.peers;
+        self.stats.tx_frames +=
+            queued_frames + self.tx.complete(peers, Some(now_ns), frames, out, copy);
+        match self.tx.unhold(peers, self.cfg.batch_budget_ns) {
+            // A rest in the queue leaves in the next batch.
+            Some(at_ns) if !self.tx.has_queued() => self.tx.retry_at(at_ns),
+            None if self.tx.starved() => self.tx.retry_at(now_ns + self.cfg.rto_min_ns),
+            _ => {}
         }
         self.await_answers();
     }

@@ -6,7 +6,9 @@
 //! a session; it gets its own response; credits in flight never exceed C; afterwards no resource is
 //! in use.
 
-use courser_proto::{CallError, Config, Control, Drop, Recovery, Role, SessionStats, Status};
+use courser_proto::{
+    CallError, Config, Control, Drop, Packing, Recovery, Role, SessionStats, Status,
+};
 
 use crate::support::node::Handler;
 use crate::support::{Action, DPP, Link, Node, Rng, World, config, pattern};
@@ -33,6 +35,9 @@ pub fn some_config(rng: &mut Rng) -> Config {
         recovery: rng.pick(&Recovery::ALL),
         inline_max: rng.pick(&[0, 512, 2048]),
         tx_frames: rng.pick(&[1, 7, 128]),
+        packing: rng.pick(&Packing::ALL),
+        gather_from: rng.pick(&[1, 64, 300]),
+        batch_budget_ns: rng.pick(&[0, 0, 0, 1_000, 12_000]),
         ..config()
     }
 }

@@ -21,6 +21,7 @@ mod many;
 mod memory;
 mod messages;
 mod paced;
+mod packing;
 mod position;
 mod round_trips;
 mod selective;

@@ -5,7 +5,7 @@
 //! packets half a microsecond. The retransmission timeout is at least 1 ms: a test that ends within
 //! some microseconds has not waited for it.
 
-use courser_proto::{Config, EndpointStats, Recovery, SessionId};
+use courser_proto::{Config, EndpointStats, Packing, Recovery, SessionId};
 
 use crate::support::link::describe;
 use crate::support::{Action, DPP, World, config, pattern};
@@ -21,7 +21,7 @@ fn settings(recovery: Recovery) -> Config {
         recovery,
         credits: 8,
         inline_max: 0,
-        packing: false,
+        packing: Packing::Off,
         rto_min_ns: 1_000_000,
         rto_initial_ns: 1_000_000,
         rto_max_ns: 20_000_000,

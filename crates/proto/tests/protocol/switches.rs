@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use courser_proto::Config;
+use courser_proto::{Config, Packing};
 
 use super::support::link::describe;
 use super::support::{Action, DPP, World, config, pattern};
@@ -48,7 +48,7 @@ fn without_zero_copy_each_request_has_a_buffer_of_its_own() {
 #[test]
 fn without_packing_each_packet_is_a_frame() {
     let on = echoes(config());
-    let off = echoes(Config { packing: false, ..config() });
+    let off = echoes(Config { packing: Packing::Off, ..config() });
     for node in 0..2 {
         let (on, off) = (on.nodes[node].ep.stats(), off.nodes[node].ep.stats());
         assert_eq!((on.tx_packets, on.tx_frames), (12, 3));

@@ -16,6 +16,7 @@ use courser::TransportStats;
 use courser::parts::machine::VirtualClock;
 use courser_buf::Addr;
 use courser_buf::{Ecn, PathId, RxBurst, RxFrame, TX_GATHER, TxBurst, TxFrame};
+
 use courser_net::{Caps, Path, PathError, PathTable};
 
 use super::costs::Costs;
@@ -24,6 +25,11 @@ use super::packets_in;
 
 /// The scheme of addresses in the simulator.
 pub(crate) const SCHEME: &str = "sim";
+
+/// Gather entries of a frame: as many as the paper's NIC has (S19), fewer than other transports.
+const NIC_GATHER: usize = 32;
+
+const _: () = assert!(NIC_GATHER < TX_GATHER);
 
 /// Spare buffers that an endpoint keeps.
 const SPARE: usize = 256;
@@ -220,7 +226,8 @@ impl SimTransport {
             max_frame: nic.max_frame,
             headroom: 0,
             tailroom: 0,
-            gather: TX_GATHER,
+            gather: NIC_GATHER,
+            gather_from: usize::MAX, // nothing was measured
             train_frames: 1,
             train_bytes: nic.max_frame,
             polls_memory: false,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use courser::{Admission, Config, Control, Integrity, Recovery};
+use courser::{Admission, Config, Control, Integrity, Packing, Recovery};
 
 use super::client::{LanePlan, Mix, Pace};
 use super::draw_faults::draw_faults;
@@ -87,7 +87,7 @@ impl Scenario {
         // Transmit staging areas that are too small for all frames.
         world.nexus.tuning.tx_frames = rng.one(&[128, 128, 128, 2]);
         world.nexus.tuning.tx_items = rng.one(&[64, 64, 64, 3]);
-        world.nexus.tuning.packing = rng.one(&[true, true, true, false]);
+        let packs = rng.one(&[true, true, true, false]);
         world.control = draw_control(&mut rng);
         // Packets of uncongested paths pass controller and pacer too, or not.
         world.nexus.tuning.update_bypass = rng.one(&[true, true, true, false]);
@@ -97,6 +97,7 @@ impl Scenario {
         let integrity = rng.one(&[Integrity::None, Integrity::Crc]);
         world.nexus.integrity = Some(integrity);
         world.nic.finds_changes = integrity == Integrity::None || rng.once_in(2);
+        draw_packing(&mut rng, packs, &mut world);
 
         let mut rng = Rng::stream(seed, purpose::WORK);
         let stormy_ns = rng.between(20, 70) * MS;
@@ -208,7 +209,7 @@ impl fmt::Display for Scenario {
             f,
             "  recovery {}, integrity {}, control {} (bypasses {} and {}), slots {}, credits {:?} ({:?}), rto {:?} to {:?}, datapath {:?}, failure {:?}, idle \
              {:?}, inline {}, queue {}, workers {} with {}, held {} B, memory {} B, far from {}, \
-             times every {:?}, stages of {} frames and {} items, packing {}",
+             times every {:?}, stages of {} frames and {} items, packing {} (from {} B) within {:?}",
             w.recovery.iter().map(|r| r.name()).collect::<Vec<_>>().join(" and "),
             c.integrity.unwrap_or_default(),
             w.control.iter().map(|c| c.name()).collect::<Vec<_>>().join(" and "),
@@ -232,7 +233,9 @@ impl fmt::Display for Scenario {
             c.tuning.timestamp_interval,
             c.tuning.tx_frames,
             c.tuning.tx_items,
-            c.tuning.packing,
+            w.packing.iter().map(|p| p.name()).collect::<Vec<_>>().join(" and "),
+            c.tuning.gather_from,
+            c.batch_budget,
         )?;
         let (calls, lanes) = (self.calls, self.lanes.len());
         writeln!(
@@ -353,6 +356,19 @@ fn draw_config(rng: &mut Rng) -> Config {
         workers: rng.one(&[1, 2, 4]),
         worker_queue: rng.one(&[1_024, 64, 2]),
         ..Config::default()
+    }
+}
+
+/// How the hosts in turn pack small packets, and how long frames may wait for more of them.
+fn draw_packing(rng: &mut Rng, packs: bool, world: &mut WorldConfig) {
+    let ways = [Packing::Copy, Packing::Gather, Packing::Off];
+    world.packing = match packs {
+        true => (0..rng.between(1, 3)).map(|_| rng.one(&ways)).collect(),
+        false => vec![Packing::Off],
+    };
+    world.nexus.tuning.gather_from = rng.one(&[1, 64, 300]);
+    if rng.once_in(4) {
+        world.nexus.batch_budget = world.nexus.rto.0 / rng.one(&[4, 8, 50]);
     }
 }
 

@@ -57,6 +57,9 @@ impl World {
         if let Some(at) = (host.0 as usize).checked_rem(self.cfg.control.len()) {
             config.control = self.cfg.control[at];
         }
+        if let Some(at) = (host.0 as usize).checked_rem(self.cfg.packing.len()) {
+            config.packing = Some(self.cfg.packing[at]);
+        }
         let h = self.host(host);
         h.up = true;
         let Some(mut setup) = h.setup.take() else { return Ok(()) };

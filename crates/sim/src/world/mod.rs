@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use courser::{Config, Control, Integrity, Nexus, Recovery, Rpc};
+use courser::{Config, Control, Integrity, Nexus, Packing, Recovery, Rpc};
 
 use crate::event::EventQueue;
 use crate::fabric::{Fabric, FabricEvent, Schedule, Topology, TopologyError};
@@ -61,6 +61,8 @@ pub struct WorldConfig {
     pub recovery: Vec<Recovery>,
     /// Congestion control of single hosts, in the same way.
     pub control: Vec<Control>,
+    /// Packing of single hosts, in the same way.
+    pub packing: Vec<Packing>,
     /// One-way latency between two hosts for the control plane, whatever the distance, ns. Default
     /// 20 us.
     pub control_latency_ns: u64,
@@ -86,6 +88,7 @@ impl WorldConfig {
             nexus: Config { workers: 2, integrity: Some(Integrity::None), ..Config::default() },
             recovery: Vec::new(),
             control: Vec::new(),
+            packing: Vec::new(),
             control_latency_ns: 20_000,
             connect_retry_ns: 1_000_000_000,
             numbers: Numbers::Anywhere,

@@ -3,6 +3,7 @@
 
 mod control;
 mod memory;
+mod packing;
 mod physics;
 mod races;
 mod swarm;

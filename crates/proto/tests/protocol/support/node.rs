@@ -6,7 +6,7 @@ use courser_buf::{
     Addr, Arena, ArenaConfig, Ecn, Heap, MsgBuf, PathId, RxFrame, Tail, TxBurst, TxFrame,
 };
 use courser_proto::{
-    Body, CallError, Completion, Config, Driver, Endpoint, RequestId, SessionId, Status,
+    Body, CallError, Completion, Config, Driver, Endpoint, Framing, RequestId, SessionId, Status,
 };
 
 use super::{MAX_FRAME, pattern};
@@ -84,7 +84,11 @@ impl Node {
     }
 
     pub fn with_arena(index: usize, config: Config, arena: Arena) -> Node {
-        let ep = Endpoint::new(config, arena.clone(), 0xe0 + index as u64, MAX_FRAME);
+        Node::with_framing(index, config, arena, MAX_FRAME.into())
+    }
+
+    pub fn with_framing(index: usize, config: Config, arena: Arena, framing: Framing) -> Node {
+        let ep = Endpoint::new(config, arena.clone(), 0xe0 + index as u64, framing);
         Node {
             ep: ep.expect("endpoint"),
             arena,
