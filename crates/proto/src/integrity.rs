@@ -72,16 +72,25 @@ const FLAGS_FACTOR: u32 = 0x2add_36e8;
 #[inline(always)]
 fn check_value(frame: &[u8], tail: &[u8]) -> u32 {
     let body = frame.get(COOKIE.end..).unwrap_or_default();
+    let crc = match tail {
+        [] => crc_fast::crc32_iscsi(body),
+        tail => crc_of(body, [tail].into_iter()),
+    };
+    with_flags(crc, frame)
+}
+
+/// A CRC with the flags of its frame.
+#[inline(always)]
+fn with_flags(crc: u32, frame: &[u8]) -> u32 {
     let flags = frame.get(FLAGS).copied().unwrap_or_default();
-    let crc = if tail.is_empty() { crc_fast::crc32_iscsi(body) } else { crc_of(body, tail) };
     crc ^ u32::from(flags).wrapping_mul(FLAGS_FACTOR)
 }
 
-/// The CRC of two parts, with a second call of the library.
-fn crc_of(body: &[u8], tail: &[u8]) -> u32 {
+/// The CRC of several parts, with a call of the library for each.
+fn crc_of<'a>(body: &[u8], parts: impl Iterator<Item = &'a [u8]>) -> u32 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
     digest.update(body);
-    digest.update(tail);
+    parts.for_each(|part| digest.update(part));
     digest.finalize() as u32
 }
 
@@ -100,13 +109,9 @@ fn add_to_cookie(frame: &mut [u8], value: u32) {
 
 /// The same for a frame of several parts, of which `head` is the first and contains the cookie.
 pub(crate) fn protect_parts<'a>(head: &mut [u8], parts: impl Iterator<Item = &'a [u8]>) {
-    let (before, after) = head.split_at_checked(COOKIE.end).unwrap_or((head, &[]));
-    let before = before.get(..COOKIE.start).unwrap_or(before);
-    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-    digest.update(before);
-    digest.update(after);
-    parts.for_each(|part| digest.update(part));
-    add_to_cookie(head, digest.finalize() as u32);
+    let body = head.get(COOKIE.end..).unwrap_or_default();
+    let value = with_flags(crc_of(body, parts), head);
+    add_to_cookie(head, value);
 }
 
 /// Whether `cookie`, the field of the received frame, is that of a protected frame with the cookie

@@ -130,7 +130,8 @@ fn send_message(
     let (msg_type, len) = (entry.msg_type, entry.msg.len());
     let data = &entry.msg[..];
     // A frame of its own would overtake earlier messages in the open frame.
-    if len > lane.inline_max && lane.peer.open_frame == NO_FRAME {
+    let in_order = lane.peer.open_frame == NO_FRAME || lane.tx.gathers(lane.peer, len);
+    if len > lane.inline_max && in_order {
         let packet = Packet::Message { session, number, msg_type, remaining_us, data };
         return lane.part(8, packet.header(), &mut entry.msg, 0, 0..len);
     }

@@ -1,6 +1,6 @@
 //! A random world of one-way messages, and the check of what was delivered.
 
-use courser_proto::{CallOptions, Config, Recovery, RejectReason, SessionId};
+use courser_proto::{CallOptions, Config, Packing, Recovery, RejectReason, SessionId};
 
 use super::{DPP, Link, Rng, World, config, pattern};
 
@@ -61,6 +61,7 @@ pub fn messages_arrive(seed: u64) {
         inline_max: rng.pick(&[0, 512, 2048]),
         recovery: rng.pick(&[Recovery::Selective, Recovery::GoBackN]),
         message_queue: rng.pick(&[8, 1024]),
+        packing: rng.pick(&Packing::ALL),
         ..config()
     };
     let configs = [some(), some()];
