@@ -224,14 +224,14 @@ impl<C> Endpoint<C> {
     /// Starts waiting calls while slots are free.
     #[inline(never)]
     pub(crate) fn start_queued(&mut self, index: u32) {
-        loop {
-            let Some(s) = self.sessions.client_mut(index) else { return };
-            if s.free == 0 || s.state != SessionState::Connected {
-                return;
-            }
-            let Some(call) = self.next_waiting(index) else { return };
+        while let Some(s) = self.sessions.client(index)
+            && s.free != 0
+            && s.state == SessionState::Connected
+            && let Some(call) = self.next_waiting(index)
+        {
             self.start_call(index, call);
         }
+        self.note_room(index);
     }
 
     /// Frees a slot whose call has ended, unless it becomes quarantined (ADR 15), starts the calls

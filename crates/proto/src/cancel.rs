@@ -118,6 +118,7 @@ impl<C> Endpoint<C> {
         self.stats.messages_failed += u64::from(one_way);
         self.count_ending(&error);
         self.outbox.done.push_back(Completion { cont, session, request: req, result: Err(error) });
+        self.note_room(session.index);
     }
 
     pub(crate) fn count_ending(&mut self, error: &CallError) {

@@ -15,7 +15,8 @@
 //! The server answers each connect with the current pool, `stated`. Each side drops sessions when
 //! it learns of their end, together with the part of the pool above the sum of its sessions' C. The
 //! client drops a session first, and the server states a new number with each further one, so the
-//! client's pool never exceeds the server's. The wire counts pools in packets of full size.
+//! client's pool never exceeds the server's. What is in flight may exceed a pool that has shrunk,
+//! until it returns. The wire counts pools in packets of full size.
 //!
 //! # Waiting
 //! A session that has packets to send while the pool is empty waits in a queue. While a session
@@ -25,8 +26,8 @@
 //! no session starves, and a turn costs the same with any number of sessions.
 //!
 //! # Invariants
-//! 1. Room in the pool and room of packets in flight add up to the pool's limit (checked by
-//!    `Endpoint::check`, for all sessions of a peer).
+//! 1. Room in the pool and room of packets in flight add up to the pool's limit and its excess
+//!    (checked by `Endpoint::check`, for all sessions of a peer).
 //! 2. Room is reserved only while a session waits, and available only while none does.
 //! 3. While as much is reserved as the head of the queue is known to lack, the transmit queue has
 //!    the peer's turn.
@@ -124,6 +125,9 @@ pub(crate) struct CreditPool {
     window: u32,
     /// Units that are not in flight and that the window withholds.
     withheld: u32,
+    /// Units in flight beyond the pool, which has shrunk meanwhile: they do not return to it. While
+    /// there are some, there is no room, and `window` is not `u32::MAX`.
+    excess: u32,
     /// The pacer delays the next turn.
     paced: bool,
     /// The pool that the server stated last, packets.
@@ -153,6 +157,7 @@ impl CreditPool {
             limit: 0,
             window: u32::MAX,
             withheld: 0,
+            excess: 0,
             paced: false,
             stated: 0,
             caps: 0,
@@ -212,11 +217,12 @@ impl CreditPool {
 
     #[cold]
     fn release_rare(&mut self, units: u32) -> bool {
-        if self.window == u32::MAX {
-            return self.reserve(units);
-        }
-        self.withheld += units;
-        self.apply_window()
+        let gone = units.min(self.excess);
+        self.excess -= gone;
+        self.withheld += units - gone;
+        let owes_turn = self.apply_window();
+        self.note_excess();
+        owes_turn
     }
 
     /// Sets the units that may be in flight, at least those of a packet; `u32::MAX`: all of the
@@ -228,13 +234,23 @@ impl CreditPool {
             units if units >= whole => u32::MAX,
             units => units,
         };
+        self.note_excess();
         self.apply_window()
+    }
+
+    /// While units are in flight beyond the pool, `window` makes [`CreditPool::release`] look.
+    fn note_excess(&mut self) {
+        if self.excess > 0 {
+            self.window = self.window.min(u32::MAX - 1);
+        } else if self.window == u32::MAX - 1 {
+            self.window = u32::MAX;
+        }
     }
 
     /// Moves units between those that may be spent and those that the window withholds.
     fn apply_window(&mut self) -> bool {
         let room = self.left_units();
-        let in_flight = self.units(self.limit).saturating_sub(room);
+        let in_flight = self.in_flight_units();
         let usable = self.window.saturating_sub(in_flight).min(room);
         self.withheld = room - usable;
         let spendable = self.available + self.reserved;
@@ -255,7 +271,7 @@ impl CreditPool {
 
     /// Units of the pool that are in flight.
     pub(crate) fn in_flight_units(&self) -> u32 {
-        self.units(self.limit).saturating_sub(self.left_units())
+        (self.units(self.limit) + self.excess).saturating_sub(self.left_units())
     }
 
     /// Units of a full-sized packet, or the given part of it.
@@ -480,12 +496,16 @@ impl CreditPool {
         self.resize()
     }
 
-    /// Limits the pool to the sum of the remaining sessions' C, which no packets in flight exceed.
+    /// Limits the pool to the sum of the remaining sessions' C. More may be in flight, as messages
+    /// have a C of their own: when they have returned, the pool has its new size.
     fn resize(&mut self) -> (u32, u32) {
         let before = self.limit;
         self.limit = u64::from(self.stated).min(self.caps) as u32;
         if self.limit >= before {
             let more = self.units(self.limit - before);
+            let gone = more.min(self.excess);
+            self.excess -= gone;
+            let more = more - gone;
             *if self.is_awaited() { &mut self.reserved } else { &mut self.available } += more;
         } else {
             let less = self.units(before - self.limit);
@@ -493,8 +513,12 @@ impl CreditPool {
             let of_available = (less - of_withheld).min(self.available);
             self.withheld -= of_withheld;
             self.available -= of_available;
-            self.reserved = self.reserved.saturating_sub(less - of_withheld - of_available);
+            let rest = less - of_withheld - of_available;
+            let of_reserved = rest.min(self.reserved);
+            self.reserved -= of_reserved;
+            self.excess += rest - of_reserved;
         }
+        self.note_excess();
         (before, self.limit)
     }
 
@@ -525,7 +549,10 @@ impl CreditPool {
         assert!(!self.is_awaited() || !self.has_turn() || self.turn_queued, "no turn queued");
         assert_eq!(caps, self.caps, "the sessions of the pool");
         let left = u64::from(self.left_units());
-        assert_eq!(left + in_flight, u64::from(self.units(self.limit)), "the pool");
+        let whole = u64::from(self.units(self.limit) + self.excess);
+        assert_eq!(left + in_flight, whole, "the pool");
+        assert!(self.excess == 0 || left == 0, "room while more than the pool is in flight");
+        assert!(self.excess == 0 || self.window != u32::MAX, "what returns is counted");
     }
 }
 

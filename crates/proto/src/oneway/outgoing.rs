@@ -84,6 +84,8 @@ pub(crate) struct Outgoing {
     pub(crate) before_calls: bool,
     /// A message was refused: the application is told when there is room.
     pub(crate) refused: bool,
+    /// The application is to be told of room.
+    pub(crate) has_room: bool,
     /// Timeouts in a row.
     pub(crate) retries: u8,
     /// When something is to be done about messages in flight, and the timer, ns.
@@ -109,6 +111,7 @@ impl Outgoing {
             stalled: false,
             before_calls: false,
             refused: false,
+            has_room: false,
             retries: 0,
             due_ns: u64::MAX,
             timer_ns: u64::MAX,
@@ -134,6 +137,11 @@ impl Outgoing {
     /// Messages that were not acknowledged.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Messages of which no acknowledgement says that they have arrived.
+    pub(super) fn not_arrived(&self) -> u64 {
+        self.entries.iter().filter(|entry| entry.state != State::Arrived).count() as u64
     }
 
     /// Units of the peer's pool in flight.

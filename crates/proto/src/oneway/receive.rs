@@ -63,11 +63,12 @@ impl<C> Endpoint<C> {
         taken?;
         let mut expires_ns = u64::MAX;
         if let Some(us) = h.remaining_us
+            && !mutant::is_on(Mutant::StaleMessage)
             && let Some(peer) = self.peers.at_mut(peer)
         {
             expires_ns = peer.path.deadline_ns(us);
         }
-        if expires_ns <= self.now_ns && !mutant::is_on(Mutant::StaleMessage) {
+        if expires_ns <= self.now_ns {
             self.stats.messages_expired += 1;
             return Ok(None);
         }

@@ -157,7 +157,7 @@ impl<C> Endpoint<C> {
         let Some(s) = self.sessions.client_mut(session) else { return };
         let Some(mut outgoing) = s.outgoing.take() else { return };
         let peer = s.peer;
-        self.stats.messages_failed += outgoing.len() as u64;
+        self.stats.messages_failed += outgoing.not_arrived();
         let mut freed = Freed::default();
         outgoing.time_out(true, &mut freed);
         if freed.units > 0 {
@@ -183,7 +183,15 @@ impl<C> Endpoint<C> {
     /// A session that has refused a message, and whose queue is now at most half full.
     pub fn poll_room(&mut self) -> Option<SessionId> {
         while let Some(id) = self.outbox.rooms.pop_front() {
-            if self.session_state(id) != SessionState::Gone {
+            let session = self
+                .sessions
+                .client_mut(id.index)
+                .filter(|s| s.generation == id.generation && s.state != SessionState::Gone);
+            // Since then it may have refused another one.
+            if let Some(outgoing) = session.and_then(|s| s.outgoing.as_mut())
+                && std::mem::take(&mut outgoing.has_room)
+                && !outgoing.refused
+            {
                 return Some(id);
             }
         }
@@ -201,8 +209,10 @@ impl<C> Endpoint<C> {
             && s.queue.len() <= calls / 2
         {
             outgoing.refused = false;
-            self.outbox.rooms.push_back(id);
-            self.outbox.has_news = true;
+            if !std::mem::replace(&mut outgoing.has_room, true) {
+                self.outbox.rooms.push_back(id);
+                self.outbox.has_news = true;
+            }
         }
     }
 }

@@ -153,8 +153,9 @@ impl<C> Endpoint<C> {
         while let Some((id, call)) = self.take_deferred(|call| call.session.index == session) {
             self.end_waiting(id, call, error(Executed::Never));
         }
-        self.fail_messages(session);
+        // Slots first: the calls of some carry messages.
         self.fail_slots(session, error);
+        self.fail_messages(session);
     }
 
     fn fail_slots(&mut self, session: u32, error: impl Fn(Executed) -> CallError) {

@@ -230,6 +230,12 @@ impl TxBatch {
         !(self.open.is_empty() && self.full_batch.is_empty())
     }
 
+    /// Whether frames wait that a later batch follows.
+    #[inline(always)]
+    pub(crate) fn has_full_batch(&self) -> bool {
+        !self.full_batch.is_empty()
+    }
+
     /// Whether a packet is queued that is in no frame yet.
     #[inline]
     pub(crate) fn has_queued(&self) -> bool {

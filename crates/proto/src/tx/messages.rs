@@ -129,9 +129,9 @@ fn send_message(
     };
     let (msg_type, len) = (entry.msg_type, entry.msg.len());
     let data = &entry.msg[..];
-    // A frame of its own would overtake earlier messages in the open frame.
-    let in_order = lane.peer.open_frame == NO_FRAME || lane.tx.gathers(lane.peer, len);
-    if len > lane.inline_max && in_order {
+    // A frame of its own would overtake earlier messages in frames that have not left.
+    let first = lane.peer.open_frame == NO_FRAME && !lane.tx.has_full_batch();
+    if len > lane.inline_max && (first || lane.tx.gathers(lane.peer, len)) {
         let packet = Packet::Message { session, number, msg_type, remaining_us, data };
         return lane.part(8, packet.header(), &mut entry.msg, 0, 0..len);
     }

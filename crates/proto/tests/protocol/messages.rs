@@ -1,5 +1,8 @@
 //! One-way messages.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use courser_proto::wire::Packet;
 use courser_proto::{Drop, RejectReason, SessionState};
 
@@ -199,4 +202,132 @@ fn numbers_ahead_of_the_window_are_dropped() {
     let bytes = f.frame(1, &[message(1023)]);
     expect_drop(&mut w, 1, &bytes, Drop::Duplicate);
     assert_eq!(w.nodes[1].messages.len(), 1);
+}
+
+/// A message of several packets that is on its way ends with its session too.
+#[test]
+fn large_messages_end_with_their_session() {
+    let mut w = World::pair(config());
+    let s = w.connect(0, 1);
+    for (id, len) in [(0, 3 * DPP), (1, 32), (2, 2 * DPP)] {
+        w.send_message(0, s, id, len, None).unwrap();
+    }
+    w.ep(0).close(s);
+    w.settle();
+    let stats = w.ep(0).stats();
+    assert_eq!((stats.messages_failed, stats.messages_acknowledged), (3, 0));
+    assert_eq!(w.ep(0).outstanding_messages(), 0);
+}
+
+/// Calls and messages of a session together can have more in flight than C, and than is left of the
+/// pool when another session ends.
+#[test]
+fn a_pool_shrinks_below_what_is_in_flight() {
+    let mut w = World::pair(courser_proto::Config { credits: 2, ..config() });
+    let [s, other] = [w.connect(0, 1), w.connect(0, 1)];
+    w.call(0, s, 0, 6 * DPP);
+    for id in 1..4 {
+        w.send_message(0, s, id, 32, None).unwrap();
+    }
+    w.pump();
+    assert_eq!(w.ep(0).stats().tx_packets, 4);
+    w.ep(0).close(other);
+    w.ep(0).check();
+    w.settle();
+    let stats = w.ep(0).session_stats(s).unwrap();
+    assert_eq!((stats.pool, stats.pool_left), (2, 2));
+    assert_eq!(w.nodes[1].messages.len(), 3);
+}
+
+/// Calls that wait leave no room for messages of several packets: room is reported when they are
+/// fewer.
+#[test]
+fn room_is_reported_when_only_calls_were_in_the_way() {
+    let mut w = World::pair(courser_proto::Config { call_queue: 2, slots: 1, ..config() });
+    let s = w.connect(0, 1);
+    for id in 10..13 {
+        w.call(0, s, id, 8);
+    }
+    let refused = w.send_message(0, s, 0, 3 * DPP, None);
+    assert_eq!(refused, Err(RejectReason::QueueFull { limit: 2 }));
+    w.settle();
+    assert_eq!((w.ep(0).poll_room(), w.ep(0).poll_room()), (Some(s), None));
+}
+
+/// Room that is gone again before the application was told of it is not reported.
+#[test]
+fn room_is_reported_once_however_often_messages_are_refused() {
+    let mut w = World::pair(courser_proto::Config { message_queue: 4, ..config() });
+    let s = w.connect(0, 1);
+    for round in 0..2 {
+        while w.send_message(0, s, round, 32, None).is_ok() {}
+        w.settle();
+    }
+    while w.send_message(0, s, 2, 32, None).is_ok() {}
+    assert_eq!(w.ep(0).poll_room(), None, "the queue is full");
+    w.settle();
+    assert_eq!((w.ep(0).poll_room(), w.ep(0).poll_room()), (Some(s), None));
+}
+
+/// A message in a frame of its own does not overtake one in a frame that waits for the batch before.
+#[test]
+fn messages_do_not_overtake_those_in_a_later_batch() {
+    let split = courser_proto::Config { split_batches: true, inline_max: 64, ..config() };
+    let mut w = World::pair(split);
+    let s = w.connect(0, 1);
+    // Two frames with four responses each.
+    let answers = Rc::new(RefCell::new(Vec::new()));
+    let seen = answers.clone();
+    w.filter = Some(Box::new(move |from, bytes| {
+        if from == 1 {
+            seen.borrow_mut().push(bytes.to_vec());
+        }
+        from == 0
+    }));
+    for id in 0..8 {
+        w.call(0, s, id, 8);
+        if id % 4 == 3 {
+            w.pump();
+            w.run_to(w.now_ns + 10_000);
+        }
+    }
+    assert_eq!(answers.borrow().len(), 2);
+    // Their continuations make four calls each: a batch, and the message behind it is in the next.
+    let mut frames = Vec::new();
+    for (id, len) in [(0, 32), (1, 600)] {
+        w.nodes[0].next = (0..4).map(|call| (s, 10 + 4 * id + call, 8)).collect();
+        let answer = answers.borrow()[usize::from(id)].clone();
+        w.deliver_only(1, 0, &answer);
+        w.send_message(0, s, id, len, None).unwrap();
+        frames.extend(w.nodes[0].transmit(w.now_ns, false, false));
+    }
+    frames.extend(w.nodes[0].transmit(w.now_ns, false, false));
+    for (_, frame) in frames {
+        w.inject(0, 1, &frame);
+    }
+    assert!(w.nodes[1].messages.iter().map(|m| m.0).eq([0, 1]));
+}
+
+/// Of the messages of a session that ends, those that have arrived behind a lost one are not counted
+/// as failed.
+#[test]
+fn messages_behind_a_lost_one_end_once() {
+    let mut w = World::pair(config());
+    let s = w.connect(0, 1);
+    let mut frames = 0;
+    w.filter = Some(Box::new(move |from, _| {
+        frames += usize::from(from == 0);
+        from != 0 || frames != 1
+    }));
+    for id in 0..3 {
+        w.send_message(0, s, id, 32, None).unwrap();
+        w.pump();
+    }
+    while w.ep(0).stats().messages_acknowledged == 0 {
+        assert!(w.step());
+    }
+    w.ep(0).close(s);
+    let stats = w.ep(0).stats();
+    assert_eq!(stats.messages_failed + stats.messages_acknowledged, 3);
+    assert_eq!(w.ep(0).outstanding_messages(), 0);
 }

@@ -10,6 +10,7 @@ use courser::{Completion, Context, MsgBuf, ReplyHandle, Rpc, SessionId, SessionS
 
 use super::bytes::{NUMBER, write_request};
 use super::kinds::Kind;
+use super::messages::Messages;
 use super::oracle::{Ending, Made, Task, Who};
 use super::workload::{Shared, answer_later};
 use crate::host::hash::Mix as HashMix;
@@ -138,6 +139,7 @@ pub(super) enum Then {
 /// The client half of an endpoint.
 pub(super) struct Client {
     pub(super) who: Who,
+    pub(super) endpoint: usize,
     pub(super) shared: Rc<Shared>,
     pub(super) lanes: RefCell<Vec<Lane>>,
     /// Request buffers that were returned.
@@ -147,6 +149,7 @@ pub(super) struct Client {
     pub(super) rng: RefCell<Rng>,
     /// Responses of each session.
     pub(super) answered: RefCell<HashMap<SessionId, u32, BuildHasherDefault<HashMix>>>,
+    pub(super) messages: Messages,
 }
 
 impl Client {
@@ -236,6 +239,7 @@ impl Client {
         let made = self.draw(kind, deadline_ns);
         let taken = self.make(cx, session, made, deadline, then);
         self.shared.left.set(left - u64::from(taken));
+        self.messages_beside_call(cx, lane);
         taken
     }
 
@@ -255,7 +259,7 @@ impl Client {
     /// Whether a request of this length can be allocated, if need be by freeing the buffers kept
     /// for others. With a limit that is reached, the buffers of calls in flight may be all there
     /// are.
-    fn has_memory(&self, cx: &Context<'_>, len: usize) -> bool {
+    pub(super) fn has_memory(&self, cx: &Context<'_>, len: usize) -> bool {
         let has = || cx.alloc(len).is_ok();
         if has() {
             return true;
@@ -304,7 +308,7 @@ impl Client {
     }
 
     /// A buffer for a request: a returned one, or a new one.
-    fn buffer(&self, cx: &Context<'_>, len: usize) -> Option<MsgBuf> {
+    pub(super) fn buffer(&self, cx: &Context<'_>, len: usize) -> Option<MsgBuf> {
         if let Some(mut m) = self.pool.borrow_mut().pop()
             && m.set_len(len).is_ok()
         {
@@ -375,13 +379,18 @@ impl Client {
 
     /// A deadline in the world's time, after which no handler may start: on a session whose server
     /// has measured a round trip.
-    fn due_ns(&self, cx: &Context<'_>, on: SessionId, deadline_ns: Option<u64>) -> Option<u64> {
+    pub(super) fn due_ns(
+        &self,
+        cx: &Context<'_>,
+        on: SessionId,
+        deadline_ns: Option<u64>,
+    ) -> Option<u64> {
         let knows = self.answered.borrow().get(&on).is_some_and(|&n| n >= KNOWS);
         let left_ns = deadline_ns.filter(|_| knows)?.saturating_sub(cx.now_ns());
         Some(thread_now_ns()?.saturating_add(left_ns))
     }
 
-    fn keep(&self, m: MsgBuf) {
+    pub(super) fn keep(&self, m: MsgBuf) {
         let mut pool = self.pool.borrow_mut();
         if pool.len() < POOL {
             pool.push(m);

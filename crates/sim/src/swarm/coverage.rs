@@ -1,10 +1,12 @@
 //! Coverage of the seeds: faults, packets, drops and ends. A kind that never occurs was not tested.
 
-use courser::DROP_NAMES;
+use courser::{DROP_NAMES, Rpc};
 use courser_proto::{DROP_REASONS, Drop, PACKET_KINDS};
 
 use super::faults::FaultKind;
 use super::kinds::ENDS;
+use super::message_ledger::{MESSAGE_ENDS, MessageEnd};
+use super::oracle::Oracle;
 use super::workload::Shared;
 use crate::{DropReason, HostId, Invariant, World};
 
@@ -53,6 +55,8 @@ pub struct Coverage {
     pub protocol_drops: [u64; DROP_REASONS],
     /// Ends of calls.
     pub ends: [u64; ENDS.len()],
+    /// What became of one-way messages.
+    pub messages: [u64; MESSAGE_ENDS.len()],
 }
 
 impl Default for Coverage {
@@ -63,6 +67,7 @@ impl Default for Coverage {
             network_drops: [0; DropReason::COUNT],
             protocol_drops: [0; DROP_REASONS],
             ends: [0; ENDS.len()],
+            messages: [0; MESSAGE_ENDS.len()],
         }
     }
 }
@@ -91,6 +96,7 @@ impl Coverage {
         sum(&mut self.network_drops, &other.network_drops);
         sum(&mut self.protocol_drops, &other.protocol_drops);
         sum(&mut self.ends, &other.ends);
+        sum(&mut self.messages, &other.messages);
     }
 
     /// The whole table.
@@ -103,7 +109,7 @@ impl Coverage {
             line("fault", kind.name(), self.faults[kind as usize], true);
         }
         for (kind, &count) in PACKETS.iter().zip(&self.packets) {
-            line("packet", kind, count, !kind.starts_with("message"));
+            line("packet", kind, count, true);
         }
         for why in DropReason::ALL {
             let expected = !NETWORK_UNREACHED.contains(&why);
@@ -115,6 +121,9 @@ impl Coverage {
         }
         for (name, &count) in ENDS.iter().zip(&self.ends) {
             line("end", name, count, ENDS_EXPECTED.contains(name));
+        }
+        for (name, &count) in MESSAGE_ENDS.iter().zip(&self.messages) {
+            line("message", name, count, true);
         }
         lines
     }
@@ -148,6 +157,61 @@ pub(super) struct Harvest {
     pub(super) faults: [u64; FaultKind::COUNT],
     packets: [u64; PACKETS.len()],
     drops: [u64; DROP_REASONS],
+    pub(super) messages: MessageCounts,
+    /// Transmit queues had no room for frames.
+    pub(super) tx_full: u64,
+}
+
+/// Counters of messages, over all endpoints.
+#[derive(Default, Debug)]
+pub(super) struct MessageCounts {
+    received: u64,
+    unsent: u64,
+    pub(super) failed: u64,
+    /// After their deadlines, as endpoints found, and before handlers.
+    expired: u64,
+    late: u64,
+    pub(super) refused: u64,
+    unhandled: u64,
+}
+
+impl MessageCounts {
+    /// Adds the counters of an endpoint.
+    pub(super) fn add(&mut self, rpc: &Rpc) {
+        let (stats, handled) = (rpc.stats(), rpc.handler_stats());
+        self.received += stats.messages_received;
+        self.unsent += stats.messages_unsent;
+        self.failed += stats.messages_failed;
+        self.expired += stats.messages_expired;
+        self.late += handled.messages_expired;
+        self.refused += stats.messages_refused;
+        self.unhandled += handled.messages_unhandled;
+    }
+
+    /// Whether handlers were given all messages that endpoints counted as received.
+    pub(super) fn differ(&self, delivered: u64) -> Option<String> {
+        let &MessageCounts { received, late, unhandled, .. } = self;
+        (received != delivered + late + unhandled).then(|| {
+            format!(
+                "{received} messages were received, {delivered} delivered, {late} too late for that, \
+                 and {unhandled} without a handler"
+            )
+        })
+    }
+
+    /// The outcomes of messages; `ends` has those that the application sees.
+    fn ends(&self, mut ends: [u64; MESSAGE_ENDS.len()]) -> [u64; MESSAGE_ENDS.len()] {
+        for (end, count) in [
+            (MessageEnd::Unsent, self.unsent),
+            (MessageEnd::Failed, self.failed),
+            (MessageEnd::Expired, self.expired + self.late),
+            (MessageEnd::NoMemory, self.refused),
+            (MessageEnd::Unhandled, self.unhandled),
+        ] {
+            ends[end as usize] += count;
+        }
+        ends
+    }
 }
 
 impl Harvest {
@@ -159,6 +223,8 @@ impl Harvest {
             let kinds = stats.tx_kinds.iter();
             self.packets.iter_mut().zip(kinds).for_each(|(sum, n)| *sum += n);
             self.drops.iter_mut().zip(&stats.drops).for_each(|(sum, n)| *sum += n);
+            self.messages.add(rpc);
+            self.tx_full += rpc.transport_stats().tx_full;
             if let Some(detail) = forbidden(host, &stats.drops, shared) {
                 world.violate(Invariant::Internal, detail);
             }
@@ -166,7 +232,7 @@ impl Harvest {
     }
 
     /// The counts of a world at its end.
-    pub(super) fn coverage(&self, world: &mut World, ends: [u64; ENDS.len()]) -> Coverage {
+    pub(super) fn coverage(&self, world: &mut World, oracle: &Oracle) -> Coverage {
         let mut network_drops = world.fabric().drops();
         for (sum, n) in network_drops.iter_mut().zip(world.counts().dropped) {
             *sum += n;
@@ -176,7 +242,8 @@ impl Harvest {
             packets: self.packets,
             network_drops,
             protocol_drops: self.drops,
-            ends,
+            ends: oracle.ends,
+            messages: self.messages.ends(oracle.messages.ends),
         }
     }
 }

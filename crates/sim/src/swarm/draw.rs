@@ -10,6 +10,7 @@ use super::draw_faults::draw_faults;
 use super::edges::{Edges, LOSSY_CALLS, close_often, only_lose};
 use super::faults::{Fault, FaultKind, Planned};
 use super::kinds::Kind;
+use super::messages::MessageMix;
 use super::oracle::Allowed;
 use crate::fabric::{Buffer, CableSpec, LeafSpine, Marking, Pfc, SwitchSpec, Topology};
 use crate::{Checks, CpuCosts, NicConfig, Rng, WorldConfig};
@@ -20,6 +21,7 @@ mod purpose {
     pub(super) const WORK: u64 = 0x5a_0002;
     pub(super) const FAULTS: u64 = 0x5a_0003;
     pub(super) const EDGES: u64 = 0x5a_0004;
+    pub(super) const MESSAGES: u64 = 0x5a_0005;
 }
 
 pub(super) const US: u64 = 1_000;
@@ -34,6 +36,7 @@ pub struct Scenario {
     pub(super) shape: &'static str,
     pub(super) endpoints: usize,
     pub(super) mix: Mix,
+    pub(super) messages: MessageMix,
     pub(super) lanes: Vec<LanePlan>,
     /// Number of calls.
     pub(super) calls: u64,
@@ -126,11 +129,16 @@ impl Scenario {
             refusals: world.nexus.admission == Admission::Strict,
             // A burst of handlers before, and the scan for time-outs, which runs every 10 ms when
             // bursts are full.
-            // bursts are full.
             late_ns: 11 * MS + 64 * (mix.slow_ns + faults.iter().map(slows_ns).sum::<u64>()),
             no_memory: world.nexus.max_held_per_peer < 64 << 20
                 || world.nexus.memory_limit < 64 << 20,
         };
+        let mut rng_of_messages = Rng::stream(seed, purpose::MESSAGES);
+        let mut messages = MessageMix::draw(&mut rng_of_messages, &mut world);
+        if edges.only_loses {
+            // The expected cost of losses is that of calls.
+            messages.burst_ppm = 0;
+        }
         let vanishes = hosts > 1 && rng.once_in(3) && !edges.only_loses;
         Scenario {
             seed,
@@ -138,6 +146,7 @@ impl Scenario {
             shape,
             endpoints,
             mix,
+            messages,
             lanes,
             calls,
             stormy_ns,
@@ -246,6 +255,7 @@ impl fmt::Display for Scenario {
         for planned in &self.faults {
             writeln!(f, "    {planned}")?;
         }
+        writeln!(f, "    queues of {} messages, {:?}", c.message_queue, self.messages)?;
         let Edges { numbers, idle_first_ns, .. } = self.edges;
         writeln!(f, "    request numbers {numbers:?}, idle before for {} us", idle_first_ns / US)?;
         if self.vanishes {

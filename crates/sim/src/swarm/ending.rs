@@ -4,13 +4,14 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::{Role, SessionState};
+use courser::{Role, SessionError, SessionId, SessionState};
 
 use super::client::{BACKOFF_NS, Client};
+use super::coverage::MessageCounts;
 use super::coverage::{Harvest, forbidden};
 use super::draw::{MS, Scenario, US};
 use super::edges::Cost;
-use super::faults::{Planned, Weather};
+use super::faults::{FaultKind, Planned, Weather};
 use super::oracle::Who;
 use super::workload::Shared;
 use crate::host::port::lock;
@@ -67,6 +68,10 @@ impl Play<'_> {
         for host in hosts {
             self.harvest.borrow_mut().take(world, host, &self.shared);
         }
+        let delivered = lock(&self.shared.oracle).messages.delivered();
+        if let Some(detail) = self.harvest.borrow().messages.differ(delivered) {
+            world.violate(Invariant::Application, detail);
+        }
         let digest = lock(&self.shared.oracle).digest();
         world.note(digest);
     }
@@ -108,8 +113,15 @@ impl Play<'_> {
     /// Every call ends (I8).
     fn calm(&self, world: &mut World) {
         let open = || lock(&self.shared.oracle).open();
-        let bound_ns = self.scenario.bound_ns(open());
-        if !self.wait(world, bound_ns, |_| open() == 0) && !self.is_over(world) {
+        let messages = |world: &mut World| unacknowledged(&self.shared, world);
+        let bound_ns = self.scenario.bound_ns(open() + messages(world));
+        let ended = |world: &mut World| open() == 0 && messages(world) == 0;
+        if !self.wait(world, bound_ns, ended) && !self.is_over(world) {
+            if open() == 0 {
+                let (count, ms) = (messages(world), bound_ns / MS);
+                let detail = format!("{count} messages have no end {ms} ms after all faults");
+                return world.violate(Invariant::Liveness, detail);
+            }
             let (count, some) = (open(), lock(&self.shared.oracle).describe_open());
             let ms = bound_ns / MS;
             let detail = format!("{count} calls have not ended {ms} ms after all faults: {some}");
@@ -174,6 +186,58 @@ impl Play<'_> {
                 world.violate(invariant, format!("n{}/{endpoint}: {detail}", host.0));
             }
         }
+        self.tally(world);
+    }
+
+    /// Messages of the sessions that live were delivered, where nothing was lost in order, and
+    /// sessions that had no room for one have reported it.
+    fn tally(&self, world: &mut World) {
+        let live: Vec<_> = connected(&self.shared, world);
+        let lives = |of: &(Who, usize, SessionId)| live.contains(of);
+        let oracle = lock(&self.shared.oracle);
+        let (missing, some) = oracle.messages.missing(lives);
+        let overtaken = oracle.messages.overtaken().map(str::to_owned);
+        drop(oracle);
+        let mut lost = 0;
+        if self.scenario.allowed.no_memory {
+            let mut counts = MessageCounts::default();
+            for (host, endpoint) in endpoints(&self.shared, world) {
+                if let Some(rpc) = world.endpoint(host, endpoint) {
+                    counts.add(rpc);
+                }
+            }
+            let ended = &self.harvest.borrow().messages;
+            lost = counts.refused + counts.failed + ended.refused + ended.failed;
+        }
+        if missing > lost {
+            let detail = format!("{missing} messages were acknowledged, not delivered: {some}");
+            world.violate(Invariant::Liveness, detail);
+        }
+        if let Some(detail) = overtaken.filter(|_| self.keeps_order(world)) {
+            world.violate(Invariant::Application, detail);
+        }
+        for (who, endpoint, session) in live {
+            let Some(client) = self.shared.client(who.host, endpoint) else { continue };
+            if client.messages.refused.borrow().contains(&session) {
+                let detail = format!("n{}/{endpoint} was not told of room", who.host);
+                world.violate(Invariant::Liveness, detail);
+            }
+        }
+    }
+
+    /// Whether no frame was lost, duplicated or delayed so far. Those that a transmit queue has no room
+    /// for may be dropped by their sender.
+    fn keeps_order(&self, world: &mut World) -> bool {
+        use FaultKind::{Corrupt, Duplicate, Reorder, UnequalPaths};
+        let disorder = [Corrupt, Duplicate, Reorder, UnequalPaths];
+        let planned = self.scenario.faults.iter().any(|f| disorder.contains(&f.fault.kind()));
+        let mut drops = world.fabric().drops().into_iter().chain(world.counts().dropped);
+        if planned || drops.any(|n| n > 0) || self.harvest.borrow().tx_full > 0 {
+            return false;
+        }
+        endpoints(&self.shared, world).into_iter().all(|(host, at)| {
+            world.endpoint(host, at).is_none_or(|rpc| rpc.transport_stats().tx_full == 0)
+        })
     }
 
     /// All sessions end: closed by their clients, or with a machine that crashes silently, which
@@ -260,6 +324,27 @@ fn client_sessions(
     all
 }
 
+/// The connected sessions of running clients.
+fn connected(shared: &Shared, world: &mut World) -> Vec<(Who, usize, SessionId)> {
+    let mut all = Vec::new();
+    for (host, at, (session, _)) in client_sessions(shared, world) {
+        let Some(rpc) = world.endpoint(host, at) else { continue };
+        if rpc.session_state(session) == SessionState::Connected {
+            all.push((shared.who(host.0), at, session));
+        }
+    }
+    all
+}
+
+/// Messages of running processes that have not ended.
+fn unacknowledged(shared: &Shared, world: &mut World) -> u64 {
+    let mut sum = 0;
+    for (host, at) in endpoints(shared, world) {
+        sum += world.endpoint(host, at).map_or(0, |rpc| rpc.outstanding_messages());
+    }
+    sum
+}
+
 /// All lanes, and whether their sessions are connected.
 fn sessions(shared: &Shared, world: &mut World) -> Vec<(HostId, u32, bool)> {
     let mut all = Vec::new();
@@ -286,6 +371,7 @@ fn prove_all(client: &Rc<Client>, world: &mut World) {
             for _ in 0..PROOFS {
                 client.prove(&mut rpc.context(), session);
             }
+            client.prove_messages(&mut rpc.context(), session);
         }
     }
 }
@@ -309,10 +395,14 @@ fn rests(world: &mut World, host: HostId, endpoint: usize) -> Option<(Invariant,
     if held > 0 {
         return Some((Invariant::Leak, format!("{held} bytes of messages are stored")));
     }
+    let messages = rpc.outstanding_messages();
+    if messages > 0 {
+        return Some((Invariant::Liveness, format!("{messages} messages are not acknowledged")));
+    }
     for session in rpc.sessions_from(0).collect::<Vec<_>>() {
         let Some(s) = rpc.session_stats(session) else { continue };
         let client = s.role == Role::Client;
-        let busy = s.in_flight > 0 || s.queued > 0 || s.quarantined > 0;
+        let busy = s.in_flight > 0 || s.queued > 0 || s.quarantined > 0 || s.messages > 0;
         if busy || (client && s.credits != s.credit_limit) {
             return Some((Invariant::Credits, format!("at rest, a session has {s:?}")));
         }
@@ -339,6 +429,9 @@ fn supervise(shared: &Rc<Shared>, world: &mut World) {
                 SessionState::Connected => lane.backoff_ns = BACKOFF_NS,
                 SessionState::Gone if lane.session.is_some() => {
                     if let Some(e) = lane.session.and_then(|s| rpc.session_error(s)) {
+                        if let SessionError::DatapathSilent { .. } = e {
+                            lock(&shared.oracle).silent(host.0);
+                        }
                         *shared.why_down.borrow_mut() = e.to_string();
                     }
                     lane.session = None;

@@ -19,6 +19,8 @@ mod edges;
 mod ending;
 mod faults;
 mod kinds;
+mod message_ledger;
+mod messages;
 mod oracle;
 mod run;
 mod workload;
@@ -27,6 +29,7 @@ pub use coverage::{Coverage, Covered, PACKETS};
 pub use draw::Scenario;
 pub use faults::FaultKind;
 pub use kinds::ENDS;
+pub use message_ledger::MESSAGE_ENDS;
 pub use run::{
     MOST_FAILED, Options, SeedReport, SwarmReport, THREAD, run_observed, run_seed, run_swarm,
 };

@@ -7,6 +7,7 @@ use courser::{CallError, Executed, Status};
 
 use super::bytes::{first_wrong, first_wrong_in_request, spread};
 use super::kinds::{ENDS, Kind, end_index};
+use super::message_ledger::MessageLedger;
 use crate::Invariant;
 use crate::host::hash::Mix;
 use crate::host::port::lock;
@@ -110,6 +111,7 @@ pub(super) struct Oracle {
     found: Option<(Invariant, String)>,
     /// How calls ended, by [`end_index`].
     pub(super) ends: [u64; ENDS.len()],
+    pub(super) messages: MessageLedger,
 }
 
 /// Shared by all endpoints and workers of a world, which are on one thread: the lock only satisfies
@@ -128,12 +130,31 @@ impl Oracle {
             log: Mix::new(seed),
             found: None,
             ends: [0; ENDS.len()],
+            messages: MessageLedger::default(),
         }))
     }
 
     /// Whether memory limits are so tight that they are reached.
     pub(super) fn may_lack_memory(&self) -> bool {
         self.allowed.no_memory
+    }
+
+    /// Whether clocks run at different rates.
+    pub(super) fn clocks_drift(&self) -> bool {
+        self.allowed.drift
+    }
+
+    /// A host has given a session up because its datapath was silent.
+    pub(super) fn silent(&mut self, host: u32) {
+        if !self.allowed.silence {
+            let detail = format!("n{host} gave up a session, and no fault silences the datapath");
+            self.wrong(Invariant::Liveness, detail);
+        }
+    }
+
+    /// Adds an event to the log.
+    pub(super) fn note(&mut self, event: u64) {
+        self.log.mix(event);
     }
 
     /// Records a violation; only the first, since later ones may be consequences.

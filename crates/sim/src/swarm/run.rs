@@ -154,6 +154,7 @@ fn play(
         oracle: Oracle::new(scenario.seed, hosts, scenario.allowed),
         seed: scenario.seed,
         mix: scenario.mix.clone(),
+        messages: scenario.messages.clone(),
         lanes: scenario.lanes.clone(),
         endpoints: scenario.endpoints,
         idle_first_ns: scenario.edges.idle_first_ns,
@@ -196,7 +197,7 @@ fn play(
     let oracle = lock(&shared.oracle);
     report.rpcs = oracle.ended();
     report.responses = oracle.answered;
-    report.coverage = harvest.borrow().coverage(&mut world, oracle.ends);
+    report.coverage = harvest.borrow().coverage(&mut world, &oracle);
     drop(oracle);
     report.packets = world.counts().sent;
     report.digest = world.digest();

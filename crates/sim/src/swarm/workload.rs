@@ -10,6 +10,7 @@ use courser::{Context, Nexus, ReplyHandle, Request, Rpc, Work};
 use super::bytes::fill;
 use super::client::{Client, Lane, LanePlan, Mix, Then};
 use super::kinds::Kind;
+use super::messages::{MessageMix, Messages};
 use super::oracle::{SharedOracle, Task, Who, run};
 use crate::Rng;
 use crate::host::process::SetupError;
@@ -20,6 +21,7 @@ pub(super) struct Shared {
     pub(super) oracle: SharedOracle,
     pub(super) seed: u64,
     pub(super) mix: Mix,
+    pub(super) messages: MessageMix,
     pub(super) lanes: Vec<LanePlan>,
     pub(super) endpoints: usize,
     /// The first processes make no calls before, ns.
@@ -75,16 +77,20 @@ pub(super) fn set_up(
         let mut rpc = nexus.endpoint()?;
         let lanes = shared.lanes.iter().filter(|l| (l.host, l.endpoint) == (host, endpoint));
         let purpose = 0x5a_0000 + (u64::from(host) << 32) + (u64::from(who.life) << 8);
+        let own = 0x5b_0000 + purpose + endpoint as u64;
         let client = Rc::new(Client {
             who,
+            endpoint,
             shared: shared.clone(),
             lanes: RefCell::new(lanes.cloned().map(Lane::new).collect()),
             pool: RefCell::default(),
             tags: RefCell::default(),
             rng: RefCell::new(Rng::stream(shared.seed, purpose + endpoint as u64)),
             answered: RefCell::default(),
+            messages: Messages::new(Rng::stream(shared.seed, own)),
         });
         serve(&mut rpc, shared, &client)?;
+        client.take_messages(&mut rpc);
         client.start(&mut rpc);
         rpcs.push(rpc);
         clients.push(client);
