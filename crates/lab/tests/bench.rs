@@ -163,10 +163,10 @@ fn a_sweep_is_a_table_and_a_picture() {
 /// The windows of `bench gather` for each point: throughput and latency of each way of packing.
 fn gathered(transport: &str, results: &[Value]) {
     let names = |packing: &str| results.iter().any(|result| result["packing"] == packing);
-    assert!(names("off") && names("copy"), "{transport}: {results:?}");
+    assert!(["off", "copy", "gather"].into_iter().all(names), "{transport}: {results:?}");
     assert_eq!(names("single"), ["udp", "veth"].contains(&transport), "{transport}");
     for batch in [1, 8] {
-        for packing in ["off", "copy"] {
+        for packing in ["off", "copy", "gather"] {
             let at = |r: &&Value| {
                 r["batch"] == batch && r["packing"] == packing && r["directions"] == "both"
             };

@@ -15,6 +15,7 @@ mod points;
 mod text;
 
 use clap::ValueEnum;
+use courser::Packing;
 use serde_json::json;
 
 use courser_bench::affinity;
@@ -53,6 +54,8 @@ const IN_FLIGHT: u32 = courser_bench::rpc::RATE_IN_FLIGHT;
 const SESSIONS: usize = 16;
 /// Size and batch of the messages that are compared with calls.
 const SMALL: (usize, u32) = (32, 32);
+/// How they are packed: as by default.
+const SMALL_BY: &str = "copy";
 
 /// MTU of the virtual link, and the largest datagram payload in it.
 const MTU: usize = 9000;
@@ -109,17 +112,19 @@ impl Between {
     }
 }
 
-/// A way to send small packets to one peer: its name, and what is switched off.
-type Way = (&'static str, &'static [Switch]);
+/// A way to send small packets to one peer: its name, packing, and whether trains are off.
+type Way = (&'static str, Packing, bool);
 
-/// The ways of a transport; messages and calls of 32 bytes are compared with the last.
+/// The ways of a transport; messages and calls of 32 bytes are compared with `copy`.
 fn ways(over: Over) -> Vec<Way> {
-    let mut ways: Vec<Way> = vec![("off", &[Switch::Packing]), ("copy", &[])];
-    if over == Over::Udp {
-        // A datagram for each packet, without UDP_SEGMENT.
-        ways.insert(0, ("single", &[Switch::Packing, Switch::Trains]));
-    }
-    ways
+    // A datagram for each packet, without UDP_SEGMENT.
+    let single = (over == Over::Udp).then_some(("single", Packing::Off, true));
+    let ways = [
+        ("off", Packing::Off, false),
+        (SMALL_BY, Packing::Copy, false),
+        ("gather", Packing::Gather, false),
+    ];
+    single.into_iter().chain(ways).collect()
 }
 
 /// The parameters of the benchmark.
@@ -175,9 +180,14 @@ impl Gather {
         check(points <= MOST_POINTS, "sizes times batches", limits)
     }
 
-    fn variant(&self, (_, off): Way) -> Variant {
+    fn variant(&self, (_, packing, alone): Way) -> Variant {
         let frame = self.frame.or((self.between == Between::Veth).then_some(VETH_FRAME));
-        Variant { frame, off: off.to_vec(), ..Variant::default() }
+        Variant {
+            frame,
+            packing: Some(packing),
+            off: if alone { vec![Switch::Trains] } else { Vec::new() },
+            ..Variant::default()
+        }
     }
 
     /// Size and batch of each point, in the order of the windows.
@@ -228,10 +238,10 @@ impl Gather {
             sent.push(counted(both, size, way));
             delays.push(calls(stamped(size, batch), way)?);
         }
-        let last = ways.len() - 1;
-        let small = counted(calls(messages(SMALL.0, SMALL.1), last)?, SMALL.0, last);
+        let by = ways.iter().position(|way| way.0 == SMALL_BY).unwrap_or(0);
+        let small = counted(calls(messages(SMALL.0, SMALL.1), by)?, SMALL.0, by);
         let rate = BenchSpec::new(Kind::Rate, self.plan).loads().remove(0);
-        let small = (small, calls(rate, last)?);
+        let small = (small, calls(rate, by)?);
         let mut config = self.described(&ground, &ways);
         config.insert("cores_warning".to_owned(), cores.warning.clone().into());
 
@@ -261,7 +271,7 @@ impl Gather {
         ground: &Ground,
         ways: &[Way],
     ) -> serde_json::Map<String, serde_json::Value> {
-        let mut config = agreed(&ground.callers[ways.len() - 1]);
+        let mut config = agreed(&ground.callers[0]);
         config.extend(object(json!({
             "sizes": self.sizes,
             "batches": self.batches,

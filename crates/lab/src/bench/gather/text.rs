@@ -35,8 +35,8 @@ pub(crate) fn render(report: &Report) -> String {
     let dropped = report.results.iter().map(|r| r.windows_dropped).max().unwrap_or(0);
     line(
         &mut text,
-        "off: each packet has a frame. copy: small packets share frames. single: off, and a system \
-         call sends no trains (UDP_SEGMENT).",
+        "off: each packet has a frame. copy: packets up to 512 B are copied into shared frames. gather: \
+         shared frames refer to them. single: off, and no trains (UDP_SEGMENT).",
     );
     line(&mut text, &format!("at most {dropped} windows of a point dropped"));
     text
