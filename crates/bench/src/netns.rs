@@ -118,6 +118,27 @@ impl Host {
     }
 }
 
+/// The network namespace of a thread, to which it returns when this is dropped.
+#[derive(Debug)]
+pub struct Home(File);
+
+impl Home {
+    /// The namespace of the calling thread.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn of_this_thread() -> Result<Self, Unavailable> {
+        Ok(Self(File::open("/proc/thread-self/ns/net")?))
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        // Without permission the thread stays where it is.
+        let _ = move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network));
+    }
+}
+
 impl Drop for Host {
     fn drop(&mut self) {
         drop(self.keeper.stdin.take());
@@ -180,6 +201,13 @@ mod tests {
             assert_eq!((&buffer[..len], source.ip()), (&b"hello"[..], from));
         }
         assert!(UdpSocket::bind((hosts[0].address(false), 0)).is_err(), "not an address outside");
+        let name = || std::fs::read_link("/proc/thread-self/ns/net").expect("reads");
+        let before = name();
+        let home = Home::of_this_thread().expect("opens");
+        hosts[0].enter().expect("enters");
+        assert_ne!(name(), before);
+        drop(home);
+        assert_eq!(name(), before);
         let text = hosts[0].run("ip link set nothing up").expect_err("no such device").to_string();
         assert!(
             text.starts_with("ip link set nothing up: ") && text.lines().count() == 1,

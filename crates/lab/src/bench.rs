@@ -3,6 +3,7 @@
 mod bucket;
 mod credits;
 mod factors;
+mod gather;
 mod integrity;
 mod memory;
 mod overload;
@@ -13,7 +14,7 @@ mod threads;
 mod txqueue;
 mod workers;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -25,6 +26,7 @@ use courser_bench::table;
 use courser_bench::window::{Plan, Progress};
 
 use self::bucket::BucketPlan;
+use self::gather::{Between, Gather};
 use self::overload::OverloadPlan;
 use self::sweep::{FRAMES, IN_FLIGHT, Sweep};
 use crate::picture;
@@ -49,6 +51,8 @@ pub enum Series {
     Memory(SeriesArgs),
     /// The rate of packets that leave alone, are copied together, or gathered
     Packing(PackingArgs),
+    /// One-way messages by size and batch, as in the paper on scatter-gather batching
+    Gather(GatherArgs),
     /// The rate on 1 to 20,000 sessions compared with 8, and their memory
     Sessions(SessionsArgs),
     /// Latency, rate and bandwidth with 1 to 64 credits
@@ -145,6 +149,42 @@ pub struct SweepArgs {
     series: SeriesArgs,
 }
 
+/// Flags of `gather`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  courser bench gather --transport shm --size 64,1500 --batch 1,32 --quick
+
+A batch is sent together before the transmitter runs. Throughput: both sides send, 128 \
+messages in flight in each direction, all headers counted. Latency: half of the round trip \
+of a batch of calls without the server's time, which needs no synchronized clocks. off: a \
+frame for each packet. copy: packets up to 512 bytes are copied into shared frames. gather: \
+frames refer to packets instead. single, over UDP: a datagram for each packet, without \
+UDP_SEGMENT. A message that is larger than a frame (UDP: 1438 bytes) \
+takes two packets; raise --frame-size. --svg x.svg draws x-throughput.svg, x-gain.svg and \
+x-latency.svg, with the values that the paper states. veth needs root and ip.")]
+pub struct GatherArgs {
+    /// What connects the two sides
+    #[arg(long, value_name = "NAME", value_enum, default_value = "udp")]
+    transport: Between,
+    /// Bytes in a message
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = units::bytes, default_values_t = gather::SIZES)]
+    size: Vec<u64>,
+    /// Messages that are sent together
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = gather::BATCHES)]
+    batch: Vec<u32>,
+    /// Largest datagram payload. Default: that of the transport, 8972 for veth
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    frame_size: Option<u64>,
+    /// Draw the results as SVG files
+    #[arg(long, value_name = "PATH")]
+    svg: Option<PathBuf>,
+    #[command(flatten)]
+    plan: PlanArgs,
+    #[command(flatten)]
+    output: ResultArgs,
+}
+
 /// Flags of `workers`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -210,6 +250,7 @@ pub fn run(series: &Series) -> Result<(), Failure> {
         Series::Overload(args) => overload(args),
         Series::Bucket(args) => bucket(args),
         Series::Sweep(args) => sweep(args),
+        Series::Gather(args) => gather(args),
         Series::Factors(args) => of("factors", args, factors::run),
         Series::Integrity(args) => of("integrity", args, integrity::run),
         Series::Memory(args) => of("memory", args, memory::run),
@@ -279,6 +320,32 @@ fn sweep(args: &SweepArgs) -> Result<(), Failure> {
     output.show_report(&report, || sweep::render(&report))
 }
 
+fn gather(args: &GatherArgs) -> Result<(), Failure> {
+    picture::check_target(args.svg.as_deref())?;
+    let plan = args.plan.plan();
+    let gather = Gather {
+        between: args.transport,
+        plan,
+        sizes: args.size.clone(),
+        batches: args.batch.clone(),
+        frame: args.frame_size.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
+    };
+    let report = with_bar("gather", plan, &args.output, |progress| gather.run(progress))?;
+    if let Some(path) = &args.svg {
+        for (name, chart) in gather::charts(&report) {
+            chart.write(&beside(path, name))?;
+        }
+    }
+    args.output.show_report(&report, || gather::render(&report))
+}
+
+/// The path with a name before its extension.
+fn beside(path: &Path, name: &str) -> PathBuf {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let end = path.extension().map(|end| format!(".{}", end.to_string_lossy()));
+    path.with_file_name(format!("{stem}-{name}{}", end.unwrap_or_default()))
+}
+
 /// Checks that the counts ascend: a stage can add sessions but not remove them.
 fn check_counts(counts: &[u32]) -> Result<(), Failure> {
     let most = sessions::MOST;
@@ -329,6 +396,13 @@ fn bucket(args: &BucketArgs) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_pictures_keep_the_extension() {
+        let name = |path: &str| beside(Path::new(path), "gain").display().to_string();
+        assert_eq!(name("out/x.svg"), "out/x-gain.svg");
+        assert_eq!(name("x"), "x-gain");
+    }
 
     #[test]
     fn session_counts_must_ascend() {

@@ -160,6 +160,90 @@ fn a_sweep_is_a_table_and_a_picture() {
     assert!(picture.starts_with("<svg") && picture.contains("calls in flight"), "{picture}");
 }
 
+/// The windows of `bench gather` for each point: throughput and latency of each way of packing.
+fn gathered(transport: &str, results: &[Value]) {
+    let names = |packing: &str| results.iter().any(|result| result["packing"] == packing);
+    assert!(["off", "copy", "gather"].into_iter().all(names), "{transport}: {results:?}");
+    assert_eq!(names("single"), ["udp", "veth"].contains(&transport), "{transport}");
+    for batch in [1, 8] {
+        for packing in ["off", "copy", "gather"] {
+            let at = |r: &&Value| {
+                r["batch"] == batch && r["packing"] == packing && r["directions"] == "both"
+            };
+            let of_point: Vec<_> = results.iter().filter(at).collect();
+            assert!(!of_point.is_empty(), "{transport}: {batch}, {packing}");
+            for result in &of_point {
+                assert_eq!(result["transport"], transport, "{result}");
+                positive(result, &["size", "header_fraction", "messages_per_frame"]);
+            }
+            // A window may be dropped at one placement, not at all of them.
+            let has = |key: &str| of_point.iter().any(|result| result[key].as_f64() > Some(0.0));
+            for key in ["throughput_bps", "messages_ps", "latency_p50_ns", "latency_p99_ns"] {
+                assert!(has(key), "{transport}: {batch}, {packing}: {key}");
+            }
+            assert!(batch != 1 || !has("latency_of_batch_1"), "{transport}: {packing}");
+        }
+    }
+    let packed = |r: &&Value| r["packing"] == "copy" && r["batch"] == 8;
+    let per_frame = results.iter().filter(packed).map(|r| r["messages_per_frame"].as_f64());
+    assert!(per_frame.max_by(|a, b| a.partial_cmp(b).expect("numbers")).flatten() > Some(2.0));
+    let small: Vec<_> = results.iter().filter(|r| r["directions"] == "one").collect();
+    assert!(!small.is_empty(), "{transport}");
+    small.iter().for_each(|r| positive(r, &["messages_ps", "calls_ps", "messages_of_calls"]));
+}
+
+#[test]
+fn batches_of_messages_have_throughput_and_latency_for_each_packing() {
+    let _alone = alone();
+    for transport in ["mem", "shm", "udp"] {
+        let flags = "--size 64 --batch 1,8 --pairs 3";
+        gathered(transport, &results(&format!("gather {flags} --transport {transport}")));
+    }
+    refused("bench gather --size 8", "16 to 65536");
+    refused("bench gather --batch 0", "1 to 256");
+}
+
+#[test]
+fn batches_of_messages_cross_a_link_between_two_hosts() {
+    let _alone = alone();
+    let output =
+        run("bench gather --quick --pairs 3 --size 64 --batch 1,8 --transport veth --json -");
+    if output.status.code() == Some(2) && stderr(&output).contains("need root") {
+        // Not by a macro, whose output the test harness hides when a test passes.
+        let _ = write!(std::io::stderr(), "SKIPPED: bench gather: {}", stderr(&output));
+        return;
+    }
+    let report: Value = serde_json::from_str(&stdout(&output)).expect("one JSON object");
+    assert_eq!(report["config"]["max_frame"], 8972, "{report}");
+    gathered("veth", report["results"].as_array().expect("a list"));
+}
+
+#[test]
+fn batches_of_messages_are_tables_and_pictures() {
+    let _alone = alone();
+    let directory = std::env::temp_dir();
+    let stem = format!("courser-gather-{}", std::process::id());
+    let flags = "--pairs 2 --size 64,1500 --batch 1,32 --transport mem";
+    let path = directory.join(format!("{stem}.svg"));
+    let output = run(&format!("bench gather --quick --anyway {flags} --svg {}", path.display()));
+    let pictures = ["throughput", "gain", "latency"].map(|name| {
+        let path = directory.join(format!("{stem}-{name}.svg"));
+        let picture = std::fs::read_to_string(&path);
+        let _ = std::fs::remove_file(&path);
+        picture.unwrap_or_default()
+    });
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for phrase in ["Messages over mem", "latency of one way", "32 B messages", "times the rate"] {
+        assert!(flat.contains(phrase), "{phrase}: {text}");
+    }
+    let phrases = ["bytes of a message", "the paper, gathered", "the paper, 1500 B: Ethernet"];
+    for (picture, phrase) in pictures.iter().zip(phrases) {
+        assert!(picture.starts_with("<svg") && picture.contains(phrase), "{phrase}: {picture}");
+    }
+}
+
 #[test]
 fn threads_call_each_other_and_their_memory_is_stated() {
     let _alone = alone();

@@ -23,6 +23,9 @@ fn long_benchmarks_fit() {
     fits(&format!("bench txqueue {shown} --transport mem"));
     fits(&format!("bench sessions {shown} --transport shm --sessions 2,40"));
     fits(&format!("bench threads {shown} --transport mem"));
+    let points = "--size 64,1500 --batch 1,32,256";
+    let gather = fits(&format!("bench gather {shown} --transport mem {points}"));
+    assert!(gather.contains("latency of one way"), "{gather}");
     fits(&format!("bench workers {shown}"));
 }
 

@@ -15,7 +15,8 @@ use courser::{CallError, CallRejected, Completion, Context, MsgBuf, Rpc, Session
 use serde::{Deserialize, Serialize};
 
 use super::raw::Other;
-use super::service;
+use super::sender::Sender;
+use super::service::{self, Stamps};
 use super::spec::BenchError;
 use crate::clock::Clock;
 use crate::latency::Latency;
@@ -57,7 +58,7 @@ pub enum CallsError {
 /// The calls of a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Load {
-    /// The request type.
+    /// The request type; [`service::MESSAGE`] for one-way messages.
     pub req_type: u16,
     /// Bytes in a request.
     pub size: usize,
@@ -74,6 +75,12 @@ pub struct Load {
 }
 
 impl Load {
+    /// Whether it consists of one-way messages: a batch is sent in each pass in which all of it may be
+    /// in flight. The batches take the sessions in turn.
+    pub fn one_way(&self) -> bool {
+        self.req_type == service::MESSAGE
+    }
+
     /// Number of chains, and of calls in flight: as many chains as fit, at least one.
     pub fn chains(&self) -> (usize, usize) {
         let batch = self.batch.max(1);
@@ -95,7 +102,7 @@ impl Loaded {
     /// # Errors
     /// No memory.
     pub fn new(load: Load, rpc: &Rpc) -> Result<Self, BenchError> {
-        let (_, calls) = load.chains();
+        let calls = if load.one_way() { 0 } else { load.chains().1 };
         let mut requests = Vec::with_capacity(calls);
         for _ in 0..calls {
             let mut request = rpc.alloc(load.size)?;
@@ -167,6 +174,8 @@ impl State {
     #[inline]
     fn issue_chain(&mut self, cx: &mut Context<'_>, chain: usize, now_ns: u64) {
         let batch = self.load.batch as usize;
+        let stamped = self.load.req_type == service::STAMP;
+        let now_ns = if stamped { self.clock.now_ns() } else { now_ns };
         self.missing[chain] = self.load.batch;
         for tag in chain * batch..(chain + 1) * batch {
             self.issue(cx, tag, now_ns);
@@ -185,7 +194,8 @@ impl State {
             Ok(answer) if self.is_right(done.request.len(), answer) => {
                 self.completed += 1;
                 if self.load.timed {
-                    self.latency.record(now_ns - self.issued[tag]);
+                    let ns = self.latency_ns(self.issued[tag], now_ns, answer);
+                    self.latency.record(ns);
                 }
             }
             Ok(_) => self.fail(CallsError::Answer { sent: done.request.len() }),
@@ -197,6 +207,13 @@ impl State {
         if self.missing[chain] == 0 && self.running {
             self.issue_chain(cx, chain, now_ns);
         }
+    }
+
+    /// The latency of a call: of its round trip, or of one way if the server has stamped the answer.
+    #[inline]
+    fn latency_ns(&self, issued_ns: u64, now_ns: u64, answer: &[u8]) -> u64 {
+        let stamps = (self.load.req_type == service::STAMP).then(|| Stamps::read(answer)).flatten();
+        stamps.map_or(now_ns - issued_ns, |stamps| stamps.one_way_ns(issued_ns, now_ns))
     }
 
     fn is_right(&self, sent: usize, answer: &[u8]) -> bool {
@@ -219,6 +236,8 @@ pub struct Caller {
     rpc: Rpc,
     state: Rc<RefCell<State>>,
     other: Other,
+    /// During a load of one-way messages.
+    sender: Option<Sender>,
     /// A second endpoint of this thread.
     besides: Option<Rpc>,
 }
@@ -261,7 +280,7 @@ impl Caller {
         }));
         let shared = Rc::clone(&state);
         rpc.on_completion(move |cx, tag, done| shared.borrow_mut().on_completion(cx, tag, done));
-        Self { rpc, state, other, besides: None }
+        Self { rpc, state, other, sender: None, besides: None }
     }
 
     /// The endpoint, for its counters.
@@ -282,7 +301,24 @@ impl Caller {
     /// One pass of the event loop.
     #[inline]
     pub fn poll(&mut self) -> bool {
-        self.rpc.poll()
+        if self.sender.is_some() { self.poll_sending() } else { self.rpc.poll() }
+    }
+
+    /// Sends a batch of messages if they may be in flight, and makes one pass.
+    #[inline(never)]
+    fn poll_sending(&mut self) -> bool {
+        let Some(sender) = &mut self.sender else { return false };
+        if self.state.borrow().running
+            && let Err(error) = sender.send(&mut self.rpc)
+        {
+            self.state.borrow_mut().fail(error);
+        }
+        let any = self.rpc.poll();
+        let state = &mut *self.state.borrow_mut();
+        state.completed += sender.acknowledged(&self.rpc);
+        // The window has not ended while another batch may follow.
+        state.in_flight = self.rpc.outstanding_messages() as u32 + u32::from(state.running);
+        any
     }
 
     /// Adds a second endpoint to each pass.
@@ -294,7 +330,7 @@ impl Caller {
     #[inline]
     pub fn pass(&mut self) {
         let besides = self.besides.as_mut().is_some_and(|rpc| rpc.poll());
-        if !self.rpc.poll() && !besides {
+        if !self.poll() && !besides {
             self.other.idle();
         }
     }
@@ -347,6 +383,13 @@ impl Caller {
         state.missing.clear();
         state.missing.resize(chains, 0);
         state.running = state.load.sessions > 0;
+        if loaded.load.one_way() {
+            let sessions = &state.sessions[..state.load.sessions];
+            let sends = !sessions.is_empty();
+            self.sender = sends.then(|| Sender::new(&loaded.load, sessions, &self.rpc));
+            state.in_flight = u32::from(state.running);
+            return;
+        }
         let now_ns = state.now_if_timed();
         let mut cx = self.rpc.context();
         for chain in 0..chains {
@@ -361,7 +404,7 @@ impl Caller {
         self.state.borrow_mut().running = false;
     }
 
-    /// Calls of all loads with a response so far.
+    /// Calls of all loads with a response, and messages that were acknowledged, so far.
     pub fn completed(&self) -> u64 {
         self.state.borrow().completed
     }
@@ -397,6 +440,7 @@ impl Caller {
                 break Err(CallsError::Stall(STALL_NS / 1_000_000_000));
             }
         };
+        self.sender = None;
         let parked = &mut self.state.borrow_mut().parked;
         loaded.requests.extend(parked.drain(..).flatten());
         outcome

@@ -98,6 +98,11 @@ impl Calls {
         Ok(Self { caller, loaded, clock, other, variant, back: None, pool, waits: None })
     }
 
+    /// Keeps no latencies beyond those of a window, which saves memory in long series.
+    pub fn without_tail(self) -> Self {
+        Self { pool: None, ..self }
+    }
+
     /// Adds the number of waits for shared credits to the results.
     pub fn with_waits(mut self) -> Self {
         self.waits = Some(Waits::default());

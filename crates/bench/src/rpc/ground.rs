@@ -13,12 +13,13 @@ use super::calls::SharedCaller;
 use super::child::Child;
 use super::raw::Other;
 use super::run::Pinned;
-use super::side::{Back, Over, Seed, Setup, Side, Variant, open_raw};
+use super::side::{Back, LOOPBACK, Over, Seed, Setup, Side, Variant, open_raw};
 use super::spec::BenchError;
-use super::{figures, role};
+use super::{figures, role, service};
 use crate::affinity::Cores;
 use crate::clock::Clock;
 use crate::line::Line;
+use crate::netns::{Home, Host, Unavailable};
 use crate::probe::Prober;
 use crate::window::{Plan, Runner};
 
@@ -37,6 +38,7 @@ pub struct Ground {
     prober: Option<Prober>,
     _nexuses: Vec<Nexus>,
     _pinned: Pinned,
+    _home: Option<Home>,
 }
 
 impl Ground {
@@ -52,11 +54,33 @@ impl Ground {
         clock: &Clock,
         cores: &Cores,
     ) -> Result<Self, BenchError> {
+        Self::open_on(None, over, variants, back, clock, cores)
+    }
+
+    /// [`Ground::open`] with the sides on two hosts: this thread moves to the first one until this is
+    /// dropped. Without hosts both sides have the loopback.
+    ///
+    /// # Errors
+    /// As [`Ground::open`], or a host cannot be entered.
+    pub fn open_on(
+        hosts: Option<&[Host; 2]>,
+        over: Over,
+        variants: &[Variant],
+        back: &dyn Fn(&[String]) -> Vec<Back>,
+        clock: &Clock,
+        cores: &Cores,
+    ) -> Result<Self, BenchError> {
         let network = network();
+        let home = hosts.map(|_| Home::of_this_thread()).transpose()?;
+        let enter = |at: usize| hosts.map_or(Ok(()), |hosts| hosts[at].enter());
+        let address = |at: usize| {
+            hosts.map_or(LOOPBACK.to_owned(), |hosts| hosts[at].address(false).to_string())
+        };
+        enter(0).map_err(Unavailable::from)?;
         // This side is opened first, so that an error of the settings is reported directly.
         let sides = variants
             .iter()
-            .map(|variant| Side::open(over, &network, variant, Seed::Client))
+            .map(|variant| Side::open(over, (&network, &address(0)), variant, Seed::Client))
             .collect::<Result<Vec<_>, _>>()?;
         let raw_frame = variants.first().and_then(|variant| variant.frame);
         let raw = open_raw(over, &network, raw_frame)?;
@@ -66,6 +90,7 @@ impl Ground {
         let setup = Setup {
             over,
             network,
+            host: address(1),
             line: line.path(),
             cpu: cores.server,
             yields,
@@ -73,13 +98,17 @@ impl Ground {
             raw_frame,
             back: back(&uris),
         };
+        // Processes and threads inherit the host.
+        enter(1).map_err(Unavailable::from)?;
         let child = Child::start(&setup, &line)?;
+        enter(0).map_err(Unavailable::from)?;
         let pinned = Pinned::to(cores.client)?;
         let other = Other { line: Some(line.clone()), yields };
         let prober = cores.distinct().then(|| Prober::new(line, clock.clone()));
         let (mut nexuses, mut callers) = (Vec::new(), Vec::new());
         for mut side in sides {
-            super::service::register(&mut side.rpc);
+            service::register(&mut side.rpc);
+            service::register_timed(&mut side.rpc, clock.clone());
             let caller = Caller::new(side.rpc, clock.clone(), other.clone());
             callers.push(Rc::new(RefCell::new(caller)));
             nexuses.push(side.nexus);
@@ -93,6 +122,7 @@ impl Ground {
             prober,
             _nexuses: nexuses,
             _pinned: pinned,
+            _home: home,
         })
     }
 

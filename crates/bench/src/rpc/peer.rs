@@ -70,7 +70,7 @@ pub fn serve(
     let sides: Vec<Side> = setup
         .variants
         .iter()
-        .map(|variant| Side::open(setup.over, &setup.network, variant, Seed::Server))
+        .map(|variant| Side::open(setup.over, (&setup.network, &setup.host), variant, Seed::Server))
         .collect::<Result<_, _>>()?;
     let socket = RawPeer::new(open_raw(setup.over, &setup.network, setup.raw_frame)?)?;
     // Only this thread is pinned, not the control threads started above.
@@ -115,6 +115,7 @@ impl<'a> Peer<'a> {
             sides.into_iter().map(|side| (side.nexus, side.rpc)).unzip();
         let caller = |mut rpc: Rpc| {
             service::register(&mut rpc);
+            service::register_timed(&mut rpc, clock.clone());
             Caller::new(rpc, clock.clone(), other.clone())
         };
         let callers = rpcs.into_iter().map(caller).collect();

@@ -3,6 +3,8 @@
 
 use courser::{Rpc, Transport};
 
+use crate::clock::Clock;
+
 /// Answers with the request.
 pub const ECHO: u16 = 1;
 
@@ -13,7 +15,63 @@ pub const SINK: u16 = 2;
 /// zeros.
 pub const RECEIPT: usize = 32;
 
-/// Registers both handlers.
+/// Answers with the request, in whose first bytes it writes its [`Stamps`]. Only between the two sides
+/// of a benchmark.
+pub const STAMP: u16 = 4;
+
+/// The type of one-way messages, whose sender counts them when they are acknowledged. Only between the
+/// two sides of a benchmark.
+pub const MESSAGE: u16 = 5;
+
+/// When the server has received a request and when it has answered it, by its clock, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamps {
+    /// First instruction of the handler.
+    pub received_ns: u64,
+    /// The response is complete.
+    pub answered_ns: u64,
+}
+
+impl Stamps {
+    /// Bytes of both stamps: the smallest request of [`STAMP`].
+    pub const LEN: usize = 16;
+
+    fn write(self, answer: &mut [u8]) {
+        answer[..8].copy_from_slice(&self.received_ns.to_le_bytes());
+        answer[8..Self::LEN].copy_from_slice(&self.answered_ns.to_le_bytes());
+    }
+
+    /// The stamps of a response; `None` if it is too short.
+    pub fn read(answer: &[u8]) -> Option<Self> {
+        let (received, rest) = answer.split_first_chunk()?;
+        let received_ns = u64::from_le_bytes(*received);
+        Some(Self { received_ns, answered_ns: u64::from_le_bytes(*rest.first_chunk()?) })
+    }
+
+    /// The latency of one way, without synchronized clocks: half of the time between the client's
+    /// stamps without the time at the server, `((t4 - t1) - (t3 - t2)) / 2` `[SG section III-B]`.
+    pub fn one_way_ns(self, sent_ns: u64, answer_ns: u64) -> u64 {
+        let at_server_ns = self.answered_ns.saturating_sub(self.received_ns);
+        answer_ns.saturating_sub(sent_ns).saturating_sub(at_server_ns) / 2
+    }
+}
+
+/// Registers the handlers of [`STAMP`] and [`MESSAGE`].
+pub fn register_timed<T: Transport>(rpc: &mut Rpc<T>, clock: Clock) {
+    rpc.on(STAMP, move |cx, request| {
+        let received_ns = clock.now_ns();
+        // A request without room for the stamps gets an answer of another length, which is an error.
+        let _ = cx.reply_with(request.len().max(Stamps::LEN), |answer| {
+            answer[..request.len()].copy_from_slice(&request);
+            Stamps { received_ns, answered_ns: clock.now_ns() }.write(answer);
+        });
+    });
+    rpc.on_message(MESSAGE, |_, message| {
+        std::hint::black_box(message.first());
+    });
+}
+
+/// Registers [`ECHO`] and [`SINK`].
 pub fn register<T: Transport>(rpc: &mut Rpc<T>) {
     rpc.on(ECHO, |cx, request| cx.reply(request));
     rpc.on(SINK, |cx, request| {
@@ -35,6 +93,21 @@ pub fn receipt_len(receipt: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_way_latency_is_half_of_the_round_trip_without_the_server() {
+        // The clocks differ by hours.
+        let stamps = Stamps { received_ns: 9_000_000_000_100, answered_ns: 9_000_000_000_400 };
+        assert_eq!(stamps.one_way_ns(1_000, 21_300), 10_000);
+        let mut answer = [0xff; 64];
+        stamps.write(&mut answer);
+        assert_eq!(Stamps::read(&answer), Some(stamps));
+        assert_eq!(answer[Stamps::LEN..], [0xff; 64 - Stamps::LEN]);
+        assert_eq!(Stamps::read(&answer[..Stamps::LEN - 1]), None);
+        // Clocks that run at different speeds, or a wrong answer, make no negative time.
+        assert_eq!(Stamps { answered_ns: u64::MAX, ..stamps }.one_way_ns(1_000, 21_300), 0);
+        assert_eq!(Stamps { answered_ns: 0, ..stamps }.one_way_ns(1_000, 1_800), 400);
+    }
 
     #[test]
     fn receipts_are_read_by_length() {

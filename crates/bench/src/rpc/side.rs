@@ -38,6 +38,9 @@ impl Over {
     }
 }
 
+/// The address of both sides, unless they are on different hosts.
+pub const LOOPBACK: &str = "127.0.0.1";
+
 /// Settings of a pair of endpoints, one on each side, that differ from the defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Variant {
@@ -140,6 +143,8 @@ pub struct Setup {
     pub over: Over,
     /// Name of the in-memory network, for that transport.
     pub network: String,
+    /// Address of its endpoints.
+    pub host: String,
     /// Path of the shared memory, for another process.
     pub line: PathBuf,
     /// The core to pin to.
@@ -183,17 +188,17 @@ pub struct Side {
 }
 
 impl Side {
-    /// Opens an endpoint on the loopback.
+    /// Opens an endpoint at an address of this host, such as [`LOOPBACK`].
     ///
     /// # Errors
     /// A setting is out of range, or the transport cannot be opened.
     pub fn open(
         over: Over,
-        network: &str,
+        (network, host): (&str, &str),
         variant: &Variant,
         seed: Seed,
     ) -> Result<Self, BenchError> {
-        let uri = format!("{}://127.0.0.1:0", over.name());
+        let uri = format!("{}://{host}:0", over.name());
         let mut config = variant.config();
         if let Some(bytes) = variant.server_memory.filter(|_| seed == Seed::Server) {
             (config.memory_limit, config.max_held_per_peer) = (bytes, bytes);
@@ -281,7 +286,7 @@ mod tests {
 
     #[test]
     fn an_in_memory_network_connects_sides_and_sockets() {
-        let open = |seed| Side::open(Over::Mem, "side-test", &Variant::default(), seed);
+        let open = |seed| Side::open(Over::Mem, ("side-test", LOOPBACK), &Variant::default(), seed);
         let (a, b) = (open(Seed::Client).expect("opens"), open(Seed::Server).expect("opens"));
         assert_eq!(a.rpc.transport().local_addr().host, b.rpc.transport().local_addr().host);
         let mut raw = open_raw(Over::Mem, "side-test", Some(4096)).expect("opens");

@@ -13,6 +13,7 @@ use super::side::{Over, Variant};
 use super::switch::Switch;
 use crate::affinity::AffinityError;
 use crate::line::LineError;
+use crate::netns::Unavailable;
 use crate::report::Metric;
 use crate::window::{Plan, RunError};
 
@@ -295,6 +296,9 @@ pub enum BenchError {
     /// Error of the raw socket or of another part.
     #[error("raw socket: {0}")]
     Raw(String),
+    /// The two hosts could not be made.
+    #[error(transparent)]
+    Host(#[from] Unavailable),
     /// The server process could not be started.
     #[error("cannot start the server process: {0}; raise the limit (ulimit -u)")]
     Spawn(#[source] io::Error),
@@ -333,9 +337,9 @@ impl From<BenchError> for Failure {
                 Failure::Usage(_) => Failure::Usage(text),
                 _ => Failure::Runtime(text),
             },
-            BenchError::Spec { .. } | BenchError::Run(RunError::Plan { .. }) => {
-                Failure::Usage(text)
-            }
+            BenchError::Spec { .. }
+            | BenchError::Host(_)
+            | BenchError::Run(RunError::Plan { .. }) => Failure::Usage(text),
             _ => Failure::Runtime(text),
         }
     }
