@@ -16,6 +16,7 @@ mod paths;
 mod pool;
 mod record;
 mod result;
+mod routers;
 mod verify;
 
 use courser_bench::program::Failure;
@@ -214,7 +215,7 @@ impl Experiment {
 }
 
 /// All experiments, in the order of the papers.
-const ALL: [&Experiment; 20] = [
+const ALL: [&Experiment; 21] = [
     &erpc::CREDITS,
     &erpc::RESPONSES,
     &control::UNCONGESTED,
@@ -235,6 +236,7 @@ const ALL: [&Experiment; 20] = [
     &melo::CONTROLS,
     &melo::COMPLETION,
     &melo::POOL,
+    &routers::ROUTERS,
 ];
 
 /// The values of a paper beside a series, as pairs of position and value.

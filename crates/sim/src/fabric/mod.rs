@@ -15,6 +15,13 @@
 //! [`Fabric::on_event`], in the order of their time and, for equal times, in the order in which
 //! they were passed. Hosts have no output queue here: the NIC's queue belongs to the host, which
 //! sends when [`Fabric::host_port_is_free`].
+//!
+//! # Hosts with several cables
+//!
+//! A host may have a cable to each of several hosts and switches, each at a port of its own. It
+//! sends a packet on a shortest path to the packet's receiver ([`Fabric::link_to`]). It does not
+//! forward packets: a packet that reaches a host other than its receiver is dropped. An application
+//! that forwards, as a software router does, sends a new packet.
 
 mod faults;
 mod hop;
@@ -82,8 +89,8 @@ pub enum Outcome {
     /// The last bit of a packet has arrived at the NIC of the host. It may be
     /// [corrupt](Packet::corrupt), which the NIC checks.
     Deliver(HostId, Box<Packet>),
-    /// The host may send the next packet. Follows each [`Fabric::transmit`] and each pause; while
-    /// nothing was sent it may also occur spuriously.
+    /// A port of the host may send the next packet. Follows each [`Fabric::transmit`] and each
+    /// pause; while nothing was sent it may also occur spuriously.
     HostPortFree(HostId),
 }
 
@@ -121,7 +128,8 @@ struct Switch {
 }
 
 struct HostPort {
-    uplink: u32,
+    /// The links on which it sends, one for each cable.
+    uplinks: Vec<u32>,
     /// Its group in a partition.
     side: u32,
 }
@@ -142,34 +150,49 @@ impl Fabric {
     pub fn new(topology: &Topology, seed: u64) -> Result<Fabric, TopologyError> {
         topology.check()?;
         let mut ports = Vec::with_capacity(2 * topology.cables().len());
-        let mut uplinks = vec![(Node::Host(HostId(0)), LinkId(0)); topology.hosts() as usize];
+        let mut hosts: Vec<_> =
+            (0..topology.hosts()).map(|_| HostPort { uplinks: Vec::new(), side: 0 }).collect();
         for cable in topology.cables() {
             for (from, to) in [(cable.a, cable.b), (cable.b, cable.a)] {
                 let link = ports.len() as u32;
                 if let Node::Host(h) = from {
-                    uplinks[h.0 as usize] = (to, LinkId(link));
+                    hosts[h.0 as usize].uplinks.push(link);
                 }
                 let rng = Rng::stream(seed, MARKS | u64::from(link));
                 ports.push(Port::new(cable.spec, from, to, rng));
             }
         }
-        let routes = Routes::new(topology, &uplinks, seed)?;
+        let routes = Routes::new(topology, seed)?;
         let switches = topology.switches().iter().map(|&spec| Switch { spec, used: 0 }).collect();
-        let hosts = uplinks.iter().map(|(_, up)| HostPort { uplink: up.0, side: 0 }).collect();
         Ok(Fabric { ports, switches, hosts, routes, totals: Totals::default(), seed, tap: None })
     }
 
-    /// Whether the host may [`transmit`](Fabric::transmit): it is not sending, and not paused.
+    /// Whether a port of the host is neither sending nor paused: it may
+    /// [`transmit`](Fabric::transmit) a packet that leaves on that port's link.
     pub fn host_port_is_free(&self, host: HostId) -> bool {
-        let port = &self.ports[self.hosts[host.0 as usize].uplink as usize];
+        self.hosts[host.0 as usize].uplinks.iter().any(|&link| self.link_is_free(LinkId(link)))
+    }
+
+    /// Whether the sender of a link is neither sending nor paused.
+    pub fn link_is_free(&self, link: LinkId) -> bool {
+        let port = &self.ports[link.0 as usize];
         port.is_idle() && !port.paused
+    }
+
+    /// The link on which a host sends a flow's packets to another: its cable when it has one, or one
+    /// on a shortest path. `None`: no path leads there.
+    pub fn link_to(&self, host: HostId, to: HostId, flow: u32) -> Option<LinkId> {
+        match self.hosts[host.0 as usize].uplinks[..] {
+            [only] => Some(LinkId(only)),
+            _ => self.routes.next_of_host(host, to, flow).map(LinkId),
+        }
     }
 
     /// Begins to send a packet of the host; its first bit leaves now, and `sent_ns` becomes now.
     ///
     /// # Panics
     ///
-    /// If the host's port [is not free](Fabric::host_port_is_free).
+    /// If no path leads to the packet's receiver, or the [link](Fabric::link_to) to it is not free.
     pub fn transmit(
         &mut self,
         host: HostId,
@@ -177,13 +200,13 @@ impl Fabric {
         mut packet: Box<Packet>,
         s: &mut impl Schedule,
     ) {
-        assert!(self.host_port_is_free(host), "{host:?} sends on a port that is not free");
+        let link = self.link_to(host, packet.dst, packet.flow).filter(|&l| self.link_is_free(l));
+        let link = link.unwrap_or_else(|| panic!("{host:?} sends on a port that is not free"));
         packet.sent_ns = now_ns;
-        let link = self.hosts[host.0 as usize].uplink;
         self.totals.sent += 1;
         self.totals.in_flight += 1;
-        self.ports[link as usize].grow(now_ns, 0);
-        self.send(link, now_ns, port::Queued { packet, stored: 0, from: link }, s);
+        self.ports[link.0 as usize].grow(now_ns, 0);
+        self.send(link.0, now_ns, port::Queued { packet, stored: 0, from: link.0 }, s);
     }
 
     /// Processes an event.
@@ -256,10 +279,15 @@ impl Fabric {
         self.ports[link.0 as usize].spec
     }
 
-    /// The link on which a host sends; its [reverse](LinkId::reverse) is the one on which it
-    /// receives.
+    /// The link on which a host with one cable sends, the first one of several; its
+    /// [reverse](LinkId::reverse) is the one on which it receives.
     pub fn uplink(&self, host: HostId) -> LinkId {
-        LinkId(self.hosts[host.0 as usize].uplink)
+        LinkId(self.hosts[host.0 as usize].uplinks[0])
+    }
+
+    /// All links on which a host sends.
+    pub fn uplinks(&self, host: HostId) -> impl Iterator<Item = LinkId> {
+        self.hosts[host.0 as usize].uplinks.iter().copied().map(LinkId)
     }
 
     /// Counters of a link.

@@ -123,6 +123,20 @@ impl Topology {
         t
     }
 
+    /// Every host has a cable to every other.
+    pub fn full_mesh(hosts: u32, cable: CableSpec) -> Topology {
+        let mut t = Topology::new(hosts.min(MAX_NODES + 1));
+        for a in 0..t.hosts() {
+            for b in a + 1..t.hosts() {
+                if t.cables().len() > MAX_NODES as usize {
+                    return t;
+                }
+                t.add_cable(Node::Host(HostId(a)), Node::Host(HostId(b)), cable);
+            }
+        }
+        t
+    }
+
     /// Two tiers. Switches are numbered leaves first; hosts leaf by leaf.
     pub fn leaf_spine(spec: LeafSpine) -> Topology {
         let hosts = spec.leaves.saturating_mul(spec.hosts_per_leaf);

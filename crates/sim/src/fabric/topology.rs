@@ -59,7 +59,7 @@ pub struct SwitchSpec {
 }
 
 /// A network to be built, see [`Fabric::new`](super::Fabric::new). Hosts are called `n0`, `n1`, …
-/// in the order of their numbers, and each has one cable.
+/// in the order of their numbers, and each has one cable or several.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Topology {
     hosts: u32,
@@ -90,15 +90,10 @@ pub enum TopologyError {
     /// Both ends of a cable are the same node.
     #[error("cable {0} has both ends at one node; connect two")]
     Loop(u32),
-    /// A host has no cable, or several.
-    #[error("host n{} has {cables} cables; connect it with one", host.0)]
-    HostCables {
-        /// The host.
-        host: HostId,
-        /// How many cables it has.
-        cables: u32,
-    },
-    /// A host cannot be reached.
+    /// A host has no cable.
+    #[error("host n{} has no cable; add one", .0.0)]
+    NoCable(HostId),
+    /// A host cannot be reached, not even over hosts whose applications forward.
     #[error("no path leads from {from:?} to host n{}; add a cable", to.0)]
     Unreachable {
         /// From here.
@@ -214,7 +209,7 @@ impl Topology {
     /// [`Fabric::new`]: super::Fabric::new
     pub(super) fn check(&self) -> Result<(), TopologyError> {
         self.check_counts()?;
-        let mut cables_of = vec![0; self.hosts as usize];
+        let mut cables_of = vec![0_u32; self.hosts as usize];
         let mut ports_of = vec![0_u32; self.switches.len()];
         for (number, cable) in (0..).zip(&self.cables) {
             check_cable(number, cable)?;
@@ -226,10 +221,8 @@ impl Topology {
                 *count.ok_or(TopologyError::NoSuchNode { cable: number, end })? += 1;
             }
         }
-        for (host, cables) in (0..).map(HostId).zip(cables_of) {
-            if cables != 1 {
-                return Err(TopologyError::HostCables { host, cables });
-            }
+        if let Some(host) = cables_of.iter().position(|&cables| cables == 0) {
+            return Err(TopologyError::NoCable(HostId(host as u32)));
         }
         for (switch, (spec, ports)) in (0..).zip(self.switches.iter().zip(ports_of)) {
             let policy = |why| TopologyError::Policy { switch, why };

@@ -82,6 +82,8 @@ pub(crate) struct Port {
     lent: usize,
     pub(crate) tx: VecDeque<Queued>,
     tx_depth: usize,
+    /// Plain packets that were received: a queue of the same NIC, with as many descriptors.
+    pub(crate) plain: VecDeque<Vec<u8>>,
     spare: Vec<Vec<u8>>,
     /// Its transport was dropped.
     pub(crate) closed: bool,
@@ -115,9 +117,16 @@ impl Port {
         self.tx.len() < self.tx_depth
     }
 
-    /// The NIC reads the next frame.
-    pub(crate) fn take(&mut self) -> Option<Taken> {
-        let Queued { frame, dst, flow, queued_ns, hash, .. } = self.tx.pop_front()?;
+    /// Queues the bytes of a plain packet.
+    pub(crate) fn send_plain(&mut self, bytes: Vec<u8>, dst: Addr, queued_ns: u64, ready_ns: u64) {
+        let hash = payload_hash(std::iter::once(&bytes[..]));
+        let frame = Content::Read(bytes);
+        self.tx.push_back(Queued { frame, dst, flow: 0, ready_ns, queued_ns, hash });
+    }
+
+    /// The NIC reads the frame at this place of the transmit queue.
+    pub(crate) fn take(&mut self, at: usize) -> Option<Taken> {
+        let Queued { frame, dst, flow, queued_ns, hash, .. } = self.tx.remove(at)?;
         let bytes = match frame {
             Content::Read(bytes) => bytes,
             Content::Held(frame) => self.read(&frame, hash),

@@ -57,7 +57,13 @@ pub(crate) struct Endpoint {
     pub(crate) stale: u64,
     /// Panicked handlers as of the last pass.
     pub(crate) panics: u64,
+    /// Work of its thread besides the event loop.
+    pub(crate) beside: Option<Beside>,
 }
+
+/// Work of a thread besides the event loop of its endpoint, before each pass. Returns whether there
+/// was any.
+pub(crate) type Beside = Box<dyn FnMut(&mut Rpc) -> bool>;
 
 /// The workers of a process, as CPUs of their own.
 pub(crate) struct Workers {
@@ -132,6 +138,7 @@ impl Process {
                 rejected: 0,
                 stale: 0,
                 panics: 0,
+                beside: None,
             });
         }
         Ok(())

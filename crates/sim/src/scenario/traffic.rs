@@ -51,8 +51,9 @@ impl Traffic {
             }
         }
         for host in world.hosts() {
-            let link = world.fabric().uplink(host);
-            t.wire_bytes_sent += world.fabric().link_counters(link).bytes;
+            let links = world.fabric().uplinks(host);
+            let bytes = links.map(|link| world.fabric().link_counters(link).bytes);
+            t.wire_bytes_sent += bytes.sum::<u64>();
             for endpoint in 0.. {
                 let Some(rpc) = world.peek(host, endpoint) else { break };
                 let stats = rpc.stats();

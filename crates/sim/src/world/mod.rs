@@ -9,6 +9,7 @@ mod check;
 mod faults;
 mod life;
 mod pass;
+mod plain;
 mod thread;
 mod traffic;
 
@@ -32,6 +33,7 @@ use crate::streams::{Sent, SharedStreams, Streams};
 
 pub(crate) use check::panic_text;
 pub use check::{Checks, Counts, Invariant, Violation};
+pub(crate) use plain::PlainQueue;
 pub use thread::spend;
 pub(crate) use thread::{handler_began_ns, handler_begins, thread_now_ns};
 
@@ -160,6 +162,8 @@ struct Host {
     /// The endpoint whose transmit queue is served next.
     next_tx: usize,
     kick_at_ns: Option<u64>,
+    /// Takes the packets of a host outside.
+    sink: Option<plain::Sink>,
 }
 
 /// A function to run at a time.
@@ -234,6 +238,7 @@ impl World {
                 nic: cfg.nic.clone(),
                 next_tx: 0,
                 kick_at_ns: None,
+                sink: None,
             }
         });
         Ok(World {

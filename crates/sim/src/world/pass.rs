@@ -52,14 +52,18 @@ impl World {
         // A thread's clock may be ahead by the time spent on a call from outside of a pass.
         let begin_ns = local_ns.max(e.clock.now_ns());
         e.clock.set(begin_ns);
-        let busy = on_clock(&e.clock, local_ns, now_ns, || e.rpc.poll());
+        let busy = on_clock(&e.clock, local_ns, now_ns, || {
+            let beside = e.beside.as_mut().is_some_and(|work| work(&mut e.rpc));
+            e.rpc.poll() | beside
+        });
         let spent_ns = e.clock.now_ns() - begin_ns + if busy { pass_ns } else { 0 };
         e.busy_until_ns = now_ns + spent_ns;
         e.passes += 1;
         let wakes = std::mem::take(&mut *lock(&self.wakes));
         let port = lock(&e.port);
         e.starved = !port.has_room();
-        let (more, sends) = (!port.rx.is_empty(), !port.tx.is_empty());
+        let more = !(port.rx.is_empty() && port.plain.is_empty());
+        let sends = !port.tx.is_empty();
         let nic = NicSeen { stale: port.stale_taken, changed: port.changed };
         drop(port);
         self.checker.after_pass(now_ns, life, e, machine, nic);

@@ -7,7 +7,7 @@ use courser_buf::Ecn;
 use super::{Event, Invariant, World};
 use crate::fabric::{FabricEvent, Outcome};
 use crate::host::host_of;
-use crate::host::port::{Received, Taken, lock};
+use crate::host::port::{Queued, Received, Taken, lock};
 use crate::observe::{DropReason, Place};
 use crate::packet::{HostId, Packet};
 use crate::streams::{Segment, Sent};
@@ -29,28 +29,39 @@ impl World {
         }
     }
 
-    /// Sends the next frame of a NIC, if the cable is free and one is ready: round robin over the
-    /// endpoints' queues.
+    /// Sends the next frame of a NIC, if a cable is free and a frame for it is ready: round robin
+    /// over the endpoints' queues. Behind a frame whose cable is busy, those of other cables leave.
     pub(super) fn kick(&mut self, host: HostId) {
-        if !self.fabric.host_port_is_free(host) {
-            return;
-        }
+        while self.fabric.host_port_is_free(host) && self.send_next(host) {}
+    }
+
+    /// Whether a frame was sent.
+    fn send_next(&mut self, host: HostId) -> bool {
         let now_ns = self.now_ns;
+        let hosts = self.hosts.len();
+        let cables = self.fabric.uplinks(host).count();
         let h = &mut self.hosts[host.0 as usize];
-        let Some(p) = &mut h.process else { return };
+        let Some(p) = &mut h.process else { return false };
         let count = p.endpoints.len();
         let mut soonest_ns = u64::MAX;
+        // Without a path the frame is dropped when it is sent.
+        let may_leave = |frame: &Queued| {
+            let to = frame.dst.to_socket().and_then(|a| host_of(a.ip(), hosts));
+            let link = to.and_then(|to| self.fabric.link_to(host, to, frame.flow));
+            link.is_none_or(|link| self.fabric.link_is_free(link))
+        };
         for turn in 0..count {
             let at = (h.next_tx + turn) % count;
             let e = &mut p.endpoints[at];
             let mut port = lock(&e.port);
-            let Some(front) = port.tx.front() else { continue };
-            let ready_ns = h.oscillator.when(front.ready_ns);
+            let first = if cables == 1 { Some(0) } else { port.tx.iter().position(may_leave) };
+            let Some(frame) = first.and_then(|first| port.tx.get(first)) else { continue };
+            let ready_ns = h.oscillator.when(frame.ready_ns);
             if ready_ns > now_ns {
                 soonest_ns = soonest_ns.min(ready_ns);
                 continue;
             }
-            let Some(taken) = port.take() else { continue };
+            let Some(taken) = first.and_then(|first| port.take(first)) else { continue };
             let changed = std::mem::take(&mut port.changed) > 0;
             drop(port);
             h.next_tx = at + 1;
@@ -65,12 +76,14 @@ impl World {
                 let detail = format!("n{}: a frame changed while the NIC held it", host.0);
                 self.violate(Invariant::Ownership, detail);
             }
-            return self.transmit(host, src_addr, taken, queued_ns);
+            self.transmit(host, src_addr, taken, queued_ns);
+            return true;
         }
         if soonest_ns < u64::MAX && h.kick_at_ns.is_none_or(|at_ns| soonest_ns < at_ns) {
             h.kick_at_ns = Some(soonest_ns);
             self.events.push(soonest_ns, Event::Kick(host));
         }
+        false
     }
 
     fn transmit(&mut self, src: HostId, src_addr: Addr, taken: Taken, queued_ns: u64) {
@@ -99,15 +112,13 @@ impl World {
             }
             None => Box::new(new),
         };
-        if to.is_none() {
-            self.drop_packet(Place::Host(src), DropReason::NoRoute, packet);
-            return self.kick(src);
+        if to.is_none_or(|to| to != src && self.fabric.link_to(src, to, flow).is_none()) {
+            return self.drop_packet(Place::Host(src), DropReason::NoRoute, packet);
         }
         if to == Some(src) {
             // To itself: looped back in the NIC, not over the cable.
             let at_ns = self.now_ns + self.hosts[src.0 as usize].nic.rx_latency_ns;
-            self.events.push(at_ns, Event::Arrive(src, packet));
-            return self.kick(src);
+            return self.events.push(at_ns, Event::Arrive(src, packet));
         }
         self.fabric.transmit(src, self.now_ns, packet, &mut self.events);
     }
@@ -123,11 +134,9 @@ impl World {
             return self.drop_packet(at, DropReason::Corrupt, packet);
         }
         let wakeup_ns = h.costs.get().wakeup_ns;
-        let Some(p) = &mut h.process else {
-            return self.drop_packet(at, DropReason::NoListener, packet);
-        };
+        let Some(p) = &mut h.process else { return self.arrive_plain(host, packet) };
         let Some(endpoint) = p.at_port(packet.dst_port) else {
-            return self.drop_packet(at, DropReason::NoListener, packet);
+            return self.arrive_plain(host, packet);
         };
         let (life, stale) = (p.life, packet.queued_ns < p.started_ns);
         let e = &mut p.endpoints[endpoint];

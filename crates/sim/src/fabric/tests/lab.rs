@@ -95,8 +95,13 @@ impl Lab {
     }
 
     fn serve(&mut self, host: HostId) {
-        if self.fabric.host_port_is_free(host)
-            && let Some(packet) = self.backlog[host.0 as usize].pop_front()
+        let free = |packet: &Packet| {
+            let link = self.fabric.link_to(host, packet.dst, packet.flow);
+            link.is_some_and(|link| self.fabric.link_is_free(link))
+        };
+        let backlog = &mut self.backlog[host.0 as usize];
+        if let Some(at) = backlog.iter().position(|packet| free(packet))
+            && let Some(packet) = backlog.remove(at)
         {
             self.fabric.transmit(host, self.now_ns, packet, &mut self.events);
         }

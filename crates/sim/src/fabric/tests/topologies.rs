@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::lab::{GBPS, Lab, packet};
+use super::lab::{GBPS, Lab, PAYLOAD, packet};
 use crate::fabric::{
     Buffer, Cable, CableSpec, Fabric, LeafSpine, MAX_NODES, Marking, Node, Pfc, PolicyError,
     SwitchSpec, Topology, TopologyError,
 };
-use crate::{HostId, LinkId};
+use crate::{DropReason, HostId, LinkId};
 
 /// Base RTT of packets so small that their time on the links hardly counts, ns.
 fn rtt_ns(t: &Topology, a: u32, b: u32) -> u64 {
@@ -106,19 +106,65 @@ fn hosts_without_a_network_are_no_error_when_there_are_none() {
     assert_eq!(Fabric::new(&Topology::cx4(0), 1).unwrap().links(), 50);
 }
 
+#[test]
+fn hosts_of_a_mesh_send_on_all_their_cables_at_once() {
+    let cable = CableSpec::default();
+    let mut lab = Lab::new(&Topology::full_mesh(4, cable), 1);
+    assert_eq!(lab.fabric.links(), 12);
+    for (id, to) in [(0, 1), (1, 1), (2, 2), (3, 3)] {
+        lab.offer(packet(id, 0, to, PAYLOAD));
+    }
+    // 400 ns for each packet; only the second one to n1 waits for another.
+    let arrivals: Vec<_> = lab.run_out().iter().map(|a| (a.packet.id, a.at_ns)).collect();
+    assert_eq!(arrivals, [(0, 415), (2, 415), (3, 415), (1, 815)]);
+}
+
+#[test]
+fn a_host_takes_its_own_cable_and_otherwise_a_shortest_path() {
+    // n0 and n1 have a cable of their own, and like n2 one to the switch.
+    let mut t = Topology::one_switch(3);
+    let own = t.add_cable(Node::Host(HostId(0)), Node::Host(HostId(1)), CableSpec::default());
+    // n3 has a cable to n2 only, whose application would have to forward.
+    let mut with_leaf = Topology::new(4);
+    with_leaf.add_switch(SwitchSpec::default());
+    for cable in t.cables() {
+        with_leaf.add_cable(cable.a, cable.b, cable.spec);
+    }
+    let leaf =
+        with_leaf.add_cable(Node::Host(HostId(2)), Node::Host(HostId(3)), CableSpec::default());
+    let mut lab = Lab::new(&with_leaf, 1);
+    let link = |from, to| lab.fabric.link_to(HostId(from), HostId(to), 7);
+    assert_eq!((link(0, 1), link(1, 0)), (Some(own), Some(own.reverse())));
+    assert_eq!((link(0, 2), link(1, 2)), (Some(LinkId(0)), Some(LinkId(2))));
+    assert_eq!((link(2, 3), link(3, 2)), (Some(leaf), Some(leaf.reverse())));
+    assert_eq!(link(0, 3), None, "hosts do not forward");
+    assert_eq!(lab.fabric.uplinks(HostId(0)).collect::<Vec<_>>(), [LinkId(0), own]);
+    // The only cable of n3 leads to n2, which is not the receiver.
+    lab.offer(packet(0, 3, 0, 100));
+    assert_eq!(lab.run_out(), []);
+    assert_eq!(lab.fabric.drops()[DropReason::NoRoute as usize], 1);
+}
+
+#[test]
+fn several_cables_to_one_switch_share_the_flows() {
+    let mut t = Topology::one_switch(2);
+    let second = t.add_cable(Node::Host(HostId(0)), Node::Switch(0), CableSpec::default());
+    let lab = Lab::new(&t, 1);
+    let on_second = |flow: &u32| lab.fabric.link_to(HostId(0), HostId(1), *flow) == Some(second);
+    let share = (0..1000).filter(on_second).count();
+    assert!((400..600).contains(&share), "{share}");
+}
+
 fn refused(t: &Topology) -> TopologyError {
     Fabric::new(t, 1).unwrap_err()
 }
 
 #[test]
 fn invalid_topologies_are_refused_with_the_reason() {
-    use TopologyError::{Delay, HostCables, Loop, NoSuchNode, Rate, TooMany, Unreachable};
+    use TopologyError::{Delay, Loop, NoCable, NoSuchNode, Rate, TooMany, Unreachable};
     let host = |h| Node::Host(HostId(h));
     let cable = CableSpec::default();
-    assert_eq!(refused(&Topology::new(1)), HostCables { host: HostId(0), cables: 0 });
-    let mut t = Topology::one_switch(2);
-    t.add_cable(host(1), Node::Switch(0), cable);
-    assert_eq!(refused(&t), HostCables { host: HostId(1), cables: 2 });
+    assert_eq!(refused(&Topology::new(1)), NoCable(HostId(0)));
     let mut t = Topology::one_switch(2);
     t.add_cable(Node::Switch(0), Node::Switch(1), cable);
     assert_eq!(refused(&t), NoSuchNode { cable: 2, end: Node::Switch(1) });
