@@ -175,9 +175,16 @@ impl Forged {
         let remaining_us = timed.then(|| u32::from(self.extra) << 8);
         let data = &data[..data_len(msg_size, index, dpp)];
         match self.kind % 9 {
-            0 | 1 => {
-                Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, one_way: false, data }
-            }
+            0 | 1 => Packet::Request {
+                session,
+                req_num,
+                req_type,
+                msg_size,
+                index,
+                remaining_us,
+                one_way: false,
+                data,
+            },
             2 => {
                 let in_progress = self.extra & 1 != 0;
                 let (count, grant) =

@@ -82,17 +82,21 @@ fn kinds(bytes: &[u8]) -> String {
 
 fn rare_frames(mut forge: Forge) -> Vec<Seed> {
     let mut h = forge.header(1);
-    let one_way = Packet::Message {
-        session: 0,
-        number: 0,
-        msg_type: 1,
-        remaining_us: None,
-        data: b"abc",
-    };
+    let one_way =
+        Packet::Message { session: 0, number: 0, msg_type: 1, remaining_us: None, data: b"abc" };
     let plain = frame(&h, &[one_way]);
     let (session, req_num, req_type, msg_size, index) = (0, 8, 1, 3, 0);
     let (remaining_us, data) = (Some(1_000), &b"abc"[..]);
-    let timed = Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, one_way: false, data };
+    let timed = Packet::Request {
+        session,
+        req_num,
+        req_type,
+        msg_size,
+        index,
+        remaining_us,
+        one_way: false,
+        data,
+    };
     let timed = frame(&h, &[timed, Packet::Cancel { session, req_num }]);
     let nack = Packet::Nack { session, req_num, count: 1, high: 3, holes: Holes::default() };
     let nack = frame(&h, &[nack, Packet::Gap]);
