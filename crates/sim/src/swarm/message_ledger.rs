@@ -46,7 +46,7 @@ pub(super) enum MessageEnd {
     Unhandled = 8,
 }
 
-/// Names of [`MessageEnd`].
+/// Names of the ends of messages, in the order of their enumeration.
 pub const MESSAGE_ENDS: [&str; 9] = [
     "delivered",
     "delivered-large",
