@@ -207,7 +207,7 @@ impl TxFrame {
 
     /// Copies the frame's bytes to the end of `out` (for transports and middleware that copy).
     pub fn copy_to(&self, out: &mut Vec<u8>) {
-        for seg in self.segs() {
+        for seg in self.few.iter().chain(&self.many) {
             out.extend_from_slice(seg);
         }
     }

@@ -373,34 +373,28 @@ impl TxBatch {
         header: [u64; 2],
         data: &[u8],
     ) -> bool {
-        let Some(mut frame) = self.new_frame(peer_no, arena) else { return false };
-        let first = FRAME_HEADER + PACKET_HEADER + data.len();
-        frame.buf.truncate(if self.packing { peer.max_frame() } else { first });
-        if !frame.add(header, data) {
-            self.buffers.put_back(frame.at as usize, frame.buf);
+        if self.frames_left == 0 {
             return false;
         }
-        self.push_open(peer_no, peer, frame);
-        true
-    }
-
-    /// A frame without a packet, if there is room for a frame.
-    #[inline(always)]
-    fn new_frame(&mut self, peer: u32, arena: &Arena) -> Option<OpenFrame> {
-        if self.frames_left == 0 {
-            return None;
+        let Some((at, mut buf)) = self.buffers.take(arena) else { return false };
+        let first = FRAME_HEADER + PACKET_HEADER + data.len();
+        buf.truncate(if self.packing { peer.max_frame() } else { first });
+        let mut frame = OpenFrame {
+            buf,
+            len: FRAME_HEADER as u32,
+            peer: peer_no,
+            at: at as u32,
+            opened_ns: self.now_ns,
+            references: None,
+        };
+        if !frame.add(header, data) {
+            self.buffers.put_back(at, frame.buf);
+            return false;
         }
-        let (at, buf) = self.buffers.take(arena)?;
-        let (len, at, opened_ns) = (FRAME_HEADER as u32, at as u32, self.now_ns);
-        Some(OpenFrame { buf, len, peer, at, opened_ns, references: None })
-    }
-
-    /// Makes it the open frame of its peer.
-    #[inline(always)]
-    fn push_open(&mut self, peer_no: u32, peer: &mut Peer, frame: OpenFrame) {
         self.begin_frame(peer_no);
         peer.open_frame = self.open.len() as u32;
         self.open.push(frame);
+        true
     }
 
     #[inline]

@@ -102,9 +102,15 @@ impl TxBatch {
 
     /// Starts a frame without a packet.
     fn begin_to_gather(&mut self, peer_no: u32, peer: &mut Peer, arena: &Arena) -> bool {
-        let Some(mut frame) = self.new_frame(peer_no, arena) else { return false };
-        frame.buf.truncate(peer.max_frame());
-        self.push_open(peer_no, peer, frame);
+        if self.frames_left == 0 {
+            return false;
+        }
+        let Some((at, mut buf)) = self.buffers.take(arena) else { return false };
+        buf.truncate(peer.max_frame());
+        let (len, at, opened_ns) = (FRAME_HEADER as u32, at as u32, self.now_ns);
+        self.begin_frame(peer_no);
+        peer.open_frame = self.open.len() as u32;
+        self.open.push(OpenFrame { buf, len, peer: peer_no, at, opened_ns, references: None });
         true
     }
 
