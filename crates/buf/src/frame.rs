@@ -207,7 +207,8 @@ impl TxFrame {
 
     /// Copies the frame's bytes to the end of `out` (for transports and middleware that copy).
     pub fn copy_to(&self, out: &mut Vec<u8>) {
-        for seg in self.few.iter().chain(&self.many) {
+        let segs = if self.many.is_empty() { &self.few[..] } else { &self.many };
+        for seg in segs {
             out.extend_from_slice(seg);
         }
     }
