@@ -173,7 +173,8 @@ impl<T: Transport> Rpc<T> {
 
     /// Registers the function that is called when a session that has refused a message
     /// ([`crate::RejectReason::MessagesFull`]) has room again: when at most half of
-    /// [`crate::Config::message_queue`] messages and of [`crate::Config::call_queue`] calls are left. It is called once, and again after the next
+    /// [`crate::Config::message_queue`] messages are left, or for one of several packets half of
+    /// [`crate::Config::call_queue`] calls. It is called once, and again after the next
     /// refusal. Replaces an earlier one.
     pub fn on_room(&mut self, f: impl FnMut(&mut Context<'_>, SessionId) + 'static) {
         self.handlers.on_room = Some(Box::new(f));

@@ -30,6 +30,8 @@ pub(crate) struct Unacknowledged {
     pub(crate) msg: MsgBuf,
     pub(crate) msg_type: u16,
     state: State,
+    /// It was sent more than once: which of them an acknowledgement is for is not known.
+    resent: bool,
     /// Its units in the peer's pool, while it is in flight.
     units: u16,
     sent_ns: u64,
@@ -39,17 +41,22 @@ pub(crate) struct Unacknowledged {
 
 impl Unacknowledged {
     pub(crate) fn new(msg: MsgBuf, msg_type: u16, expires_ns: u64) -> Self {
-        Unacknowledged { msg, msg_type, state: State::Waiting, units: 0, sent_ns: 0, expires_ns }
+        let (state, resent) = (State::Waiting, false);
+        Unacknowledged { msg, msg_type, state, resent, units: 0, sent_ns: 0, expires_ns }
     }
 
     /// It was sent, for which `units` were taken. Returns whether it was sent before.
     #[inline(always)]
     pub(crate) fn on_sent(&mut self, units: u16, now_ns: u64) -> bool {
         let again = self.state == State::Lost;
+        self.resent |= again;
         (self.state, self.units, self.sent_ns) = (State::InFlight, units, now_ns);
         again
     }
 }
+
+/// Messages from the first unacknowledged one on whose arrival an acknowledgement states.
+const NAMED: usize = 1 + u64::BITS as usize;
 
 /// Messages that are no longer in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -82,8 +89,9 @@ pub(crate) struct Outgoing {
     pub(crate) stalled: bool,
     /// Its turn comes before that of the session's calls.
     pub(crate) before_calls: bool,
-    /// A message was refused: the application is told when there is room.
+    /// A message was refused, one of several packets was: the application is told of room.
     pub(crate) refused: bool,
+    pub(crate) refused_large: bool,
     /// The application is to be told of room.
     pub(crate) has_room: bool,
     /// Timeouts in a row.
@@ -111,6 +119,7 @@ impl Outgoing {
             stalled: false,
             before_calls: false,
             refused: false,
+            refused_large: false,
             has_room: false,
             retries: 0,
             due_ns: u64::MAX,
@@ -223,7 +232,7 @@ impl Outgoing {
             freed.units += flies * u32::from(entry.units);
             freed.arrived += u32::from(entry.state != State::Arrived);
             self.lost -= u32::from(entry.state == State::Lost);
-            newest_ns = newest_ns.max(u64::from(flies) * entry.sent_ns);
+            newest_ns = newest_ns.max(u64::from(flies) * u64::from(!entry.resent) * entry.sent_ns);
         }
         if newest_ns > self.newest_ns {
             (self.newest_ns, self.round_trip_ns) = (newest_ns, now_ns.saturating_sub(newest_ns));
@@ -245,7 +254,7 @@ impl Outgoing {
         let Some(entry) = self.entries.get_mut(at) else { return };
         match std::mem::replace(&mut entry.state, State::Arrived) {
             State::InFlight => {
-                if entry.sent_ns >= self.newest_ns {
+                if entry.sent_ns >= self.newest_ns && !entry.resent {
                     self.newest_ns = entry.sent_ns;
                     self.round_trip_ns = now_ns.saturating_sub(entry.sent_ns);
                 }
@@ -261,9 +270,10 @@ impl Outgoing {
     }
 
     /// Messages in flight count as lost when one that was sent later has arrived, and they are more
-    /// than `window_ns` later than it was (RACK, RFC 8985). Returns when the next one would be lost.
+    /// than `window_ns` later than it was (RACK, RFC 8985). Of those behind the ones that an
+    /// acknowledgement names nothing is known. Returns when the next one would be lost.
     pub(super) fn find_lost(&mut self, window_ns: u64, now_ns: u64, freed: &mut Freed) -> u64 {
-        let sent = self.sent as usize;
+        let sent = (self.sent as usize).min(NAMED);
         let is_newest =
             |e: &Unacknowledged| e.state == State::Arrived && e.sent_ns == self.newest_ns;
         let newest = self.entries.iter().take(sent).rposition(is_newest).unwrap_or(0);

@@ -53,7 +53,7 @@ impl<C> Endpoint<C> {
         data: &'f [u8],
     ) -> Result<Option<Event<'f, C>>, Drop> {
         let s = self.sessions.server_of(peer, h.session)?;
-        let (id, quota) = (SessionId { index: h.session, generation: s.generation }, s.quota);
+        let id = SessionId { index: h.session, generation: s.generation };
         let first = s.first_req_num;
         let incoming = s.incoming.get_or_insert_with(|| Box::new(Incoming::new(first)));
         let taken = incoming.insert(h.number);
@@ -72,7 +72,8 @@ impl<C> Endpoint<C> {
             self.stats.messages_expired += 1;
             return Ok(None);
         }
-        let refused = self.rejection(quota, data.len() as u32).is_some();
+        // The quota of its client is for memory, of which it needs none.
+        let refused = self.quotas.is_closing() || data.len() > self.cfg.max_msg_size as usize;
         let Some(body) = self.request_body(data).ok().filter(|_| !refused) else {
             self.stats.messages_refused += 1;
             return Ok(None);
@@ -110,6 +111,9 @@ impl<C> Endpoint<C> {
             (outgoing.retries, outgoing.waits_since_ns) = (0, now_ns);
         }
         let Freed { arrived, lost, .. } = freed;
+        if arrived == 0 && lost == 0 {
+            return Ok(()); // repeated: it must not put off the timeout
+        }
         self.stats.messages_acknowledged += u64::from(arrived);
         self.after_messages(session, freed, lost, next_ns);
         self.note_room(session);

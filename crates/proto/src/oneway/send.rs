@@ -98,7 +98,7 @@ impl<C> Endpoint<C> {
                 {
                     let (first, credits) = (s.agreed.first_req_num, s.credits.limit());
                     let begun = || Outgoing::begun(first, credits);
-                    s.outgoing.get_or_insert_with(begun).refused = true;
+                    s.outgoing.get_or_insert_with(begun).refused_large = true;
                 }
                 Err((reason, msg))
             }
@@ -203,12 +203,12 @@ impl<C> Endpoint<C> {
         let (limit, calls) = (self.cfg.message_queue, self.cfg.call_queue);
         let Some(s) = self.sessions.client_mut(session) else { return };
         let id = SessionId { index: session, generation: s.generation };
-        if let Some(outgoing) = &mut s.outgoing
-            && outgoing.refused
-            && outgoing.len() <= limit / 2
-            && s.queue.len() <= calls / 2
-        {
-            outgoing.refused = false;
+        let Some(outgoing) = &mut s.outgoing else { return };
+        let small = outgoing.refused && outgoing.len() <= limit / 2;
+        let large = outgoing.refused_large && s.queue.len() <= calls / 2;
+        if small || large {
+            outgoing.refused &= !small;
+            outgoing.refused_large &= !large;
             if !std::mem::replace(&mut outgoing.has_room, true) {
                 self.outbox.rooms.push_back(id);
                 self.outbox.has_news = true;

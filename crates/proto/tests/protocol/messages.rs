@@ -6,7 +6,8 @@ use std::rc::Rc;
 use courser_proto::wire::Packet;
 use courser_proto::{Drop, RejectReason, SessionState};
 
-use super::support::{DPP, Link, World, config, expect_drop, messages_arrive};
+use super::support::forge::packets;
+use super::support::{Action, DPP, Link, World, config, expect_drop, messages_arrive};
 
 #[test]
 fn messages_arrive_once_in_time_and_in_order_whatever_the_link_does() {
@@ -330,4 +331,89 @@ fn messages_behind_a_lost_one_end_once() {
     let stats = w.ep(0).stats();
     assert_eq!(stats.messages_failed + stats.messages_acknowledged, 3);
     assert_eq!(w.ep(0).outstanding_messages(), 0);
+}
+
+/// An acknowledgement names 64 messages behind the first missing one. Those behind them may have
+/// arrived: they are not sent again.
+#[test]
+fn only_messages_that_an_acknowledgement_names_count_as_lost() {
+    let many = courser_proto::Config { credits: 600, rx_queue_frames: 2048, ..config() };
+    let mut w = World::pair(many);
+    let s = w.connect(0, 1);
+    w.call(0, s, 1_000, 8);
+    w.finish(0, 1);
+    let (mut frames, lost) = (0, Rc::new(RefCell::new(0)));
+    let dropped = lost.clone();
+    w.filter = Some(Box::new(move |from, bytes| {
+        frames += usize::from(from == 0);
+        let drops = from == 0 && (frames == 1 || frames == 6);
+        if drops {
+            *dropped.borrow_mut() += packets(bytes).count() as u64;
+        }
+        !drops
+    }));
+    for id in 0..384 {
+        w.send_message(0, s, id, 32, None).unwrap();
+    }
+    w.settle();
+    assert!(*lost.borrow() > 20, "two frames with many messages");
+    assert_eq!(w.nodes[1].messages.len(), 384);
+    assert_eq!(w.ep(0).stats().retransmitted, *lost.borrow());
+    assert_eq!(w.ep(1).stats().dropped(Drop::Duplicate), 0);
+}
+
+/// Acknowledgements that state nothing new do not put off the timeout of a lost message.
+#[test]
+fn repeated_acknowledgements_do_not_delay_a_retransmission() {
+    let mut w = World::pair(config());
+    let s = w.connect(0, 1);
+    let seen = Rc::new(RefCell::new(Vec::new()));
+    let acks = seen.clone();
+    let mut frames = 0;
+    w.filter = Some(Box::new(move |from, bytes| {
+        if from == 1 {
+            acks.borrow_mut().push(bytes.to_vec());
+        }
+        frames += usize::from(from == 0);
+        from == 1 || frames != 2
+    }));
+    for id in 0..2 {
+        w.send_message(0, s, id, 32, None).unwrap();
+        w.run_to(w.now_ns + 10_000);
+    }
+    let ack = seen.borrow().first().cloned().unwrap();
+    for _ in 0..200 {
+        w.inject(1, 0, &ack);
+        w.run_to(w.now_ns + 10_000);
+    }
+    assert_eq!(w.nodes[1].messages.len(), 2);
+}
+
+/// The memory of a client's large requests is used up: small messages need none.
+#[test]
+fn messages_arrive_while_their_client_has_no_memory_left() {
+    let mut w = World::pair(courser_proto::Config { max_held_per_peer: 5_000, ..config() });
+    w.nodes[1].handler = Box::new(|_, _| Action::Forget);
+    let s = w.connect(0, 1);
+    w.call(0, s, 100, 3 * DPP);
+    w.run_to(w.now_ns + 100_000);
+    w.send_message(0, s, 0, 32, None).unwrap();
+    w.run_to(w.now_ns + 100_000);
+    let stats = w.ep(1).stats();
+    assert_eq!((stats.requests, stats.messages_received, stats.messages_refused), (1, 1, 0));
+}
+
+/// Each queue reports its own room: calls that wait do not keep small messages from being sent.
+#[test]
+fn room_for_small_messages_does_not_wait_for_calls() {
+    let few = courser_proto::Config { message_queue: 4, call_queue: 2, slots: 1, ..config() };
+    let mut w = World::pair(few);
+    w.nodes[1].handler = Box::new(|_, _| Action::Forget);
+    let s = w.connect(0, 1);
+    for id in 10..13 {
+        w.call(0, s, id, 8);
+    }
+    while w.send_message(0, s, 0, 32, None).is_ok() {}
+    w.run_to(w.now_ns + 100_000);
+    assert_eq!((w.ep(0).poll_room(), w.ep(0).poll_room()), (Some(s), None));
 }
