@@ -21,6 +21,11 @@ struct HeldOfPeer {
     waiting: BTreeMap<u64, Held>,
     /// Calls that were sent again: when they were first refused, ns.
     again: BTreeMap<u64, u64>,
+    /// When the first of them was refused, or the last call of several packets to the peer was
+    /// answered, ns.
+    progress_ns: u64,
+    /// The call that was sent at the end of the last pause.
+    probed: u64,
     /// A request was refused since the last pause.
     refused: bool,
     pause_ns: u64,
@@ -29,9 +34,16 @@ struct HeldOfPeer {
 }
 
 impl HeldOfPeer {
-    fn new() -> Self {
-        let (waiting, again) = (BTreeMap::new(), BTreeMap::new());
-        HeldOfPeer { waiting, again, refused: false, pause_ns: PAUSE_LEAST_NS, until_ns: 0 }
+    fn new(now_ns: u64) -> Self {
+        HeldOfPeer {
+            waiting: BTreeMap::new(),
+            again: BTreeMap::new(),
+            progress_ns: now_ns,
+            probed: 0,
+            refused: false,
+            pause_ns: PAUSE_LEAST_NS,
+            until_ns: 0,
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -73,7 +85,7 @@ impl HeldCalls {
 
     /// A call waits: it was refused, or is behind others.
     pub(crate) fn wait(&mut self, peer: u32, seq: u64, held: Held, now_ns: u64) {
-        let p = self.peers.entry(peer).or_insert_with(HeldOfPeer::new);
+        let p = self.peers.entry(peer).or_insert_with(|| HeldOfPeer::new(now_ns));
         if p.waiting.is_empty() {
             p.until_ns = now_ns + p.pause_ns;
         }
@@ -92,10 +104,38 @@ impl HeldCalls {
         }
     }
 
+    /// A call of several packets to a peer was answered.
+    pub(crate) fn on_answer(&mut self, peer: u32, now_ns: u64) {
+        if let Some(p) = self.peers.get_mut(&peer) {
+            p.progress_ns = now_ns;
+        }
+    }
+
+    /// The oldest call to a peer that waits, if the peer has answered none since `since_ns`.
+    pub(crate) fn stuck(&self, peer: u32, since_ns: u64) -> Option<(u64, Held)> {
+        let p = self.peers.get(&peer).filter(|p| p.progress_ns <= since_ns)?;
+        p.waiting.first_key_value().map(|(&seq, held)| (seq, *held))
+    }
+
     /// Takes the oldest call to a peer that waits.
     pub(crate) fn next(&mut self, peer: u32) -> Option<Held> {
+        let (&seq, _) = self.peers.get(&peer)?.waiting.first_key_value()?;
+        self.take(peer, seq)
+    }
+
+    /// Takes the call that is sent at the end of a pause: each in turn, so that one which the peer
+    /// never takes does not keep the others from being tried.
+    pub(crate) fn next_probe(&mut self, peer: u32) -> Option<Held> {
         let p = self.peers.get_mut(&peer)?;
-        let (seq, held) = p.waiting.pop_first()?;
+        let behind = p.waiting.range(p.probed + 1..).next();
+        let (&seq, _) = behind.or(p.waiting.first_key_value())?;
+        p.probed = seq;
+        self.take(peer, seq)
+    }
+
+    fn take(&mut self, peer: u32, seq: u64) -> Option<Held> {
+        let p = self.peers.get_mut(&peer)?;
+        let held = p.waiting.remove(&seq)?;
         if let Some(since_ns) = held.since_ns {
             p.again.insert(seq, since_ns);
         } else if p.is_empty() {
@@ -157,6 +197,24 @@ mod tests {
         }
         assert_eq!(pauses[..8], [2, 4, 8, 16, 32, 64, 64, 64]);
         assert_eq!(pauses[11..], [32, 16, 8, 4, 2, 1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn each_call_is_probed_in_turn_and_all_are_stuck_without_an_answer() {
+        let mut h = HeldCalls::default();
+        let held = |slot| Held { session: 0, slot, since_ns: Some(5) };
+        (1..4).for_each(|slot| h.wait(1, 10 * u64::from(slot), held(slot), 5));
+        let mut probed = Vec::new();
+        for _ in 0..5 {
+            let next = h.next_probe(1).unwrap();
+            probed.push(next.slot);
+            h.wait(1, 10 * u64::from(next.slot), next, 9);
+        }
+        assert_eq!(probed, [1, 2, 3, 1, 2]);
+        assert!(h.stuck(1, 4).is_none());
+        assert_eq!(h.stuck(1, 5).map(|(seq, held)| (seq, held.slot)), Some((10, 1)));
+        h.on_answer(1, 7);
+        assert!(h.stuck(1, 6).is_none() && h.stuck(1, 7).is_some());
     }
 
     #[test]

@@ -4,12 +4,15 @@
 //! executing it. So the call can be made again: it stays on its slot, with the next request number, and
 //! waits ([`crate::held`]). While calls to a peer wait, its new calls of several packets wait too, behind
 //! the others. The oldest one is sent when a request of several packets has been answered, and besides
-//! after a pause, which doubles while requests are refused.
+//! one after a pause, each in turn; the pause doubles while requests are refused.
 //!
 //! A call that is refused [`crate::Config::datapath_timeout_ns`] after its first refusal, or later,
-//! ends with the error.
+//! ends with the error. When the peer has answered no call of several packets for that time, all that
+//! wait end: servers whose handlers call each other may each wait for memory that the other's calls
+//! hold.
 
 use crate::endpoint::Endpoint;
+use crate::error::{CallError, Status};
 use crate::held::Held;
 use crate::session::{Session, SessionState};
 use crate::slot::ClientSlot;
@@ -68,13 +71,16 @@ impl<C> Endpoint<C> {
     pub(crate) fn end_held(&mut self, peer: u32, seq: u64, was_answered: bool) {
         self.peers.held.forget(peer, seq);
         if was_answered {
-            self.send_held(peer);
+            self.peers.held.on_answer(peer, self.now_ns);
+            if let Some(oldest) = self.peers.held.next(peer) {
+                self.send_held(oldest);
+            }
         }
     }
 
-    /// Sends the oldest call to a peer that waits.
-    fn send_held(&mut self, peer: u32) {
-        let Some(Held { session, slot, .. }) = self.peers.held.next(peer) else { return };
+    /// Sends a call that has waited.
+    fn send_held(&mut self, held: Held) {
+        let Held { session, slot, .. } = held;
         if let Some(of) = self.sessions.client_slot_mut(session, slot) {
             of.end_hold();
         }
@@ -88,9 +94,22 @@ impl<C> Endpoint<C> {
         }
         self.peers.held.due_ns = u64::MAX;
         while let Some(peer) = self.peers.held.next_peer(self.now_ns) {
-            self.send_held(peer);
+            self.end_stuck(peer);
+            if let Some(probe) = self.peers.held.next_probe(peer) {
+                self.send_held(probe);
+            }
         }
         self.time_held();
+    }
+
+    /// Ends the calls to a peer that wait, if it has answered none for a long time.
+    fn end_stuck(&mut self, peer: u32) {
+        let since_ns = self.now_ns.saturating_sub(self.cfg.datapath_timeout_ns);
+        let error = |_| CallError::Server(Status::NoMemory);
+        while let Some((seq, Held { session, slot, .. })) = self.peers.held.stuck(peer, since_ns) {
+            self.end_early(session, slot, error);
+            self.peers.held.forget(peer, seq); // it is, unless its session is gone
+        }
     }
 
     /// Sets the timer for the end of the first pause.

@@ -190,7 +190,7 @@ impl<C> Endpoint<C> {
             // Since then it may have refused another one.
             if let Some(outgoing) = session.and_then(|s| s.outgoing.as_mut())
                 && std::mem::take(&mut outgoing.has_room)
-                && !outgoing.refused
+                && !(outgoing.refused || outgoing.refused_large)
             {
                 return Some(id);
             }
@@ -207,8 +207,8 @@ impl<C> Endpoint<C> {
         let small = outgoing.refused && outgoing.len() <= limit / 2;
         let large = outgoing.refused_large && s.queue.len() <= calls / 2;
         if small || large {
-            outgoing.refused &= !small;
-            outgoing.refused_large &= !large;
+            // One report is for both: it is tried again, and perhaps refused again.
+            (outgoing.refused, outgoing.refused_large) = (false, false);
             if !std::mem::replace(&mut outgoing.has_room, true) {
                 self.outbox.rooms.push_back(id);
                 self.outbox.has_news = true;

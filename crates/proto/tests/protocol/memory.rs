@@ -306,6 +306,29 @@ fn calls_that_are_held_back_end_with_their_session() {
     assert_eq!(w.ep(0).next_deadline(), None, "nothing is held back");
 }
 
+/// Calls that the server never takes, with others on the same session that wait for slots: all end
+/// together, and one that it takes does not wait for them.
+#[test]
+fn calls_that_are_always_refused_end_together_and_block_no_other() {
+    let cfg = wide();
+    let mut w = World::pair(cfg.clone());
+    with_memory(&mut w, 1, cfg.clone(), 4 * MIB);
+    let s = w.connect(0, 1);
+    let begin_ns = w.now_ns;
+    for id in 0..40 {
+        w.call(0, s, id, BIG as usize);
+    }
+    let other = w.connect(0, 1);
+    w.call(0, other, 40, 3 * DPP);
+    let done = w.finish(0, 1);
+    assert_eq!((done[0].id, done[0].result.is_ok()), (40, true));
+    assert!(w.now_ns - begin_ns < cfg.datapath_timeout_ns, "it waited for the others");
+    let done = w.finish(0, 40);
+    assert!(done.iter().all(|d| d.result == Err(CallError::Server(Status::NoMemory))));
+    let took_ns = w.now_ns - begin_ns;
+    assert!(took_ns < 6 * cfg.datapath_timeout_ns, "{took_ns}");
+}
+
 #[test]
 fn a_call_that_is_always_refused_ends_with_the_error_after_the_timeout() {
     let cfg = wide();

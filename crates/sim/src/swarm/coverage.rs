@@ -123,7 +123,7 @@ impl Coverage {
             line("end", name, count, ENDS_EXPECTED.contains(name));
         }
         for (name, &count) in MESSAGE_ENDS.iter().zip(&self.messages) {
-            line("message", name, count, true);
+            line("message", name, count, *name != "refused");
         }
         lines
     }
@@ -205,7 +205,7 @@ impl MessageCounts {
             (MessageEnd::Unsent, self.unsent),
             (MessageEnd::Failed, self.failed),
             (MessageEnd::Expired, self.expired + self.late),
-            (MessageEnd::NoMemory, self.refused),
+            (MessageEnd::Refused, self.refused),
             (MessageEnd::Unhandled, self.unhandled),
         ] {
             ends[end as usize] += count;

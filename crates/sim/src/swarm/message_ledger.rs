@@ -40,8 +40,8 @@ pub(super) enum MessageEnd {
     Failed = 5,
     /// It arrived after its deadline, or its handler would have run after it.
     Expired = 6,
-    /// The receiver had no memory.
-    NoMemory = 7,
+    /// The receiver was shutting down, which no process of the swarm does.
+    Refused = 7,
     /// The receiver had no handler.
     Unhandled = 8,
 }
@@ -55,7 +55,7 @@ pub const MESSAGE_ENDS: [&str; 9] = [
     "unsent",
     "failed",
     "expired",
-    "no-memory",
+    "refused",
     "unhandled",
 ];
 
