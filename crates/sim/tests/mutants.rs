@@ -80,6 +80,7 @@ fn breaks(mutant: Mutant) -> &'static [Invariant] {
         M::BudgetLeaks => &[I::Internal],
         M::MessageTwice => &[I::AtMostOnce],
         M::StaleMessage | M::NewestMessageFirst => &[I::Application],
-        M::LostMessageForgotten => &[I::Liveness],
+        // What a message holds of the window keeps calls from being sent, so the datapath seems dead.
+        M::LostMessageForgotten => &[I::Liveness, I::Application],
     }
 }
