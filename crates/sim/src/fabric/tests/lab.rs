@@ -95,6 +95,10 @@ impl Lab {
     }
 
     fn serve(&mut self, host: HostId) {
+        // No packet of a long backlog has to be asked then.
+        if !self.fabric.host_port_is_free(host) {
+            return;
+        }
         let free = |packet: &Packet| {
             let link = self.fabric.link_to(host, packet.dst, packet.flow);
             link.is_some_and(|link| self.fabric.link_is_free(link))
