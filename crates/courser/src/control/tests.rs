@@ -5,7 +5,7 @@
 mod heartbeat;
 mod hostile;
 mod limits;
-mod support;
+pub(super) mod support;
 mod unix;
 
 use std::net::TcpListener;

@@ -6,12 +6,25 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use courser_proto::{Beat, ControlMsg, Heartbeat};
+use courser_proto::{Beat, ControlMsg, EndpointRef, Heartbeat, RemoteSession};
 
 use super::LostReason;
 use super::conn::Phase;
 use super::driver::{Driver, Timer};
 use super::network::Network;
+
+/// A session over the connection. The server's number is used again after its end; the value in the
+/// table, its first request number, distinguishes the sessions of a number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Session {
+    /// The local endpoint.
+    here: u16,
+    /// The remote endpoint.
+    there: u64,
+    /// Whether the local endpoint is the server.
+    serves: bool,
+    number: u32,
+}
 
 /// The users of a connection, derived from its messages: local endpoints with an unanswered connect,
 /// and the sessions of local endpoints in both roles. Invalid messages of the other side can only end
@@ -20,8 +33,7 @@ use super::network::Network;
 pub(super) struct Usage {
     /// Unanswered connects by local endpoint.
     pending_connects: BTreeMap<u16, u32>,
-    /// Sessions by local and remote endpoint.
-    sessions: BTreeMap<(u16, u64), u32>,
+    sessions: BTreeMap<Session, u32>,
     /// Time of the last use.
     used_at: Instant,
 }
@@ -38,45 +50,72 @@ impl Usage {
 
     /// Handles a message sent by a local endpoint.
     pub(super) fn on_sent(&mut self, msg: &ControlMsg, now: Instant) {
-        match msg {
+        let is_use = match msg {
             ControlMsg::Connect { from, .. } => {
-                *self.pending_connects.entry(from.index).or_default() += 1
+                *self.pending_connects.entry(from.index).or_default() += 1;
+                true
             }
-            ControlMsg::Accept { from, to, .. } => {
-                *self.sessions.entry((from.index, to.id)).or_default() += 1;
+            ControlMsg::Accept { from, to, accept } => {
+                self.begin(session(from, to, true, accept.session.number), accept.session)
             }
-            ControlMsg::Disconnect { from, to, .. } | ControlMsg::Evicted { from, to, .. } => {
-                decrement(&mut self.sessions, (from.index, to.id))
+            ControlMsg::Disconnect { from, to, session: ended } => {
+                self.end(session(from, to, false, ended.number), Some(ended))
             }
-            _ => return,
+            ControlMsg::Evicted { from, to, server_session, .. } => {
+                self.end(session(from, to, true, *server_session), None)
+            }
+            _ => false,
+        };
+        if is_use {
+            self.touch(now);
         }
-        self.touch(now);
     }
 
-    /// Handles a received message.
+    /// Handles a received message. One that is about no session of the connection is no use of it:
+    /// otherwise such messages would keep it from being closed.
     pub(super) fn on_received(&mut self, msg: &ControlMsg, now: Instant) {
-        match msg {
-            ControlMsg::Accept { to, from, .. }
-                if self.pending_connects.contains_key(&to.index) =>
+        let is_use = match msg {
+            ControlMsg::Accept { to, from, accept }
+                if decrement(&mut self.pending_connects, to.index) =>
             {
-                decrement(&mut self.pending_connects, to.index);
-                *self.sessions.entry((to.index, from.id)).or_default() += 1;
+                self.begin(session(to, from, false, accept.session.number), accept.session)
             }
-            ControlMsg::Connect { .. } => {}
-            ControlMsg::Disconnect { from, to, .. } | ControlMsg::Evicted { from, to, .. } => {
-                decrement(&mut self.sessions, (to.index, from.id))
+            ControlMsg::Disconnect { from, to, session: ended } => {
+                self.end(session(to, from, true, ended.number), Some(ended))
+            }
+            ControlMsg::Evicted { from, to, server_session, .. } => {
+                self.end(session(to, from, false, *server_session), None)
             }
             ControlMsg::Refuse { to, .. } => decrement(&mut self.pending_connects, to.index),
-            ControlMsg::EndpointGone { from } => self.sessions.retain(|(_, id), _| *id != from.id),
-            _ => return,
+            ControlMsg::EndpointGone { from } => {
+                let before = self.sessions.len();
+                self.sessions.retain(|s, _| s.there != from.id);
+                self.sessions.len() < before
+            }
+            _ => false,
+        };
+        if is_use {
+            self.touch(now);
         }
-        self.touch(now);
+    }
+
+    fn begin(&mut self, session: Session, accepted: RemoteSession) -> bool {
+        self.sessions.insert(session, accepted.first_req_num);
+        true
+    }
+
+    /// Ends a session, unless `ended` is an earlier one of its number: the server had evicted that one
+    /// before its client closed it. Returns whether it was there.
+    fn end(&mut self, session: Session, ended: Option<&RemoteSession>) -> bool {
+        let begun = self.sessions.get(&session);
+        let is_it = begun.is_some_and(|&first| ended.is_none_or(|e| e.first_req_num == first));
+        is_it && self.sessions.remove(&session).is_some()
     }
 
     /// Removes a local endpoint.
     pub(super) fn forget(&mut self, index: u16, now: Instant) {
         self.pending_connects.remove(&index);
-        self.sessions.retain(|(here, _), _| *here != index);
+        self.sessions.retain(|s, _| s.here != index);
         self.touch(now);
     }
 
@@ -92,14 +131,18 @@ impl Usage {
     }
 }
 
-/// Decrements a count and removes it at 0.
-fn decrement<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K) {
-    if let Some(count) = counts.get_mut(&key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&key);
-        }
+fn session(here: &EndpointRef, there: &EndpointRef, serves: bool, number: u32) -> Session {
+    Session { here: here.index, there: there.id, serves, number }
+}
+
+/// Decrements a count and removes it at 0; `false`: there is none.
+fn decrement(counts: &mut BTreeMap<u16, u32>, key: u16) -> bool {
+    let Some(count) = counts.get_mut(&key) else { return false };
+    *count -= 1;
+    if *count == 0 {
+        counts.remove(&key);
     }
+    true
 }
 
 impl<N: Network> Driver<N> {
@@ -171,5 +214,72 @@ impl<N: Network> Driver<N> {
     /// Time of the heartbeats' clock.
     fn now_ns(&self) -> u64 {
         self.now().saturating_duration_since(self.epoch).as_nanos() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use courser_proto::ConnectRefuseReason;
+
+    use super::*;
+
+    const CLIENT: EndpointRef = EndpointRef { index: 1, id: 11 };
+    const SERVER: EndpointRef = EndpointRef { index: 2, id: 22 };
+
+    fn accept(number: u32, first_req_num: u32) -> ControlMsg {
+        let mut msg = crate::control::tests::support::accept(CLIENT, SERVER, number);
+        if let ControlMsg::Accept { accept, .. } = &mut msg {
+            accept.session.first_req_num = first_req_num;
+        }
+        msg
+    }
+
+    fn disconnect(number: u32, first_req_num: u32) -> ControlMsg {
+        let session = RemoteSession { number, first_req_num };
+        ControlMsg::Disconnect { from: CLIENT, to: SERVER, session }
+    }
+
+    fn evicted(server_session: u32) -> ControlMsg {
+        ControlMsg::Evicted { to: CLIENT, from: SERVER, session: 0, server_session }
+    }
+
+    #[test]
+    fn an_eviction_that_crosses_a_disconnect_ends_one_session() {
+        let now = Instant::now();
+        let mut server = Usage::new(now);
+        server.on_sent(&accept(7, 100), now);
+        server.on_sent(&accept(8, 200), now);
+        server.on_sent(&evicted(7), now);
+        server.on_received(&disconnect(7, 100), now);
+        assert_eq!(server.idle_since(), None, "the other session is live");
+        // The number belongs to another session meanwhile.
+        server.on_sent(&accept(7, 300), now);
+        server.on_received(&disconnect(8, 200), now);
+        server.on_received(&disconnect(7, 100), now);
+        assert_eq!(server.idle_since(), None);
+        server.on_received(&disconnect(7, 300), now);
+        assert_eq!(server.idle_since(), Some(now));
+    }
+
+    #[test]
+    fn messages_about_no_session_are_no_use() {
+        let begin = Instant::now();
+        let later = begin + Duration::from_secs(9);
+        let mut usage = Usage::new(begin);
+        let reason = ConnectRefuseReason::ShuttingDown;
+        for msg in [
+            disconnect(7, 100),
+            evicted(7),
+            accept(7, 100),
+            ControlMsg::Refuse { to: CLIENT, session: 0, client_cookie: 0, reason },
+            ControlMsg::EndpointGone { from: CLIENT },
+            ControlMsg::Ping,
+        ] {
+            usage.on_received(&msg, later);
+            assert_eq!(usage.idle_since(), Some(begin), "{msg:?}");
+        }
+        usage.on_sent(&accept(7, 100), begin);
+        usage.on_received(&ControlMsg::EndpointGone { from: CLIENT }, later);
+        assert_eq!(usage.idle_since(), Some(later), "that one had a session");
     }
 }
