@@ -22,7 +22,8 @@ use crate::stats::Drop;
 use crate::timers::{SWEEP, TimerEntry};
 use crate::tx::TxItem;
 
-/// Bytes that are reserved for any request at its first packet.
+/// A request of so many bytes is reserved as a whole at its first packet, or refused; a larger one that
+/// waits has them at least.
 const FIRST_BYTES: u32 = 16 << 10;
 
 /// Bytes of a request that are stored whatever its client's share is: packets that were on the way
@@ -110,13 +111,17 @@ impl<C> Endpoint<C> {
         let waits = self.budget.reserved(at, &owner).is_some_and(|r| r.waits());
         let is_behind = self.budget.lacks_memory() && self.budget.waits_of(quota);
         let more = u64::from(size.saturating_sub(held));
-        let is_turn = !is_behind && !waits && self.quotas.may_promise(quota, more, memory);
-        if is_small || is_turn && u64::from(size) <= left {
+        let is_turn =
+            (is_small || !is_behind && !waits) && self.quotas.may_promise(quota, more, memory);
+        if is_turn && u64::from(size) <= left {
             match self.arena.alloc(size as usize) {
-                Ok(buffer) => return Room::Whole(buffer, if is_small { 0 } else { size }),
+                Ok(buffer) => return Room::Whole(buffer, size),
                 Err(AllocError::Exhausted { .. }) if !is_small => {}
                 Err(_) => return Room::Refused(Status::NoMemory),
             }
+        }
+        if is_small {
+            return Room::Refused(Status::NoMemory);
         }
         if is_first && size > WINDOW_BYTES && !self.may_wait(peer, credits) {
             // What would find no memory later is refused before its data is sent.

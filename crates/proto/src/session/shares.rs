@@ -17,6 +17,8 @@ const PROMISED_LEAST: u64 = 16 << 20;
 const PROMISED_PART: u64 = 32;
 /// What may be promised to an address, in multiples of what may be to a client.
 const CLIENTS_OF_ADDRESS: u64 = 4;
+/// A message that is large for the memory may be promised while at most this part of what is left is.
+const ALONE_PART: u64 = 8;
 
 /// Requests that wait are tried again when so many bytes of a client have arrived.
 const KEPT_PART: u64 = 1 << 20;
@@ -71,10 +73,11 @@ impl Quotas {
     }
 
     /// The shares of what is left. Otherwise a message that is large for the memory would never have
-    /// room: it may be alone.
+    /// room: it may be the only large one that arrives. Small ones always arrive.
     fn is_in_share(&self, c: &ClientQuota, a: &HostQuota, bytes: u64, free: u64) -> bool {
         let left = free.saturating_sub(bytes);
-        let is_alone = self.promised == 0 && 4 * a.held <= free && bytes <= free;
+        let is_only = ALONE_PART * self.promised <= free && a.promised == 0;
+        let is_alone = is_only && 4 * a.held <= free && bytes <= free;
         3 * (c.held + bytes) <= left && 2 * (a.held + bytes) <= left || is_alone
     }
 

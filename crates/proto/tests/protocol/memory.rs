@@ -59,6 +59,26 @@ fn announcing_large_requests_reserves_little_and_not_for_long() {
 }
 
 #[test]
+fn announcing_small_requests_reserves_the_share_of_a_client() {
+    let mut w = World::pair(wide());
+    with_memory(&mut w, 1, Config { max_held_per_peer: usize::MAX, ..wide() }, 256 * MIB);
+    w.filter = Some(Box::new(|_, _| false));
+    let begin_ns = w.now_ns;
+    for _ in 0..200 {
+        let (_, forge) = w.connect_forge(0, 1);
+        for slot in 0..16 {
+            w.inject(0, 1, &forge.request(slot, 16 << 10, 0, &[1; DPP]));
+        }
+    }
+    let held = w.ep(1).memory().held_bytes;
+    // 16 MiB whose data is missing, and what has arrived: a fifteenth, which allows as much again.
+    assert!((16 * MIB..=20 * MIB).contains(&held), "{} KiB of 50 MiB", held >> 10);
+    w.run_until(begin_ns + 2 * wide().datapath_timeout_ns);
+    w.settle();
+    assert_eq!(w.ep(1).memory().held_bytes, 0);
+}
+
+#[test]
 fn a_client_that_announces_large_requests_does_not_keep_others_out() {
     let mut w = World::new(&[wide(), wide(), wide()], 1);
     w.processes = true;
