@@ -5,8 +5,9 @@
 mod heartbeat;
 mod hostile;
 mod limits;
-pub(super) mod support;
+mod support;
 mod unix;
+mod usage;
 
 use std::net::TcpListener;
 use std::sync::Arc;

@@ -249,7 +249,7 @@ pub(super) fn requested_session(msg: &ControlMsg) -> u32 {
     }
 }
 
-pub(in crate::control) fn accept(to: EndpointRef, from: EndpointRef, session: u32) -> ControlMsg {
+pub(super) fn accept(to: EndpointRef, from: EndpointRef, session: u32) -> ControlMsg {
     let accept = ConnectAccept {
         endpoint_id: from.id,
         port: 4001,
