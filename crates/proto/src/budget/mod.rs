@@ -61,6 +61,9 @@ const SCHEDULED_LEAST: u32 = 2;
 /// No message.
 pub(crate) const NO_MESSAGE: u32 = u32::MAX;
 
+/// Places of the table that are kept while there is no message.
+const KEPT_PLACES: usize = 1_024;
+
 /// A grant as stated in a credit return: the packets of the message that may be sent, and how many
 /// packets of later messages may be sent before an answer. The default is no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -286,10 +289,19 @@ impl Budget {
         }
         if self.live == 0 {
             self.queue.clear();
+            self.shrink();
         } else if m.ticket != 0 {
             self.leave_queue();
         }
         m.reserved
+    }
+
+    /// Frees most of the table when no message is left in it.
+    fn shrink(&mut self) {
+        self.messages.clear();
+        self.vacant.clear();
+        self.messages.shrink_to(KEPT_PLACES);
+        self.vacant.shrink_to(KEPT_PLACES);
     }
 
     /// A message no longer waits; its entry stays in the queue until it is taken, or until there are

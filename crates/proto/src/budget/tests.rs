@@ -191,3 +191,19 @@ fn short_messages_that_need_no_grant_do_not_starve_a_long_one() {
     }
     assert!((100..=700).contains(&long_packets), "{long_packets} of 10,000 packets");
 }
+
+#[test]
+fn the_memory_of_many_messages_is_freed_with_the_last_one() {
+    let mut b = budget();
+    let many: Vec<_> = (0..100_000).map(|n| b.begin(owner(n), 0, 9, (1, 4), 0)).collect();
+    assert!(b.heap_bytes() > 10 << 20, "{} bytes", b.heap_bytes());
+    for (n, &at) in (0..).zip(&many) {
+        b.end(at, &owner(n));
+    }
+    b.check();
+    assert!(b.heap_bytes() < 1 << 20, "{} bytes", b.heap_bytes());
+    let at = b.begin(owner(7), 0, 9, (1, 4), 0);
+    b.end(many[7], &owner(8));
+    assert_eq!(b.arrived(at, &owner(7)), 1);
+    b.check();
+}
