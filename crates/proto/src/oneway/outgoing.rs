@@ -186,9 +186,13 @@ impl Outgoing {
         let at = if self.lost > 0 {
             self.entries.iter().position(|entry| entry.state == State::Lost)?
         } else {
-            while self.entries.get(self.sent as usize)?.expires_ns <= now_ns {
-                self.entries.remove(self.sent as usize);
-                *expired += 1;
+            let sent = self.sent as usize;
+            if self.entries.get(sent)?.expires_ns <= now_ns {
+                let past = self.entries.iter().skip(sent).take_while(|e| e.expires_ns <= now_ns);
+                let past = past.count();
+                self.entries.drain(sent..sent + past);
+                *expired += past as u64;
+                self.entries.get(sent)?;
             }
             if mutant::is_on(Mutant::NewestMessageFirst) {
                 let newest = self.entries.len() - 1;
@@ -291,6 +295,13 @@ impl Outgoing {
             }
         }
         next_ns
+    }
+
+    /// Removes messages that wait and whose deadline has passed; returns their number.
+    pub(super) fn drop_expired(&mut self, now_ns: u64) -> u64 {
+        let before = self.entries.len();
+        self.entries.retain(|e| e.state != State::Waiting || e.expires_ns > now_ns);
+        (before - self.entries.len()) as u64
     }
 
     /// Nothing was heard of the messages in flight: the oldest, or `all`, count as lost.

@@ -29,7 +29,7 @@ impl<C> Endpoint<C> {
     }
 
     /// Messages may be lost: those that later ones have overtaken, or else, after a timeout, the
-    /// oldest; after several, all.
+    /// oldest; after several, all. While their peer does not answer, those that wait may expire.
     pub(crate) fn on_messages_due(&mut self, session: u32, now_ns: u64) {
         let Some(s) = self.sessions.client_mut(session) else { return };
         let peer_no = s.peer;
@@ -37,6 +37,8 @@ impl<C> Endpoint<C> {
             return;
         };
         let window_ns = peer.path.window_ns(now_ns);
+        let expired = outgoing.drop_expired(now_ns);
+        self.stats.messages_unsent += expired;
         let mut freed = Freed::default();
         let mut next_ns = u64::MAX;
         if outgoing.has_gap() {
@@ -55,6 +57,9 @@ impl<C> Endpoint<C> {
             }
         }
         self.after_messages(session, freed, overtaken, next_ns);
+        if expired > 0 {
+            self.note_room(session);
+        }
     }
 
     /// Sets the timer after messages were sent, arrived or lost, returns their room, and queues what

@@ -145,6 +145,25 @@ fn stale_messages_are_counted_and_not_delivered() {
     assert_eq!(w.ep(0).stats().messages_unsent, 1);
 }
 
+/// A message in flight is not answered; of those that wait behind it the first has no deadline.
+#[test]
+fn messages_that_expire_while_the_peer_is_silent_make_room() {
+    let mut w = World::pair(courser_proto::Config { credits: 1, message_queue: 8, ..config() });
+    let s = w.connect(0, 1);
+    w.filter = Some(Box::new(|_, _| false));
+    let mut id = 0;
+    while w.send_message(0, s, id, 32, (id > 1).then_some(1_000_000)).is_ok() {
+        id += 1;
+    }
+    assert_eq!(id, 8);
+    w.run_until(w.now_ns + 30_000_000);
+    assert_eq!(w.ep(0).stats().messages_unsent, 6);
+    w.send_message(0, s, id, 32, None).unwrap();
+    w.filter = None;
+    w.settle();
+    assert!(w.nodes[1].messages.iter().map(|m| m.0).eq([0, 1, 8]));
+}
+
 /// A message that waits for the connect as if it were large, and fits a packet.
 #[test]
 fn messages_sent_before_the_connect_arrive() {
