@@ -153,8 +153,11 @@ impl Thread {
             return false;
         };
         write(head, &mut message);
-        self.tally.borrow_mut().passes(self.node, to, head);
-        cx.send(*session, PACKET, message).is_ok()
+        let sent = cx.send(*session, PACKET, message).is_ok();
+        if sent {
+            self.tally.borrow_mut().passes(self.node, to, head);
+        }
+        sent
     }
 }
 
