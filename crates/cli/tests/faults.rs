@@ -80,6 +80,8 @@ fn small_calls_and_round_trips_are_compared_with_those_without_faults() {
     for fault in ["none", "loss=0.01", "loss=0.02,reorder=0.01,span=4", "loss=0.03"] {
         assert!(faults.contains(&fault), "{faults:?}");
     }
+    // Windows that other programs disturb are dropped: one pair may have none left.
+    let losses = losses.replace("--pairs 1", "--pairs 3");
     for result in of(&results(&format!("latency --transport mem {losses}")), "default", 0.01) {
         assert!(result["latency_p50_fraction"].as_f64() > Some(0.0), "{result}");
         assert!(result["latency_p999_ns"].as_f64() > Some(0.0), "{result}");
