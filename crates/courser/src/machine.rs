@@ -217,13 +217,13 @@ impl fmt::Debug for VirtualWorkers {
     }
 }
 
-/// A request that a virtual worker thread has begun to execute. The handler itself takes no virtual
+/// A request or message that a virtual worker thread has begun to execute. The handler itself takes no virtual
 /// time: a simulation that models a service time calls [`VirtualJob::run`] after it. Dropped, it
 /// counts as a handler without an answer.
 #[must_use = "a job that is not run is answered with an error"]
 pub struct VirtualJob {
     pub(crate) req_type: u16,
-    pub(crate) request: RequestId,
+    pub(crate) request: Option<RequestId>,
     pub(crate) endpoint: u16,
     /// Runs the handler. It holds the request, so dropping it answers the request with an error.
     pub(crate) handler: Box<dyn FnOnce() + Send>,
@@ -235,8 +235,8 @@ impl VirtualJob {
         self.req_type
     }
 
-    /// The request.
-    pub fn request(&self) -> RequestId {
+    /// The request; `None` for a one-way message.
+    pub fn request(&self) -> Option<RequestId> {
         self.request
     }
 

@@ -36,6 +36,7 @@ use crate::message::Request;
 use crate::rpc::Rpc;
 use origin::{Origin, Outcome};
 use pool::{Job, Registered};
+use work::Incoming;
 
 pub(crate) use origin::Answer;
 pub(crate) use pool::Pool;
@@ -59,6 +60,10 @@ pub struct HandlerStats {
     pub messages_unhandled: u64,
     /// One-way messages whose deadline passed while other handlers of their burst ran.
     pub messages_expired: u64,
+    /// One-way messages dropped because the workers' queue was full.
+    pub messages_busy: u64,
+    /// One-way messages dropped because there was no memory for the copy for a worker.
+    pub messages_no_memory: u64,
 }
 
 /// The state of an endpoint that uses the worker pool.
@@ -111,24 +116,50 @@ impl<T: Transport> Rpc<T> {
         req_type: u16,
         handler: impl Fn(Work) + Send + Sync + 'static,
     ) -> Result<(), WorkerError> {
-        self.workers.pool.start()?;
-        let origin = self.workers.origin.get_or_insert_with(|| {
-            let (mailbox, arena) = (self.mailbox.clone(), self.core.proto.arena().clone());
-            Arc::new(Origin::new(
-                mailbox,
-                arena,
-                self.core.platform.clock(Thread::Workers),
-                self.index,
-            ))
-        });
-        let handler: Arc<Registered> =
-            Arc::new(Registered { origin: origin.clone(), run: handler });
-        let pool = self.workers.pool.clone();
+        let (pool, handler) = self.worker_handler(handler)?;
         let submit_request = move |cx: &mut Context<'_>, request: Request<'_>| {
             submit_request(cx, request, &handler, &pool)
         };
         self.register(req_type, Box::new(submit_request));
         Ok(())
+    }
+
+    /// Registers a handler of one-way messages that runs on the worker threads, for types that take
+    /// longer than about a microsecond. It replaces an earlier handler of the type, including one of
+    /// [`Rpc::on_message`], and is replaced in the same way. There is nothing to answer: answers of
+    /// its [`Work`] are ignored.
+    ///
+    /// Several workers take messages in the order of their arrival, and their handlers run
+    /// concurrently. When `Config::worker_queue` requests and messages are queued, the next message is
+    /// dropped and counted ([`HandlerStats::messages_busy`]): its sender is not notified. A queued
+    /// message whose deadline passes is dropped too ([`WorkerStats::expired`]). Threads, costs and
+    /// panics are as for [`Rpc::on_worker`].
+    ///
+    /// # Errors
+    /// `Config::workers` is 0, or the system cannot start a thread.
+    pub fn on_message_worker(
+        &mut self,
+        msg_type: u16,
+        handler: impl Fn(Work) + Send + Sync + 'static,
+    ) -> Result<(), WorkerError> {
+        let (pool, handler) = self.worker_handler(handler)?;
+        self.on_message(msg_type, move |cx, message| submit_message(cx, message, &handler, &pool));
+        Ok(())
+    }
+
+    /// Starts the workers, and prepares a handler for them.
+    fn worker_handler(
+        &mut self,
+        handler: impl Fn(Work) + Send + Sync + 'static,
+    ) -> Result<(Pool, Arc<Registered>), WorkerError> {
+        self.workers.pool.start()?;
+        let origin = self.workers.origin.get_or_insert_with(|| {
+            let (mailbox, arena) = (self.mailbox.clone(), self.core.proto.arena().clone());
+            let clock = self.core.platform.clock(Thread::Workers);
+            Arc::new(Origin::new(mailbox, arena, clock, self.index))
+        });
+        let handler = Arc::new(Registered { origin: origin.clone(), run: handler });
+        Ok((self.workers.pool.clone(), handler))
     }
 
     /// The counters of this endpoint's handlers.
@@ -217,11 +248,37 @@ fn submit_request(
         return;
     };
     let deadline = deadline_ns.and_then(|ns| cx.core.deadline(ns));
-    let work = Work::new(id, req_type, body, deadline, handler.origin.clone());
+    let work = Work::new(Incoming::Request(id), req_type, body, deadline, handler.origin.clone());
     if let Err(job) = pool.submit(Job { handler: handler.clone(), work }) {
         // Other endpoints filled the queue after the check.
         job.work.drop_unanswered();
         refused(cx);
+    }
+}
+
+/// The same for worker handlers of one-way messages.
+fn submit_message(
+    cx: &mut Context<'_>,
+    message: Request<'_>,
+    handler: &Arc<Registered>,
+    pool: &Pool,
+) {
+    if pool.is_full() {
+        cx.core.handled.messages_busy += 1;
+        return pool.count_refused();
+    }
+    let deadline = message.deadline_ns().and_then(|ns| cx.core.deadline(ns));
+    let Request { body, req_type, session, .. } = message;
+    let Some(body) = owned(body, cx) else {
+        cx.core.handled.messages_no_memory += 1;
+        return;
+    };
+    let work =
+        Work::new(Incoming::Message(session), req_type, body, deadline, handler.origin.clone());
+    if pool.submit(Job { handler: handler.clone(), work }).is_err() {
+        // Other endpoints filled the queue after the check.
+        cx.core.handled.messages_busy += 1;
+        pool.count_refused();
     }
 }
 

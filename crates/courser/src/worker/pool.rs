@@ -58,7 +58,7 @@ const _: () = assert!(size_of::<(u64, Deadline, Job)>() <= 144);
 pub struct WorkerStats {
     /// Worker threads; 0 until the first [`crate::Rpc::on_worker`].
     pub threads: usize,
-    /// Queued requests.
+    /// Queued requests and one-way messages, which all counters contain.
     pub queued: usize,
     /// Running handlers.
     pub running: u64,
@@ -66,7 +66,8 @@ pub struct WorkerStats {
     pub started: u64,
     /// Handlers that have ended, including those that panicked.
     pub finished: u64,
-    /// Requests refused with [`Status::WorkersBusy`] because the queue was full.
+    /// Requests refused with [`Status::WorkersBusy`] and one-way messages dropped because the queue
+    /// was full.
     pub refused: u64,
     /// Requests that were not started because their deadline had passed.
     pub expired: u64,
@@ -194,7 +195,7 @@ impl Pool {
         self.user.shared.queued.load(Ordering::Relaxed) >= self.user.shared.queue_limit
     }
 
-    /// Counts a request refused because of [`Pool::is_full`].
+    /// Counts a request or message refused because of [`Pool::is_full`].
     pub(super) fn count_refused(&self) {
         count(&self.user.shared.counts.refused);
     }
@@ -236,8 +237,9 @@ impl Pool {
         origin: &Arc<Origin>,
         is_over: impl Fn(RequestId) -> bool,
     ) -> Vec<RequestId> {
-        let jobs = self.abandon(|job| job.work.is_from(origin) && is_over(job.work.id()));
-        let ids = jobs.iter().map(|job| job.work.id()).collect();
+        let jobs =
+            self.abandon(|job| job.work.is_from(origin) && job.work.id().is_some_and(&is_over));
+        let ids = jobs.iter().filter_map(|job| job.work.id()).collect();
         let handlers: Vec<_> = jobs
             .into_iter()
             .map(|job| {

@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::origin::{Answer, Origin, Outcome};
 use super::pool::{Job, Pool, Registered};
 use super::queue::Deadline;
-use super::work::Work;
+use super::work::{Incoming, Work};
 use crate::Nexus;
 use crate::control::Mailbox;
 use crate::platform::{Clock, Platform};
@@ -67,7 +67,7 @@ impl End {
     fn work(&self, number: u32, deadline: Option<Deadline>) -> Work {
         let mut request = self.origin.arena.alloc(4).unwrap();
         request.copy_from_slice(&number.to_le_bytes());
-        Work::new(self.id, 7, request, deadline, self.origin.clone())
+        Work::new(Incoming::Request(self.id), 7, request, deadline, self.origin.clone())
     }
 
     /// Returns whether the pool accepted the job.

@@ -12,18 +12,19 @@ use crate::message::{Reply, ReplySink, zeroed};
 use crate::worker::origin::{Origin, Outcome};
 use crate::worker::queue::Deadline;
 
-/// A request that a worker handler owns and must answer. Dereferences to its bytes.
+/// A request that a worker handler owns and must answer, or a one-way message, to which there is no
+/// answer. Dereferences to its bytes.
 ///
 /// It may be stored, sent to other threads, and answered from any of them after the handler has
 /// returned. Dropping it answers with an error, so that the client does not wait for its deadline:
 /// [`Status::NoReply`], or [`Status::Panicked`] when a panic drops it. If the endpoint or the
-/// session has ended by then, the answer is dropped.
+/// session has ended by then, the answer is dropped. All answers to a one-way message are ignored.
 ///
 /// Answering takes the endpoint's mailbox lock for some ten nanoseconds, and one system call if
 /// the endpoint sleeps.
 #[must_use = "dropping a request answers it with an error"]
 pub struct Work {
-    id: RequestId,
+    incoming: Incoming,
     req_type: u16,
     /// `None` after [`Work::take`].
     request: Option<MsgBuf>,
@@ -32,25 +33,35 @@ pub struct Work {
     answered: bool,
 }
 
+/// What a [`Work`] is.
+#[derive(Clone, Copy)]
+pub(super) enum Incoming {
+    Request(RequestId),
+    Message(SessionId),
+}
+
 impl Work {
     pub(super) fn new(
-        id: RequestId,
+        incoming: Incoming,
         req_type: u16,
         request: MsgBuf,
         deadline: Option<Deadline>,
         origin: Arc<Origin>,
     ) -> Self {
-        Work { id, req_type, request: Some(request), deadline, origin, answered: false }
+        Work { incoming, req_type, request: Some(request), deadline, origin, answered: false }
     }
 
-    /// The request type.
+    /// The type of the request or message.
     pub fn req_type(&self) -> u16 {
         self.req_type
     }
 
-    /// The session that the request arrived on.
+    /// The session that it arrived on.
     pub fn session(&self) -> SessionId {
-        self.id.session()
+        match self.incoming {
+            Incoming::Request(id) => id.session(),
+            Incoming::Message(session) => session,
+        }
     }
 
     /// Time expires the call's deadline: zero when it has passed, `None` without a deadline. Reads
@@ -119,9 +130,12 @@ impl Work {
         self.answer(Outcome::Status(status));
     }
 
-    /// The endpoint's number of the request.
-    pub(super) fn id(&self) -> RequestId {
-        self.id
+    /// The endpoint's number of the request; `None` for a message.
+    pub(super) fn id(&self) -> Option<RequestId> {
+        match self.incoming {
+            Incoming::Request(id) => Some(id),
+            Incoming::Message(_) => None,
+        }
     }
 
     /// Drops the request without an answer; the caller answers it.
@@ -131,7 +145,9 @@ impl Work {
 
     fn answer(&mut self, outcome: Outcome) {
         self.answered = true;
-        self.origin.answer(self.id, outcome);
+        if let Incoming::Request(id) = self.incoming {
+            self.origin.answer(id, outcome);
+        }
     }
 
     pub(super) fn deadline(&self) -> Option<Deadline> {

@@ -2,10 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use crate::common::*;
-use courser::{Config, Context, Nexus, RejectReason, Rpc, SessionId};
+use courser::{Config, Context, Nexus, RejectReason, Rpc, SessionId, Work};
 
 const SAMPLE: u16 = 1;
 const OTHER: u16 = 2;
@@ -190,4 +192,57 @@ fn a_shutdown_waits_for_messages() {
         client.send(session, SAMPLE, message(&client, at, 32)).unwrap();
     }
     client.shutdown(PATIENCE).unwrap();
+}
+
+/// Of one packet and of many; the handlers of requests and messages of one type are apart.
+#[test]
+fn workers_take_messages() {
+    let config = Config { workers: 2, ..Config::default() };
+    let (mut client, mut server, session, received) = pair(LOOPBACK, config);
+    let (tell, told) = mpsc::channel();
+    let handler = move |mut work: Work| {
+        let thread = std::thread::current();
+        assert!(thread.name().is_some_and(|n| n.starts_with("courser-worker-")));
+        tell.send((work.req_type(), work.time_left().is_some(), work.to_vec())).unwrap();
+        let message = work.take().unwrap();
+        work.reply(message);
+    };
+    server.on_message_worker(OTHER, handler).unwrap();
+    client.message(session, OTHER, message(&client, 1, 32)).deadline(PATIENCE).send().unwrap();
+    client.send(session, OTHER, message(&client, 2, 100_000)).unwrap();
+    client.send(session, SAMPLE, message(&client, 3, 32)).unwrap();
+    let mut taken = Vec::new();
+    drive(&mut [&mut client, &mut server], || {
+        taken.extend(told.try_iter());
+        taken.len() == 2 && received.borrow().len() == 1
+    });
+    taken.sort_by_key(|(_, _, bytes)| bytes.len());
+    assert!(taken == [(OTHER, true, expected(1, 32)), (OTHER, false, expected(2, 100_000))]);
+    drive_until(&mut [&mut client, &mut server], |all| all[0].outstanding_messages() == 0);
+    assert_eq!((server.stats().messages_received, server.stats().replies), (3, 1));
+    server.check();
+}
+
+#[test]
+fn messages_for_busy_workers_are_dropped_and_counted() {
+    let config = Config { workers: 1, worker_queue: 4, ..Config::default() };
+    let (mut client, mut server, session, _) = pair(LOOPBACK, config);
+    let (open, wait) = mpsc::channel::<()>();
+    let (begun, wait) = (Arc::new(AtomicUsize::new(0)), Mutex::new(wait));
+    let count = begun.clone();
+    let handler = move |_: Work| {
+        count.fetch_add(1, Ordering::SeqCst);
+        let _ = wait.lock().unwrap().recv();
+    };
+    server.on_message_worker(OTHER, handler).unwrap();
+    client.send(session, OTHER, message(&client, 0, 32)).unwrap();
+    drive(&mut [&mut client, &mut server], || begun.load(Ordering::SeqCst) == 1);
+    for n in 1..=10 {
+        client.send(session, OTHER, message(&client, n, 32)).unwrap();
+    }
+    drive_until(&mut [&mut client, &mut server], |all| all[0].outstanding_messages() == 0);
+    assert_eq!(server.handler_stats().messages_busy, 6);
+    drop(open);
+    drive(&mut [&mut client, &mut server], || begun.load(Ordering::SeqCst) == 5);
+    server.check();
 }

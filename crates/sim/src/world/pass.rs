@@ -252,14 +252,16 @@ impl World {
         let Working { began_ns, job, .. } = workers.running.swap_remove(at);
         clock.set(local_ns.max(clock.now_ns()));
         let (endpoint, req_type) = (job.endpoint(), job.req_type());
-        let run = Run { endpoint, req_type, request: job.request() };
+        let run = job.request().map(|request| Run { endpoint, req_type, request });
         // The workers share one clock; time spent by one of them is counted separately.
         let own = Arc::new(VirtualClock::default());
         handler_begins(Some(began_ns));
         on_clock(&own, 0, now_ns, || job.run());
         let spent_ns = own.now_ns();
         workers.idle += 1;
-        self.checker.ran(now_ns, life, run);
+        if let Some(run) = run {
+            self.checker.ran(now_ns, life, run);
+        }
         // Its response wakes the endpoint when the handler has spent its reported time.
         let wakes = std::mem::take(&mut *lock(&self.wakes));
         for (life, thread) in wakes {
