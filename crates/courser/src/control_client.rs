@@ -272,6 +272,7 @@ impl<T: Transport> Rpc<T> {
         }
         self.mail = mail;
         self.close_unused_paths();
+        self.renew_shield();
     }
 
     fn close_unused_paths(&mut self) {

@@ -62,6 +62,13 @@ impl Flood {
 }
 
 impl<T: Transport> Rpc<T> {
+    /// Paths may have been opened: while strangers are dropped, their addresses must be known.
+    pub(crate) fn renew_shield(&mut self) {
+        if self.flood.ends_ns().is_some() {
+            self.transport.drop_strangers(Some(WIRE_VERSION));
+        }
+    }
+
     /// Reacts to refused frames, and to the end of an earlier reaction.
     #[cold]
     pub(crate) fn watch_flood(&mut self, now_ns: u64) {

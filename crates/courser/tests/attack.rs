@@ -26,6 +26,9 @@ const TIME: Duration = Duration::from_secs(3);
 /// Datagrams for each second, while the processor has time for them.
 const DATAGRAMS_PS: u64 = 200_000;
 
+/// Connects of hostile connections for each second: they exceed the share of every address.
+const CONNECTS_PS: f64 = 8_000.0;
+
 /// Ends the threads of the test, also when one of them panics.
 struct Ends<'a>(&'a AtomicBool, courser::EndpointHandle);
 
@@ -56,26 +59,46 @@ fn attacker(n: usize, to: SocketAddr) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// Holds as many connections as the server lets it, and answers nothing but pings.
-fn hold_connections(count: usize, to: SocketAddr, done: &AtomicBool) -> usize {
+/// What a hostile connection does: a third of them each.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    /// Sends nothing.
+    Silent,
+    /// Answers pings, so that it is not silent, and asks for nothing.
+    Answers,
+    /// Answers pings, and connects sessions that it never uses, each from another endpoint.
+    Connects,
+}
+
+const KINDS: [Kind; 3] = [Kind::Silent, Kind::Answers, Kind::Connects];
+
+/// Holds as many connections as the server lets it; returns their number, and how many sessions it
+/// asked for.
+fn hold_connections(count: usize, to: SocketAddr, done: &AtomicBool) -> (usize, u32) {
     // A `Pong`: its length, and the number of its variant.
     let pong = courser_proto::ControlMsg::Pong.encode();
     let (mut streams, mut most, mut buf) = (Vec::new(), 0, [0; 256]);
-    let mut next = 0;
+    let (mut next, mut connects, begin) = (0, 0_u32, Instant::now());
     while !done.load(Ordering::Relaxed) {
         for _ in 0..200 {
             if next < count {
-                streams.extend(attacker(next, to));
+                streams.extend(attacker(next, to).map(|stream| (KINDS[next % 3], stream)));
                 next += 1;
             }
         }
-        streams.retain_mut(|stream: &mut TcpStream| {
+        streams.retain_mut(|(kind, stream): &mut (Kind, TcpStream)| {
             let alive = !matches!(stream.read(&mut buf), Ok(0));
-            alive && stream.write_all(&pong).is_ok()
+            let due = begin.elapsed().as_secs_f64() * CONNECTS_PS;
+            if *kind == Kind::Connects && alive && f64::from(connects) < due {
+                connects += 1;
+                // A full socket is not the end of the connection, and what it cut off is.
+                let _ = stream.write_all(&connect_request(connects).encode());
+            }
+            alive && (*kind == Kind::Silent || stream.write_all(&pong).is_ok())
         });
         most = most.max(streams.len());
     }
-    most
+    (most, connects)
 }
 
 /// Sends frames of the right version for no peer.
@@ -148,16 +171,18 @@ fn established_clients_lose_no_call_and_new_ones_connect() {
         }
         done.store(true, Ordering::Relaxed);
         let (connected, slowest) = newcomer.join().unwrap();
-        let (held, sent) = (holders.join().unwrap(), flooder.join().unwrap());
+        let ((held, connects), sent) = (holders.join().unwrap(), flooder.join().unwrap());
         drop(ends);
         let (stats, _) = server.join().unwrap();
         let seen = stats.rx_frames - stats.rx_frames_accepted;
         println!(
             "{} calls and {connected} new clients, the slowest within {slowest:?}; {held} of {count} \
-             hostile connections were open at once, {seen} of {sent} datagrams reached the endpoint",
+             hostile connections were open at once and asked for {connects} sessions, {seen} of \
+             {sent} datagrams reached the endpoint",
             calls.load(Ordering::Relaxed)
         );
         assert!(slowest < Duration::from_secs(2), "a new client took {slowest:?}");
+        assert!(connects > 1_000, "{connects} sessions were asked for");
         assert!(connected > 3, "{connected} new clients");
     });
 }

@@ -161,8 +161,10 @@ pub trait Transport {
 
     /// From now on the system may drop frames from addresses without a path, and frames whose first
     /// byte is not `first_byte`, before they are queued: against floods, which would else displace
-    /// the frames of peers. `None` ends that. Returns whether the transport does it; the default does
-    /// not. Dropped frames may count as [`TransportStats::rx_overflow`].
+    /// the frames of peers. Called again with the same byte after paths were opened, whose frames may
+    /// be dropped until then: installing a filter can take a millisecond, which is spent once for all
+    /// paths of a pass. `None` ends it. Returns whether the transport does it; the default does not.
+    /// Dropped frames may count as [`TransportStats::rx_overflow`].
     fn drop_strangers(&mut self, first_byte: Option<u8>) -> bool {
         let _ = first_byte;
         false

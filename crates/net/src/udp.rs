@@ -52,8 +52,8 @@ pub struct UdpTransport {
     stats: TransportStats,
     warnings: Vec<String>,
     trains_wanted: bool,
-    /// The first byte of wanted frames, while strangers are dropped.
-    shield: Option<u8>,
+    /// The filter of the socket, while strangers are dropped.
+    shield: Option<shield::Shield>,
 }
 
 impl UdpTransport {
@@ -103,16 +103,21 @@ impl UdpTransport {
 }
 
 impl UdpTransport {
-    /// Installs the filter for the open paths, if there is to be one.
-    fn renew_shield(&mut self) {
-        let Some(first_byte) = self.shield else { return };
+    /// Installs the filter for the open paths.
+    fn renew_shield(&mut self, first_byte: u8) {
         let sources = self.paths.remotes().take(shield::SOURCES + 1).collect::<Vec<_>>();
+        let takes_all = sources.len() > shield::SOURCES;
+        if takes_all && self.shield.is_some_and(|shield| shield.takes_all) {
+            return;
+        }
         let program = shield::program(first_byte, &sources);
         if let Err(e) = self.socket.attach_filter(&program) {
             tracing::warn!(local = %self.local, "the socket takes no filter: {e}");
             let _ = self.socket.detach_filter();
             self.shield = None;
+            return;
         }
+        self.shield = Some(shield::Shield { takes_all, is_old: false });
     }
 }
 
@@ -127,12 +132,14 @@ impl Transport for UdpTransport {
 
     fn path_open(&mut self, remote: Addr, local: Option<Addr>) -> Result<Path, PathError> {
         let path = self.paths.open(remote, local)?;
-        self.renew_shield();
+        if let Some(shield) = &mut self.shield {
+            shield.is_old = true;
+        }
         Ok(path)
     }
 
     fn path_close(&mut self, path: PathId) {
-        // The filter may accept its address until the next path is opened.
+        // The filter accepts its address until the next path is opened.
         self.paths.close(path);
     }
 
@@ -155,12 +162,18 @@ impl Transport for UdpTransport {
     }
 
     fn drop_strangers(&mut self, first_byte: Option<u8>) -> bool {
-        let had = std::mem::replace(&mut self.shield, first_byte);
-        if first_byte.is_none() && had.is_some() {
-            // Fails only without a filter.
-            let _ = self.socket.detach_filter();
+        match first_byte {
+            Some(first_byte) if self.shield.is_none_or(|shield| shield.is_old) => {
+                self.renew_shield(first_byte);
+            }
+            Some(_) => {}
+            None => {
+                if self.shield.take().is_some() {
+                    // Fails only without a filter.
+                    let _ = self.socket.detach_filter();
+                }
+            }
         }
-        self.renew_shield();
         self.shield.is_some()
     }
 

@@ -143,8 +143,12 @@ fn a_flood_of_strangers_is_dropped_by_the_system() {
     }
     let sent = flood.join().unwrap();
     let begin = Instant::now();
-    connect(&mut client, &mut [&mut server], &nexus.local_uri());
+    let mut other = crate::common::client(Config::default());
+    let session = connect(&mut other, &mut [&mut server], &nexus.local_uri());
     assert!(begin.elapsed() < Duration::from_secs(2));
+    let request = message(&other, calls, 32);
+    let ended = call_and_wait(&mut other, &mut [&mut server], session, ECHO, request);
+    assert!(ended.result == Ok(expected(calls, 32)), "from a path that was opened meanwhile");
     let stats = server.stats();
     let seen = stats.rx_frames - stats.rx_frames_accepted;
     println!("{calls} calls; {seen} of {sent} frames reached the endpoint");

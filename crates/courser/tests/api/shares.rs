@@ -11,10 +11,7 @@ use courser::{
     ShmOptions,
 };
 use courser_net::shm::ControlListener;
-use courser_proto::{
-    CONTROL_PREAMBLE, ConnectRequest, ControlDecoder, ControlMsg, EndpointRef, Integrity, Recovery,
-    Room,
-};
+use courser_proto::{CONTROL_PREAMBLE, ControlDecoder, ControlMsg};
 
 const ECHO: u16 = 1;
 
@@ -60,28 +57,6 @@ impl Drop for Dir {
     }
 }
 
-/// The `n`th connect of one control connection, each from another endpoint.
-fn request(n: u32) -> ControlMsg {
-    let from = EndpointRef { index: n as u16, id: 1_000 + u64::from(n) };
-    let request = ConnectRequest {
-        endpoint_id: from.id,
-        port: 10_000 + n,
-        session: n,
-        peer: n,
-        cookie: n,
-        max_frame: 1500,
-        credits: 32,
-        pool: 32,
-        slots: 8,
-        max_msg_size: 1 << 20,
-        first_req_num: 0,
-        recovery: Recovery::Selective,
-        integrity: Integrity::None,
-        room: Room::UNIFORM,
-    };
-    ControlMsg::Connect { from, to: None, request }
-}
-
 #[test]
 fn connects_of_one_connection_leave_paths_for_others() {
     let dir = Dir(std::env::temp_dir().join(format!("courser-paths-{}", std::process::id())));
@@ -97,7 +72,7 @@ fn connects_of_one_connection_leave_paths_for_others() {
     hostile.set_nonblocking(false).unwrap();
     hostile.set_read_timeout(Some(PATIENCE)).unwrap();
     hostile.write_all(&CONTROL_PREAMBLE).unwrap();
-    (0..256).for_each(|n| hostile.write_all(&request(n).encode()).unwrap());
+    (0..256).for_each(|n| hostile.write_all(&connect_request(n).encode()).unwrap());
     let (mut decoder, mut accepted, mut refused) = (ControlDecoder::default(), 0, 0);
     while accepted + refused < 256 {
         let mut buf = vec![0; decoder.room()];

@@ -13,6 +13,7 @@ use courser::{
     CallError, Config, EndpointHandle, MsgBuf, Nexus, Rpc, SessionId, SessionState, Transport,
 };
 use courser_net::{MemConfig, MemNetwork, MemTransport};
+use courser_proto::{ConnectRequest, ControlMsg, EndpointRef, Integrity, Recovery, Room};
 
 pub const LOOPBACK: &str = "udp://127.0.0.1:0";
 /// Time after which a test fails.
@@ -201,4 +202,26 @@ pub fn mem_endpoint<T: Transport>(
     let transport = network.endpoint(MemConfig { host, ..MemConfig::default() }).unwrap();
     let rpc = nexus.endpoint_on(wrap(transport)).unwrap();
     (nexus, rpc)
+}
+
+/// The `n`th connect of one control connection, each from another endpoint.
+pub fn connect_request(n: u32) -> ControlMsg {
+    let from = EndpointRef { index: n as u16, id: 1_000 + u64::from(n) };
+    let request = ConnectRequest {
+        endpoint_id: from.id,
+        port: 10_000 + n,
+        session: n,
+        peer: n,
+        cookie: n,
+        max_frame: 1500,
+        credits: 32,
+        pool: 32,
+        slots: 8,
+        max_msg_size: 1 << 20,
+        first_req_num: 0,
+        recovery: Recovery::Selective,
+        integrity: Integrity::None,
+        room: Room::UNIFORM,
+    };
+    ControlMsg::Connect { from, to: None, request }
 }

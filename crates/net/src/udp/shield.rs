@@ -13,6 +13,15 @@ use socket2::SockFilter;
 /// Most addresses that are compared. With more, only the first byte of the payload is.
 pub(super) const SOURCES: usize = 1000;
 
+/// A filter that is installed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shield {
+    /// It accepts all addresses, because there are more than [`SOURCES`].
+    pub(super) takes_all: bool,
+    /// Paths were opened since.
+    pub(super) is_old: bool,
+}
+
 /// Offset of the IP header (`SKF_NET_OFF`).
 const NETWORK: u32 = 0xfff0_0000;
 /// Multiplier of the hash: a prime near 2^32 divided by the golden ratio.
