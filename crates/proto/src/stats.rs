@@ -195,6 +195,12 @@ impl EndpointStats {
         self.drops.iter().sum()
     }
 
+    /// Packets built that are neither requests nor one-way messages. Where there are messages alone,
+    /// they acknowledge.
+    pub fn tx_acknowledging(&self) -> u64 {
+        self.tx_packets - self.tx_kinds[0] - self.tx_kinds[8]
+    }
+
     /// Counts a built packet of the kind with that index.
     #[inline]
     pub(crate) fn sent(&mut self, kind: usize) {
