@@ -9,6 +9,7 @@
 mod app;
 pub mod background;
 pub mod bandwidth;
+pub mod batches;
 pub mod bits_pool;
 pub mod buffers;
 mod caller;
