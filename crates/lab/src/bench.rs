@@ -26,7 +26,7 @@ use courser_bench::table;
 use courser_bench::window::{Plan, Progress};
 
 use self::bucket::BucketPlan;
-use self::gather::{Between, Gather};
+use self::gather::{Between, Gather, Link};
 use self::overload::OverloadPlan;
 use self::sweep::{FRAMES, IN_FLIGHT, Sweep};
 use crate::picture;
@@ -162,7 +162,12 @@ frame for each packet. copy: packets up to 512 bytes are copied into shared fram
 frames refer to packets instead. single, over UDP: a datagram for each packet, without \
 UDP_SEGMENT. A message that is larger than a frame (UDP: 1438 bytes) \
 takes two packets; raise --frame-size. --svg x.svg draws x-throughput.svg, x-gain.svg and \
-x-latency.svg, with the values that the paper states. veth needs root and ip.")]
+x-latency.svg, with the values that the paper states. veth needs root and ip.
+
+sim: hosts of the simulator in virtual time, a window of each, 2 ms or 1 ms with --quick. The \
+same seed gives the same results. CPU costs of a pass, a frame and a packet are those counted \
+and timed over shared memory (`CpuCosts::measured`); a NIC takes time, but has no limit of \
+frames, and copying or gathering packets takes none.")]
 pub struct GatherArgs {
     /// What connects the two sides
     #[arg(long, value_name = "NAME", value_enum, default_value = "udp")]
@@ -173,9 +178,15 @@ pub struct GatherArgs {
     /// Messages that are sent together
     #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = gather::BATCHES)]
     batch: Vec<u32>,
-    /// Largest datagram payload. Default: that of the transport, 8972 for veth
+    /// Largest datagram payload. Default: that of the transport, 8972 for veth and sim
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     frame_size: Option<u64>,
+    /// Rate of the simulated links, Gbit/s. Default 40, as in the paper
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    gbps: Option<u64>,
+    /// Decides the random choices of the simulator. Default 1
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
     /// Draw the results as SVG files
     #[arg(long, value_name = "PATH")]
     svg: Option<PathBuf>,
@@ -320,15 +331,49 @@ fn sweep(args: &SweepArgs) -> Result<(), Failure> {
     output.show_report(&report, || sweep::render(&report))
 }
 
+impl GatherArgs {
+    /// Refuses flags that have no meaning for the transport.
+    fn check(&self) -> Result<(), Failure> {
+        let PlanArgs { pairs, max_time, .. } = self.plan;
+        let (given, why) = match self.transport {
+            Between::Sim => (
+                [("--pairs", pairs.is_some()), ("--max-time", max_time.is_some())],
+                "has no meaning with --transport sim, where one window is exact: omit it",
+            ),
+            _ => (
+                [("--gbps", self.gbps.is_some()), ("--seed", self.seed.is_some())],
+                "is a setting of simulated links: add --transport sim, or omit it",
+            ),
+        };
+        let wrong = given.into_iter().find(|(_, given)| *given);
+        wrong.map_or(Ok(()), |(name, _)| Err(Failure::Usage(format!("{name} {why}"))))
+    }
+
+    fn link(&self) -> Link {
+        let Link { gbps, seed } = Link::default();
+        Link { gbps: self.gbps.unwrap_or(gbps), seed: self.seed.unwrap_or(seed) }
+    }
+
+    /// The plan; in virtual time windows are short, and of each there is one.
+    fn plan(&self) -> Plan {
+        match self.transport {
+            Between::Sim => gather::virtual_plan(self.plan.quick),
+            _ => self.plan.plan(),
+        }
+    }
+}
+
 fn gather(args: &GatherArgs) -> Result<(), Failure> {
+    args.check()?;
     picture::check_target(args.svg.as_deref())?;
-    let plan = args.plan.plan();
+    let plan = args.plan();
     let gather = Gather {
         between: args.transport,
         plan,
         sizes: args.size.clone(),
         batches: args.batch.clone(),
         frame: args.frame_size.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
+        link: args.link(),
     };
     let report = with_bar("gather", plan, &args.output, |progress| gather.run(progress))?;
     if let Some(path) = &args.svg {

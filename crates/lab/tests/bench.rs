@@ -174,7 +174,9 @@ fn gathered(transport: &str, results: &[Value]) {
             assert!(!of_point.is_empty(), "{transport}: {batch}, {packing}");
             for result in &of_point {
                 assert_eq!(result["transport"], transport, "{result}");
-                positive(result, &["size", "header_fraction", "messages_per_frame"]);
+                let keys = ["size", "header_fraction", "messages_per_frame"];
+                positive(result, &keys);
+                positive(result, &["ack_packets_per_message"]);
             }
             // A window may be dropped at one placement, not at all of them.
             let has = |key: &str| of_point.iter().any(|result| result[key].as_f64() > Some(0.0));
@@ -241,6 +243,93 @@ fn batches_of_messages_are_tables_and_pictures() {
     let phrases = ["bytes of a message", "the paper, gathered", "the paper, 1500 B: Ethernet"];
     for (picture, phrase) in pictures.iter().zip(phrases) {
         assert!(picture.starts_with("<svg") && picture.contains(phrase), "{phrase}: {picture}");
+    }
+}
+
+/// A simulated run as one JSON object without the part that differs from run to run.
+fn simulated(flags: &str) -> Value {
+    let mut report = json_of(&format!("bench gather --transport sim --quick {flags} --json -"));
+    report.as_object_mut().expect("an object").remove("environment");
+    report
+}
+
+/// The result of a way of packing and a batch of 64-byte messages.
+fn of_point<'r>(report: &'r Value, packing: &str, batch: u64) -> &'r Value {
+    let results = report["results"].as_array().expect("a list");
+    let at =
+        |r: &&Value| r["packing"] == packing && r["batch"] == batch && r["directions"] == "both";
+    results.iter().find(at).unwrap_or_else(|| panic!("{packing}, {batch}: {report}"))
+}
+
+fn number(result: &Value, key: &str) -> f64 {
+    result[key].as_f64().unwrap_or_else(|| panic!("{key}: {result}"))
+}
+
+#[test]
+fn batches_of_messages_cross_simulated_links_and_repeat_with_their_seed() {
+    let report = simulated("--size 64 --batch 1,32 --gbps 10 --seed 7");
+    assert_eq!(report, simulated("--size 64 --batch 1,32 --gbps 10 --seed 7"));
+    let config = &report["config"];
+    assert_eq!((&config["link_bps"], &config["seed"]), (&10_000_000_000_u64.into(), &7.into()));
+    assert_eq!((&config["max_frame"], &config["cpu"]), (&8972.into(), &"measured".into()));
+    for (packing, batch) in [("off", 1), ("off", 32), ("copy", 1), ("copy", 32), ("gather", 32)] {
+        let result = of_point(&report, packing, batch);
+        assert_eq!(result["transport"], "sim");
+        let rates = ["throughput_bps", "messages_ps", "latency_p50_ns", "latency_p99_ns"];
+        positive(result, &rates);
+        // What the link carries, without preamble, gap and check sequence.
+        assert!(number(result, "throughput_bps") < 10e9, "{result}");
+        positive(result, &["ack_packets_per_message", "ack_bytes_per_message"]);
+    }
+    let rate = |packing, batch| number(of_point(&report, packing, batch), "messages_ps");
+    for packing in ["copy", "gather"] {
+        let (of_off, of_one) =
+            (rate(packing, 32) / rate("off", 32), rate(packing, 32) / rate(packing, 1));
+        // 2.5 and 2.6: a small packet of its own takes twice the bits of the link, and an
+        // acknowledgement as many.
+        assert!(of_off > 2.2 && of_one > 2.3, "{packing}: {of_off}, {of_one}");
+    }
+    let fast = simulated("--size 64 --batch 1,32");
+    let rate = |packing, batch| number(of_point(&fast, packing, batch), "messages_ps");
+    // At 40 Gbit/s the CPUs are the limit: 3.7 to 4.8 in the paper.
+    assert!(rate("copy", 32) > 3.7 * rate("copy", 1), "{fast}");
+    // With a batch in a frame, acknowledgements are a small part of all bits.
+    let packed = of_point(&fast, "copy", 32);
+    assert!(number(packed, "ack_bytes_per_message") < 0.05 * 64.0, "{packed}");
+    let small: Vec<_> = fast["results"].as_array().expect("a list").iter().collect();
+    let small = small.iter().find(|r| r["directions"] == "one").expect("the comparison");
+    positive(small, &["messages_ps", "calls_ps", "messages_of_calls"]);
+}
+
+#[test]
+fn simulated_links_have_flags_of_their_own() {
+    refused("bench gather --transport shm --gbps 10", "add --transport sim");
+    refused("bench gather --seed 3", "add --transport sim");
+    refused("bench gather --transport sim --pairs 3", "one window is exact");
+    refused("bench gather --transport sim --max-time 3s", "one window is exact");
+    refused("bench gather --transport sim --gbps 0", "1..=1000");
+    refused("bench gather --transport sim --frame-size 9000", "304 to 8972");
+}
+
+#[test]
+fn simulated_batches_are_tables_and_pictures() {
+    let directory = std::env::temp_dir();
+    let stem = format!("courser-simulated-{}", std::process::id());
+    let flags = "--size 64,1500 --batch 1,32 --gbps 10 --quick";
+    let path = directory.join(format!("{stem}.svg"));
+    let output = run(&format!("bench gather --transport sim {flags} --svg {}", path.display()));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains("Messages over sim, 10 Gbit/s: latency of one way"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let phrases = ["bytes of a message", "the paper, gathered", "the paper, 1500 B: Ethernet"];
+    for (name, phrase) in ["throughput", "gain", "latency"].into_iter().zip(phrases) {
+        let path = directory.join(format!("{stem}-{name}.svg"));
+        let picture = std::fs::read_to_string(&path).expect("a picture");
+        let _ = std::fs::remove_file(&path);
+        assert!(picture.starts_with("<svg") && picture.contains(phrase), "{phrase}: {picture}");
+        assert!(picture.contains("over sim, 10 Gbit/s"), "{picture}");
     }
 }
 

@@ -9,20 +9,24 @@
 //!   without the server's time is the latency of one way. The next batch follows when all have ended.
 //!
 //! Two more windows compare 32-byte messages with 32-byte calls, both in one direction.
+//!
+//! In the simulator each window is a world of its own in virtual time, and one window of each is
+//! enough ([`simulated`]).
 
 mod picture;
 mod points;
+mod simulated;
 mod text;
 
 use clap::ValueEnum;
 use courser::Packing;
 use serde_json::json;
 
-use courser_bench::affinity;
+use courser_bench::affinity::{self, Cores};
 use courser_bench::clock::Clock;
 use courser_bench::environment::Environment;
 use courser_bench::netns::{self, DEVICE, Host, Unavailable};
-use courser_bench::report::{self, Report};
+use courser_bench::report::{self, PlacementResult, Report};
 use courser_bench::rpc::caller::Load;
 use courser_bench::rpc::calls::Calls;
 use courser_bench::rpc::ground::Ground;
@@ -37,6 +41,7 @@ use courser_bench::window::{Plan, Progress};
 use self::points::{Messages, Points};
 
 pub(crate) use picture::charts;
+pub(crate) use simulated::virtual_plan;
 pub(crate) use text::render;
 
 /// The paper's sizes of packets, and its batches.
@@ -57,9 +62,11 @@ const SMALL: (usize, u32) = (32, 32);
 /// How they are packed: as by default.
 const SMALL_BY: &str = "copy";
 
-/// MTU of the virtual link, and the largest datagram payload in it.
+/// MTU of the virtual and of the simulated link, and the largest datagram payload in it.
 const MTU: usize = 9000;
-const VETH_FRAME: usize = MTU - 20 - 8;
+const JUMBO_FRAME: usize = MTU - 20 - 8;
+/// Smallest frame of a simulated host.
+const LEAST_FRAME: usize = 304;
 /// Headers of Ethernet, IPv4 and UDP around a datagram.
 const UDP_HEADERS: u64 = 14 + 20 + 8;
 
@@ -74,6 +81,8 @@ pub(crate) enum Between {
     Mem,
     /// UDP between two network namespaces over a virtual link with an MTU of 9000. Needs root
     Veth,
+    /// Two simulated hosts at a switch, links with an MTU of 9000: in virtual time, repeatable
+    Sim,
 }
 
 impl Between {
@@ -83,20 +92,31 @@ impl Between {
             Self::Shm => "shm",
             Self::Mem => "mem",
             Self::Veth => "veth",
+            Self::Sim => "sim",
         }
     }
 
-    fn over(self) -> Over {
+    /// The transport; `None` in the simulator.
+    fn over(self) -> Option<Over> {
         match self {
-            Self::Udp | Self::Veth => Over::Udp,
-            Self::Shm => Over::Shm,
-            Self::Mem => Over::Mem,
+            Self::Udp | Self::Veth => Some(Over::Udp),
+            Self::Shm => Some(Over::Shm),
+            Self::Mem => Some(Over::Mem),
+            Self::Sim => None,
         }
     }
 
     /// Bytes of headers around a frame, beside those of Courser.
     fn frame_headers(self) -> u64 {
-        if self.over() == Over::Udp { UDP_HEADERS } else { 0 }
+        match self {
+            Self::Udp | Self::Veth | Self::Sim => UDP_HEADERS,
+            Self::Shm | Self::Mem => 0,
+        }
+    }
+
+    /// MTU of the link, if it is one of this benchmark.
+    fn mtu(self) -> Option<usize> {
+        [Self::Veth, Self::Sim].contains(&self).then_some(MTU)
     }
 
     /// Two hosts, if the transport needs them.
@@ -112,13 +132,19 @@ impl Between {
     }
 }
 
+/// The parameters of a report.
+type Config = serde_json::Map<String, serde_json::Value>;
+
+/// The parameters and the results of all windows.
+type Results = (Config, Vec<PlacementResult>);
+
 /// A way to send small packets to one peer: its name, packing, and whether trains are off.
 type Way = (&'static str, Packing, bool);
 
 /// The ways of a transport; messages and calls of 32 bytes are compared with `copy`.
-fn ways(over: Over) -> Vec<Way> {
+fn ways(over: Option<Over>) -> Vec<Way> {
     // A datagram for each packet, without UDP_SEGMENT.
-    let single = (over == Over::Udp).then_some(("single", Packing::Off, true));
+    let single = (over == Some(Over::Udp)).then_some(("single", Packing::Off, true));
     let ways = [
         ("off", Packing::Off, false),
         (SMALL_BY, Packing::Copy, false),
@@ -138,6 +164,24 @@ pub(crate) struct Gather {
     pub(crate) batches: Vec<u32>,
     /// Largest frame, bytes; `None`: the default of the transport.
     pub(crate) frame: Option<usize>,
+    /// The simulated link.
+    pub(crate) link: Link,
+}
+
+/// A simulated link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// Its rate, Gbit/s.
+    pub(crate) gbps: u64,
+    /// Decides the random choices of the simulator.
+    pub(crate) seed: u64,
+}
+
+impl Default for Link {
+    /// The rate of the paper's link.
+    fn default() -> Self {
+        Self { gbps: 40, seed: 1 }
+    }
 }
 
 /// The loads of one point.
@@ -177,13 +221,20 @@ impl Gather {
         check(batches, "each batch", format!("1 to {MOST_BATCH} messages"))?;
         let points = self.sizes.len() * self.batches.len();
         let limits = format!("at most {MOST_POINTS}: give fewer of either");
-        check(points <= MOST_POINTS, "sizes times batches", limits)
+        check(points <= MOST_POINTS, "sizes times batches", limits)?;
+        let fits = self.frame.is_none_or(|bytes| (LEAST_FRAME..=JUMBO_FRAME).contains(&bytes));
+        let limits = format!("{LEAST_FRAME} to {JUMBO_FRAME} bytes in the simulator");
+        check(self.between != Between::Sim || fits, "the frame size", limits)
+    }
+
+    /// Largest frame; `None`: the default of the transport.
+    fn frame(&self) -> Option<usize> {
+        self.frame.or(self.between.mtu().map(|_| JUMBO_FRAME))
     }
 
     fn variant(&self, (_, packing, alone): Way) -> Variant {
-        let frame = self.frame.or((self.between == Between::Veth).then_some(VETH_FRAME));
         Variant {
-            frame,
+            frame: self.frame(),
             packing: Some(packing),
             off: if alone { vec![Switch::Trains] } else { Vec::new() },
             ..Variant::default()
@@ -208,9 +259,29 @@ impl Gather {
     pub(crate) fn run(&self, progress: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
         self.check()?;
         let (clock, cores) = (Clock::new(), affinity::choose()?);
+        let (config, results) = match self.between.over() {
+            Some(over) => self.measured(over, (&clock, &cores), progress)?,
+            None => simulated::run(self, progress)?,
+        };
+        Ok(Report {
+            bench: "gather".to_owned(),
+            transport: self.between.name().to_owned(),
+            config,
+            results,
+            environment: Environment::collect(&clock, &cores),
+        })
+    }
+
+    /// The windows over a transport of this machine.
+    fn measured(
+        &self,
+        over: Over,
+        (clock, cores): (&Clock, &Cores),
+        progress: &mut dyn FnMut(&Progress),
+    ) -> Result<Results, BenchError> {
         let hosts = self.between.hosts()?;
-        let (over, grid) = (self.between.over(), self.grid());
-        let ways = ways(over);
+        let grid = self.grid();
+        let ways = ways(Some(over));
         let variants: Vec<Variant> = ways.iter().map(|&way| self.variant(way)).collect();
         let each = || grid.iter().flat_map(|&point| (0..ways.len()).map(move |way| (point, way)));
         let back = |uris: &[String]| -> Vec<Back> {
@@ -221,12 +292,12 @@ impl Gather {
             };
             each().map(back).collect()
         };
-        let mut ground = Ground::open_on(hosts.as_ref(), over, &variants, &back, &clock, &cores)?;
+        let mut ground = Ground::open_on(hosts.as_ref(), over, &variants, &back, clock, cores)?;
         for way in 0..ways.len() as u16 {
             ground.connect(way, SESSIONS)?;
         }
         let calls = |load: Load, way: usize| {
-            let calls = Calls::new(&ground.callers[way], load, way as u16, &clock, &ground.other);
+            let calls = Calls::new(&ground.callers[way], load, way as u16, clock, &ground.other);
             calls.map(Calls::without_tail)
         };
         let counted = |calls: Calls, size: usize, way: usize| {
@@ -242,7 +313,10 @@ impl Gather {
         let small = counted(calls(messages(SMALL.0, SMALL.1), by)?, SMALL.0, by);
         let rate = BenchSpec::new(Kind::Rate, self.plan).loads().remove(0);
         let small = (small, calls(rate, by)?);
-        let mut config = self.described(&ground, &ways);
+        let mut config = agreed(&ground.callers[0]);
+        config.extend(self.described(&ways));
+        config.insert("pairs_wanted".to_owned(), self.plan.pairs.into());
+        config.insert("max_time_s".to_owned(), self.plan.max_time.as_secs_f64().into());
         config.insert("cores_warning".to_owned(), cores.warning.clone().into());
 
         let mut points = Points::new(self.between.name(), &ways, &grid);
@@ -257,33 +331,38 @@ impl Gather {
         drop(series);
         drop((sent, delays, small));
         config.insert("diagnostics".to_owned(), ground.diagnostics());
-        Ok(Report {
-            bench: "gather".to_owned(),
-            transport: self.between.name().to_owned(),
-            config,
-            results,
-            environment: Environment::collect(&clock, &cores),
-        })
+        Ok((config, results))
     }
 
-    fn described(
-        &self,
-        ground: &Ground,
-        ways: &[Way],
-    ) -> serde_json::Map<String, serde_json::Value> {
-        let mut config = agreed(&ground.callers[0]);
-        config.extend(object(json!({
+    /// The parameters that all transports have.
+    fn described(&self, ways: &[Way]) -> Config {
+        object(json!({
             "sizes": self.sizes,
             "batches": self.batches,
             "packings": ways.iter().map(|way| way.0).collect::<Vec<_>>(),
             "messages_in_flight": IN_FLIGHT,
             "frame_header_bytes": self.between.frame_headers(),
-            "link_mtu": (self.between == Between::Veth).then_some(MTU),
+            "link_mtu": self.between.mtu(),
             "window_ms": self.plan.window.as_secs_f64() * 1e3,
-            "pairs_wanted": self.plan.pairs,
-            "max_time_s": self.plan.max_time.as_secs_f64(),
-        })));
-        config
+        }))
+    }
+}
+
+/// The rate of the simulated links.
+fn link_bps(report: &Report) -> Option<u64> {
+    report.config.get("link_bps").and_then(serde_json::Value::as_u64)
+}
+
+fn is_simulated(report: &Report) -> bool {
+    link_bps(report).is_some()
+}
+
+/// What connected the two sides of a report, and where they ran: `veth, far`.
+fn place(report: &Report, placement: &str) -> String {
+    let transport = &report.transport;
+    match link_bps(report) {
+        Some(bps) => format!("{transport}, {} Gbit/s", bps / 1_000_000_000),
+        None => format!("{transport}, {placement}"),
     }
 }
 
@@ -293,7 +372,8 @@ mod tests {
 
     fn gather(sizes: &[u64], batches: &[u32]) -> Gather {
         let (sizes, batches) = (sizes.to_vec(), batches.to_vec());
-        Gather { between: Between::Shm, plan: Plan::quick(), sizes, batches, frame: None }
+        let (between, link) = (Between::Shm, Link::default());
+        Gather { between, plan: Plan::quick(), sizes, batches, frame: None, link }
     }
 
     #[test]
@@ -311,6 +391,9 @@ mod tests {
         ] {
             assert!(gather(sizes, batches).check().is_err(), "{sizes:?} {batches:?}");
         }
+        let mut simulated = gather(&[64], &[1]);
+        (simulated.between, simulated.frame) = (Between::Sim, Some(JUMBO_FRAME + 1));
+        assert!(simulated.check().is_err(), "the link's MTU");
         let grid = gather(&[512, 64, 64], &[4, 1]).grid();
         assert_eq!(grid, [(64, 1), (64, 4), (512, 1), (512, 4)]);
     }

@@ -22,7 +22,7 @@ pub(crate) fn charts(report: &Report) -> [(&'static str, Chart); 3] {
         r.placement == placement && r.extra.get("directions").is_some_and(|d| d == "both")
     };
     let results: Vec<_> = report.results.iter().filter(here).collect();
-    let of = format!("over {}, {placement}", report.transport);
+    let of = format!("over {}", super::place(report, placement));
     [
         ("throughput", throughput(&results, &of)),
         ("gain", gain(&results, &of)),

@@ -23,10 +23,13 @@ pub(super) struct Messages {
 
 /// Counters of this side's endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counted {
-    messages: u64,
-    frames: u64,
-    bytes: u64,
+pub(super) struct Counted {
+    pub(super) messages: u64,
+    pub(super) frames: u64,
+    /// With headers.
+    pub(super) bytes: u64,
+    /// Packets that acknowledge the other side's messages.
+    pub(super) acks: u64,
 }
 
 impl Messages {
@@ -43,21 +46,31 @@ impl Messages {
             messages: stats.messages_acknowledged,
             frames: transport.tx_frames,
             bytes: transport.tx_bytes + transport.tx_frames * self.headers,
+            acks: stats.tx_acknowledging(),
         }
     }
 }
 
 impl Counted {
+    /// Adds the counters of a window.
+    pub(super) fn add(&mut self, window: Self) {
+        self.messages += window.messages;
+        self.frames += window.frames;
+        self.bytes += window.bytes;
+        self.acks += window.acks;
+    }
+
     fn since(self, before: Self) -> Self {
         Self {
             messages: self.messages - before.messages,
             frames: self.frames - before.frames,
             bytes: self.bytes - before.bytes,
+            acks: self.acks - before.acks,
         }
     }
 
     /// Bytes of as many messages as an operation count states: the mean of both sides' messages.
-    fn bytes_of(self, messages: u64) -> u64 {
+    pub(super) fn bytes_of(self, messages: u64) -> u64 {
         let bytes = u128::from(self.bytes) * u128::from(messages);
         u64::try_from(bytes / u128::from(self.messages.max(1))).unwrap_or(u64::MAX)
     }
@@ -69,6 +82,18 @@ impl Counted {
     /// The part of all bytes that is not content of messages.
     fn header_fraction(self, size: u64) -> f64 {
         1.0 - (self.messages * size) as f64 / self.bytes.max(1) as f64
+    }
+
+    /// Adds what the frames of messages of a size have, to a result.
+    pub(super) fn describe(self, size: u64, result: &mut PlacementResult) {
+        let values = [
+            ("messages_per_frame", self.per_frame()),
+            ("header_fraction", self.header_fraction(size)),
+            ("ack_packets_per_message", self.acks as f64 / self.messages.max(1) as f64),
+        ];
+        for (key, value) in values {
+            result.extra.insert(key.to_owned(), value.into());
+        }
     }
 }
 
@@ -85,20 +110,12 @@ impl Workload for Messages {
         let before = self.counted();
         let sample = self.calls.run(duration)?;
         let window = self.counted().since(before);
-        self.all.messages += window.messages;
-        self.all.frames += window.frames;
-        self.all.bytes += window.bytes;
+        self.all.add(window);
         Ok(Sample { bytes: window.bytes_of(sample.operations), ..sample })
     }
 
     fn add_counters(&self, result: &mut PlacementResult) {
-        let values = [
-            ("messages_per_frame", self.all.per_frame()),
-            ("header_fraction", self.all.header_fraction(self.size)),
-        ];
-        for (key, value) in values {
-            result.extra.insert(key.to_owned(), value.into());
-        }
+        self.all.describe(self.size, result);
     }
 }
 
@@ -128,12 +145,12 @@ impl<'p> Points<'p> {
 
     /// Adds the windows to a series: the ways of a size and batch are adjacent. The workloads are in
     /// the order of the grid, then of the ways.
-    pub(super) fn lay_out<'a>(
+    pub(super) fn lay_out<'a, M: Workload, D: Workload>(
         &mut self,
         series: &mut Series<'a>,
-        messages: &'a mut [Messages],
-        delays: &'a mut [Calls],
-        (small, calls): &'a mut (Messages, Calls),
+        messages: &'a mut [M],
+        delays: &'a mut [D],
+        (small, calls): &'a mut (M, D),
     ) {
         let count = self.ways.len();
         let each = messages.chunks_mut(count).zip(delays.chunks_mut(count)).zip(self.grid);
@@ -271,9 +288,10 @@ mod tests {
 
     #[test]
     fn headers_are_all_bytes_but_the_content() {
-        let before = Counted { messages: 10, frames: 10, bytes: 1_000 };
-        let window = Counted { messages: 110, frames: 60, bytes: 11_000 }.since(before);
-        assert_eq!(window, Counted { messages: 100, frames: 50, bytes: 10_000 });
+        let before = Counted { messages: 10, frames: 10, bytes: 1_000, acks: 5 };
+        let after = Counted { messages: 110, frames: 60, bytes: 11_000, acks: 30 };
+        let window = after.since(before);
+        assert_eq!(window, Counted { messages: 100, frames: 50, bytes: 10_000, acks: 25 });
         assert_eq!(window.per_frame(), 2.0);
         assert!((window.header_fraction(64) - 0.36).abs() < 1e-9);
         // The other side has sent twice as many.

@@ -17,7 +17,7 @@ pub(crate) fn render(report: &Report) -> String {
         let both: Vec<_> =
             results.iter().copied().filter(|r| word(r, "directions") == "both").collect();
         if !both.is_empty() {
-            let at = format!("Messages over {}, {placement}", report.transport);
+            let at = format!("Messages over {}", super::place(report, placement));
             let rates = "Gbit/s in each direction, headers included, and million messages a \
                          second; both sides send";
             tables(&mut text, &both, &format!("{at}: {rates}"), &|r| {
@@ -29,7 +29,7 @@ pub(crate) fn render(report: &Report) -> String {
             });
         }
         for result in results.iter().filter(|r| word(r, "directions") == "one") {
-            line(&mut text, &compared(result));
+            line(&mut text, &compared(&super::place(report, placement), result));
         }
     }
     let dropped = report.results.iter().map(|r| r.windows_dropped).max().unwrap_or(0);
@@ -38,7 +38,9 @@ pub(crate) fn render(report: &Report) -> String {
         "off: each packet has a frame. copy: packets up to 512 B are copied into shared frames. gather: \
          shared frames refer to them. single: off, and no trains (UDP_SEGMENT).",
     );
-    line(&mut text, &format!("at most {dropped} windows of a point dropped"));
+    if !super::is_simulated(report) {
+        line(&mut text, &format!("at most {dropped} windows of a point dropped"));
+    }
     text
 }
 
@@ -46,13 +48,12 @@ fn line(text: &mut String, words: &str) {
     let _ = writeln!(text, "{}", wrap(words, WIDTH).join("\n"));
 }
 
-/// `near: 12.3 M/s of 32 B messages by 32, 1.80 times the calls of 32 B (6.8 M/s), one direction`
-fn compared(result: &PlacementResult) -> String {
+/// `shm, near: 12.3 M/s of 32 B messages by 32, 1.80 times the calls of 32 B (6.8 M/s), one direction`
+fn compared(place: &str, result: &PlacementResult) -> String {
     let of = |key: &str| result.value(key).unwrap_or(0.0);
     format!(
-        "{}: {} M/s of {} B messages in batches of {}, one direction: {} times the rate of calls \
+        "{place}: {} M/s of {} B messages in batches of {}, one direction: {} times the rate of calls \
          ({} M/s)",
-        result.placement,
         short(of("messages_ps") / 1e6),
         of("size"),
         of("batch"),
