@@ -159,13 +159,15 @@ pub struct Config {
     /// drops a request of which no packet arrives for as long, or that has waited for memory for as
     /// long. A client makes a call that is refused for lack of memory again for as long. Default 5 s.
     pub datapath_timeout: Duration,
-    /// Packets of at most this many data bytes are copied and share frames; larger ones leave
-    /// without a copy. Default 512, at most 2,048.
+    /// Packets of at most this many data bytes, and of which two fit a frame, are copied and share
+    /// frames; others leave without a copy. Two of 706 bytes fit a datagram of an Ethernet packet.
+    /// Default 1,280: up to it a copy takes less time than counting references, where a frame holds
+    /// several (ADR 39). At most 2,048.
     pub inline_max: usize,
     /// How small packets to one peer leave: each in a frame of its own, copied into shared frames, or
     /// gathered into shared frames without a copy, where the transport supports that. `None`, the
-    /// default: as it was measured to be fastest on the transport (ADR 39). That is a copy, and over
-    /// shared memory gathering of packets of 513 to 1,280 data bytes.
+    /// default: as it was measured to be fastest on the transport (ADR 39). That is a copy
+    /// on all transports of this crate.
     pub packing: Option<Packing>,
     /// Latency budget of batching: a frame that has room left may wait for more packets until its
     /// first one has waited for this long. 0 to a quarter of the shorter bound of `rto`; default 0:
@@ -221,7 +223,7 @@ impl Default for Config {
             integrity: None,
             rto: (Duration::from_nanos(p.rto_min_ns), Duration::from_nanos(p.rto_max_ns)),
             datapath_timeout: Duration::from_nanos(p.datapath_timeout_ns),
-            inline_max: p.inline_max,
+            inline_max: INLINE_MAX,
             packing: None,
             batch_budget: Duration::from_nanos(p.batch_budget_ns),
             workers: cpus().min(MAX_WORKERS),
@@ -229,6 +231,14 @@ impl Default for Config {
             tuning: Tuning::default(),
         }
     }
+}
+
+/// Default of [`Config::inline_max`], bytes.
+const INLINE_MAX: usize = 1_280;
+
+/// The data bytes of the largest packet of which a frame holds two.
+fn half_of_a_frame(caps: &Caps) -> usize {
+    (caps.max_frame.saturating_sub(FRAME_HEADER) / 2).saturating_sub(PACKET_HEADER)
 }
 
 /// Number of full frames in a train.
@@ -315,7 +325,7 @@ impl Config {
             max_paths_per_peer: self.max_paths_per_peer,
             max_held_per_peer: self.max_held_per_peer,
             idle_after_ns: ns(self.idle_after),
-            inline_max: self.inline_max,
+            inline_max: self.inline_max.min(half_of_a_frame(caps)),
             tx_frames: self.tuning.tx_frames,
             tx_items: self.tuning.tx_items,
             prealloc_responses: self.tuning.prealloc_responses,
@@ -364,6 +374,11 @@ mod tests {
         assert_eq!(over(1_281, None).0, Packing::Copy, "larger packets leave alone");
         assert_eq!(over(513, None), (Packing::Gather, 513));
         assert_eq!(over(0, None), (Packing::Gather, 1));
+        let inline_max = |max_frame: usize| {
+            let caps = Caps { max_frame, ..transport.caps().clone() };
+            Config::default().for_transport(&caps).inline_max
+        };
+        assert_eq!([inline_max(1_472), inline_max(8_192)], [706, 1_280]);
         for packing in Packing::ALL {
             assert_eq!(over(513, Some(packing)), (packing, 64), "as it was set");
         }

@@ -56,9 +56,9 @@ use outbound::{Outbound, Own};
 
 use crate::{Caps, Path, PathError, Transport, TransportStats};
 
-/// See [`Caps::gather_from`]: a smaller packet is copied sooner than counted, released, and written to
-/// the ring as a piece of its own (`docs/results/2026-11-25-packing.md`).
-const GATHER_FROM: usize = 513;
+/// See [`Caps::gather_from`]. Packets of which several fit a frame are cheaper to copy: a gathered one
+/// is counted, released, and a piece of its own in the ring (`docs/results/2026-11-25-packing.md`).
+const GATHER_FROM: usize = usize::MAX;
 
 /// Interval of socket upkeep (new peers, lost peers) while the endpoint is busy. Upkeep costs about
 /// 0.3 us.
