@@ -57,8 +57,10 @@ const MOST_POINTS: usize = 64;
 const IN_FLIGHT: u32 = courser_bench::rpc::RATE_IN_FLIGHT;
 /// Sessions: slots for the calls of the largest batch, and credits for several batches of messages.
 const SESSIONS: usize = 16;
-/// Size and batch of the messages that are compared with calls.
-const SMALL: (usize, u32) = (32, 32);
+/// Size and batch of the messages that are compared with calls. Either kind has in flight what its
+/// sessions allow by default: 32 credits of messages, and 8 slots of calls ([`IN_FLIGHT`]).
+const SMALL: (usize, u32) = (32, 128);
+const SMALL_IN_FLIGHT: u32 = 32 * SESSIONS as u32;
 /// How they are packed: as by default.
 const SMALL_BY: &str = "copy";
 
@@ -197,6 +199,11 @@ fn messages(size: usize, batch: u32) -> Load {
     }
 }
 
+/// The messages that are compared with calls.
+fn small_messages() -> Load {
+    Load { in_flight: SMALL_IN_FLIGHT, ..messages(SMALL.0, SMALL.1) }
+}
+
 fn stamped(size: usize, batch: u32) -> Load {
     let sessions = usize::try_from(batch).unwrap_or(SESSIONS).div_ceil(SESSIONS);
     Load {
@@ -310,7 +317,7 @@ impl Gather {
             delays.push(calls(stamped(size, batch), way)?);
         }
         let by = ways.iter().position(|way| way.0 == SMALL_BY).unwrap_or(0);
-        let small = counted(calls(messages(SMALL.0, SMALL.1), by)?, SMALL.0, by);
+        let small = counted(calls(small_messages(), by)?, SMALL.0, by);
         let rate = BenchSpec::new(Kind::Rate, self.plan).loads().remove(0);
         let small = (small, calls(rate, by)?);
         let mut config = agreed(&ground.callers[0]);
@@ -341,6 +348,7 @@ impl Gather {
             "batches": self.batches,
             "packings": ways.iter().map(|way| way.0).collect::<Vec<_>>(),
             "messages_in_flight": IN_FLIGHT,
+            "small_messages_in_flight": SMALL_IN_FLIGHT,
             "frame_header_bytes": self.between.frame_headers(),
             "link_mtu": self.between.mtu(),
             "window_ms": self.plan.window.as_secs_f64() * 1e3,

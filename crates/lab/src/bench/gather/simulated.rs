@@ -16,7 +16,7 @@ use courser_sim::scenario::wire_ns;
 use serde_json::json;
 
 use super::points::{Counted, Points};
-use super::{Gather, Results, SMALL, SMALL_BY, UDP_HEADERS, Way, messages, stamped, ways};
+use super::{Gather, Results, SMALL_BY, UDP_HEADERS, Way, messages, small_messages, stamped, ways};
 
 /// A window of each workload, of 1 or 2 ms.
 pub(crate) fn virtual_plan(quick: bool) -> Plan {
@@ -135,7 +135,7 @@ pub(super) fn run(
     let by = ways.iter().find(|way| way.0 == SMALL_BY).copied().unwrap_or(ways[0]);
     let rate = BenchSpec::new(Kind::Rate, gather.plan).loads().remove(0);
     let mut small =
-        (window(&messages(SMALL.0, SMALL.1), by, Traffic::One), window(&rate, by, Traffic::Calls));
+        (window(&small_messages(), by, Traffic::One), window(&rate, by, Traffic::Calls));
     let mut config = gather.described(&ways);
     let Settings { hosts, link_bps, .. } = sent[0].settings;
     config.extend(object(json!({
