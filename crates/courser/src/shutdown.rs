@@ -15,7 +15,7 @@ const CHECK_INTERVAL_NS: u64 = 200_000;
 /// acknowledges a response within 0.4 s (ADR 6), so the others do not run theirs.
 const ACK_GRACE_NS: u64 = 1_000_000_000;
 
-/// The calls and requests that a graceful shutdown did not finish.
+/// The calls, requests and messages that a graceful shutdown did not finish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ShutdownReport {
     /// Calls of this endpoint that had not ended. Their continuations are dropped without being
@@ -26,6 +26,10 @@ pub struct ShutdownReport {
     pub executing: usize,
     /// Responses that clients have not acknowledged. They may be lost.
     pub unacknowledged: usize,
+    /// One-way messages of this endpoint that were not acknowledged. They may be lost.
+    pub messages: u64,
+    /// One-way messages that workers had not finished. Those that they have not begun are dropped.
+    pub with_workers: usize,
 }
 
 impl ShutdownReport {
@@ -41,7 +45,8 @@ impl<T: Transport> Rpc<T> {
     /// 1. New sessions are refused. New requests are answered with
     ///    [`courser_proto::Status::ShuttingDown`] and not executed, so that clients can use another
     ///    server.
-    /// 2. The event loop runs until all handlers have answered, the clients have acknowledged the
+    /// 2. The event loop runs until all handlers have answered, workers have finished their
+    ///    messages, the clients have acknowledged the
     ///    answers, and the calls of this endpoint have ended. When only acknowledgements are
     ///    missing, it waits at most one second, as their clients do not run their event loops.
     /// 3. The sessions are closed and the peers notified.
@@ -72,7 +77,7 @@ impl<T: Transport> Rpc<T> {
                 if self.is_drained() {
                     break;
                 }
-                if !self.core.proto.is_answered() {
+                if !self.core.proto.is_answered() || self.messages_with_workers() > 0 {
                     ack_deadline_ns = None;
                 } else if ack_deadline_ns.is_none() {
                     ack_deadline_ns = Some(now_ns.saturating_add(ACK_GRACE_NS));
@@ -99,16 +104,18 @@ impl<T: Transport> Rpc<T> {
     /// Whether the second step of [`Rpc::shutdown`] is complete, so that dropping the endpoint
     /// loses nothing. Visits every session.
     pub fn is_drained(&self) -> bool {
-        self.core.proto.is_drained() && self.burst.is_empty()
+        self.core.proto.is_drained() && self.burst.is_empty() && self.messages_with_workers() == 0
     }
 
-    /// The calls and requests that dropping the endpoint now would not finish. Visits every
+    /// The calls, requests and messages that dropping the endpoint now would not finish. Visits every
     /// session.
     pub fn left_behind(&self) -> ShutdownReport {
         ShutdownReport {
             calls: self.core.proto.outstanding_calls(),
             executing: self.core.proto.executing(),
             unacknowledged: self.core.proto.unacknowledged(),
+            messages: self.core.proto.outstanding_messages(),
+            with_workers: self.messages_with_workers(),
         }
     }
 }

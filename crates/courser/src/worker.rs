@@ -129,10 +129,12 @@ impl<T: Transport> Rpc<T> {
     /// [`Rpc::on_message`], and is replaced in the same way. There is nothing to answer: answers of
     /// its [`Work`] are ignored.
     ///
-    /// Several workers take messages in the order of their arrival, and their handlers run
-    /// concurrently. When `Config::worker_queue` requests and messages are queued, the next message is
+    /// Several workers take messages in the order in which they take requests, by arrival except
+    /// under overload, and their handlers run concurrently. When `Config::worker_queue` requests and messages are queued, the next message is
     /// dropped and counted ([`HandlerStats::messages_busy`]): its sender is not notified. A queued
-    /// message whose deadline passes is dropped too ([`WorkerStats::expired`]). Threads, costs and
+    /// message whose deadline passes is dropped too ([`WorkerStats::expired`]), and so are those that
+    /// are queued when the endpoint is dropped ([`WorkerStats::abandoned`]); a graceful shutdown
+    /// waits for them. Threads, costs and
     /// panics are as for [`Rpc::on_worker`].
     ///
     /// # Errors
@@ -212,6 +214,11 @@ impl<T: Transport> Rpc<T> {
         let w = &self.workers;
         let due = w.origin.is_some() && self.core.proto.given_up() != w.seen_given_up;
         due.then(|| w.searched_ns.saturating_add(SEARCH_INTERVAL_NS))
+    }
+
+    /// One-way messages that workers have not finished.
+    pub(crate) fn messages_with_workers(&self) -> usize {
+        self.workers.origin.as_ref().map_or(0, |origin| origin.messages())
     }
 
     /// Detaches from the worker pool: later answers are dropped.

@@ -168,6 +168,11 @@ impl Mailbox {
         self.raise(&mut self.lock(), true);
     }
 
+    /// Wakes the endpoint if it sleeps.
+    pub(crate) fn wake_sleeper(&self) {
+        self.raise(&mut self.lock(), false);
+    }
+
     /// Sets the flag. Makes the descriptor readable when a thread may sleep on it, or if `always`
     /// is set. Simulated endpoints sleep whenever they are not polled.
     fn raise(&self, inbox: &mut Inbox, always: bool) {

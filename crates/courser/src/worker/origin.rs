@@ -1,6 +1,6 @@
 //! The part of an endpoint that its requests use on other threads: mailbox and message memory.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use courser_buf::{Arena, MsgBuf};
 use courser_proto::{RequestId, Status};
@@ -33,11 +33,20 @@ pub(crate) struct Origin {
     /// The endpoint's number.
     pub(super) endpoint: u16,
     panics: AtomicU64,
+    /// One-way messages that are queued, or with their handlers.
+    messages: AtomicUsize,
 }
 
 impl Origin {
     pub(super) fn new(mailbox: Mailbox, arena: Arena, clock: Clock, endpoint: u16) -> Self {
-        Origin { mailbox, arena, clock, endpoint, panics: AtomicU64::new(0) }
+        Origin {
+            mailbox,
+            arena,
+            clock,
+            endpoint,
+            panics: AtomicU64::new(0),
+            messages: AtomicUsize::new(0),
+        }
     }
 
     /// Sends an answer to the endpoint's thread and wakes it if it sleeps. Each submitted request
@@ -49,6 +58,23 @@ impl Origin {
     /// Whether the endpoint is gone, so that answers are dropped.
     pub(super) fn is_gone(&self) -> bool {
         self.mailbox.is_closed()
+    }
+
+    /// A message is handed out.
+    pub(super) fn message_begins(&self) {
+        self.messages.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A message is done with. An endpoint that sleeps may wait for the last one to shut down.
+    pub(super) fn message_ends(&self) {
+        if self.messages.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.mailbox.wake_sleeper();
+        }
+    }
+
+    /// Messages that are queued, or with their handlers.
+    pub(crate) fn messages(&self) -> usize {
+        self.messages.load(Ordering::Acquire)
     }
 
     pub(super) fn count_panic(&self) {

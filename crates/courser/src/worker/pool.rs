@@ -56,7 +56,7 @@ const _: () = assert!(size_of::<(u64, Deadline, Job)>() <= 144);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct WorkerStats {
-    /// Worker threads; 0 until the first [`crate::Rpc::on_worker`].
+    /// Worker threads; 0 until the first handler for workers is registered.
     pub threads: usize,
     /// Queued requests and one-way messages, which all counters contain.
     pub queued: usize,
@@ -69,10 +69,10 @@ pub struct WorkerStats {
     /// Requests refused with [`Status::WorkersBusy`] and one-way messages dropped because the queue
     /// was full.
     pub refused: u64,
-    /// Requests that were not started because their deadline had passed.
+    /// Those that were not started because their deadline had passed.
     pub expired: u64,
-    /// Requests that were not started because their endpoint had been dropped, or because their
-    /// clients had cancelled them or were gone.
+    /// Those that were not started because their endpoint had been dropped, and requests whose clients
+    /// had cancelled them or were gone.
     pub abandoned: u64,
     /// Handlers that panicked.
     pub panicked: u64,

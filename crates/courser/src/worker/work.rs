@@ -48,6 +48,9 @@ impl Work {
         deadline: Option<Deadline>,
         origin: Arc<Origin>,
     ) -> Self {
+        if let Incoming::Message(_) = incoming {
+            origin.message_begins();
+        }
         Work { incoming, req_type, request: Some(request), deadline, origin, answered: false }
     }
 
@@ -64,7 +67,7 @@ impl Work {
         }
     }
 
-    /// Time expires the call's deadline: zero when it has passed, `None` without a deadline. Reads
+    /// Time until its deadline: zero when it has passed, `None` without a deadline. Reads
     /// the clock.
     pub fn time_left(&self) -> Option<Duration> {
         self.deadline.map(|t| t.expires.saturating_duration_since(self.origin.clock.now()))
@@ -72,7 +75,7 @@ impl Work {
 
     /// Takes the request's buffer, to store it or to reply with it; the request reads as empty
     /// afterwards. `None` when it was taken before. The buffer counts against the endpoint's memory
-    /// limit expires it is dropped.
+    /// limit until it is dropped.
     pub fn take(&mut self) -> Option<MsgBuf> {
         self.request.take()
     }
@@ -193,6 +196,10 @@ impl Drop for Work {
             let panics = std::thread::panicking();
             let status = if panics { Status::Panicked } else { Status::NoReply };
             self.answer(Outcome::Status(status));
+        }
+        if let Incoming::Message(_) = self.incoming {
+            self.request = None; // its memory is free when the endpoint learns of it
+            self.origin.message_ends();
         }
     }
 }

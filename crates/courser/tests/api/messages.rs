@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use crate::common::*;
-use courser::{Config, Context, Nexus, RejectReason, Rpc, SessionId, Work};
+use courser::{Config, Context, Nexus, RejectReason, Rpc, SessionId, ShutdownReport, Work};
 
 const SAMPLE: u16 = 1;
 const OTHER: u16 = 2;
@@ -245,4 +245,35 @@ fn messages_for_busy_workers_are_dropped_and_counted() {
     drop(open);
     drive(&mut [&mut client, &mut server], || begun.load(Ordering::SeqCst) == 5);
     server.check();
+}
+
+/// Of two messages one is with its handler, and the other is queued.
+#[test]
+fn a_shutdown_waits_for_the_messages_of_workers() {
+    for finishes in [true, false] {
+        let config = Config { workers: 1, ..Config::default() };
+        let (mut client, mut server, session, _) = pair(LOOPBACK, config);
+        let (open, wait) = mpsc::channel::<()>();
+        let (begun, wait) = (Arc::new(AtomicUsize::new(0)), Mutex::new(wait));
+        let count = begun.clone();
+        let handler = move |_: Work| {
+            count.fetch_add(1, Ordering::SeqCst);
+            let _ = wait.lock().unwrap().recv();
+        };
+        server.on_message_worker(OTHER, handler).unwrap();
+        for n in 0..2 {
+            client.send(session, OTHER, message(&client, n, 32)).unwrap();
+        }
+        drive_until(&mut [&mut client, &mut server], |all| all[0].outstanding_messages() == 0);
+        drive(&mut [&mut server], || begun.load(Ordering::SeqCst) == 1);
+        assert!(!server.is_drained());
+        if finishes {
+            drop(open);
+            assert!(server.shutdown(PATIENCE).unwrap().is_clean());
+            assert_eq!(begun.load(Ordering::SeqCst), 2);
+        } else {
+            let report = server.shutdown(Duration::from_millis(20)).unwrap();
+            assert_eq!(report, ShutdownReport { with_workers: 2, ..ShutdownReport::default() });
+        }
+    }
 }
