@@ -21,6 +21,8 @@ pub(crate) struct Flood {
     begun_ns: u64,
     /// Strangers are dropped until this time; 0: they are not.
     until_ns: u64,
+    /// The transport drops them.
+    is_shielded: bool,
 }
 
 /// What is to be done.
@@ -64,8 +66,8 @@ impl Flood {
 impl<T: Transport> Rpc<T> {
     /// Paths may have been opened: while strangers are dropped, their addresses must be known.
     pub(crate) fn renew_shield(&mut self) {
-        if self.flood.ends_ns().is_some() {
-            self.transport.drop_strangers(Some(WIRE_VERSION));
+        if self.flood.is_shielded {
+            self.flood.is_shielded = self.transport.drop_strangers(Some(WIRE_VERSION));
         }
     }
 
@@ -77,7 +79,8 @@ impl<T: Transport> Rpc<T> {
         match self.flood.observe(refused, now_ns) {
             Action::Nothing => {}
             Action::DropStrangers => {
-                if self.transport.drop_strangers(Some(WIRE_VERSION)) {
+                self.flood.is_shielded = self.transport.drop_strangers(Some(WIRE_VERSION));
+                if self.flood.is_shielded {
                     tracing::warn!(
                         endpoint = self.index,
                         refused,
@@ -88,6 +91,7 @@ impl<T: Transport> Rpc<T> {
                 self.next_trim_ns = self.next_trim_ns.min(ends_ns);
             }
             Action::TakeAll => {
+                self.flood.is_shielded = false;
                 self.transport.drop_strangers(None);
             }
         }

@@ -107,7 +107,8 @@ impl UdpTransport {
     fn renew_shield(&mut self, first_byte: u8) {
         let sources = self.paths.remotes().take(shield::SOURCES + 1).collect::<Vec<_>>();
         let takes_all = sources.len() > shield::SOURCES;
-        if takes_all && self.shield.is_some_and(|shield| shield.takes_all) {
+        if let Some(shield) = self.shield.as_mut().filter(|shield| shield.takes_all && takes_all) {
+            shield.is_old = false;
             return;
         }
         let program = shield::program(first_byte, &sources);

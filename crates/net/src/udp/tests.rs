@@ -340,3 +340,46 @@ fn a_refusing_destination_does_not_give_up_trains() {
     assert_eq!((a.stats().tx_frames, a.stats().tx_dropped), (20, 20));
     assert_eq!(a.tx.gso, a.caps().train_frames > 1);
 }
+
+/// Frames of an open path pass, with few paths and with more than the filter compares; those of a
+/// path that was opened since pass after the next call.
+#[test]
+fn strangers_are_dropped_and_later_paths_pass() {
+    const FIRST: u8 = 7;
+    let arrives = |to: &mut UdpTransport, from: &std::net::UdpSocket| {
+        let at = to.local_addr().to_socket().unwrap();
+        from.send_to(&[FIRST, 1], at).unwrap();
+        let end = Instant::now() + Duration::from_millis(50);
+        while Instant::now() < end {
+            let mut burst = RxBurst::new();
+            to.rx_burst(&mut burst);
+            if !burst.is_empty() {
+                return true;
+            }
+        }
+        false
+    };
+    let mut to = bind("127.0.0.1:0");
+    let socket = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (known, later, stranger) = (socket(), socket(), socket());
+    let addr = |socket: &std::net::UdpSocket| Addr::from_socket(socket.local_addr().unwrap());
+    to.path_open(addr(&known), None).unwrap();
+    assert!(to.drop_strangers(Some(FIRST)));
+    assert!(arrives(&mut to, &known) && !arrives(&mut to, &stranger));
+    to.path_open(addr(&later), None).unwrap();
+    assert!(to.drop_strangers(Some(FIRST)) && arrives(&mut to, &later));
+    let others = |n: usize| Addr { port: n as u32 + 1, ..addr(&known) };
+    let mut opened = Vec::new();
+    for n in 0..shield::SOURCES {
+        opened.push(to.path_open(others(n), None).unwrap().id);
+    }
+    // Twice: the filter that accepts all addresses stays.
+    for _ in 0..2 {
+        assert!(to.drop_strangers(Some(FIRST)) && arrives(&mut to, &stranger));
+        assert!(!to.shield.as_ref().unwrap().is_old);
+    }
+    opened.into_iter().for_each(|path| to.path_close(path));
+    to.path_open(others(0), None).unwrap();
+    assert!(to.drop_strangers(Some(FIRST)) && !arrives(&mut to, &stranger));
+    assert!(!to.drop_strangers(None) && arrives(&mut to, &stranger));
+}
