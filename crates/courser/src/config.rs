@@ -159,8 +159,9 @@ pub struct Config {
     /// drops a request of which no packet arrives for as long, or that has waited for memory for as
     /// long. A client makes a call that is refused for lack of memory again for as long. Default 5 s.
     pub datapath_timeout: Duration,
-    /// Packets of at most this many data bytes, and of which two fit a frame, are copied and share
-    /// frames; others leave without a copy. Two of 706 bytes fit a datagram of an Ethernet packet.
+    /// Packets of at most this many data bytes, and of which two fit the transport's largest frame, are
+    /// copied and share frames; others leave without a copy. Two of 706 bytes fit a datagram of an
+    /// Ethernet packet, so that over UDP a larger value has no effect.
     /// Default 1,280: up to it a copy takes less time than counting references, where a frame holds
     /// several (ADR 39). At most 2,048.
     pub inline_max: usize,

@@ -3,7 +3,7 @@
 
 use courser_buf::{MsgBuf, prefetch};
 
-use crate::deferred::{DeferredCall, NONE, SPAN};
+use crate::deferred::{DeferredCall, MOST, NONE, SPAN};
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed};
 use crate::options::CallId;
@@ -27,7 +27,7 @@ impl<C> Endpoint<C> {
     fn defer_next(&mut self, session: SessionId) {
         let at = session.index as usize;
         let Some(Session::Client(s)) = self.sessions.get(at) else { return };
-        if s.most_in_a_packet() >= self.cfg.inline_max {
+        if s.most_in_a_packet() >= self.cfg.inline_max.min(MOST) {
             if self.deferred.takers.len() <= at {
                 self.deferred.takers.resize(self.sessions.len(), NONE);
             }
@@ -158,7 +158,7 @@ impl<C> Endpoint<C> {
             assert_eq!(s.state, SessionState::Connected, "session {index}");
             assert!(!s.waits() && self.cfg.call_queue > SPAN, "session {index}: calls wait");
             let most = s.most_in_a_packet();
-            assert!(most >= self.cfg.inline_max, "session {index}: small packets");
+            assert!(most >= self.cfg.inline_max.min(MOST), "session {index}: small packets");
         }
     }
 }

@@ -13,7 +13,7 @@
 //!
 //! # Invariant
 //! A session that [`Deferred::takes`] a call is a connected client session, and a request of
-//! `Config::inline_max` bytes is one packet; no call waits in its queue, which has room for more
+//! [`MOST`] or `Config::inline_max` bytes, the smaller, is one packet; no call waits in its queue, which has room for more
 //! than [`SPAN`].
 
 use std::collections::VecDeque;
@@ -29,6 +29,10 @@ pub(crate) const SPAN: usize = 8;
 /// which are rare; with one byte per session, the table of 20,000 sessions stays in the nearest
 /// caches.
 pub(crate) const NONE: u8 = u8::MAX;
+
+/// Most bytes of a deferred request, if `Config::inline_max` is not less: sessions whose packets or
+/// messages are smaller defer none.
+pub(crate) const MOST: usize = 512;
 
 /// See the module's documentation.
 #[derive(Debug)]

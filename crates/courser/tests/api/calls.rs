@@ -32,7 +32,8 @@ fn messages_of_all_sizes_around_packet_boundaries_are_echoed() {
     let (mut client, mut server, session) = pair(Config::default(), echo);
     let dpp = usize::from(client.session_stats(session).unwrap().data_per_packet);
     assert!((1000..=1472).contains(&dpp), "{dpp}");
-    let mut sizes = vec![0, 1, 7, 31, 32, 33, 511, 512, 513];
+    let mut sizes = vec![0, 1, 7, 31, 32, 33, 511, 512, 513, 705, 706, 707];
+    sizes.extend([1_279, 1_280, 1_281]);
     for packets in 1..=3 {
         sizes.extend([packets * dpp - 1, packets * dpp, packets * dpp + 1]);
     }

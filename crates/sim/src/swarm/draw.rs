@@ -362,7 +362,7 @@ fn draw_config(rng: &mut Rng) -> Config {
         failure_timeout: ms(rng.one(&[10, 20, 40])),
         rto: (Duration::from_micros(rto_min_us), Duration::from_micros(rto_max_us)),
         datapath_timeout: Duration::from_micros(rng.between(12, 24) * rto_max_us.max(1_500)),
-        inline_max: rng.one(&[512, 512, 0, 64, 2_048]),
+        inline_max: rng.one(&[1_280, 512, 0, 64, 2_048]),
         workers: rng.one(&[1, 2, 4]),
         worker_queue: rng.one(&[1_024, 64, 2]),
         ..Config::default()
