@@ -26,7 +26,7 @@ const TIME: Duration = Duration::from_secs(3);
 /// Datagrams for each second, while the processor has time for them.
 const DATAGRAMS_PS: u64 = 200_000;
 
-/// Connects of hostile connections for each second: they exceed the share of every address.
+/// Connects of hostile connections for each second.
 const CONNECTS_PS: f64 = 8_000.0;
 
 /// Ends the threads of the test, also when one of them panics.
@@ -91,7 +91,7 @@ fn hold_connections(count: usize, to: SocketAddr, done: &AtomicBool) -> (usize, 
             let due = begin.elapsed().as_secs_f64() * CONNECTS_PS;
             if *kind == Kind::Connects && alive && f64::from(connects) < due {
                 connects += 1;
-                // A full socket is not the end of the connection, and what it cut off is.
+                // If the socket takes a part only, the server closes the connection at the next byte.
                 let _ = stream.write_all(&connect_request(connects).encode());
             }
             alive && (*kind == Kind::Silent || stream.write_all(&pong).is_ok())
@@ -133,7 +133,7 @@ fn established_clients_lose_no_call_and_new_ones_connect() {
             rpc.on(ECHO, |cx, req| cx.reply(req));
             tell.send((rpc.handle(), rpc.port() as u16)).unwrap();
             rpc.run().unwrap();
-            (rpc.stats().clone(), rpc.transport_stats())
+            (rpc.stats().clone(), rpc.sessions())
         });
         let (handle, port) = told.recv().unwrap();
         let ends = Ends(&done, handle);
@@ -173,16 +173,17 @@ fn established_clients_lose_no_call_and_new_ones_connect() {
         let (connected, slowest) = newcomer.join().unwrap();
         let ((held, connects), sent) = (holders.join().unwrap(), flooder.join().unwrap());
         drop(ends);
-        let (stats, _) = server.join().unwrap();
+        let (stats, sessions) = server.join().unwrap();
         let seen = stats.rx_frames - stats.rx_frames_accepted;
         println!(
             "{} calls and {connected} new clients, the slowest within {slowest:?}; {held} of {count} \
-             hostile connections were open at once and asked for {connects} sessions, {seen} of \
+             hostile connections were open at once and asked for {connects} sessions, of which \
+             {sessions} stood at the end; {seen} of \
              {sent} datagrams reached the endpoint",
             calls.load(Ordering::Relaxed)
         );
         assert!(slowest < Duration::from_secs(2), "a new client took {slowest:?}");
-        assert!(connects > 1_000, "{connects} sessions were asked for");
+        assert!(sessions > 500, "{sessions} sessions of {connects} connects");
         assert!(connected > 3, "{connected} new clients");
     });
 }
