@@ -48,7 +48,7 @@ fn line(text: &mut String, words: &str) {
     let _ = writeln!(text, "{}", wrap(words, WIDTH).join("\n"));
 }
 
-/// `shm, near: 12.3 M/s of 32 B messages by 32, 1.80 times the calls of 32 B (6.8 M/s), one direction`
+/// `shm, near: 12.3 M/s of 32 B messages by 128, 1.80 times the calls of 32 B (6.8 M/s), one direction`
 fn compared(place: &str, result: &PlacementResult) -> String {
     let of = |key: &str| result.value(key).unwrap_or(0.0);
     format!(
