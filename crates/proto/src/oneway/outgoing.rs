@@ -188,10 +188,7 @@ impl Outgoing {
         } else {
             let sent = self.sent as usize;
             if self.entries.get(sent)?.expires_ns <= now_ns {
-                let past = self.entries.iter().skip(sent).take_while(|e| e.expires_ns <= now_ns);
-                let past = past.count();
-                self.entries.drain(sent..sent + past);
-                *expired += past as u64;
+                *expired += self.drop_expired(now_ns);
                 self.entries.get(sent)?;
             }
             if mutant::is_on(Mutant::NewestMessageFirst) {
@@ -298,6 +295,7 @@ impl Outgoing {
     }
 
     /// Removes messages that wait and whose deadline has passed; returns their number.
+    #[cold]
     pub(super) fn drop_expired(&mut self, now_ns: u64) -> u64 {
         let before = self.entries.len();
         self.entries.retain(|e| e.state != State::Waiting || e.expires_ns > now_ns);
