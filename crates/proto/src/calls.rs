@@ -3,7 +3,6 @@
 
 use courser_buf::MsgBuf;
 
-use crate::deferred::MOST;
 use crate::endpoint::{Endpoint, copy_of};
 use crate::error::{CallError, RejectReason, SessionEnd};
 use crate::event::{Body, Completion};
@@ -47,7 +46,7 @@ impl<C> Endpoint<C> {
         options: CallOptions,
     ) -> Result<CallId, (RejectReason, MsgBuf, C)> {
         let expires_ns = options.deadline_ns.unwrap_or(u64::MAX);
-        if self.deferred.takes(session) && req.len() <= self.cfg.inline_max.min(MOST) {
+        if self.deferred.takes(session) && req.len() <= self.most_deferred() {
             return Ok(self.defer(session, req_type, req, cont, expires_ns));
         }
         self.call_now(session, req_type, req, cont, expires_ns)

@@ -15,6 +15,12 @@ use crate::slot::ClientSlot;
 const SLOT_AT: usize = 4;
 
 impl<C> Endpoint<C> {
+    /// Most bytes of a request that is deferred.
+    #[inline(always)]
+    pub(crate) fn most_deferred(&self) -> usize {
+        self.cfg.inline_max.min(MOST)
+    }
+
     /// A short call was made at once; the next one on this session may be deferred.
     #[inline(always)]
     pub(crate) fn may_defer_next(&mut self, session: SessionId) {
@@ -27,7 +33,7 @@ impl<C> Endpoint<C> {
     fn defer_next(&mut self, session: SessionId) {
         let at = session.index as usize;
         let Some(Session::Client(s)) = self.sessions.get(at) else { return };
-        if s.most_in_a_packet() >= self.cfg.inline_max.min(MOST) {
+        if s.most_in_a_packet() >= self.most_deferred() {
             if self.deferred.takers.len() <= at {
                 self.deferred.takers.resize(self.sessions.len(), NONE);
             }
@@ -158,7 +164,7 @@ impl<C> Endpoint<C> {
             assert_eq!(s.state, SessionState::Connected, "session {index}");
             assert!(!s.waits() && self.cfg.call_queue > SPAN, "session {index}: calls wait");
             let most = s.most_in_a_packet();
-            assert!(most >= self.cfg.inline_max.min(MOST), "session {index}: small packets");
+            assert!(most >= self.most_deferred(), "session {index}: small packets");
         }
     }
 }
