@@ -130,12 +130,12 @@ impl<T: Transport> Rpc<T> {
     /// its [`Work`] are ignored.
     ///
     /// Several workers take messages in the order in which they take requests, by arrival except
-    /// under overload, and their handlers run concurrently. When `Config::worker_queue` requests and messages are queued, the next message is
-    /// dropped and counted ([`HandlerStats::messages_busy`]): its sender is not notified. A queued
-    /// message whose deadline passes is dropped too ([`WorkerStats::expired`]), and so are those that
-    /// are queued when the endpoint is dropped ([`WorkerStats::abandoned`]); a graceful shutdown
-    /// waits for them. Threads, costs and
-    /// panics are as for [`Rpc::on_worker`].
+    /// under overload, and their handlers run concurrently. When `Config::worker_queue` requests and
+    /// messages are queued, the next message is dropped and counted
+    /// ([`HandlerStats::messages_busy`]): its sender is not notified. A queued message whose deadline
+    /// passes is dropped too ([`WorkerStats::expired`]), and so are those that are queued when the
+    /// endpoint is dropped ([`WorkerStats::abandoned`]); a graceful shutdown waits for them. Threads,
+    /// costs and panics are as for [`Rpc::on_worker`].
     ///
     /// # Errors
     /// `Config::workers` is 0, or the system cannot start a thread.
@@ -238,29 +238,18 @@ fn submit_request(
     pool: &Pool,
 ) {
     let Some(id) = cx.request.take() else { return };
-    let refused = |cx: &mut Context<'_>| {
-        cx.core.handled.workers_busy += 1;
-        pool.count_refused();
-        cx.core.proto.reply_status(id, Status::WorkersBusy);
+    let Err(refused) = submit(cx, Incoming::Request(id), request, handler, pool) else { return };
+    let status = match refused {
+        Refused::Busy => {
+            cx.core.handled.workers_busy += 1;
+            Status::WorkersBusy
+        }
+        Refused::NoMemory => {
+            cx.core.handled.no_memory += 1;
+            Status::NoMemory
+        }
     };
-    // Before the copy, as refusing must be cheap under overload.
-    if pool.is_full() {
-        return refused(cx);
-    }
-    let deadline_ns = request.deadline_ns();
-    let Request { body, req_type, .. } = request;
-    let Some(body) = owned(body, cx) else {
-        cx.core.handled.no_memory += 1;
-        cx.core.proto.reply_status(id, Status::NoMemory);
-        return;
-    };
-    let deadline = deadline_ns.and_then(|ns| cx.core.deadline(ns));
-    let work = Work::new(Incoming::Request(id), req_type, body, deadline, handler.origin.clone());
-    if let Err(job) = pool.submit(Job { handler: handler.clone(), work }) {
-        // Other endpoints filled the queue after the check.
-        job.work.drop_unanswered();
-        refused(cx);
-    }
+    cx.core.proto.reply_status(id, status);
 }
 
 /// The same for worker handlers of one-way messages.
@@ -270,23 +259,45 @@ fn submit_message(
     handler: &Arc<Registered>,
     pool: &Pool,
 ) {
-    if pool.is_full() {
-        cx.core.handled.messages_busy += 1;
-        return pool.count_refused();
+    let incoming = Incoming::Message(message.session);
+    match submit(cx, incoming, message, handler, pool) {
+        Ok(()) => {}
+        Err(Refused::Busy) => cx.core.handled.messages_busy += 1,
+        Err(Refused::NoMemory) => cx.core.handled.messages_no_memory += 1,
     }
-    let deadline = message.deadline_ns().and_then(|ns| cx.core.deadline(ns));
-    let Request { body, req_type, session, .. } = message;
-    let Some(body) = owned(body, cx) else {
-        cx.core.handled.messages_no_memory += 1;
-        return;
-    };
-    let work =
-        Work::new(Incoming::Message(session), req_type, body, deadline, handler.origin.clone());
-    if pool.submit(Job { handler: handler.clone(), work }).is_err() {
-        // Other endpoints filled the queue after the check.
-        cx.core.handled.messages_busy += 1;
+}
+
+/// Why a request or message is not handed to workers.
+enum Refused {
+    Busy,
+    NoMemory,
+}
+
+fn submit(
+    cx: &Context<'_>,
+    incoming: Incoming,
+    request: Request<'_>,
+    handler: &Arc<Registered>,
+    pool: &Pool,
+) -> Result<(), Refused> {
+    let busy = || {
         pool.count_refused();
+        Refused::Busy
+    };
+    // Before the copy, as refusing must be cheap under overload.
+    if pool.is_full() {
+        return Err(busy());
     }
+    let deadline_ns = request.deadline_ns();
+    let Request { body, req_type, .. } = request;
+    let body = owned(body, cx).ok_or(Refused::NoMemory)?;
+    let deadline = deadline_ns.and_then(|ns| cx.core.deadline(ns));
+    let work = Work::new(incoming, req_type, body, deadline, handler.origin.clone());
+    pool.submit(Job { handler: handler.clone(), work }).map_err(|job| {
+        // Other endpoints filled the queue after the check.
+        job.work.drop_unanswered();
+        busy()
+    })
 }
 
 fn owned(body: Body<'_>, cx: &Context<'_>) -> Option<MsgBuf> {
