@@ -163,17 +163,15 @@ impl Transport for UdpTransport {
     }
 
     fn drop_strangers(&mut self, first_byte: Option<u8>) -> bool {
-        match first_byte {
-            Some(first_byte) if self.shield.is_none_or(|shield| shield.is_old) => {
-                self.renew_shield(first_byte);
+        let Some(first_byte) = first_byte else {
+            if self.shield.take().is_some() {
+                // Fails only without a filter.
+                let _ = self.socket.detach_filter();
             }
-            Some(_) => {}
-            None => {
-                if self.shield.take().is_some() {
-                    // Fails only without a filter.
-                    let _ = self.socket.detach_filter();
-                }
-            }
+            return false;
+        };
+        if self.shield.is_none_or(|shield| shield.is_old) {
+            self.renew_shield(first_byte);
         }
         self.shield.is_some()
     }
