@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use crate::common::*;
@@ -223,18 +223,24 @@ fn workers_take_messages() {
     server.check();
 }
 
+/// A worker handler that waits for the end of the first sender, and a count of those that have begun.
+fn hold_messages(server: &mut Rpc) -> (mpsc::Sender<()>, Arc<AtomicUsize>) {
+    let (open, wait) = gate();
+    let begun = Arc::new(AtomicUsize::new(0));
+    let count = begun.clone();
+    let handler = move |_: Work| {
+        count.fetch_add(1, Ordering::SeqCst);
+        pass(&wait);
+    };
+    server.on_message_worker(OTHER, handler).unwrap();
+    (open, begun)
+}
+
 #[test]
 fn messages_for_busy_workers_are_dropped_and_counted() {
     let config = Config { workers: 1, worker_queue: 4, ..Config::default() };
     let (mut client, mut server, session, _) = pair(LOOPBACK, config);
-    let (open, wait) = mpsc::channel::<()>();
-    let (begun, wait) = (Arc::new(AtomicUsize::new(0)), Mutex::new(wait));
-    let count = begun.clone();
-    let handler = move |_: Work| {
-        count.fetch_add(1, Ordering::SeqCst);
-        let _ = wait.lock().unwrap().recv();
-    };
-    server.on_message_worker(OTHER, handler).unwrap();
+    let (open, begun) = hold_messages(&mut server);
     client.send(session, OTHER, message(&client, 0, 32)).unwrap();
     drive(&mut [&mut client, &mut server], || begun.load(Ordering::SeqCst) == 1);
     for n in 1..=10 {
@@ -253,14 +259,7 @@ fn a_shutdown_waits_for_the_messages_of_workers() {
     for finishes in [true, false] {
         let config = Config { workers: 1, ..Config::default() };
         let (mut client, mut server, session, _) = pair(LOOPBACK, config);
-        let (open, wait) = mpsc::channel::<()>();
-        let (begun, wait) = (Arc::new(AtomicUsize::new(0)), Mutex::new(wait));
-        let count = begun.clone();
-        let handler = move |_: Work| {
-            count.fetch_add(1, Ordering::SeqCst);
-            let _ = wait.lock().unwrap().recv();
-        };
-        server.on_message_worker(OTHER, handler).unwrap();
+        let (open, begun) = hold_messages(&mut server);
         for n in 0..2 {
             client.send(session, OTHER, message(&client, n, 32)).unwrap();
         }

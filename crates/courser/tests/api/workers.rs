@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -34,16 +34,6 @@ fn pair(config: Config, set_up: impl FnOnce(&mut Rpc)) -> (Rpc, Rpc, SessionId, 
 fn echo(mut work: Work) {
     let request = work.take().unwrap();
     work.reply(request);
-}
-
-/// A channel that blocks handlers: each message releases one, and dropping the sender releases all.
-fn gate() -> (Sender<()>, Arc<Mutex<Receiver<()>>>) {
-    let (open, wait) = mpsc::channel();
-    (open, Arc::new(Mutex::new(wait)))
-}
-
-fn pass(gate: &Mutex<Receiver<()>>) {
-    let _ = gate.lock().unwrap().recv();
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -224,4 +224,14 @@ pub fn connect_request(n: u32) -> ControlMsg {
         room: Room::UNIFORM,
     };
     ControlMsg::Connect { from, to: None, request }
+}
+
+/// A channel that blocks handlers: each message releases one, and dropping the sender releases all.
+pub fn gate() -> (mpsc::Sender<()>, Arc<Mutex<mpsc::Receiver<()>>>) {
+    let (open, wait) = mpsc::channel();
+    (open, Arc::new(Mutex::new(wait)))
+}
+
+pub fn pass(gate: &Mutex<mpsc::Receiver<()>>) {
+    let _ = gate.lock().unwrap().recv();
 }
