@@ -204,6 +204,11 @@ fn small_messages() -> Load {
     Load { in_flight: SMALL_IN_FLIGHT, ..messages(SMALL.0, SMALL.1) }
 }
 
+/// The number of their way.
+fn small_by(ways: &[Way]) -> usize {
+    ways.iter().position(|way| way.0 == SMALL_BY).unwrap_or(0)
+}
+
 fn stamped(size: usize, batch: u32) -> Load {
     let sessions = usize::try_from(batch).unwrap_or(SESSIONS).div_ceil(SESSIONS);
     Load {
@@ -316,7 +321,7 @@ impl Gather {
             sent.push(counted(both, size, way));
             delays.push(calls(stamped(size, batch), way)?);
         }
-        let by = ways.iter().position(|way| way.0 == SMALL_BY).unwrap_or(0);
+        let by = small_by(&ways);
         let small = counted(calls(small_messages(), by)?, SMALL.0, by);
         let rate = BenchSpec::new(Kind::Rate, self.plan).loads().remove(0);
         let small = (small, calls(rate, by)?);

@@ -8,7 +8,7 @@ use courser_bench::rpc::calls::{Calls, SharedCaller};
 use courser_bench::rpc::series::Series;
 use courser_bench::window::{Compared, Sample, Workload, WorkloadError};
 
-use super::{SMALL, SMALL_BY, Way};
+use super::{SMALL, Way, small_by};
 
 /// Windows of messages. The bytes of a window are those that this side sends, headers included.
 pub(super) struct Messages {
@@ -247,8 +247,7 @@ impl<'p> Points<'p> {
     fn of_small(&self, series: &mut Series<'_>, small: Compared) -> Vec<PlacementResult> {
         let mut results = series.results(small, Metric::LatencyP99);
         for result in &mut results {
-            let by = self.ways.iter().position(|way| way.0 == SMALL_BY).unwrap_or(0);
-            self.describe(result, by, SMALL, "one");
+            self.describe(result, small_by(self.ways), SMALL, "one");
             add_rates(series, small, result);
             let outcome = series.outcome(small);
             let calls = report::over_pairs(&outcome, result.placement(), |pair| {

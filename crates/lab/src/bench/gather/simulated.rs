@@ -16,7 +16,7 @@ use courser_sim::scenario::wire_ns;
 use serde_json::json;
 
 use super::points::{Counted, Points};
-use super::{Gather, Results, SMALL_BY, UDP_HEADERS, Way, messages, small_messages, stamped, ways};
+use super::{Gather, Results, UDP_HEADERS, Way, messages, small_by, small_messages, stamped, ways};
 
 /// A window of each workload, of 1 or 2 ms.
 pub(crate) fn virtual_plan(quick: bool) -> Plan {
@@ -92,7 +92,10 @@ impl Workload for Simulated {
         self.all.add(sent);
         let one_way = seen.one_way;
         if self.settings.traffic != Traffic::Calls {
-            let one = self.run_for(Traffic::One, window)?;
+            let one = match self.settings.traffic {
+                Traffic::One => seen,
+                _ => self.run_for(Traffic::One, window)?,
+            };
             let each = |count: u64| count as f64 / one.first.messages.max(1) as f64;
             let acks = counted(one.second);
             self.acks = Some((each(acks.frames), each(acks.bytes)));
@@ -132,7 +135,7 @@ pub(super) fn run(
         each().map(|((n, batch), way)| window(&messages(n, batch), way, Traffic::Both)).collect();
     let mut delays: Vec<_> =
         each().map(|((n, batch), way)| window(&stamped(n, batch), way, Traffic::Calls)).collect();
-    let by = ways.iter().find(|way| way.0 == SMALL_BY).copied().unwrap_or(ways[0]);
+    let by = ways[small_by(&ways)];
     let rate = BenchSpec::new(Kind::Rate, gather.plan).loads().remove(0);
     let mut small =
         (window(&small_messages(), by, Traffic::One), window(&rate, by, Traffic::Calls));
