@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::hosts::Hosts;
 use super::{Cpu, Latency, ScenarioError, app, check, check_time, check_warm_up};
-use crate::fabric::{CableSpec, DCQCN_MARKING, HOST_DELAY_NS, Node, SwitchSpec, Topology};
+use crate::fabric::{CableSpec, DCQCN_MARKING, HOST_DELAY_NS, Topology};
 use crate::{HostId, World, WorldConfig};
 use node::{SharedTally, Tally};
 
@@ -97,11 +97,7 @@ impl Settings {
 
     fn config(&self) -> WorldConfig {
         let cable = CableSpec { rate_bps: self.link_bps, delay_ns: HOST_DELAY_NS };
-        let mut topology = Topology::new(2);
-        let switch = Node::Switch(topology.add_switch(SwitchSpec::default()));
-        for host in HOSTS {
-            topology.add_cable(Node::Host(host), switch, cable);
-        }
+        let mut topology = Topology::one_switch(2).each_cable(|each| each.spec = cable);
         if self.hosts.control != Control::None {
             topology = topology.each_switch(|_, switch| switch.marking = DCQCN_MARKING);
         }
