@@ -161,14 +161,13 @@ pub struct Config {
     pub datapath_timeout: Duration,
     /// Packets of at most this many data bytes, and of which two fit the transport's largest frame, are
     /// copied and share frames; others leave without a copy. Two of 706 bytes fit a datagram of an
-    /// Ethernet packet, so that over UDP a larger value has no effect.
-    /// Default 1,280: up to it a copy takes less time than counting references, where a frame holds
-    /// several (ADR 39). At most 2,048.
+    /// Ethernet packet, so that over UDP a larger value has no effect. Default 1,280: up to it a copy
+    /// takes less time than counting references, where a frame holds several (ADR 39). At most 2,048.
     pub inline_max: usize,
     /// How small packets to one peer leave: each in a frame of its own, copied into shared frames, or
     /// gathered into shared frames without a copy, where the transport supports that. `None`, the
-    /// default: as it was measured to be fastest on the transport (ADR 39). That is a copy
-    /// on all transports of this crate.
+    /// default: as it was measured to be fastest on the transport (ADR 39). That is a copy on all
+    /// transports of this crate.
     pub packing: Option<Packing>,
     /// Latency budget of batching: a frame that has room left may wait for more packets until its
     /// first one has waited for this long. 0 to a quarter of the shorter bound of `rto`; default 0:

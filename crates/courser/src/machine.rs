@@ -217,9 +217,9 @@ impl fmt::Debug for VirtualWorkers {
     }
 }
 
-/// A request or message that a virtual worker thread has begun to execute. The handler itself takes no virtual
-/// time: a simulation that models a service time calls [`VirtualJob::run`] after it. Dropped, it
-/// counts as a handler without an answer.
+/// A request or message that a virtual worker thread has begun to execute. The handler itself takes no
+/// virtual time: a simulation that models a service time calls [`VirtualJob::run`] after it. Dropped,
+/// it counts as a handler without an answer.
 #[must_use = "a job that is not run is answered with an error"]
 pub struct VirtualJob {
     pub(crate) req_type: u16,

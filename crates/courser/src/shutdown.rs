@@ -46,9 +46,9 @@ impl<T: Transport> Rpc<T> {
     ///    [`courser_proto::Status::ShuttingDown`] and not executed, so that clients can use another
     ///    server.
     /// 2. The event loop runs until all handlers have answered, workers have finished their
-    ///    messages, the clients have acknowledged the
-    ///    answers, and the calls of this endpoint have ended. When only acknowledgements are
-    ///    missing, it waits at most one second, as their clients do not run their event loops.
+    ///    messages, the clients have acknowledged the answers, and the calls of this endpoint have
+    ///    ended. When only acknowledgements are missing, it waits at most one second, as their
+    ///    clients do not run their event loops.
     /// 3. The sessions are closed and the peers notified.
     ///
     /// Dropping the endpoint does only step 3, so calls of its peers end with `PeerFailed`.

@@ -156,11 +156,11 @@ Example:
   courser bench gather --transport shm --size 64,1500 --batch 1,32 --quick
 
 A batch is sent together before the transmitter runs. Throughput: both sides send, 128 \
-messages in flight in each direction (512 beside calls), all headers counted. Latency: half of the round trip \
-of a batch of calls without the server's time, which needs no synchronized clocks. off: a \
+messages in flight in each direction (512 beside calls), all headers counted. Latency: half \
+of the round trip of a batch of calls without the server's time, which needs no synchronized clocks. off: a \
 frame for each packet. copy: packets up to 1280 bytes, of which two fit, are copied into \
-shared frames. gather: frames refer to packets instead. single, over UDP: a datagram for each packet, without \
-UDP_SEGMENT. A message that is larger than a frame (UDP: 1438 bytes) \
+shared frames. gather: frames refer to packets instead. single, over UDP: a datagram for \
+each packet, without UDP_SEGMENT. A message that is larger than a frame (UDP: 1438 bytes) \
 takes two packets; raise --frame-size. --svg x.svg draws x-throughput.svg, x-gain.svg and \
 x-latency.svg, with the values that the paper states. veth needs root and ip.
 

@@ -171,8 +171,8 @@ pub struct Config {
     /// prefetched. The largest number so far counts. Default 512: their cache lines fill a quarter
     /// of a level-2 cache of 1 MiB. 0: always; `usize::MAX`: never. Costs a byte for each client
     /// session. No call is deferred with `prefetch` off, with `call_queue` up to 8, where a request
-    /// of `inline_max` or 512 bytes, the smaller, is not one packet, or on a session whose number was used 255 times
-    /// before.
+    /// of `inline_max` or 512 bytes, the smaller, is not one packet, or on a session whose number was
+    /// used 255 times before.
     pub prefetch_min_sessions: usize,
     /// Most frames in one transmit batch. Default 128.
     pub tx_frames: usize,

@@ -13,8 +13,8 @@
 //!
 //! # Invariant
 //! A session that [`Deferred::takes`] a call is a connected client session, and a request of
-//! [`MOST`] or `Config::inline_max` bytes, the smaller, is one packet; no call waits in its queue, which has room for more
-//! than [`SPAN`].
+//! [`MOST`] or `Config::inline_max` bytes, the smaller, is one packet; no call waits in its queue, which
+//! has room for more than [`SPAN`].
 
 use std::collections::VecDeque;
 

@@ -38,7 +38,8 @@ pub struct Tuning {
     /// Prefetch the state that the next frames of a received burst, the next calls and the next
     /// timers need. Default true. With many sessions ([`Tuning::prefetch_min_sessions`]) small calls are put
     /// on their slots up to eight calls later, in the same pass, unless [`crate::Config::call_queue`]
-    /// is 8 or less, or a request of [`crate::Config::inline_max`] or 512 bytes, the smaller, is more than a packet.
+    /// is 8 or less, or a request of [`crate::Config::inline_max`] or 512 bytes, the smaller, is more
+    /// than a packet.
     pub prefetch: bool,
     /// Number of sessions, client and server together, from which on calls are deferred and session
     /// state is prefetched; the largest number so far counts. Default 512. 0: always; `usize::MAX`:

@@ -22,8 +22,8 @@ use crate::stats::Drop;
 use crate::timers::{SWEEP, TimerEntry};
 use crate::tx::TxItem;
 
-/// A request of so many bytes is reserved as a whole at its first packet, or refused; a larger one that
-/// waits has them at least.
+/// A request of at most this size is reserved as a whole at its first packet, or refused; a larger one
+/// that waits has at least these bytes.
 const FIRST_BYTES: u32 = 16 << 10;
 
 /// Bytes of a request that are stored whatever its client's share is: packets that were on the way

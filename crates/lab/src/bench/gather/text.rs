@@ -35,8 +35,8 @@ pub(crate) fn render(report: &Report) -> String {
     let dropped = report.results.iter().map(|r| r.windows_dropped).max().unwrap_or(0);
     line(
         &mut text,
-        "off: each packet has a frame. copy: packets up to 1280 B, of which two fit, are copied into shared frames. gather: \
-         shared frames refer to them. single: off, and no trains (UDP_SEGMENT).",
+        "off: each packet has a frame. copy: packets up to 1280 B, of which two fit, are copied into \
+         shared frames. gather: shared frames refer to them. single: off, and no trains (UDP_SEGMENT).",
     );
     if !super::is_simulated(report) {
         line(&mut text, &format!("at most {dropped} windows of a point dropped"));
