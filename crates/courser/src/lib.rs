@@ -40,6 +40,7 @@ mod core;
 mod dispatch;
 mod error;
 mod event_loop;
+mod failure;
 mod flood;
 mod machine;
 mod message;
@@ -48,6 +49,7 @@ mod panics;
 mod platform;
 mod rpc;
 mod send;
+pub mod service;
 mod shutdown;
 mod spin;
 mod timer;
@@ -71,6 +73,7 @@ pub use courser_proto::{
     SessionBytes, SessionEnd, SessionId, SessionState, SessionStats, Status,
 };
 pub use error::{BindError, CallRejected, RunError, SessionError, WorkerError};
+pub use failure::CallFailure;
 pub use message::{Completion, Reply, ReplyHandle, Request, Response};
 pub use nexus::Nexus;
 pub use rpc::{EndpointHandle, Rpc};

@@ -1,0 +1,5 @@
+//! Typed services.
+
+mod channel;
+
+pub use channel::Channel;
