@@ -97,7 +97,7 @@ impl Context<'_> {
     /// continuation of a nested call. `None` outside a handler, or after an answer.
     pub fn defer(&mut self) -> Option<ReplyHandle> {
         let id = self.request.take()?;
-        Some(ReplyHandle { id, dropped: Some(self.core.dropped.clone()) })
+        Some(ReplyHandle { id, queue: Some(self.core.queue.clone()) })
     }
 
     /// Answers a deferred request.
@@ -105,7 +105,7 @@ impl Context<'_> {
     /// # Errors
     /// The session is gone, or the response cannot be held.
     pub fn reply_to(&mut self, handle: ReplyHandle, reply: impl Reply) -> Result<(), ReplyError> {
-        if !handle.is_of(&self.core.dropped) {
+        if !handle.is_of(&self.core.queue) {
             // Dropping it here answers the request at its own endpoint with an error.
             return Err(ReplyError::OtherEndpoint);
         }
@@ -123,7 +123,7 @@ impl Context<'_> {
     /// its deadline passed, or the client is gone. Long work should check it from time to time; the
     /// request must be answered in any case, with any content. False for handles of other endpoints.
     pub fn is_cancelled(&self, handle: &ReplyHandle) -> bool {
-        handle.is_of(&self.core.dropped) && self.core.proto.is_cancelled(handle.id)
+        handle.is_of(&self.core.queue) && self.core.proto.is_cancelled(handle.id)
     }
 
     /// Calls: queues `request` on `session`. `done` runs exactly once, on this thread, when the call

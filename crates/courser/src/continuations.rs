@@ -21,12 +21,17 @@ pub(crate) struct Cont {
 
 const _: () = assert!(size_of::<Option<Cont>>() == 16);
 
+/// The bit of [`Cont::awaited`].
+const AWAITED: u64 = 1 << 32;
+
 /// The meaning of a [`Cont`].
 pub(crate) enum CompletionTarget {
     /// The endpoint's completion function, with this tag.
     Tag(u64),
     /// A closure: its index in [`Continuations`].
     Call(u32),
+    /// A future: its index in [`crate::task`]'s calls.
+    Awaited(u32),
 }
 
 impl Cont {
@@ -40,6 +45,11 @@ impl Cont {
         Cont { value: at.into(), is_call: true }
     }
 
+    #[inline(always)]
+    pub(crate) fn awaited(at: u32) -> Self {
+        Cont { value: AWAITED | u64::from(at), is_call: true }
+    }
+
     /// Nothing follows.
     pub(crate) fn none() -> Self {
         Cont::call(u32::MAX)
@@ -47,10 +57,10 @@ impl Cont {
 
     #[inline(always)]
     pub(crate) fn target(self) -> CompletionTarget {
-        if self.is_call {
-            CompletionTarget::Call(self.value as u32)
-        } else {
-            CompletionTarget::Tag(self.value)
+        match self.is_call {
+            false => CompletionTarget::Tag(self.value),
+            true if self.value & AWAITED == 0 => CompletionTarget::Call(self.value as u32),
+            true => CompletionTarget::Awaited(self.value as u32),
         }
     }
 }

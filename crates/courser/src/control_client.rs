@@ -256,6 +256,7 @@ impl<T: Transport> Rpc<T> {
         let mut answers = std::mem::take(&mut self.answers);
         self.mailbox.take_all(&mut mail, &mut answers);
         self.send_answers(&mut answers);
+        self.core.tasks.collect_woken();
         self.answers = answers;
         for item in mail.drain(..) {
             match item {

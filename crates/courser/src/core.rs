@@ -11,10 +11,11 @@ use courser_proto::{Dialed, Endpoint, RejectReason, RemoteSession, SessionId};
 
 use crate::clock::SystemClock;
 use crate::continuations::{Cont, Continuations};
+use crate::control::Mailbox;
 use crate::error::{CallRejected, SessionError};
 use crate::machine::{Thread, VirtualClock};
-use crate::message::DroppedReplies;
 use crate::platform::{Clock, Platform};
+use crate::task::{LocalQueue, Tasks};
 use crate::timer::Timers;
 use crate::worker::{Deadline, HandlerStats};
 
@@ -58,7 +59,8 @@ pub(crate) struct Core {
     pub(crate) proto: Endpoint<Cont>,
     /// Of the calls that `proto` has.
     pub(crate) continuations: Continuations,
-    pub(crate) dropped: DroppedReplies,
+    pub(crate) queue: LocalQueue,
+    pub(crate) tasks: Tasks,
     pub(crate) stop: bool,
     pub(crate) failures: VecDeque<(SessionId, SessionError)>,
     /// Without the panics of workers.
@@ -76,7 +78,13 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(proto: Endpoint<Cont>, platform: Platform, index: u16, local: Local) -> Self {
+    pub(crate) fn new(
+        proto: Endpoint<Cont>,
+        platform: Platform,
+        index: u16,
+        local: Local,
+        mailbox: Mailbox,
+    ) -> Self {
         let (clock, seed) = (platform.clock(Thread::Endpoint(index)), platform.random_u64());
         let time = match &clock {
             Clock::System => Time::System(SystemClock::new()),
@@ -85,7 +93,8 @@ impl Core {
         Core {
             proto,
             continuations: Continuations::default(),
-            dropped: DroppedReplies::default(),
+            queue: LocalQueue::default(),
+            tasks: Tasks::new(mailbox),
             stop: false,
             failures: VecDeque::new(),
             handled: HandlerStats::default(),
@@ -104,6 +113,12 @@ impl Core {
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {
         self.time.now_ns()
+    }
+
+    /// The end of `after` from now.
+    #[inline]
+    pub(crate) fn deadline_ns(&self, after: Duration) -> u64 {
+        self.now_ns().saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Steps 4 to 7 of a packet's path: makes frames of what has become ready. The clock is read

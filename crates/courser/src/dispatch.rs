@@ -127,6 +127,7 @@ pub(crate) fn complete(core: &mut Core, handlers: &mut Handlers, done: Ended<'_,
                 f(cx, Completion { request, result: result.map(Response), session });
             }
         }
+        CompletionTarget::Awaited(at) => cx.core.finish_awaited(at, request, result),
         CompletionTarget::Tag(tag) => {
             let (body, ending) = match result {
                 Ok(Body::Borrowed(body)) => (body, None),

@@ -12,6 +12,7 @@ use crate::control::Mailbox;
 use crate::dispatch::{self, Dispatch, complete};
 use crate::error::RunError;
 use crate::rpc::Rpc;
+use crate::task::LocalCommand;
 
 /// A receive burst with fewer frames has emptied the receive queue; packets that are still missing
 /// then may be lost.
@@ -93,6 +94,9 @@ impl<T: Transport> Rpc<T> {
     #[inline]
     fn after_frames(&mut self, received: usize) {
         let then_ns = self.core.proto.now_ns();
+        if self.core.tasks.any_ready() {
+            self.core.run_ready(); // their packets leave with those of the handlers
+        }
         let (_, read) = self.transmit(None);
         let mut busy = false;
         if received < DRAINED || then_ns - self.last_scan_ns > SCAN_ANYWAY_NS {
@@ -170,8 +174,8 @@ impl<T: Transport> Rpc<T> {
     #[inline]
     fn chores(&mut self, now_ns: u64) -> bool {
         let due = self.core.timers.next_ns() <= now_ns || self.next_trim_ns <= now_ns;
-        let left =
-            !self.core.dropped.is_empty() || self.connections.is_dialing() || self.may_shed();
+        let left = !self.core.queue.is_empty() || self.connections.is_dialing() || self.may_shed();
+        let left = left | self.core.tasks.any_ready() | self.core.tasks.any_waiting();
         (due || left) && self.upkeep(now_ns)
     }
 
@@ -196,25 +200,46 @@ impl<T: Transport> Rpc<T> {
     #[cold]
     fn upkeep(&mut self, now_ns: u64) -> bool {
         let mut worked = self.core.run_timers(now_ns);
-        if !self.core.dropped.is_empty() {
-            self.answer_dropped();
-            worked = true;
-        }
         if self.connections.is_dialing() {
             worked |= self.check_dialing();
         }
-        worked |= self.shed_cancelled(now_ns);
+        worked |= self.shed_cancelled(now_ns) | self.core.drop_cancelled(now_ns);
+        worked |= self.run_tasks();
         if now_ns >= self.next_trim_ns {
             self.trim();
         }
         worked
     }
 
-    /// Answers requests whose reply handles were dropped.
-    fn answer_dropped(&mut self) {
-        while let Some((id, status)) = self.core.dropped.pop() {
-            self.core.proto.reply_status(id, status);
+    /// Tasks: those that are ready, and what was queued for them or by them.
+    fn run_tasks(&mut self) -> bool {
+        let mut worked = false;
+        if self.core.tasks.any_waiting() {
+            worked |= self.core.wake_connected() | self.core.start_queued();
         }
+        worked |= self.run_local_commands();
+        if self.core.tasks.any_ready() {
+            worked |= self.core.run_ready();
+            worked |= self.run_local_commands();
+        }
+        worked
+    }
+
+    /// What futures and reply handles left to do.
+    fn run_local_commands(&mut self) -> bool {
+        if self.core.queue.is_empty() {
+            return false;
+        }
+        for command in self.core.queue.take() {
+            match command {
+                LocalCommand::Reply(id, status) => self.core.proto.reply_status(id, status),
+                LocalCommand::DropCall(at) => self.core.drop_awaited(at),
+                LocalCommand::CancelTimer(timer) => drop(self.core.timers.cancel(timer)),
+                LocalCommand::Close(session) => self.core.close(session),
+                LocalCommand::Spawn(task) => self.core.tasks.spawn(task),
+            }
+        }
+        true
     }
 
     /// Returns unused memory of large messages to the system.
@@ -399,12 +424,14 @@ impl<T: Transport> Rpc<T> {
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let dialing = self.connections.next_deadline_ns();
         // Commands from outside of an iteration run in the next one.
-        let commands = !self.core.pending_commands.is_empty() || !self.core.dropped.is_empty();
+        let commands = !self.core.pending_commands.is_empty() || !self.core.queue.is_empty();
+        let commands = commands || self.core.tasks.any_ready();
         let waiting = (commands || !self.burst.is_empty()).then_some(0);
         let trim = (self.next_trim_ns != u64::MAX).then_some(self.next_trim_ns);
         let (proto, timer_ns) = (self.core.proto.next_deadline(), self.core.timers.next_ns());
         let timer = (timer_ns != u64::MAX).then_some(timer_ns);
-        let all = [proto, timer, dialing, waiting, trim, self.search_due_ns()];
+        let search = self.core.tasks.search_due_ns(self.core.proto.given_up());
+        let all = [proto, timer, dialing, waiting, trim, self.search_due_ns(), search];
         all.into_iter().flatten().min()
     }
 

@@ -52,6 +52,7 @@ mod send;
 pub mod service;
 mod shutdown;
 mod spin;
+mod task;
 mod timer;
 mod worker;
 
@@ -79,6 +80,9 @@ pub use nexus::Nexus;
 pub use rpc::{EndpointHandle, Rpc};
 pub use send::MessageBuilder;
 pub use shutdown::ShutdownReport;
+pub use task::{
+    Call, Connecting, Elapsed, JoinHandle, Local, Sent, Session, Sleep, TaskEnded, TaskStats,
+};
 pub use timer::TimerId;
 pub use worker::{HandlerStats, Work, WorkerStats};
 

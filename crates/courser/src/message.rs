@@ -1,14 +1,13 @@
 //! Requests, responses, completions and replies.
 
-use std::cell::{Cell, RefCell};
 use std::ops::Deref;
-use std::rc::Rc;
 use std::time::Duration;
 
 use courser_buf::{AllocError, MsgBuf};
 use courser_proto::{Body, CallError, RequestId, SessionId, Status};
 
 use crate::context::Context;
+use crate::task::{LocalCommand, LocalQueue};
 
 /// A request, lent to its handler. Reads as a byte slice.
 ///
@@ -187,43 +186,13 @@ impl Reply for Response<'_> {
     }
 }
 
-/// Requests whose reply handles were dropped; the event loop answers them with an error.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct DroppedReplies(Rc<Dropped>);
-
-#[derive(Debug, Default)]
-struct Dropped {
-    count: Cell<usize>,
-    list: RefCell<Vec<(RequestId, Status)>>,
-}
-
-impl DroppedReplies {
-    /// One load, since every pass calls it.
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.count.get() == 0
-    }
-
-    fn push(&self, id: RequestId, status: Status) {
-        self.0.list.borrow_mut().push((id, status));
-        self.0.count.update(|count| count + 1);
-    }
-
-    /// The request whose handle was dropped last.
-    pub(crate) fn pop(&self) -> Option<(RequestId, Status)> {
-        let last = self.0.list.borrow_mut().pop()?;
-        self.0.count.update(|count| count - 1);
-        Some(last)
-    }
-}
-
 /// Answers one request after its handler has returned (`[eRPC §3.1]`, nested RPCs). Dropping it
 /// answers with an error, so that no client waits forever.
 #[derive(Debug)]
 #[must_use = "dropping a reply handle answers the request with an error"]
 pub struct ReplyHandle {
     pub(crate) id: RequestId,
-    pub(crate) dropped: Option<DroppedReplies>,
+    pub(crate) queue: Option<LocalQueue>,
 }
 
 impl ReplyHandle {
@@ -232,25 +201,25 @@ impl ReplyHandle {
         self.id.session()
     }
 
-    /// Whether the handle is of the endpoint with this list; request numbers are valid at their own
+    /// Whether the handle is of the endpoint with this queue; request numbers are valid at their own
     /// endpoint only.
-    pub(crate) fn is_of(&self, endpoint: &DroppedReplies) -> bool {
-        self.dropped.as_ref().is_some_and(|own| Rc::ptr_eq(&own.0, &endpoint.0))
+    pub(crate) fn is_of(&self, endpoint: &LocalQueue) -> bool {
+        self.queue.as_ref().is_some_and(|own| own.is(endpoint))
     }
 
     /// Marks the request as answered.
     pub(crate) fn settle(mut self) {
-        self.dropped = None;
+        self.queue = None;
     }
 }
 
 impl Drop for ReplyHandle {
     fn drop(&mut self) {
-        if let Some(dropped) = &self.dropped {
+        if let Some(queue) = &self.queue {
             // A handler that panics drops its deferred handles.
             let panics = std::thread::panicking();
             let status = if panics { Status::Panicked } else { Status::NoReply };
-            dropped.push(self.id, status);
+            queue.push(LocalCommand::Reply(self.id, status));
         }
     }
 }

@@ -198,7 +198,7 @@ impl Nexus {
             accepts: false,
         });
         Ok(Rpc {
-            core: Core::new(proto, platform, index, local),
+            core: Core::new(proto, platform, index, local, mailbox.clone()),
             transport,
             handlers: Handlers::default(),
             burst: VecDeque::new(),

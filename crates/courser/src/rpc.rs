@@ -407,6 +407,9 @@ impl<T: Transport> Drop for Rpc<T> {
             return; // the control thread and the workers are those of the other process
         }
         self.control.send(Command::Unregister { index: self.index });
+        // Futures that are dropped queue nothing any more.
+        self.core.queue.close();
+        drop(self.core.tasks.take_futures());
         self.detach_workers();
     }
 }

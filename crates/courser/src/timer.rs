@@ -15,6 +15,7 @@ use crate::core::Core;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TimerId(u64);
 
+/// A callback that runs once.
 type Once = Box<dyn FnOnce(&mut Context<'_>)>;
 type Repeated = Box<dyn FnMut(&mut Context<'_>)>;
 
@@ -75,7 +76,16 @@ impl Timers {
         self.next_ns = self.queue.first().map_or(u64::MAX, |(due_ns, _)| *due_ns);
     }
 
-    fn cancel(&mut self, id: TimerId) -> bool {
+    /// Runs `f` once at a time of the endpoint's clock, ns.
+    pub(crate) fn once_at(
+        &mut self,
+        due_ns: u64,
+        f: impl FnOnce(&mut Context<'_>) + 'static,
+    ) -> TimerId {
+        self.add(due_ns, Callback::Once(Box::new(f)))
+    }
+
+    pub(crate) fn cancel(&mut self, id: TimerId) -> bool {
         let Some(entry) = self.entries.remove(&id) else { return false };
         self.queue.remove(&(entry.due_ns, id));
         self.find_next();
@@ -150,8 +160,8 @@ impl Context<'_> {
         after: Duration,
         f: impl FnOnce(&mut Context<'_>) + 'static,
     ) -> TimerId {
-        let due_ns = self.core.now_ns().saturating_add(nanos(after));
-        self.core.timers.add(due_ns, Callback::Once(Box::new(f)))
+        let due_ns = self.core.deadline_ns(after);
+        self.core.timers.once_at(due_ns, f)
     }
 
     /// Runs `f` in the event loop every `period`, first one period from now, until

@@ -189,7 +189,9 @@ impl<T: Transport> Rpc<T> {
     /// Whether [`Rpc::shed_cancelled`] may find something.
     #[inline]
     pub(crate) fn may_shed(&self) -> bool {
-        self.core.proto.given_up() != self.workers.seen_given_up && self.workers.origin.is_some()
+        let given_up = self.core.proto.given_up();
+        (given_up != self.workers.seen_given_up && self.workers.origin.is_some())
+            || self.core.tasks.may_drop(given_up)
     }
 
     /// Removes cancelled requests and requests of lost clients from the queue, without executing

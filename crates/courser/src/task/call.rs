@@ -1,0 +1,150 @@
+//! The futures of calls and of one-way messages.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use courser_buf::MsgBuf;
+
+use super::calls::{End, Kind, Outgoing, Polled};
+use super::lent;
+use super::local::Session;
+use super::queue::LocalCommand;
+use crate::failure::CallFailure;
+
+/// A call as a future, made by [`Session::call`]. It starts when it is first polled. Its result is
+/// the response.
+///
+/// Dropping it cancels the call, as [`crate::Context::cancel`] does: its memory is free within a
+/// round trip. A response of one packet is in the buffer of the request when it fits there.
+///
+/// # Panics
+/// A poll outside of the endpoint of the session: see [`crate::Local`].
+#[must_use = "a call starts when it is awaited"]
+pub struct Call<'a>(Awaited<'a>);
+
+/// A one-way message as a future, made by [`Session::send`]. It ends when the message is in the
+/// queue of its session, and waits while the queue is full. Dropping it before that drops the
+/// message.
+///
+/// # Panics
+/// A poll outside of the endpoint of the session: see [`crate::Local`].
+#[must_use = "a message is sent when it is awaited"]
+pub struct Sent<'a>(Awaited<'a>);
+
+struct Awaited<'a> {
+    session: &'a Session,
+    deadline: Option<Duration>,
+    state: State,
+}
+
+enum State {
+    Idle(Kind, MsgBuf),
+    /// The number of its entry.
+    Waits(u32),
+    Ended,
+}
+
+impl<'a> Awaited<'a> {
+    #[inline]
+    fn new(session: &'a Session, kind: Kind, message: MsgBuf) -> Self {
+        Awaited { session, deadline: None, state: State::Idle(kind, message) }
+    }
+
+    #[inline]
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        let end = lent::with(self.session.queue(), |core| {
+            let polled = match std::mem::replace(&mut self.state, State::Ended) {
+                State::Idle(kind, message) => {
+                    let deadline_ns = match self.deadline {
+                        None => u64::MAX,
+                        Some(after) => core.deadline_ns(after),
+                    };
+                    let session = self.session.id();
+                    let outgoing = Outgoing { session, kind, message, deadline_ns };
+                    core.start_awaited(outgoing, |core| core.tasks.waiter(cx))
+                }
+                State::Waits(at) => match core.poll_awaited(at, cx) {
+                    Some(end) => Polled::Ended(end),
+                    None => Polled::Waits(at),
+                },
+                State::Ended => return None,
+            };
+            match polled {
+                Polled::Ended(end) => Some(end),
+                Polled::Waits(at) => {
+                    self.state = State::Waits(at);
+                    None
+                }
+            }
+        });
+        end.map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Drop for Awaited<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let State::Waits(at) = self.state {
+            self.session.queue().push(LocalCommand::DropCall(at));
+        }
+    }
+}
+
+impl<'a> Call<'a> {
+    #[inline]
+    pub(super) fn new(session: &'a Session, req_type: u16, request: MsgBuf) -> Self {
+        Call(Awaited::new(session, Kind::Call(req_type), request))
+    }
+
+    /// Ends the call within `after` from its start: see [`crate::CallBuilder::deadline`]. Within an
+    /// async handler every call has at most the time that is left to the handler's request.
+    #[inline]
+    pub fn deadline(mut self, after: impl Into<Option<Duration>>) -> Self {
+        self.0.deadline = after.into();
+        self
+    }
+}
+
+impl Future for Call<'_> {
+    type Output = Result<MsgBuf, CallFailure>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(cx).map(|end| end?.ok_or(CallFailure::Stopped))
+    }
+}
+
+impl<'a> Sent<'a> {
+    pub(super) fn new(session: &'a Session, msg_type: u16, message: MsgBuf) -> Self {
+        Sent(Awaited::new(session, Kind::Message(msg_type), message))
+    }
+
+    /// See [`crate::MessageBuilder::deadline`].
+    pub fn deadline(mut self, after: impl Into<Option<Duration>>) -> Self {
+        self.0.deadline = after.into();
+        self
+    }
+}
+
+impl Future for Sent<'_> {
+    type Output = Result<(), CallFailure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(cx).map_ok(drop)
+    }
+}
+
+impl fmt::Debug for Call<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").field("session", &self.0.session.id()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Sent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sent").field("session", &self.0.session.id()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,100 @@
+//! Sessions as futures.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use courser_proto::{SessionId, SessionState};
+
+use super::executor::Waiter;
+use super::lent;
+use super::local::{Local, Session};
+use super::queue::LocalCommand;
+use crate::core::Core;
+use crate::error::SessionError;
+
+/// A session that is being connected, made by [`Local::connect`]. Dropping it gives up.
+///
+/// # Panics
+/// A poll outside of the endpoint: see [`Local`].
+#[must_use = "a session is connected when it is awaited"]
+pub struct Connecting {
+    local: Local,
+    uri: String,
+    session: Option<SessionId>,
+}
+
+/// Futures that wait for a session to connect or fail.
+#[derive(Default)]
+pub(crate) struct Dials(Vec<(SessionId, Waiter)>);
+
+impl Dials {
+    #[inline]
+    pub(super) fn any(&self) -> bool {
+        !self.0.is_empty()
+    }
+}
+
+impl Core {
+    /// Wakes the futures whose sessions are not connecting any more.
+    #[cold]
+    pub(crate) fn wake_connected(&mut self) -> bool {
+        let proto = &self.proto;
+        let waits = |id| proto.session_state(id) == SessionState::Connecting;
+        let ended: Vec<_> =
+            self.tasks.dials.0.extract_if(.., |(session, _)| !waits(*session)).collect();
+        let any = !ended.is_empty();
+        for (_, waiter) in ended {
+            self.tasks.wake(waiter);
+        }
+        any
+    }
+}
+
+impl Connecting {
+    pub(super) fn new(local: Local, uri: &str) -> Self {
+        Connecting { local, uri: uri.to_owned(), session: None }
+    }
+}
+
+impl Future for Connecting {
+    type Output = Result<Session, SessionError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        lent::with(this.local.queue(), |core| {
+            let session = match this.session {
+                Some(session) => session,
+                None => *this.session.insert(core.connect(&this.uri)?),
+            };
+            let dials = &mut core.tasks.dials.0;
+            dials.retain(|(of, _)| *of != session);
+            if core.proto.session_state(session) == SessionState::Connecting {
+                let waiter = core.tasks.waiter(cx);
+                core.tasks.dials.0.push((session, waiter));
+                return Poll::Pending;
+            }
+            let ended = core.session_error(session);
+            this.session = None;
+            Poll::Ready(match ended {
+                Some(e) => Err(e),
+                None => Ok(Session::owned(this.local.clone(), session, &this.uri)),
+            })
+        })
+    }
+}
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        if let Some(session) = self.session {
+            self.local.queue().push(LocalCommand::Close(session));
+        }
+    }
+}
+
+impl fmt::Debug for Connecting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connecting").field("uri", &self.uri).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,353 @@
+//! The tasks of an endpoint, and the step of the event loop that polls them.
+//!
+//! A task has a slot with a waker that is made once. Wakers may outlive their task and then wake
+//! the next one of the slot: a needless poll, which every future allows.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use courser_proto::RequestId;
+
+use super::calls::AwaitedCalls;
+use super::connect::Dials;
+use super::lent;
+use super::queue::LocalFuture;
+use crate::control::Mailbox;
+use crate::core::Core;
+
+/// Tasks, calls and messages of the futures of an endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct TaskStats {
+    /// Tasks that have not ended: spawned ones, and handlers that wait.
+    pub tasks: usize,
+    /// Calls and messages of futures that have not ended, those of dropped futures included.
+    pub calls: usize,
+    /// Those of them that wait for room in the queue of their session.
+    pub queued: usize,
+}
+
+/// The place of the future of [`crate::Rpc::block_on`].
+pub(super) const MAIN: u32 = 0;
+
+/// Time between two searches for handlers whose requests were cancelled, for each handler, ns: a
+/// search takes about a tenth of it.
+const SEARCH_NS: u64 = 100;
+
+/// Tasks of other threads' wakers.
+struct Woken {
+    any: AtomicBool,
+    slots: Mutex<Vec<u32>>,
+    mailbox: Mailbox,
+}
+
+/// The waker of a slot.
+struct SlotWaker {
+    slot: u32,
+    /// Is in the list.
+    queued: AtomicBool,
+    woken: Arc<Woken>,
+}
+
+impl Wake for SlotWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.woken.slots.lock().unwrap_or_else(PoisonError::into_inner).push(self.slot);
+        self.woken.any.store(true, Ordering::Release);
+        self.woken.mailbox.wake_sleeper();
+    }
+}
+
+struct Slot {
+    future: Option<LocalFuture>,
+    shared: Arc<SlotWaker>,
+    /// A handle of `shared`; not cloned for a poll.
+    waker: Waker,
+    /// Is in `Tasks::ready`.
+    ready: bool,
+    /// The request that the task answers.
+    request: Option<RequestId>,
+    /// Calls of the task end by then, ns; `u64::MAX`: it has no deadline.
+    deadline_ns: u64,
+}
+
+/// Notified at the end of what a future waits for.
+#[derive(Debug)]
+pub(super) enum Waiter {
+    /// A task of this endpoint.
+    Task(u32),
+    /// A combinator within a task, or a future that something else polls.
+    Other(Waker),
+}
+
+/// The tasks of an endpoint.
+pub(crate) struct Tasks {
+    slots: Vec<Slot>,
+    vacant: Vec<u32>,
+    ready: Vec<u32>,
+    /// Empty; its allocation serves the next run.
+    spare: Vec<u32>,
+    woken: Arc<Woken>,
+    /// The task that is polled: its slot, the data of its waker, its deadline.
+    current: u32,
+    current_waker: usize,
+    pub(super) deadline_ns: u64,
+    /// The future of `block_on` is to be polled.
+    pub(super) main_is_ready: bool,
+    pub(super) calls: AwaitedCalls,
+    pub(super) dials: Dials,
+    /// Tasks with a request.
+    handlers: usize,
+    live: usize,
+    /// [`courser_proto::Endpoint::given_up`] and the time, ns, at the last search for cancelled
+    /// requests.
+    seen_given_up: u64,
+    searched_ns: u64,
+}
+
+impl Tasks {
+    pub(crate) fn new(mailbox: Mailbox) -> Self {
+        let woken = Woken { any: AtomicBool::new(false), slots: Mutex::default(), mailbox };
+        Tasks {
+            slots: Vec::new(),
+            vacant: Vec::new(),
+            ready: Vec::new(),
+            spare: Vec::new(),
+            woken: Arc::new(woken),
+            current: MAIN,
+            current_waker: 0,
+            deadline_ns: u64::MAX,
+            main_is_ready: false,
+            calls: AwaitedCalls::default(),
+            dials: Dials::default(),
+            handlers: 0,
+            live: 0,
+            seen_given_up: 0,
+            searched_ns: 0,
+        }
+    }
+
+    /// Whether tasks are to be polled.
+    #[inline]
+    pub(crate) fn any_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Whether a pass has something to do for tasks, besides polling them.
+    #[inline]
+    pub(crate) fn any_waiting(&self) -> bool {
+        self.calls.any_queued() || self.dials.any()
+    }
+
+    fn add_slot(&mut self) -> u32 {
+        let slot = self.slots.len() as u32;
+        let (queued, woken) = (AtomicBool::new(false), self.woken.clone());
+        let shared = Arc::new(SlotWaker { slot, queued, woken });
+        let waker = Waker::from(shared.clone());
+        let (future, ready, request, deadline_ns) = (None, false, None, u64::MAX);
+        self.slots.push(Slot { future, shared, waker, ready, request, deadline_ns });
+        slot
+    }
+
+    /// The slot that the next task will have.
+    #[inline]
+    pub(super) fn next_slot(&mut self) -> u32 {
+        if self.slots.is_empty() {
+            self.add_slot(); // MAIN, which stays without a task
+        }
+        if let Some(&slot) = self.vacant.last() {
+            return slot;
+        }
+        let slot = self.add_slot();
+        self.vacant.push(slot);
+        slot
+    }
+
+    /// Makes a future the task of [`Tasks::next_slot`].
+    pub(super) fn install(
+        &mut self,
+        future: LocalFuture,
+        request: Option<RequestId>,
+        deadline_ns: u64,
+    ) -> u32 {
+        let at = self.next_slot();
+        self.vacant.pop();
+        let slot = &mut self.slots[at as usize];
+        (slot.future, slot.request, slot.deadline_ns) = (Some(future), request, deadline_ns);
+        self.handlers += usize::from(request.is_some());
+        self.live += 1;
+        at
+    }
+
+    /// Adds a task that is polled in the next step.
+    pub(crate) fn spawn(&mut self, future: LocalFuture) {
+        let at = self.install(future, None, u64::MAX);
+        self.make_ready(at);
+    }
+
+    #[inline]
+    fn make_ready(&mut self, at: u32) {
+        let slot = &mut self.slots[at as usize];
+        if !std::mem::replace(&mut slot.ready, true) {
+            self.ready.push(at);
+        }
+    }
+
+    /// Frees the slot of a task, and returns its future, to be dropped outside of this table.
+    fn remove(&mut self, at: u32) -> Option<LocalFuture> {
+        if at == MAIN {
+            return None;
+        }
+        let slot = &mut self.slots[at as usize];
+        self.handlers -= usize::from(slot.request.take().is_some());
+        self.live -= 1;
+        self.vacant.push(at);
+        slot.future.take()
+    }
+
+    /// The waiter for the poll that runs.
+    #[inline]
+    pub(super) fn waiter(&self, cx: &Context<'_>) -> Waiter {
+        if cx.waker().data() as usize == self.current_waker {
+            Waiter::Task(self.current)
+        } else {
+            Waiter::Other(cx.waker().clone())
+        }
+    }
+
+    #[inline]
+    pub(super) fn wake(&mut self, waiter: Waiter) {
+        match waiter {
+            Waiter::Task(at) => self.make_ready(at),
+            Waiter::Other(waker) => waker.wake(),
+        }
+    }
+
+    /// Adds the tasks whose wakers were called.
+    #[cold]
+    pub(crate) fn collect_woken(&mut self) {
+        if !self.woken.any.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let woken = self.woken.clone();
+        let slots =
+            std::mem::take(&mut *woken.slots.lock().unwrap_or_else(PoisonError::into_inner));
+        for at in slots {
+            self.slots[at as usize].shared.queued.store(false, Ordering::Release);
+            self.make_ready(at);
+        }
+    }
+
+    /// Begins a poll: the waker of the slot, which becomes the current one.
+    #[inline]
+    fn begin(&mut self, at: u32, deadline_ns: u64) -> Waker {
+        let slot = &mut self.slots[at as usize];
+        (self.current, self.deadline_ns) = (at, deadline_ns);
+        self.current_waker = Arc::as_ptr(&slot.shared) as usize;
+        std::mem::replace(&mut slot.waker, Waker::noop().clone())
+    }
+
+    #[inline]
+    fn end(&mut self, at: u32, waker: Waker) {
+        (self.current_waker, self.deadline_ns) = (0, u64::MAX);
+        self.slots[at as usize].waker = waker;
+    }
+
+    /// Whether [`Core::drop_cancelled`] may find something.
+    #[inline]
+    pub(crate) fn may_drop(&self, given_up: u64) -> bool {
+        self.handlers > 0 && self.seen_given_up != given_up
+    }
+
+    /// The time of the next search, if it was delayed, ns.
+    pub(crate) fn search_due_ns(&self, given_up: u64) -> Option<u64> {
+        let wait_ns = SEARCH_NS * self.handlers as u64;
+        self.may_drop(given_up).then(|| self.searched_ns.saturating_add(wait_ns))
+    }
+
+    pub(crate) fn stats(&self) -> TaskStats {
+        TaskStats { tasks: self.live, calls: self.calls.in_use(), queued: self.calls.queued() }
+    }
+
+    /// Takes all futures out, for the end of the endpoint.
+    pub(crate) fn take_futures(&mut self) -> Vec<LocalFuture> {
+        self.slots.iter_mut().filter_map(|slot| slot.future.take()).collect()
+    }
+}
+
+impl Core {
+    /// Polls a future in a slot, with the endpoint lent to it. `Err`: it has panicked.
+    #[inline]
+    pub(super) fn poll_in<R>(
+        &mut self,
+        at: u32,
+        deadline_ns: u64,
+        poll: impl FnOnce(&mut Context<'_>) -> R,
+    ) -> std::thread::Result<R> {
+        let waker = self.tasks.begin(at, deadline_ns);
+        let cx = &mut Context::from_waker(&waker);
+        let poll = AssertUnwindSafe(|| poll(cx));
+        let polled = lent::lend(self, || catch_unwind(poll));
+        self.tasks.end(at, waker);
+        polled
+    }
+
+    /// Polls the tasks that are ready, each once. Whether there were any.
+    pub(crate) fn run_ready(&mut self) -> bool {
+        let spare = std::mem::take(&mut self.tasks.spare);
+        let mut batch = std::mem::replace(&mut self.tasks.ready, spare);
+        let any = !batch.is_empty();
+        for at in batch.drain(..) {
+            self.run_task(at);
+        }
+        self.tasks.spare = batch;
+        any
+    }
+
+    fn run_task(&mut self, at: u32) {
+        let slot = &mut self.tasks.slots[at as usize];
+        slot.ready = false;
+        let deadline_ns = slot.deadline_ns;
+        let Some(mut future) = slot.future.take() else {
+            self.tasks.main_is_ready |= at == MAIN;
+            return;
+        };
+        match self.poll_in(at, deadline_ns, |cx| future.as_mut().poll(cx)) {
+            Ok(Poll::Pending) => self.tasks.slots[at as usize].future = Some(future),
+            Ok(Poll::Ready(())) => drop(self.tasks.remove(at)),
+            Err(panic) => {
+                self.tasks.remove(at);
+                resume_unwind(panic);
+            }
+        }
+    }
+
+    /// Drops handlers whose requests are cancelled, have expired, or lost their client. Whether
+    /// there were any.
+    #[cold]
+    pub(crate) fn drop_cancelled(&mut self, now_ns: u64) -> bool {
+        let given_up = self.proto.given_up();
+        if self.tasks.search_due_ns(given_up).is_none_or(|due_ns| due_ns > now_ns) {
+            return false;
+        }
+        (self.tasks.seen_given_up, self.tasks.searched_ns) = (given_up, now_ns);
+        let proto = &self.proto;
+        let is_cancelled = |slot: &Slot| slot.request.is_some_and(|id| proto.is_cancelled(id));
+        let slots = self.tasks.slots.iter().enumerate();
+        let cancelled: Vec<_> =
+            slots.filter(|(_, slot)| is_cancelled(slot)).map(|(at, _)| at as u32).collect();
+        for &at in &cancelled {
+            // Its reply handle answers the request.
+            drop(self.tasks.remove(at));
+        }
+        !cancelled.is_empty()
+    }
+}

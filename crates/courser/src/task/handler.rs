@@ -1,0 +1,139 @@
+//! Handlers that are futures.
+
+use std::future::{Future, poll_fn};
+use std::panic::resume_unwind;
+use std::pin::Pin;
+use std::task::Poll;
+
+use courser_net::Transport;
+use courser_proto::Status;
+
+use super::lent;
+use crate::context::Context;
+use crate::message::{Reply, ReplyHandle, Request};
+use crate::panics::caught;
+use crate::rpc::Rpc;
+
+impl<T: Transport> Rpc<T> {
+    /// Registers an async handler of a request type, in place of an earlier one. It runs as one of
+    /// [`Rpc::on`] does, until its future waits for the first time; from then on the future is a task
+    /// of the endpoint. Its result is the answer. Handlers of requests of one session may run
+    /// interleaved, and end in any order.
+    ///
+    /// The request is lent to the function, not to its future: what the future needs is decoded or
+    /// copied before ([`Request::take`]).
+    ///
+    /// The future is dropped when its client cancels the call or is gone, or when the deadline of the
+    /// call has passed at its client. Calls that the future makes have at most the time that is left
+    /// to the request.
+    ///
+    /// A future that is ready when it is first polled costs no allocation, one that waits costs two.
+    /// A panic is answered with [`Status::Panicked`].
+    ///
+    /// ```no_run
+    /// # const GET: u16 = 1;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let mut rpc = courser::Nexus::bind("udp://0.0.0.0:31850")?.endpoint()?;
+    /// let local = rpc.local();
+    /// rpc.on_async(GET, move |request| {
+    ///     let (local, key) = (local.clone(), request.to_vec());
+    ///     async move {
+    ///         local.sleep(std::time::Duration::from_millis(1)).await;
+    ///         key
+    ///     }
+    /// });
+    /// # Ok(()) }
+    /// ```
+    pub fn on_async<F, H>(&mut self, req_type: u16, mut handler: H)
+    where
+        H: FnMut(Request<'_>) -> F + 'static,
+        F: Future + 'static,
+        F::Output: Reply,
+    {
+        // The place of a future that was ready is used for the next one.
+        let mut spare: Option<Pin<Box<Option<F>>>> = None;
+        self.on(req_type, move |cx, request| {
+            let expires_ns = request.expires_ns;
+            let future = handler(request);
+            let mut place = spare.take().unwrap_or_else(|| Box::pin(None));
+            place.as_mut().set(Some(future));
+            if run(cx, &mut place, expires_ns) {
+                place.as_mut().set(None);
+                spare = Some(place);
+            } else {
+                suspend(cx, req_type, place, expires_ns);
+            }
+        });
+    }
+}
+
+/// Polls for the first time. Whether the future has ended.
+#[inline]
+fn run<F>(cx: &mut Context<'_>, place: &mut Pin<Box<Option<F>>>, expires_ns: u64) -> bool
+where
+    F: Future,
+    F::Output: Reply,
+{
+    let at = cx.core.tasks.next_slot();
+    let polled = cx.core.poll_in(at, expires_ns, |task| match place.as_mut().as_pin_mut() {
+        Some(future) => future.poll(task).map(Some),
+        None => Poll::Ready(None),
+    });
+    match polled {
+        Ok(Poll::Ready(Some(reply))) => {
+            cx.reply(reply);
+            true
+        }
+        Ok(Poll::Ready(None)) => true,
+        Ok(Poll::Pending) => false,
+        // Its caller answers.
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+/// Makes the future a task.
+#[cold]
+fn suspend<F>(cx: &mut Context<'_>, req_type: u16, mut place: Pin<Box<Option<F>>>, expires_ns: u64)
+where
+    F: Future + 'static,
+    F::Output: Reply,
+{
+    // Dropped with the future, it answers the request with an error.
+    let Some(handle) = cx.defer() else { return };
+    let (id, queue) = (handle.id, cx.core.queue.clone());
+    let mut handle = Some(handle);
+    let task = poll_fn(move |task| {
+        let mut polled = Poll::Ready(None);
+        let panicked = caught("async", req_type, || {
+            if let Some(future) = place.as_mut().as_pin_mut() {
+                polled = future.poll(task).map(Some);
+            }
+        });
+        if polled.is_pending() {
+            return Poll::Pending;
+        }
+        if let (Poll::Ready(reply), Some(handle)) = (polled, handle.take()) {
+            lent::with(&queue, |core| answer(core, handle, reply, panicked));
+        }
+        Poll::Ready(())
+    });
+    cx.core.tasks.install(Box::pin(task), Some(id), expires_ns);
+}
+
+fn answer(
+    core: &mut crate::core::Core,
+    handle: ReplyHandle,
+    reply: Option<impl Reply>,
+    panicked: bool,
+) {
+    core.handled.panics += u64::from(panicked);
+    let cx = &mut Context { core, request: None };
+    match reply {
+        // The client gets the error.
+        Some(reply) => drop(cx.reply_to(handle, reply)),
+        None => {
+            cx.core.proto.reply_status(handle.id, Status::Panicked);
+            handle.settle();
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The endpoint, lent to the futures that it polls.
+
+use scoped_tls_hkt::scoped_thread_local;
+
+use crate::core::Core;
+use crate::task::LocalQueue;
+
+scoped_thread_local!(static mut LENT: Core);
+
+/// Lends the endpoint to the futures that `poll` polls.
+#[inline]
+pub(super) fn lend<R>(core: &mut Core, poll: impl FnOnce() -> R) -> R {
+    LENT.set(core, poll)
+}
+
+/// The endpoint of `queue`, which polls this future.
+///
+/// # Panics
+/// Something else polls it.
+#[inline]
+pub(super) fn with<R>(queue: &LocalQueue, f: impl FnOnce(&mut Core) -> R) -> R {
+    if !LENT.is_set() {
+        polled_outside();
+    }
+    LENT.with(|core| {
+        if !core.queue.is(queue) {
+            polled_outside();
+        }
+        f(core)
+    })
+}
+
+#[cold]
+#[inline(never)]
+fn polled_outside() -> ! {
+    panic!(
+        "a future of an endpoint was polled outside of that endpoint; poll it in Rpc::block_on, in \
+         Local::spawn or in a handler of Rpc::on_async"
+    );
+}

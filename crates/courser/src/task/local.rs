@@ -1,0 +1,214 @@
+//! The endpoint and its sessions, as futures of its thread hold them.
+
+use std::fmt;
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use courser_buf::{AllocError, Arena, MsgBuf};
+use courser_net::Transport;
+use courser_proto::SessionId;
+
+use super::call::{Call, Sent};
+use super::connect::Connecting;
+use super::join::{self, JoinHandle};
+use super::lent;
+use super::queue::{LocalCommand, LocalQueue};
+use super::time::{self, Elapsed, Sleep};
+use crate::context::Context;
+use crate::core::Core;
+use crate::rpc::Rpc;
+
+/// The endpoint as futures of its thread use it, made by [`Rpc::local`] and [`Context::local`].
+/// Clones are the same endpoint.
+///
+/// # Panics
+/// Futures of an endpoint have access to it while it polls them: in [`Rpc::block_on`], in tasks
+/// ([`Local::spawn`]) and in handlers of [`Rpc::on_async`]. A poll by another executor panics, and
+/// so do [`Local::now_ns`] and [`Local::random`] outside of it. Programs with a runtime of their own
+/// use [`crate::Context`] in callbacks, or a client handle for other threads.
+#[derive(Clone)]
+pub struct Local {
+    queue: LocalQueue,
+    arena: Arena,
+}
+
+impl Local {
+    pub(super) fn of(core: &Core) -> Local {
+        Local { queue: core.queue.clone(), arena: core.proto.arena().clone() }
+    }
+
+    #[inline]
+    pub(super) fn queue(&self) -> &LocalQueue {
+        &self.queue
+    }
+
+    /// Connects a session with a server. The session is closed when its last handle is dropped.
+    pub fn connect(&self, uri: &str) -> Connecting {
+        Connecting::new(self.clone(), uri)
+    }
+
+    /// A handle of a session that was connected by [`Rpc::connect`]. Dropping it closes nothing.
+    pub fn session(&self, id: SessionId) -> Session {
+        Session::unowned(self.clone(), id)
+    }
+
+    /// Runs a future as a task of the endpoint. It is polled from the next step of the event loop on,
+    /// and dropped with the endpoint. Dropping the handle lets the task run on.
+    ///
+    /// A panic of a task ends the event loop with that panic, as one of a continuation does.
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        let (handle, task) = join::joined(future);
+        self.queue.push(LocalCommand::Spawn(task));
+        handle
+    }
+
+    /// Ends `after` from its first poll, or as soon after that as the event loop comes to it.
+    pub fn sleep(&self, after: Duration) -> Sleep {
+        Sleep::new(self.clone(), after)
+    }
+
+    /// The result of a future, if it ends within `after`; else the future is dropped.
+    ///
+    /// # Errors
+    /// The time is up.
+    pub async fn timeout<F: Future>(
+        &self,
+        after: Duration,
+        future: F,
+    ) -> Result<F::Output, Elapsed> {
+        time::timeout(self.sleep(after), future).await
+    }
+
+    /// Allocates a message buffer of `len` bytes, all 0. [`Self::alloc_recycled`] saves the time of
+    /// clearing large ones.
+    ///
+    /// # Errors
+    /// The endpoint's memory limit is reached.
+    #[inline]
+    pub fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        crate::message::zeroed(self.arena.alloc(len))
+    }
+
+    /// A message buffer of `len` bytes that have the contents of earlier messages of this endpoint:
+    /// for messages that are overwritten in full. A byte that is not **reveals another message**.
+    ///
+    /// # Errors
+    /// The endpoint's memory limit is reached.
+    #[inline]
+    pub fn alloc_recycled(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.arena.alloc(len)
+    }
+
+    /// The endpoint's clock: nanoseconds since it was made.
+    pub fn now_ns(&self) -> u64 {
+        lent::with(&self.queue, |core| core.now_ns())
+    }
+
+    /// The next number of the endpoint's seeded generator; not for secrets.
+    pub fn random(&self) -> u64 {
+        lent::with(&self.queue, Core::random)
+    }
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Local").finish_non_exhaustive()
+    }
+}
+
+/// A session, for futures of its endpoint's thread. Clones are the same session. One that
+/// [`Local::connect`] made is closed when its last clone is dropped; its calls then end with an
+/// error.
+#[derive(Clone)]
+pub struct Session {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    local: Local,
+    id: SessionId,
+    /// The address, of a session that is to be closed.
+    uri: Option<String>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.uri.is_some() {
+            self.local.queue.push(LocalCommand::Close(self.id));
+        }
+    }
+}
+
+impl Session {
+    pub(super) fn owned(local: Local, id: SessionId, uri: &str) -> Session {
+        Session { inner: Rc::new(Inner { local, id, uri: Some(uri.to_owned()) }) }
+    }
+
+    fn unowned(local: Local, id: SessionId) -> Session {
+        Session { inner: Rc::new(Inner { local, id, uri: None }) }
+    }
+
+    #[inline]
+    pub(super) fn queue(&self) -> &LocalQueue {
+        &self.inner.local.queue
+    }
+
+    /// The endpoint.
+    pub fn local(&self) -> &Local {
+        &self.inner.local
+    }
+
+    /// The number of the session, for calls with callbacks and for counters.
+    #[inline]
+    pub fn id(&self) -> SessionId {
+        self.inner.id
+    }
+
+    /// The address that the session was connected to; `None` for one of [`Local::session`].
+    pub fn uri(&self) -> Option<&str> {
+        self.inner.uri.as_deref()
+    }
+
+    /// A call. It waits while [`crate::Config::call_queue`] calls wait on the session, so it is not
+    /// refused for want of room.
+    #[doc(alias = "enqueue_request")]
+    #[inline]
+    pub fn call(&self, req_type: u16, request: MsgBuf) -> Call<'_> {
+        Call::new(self, req_type, request)
+    }
+
+    /// A one-way message: see [`Context::send`]. It waits while the queue of messages is full.
+    pub fn send(&self, msg_type: u16, message: MsgBuf) -> Sent<'_> {
+        Sent::new(self, msg_type, message)
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("id", &self.id()).field("uri", &self.uri()).finish()
+    }
+}
+
+impl Context<'_> {
+    /// The endpoint as futures use it.
+    pub fn local(&self) -> Local {
+        Local::of(self.core)
+    }
+}
+
+impl<T: Transport> Rpc<T> {
+    /// The endpoint as futures use it: to connect, to spawn tasks, to sleep.
+    pub fn local(&self) -> Local {
+        Local::of(&self.core)
+    }
+
+    /// Tasks, and calls that futures await.
+    pub fn task_stats(&self) -> super::TaskStats {
+        self.core.tasks.stats()
+    }
+}
