@@ -8,6 +8,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod awaiting;
 mod calls;
 mod connecting;
 mod deadlines;
