@@ -2,6 +2,7 @@
 //! compiles the library for the simulated transport once more; `mutants.rs` sets the process's panic hook.
 
 mod control;
+mod futures;
 mod memory;
 mod packing;
 mod physics;
