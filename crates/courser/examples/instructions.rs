@@ -11,7 +11,8 @@
 //! acknowledgements count too: callgrind is about 50 times slower than a CPU, so 50 is like the
 //! default of 1.
 //!
-//! With `messages`, one-way messages take the place of the calls.
+//! With `messages`, one-way messages take the place of the calls. With `futures`, each call in flight is
+//! a task that awaits one call after another, and the handler is async.
 //!
 //! With `deadline`, each call has a deadline that it does not reach. With `marked`, each side
 //! receives one frame with a congestion mark before counting starts, so that all counted frames
@@ -245,8 +246,8 @@ impl Choice {
 }
 
 const USAGE: &str = "usage: instructions (mem | shm | udp) \
-    (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked] [uncontrolled] [messages] [size=BYTES] \
-    [packing=HOW] \
+    (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked] [uncontrolled] [messages] [futures] \
+    [size=BYTES] [packing=HOW] \
     | empty PASSES)";
 
 fn main() -> Result<(), Failure> {
@@ -288,11 +289,12 @@ struct Load {
     marked: bool,
     uncontrolled: bool,
     messages: bool,
+    futures: bool,
     size: usize,
     packing: Option<Packing>,
 }
 
-const WORDS: [&str; 4] = ["deadline", "marked", "uncontrolled", "messages"];
+const WORDS: [&str; 5] = ["deadline", "marked", "uncontrolled", "messages", "futures"];
 
 impl Load {
     /// Parses the arguments after the transport.
@@ -312,6 +314,7 @@ impl Load {
             marked: words.iter().any(|w| w == "marked"),
             uncontrolled: words.iter().any(|w| w == "uncontrolled"),
             messages: words.iter().any(|w| w == "messages"),
+            futures: words.iter().any(|w| w == "futures"),
             size: value("size=").map_or(Ok(32), str::parse)?,
             packing: value("packing=").map(str::parse).transpose()?,
         };
@@ -338,7 +341,14 @@ fn run<T: Transport>(
     }
     let server_nexus = Nexus::bind_with(bind, config.clone())?;
     let mut server = server_nexus.endpoint_on(Side::<SERVER, T>(transport()?))?;
-    server.on(ECHO, echo);
+    if load.futures {
+        server.on_async(ECHO, |request| {
+            let answer = *request.first_chunk::<32>().expect("32 bytes");
+            async move { answer }
+        });
+    } else {
+        server.on(ECHO, echo);
+    }
     let received = Rc::new(Cell::new(0_u64));
     let count_of = received.clone();
     server.on_message(ECHO, move |_, message| {
@@ -363,6 +373,9 @@ fn run<T: Transport>(
     };
     if load.messages {
         return messages(&mut client, &mut server, sessions[0], rpcs, load.number, &received);
+    }
+    if load.futures {
+        return futures(&mut client, &mut server, &sessions, rpcs, load.number);
     }
     let random = load.drawn.map(|_| 0x9e37_79b9_7f4a_7c15);
     let choice = Choice { sessions, random, next: 0, size: load.size };
@@ -393,6 +406,44 @@ fn messages<T: Transport>(
     let before = until(count)?;
     begin();
     let after = until(2 * count)?;
+    end();
+    println!("{} RPCs", after - before);
+    Ok(())
+}
+
+/// Twice `rpcs` echoes of 32 bytes by `in_flight` tasks.
+fn futures<T: Transport>(
+    client: &mut Rpc<Side<CLIENT, T>>,
+    server: &mut Rpc<Side<SERVER, T>>,
+    sessions: &[SessionId],
+    rpcs: u64,
+    in_flight: u64,
+) -> Result<(), Failure> {
+    let local = client.local();
+    let done = Rc::new(Cell::new(0_u64));
+    for n in 0..in_flight {
+        let session = local.session(sessions[n as usize % sessions.len()]);
+        let count = done.clone();
+        drop(local.spawn(async move {
+            loop {
+                let mut request = session.local().alloc_recycled(32).expect("memory");
+                request.copy_from_slice(&[n as u8; 32]);
+                let response = session.call(ECHO, request).await;
+                assert!(response.is_ok_and(|r| *r == [n as u8; 32]));
+                count.set(count.get() + 1);
+            }
+        }));
+    }
+    let mut echo_until = |rpcs| {
+        while done.get() < rpcs {
+            client_pass(client);
+            server_pass(server);
+        }
+        done.get()
+    };
+    let before = echo_until(rpcs);
+    begin();
+    let after = echo_until(2 * rpcs);
     end();
     println!("{} RPCs", after - before);
     Ok(())

@@ -217,4 +217,4 @@ const FORKED: &str = "this process was forked from the one that made the nexus, 
 
 /// The advice for calls that would block.
 const NO_WAITING: &str = "in virtual time the simulation drives the event loop; return from here and \
-     use callbacks";
+     use callbacks, or tasks of Local::spawn";

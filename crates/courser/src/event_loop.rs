@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use courser_buf::RxBurst;
 use courser_net::Transport;
+use courser_proto::Endpoint;
 
 use crate::control::Mailbox;
+use crate::core::Core;
 use crate::dispatch::{self, Dispatch, complete};
 use crate::error::RunError;
 use crate::rpc::Rpc;
@@ -94,8 +96,10 @@ impl<T: Transport> Rpc<T> {
     #[inline]
     fn after_frames(&mut self, received: usize) {
         let then_ns = self.core.proto.now_ns();
-        if self.core.tasks.any_ready() {
-            self.core.run_ready(); // their packets leave with those of the handlers
+        if self.core.tasks.has_news() {
+            // Their packets leave with those of the handlers.
+            Endpoint::appending(&mut self.core, |core| &mut core.proto, Core::run_ready);
+            self.core.tasks.update_news();
         }
         let (_, read) = self.transmit(None);
         let mut busy = false;
@@ -175,7 +179,7 @@ impl<T: Transport> Rpc<T> {
     fn chores(&mut self, now_ns: u64) -> bool {
         let due = self.core.timers.next_ns() <= now_ns || self.next_trim_ns <= now_ns;
         let left = !self.core.queue.is_empty() || self.connections.is_dialing() || self.may_shed();
-        let left = left | self.core.tasks.any_ready() | self.core.tasks.any_waiting();
+        let left = left | self.core.tasks.has_news();
         (due || left) && self.upkeep(now_ns)
     }
 
@@ -222,6 +226,7 @@ impl<T: Transport> Rpc<T> {
             worked |= self.core.run_ready();
             worked |= self.run_local_commands();
         }
+        self.core.tasks.update_news();
         worked
     }
 

@@ -81,7 +81,8 @@ pub use rpc::{EndpointHandle, Rpc};
 pub use send::MessageBuilder;
 pub use shutdown::ShutdownReport;
 pub use task::{
-    Call, Connecting, Elapsed, JoinHandle, Local, Sent, Session, Sleep, TaskEnded, TaskStats,
+    Another, Call, Connecting, Elapsed, JoinHandle, Local, Sent, Session, Sleep, TaskEnded,
+    TaskStats,
 };
 pub use timer::TimerId;
 pub use worker::{HandlerStats, Work, WorkerStats};

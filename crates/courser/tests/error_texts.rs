@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use courser::{
-    AllocError, BindError, CallError, CallRejected, CallWaitError, CallWaitReason,
-    ConnectRefuseReason, DialError, Executed, LostReason, RejectReason, ReplyError, RunError,
-    SessionEnd, SessionError, Status, Uri, UriError, WorkerError,
+    AllocError, BindError, CallError, CallFailure, CallRejected, CallWaitError, CallWaitReason,
+    ConnectRefuseReason, DialError, Elapsed, Executed, LostReason, RejectReason, ReplyError,
+    RunError, SessionEnd, SessionError, Status, TaskEnded, Uri, UriError, WorkerError,
 };
 use courser_buf::{Addr, Arena, ArenaConfig, ConfigError, Heap, MapCause, MapError, SetLenError};
 use courser_net::{
@@ -320,6 +320,17 @@ fn library_error_texts_end_with_an_advice() {
 #[test]
 fn blocking_call_error_texts_end_with_an_advice() {
     let rejected = || CallWaitReason::Rejected(RejectReason::NotClient);
+    check(
+        include_str!("../src/failure.rs"),
+        &texts![
+            CallFailure::Rejected(RejectReason::NotClient),
+            CallFailure::Failed(CallError::Closed(Executed::Never)),
+            CallFailure::NoMemory(Arena::heap().alloc(usize::MAX).unwrap_err()),
+            CallFailure::Stopped,
+        ],
+    );
+    check(include_str!("../src/task/time.rs"), &texts![Elapsed]);
+    check(include_str!("../src/task/join.rs"), &texts![TaskEnded]);
     check(
         include_str!("../src/call_wait.rs"),
         &texts![

@@ -1,7 +1,6 @@
 //! A future that the event loop runs to its end.
 
 use std::future::Future;
-use std::panic::resume_unwind;
 use std::pin::pin;
 use std::task::Poll;
 
@@ -41,9 +40,8 @@ impl<T: Transport> Rpc<T> {
         loop {
             if std::mem::take(&mut self.core.tasks.main_is_ready) {
                 match self.core.poll_in(MAIN, u64::MAX, |cx| future.as_mut().poll(cx)) {
-                    Ok(Poll::Ready(result)) => return Ok(result),
-                    Ok(Poll::Pending) => {}
-                    Err(panic) => resume_unwind(panic),
+                    Poll::Ready(result) => return Ok(result),
+                    Poll::Pending => {}
                 }
             }
             self.pass()?;

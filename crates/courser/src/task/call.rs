@@ -55,32 +55,34 @@ impl<'a> Awaited<'a> {
 
     #[inline]
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        let end = lent::with(self.session.queue(), |core| {
-            let polled = match std::mem::replace(&mut self.state, State::Ended) {
-                State::Idle(kind, message) => {
-                    let deadline_ns = match self.deadline {
-                        None => u64::MAX,
-                        Some(after) => core.deadline_ns(after),
-                    };
-                    let session = self.session.id();
-                    let outgoing = Outgoing { session, kind, message, deadline_ns };
-                    core.start_awaited(outgoing, |core| core.tasks.waiter(cx))
-                }
-                State::Waits(at) => match core.poll_awaited(at, cx) {
-                    Some(end) => Polled::Ended(end),
-                    None => Polled::Waits(at),
-                },
-                State::Ended => return None,
-            };
-            match polled {
-                Polled::Ended(end) => Some(end),
-                Polled::Waits(at) => {
-                    self.state = State::Waits(at);
-                    None
-                }
+        let State::Waits(at) = self.state else { return self.start(cx) };
+        match lent::with(self.session.queue(), |core| core.poll_awaited(at, cx)) {
+            Some(end) => {
+                self.state = State::Ended;
+                Poll::Ready(end)
             }
+            None => Poll::Pending,
+        }
+    }
+
+    #[inline]
+    fn start(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        let State::Idle(kind, message) = std::mem::replace(&mut self.state, State::Ended) else {
+            return Poll::Pending; // polled after its end
+        };
+        let session = self.session.id();
+        let polled = lent::with(self.session.queue(), |core| {
+            let deadline_ns = self.deadline.map_or(u64::MAX, |after| core.deadline_ns(after));
+            let outgoing = Outgoing { session, kind, message, deadline_ns };
+            core.start_awaited(outgoing, |core| core.tasks.waiter(cx))
         });
-        end.map_or(Poll::Pending, Poll::Ready)
+        match polled {
+            Polled::Ended(end) => Poll::Ready(end),
+            Polled::Waits(at) => {
+                self.state = State::Waits(at);
+                Poll::Pending
+            }
+        }
     }
 }
 
@@ -113,7 +115,7 @@ impl Future for Call<'_> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(cx).map(|end| end?.ok_or(CallFailure::Stopped))
+        self.0.poll(cx).map(|end| end.map_err(|e| e.map_or(CallFailure::Stopped, |e| *e)))
     }
 }
 
@@ -133,7 +135,10 @@ impl Future for Sent<'_> {
     type Output = Result<(), CallFailure>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(cx).map_ok(drop)
+        self.0.poll(cx).map(|end| match end {
+            Ok(_) | Err(None) => Ok(()),
+            Err(Some(e)) => Err(*e),
+        })
     }
 }
 

@@ -16,8 +16,11 @@ use crate::core::Core;
 use crate::failure::CallFailure;
 use crate::timer::TimerId;
 
-/// The end of a call, with its response, or of a message.
-pub(super) type End = Result<Option<MsgBuf>, CallFailure>;
+/// The end of a call, or of a message: that one has no response, `Err(None)`. Two words, which stay
+/// in registers.
+pub(super) type End = Result<MsgBuf, Option<Box<CallFailure>>>;
+
+const _: () = assert!(size_of::<End>() == 16);
 
 /// What a future starts.
 pub(super) struct Outgoing {
@@ -71,11 +74,18 @@ impl AwaitedCalls {
     #[inline]
     fn add(&mut self, entry: Entry) -> u32 {
         if let Some(at) = self.vacant.pop() {
-            self.entries[at as usize] = entry;
+            self.set(at, entry);
             return at;
         }
         self.entries.push(entry);
         self.entries.len() as u32 - 1
+    }
+
+    /// Sets a vacant entry.
+    #[inline]
+    fn set(&mut self, at: u32, entry: Entry) {
+        // Without the call of a destructor.
+        std::mem::forget(std::mem::replace(&mut self.entries[at as usize], entry));
     }
 
     #[inline]
@@ -135,6 +145,11 @@ impl AwaitedCalls {
     }
 }
 
+#[cold]
+fn failed(reason: impl Into<CallFailure>) -> End {
+    Err(Some(Box::new(reason.into())))
+}
+
 /// The outcome of a start.
 enum Start {
     Started(CallId),
@@ -161,15 +176,15 @@ impl Core {
         let started = if first { self.start(at, outgoing) } else { Start::Full(outgoing) };
         let end = match started {
             Start::Started(call) => {
-                self.tasks.calls.entries[at as usize] = Entry::Started(call, waiter);
+                self.tasks.calls.set(at, Entry::Started(call, waiter));
                 return Polled::Waits(at);
             }
             Start::Full(outgoing) => {
                 self.queue_entry(at, outgoing, waiter);
                 return Polled::Waits(at);
             }
-            Start::Sent => Ok(None),
-            Start::Refused(reason) => Err(reason),
+            Start::Sent => Err(None),
+            Start::Refused(reason) => failed(reason),
         };
         self.tasks.calls.free(at);
         Polled::Ended(end)
@@ -216,12 +231,13 @@ impl Core {
         let queued = Queued { outgoing, waiter, deadline };
         self.tasks.calls.entries[at as usize] = Entry::Queued(Box::new(queued));
         self.tasks.calls.enqueue(session, at);
+        self.tasks.news = true;
     }
 
     /// The deadline of a queued entry has passed.
     fn expire_queued(&mut self, at: u32) {
         let calls = &mut self.tasks.calls;
-        let end = Err(CallError::DeadlineExceeded(Executed::Never).into());
+        let end = failed(CallError::DeadlineExceeded(Executed::Never));
         if let Some(queued) = calls.unqueue(at, Entry::Ended(end)) {
             self.tasks.wake(queued.waiter);
         }
@@ -257,8 +273,8 @@ impl Core {
                 return false;
             }
             Start::Started(call) => Err(call),
-            Start::Sent => Ok(Ok(None)),
-            Start::Refused(reason) => Ok(Err(reason)),
+            Start::Sent => Ok(Err(None)),
+            Start::Refused(reason) => Ok(failed(reason)),
         };
         if let Some(timer) = deadline {
             self.timers.cancel(timer);
@@ -305,8 +321,8 @@ impl Core {
             return;
         }
         let end = match result {
-            Ok(body) => self.response(request, body).map(Some),
-            Err(e) => Err(e.into()),
+            Ok(body) => self.response(request, body),
+            Err(e) => failed(e),
         };
         let entry = &mut self.tasks.calls.entries[at as usize];
         if let Entry::Started(_, waiter) = std::mem::replace(entry, Entry::Ended(end)) {
@@ -317,7 +333,7 @@ impl Core {
     /// The response in a buffer of its own. One of a single packet is copied, into the buffer of the
     /// request if it fits.
     #[inline]
-    fn response(&self, mut request: MsgBuf, body: Body<'_>) -> Result<MsgBuf, CallFailure> {
+    fn response(&self, mut request: MsgBuf, body: Body<'_>) -> End {
         let bytes = match body {
             Body::Owned(response) => return Ok(response),
             Body::Borrowed(bytes) => bytes,
@@ -328,10 +344,10 @@ impl Core {
             data.copy_from_slice(bytes);
             return Ok(request);
         }
-        let mut response = self
-            .proto
-            .alloc(bytes.len())
-            .map_err(|_| CallError::NoMemory { response_bytes: bytes.len() as u32 })?;
+        let response_bytes = bytes.len() as u32;
+        let Ok(mut response) = self.proto.alloc(bytes.len()) else {
+            return failed(CallError::NoMemory { response_bytes });
+        };
         response.copy_from_slice(bytes);
         Ok(response)
     }

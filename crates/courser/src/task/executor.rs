@@ -3,7 +3,7 @@
 //! A task has a slot with a waker that is made once. Wakers may outlive their task and then wake
 //! the next one of the slot: a needless poll, which every future allows.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -31,6 +31,9 @@ pub struct TaskStats {
 
 /// The place of the future of [`crate::Rpc::block_on`].
 pub(super) const MAIN: u32 = 0;
+
+/// No slot.
+const NONE: u32 = u32::MAX;
 
 /// Time between two searches for handlers whose requests were cancelled, for each handler, ns: a
 /// search takes about a tenth of it.
@@ -69,8 +72,8 @@ impl Wake for SlotWaker {
 struct Slot {
     future: Option<LocalFuture>,
     shared: Arc<SlotWaker>,
-    /// A handle of `shared`; not cloned for a poll.
-    waker: Waker,
+    /// A handle of `shared`; lent to the poll that runs.
+    waker: Option<Waker>,
     /// Is in `Tasks::ready`.
     ready: bool,
     /// The request that the task answers.
@@ -92,12 +95,13 @@ pub(super) enum Waiter {
 pub(crate) struct Tasks {
     slots: Vec<Slot>,
     vacant: Vec<u32>,
-    ready: Vec<u32>,
-    /// Empty; its allocation serves the next run.
-    spare: Vec<u32>,
+    ready: VecDeque<u32>,
     woken: Arc<Woken>,
-    /// The task that is polled: its slot, the data of its waker, its deadline.
+    /// Set when a task becomes ready or begins to wait.
+    pub(super) news: bool,
+    /// The slot that is polled, [`NONE`] otherwise. A poll that has panicked did not reset it.
     current: u32,
+    /// The data of its waker, and the deadline of its task.
     current_waker: usize,
     pub(super) deadline_ns: u64,
     /// The future of `block_on` is to be polled.
@@ -119,10 +123,10 @@ impl Tasks {
         Tasks {
             slots: Vec::new(),
             vacant: Vec::new(),
-            ready: Vec::new(),
-            spare: Vec::new(),
+            ready: VecDeque::new(),
             woken: Arc::new(woken),
-            current: MAIN,
+            news: false,
+            current: NONE,
             current_waker: 0,
             deadline_ns: u64::MAX,
             main_is_ready: false,
@@ -141,17 +145,27 @@ impl Tasks {
         !self.ready.is_empty()
     }
 
-    /// Whether a pass has something to do for tasks, besides polling them.
+    /// Whether a pass may have something to do for tasks: one load.
     #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.news
+    }
+
+    /// Whether a pass has something to do for tasks, besides polling them.
     pub(crate) fn any_waiting(&self) -> bool {
         self.calls.any_queued() || self.dials.any()
+    }
+
+    /// After the step of a pass.
+    pub(crate) fn update_news(&mut self) {
+        self.news = self.any_ready() || self.any_waiting();
     }
 
     fn add_slot(&mut self) -> u32 {
         let slot = self.slots.len() as u32;
         let (queued, woken) = (AtomicBool::new(false), self.woken.clone());
         let shared = Arc::new(SlotWaker { slot, queued, woken });
-        let waker = Waker::from(shared.clone());
+        let waker = Some(Waker::from(shared.clone()));
         let (future, ready, request, deadline_ns) = (None, false, None, u64::MAX);
         self.slots.push(Slot { future, shared, waker, ready, request, deadline_ns });
         slot
@@ -197,7 +211,8 @@ impl Tasks {
     fn make_ready(&mut self, at: u32) {
         let slot = &mut self.slots[at as usize];
         if !std::mem::replace(&mut slot.ready, true) {
-            self.ready.push(at);
+            self.ready.push_back(at);
+            self.news = true;
         }
     }
 
@@ -249,16 +264,29 @@ impl Tasks {
     /// Begins a poll: the waker of the slot, which becomes the current one.
     #[inline]
     fn begin(&mut self, at: u32, deadline_ns: u64) -> Waker {
+        if self.current != NONE {
+            self.after_panic();
+        }
         let slot = &mut self.slots[at as usize];
         (self.current, self.deadline_ns) = (at, deadline_ns);
         self.current_waker = Arc::as_ptr(&slot.shared) as usize;
-        std::mem::replace(&mut slot.waker, Waker::noop().clone())
+        slot.waker.take().unwrap_or_else(|| Waker::from(slot.shared.clone()))
     }
 
     #[inline]
     fn end(&mut self, at: u32, waker: Waker) {
-        (self.current_waker, self.deadline_ns) = (0, u64::MAX);
-        self.slots[at as usize].waker = waker;
+        (self.current, self.current_waker, self.deadline_ns) = (NONE, 0, u64::MAX);
+        self.slots[at as usize].waker = Some(waker);
+    }
+
+    /// Frees the slot of a task that has panicked: its future is gone.
+    #[cold]
+    fn after_panic(&mut self) {
+        let at = std::mem::replace(&mut self.current, NONE);
+        let slot = &self.slots[at as usize];
+        if at != MAIN && slot.future.is_none() && !self.vacant.contains(&at) {
+            self.remove(at);
+        }
     }
 
     /// Whether [`Core::drop_cancelled`] may find something.
@@ -284,32 +312,29 @@ impl Tasks {
 }
 
 impl Core {
-    /// Polls a future in a slot, with the endpoint lent to it. `Err`: it has panicked.
+    /// Polls a future in a slot, with the endpoint lent to it.
     #[inline]
     pub(super) fn poll_in<R>(
         &mut self,
         at: u32,
         deadline_ns: u64,
         poll: impl FnOnce(&mut Context<'_>) -> R,
-    ) -> std::thread::Result<R> {
+    ) -> R {
         let waker = self.tasks.begin(at, deadline_ns);
-        let cx = &mut Context::from_waker(&waker);
-        let poll = AssertUnwindSafe(|| poll(cx));
-        let polled = lent::lend(self, || catch_unwind(poll));
+        let polled = lent::lend(self, || poll(&mut Context::from_waker(&waker)));
         self.tasks.end(at, waker);
         polled
     }
 
     /// Polls the tasks that are ready, each once. Whether there were any.
     pub(crate) fn run_ready(&mut self) -> bool {
-        let spare = std::mem::take(&mut self.tasks.spare);
-        let mut batch = std::mem::replace(&mut self.tasks.ready, spare);
-        let any = !batch.is_empty();
-        for at in batch.drain(..) {
-            self.run_task(at);
+        let count = self.tasks.ready.len();
+        for _ in 0..count {
+            if let Some(at) = self.tasks.ready.pop_front() {
+                self.run_task(at);
+            }
         }
-        self.tasks.spare = batch;
-        any
+        count > 0
     }
 
     fn run_task(&mut self, at: u32) {
@@ -321,12 +346,8 @@ impl Core {
             return;
         };
         match self.poll_in(at, deadline_ns, |cx| future.as_mut().poll(cx)) {
-            Ok(Poll::Pending) => self.tasks.slots[at as usize].future = Some(future),
-            Ok(Poll::Ready(())) => drop(self.tasks.remove(at)),
-            Err(panic) => {
-                self.tasks.remove(at);
-                resume_unwind(panic);
-            }
+            Poll::Pending => self.tasks.slots[at as usize].future = Some(future),
+            Poll::Ready(()) => drop(self.tasks.remove(at)),
         }
     }
 

@@ -1,7 +1,6 @@
 //! Handlers that are futures.
 
 use std::future::{Future, poll_fn};
-use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::task::Poll;
 
@@ -80,14 +79,12 @@ where
         None => Poll::Ready(None),
     });
     match polled {
-        Ok(Poll::Ready(Some(reply))) => {
+        Poll::Ready(Some(reply)) => {
             cx.reply(reply);
             true
         }
-        Ok(Poll::Ready(None)) => true,
-        Ok(Poll::Pending) => false,
-        // Its caller answers.
-        Err(panic) => resume_unwind(panic),
+        Poll::Ready(None) => true,
+        Poll::Pending => false,
     }
 }
 

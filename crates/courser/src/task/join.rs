@@ -1,6 +1,6 @@
 //! The result of a task, and its end before time.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -11,7 +11,7 @@ use super::queue::LocalFuture;
 
 /// A task, made by [`crate::Local::spawn`]: a future of its result. Dropping it lets the task run on.
 #[must_use = "dropping the handle lets the task run on; `drop` it to say so"]
-pub struct JoinHandle<T>(Rc<RefCell<Shared<T>>>);
+pub struct JoinHandle<T>(Rc<Shared<T>>);
 
 /// A task ended without a result: it was aborted, it panicked, or its endpoint was dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -19,9 +19,14 @@ pub struct JoinHandle<T>(Rc<RefCell<Shared<T>>>);
 pub struct TaskEnded;
 
 struct Shared<T> {
-    state: State<T>,
     /// Set by `abort`.
-    aborted: bool,
+    aborted: Cell<bool>,
+    inner: RefCell<Inner<T>>,
+}
+
+struct Inner<T> {
+    state: State<T>,
+    /// Of the task's slot, which stays the same.
     task: Option<Waker>,
     joiner: Option<Waker>,
 }
@@ -33,16 +38,16 @@ enum State<T> {
 }
 
 /// Ends the task's side, also when the future is dropped.
-struct End<T>(Rc<RefCell<Shared<T>>>);
+struct End<T>(Rc<Shared<T>>);
 
 impl<T> End<T> {
     fn set(&self, state: State<T>) {
-        let mut shared = self.0.borrow_mut();
-        if let State::Runs = shared.state {
-            shared.state = state;
-            let joiner = shared.joiner.take();
-            shared.task = None;
-            drop(shared);
+        let mut inner = self.0.inner.borrow_mut();
+        if let State::Runs = inner.state {
+            inner.state = state;
+            let joiner = inner.joiner.take();
+            inner.task = None;
+            drop(inner);
             if let Some(joiner) = joiner {
                 joiner.wake();
             }
@@ -62,20 +67,19 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    let shared = Shared { state: State::Runs, aborted: false, task: None, joiner: None };
-    let shared = Rc::new(RefCell::new(shared));
+    let inner = RefCell::new(Inner { state: State::Runs, task: None, joiner: None });
+    let shared = Rc::new(Shared { aborted: Cell::new(false), inner });
     let end = End(shared.clone());
     let task = async move {
         let mut future = pin!(future);
+        let mut begun = false;
         let result = poll_fn(|cx| {
-            let mut shared = end.0.borrow_mut();
-            if shared.aborted {
+            if end.0.aborted.get() {
                 return Poll::Ready(None);
             }
-            if shared.task.as_ref().is_none_or(|task| !task.will_wake(cx.waker())) {
-                shared.task = Some(cx.waker().clone());
+            if !std::mem::replace(&mut begun, true) {
+                end.0.inner.borrow_mut().task = Some(cx.waker().clone());
             }
-            drop(shared);
             future.as_mut().poll(cx).map(Some)
         })
         .await;
@@ -87,10 +91,8 @@ where
 impl<T> JoinHandle<T> {
     /// Ends the task: its future is dropped in the next step of the event loop, unless it has ended.
     pub fn abort(&self) {
-        let mut shared = self.0.borrow_mut();
-        shared.aborted = true;
-        let task = shared.task.take();
-        drop(shared);
+        self.0.aborted.set(true);
+        let task = self.0.inner.borrow_mut().task.take();
         if let Some(task) = task {
             task.wake();
         }
@@ -98,7 +100,7 @@ impl<T> JoinHandle<T> {
 
     /// Whether the task has ended.
     pub fn is_finished(&self) -> bool {
-        !matches!(self.0.borrow().state, State::Runs)
+        !matches!(self.0.inner.borrow().state, State::Runs)
     }
 }
 
@@ -106,11 +108,11 @@ impl<T> Future for JoinHandle<T> {
     type Output = Result<T, TaskEnded>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut shared = self.0.borrow_mut();
-        match std::mem::replace(&mut shared.state, State::Lost) {
+        let mut inner = self.0.inner.borrow_mut();
+        match std::mem::replace(&mut inner.state, State::Lost) {
             State::Runs => {
-                shared.state = State::Runs;
-                shared.joiner = Some(cx.waker().clone());
+                inner.state = State::Runs;
+                inner.joiner = Some(cx.waker().clone());
                 Poll::Pending
             }
             State::Ended(result) => Poll::Ready(Ok(result)),

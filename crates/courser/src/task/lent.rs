@@ -10,7 +10,10 @@ scoped_thread_local!(static mut LENT: Core);
 /// Lends the endpoint to the futures that `poll` polls.
 #[inline]
 pub(super) fn lend<R>(core: &mut Core, poll: impl FnOnce() -> R) -> R {
-    LENT.set(core, poll)
+    core.queue.set_polling(true);
+    let result = LENT.set(core, poll);
+    core.queue.set_polling(false);
+    result
 }
 
 /// The endpoint of `queue`, which polls this future.
@@ -19,7 +22,8 @@ pub(super) fn lend<R>(core: &mut Core, poll: impl FnOnce() -> R) -> R {
 /// Something else polls it.
 #[inline]
 pub(super) fn with<R>(queue: &LocalQueue, f: impl FnOnce(&mut Core) -> R) -> R {
-    if !LENT.is_set() {
+    // Not `is_set`, which takes several times as long.
+    if !queue.is_polling() {
         polled_outside();
     }
     LENT.with(|core| {

@@ -18,6 +18,7 @@
 mod block_on;
 mod call;
 mod calls;
+mod channel;
 mod connect;
 mod executor;
 mod handler;
@@ -30,6 +31,7 @@ mod tests;
 mod time;
 
 pub use call::{Call, Sent};
+pub use channel::Another;
 pub use connect::Connecting;
 pub use executor::TaskStats;
 pub(crate) use executor::Tasks;

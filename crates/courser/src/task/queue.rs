@@ -35,6 +35,8 @@ pub(crate) struct LocalQueue(Rc<Inner>);
 struct Inner {
     count: Cell<usize>,
     closed: Cell<bool>,
+    /// Set while the endpoint polls a future, and after a poll that has panicked.
+    polling: Cell<bool>,
     commands: RefCell<Vec<LocalCommand>>,
 }
 
@@ -49,6 +51,16 @@ impl LocalQueue {
     #[inline]
     pub(crate) fn is(&self, other: &LocalQueue) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
+    }
+
+    #[inline]
+    pub(super) fn is_polling(&self) -> bool {
+        self.0.polling.get()
+    }
+
+    #[inline]
+    pub(super) fn set_polling(&self, polling: bool) {
+        self.0.polling.set(polling);
     }
 
     /// Drops the command when the endpoint is gone.

@@ -33,7 +33,7 @@ enum Alarm {
 
 /// The time of [`Local::timeout`] is up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the time of the future is up; allow more, or check what it waits for")]
+#[error("the time of the future is up; set a longer one, or check what it waits for")]
 pub struct Elapsed;
 
 impl Sleep {

@@ -194,7 +194,8 @@ fn a_nested_call_has_no_more_time_than_the_request_that_causes_it() {
             let session = local.connect(&uri).await.unwrap();
             // Longer than the request's.
             let call = session.call(NEVER, local.alloc(8).unwrap()).deadline(PATIENCE * 2);
-            log.borrow_mut().push(call.await.unwrap_err());
+            let end = call.await.unwrap_err();
+            log.borrow_mut().push(end);
             Vec::<u8>::new()
         }
     });
@@ -272,26 +273,26 @@ fn tasks_join_abort_time_out_and_end_with_their_endpoint() {
     let local = rpc.local();
     let alive = Rc::new(());
     let (of_aborted, of_left) = (alive.clone(), alive.clone());
-    let left = rpc
-        .block_on(async {
-            assert_eq!(local.spawn(async { 7 }).await, Ok(7));
-            let aborted = local.spawn(async move {
-                pending::<()>().await;
-                drop(of_aborted);
-            });
-            local.sleep(MS).await;
-            assert!(!aborted.is_finished());
-            aborted.abort();
-            assert!(aborted.await.is_err());
-            assert_eq!(local.timeout(MS, async { 1 }).await, Ok(1));
-            assert!(local.timeout(MS, pending::<()>()).await.is_err());
-            let inner = local.clone();
-            local.spawn(async move {
-                inner.sleep(PATIENCE).await;
-                drop(of_left);
-            })
-        })
-        .unwrap();
+    rpc.block_on(async {
+        assert_eq!(local.spawn(async { 7 }).await, Ok(7));
+        let aborted = local.spawn(async move {
+            pending::<()>().await;
+            drop(of_aborted);
+        });
+        local.sleep(MS).await;
+        assert!(!aborted.is_finished());
+        aborted.abort();
+        assert!(aborted.await.is_err());
+        assert_eq!(local.timeout(MS, async { 1 }).await, Ok(1));
+        assert!(local.timeout(MS, pending::<()>()).await.is_err());
+    })
+    .unwrap();
+    let inner = local.clone();
+    let left = local.spawn(async move {
+        inner.sleep(PATIENCE).await;
+        drop(of_left);
+    });
+    rpc.block_on(local.sleep(MS)).unwrap();
     assert_eq!(Rc::strong_count(&alive), 2);
     drop(rpc);
     assert_eq!(Rc::strong_count(&alive), 1, "the futures go with the endpoint");

@@ -207,6 +207,20 @@ impl<C> Endpoint<C> {
         if divides { (calls / 2).max(BATCH_CALLS_MIN).min(most) } else { most }
     }
 
+    /// Runs application code whose calls may be appended to frames at once, as while a received
+    /// frame is handled.
+    #[inline]
+    pub fn appending<E, R>(
+        endpoint: &mut E,
+        of: fn(&mut E) -> &mut Self,
+        run: impl FnOnce(&mut E) -> R,
+    ) -> R {
+        of(endpoint).open_append();
+        let result = run(endpoint);
+        of(endpoint).tx.close_append();
+        result
+    }
+
     /// See [`TxBatch::open_append`].
     #[inline(always)]
     pub(crate) fn open_append(&mut self) {

@@ -1,0 +1,61 @@
+//! Typed clients on a session of this thread.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use courser_buf::{AllocError, MsgBuf};
+use courser_proto::{CallError, SessionEnd};
+
+use super::call::{Call, Sent};
+use super::connect::Connecting;
+use super::local::Session;
+use crate::failure::CallFailure;
+use crate::service::Channel;
+
+/// Another session with the server of a [`Session`].
+#[derive(Debug)]
+#[must_use = "a session is connected when it is awaited"]
+pub struct Another(Option<Connecting>);
+
+impl Future for Another {
+    type Output = Result<Session, CallFailure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let failed = |end| Err(CallError::NotConnected(end).into());
+        match &mut self.0 {
+            Some(connecting) => match Pin::new(connecting).poll(cx) {
+                Poll::Ready(Err(e)) => Poll::Ready(failed(e.end())),
+                Poll::Ready(Ok(session)) => Poll::Ready(Ok(session)),
+                Poll::Pending => Poll::Pending,
+            },
+            // The address is not known.
+            None => Poll::Ready(failed(SessionEnd::Unknown)),
+        }
+    }
+}
+
+impl Channel for Session {
+    type Call<'a> = Call<'a>;
+    type Sent<'a> = Sent<'a>;
+    type Another<'a> = Another;
+
+    #[inline]
+    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.local().alloc_recycled(len)
+    }
+
+    #[inline]
+    fn call(&self, req_type: u16, request: MsgBuf, deadline: Option<Duration>) -> Call<'_> {
+        Session::call(self, req_type, request).deadline(deadline)
+    }
+
+    fn send(&self, msg_type: u16, message: MsgBuf, deadline: Option<Duration>) -> Sent<'_> {
+        Session::send(self, msg_type, message).deadline(deadline)
+    }
+
+    fn another(&self) -> Another {
+        Another(self.uri().map(|uri| self.local().connect(uri)))
+    }
+}
