@@ -69,6 +69,11 @@ impl Connections {
         }
     }
 
+    /// `Config::connect_timeout`.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// The warning that `Config::credits` is not what sessions have.
     pub(crate) fn warning(&self) -> Option<String> {
         let (credits, pool) = (self.credits?, self.smallest_pool?);

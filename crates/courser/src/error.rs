@@ -212,7 +212,7 @@ pub enum RunError {
 }
 
 /// A copy of an endpoint has its cookies and frame numbers.
-const FORKED: &str = "this process was forked from the one that made the nexus, which still uses its \
+pub(crate) const FORKED: &str = "this process was forked from the one that made the nexus, which still uses its \
      sockets and sessions; bind a nexus of its own in each process";
 
 /// The advice for calls that would block.

@@ -1,7 +1,11 @@
 //! The error of a call that a future awaits.
 
+use std::sync::Arc;
+
 use courser_buf::AllocError;
 use courser_proto::{CallError, Executed, RejectReason};
+
+use crate::error::FORKED;
 
 /// Why an awaited call has no response, or an awaited message was not sent.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -16,6 +20,17 @@ pub enum CallFailure {
     /// There is no memory for the request, or for the copy of the response.
     #[error(transparent)]
     NoMemory(#[from] AllocError),
+    /// The session was lost before the call started, and could not be connected again in time.
+    #[error("no session with {server}: {reason}")]
+    NotConnected {
+        /// The address of the server.
+        server: Arc<str>,
+        /// The text of the last [`crate::SessionError`].
+        reason: Arc<str>,
+    },
+    /// The process was forked from that of the endpoint.
+    #[error("{FORKED}")]
+    Forked,
     /// The endpoint was dropped, or its event loop has ended.
     #[error("the endpoint of this session has ended; connect with another one")]
     Stopped,
@@ -25,7 +40,9 @@ impl CallFailure {
     /// Whether the handler ran.
     pub fn executed(&self) -> Executed {
         match self {
-            CallFailure::Rejected(_) => Executed::Never,
+            CallFailure::Rejected(_)
+            | CallFailure::NotConnected { .. }
+            | CallFailure::Forked => Executed::Never,
             CallFailure::Failed(e) => e.executed(),
             // Of a response: requests have their memory before the call.
             CallFailure::NoMemory(_) | CallFailure::Stopped => Executed::Maybe,

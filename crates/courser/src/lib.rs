@@ -30,6 +30,7 @@ compile_error!("Courser needs Linux");
 
 mod call;
 mod call_wait;
+mod client;
 mod clock;
 mod config;
 mod context;
@@ -37,6 +38,7 @@ mod continuations;
 mod control;
 mod control_client;
 mod core;
+mod deadline;
 mod dispatch;
 mod error;
 mod event_loop;
@@ -58,6 +60,9 @@ mod worker;
 
 pub use call::CallBuilder;
 pub use call_wait::{Answered, CallWaitError, CallWaitReason};
+pub use client::{
+    Client, ClientAnother, ClientBuilder, ClientCall, ClientConnect, ClientError, ClientSend, Endpoints,
+};
 pub use config::Config;
 #[doc(hidden)]
 pub use config::Tuning;

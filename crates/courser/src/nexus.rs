@@ -255,6 +255,11 @@ impl Nexus {
         self.workers.stats()
     }
 
+    /// Whether a simulated machine is below it.
+    pub(crate) fn is_virtual(&self) -> bool {
+        self.platform.is_virtual()
+    }
+
     /// The settings of the nexus.
     pub fn config(&self) -> &Config {
         &self.config

@@ -31,6 +31,8 @@ const ASLEEP: u8 = 2;
 const EXTERNAL: u8 = 4;
 /// The endpoint is gone and takes no more answers.
 const CLOSED: u8 = 8;
+/// A queue that the endpoint's thread has beside the mailbox is not empty.
+const SUBMITTED: u8 = 16;
 
 /// The mailbox of one endpoint: the control thread and workers add to it, the endpoint's thread
 /// takes from it.
@@ -173,6 +175,31 @@ impl Mailbox {
         self.raise(&mut self.lock(), false);
     }
 
+    /// Declares that the queue beside the mailbox is not empty, after something was added to it. Costs
+    /// a load while the thread has not taken what it was told of before, and a system call only when
+    /// the thread sleeps.
+    #[inline]
+    pub(crate) fn submitted(&self) {
+        if self.flags() & SUBMITTED != 0 {
+            return;
+        }
+        let before = self.shared.flags.fetch_or(SUBMITTED, Ordering::AcqRel);
+        if before & (ASLEEP | EXTERNAL) != 0 {
+            self.wake_sleeper();
+        }
+    }
+
+    /// Whether the queue beside the mailbox has something since the last call: to be called before it
+    /// is emptied. One load when it has nothing.
+    #[inline]
+    pub(crate) fn take_submitted(&self) -> bool {
+        if self.flags() & SUBMITTED == 0 {
+            return false;
+        }
+        self.shared.flags.fetch_and(!SUBMITTED, Ordering::AcqRel);
+        true
+    }
+
     /// Sets the flag. Makes the descriptor readable when a thread may sleep on it, or if `always`
     /// is set. Simulated endpoints sleep whenever they are not polled.
     fn raise(&self, inbox: &mut Inbox, always: bool) {
@@ -199,13 +226,14 @@ impl Mailbox {
     }
 
     /// Declares that the endpoint's thread is about to sleep on the descriptor. Returns false when
-    /// the mailbox is not empty.
+    /// the mailbox or the queue beside it is not empty.
     pub(crate) fn fall_asleep(&self) -> bool {
         let before = self.shared.flags.fetch_or(ASLEEP, Ordering::AcqRel);
-        if before & PENDING != 0 {
+        let awake = before & (PENDING | SUBMITTED) != 0;
+        if awake {
             self.wake_up();
         }
-        before & PENDING == 0
+        !awake
     }
 
     /// Declares that the endpoint's thread polls the flag again.

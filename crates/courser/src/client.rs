@@ -1,0 +1,217 @@
+//! The handle for other threads and runtimes: calls that are futures of any runtime, or block a
+//! plain thread.
+//!
+//! ```text
+//! any thread                                      courser-client-N
+//! ClientCall::poll: Call --> Inbox (one lock) --> calls::State: picks a session, starts the call
+//! ClientCall::poll: result <- Call <- waker  <--- driver: completes calls, wakes after the burst
+//! ```
+//!
+//! A call is one allocation ([`call::Call`]). A submission takes the queue's lock for some ten
+//! nanoseconds, and makes a system call only when the endpoint's thread sleeps
+//! ([`crate::control::Mailbox::submitted`]). The thread takes all submissions at once, and wakes
+//! tasks after each burst of packets.
+
+mod blocking;
+mod call;
+mod calls;
+mod connect;
+mod driver;
+mod endpoints;
+mod error;
+mod inbox;
+mod link;
+mod opening;
+#[cfg(test)]
+mod tests;
+mod wait;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use courser_buf::{AllocError, Arena, MsgBuf};
+
+use crate::config::Config;
+use crate::failure::CallFailure;
+use crate::message::zeroed;
+use crate::service::Channel;
+use endpoints::User;
+
+pub use connect::{ClientAnother, ClientBuilder, ClientConnect};
+pub use endpoints::Endpoints;
+pub use error::ClientError;
+pub use wait::{ClientCall, ClientSend};
+
+/// Limits of one client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Limits {
+    sessions: usize,
+    in_flight: usize,
+}
+
+/// A connection to a server for any number of threads and tasks, of any runtime or none.
+///
+/// ```no_run
+/// # const GET: u16 = 1;
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use courser::Client;
+///
+/// let client = Client::connect("udp://db1:31850").await?;
+/// let mut request = client.alloc(3)?;
+/// request.copy_from_slice(b"key");
+/// let response = client.call(GET, request).deadline(Duration::from_millis(5)).await?;
+/// # Ok(()) }
+/// ```
+///
+/// A plain thread ends each of these with `.wait()` in place of `.await`.
+///
+/// # Back-pressure
+/// A call is never refused because there are many. [`ClientBuilder::in_flight`] calls are in
+/// progress at a time, and further ones wait in their order. A call that waits holds its request and
+/// about 200 bytes.
+///
+/// # Sessions
+/// The client begins with one session, and connects further ones, up to
+/// [`ClientBuilder::sessions`], while all slots of those it has are in use. When the last session is
+/// lost, calls in progress end with their error, which states whether they ran. The next call
+/// connects again, and calls wait meanwhile for [`Config::connect_timeout`], or up to their deadline.
+/// The sessions are closed when the last clone of the client and the last of its calls are dropped.
+///
+/// # Cost
+/// The endpoint has a thread of its own, unless clients share [`Endpoints`]. A call costs about half
+/// a microsecond more than one of [`crate::Rpc::call`], and two changes of threads if the task's
+/// thread sleeps meanwhile.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+/// What all clones of a client share.
+struct Inner {
+    /// The client's number at its endpoint.
+    link: usize,
+    thread: usize,
+    uri: Arc<str>,
+    limits: Limits,
+    user: User,
+}
+
+impl Inner {
+    fn arena(&self) -> &Arena {
+        &self.user.thread(self.thread).arena
+    }
+
+    fn inbox(&self) -> &inbox::Inbox {
+        &self.user.thread(self.thread).inbox
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.inbox().close(self.link);
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("server", &self.inner.uri).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Connects to a server, for example `udp://db1:31850`, with an endpoint and a thread of its
+    /// own. Await the result, or block with [`ClientConnect::wait`].
+    pub fn connect(uri: &str) -> ClientConnect {
+        Client::builder().connect(uri)
+    }
+
+    /// [`Client::connect`] with settings of the endpoint.
+    pub fn connect_with(uri: &str, config: Config) -> ClientConnect {
+        Client::builder().config(config).connect(uri)
+    }
+
+    /// [`Client::connect`] on threads that other clients use too.
+    pub fn connect_on(endpoints: &Endpoints, uri: &str) -> ClientConnect {
+        Client::builder().endpoints(endpoints).connect(uri)
+    }
+
+    /// A client with other settings than the default.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
+    /// Another client of the same server, with the same limits and the same endpoint, that has
+    /// sessions of its own: its calls do not wait behind those of this one.
+    pub fn another(&self) -> ClientConnect {
+        let Inner { uri, limits, user, thread, .. } = &*self.inner;
+        ClientConnect::begin(user.clone(), *thread, uri.clone(), *limits)
+    }
+
+    /// The address of the server.
+    pub fn uri(&self) -> &str {
+        &self.inner.uri
+    }
+
+    /// Allocates a message of `len` bytes, all 0.
+    ///
+    /// # Errors
+    /// The memory limit of the endpoint is reached.
+    pub fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        zeroed(self.inner.arena().alloc(len))
+    }
+
+    /// A message of `len` bytes that have the contents of earlier messages of this endpoint: for
+    /// messages that are overwritten in full. A byte that is not **reveals another message**.
+    ///
+    /// # Errors
+    /// The memory limit of the endpoint is reached.
+    #[inline]
+    pub fn alloc_recycled(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.inner.arena().alloc(len)
+    }
+
+    /// Calls a handler of the server. The call begins when it is first polled, or by
+    /// [`ClientCall::wait`].
+    #[inline]
+    pub fn call(&self, req_type: u16, request: MsgBuf) -> ClientCall {
+        ClientCall::new(self.clone(), req_type, request)
+    }
+
+    /// Sends a one-way message ([`crate::Context::send`]) when there is room for it. It begins when
+    /// it is first polled, or by [`ClientSend::wait`]. Messages of one client leave in the order in
+    /// which they begin.
+    pub fn send(&self, msg_type: u16, message: MsgBuf) -> ClientSend {
+        ClientSend::new(self.clone(), msg_type, message)
+    }
+}
+
+impl Channel for Client {
+    type Call<'a> = ClientCall;
+    type Sent<'a> = ClientSend;
+    type Another<'a> = ClientAnother;
+
+    #[inline]
+    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.alloc_recycled(len)
+    }
+
+    #[inline]
+    fn call(&self, req_type: u16, request: MsgBuf, deadline: Option<Duration>) -> ClientCall {
+        Client::call(self, req_type, request).deadline(deadline)
+    }
+
+    fn send(&self, msg_type: u16, message: MsgBuf, deadline: Option<Duration>) -> ClientSend {
+        Client::send(self, msg_type, message).deadline(deadline)
+    }
+
+    fn another(&self) -> ClientAnother {
+        ClientAnother::new(Client::another(self))
+    }
+}
+
+/// The failure of a call whose result is that of a message, or the reverse; it does not happen.
+fn misplaced() -> CallFailure {
+    CallFailure::Stopped
+}

@@ -1,0 +1,183 @@
+//! The state of one call or one-way message of a [`super::Client`], shared by its future and the
+//! thread of the endpoint: one allocation.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Instant;
+
+use courser_buf::MsgBuf;
+use courser_proto::{CallId, RejectReason};
+
+use crate::error::CallRejected;
+use crate::failure::CallFailure;
+
+/// The result of a call: a response, or `None` of a message.
+pub(super) type Outcome = Result<Option<MsgBuf>, CallFailure>;
+
+/// A call or message.
+pub(super) struct Call {
+    /// The client's number at its endpoint.
+    pub(super) link: usize,
+    pub(super) req_type: u16,
+    pub(super) one_way: bool,
+    pub(super) expires: Option<Instant>,
+    /// Set with [`Stage::Done`], for callers that spin.
+    done: AtomicBool,
+    progress: Mutex<Progress>,
+}
+
+struct Progress {
+    stage: Stage,
+    /// Of the task that awaits the result.
+    waker: Option<Waker>,
+}
+
+enum Stage {
+    /// Not started.
+    Waiting(MsgBuf),
+    /// The endpoint has the request.
+    Running(CallId),
+    Done(Outcome),
+    /// The future has the result, or was dropped.
+    Over,
+}
+
+/// What the endpoint did with a request.
+pub(super) enum Started {
+    /// The protocol has the call.
+    Running,
+    /// The protocol has the message, and this is the task to be woken.
+    Sent(Option<Waker>),
+    /// It was refused, and waits as before.
+    Refused(RejectReason),
+    /// The future was dropped.
+    Over,
+}
+
+/// The progress of a call whose future was dropped.
+pub(super) enum Dropped {
+    Waiting,
+    Running,
+    Done,
+}
+
+impl Call {
+    pub(super) fn new(
+        (link, req_type, one_way): (usize, u16, bool),
+        request: MsgBuf,
+        expires: Option<Instant>,
+        waker: Option<Waker>,
+    ) -> Self {
+        let progress = Mutex::new(Progress { stage: Stage::Waiting(request), waker });
+        Call { link, req_type, one_way, expires, done: AtomicBool::new(false), progress }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        // Nothing panics between two changes that belong together.
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // ---- the future ---------------------------------------------------------------------------
+
+    /// Whether [`Call::poll`] returns a result: one load.
+    pub(super) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// The result, or the task is woken when it is there.
+    pub(super) fn poll(&self, waker: &Waker) -> Poll<Outcome> {
+        let mut p = self.lock();
+        if !matches!(p.stage, Stage::Done(_)) {
+            let known = p.waker.as_ref().is_some_and(|known| known.will_wake(waker));
+            let old = if known { None } else { p.waker.replace(waker.clone()) };
+            drop(p);
+            drop(old); // may run code of the application
+            return Poll::Pending;
+        }
+        let stage = std::mem::replace(&mut p.stage, Stage::Over);
+        drop(p);
+        match stage {
+            Stage::Done(outcome) => Poll::Ready(outcome),
+            _ => Poll::Pending,
+        }
+    }
+
+    /// The future was dropped: the request or the result is freed.
+    pub(super) fn abandon(&self) -> Dropped {
+        let mut p = self.lock();
+        let stage = std::mem::replace(&mut p.stage, Stage::Over);
+        let dropped = match &stage {
+            Stage::Waiting(_) => Dropped::Waiting,
+            Stage::Done(_) | Stage::Over => Dropped::Done,
+            Stage::Running(id) => {
+                p.stage = Stage::Running(*id);
+                Dropped::Running
+            }
+        };
+        let waker = p.waker.take();
+        drop(p);
+        drop((stage, waker));
+        dropped
+    }
+
+    // ---- the endpoint's thread ----------------------------------------------------------------
+
+    /// Whether the future was dropped before the call started.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.lock().stage, Stage::Over)
+    }
+
+    /// Passes the request to `start` if it still waits.
+    pub(super) fn start(
+        &self,
+        start: impl FnOnce(MsgBuf) -> Result<Option<CallId>, CallRejected>,
+    ) -> Started {
+        let mut p = self.lock();
+        match std::mem::replace(&mut p.stage, Stage::Over) {
+            Stage::Waiting(request) => match start(request) {
+                Ok(Some(id)) => {
+                    p.stage = Stage::Running(id);
+                    Started::Running
+                }
+                Ok(None) => {
+                    p.stage = Stage::Done(Ok(None));
+                    self.done.store(true, Ordering::Release);
+                    Started::Sent(p.waker.take())
+                }
+                Err(CallRejected { reason, request }) => {
+                    p.stage = Stage::Waiting(request);
+                    Started::Refused(reason)
+                }
+            },
+            other => {
+                p.stage = other;
+                Started::Over
+            }
+        }
+    }
+
+    /// The number of a running call, to cancel it.
+    pub(super) fn running(&self) -> Option<CallId> {
+        match self.lock().stage {
+            Stage::Running(id) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Stores the result, and returns the task to be woken. The result is dropped if nothing waits
+    /// for it.
+    pub(super) fn finish(&self, outcome: Outcome) -> Option<Waker> {
+        let mut p = self.lock();
+        if let Stage::Over | Stage::Done(_) = p.stage {
+            drop(p);
+            return None; // `outcome` is dropped without the lock
+        }
+        let before = std::mem::replace(&mut p.stage, Stage::Done(outcome));
+        self.done.store(true, Ordering::Release);
+        let waker = p.waker.take();
+        drop(p);
+        drop(before);
+        waker
+    }
+}

@@ -1,0 +1,438 @@
+//! The calls and sessions of clients, at the thread of their endpoint.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
+
+use courser_buf::MsgBuf;
+use courser_proto::{Body, CallError, Executed, RejectReason, SessionId, SessionState};
+use slab::Slab;
+
+use super::call::{Call, Started};
+use super::error::ClientError;
+use super::inbox::{DROPPED_KEPT, Open, Submitted};
+use super::link::{Link, Session, Waiting};
+use crate::context::Context;
+use crate::error::SessionError;
+use crate::failure::CallFailure;
+use crate::machine::Thread;
+use crate::message::{Completion, Response};
+use crate::platform::Clock;
+use crate::rpc::Rpc;
+
+/// Expired calls are ended at most this long after their deadlines, ns, if they have not started.
+const SWEEP_NS: u64 = 200_000;
+
+/// Interval of checks whether the session of messages that wait still exists, ns.
+const MESSAGES_NS: u64 = 10_000_000;
+
+/// A call that has started. Its place is the tag of its completion.
+struct Pending {
+    call: Arc<Call>,
+    /// Where its session was in [`Link::sessions`].
+    at: usize,
+}
+
+/// See the module.
+pub(super) struct State {
+    links: Slab<Link>,
+    pending: Slab<Pending>,
+    /// Tasks to be woken.
+    pub(super) wakers: Vec<Waker>,
+    /// Links that are connecting.
+    connecting: usize,
+    /// When a link is due; `u64::MAX`: never.
+    due_ns: u64,
+    /// Futures that were dropped since the queues were searched for them.
+    dropped: usize,
+    clock: Clock,
+    connect_timeout_ns: u64,
+}
+
+impl State {
+    pub(super) fn new(rpc: &Rpc) -> Self {
+        let timeout = rpc.connections.timeout();
+        State {
+            links: Slab::new(),
+            pending: Slab::new(),
+            wakers: Vec::new(),
+            connecting: 0,
+            due_ns: u64::MAX,
+            dropped: 0,
+            clock: rpc.core.platform.clock(Thread::Endpoint(rpc.index())),
+            connect_timeout_ns: u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+
+    // ---- submissions --------------------------------------------------------------------------
+
+    /// Handles what clients have submitted, and empties the lists.
+    pub(super) fn accept(&mut self, cx: &mut Context<'_>, submitted: &mut Submitted) {
+        for Open { uri, limits, opening } in submitted.opens.drain(..) {
+            let key = self.links.insert(Link::new(uri, limits, opening));
+            self.connect(cx, key);
+        }
+        for call in submitted.calls.drain(..) {
+            self.submit(cx, call);
+        }
+        for call in submitted.cancels.drain(..) {
+            if let Some(id) = call.running() {
+                cx.cancel(id);
+            }
+        }
+        for key in submitted.closes.drain(..) {
+            self.close(cx, key);
+        }
+        self.dropped += submitted.take_dropped();
+        if self.dropped >= DROPPED_KEPT {
+            self.search_dropped();
+        }
+    }
+
+    /// Removes calls that wait and whose futures were dropped, if they may be the most.
+    #[cold]
+    fn search_dropped(&mut self) {
+        let waiting: usize = self.links.iter().map(|(_, link)| link.waiting_calls()).sum();
+        if self.dropped >= waiting / 2 {
+            self.links.iter_mut().for_each(|(_, link)| link.drop_over());
+            self.dropped = 0;
+        }
+    }
+
+    fn submit(&mut self, cx: &mut Context<'_>, call: Arc<Call>) {
+        let Some(link) = self.links.get(call.link) else {
+            return self.finish(&call, Err(CallFailure::Stopped)); // its client is gone: it is over
+        };
+        let waits = match call.one_way {
+            true => !link.messages.is_empty(),
+            false => !link.waiting.is_empty() || link.calls >= link.limits.in_flight,
+        };
+        if waits || !self.start(cx, &call) {
+            self.wait(cx, call);
+        }
+    }
+
+    /// Starts a call or sends a message. Returns false if it has to wait.
+    fn start(&mut self, cx: &mut Context<'_>, call: &Arc<Call>) -> bool {
+        loop {
+            let Some(link) = self.links.get_mut(call.link) else { return true };
+            let picked = if call.one_way { link.first() } else { link.pick() };
+            let Some((at, full)) = picked else { return false };
+            let session = link.sessions[at].id;
+            let left = call.expires.map(|at| at.saturating_duration_since(self.clock.now()));
+            let entry = self.pending.vacant_entry();
+            let tag = entry.key() as u64;
+            let started = call.start(|request| match call.one_way {
+                true => {
+                    let message = cx.message(session, call.req_type, request);
+                    message.deadline(left).send().map(|()| None)
+                }
+                false => {
+                    let request = cx.request(session, call.req_type, request);
+                    request.deadline(left).tag(tag).send().map(Some)
+                }
+            });
+            match started {
+                Started::Over => {}
+                Started::Running => {
+                    entry.insert(Pending { call: call.clone(), at });
+                    link.sessions[at].calls += 1;
+                    link.calls += 1;
+                    if full && link.may_grow(|| cx.now_ns()) {
+                        self.connect(cx, call.link);
+                    }
+                }
+                Started::Sent(waker) => self.wakers.extend(waker),
+                Started::Refused(RejectReason::NoSession(_)) => {
+                    self.lose(cx, call.link, at);
+                    continue;
+                }
+                Started::Refused(
+                    RejectReason::QueueFull { .. } | RejectReason::MessagesFull { .. },
+                ) => return false,
+                Started::Refused(reason) => self.finish(call, Err(CallFailure::Rejected(reason))),
+            }
+            return true;
+        }
+    }
+
+    /// Adds a call to those that wait. Connects if there is no session.
+    #[cold]
+    fn wait(&mut self, cx: &mut Context<'_>, call: Arc<Call>) {
+        let key = call.link;
+        let Some(link) = self.links.get_mut(key) else { return };
+        let now_ns = cx.now_ns();
+        let expires_ns = match call.expires {
+            None => u64::MAX,
+            Some(at) => now_ns.saturating_add(left_ns(at, &self.clock)),
+        };
+        let connected = !link.sessions.is_empty();
+        let give_up_ns =
+            if connected { u64::MAX } else { now_ns.saturating_add(self.connect_timeout_ns) };
+        link.wait(Waiting { call, expires_ns, give_up_ns });
+        if !link.messages.is_empty() {
+            link.due_ns = link.due_ns.min(now_ns.saturating_add(MESSAGES_NS));
+        }
+        self.due_ns = self.due_ns.min(link.due_ns);
+        if !connected && link.connecting.is_none() && link.retry_ns == u64::MAX {
+            self.connect(cx, key);
+        }
+    }
+
+    /// Starts calls and messages that wait, as far as there is room.
+    fn start_waiting(&mut self, cx: &mut Context<'_>, key: usize) {
+        while let Some(link) = self.links.get_mut(key)
+            && let Some(waiting) = link.messages.pop_front()
+        {
+            if !self.start(cx, &waiting.call) {
+                self.put_back(key, waiting);
+                break;
+            }
+        }
+        while let Some(link) = self.links.get_mut(key)
+            && link.calls < link.limits.in_flight
+            && let Some(waiting) = link.waiting.pop_front()
+        {
+            if !self.start(cx, &waiting.call) {
+                self.put_back(key, waiting);
+                break;
+            }
+        }
+    }
+
+    fn put_back(&mut self, key: usize, waiting: Waiting) {
+        if let Some(link) = self.links.get_mut(key) {
+            let queue =
+                if waiting.call.one_way { &mut link.messages } else { &mut link.waiting };
+            queue.push_front(waiting);
+        }
+    }
+
+    fn finish(&mut self, call: &Call, outcome: Result<Option<MsgBuf>, CallFailure>) {
+        self.wakers.extend(call.finish(outcome));
+    }
+
+    // ---- events of the endpoint ---------------------------------------------------------------
+
+    /// A call has ended.
+    #[inline]
+    pub(super) fn completed(&mut self, cx: &mut Context<'_>, tag: u64, done: Completion<'_>) {
+        let Some(Pending { call, at }) = self.pending.try_remove(tag as usize) else { return };
+        let outcome = match done.result {
+            Ok(response) => response_in(cx, done.request, response).map(Some),
+            Err(e) => Err(CallFailure::Failed(e)),
+        };
+        self.finish(&call, outcome);
+        if let Some(link) = self.links.get_mut(call.link) {
+            link.ended(done.session, at);
+            if !link.waiting.is_empty() {
+                self.start_waiting(cx, call.link);
+            }
+        }
+    }
+
+    /// A session has room for messages.
+    pub(super) fn on_room(&mut self, cx: &mut Context<'_>, session: SessionId) {
+        let has = |link: &Link| link.sessions.iter().any(|s| s.id == session);
+        let found = self.links.iter().find(|(_, link)| has(link)).map(|(key, _)| key);
+        if let Some(key) = found {
+            self.start_waiting(cx, key);
+        }
+    }
+
+    // ---- sessions -----------------------------------------------------------------------------
+
+    /// Begins to connect a session.
+    #[cold]
+    fn connect(&mut self, cx: &mut Context<'_>, key: usize) {
+        let Some(link) = self.links.get_mut(key) else { return };
+        link.retry_ns = u64::MAX;
+        match cx.connect(&link.uri) {
+            Ok(session) => {
+                link.connecting = Some(session);
+                self.connecting += 1;
+            }
+            Err(e) => self.not_connected(cx, key, e),
+        }
+    }
+
+    #[cold]
+    fn connected(&mut self, cx: &mut Context<'_>, key: usize, id: SessionId) {
+        let Some(link) = self.links.get_mut(key) else { return };
+        let slots = cx.session_stats(id).map_or(1, |stats| stats.slots as usize);
+        link.connected(Session { id, calls: 0, slots });
+        if let Some(opening) = link.opening.take() {
+            match opening.finish(Ok(key)) {
+                Ok(waker) => self.wakers.extend(waker),
+                Err(()) => return self.close(cx, key),
+            }
+        }
+        self.start_waiting(cx, key);
+    }
+
+    #[cold]
+    fn not_connected(&mut self, cx: &mut Context<'_>, key: usize, error: SessionError) {
+        let Some(link) = self.links.get_mut(key) else { return };
+        if let Some(opening) = link.opening.take() {
+            self.links.remove(key);
+            let waker = opening.finish(Err(ClientError::Session(error)));
+            return self.wakers.extend(waker.ok().flatten());
+        }
+        link.reason = Some(error.to_string().into());
+        link.back_off(cx.now_ns());
+        self.due_ns = self.due_ns.min(link.retry_ns);
+    }
+
+    /// A session has ended. If it was the last one, another is connected.
+    #[cold]
+    fn lose(&mut self, cx: &mut Context<'_>, key: usize, at: usize) {
+        let Some(link) = self.links.get_mut(key) else { return };
+        let lost = link.sessions[at].id;
+        link.reason = cx.session_error(lost).map(|e| e.to_string().into());
+        link.lose(at);
+        if link.sessions.is_empty() {
+            link.give_up_by(cx.now_ns().saturating_add(self.connect_timeout_ns));
+            self.due_ns = self.due_ns.min(link.due_ns);
+            if link.connecting.is_none() && link.retry_ns == u64::MAX {
+                self.connect(cx, key);
+            }
+        }
+    }
+
+    /// A client was dropped: nothing waits for its calls.
+    #[cold]
+    fn close(&mut self, cx: &mut Context<'_>, key: usize) {
+        let Some(link) = self.links.try_remove(key) else { return };
+        self.connecting -= usize::from(link.connecting.is_some());
+        for id in link.sessions.iter().map(|s| s.id).chain(link.connecting) {
+            cx.close(id);
+        }
+    }
+
+    // ---- time ---------------------------------------------------------------------------------
+
+    /// Whether [`State::tend`] may find something at this time.
+    #[inline]
+    pub(super) fn has_due(&self, now_ns: u64) -> bool {
+        self.connecting > 0 || self.due_ns <= now_ns
+    }
+
+    /// When it is to be called next.
+    #[inline]
+    pub(super) fn due_ns(&self) -> Option<u64> {
+        (self.due_ns != u64::MAX).then_some(self.due_ns)
+    }
+
+    /// Sessions that are connecting, connects that are due, and calls that waited too long.
+    #[cold]
+    pub(super) fn tend(&mut self, cx: &mut Context<'_>) {
+        let now_ns = cx.now_ns();
+        let was_due = self.due_ns <= now_ns;
+        for key in 0..self.links.capacity() {
+            let Some(link) = self.links.get_mut(key) else { continue };
+            if let Some(session) = link.connecting
+                && cx.session_state(session) != SessionState::Connecting
+            {
+                link.connecting = None;
+                self.connecting -= 1;
+                match cx.session_error(session) {
+                    None => self.connected(cx, key, session),
+                    Some(e) => self.not_connected(cx, key, e),
+                }
+            }
+            if was_due {
+                self.tend_waiting(cx, key, now_ns);
+            }
+        }
+        if was_due {
+            let due = |link: &Link| link.due_ns.min(link.retry_ns);
+            let next_ns = self.links.iter().map(|(_, link)| due(link)).min();
+            // Not more often: each time visits all that wait.
+            self.due_ns = next_ns.map_or(u64::MAX, |ns| ns.max(now_ns + SWEEP_NS));
+        }
+    }
+
+    fn tend_waiting(&mut self, cx: &mut Context<'_>, key: usize, now_ns: u64) {
+        let Some(link) = self.links.get_mut(key) else { return };
+        if link.retry_ns <= now_ns {
+            link.retry_ns = u64::MAX;
+            if link.is_waiting() && link.sessions.is_empty() && link.connecting.is_none() {
+                self.connect(cx, key);
+            }
+        }
+        let Some(link) = self.links.get_mut(key) else { return };
+        if link.due_ns > now_ns {
+            return;
+        }
+        let failure = CallFailure::NotConnected {
+            server: link.uri.clone(),
+            reason: link.reason.clone().unwrap_or_else(|| SessionError::Gone.to_string().into()),
+        };
+        for Waiting { call, expires_ns, .. } in link.take_due(now_ns) {
+            let outcome = match expires_ns <= now_ns {
+                true => CallFailure::Failed(CallError::DeadlineExceeded(Executed::Never)),
+                false => failure.clone(),
+            };
+            self.finish(&call, Err(outcome));
+        }
+        let Some(link) = self.links.get_mut(key) else { return };
+        if !link.messages.is_empty() {
+            // Their session may have ended, in which case there will be no room.
+            link.due_ns = link.due_ns.min(now_ns.saturating_add(MESSAGES_NS));
+            self.start_waiting(cx, key);
+        }
+    }
+
+    /// The thread ends: so does everything that waits for it.
+    #[cold]
+    pub(super) fn stop(&mut self, last: Submitted) {
+        let links = std::mem::take(&mut self.links);
+        let waiting = links.into_iter().flat_map(|(_, link)| {
+            let opening = link.opening.clone();
+            self.wakers.extend(opening.and_then(|o| o.finish(Err(ClientError::Stopped)).ok().flatten()));
+            link.waiting.into_iter().chain(link.messages).map(|w| w.call)
+        });
+        let mut calls: Vec<_> = waiting.collect();
+        calls.extend(last.calls);
+        calls.extend(std::mem::take(&mut self.pending).into_iter().map(|(_, p)| p.call));
+        for call in calls {
+            self.finish(&call, Err(CallFailure::Stopped));
+        }
+        for Open { opening, .. } in last.opens {
+            let waker = opening.finish(Err(ClientError::Stopped));
+            self.wakers.extend(waker.ok().flatten());
+        }
+    }
+}
+
+/// The response in a buffer. A small one is copied to the request's, so that nothing is allocated.
+#[inline]
+fn response_in(
+    cx: &Context<'_>,
+    mut request: MsgBuf,
+    response: Response<'_>,
+) -> Result<MsgBuf, CallFailure> {
+    let bytes = match response.0 {
+        Body::Owned(message) => return Ok(message),
+        Body::Borrowed(bytes) => bytes,
+    };
+    if !request.is_shared()
+        && request.set_len_recycled(bytes.len()).is_ok()
+        && let Some(data) = request.get_mut()
+    {
+        data.copy_from_slice(bytes);
+        return Ok(request);
+    }
+    let response_bytes = bytes.len() as u32;
+    match cx.alloc_recycled(bytes.len()) {
+        Ok(mut message) => {
+            message.copy_from_slice(bytes);
+            Ok(message)
+        }
+        Err(_) => Err(CallFailure::Failed(CallError::NoMemory { response_bytes })),
+    }
+}
+
+fn left_ns(at: Instant, clock: &Clock) -> u64 {
+    u64::try_from(at.saturating_duration_since(clock.now()).as_nanos()).unwrap_or(u64::MAX)
+}

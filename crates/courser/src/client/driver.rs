@@ -1,0 +1,102 @@
+//! The thread of an endpoint that clients share: it starts their calls, and wakes their tasks.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::calls::State;
+use super::inbox::{Inbox, Submitted};
+use crate::error::RunError;
+use crate::panics::caught;
+use crate::rpc::Rpc;
+
+/// Runs the endpoint until `stop` is set and nothing is submitted.
+pub(super) fn run(rpc: Rpc, inbox: Arc<Inbox>, stop: &AtomicBool) {
+    let state = State::new(&rpc);
+    let mut driver = Driver { inbox, state: Rc::new(RefCell::new(state)), rpc };
+    driver.register();
+    if let Err(e) = driver.drive(stop) {
+        tracing::error!("the endpoint of a client has ended: {e}");
+    }
+}
+
+/// Dropping it ends what is submitted and all calls, also after a panic of this thread.
+struct Driver {
+    inbox: Arc<Inbox>,
+    state: Rc<RefCell<State>>,
+    rpc: Rpc,
+}
+
+impl Driver {
+    fn register(&mut self) {
+        let state = self.state.clone();
+        self.rpc.on_completion(move |cx, tag, done| state.borrow_mut().completed(cx, tag, done));
+        let state = self.state.clone();
+        self.rpc.on_room(move |cx, session| state.borrow_mut().on_room(cx, session));
+    }
+
+    fn drive(&mut self, stop: &AtomicBool) -> Result<(), RunError> {
+        self.rpc.may_block()?;
+        let mut submitted = Submitted::default();
+        loop {
+            if self.inbox.take(&mut submitted) {
+                self.accept(&mut submitted);
+            } else if stop.load(Ordering::Relaxed)
+                && let Some(mut last) = self.inbox.end(true)
+            {
+                self.accept(&mut last);
+                self.rpc.run_pending_commands();
+                return Ok(());
+            }
+            let due_ns = self.tend();
+            self.wake();
+            self.rpc.pass_until(due_ns)?;
+            self.wake();
+        }
+    }
+
+    fn accept(&mut self, submitted: &mut Submitted) {
+        self.state.borrow_mut().accept(&mut self.rpc.context(), submitted);
+        // The next iteration is a full one.
+        (self.rpc.spin_polls, self.rpc.clock_is_fresh) = (0, false);
+    }
+
+    /// Connects and deadlines. Returns when it is to be called again.
+    #[inline]
+    fn tend(&mut self) -> Option<u64> {
+        let mut state = self.state.borrow_mut();
+        if state.has_due(self.rpc.pass_ns) {
+            state.tend(&mut self.rpc.context());
+            (self.rpc.spin_polls, self.rpc.clock_is_fresh) = (0, false);
+        }
+        state.due_ns()
+    }
+
+    /// Wakes the tasks whose calls have ended.
+    #[inline]
+    fn wake(&mut self) {
+        let mut state = self.state.borrow_mut();
+        if state.wakers.is_empty() {
+            return;
+        }
+        // A task that is woken in place, or dropped, may drop futures and clients of this thread,
+        // which only submits something.
+        let mut wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        for waker in wakers.drain(..) {
+            caught("waker", 0, || waker.wake());
+        }
+        self.state.borrow_mut().wakers = wakers;
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let last = self.inbox.end(false);
+        if let Ok(mut state) = self.state.try_borrow_mut() {
+            state.stop(last.unwrap_or_default());
+        }
+        self.wake();
+    }
+}

@@ -1,0 +1,260 @@
+//! Threads with an endpoint each, which clients share.
+
+use std::cell::Cell;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+
+use courser_buf::Arena;
+use courser_net::Uri;
+
+use super::driver;
+use super::error::ClientError;
+use super::inbox::Inbox;
+use crate::config::Config;
+use crate::error::BindError;
+use crate::nexus::Nexus;
+
+/// Most threads of one [`Endpoints`].
+const MOST_THREADS: usize = 1_024;
+
+/// Slots of a session of a client by default: calls of many tasks share few sessions.
+const SLOTS: u8 = 32;
+
+thread_local! {
+    /// Whether this thread runs an endpoint of clients.
+    static IS_ENDPOINT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Threads, each with an endpoint of its own, on which clients connect
+/// ([`super::Client::connect_on`], [`super::ClientBuilder::endpoints`]). One thread serves any
+/// number of clients; several are for programs that need more packets a second than one core
+/// handles.
+///
+/// The threads end when this object and all clients on them are dropped. The drop waits for them if
+/// it is the last.
+///
+/// Cost: a thread, a transport and message memory ([`Config::memory_limit`]) for each, and one
+/// control thread.
+pub struct Endpoints {
+    user: Option<User>,
+}
+
+impl fmt::Debug for Endpoints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let threads = self.user.as_ref().map_or(0, |user| user.0.threads.len());
+        f.debug_struct("Endpoints").field("threads", &threads).finish_non_exhaustive()
+    }
+}
+
+impl Endpoints {
+    /// Starts `threads` threads (1 to 1,024) at a local address, for instance `udp://[::]:0`; see
+    /// [`Nexus::bind_with`]. Clients can connect to servers of the same transport only.
+    ///
+    /// # Errors
+    /// The address cannot be used, a setting is out of range, or the system refuses a thread.
+    pub fn bind(uri: &str, threads: usize, config: Config) -> Result<Endpoints, ClientError> {
+        Endpoints::of(Nexus::bind_with(uri, config)?, threads)
+    }
+
+    /// [`Endpoints::bind`] with a nexus, all endpoints of which are for clients or made elsewhere.
+    ///
+    /// # Errors
+    /// As [`Endpoints::bind`], and [`ClientError::VirtualTime`] for a nexus of
+    /// [`Nexus::bind_in`].
+    pub fn of(nexus: Nexus, threads: usize) -> Result<Endpoints, ClientError> {
+        Ok(Endpoints { user: Some(User::start(nexus, threads)?) })
+    }
+
+    pub(super) fn user(&self) -> Option<&User> {
+        self.user.as_ref()
+    }
+}
+
+impl Drop for Endpoints {
+    fn drop(&mut self) {
+        let Some(user) = self.user.take() else { return };
+        let group = user.0.clone();
+        drop(user);
+        if group.users.load(Ordering::Acquire) == 0 {
+            group.join();
+        }
+    }
+}
+
+/// A thread that runs an endpoint.
+pub(super) struct EndpointThread {
+    pub(super) inbox: Arc<Inbox>,
+    /// Of the endpoint: callers write their requests to its memory.
+    pub(super) arena: Arena,
+    stop: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The threads behind an [`Endpoints`].
+pub(super) struct Group {
+    threads: Vec<EndpointThread>,
+    /// The thread of the next client.
+    next: AtomicUsize,
+    users: AtomicUsize,
+}
+
+/// Keeps a group running.
+pub(super) struct User(Arc<Group>);
+
+impl Clone for User {
+    fn clone(&self) -> Self {
+        self.0.users.fetch_add(1, Ordering::Relaxed);
+        User(self.0.clone())
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        if self.0.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.stop();
+        }
+    }
+}
+
+impl fmt::Debug for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("User").finish_non_exhaustive()
+    }
+}
+
+impl User {
+    /// A group for one client, at a local address that reaches the server.
+    pub(super) fn for_server(uri: &str, config: Option<Config>) -> Result<User, ClientError> {
+        let server = uri.parse::<Uri>().map_err(BindError::from)?;
+        let config = config.unwrap_or_else(default_config);
+        User::start(Nexus::bind_with(&bind_for(&server), config)?, 1)
+    }
+
+    fn start(nexus: Nexus, threads: usize) -> Result<User, ClientError> {
+        if !(1..=MOST_THREADS).contains(&threads) {
+            let name = "the number of endpoint threads";
+            return Err(ClientError::Setting { name, value: threads, most: MOST_THREADS });
+        }
+        if nexus.is_virtual() {
+            return Err(ClientError::VirtualTime);
+        }
+        let mut group = Group {
+            threads: Vec::with_capacity(threads),
+            next: AtomicUsize::new(0),
+            users: AtomicUsize::new(1),
+        };
+        let nexus = Arc::new(nexus);
+        for n in 0..threads {
+            match start_thread(&nexus, n) {
+                Ok(thread) => group.threads.push(thread),
+                Err(e) => {
+                    group.stop();
+                    return Err(e);
+                }
+            }
+        }
+        Ok(User(Arc::new(group)))
+    }
+
+    /// The number of the thread for the next client.
+    pub(super) fn next_thread(&self) -> usize {
+        self.0.next.fetch_add(1, Ordering::Relaxed) % self.0.threads.len()
+    }
+
+    pub(super) fn thread(&self, number: usize) -> &EndpointThread {
+        &self.0.threads[number]
+    }
+}
+
+impl Group {
+    /// The threads end after what was submitted.
+    fn stop(&self) {
+        for thread in &self.threads {
+            if !thread.inbox.was_forked() {
+                thread.stop.store(true, Ordering::Release);
+                thread.inbox.wake();
+            }
+        }
+    }
+
+    /// Waits for the threads. Not on one of them: a task that it wakes may drop the last client.
+    fn join(&self) {
+        if IS_ENDPOINT.get() {
+            return;
+        }
+        for thread in &self.threads {
+            let handle = thread.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(handle) = handle
+                && !thread.inbox.was_forked()
+            {
+                let _ = handle.join(); // a panic was reported by its hook
+            }
+        }
+    }
+}
+
+fn start_thread(nexus: &Arc<Nexus>, number: usize) -> Result<EndpointThread, ClientError> {
+    type Made = Result<(Arc<Inbox>, Arena), BindError>;
+    let stop = Arc::new(AtomicBool::new(false));
+    let (made, is_made) = mpsc::channel::<Made>();
+    let (nexus, own_stop) = (nexus.clone(), stop.clone());
+    let run = move || {
+        IS_ENDPOINT.set(true);
+        let rpc = match nexus.endpoint() {
+            Ok(rpc) => rpc,
+            Err(e) => {
+                let _ = made.send(Err(e)); // the starter waits for it
+                return;
+            }
+        };
+        drop(nexus);
+        let inbox = Arc::new(Inbox::new(rpc.mailbox.clone()));
+        let arena = rpc.core.proto.arena().clone();
+        let _ = made.send(Ok((inbox.clone(), arena)));
+        driver::run(rpc, inbox, &own_stop);
+    };
+    let thread = std::thread::Builder::new().name(format!("courser-client-{number}"));
+    let thread = thread.spawn(run).map_err(ClientError::Thread)?;
+    let (inbox, arena) = is_made.recv().map_err(|_| ClientError::Stopped)??;
+    Ok(EndpointThread { inbox, arena, stop, thread: Mutex::new(Some(thread)) })
+}
+
+/// The settings of an endpoint that is made for a client.
+pub(super) fn default_config() -> Config {
+    Config { slots: SLOTS, ..Config::default() }
+}
+
+/// A local address for sessions with the server: the wildcard of its address family, or the loopback
+/// over transports within a machine.
+fn bind_for(server: &Uri) -> String {
+    if server.scheme != "udp" {
+        return Uri { port: 0, endpoint: None, options: Vec::new(), ..server.clone() }.to_string();
+    }
+    let any = match server.host.parse::<IpAddr>() {
+        Ok(IpAddr::V4(_)) => "0.0.0.0",
+        // A name may have addresses of both families; the IPv6 wildcard takes both.
+        _ => "[::]",
+    };
+    format!("udp://{any}:0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_local_address_has_the_family_of_the_server() {
+        for (server, bind) in [
+            ("udp://10.0.0.1:5", "udp://0.0.0.0:0"),
+            ("udp://[::1]:5", "udp://[::]:0"),
+            ("udp://db1:5/2", "udp://[::]:0"),
+            ("shm://127.0.0.1:5/2", "shm://127.0.0.1:0"),
+        ] {
+            let server: Uri = server.parse().expect("an address");
+            assert_eq!(bind_for(&server), bind);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! A session that is being connected: shared by its future and the thread of the endpoint.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use super::error::ClientError;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Opening {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The client's number at its endpoint, or why there is none.
+    result: Option<Result<usize, ClientError>>,
+    waker: Option<Waker>,
+    /// The future was dropped.
+    abandoned: bool,
+}
+
+impl Opening {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics under this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stores the result, and returns the task to be woken.
+    ///
+    /// # Errors
+    /// The future was dropped.
+    pub(super) fn finish(&self, result: Result<usize, ClientError>) -> Result<Option<Waker>, ()> {
+        let mut state = self.lock();
+        if state.abandoned {
+            return Err(());
+        }
+        state.result = Some(result);
+        Ok(state.waker.take())
+    }
+
+    pub(super) fn poll(&self, waker: &Waker) -> Poll<Result<usize, ClientError>> {
+        let mut state = self.lock();
+        if let Some(result) = state.result.take() {
+            return Poll::Ready(result);
+        }
+        let old = state.waker.replace(waker.clone());
+        drop(state);
+        drop(old); // may run code of the application
+        Poll::Pending
+    }
+
+    /// The future is dropped. Returns the number of a client that nothing will use.
+    pub(super) fn abandon(&self) -> Option<usize> {
+        let mut state = self.lock();
+        state.abandoned = true;
+        let waker = state.waker.take();
+        let result = state.result.take();
+        drop(state);
+        drop(waker);
+        result.and_then(Result::ok)
+    }
+}

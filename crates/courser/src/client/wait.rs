@@ -1,0 +1,191 @@
+//! The futures of calls and one-way messages.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use courser_buf::MsgBuf;
+
+use super::blocking::block_on;
+use super::call::{Call, Outcome};
+use super::{Client, misplaced};
+use crate::deadline::{earliest, inherited};
+use crate::failure::CallFailure;
+use crate::platform::Clock;
+use crate::spin::cpus;
+
+/// Checks for a result that a blocking call makes before its thread sleeps: some 20 us.
+const SPINS: u32 = 2_000;
+
+/// A call or message on its way.
+struct Submission {
+    client: Client,
+    stage: Stage,
+}
+
+enum Stage {
+    New { req_type: u16, message: MsgBuf, deadline: Option<Duration>, one_way: bool },
+    Submitted(Arc<Call>),
+    Over,
+}
+
+impl Submission {
+    fn new(client: Client, req_type: u16, message: MsgBuf, one_way: bool) -> Self {
+        let stage = Stage::New { req_type, message, deadline: None, one_way };
+        Submission { client, stage }
+    }
+
+    fn set_deadline(&mut self, after: Option<Duration>) {
+        if let Stage::New { deadline, .. } = &mut self.stage {
+            *deadline = after;
+        }
+    }
+
+    /// Submits the call on the first poll.
+    fn poll(&mut self, waker: &Waker) -> Poll<Outcome> {
+        let outcome = match &self.stage {
+            Stage::Submitted(call) => call.poll(waker),
+            Stage::New { .. } => match self.submit(Some(waker)) {
+                Ok(()) => Poll::Pending,
+                Err(e) => Poll::Ready(Err(e)),
+            },
+            Stage::Over => panic!("a call was polled after its end"),
+        };
+        if outcome.is_ready() {
+            self.stage = Stage::Over;
+        }
+        outcome
+    }
+
+    fn submit(&mut self, waker: Option<&Waker>) -> Result<(), CallFailure> {
+        let Stage::New { req_type, message, deadline, one_way } =
+            std::mem::replace(&mut self.stage, Stage::Over)
+        else {
+            return Ok(());
+        };
+        // An instant that the clock cannot represent is no deadline.
+        let own = deadline.and_then(|after| Clock::System.now().checked_add(after));
+        let expires = earliest(own, inherited());
+        let what = (self.client.inner.link, req_type, one_way);
+        let call = Arc::new(Call::new(what, message, expires, waker.cloned()));
+        self.client.inner.inbox().call(&call)?;
+        self.stage = Stage::Submitted(call);
+        Ok(())
+    }
+
+    /// Blocks the thread: it checks for the result for a while, and then sleeps.
+    fn wait(mut self) -> Outcome {
+        self.submit(None)?;
+        if let Stage::Submitted(call) = &self.stage {
+            let spins = if cpus() > 1 { SPINS } else { 0 };
+            for _ in 0..spins {
+                if call.is_done() {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        block_on(std::future::poll_fn(|cx| self.poll(cx.waker())))
+    }
+}
+
+impl Drop for Submission {
+    fn drop(&mut self) {
+        if let Stage::Submitted(call) = &self.stage {
+            self.client.inner.inbox().drop_call(call);
+        }
+    }
+}
+
+/// A call of [`Client::call`]: a future of the response, which may be dropped at any time. That
+/// cancels the call, and the server's handler if it is a future ([`crate::Server`]).
+///
+/// Polled after its end, it panics.
+#[must_use = "a call does nothing unless it is awaited, or waited for with `wait`"]
+pub struct ClientCall {
+    submission: Submission,
+}
+
+impl ClientCall {
+    pub(super) fn new(client: Client, req_type: u16, request: MsgBuf) -> Self {
+        ClientCall { submission: Submission::new(client, req_type, request, false) }
+    }
+
+    /// Ends the call within `after` from its start, with
+    /// [`crate::CallError::DeadlineExceeded`]: see [`crate::CallBuilder::deadline`]. A call that a
+    /// handler of a [`crate::Server`] makes while it is polled also ends at the handler's deadline.
+    pub fn deadline(mut self, after: impl Into<Option<Duration>>) -> Self {
+        self.submission.set_deadline(after.into());
+        self
+    }
+
+    /// Blocks the thread until the call has ended. Not for tasks: a runtime's thread would run no
+    /// other task meanwhile. Spins for up to some 20 us before it sleeps.
+    ///
+    /// # Errors
+    /// The call has no response.
+    pub fn wait(self) -> Result<MsgBuf, CallFailure> {
+        self.submission.wait()?.ok_or_else(misplaced)
+    }
+}
+
+impl Future for ClientCall {
+    type Output = Result<MsgBuf, CallFailure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.submission.poll(cx.waker()).map(|outcome| outcome?.ok_or_else(misplaced))
+    }
+}
+
+impl fmt::Debug for ClientCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientCall").field("client", &self.submission.client).finish_non_exhaustive()
+    }
+}
+
+/// A one-way message of [`Client::send`]: a future that ends when the message is with the endpoint,
+/// which sends it until the server has it or the session ends. Dropped before that, it is not sent.
+///
+/// Polled after its end, it panics.
+#[must_use = "a message is not sent unless it is awaited, or waited for with `wait`"]
+pub struct ClientSend {
+    submission: Submission,
+}
+
+impl ClientSend {
+    pub(super) fn new(client: Client, msg_type: u16, message: MsgBuf) -> Self {
+        ClientSend { submission: Submission::new(client, msg_type, message, true) }
+    }
+
+    /// The message is not delivered later than `after` from now: see
+    /// [`crate::MessageBuilder::deadline`].
+    pub fn deadline(mut self, after: impl Into<Option<Duration>>) -> Self {
+        self.submission.set_deadline(after.into());
+        self
+    }
+
+    /// Blocks the thread until there is room for the message.
+    ///
+    /// # Errors
+    /// The message was not sent.
+    pub fn wait(self) -> Result<(), CallFailure> {
+        self.submission.wait().map(drop)
+    }
+}
+
+impl Future for ClientSend {
+    type Output = Result<(), CallFailure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.submission.poll(cx.waker()).map(|outcome| outcome.map(drop))
+    }
+}
+
+impl fmt::Debug for ClientSend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientSend").field("client", &self.submission.client).finish_non_exhaustive()
+    }
+}
