@@ -41,6 +41,10 @@ impl ReplySink for To<'_> {
     fn msg(self, msg: MsgBuf) -> Self::Output {
         self.0.reply_msg(self.1, msg)
     }
+
+    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.0.alloc(len)
+    }
 }
 
 impl Context<'_> {

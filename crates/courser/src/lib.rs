@@ -69,6 +69,7 @@ pub use config::Tuning;
 pub use context::Context;
 pub use control::{ControlStats, DialError, LostReason};
 pub use courser_buf::{AllocError, ArenaStats, ClassStats, MsgBuf};
+pub use courser_macros::service;
 pub use courser_net::{
     AnyTransport, MemOptions, Offload, OptionSet, ShmOptions, Transport, TransportOptions,
     TransportStats, Trust, UdpOptions, Uri, UriError,

@@ -119,6 +119,8 @@ pub trait ReplySink {
     type Output;
     fn bytes(self, bytes: &[u8]) -> Self::Output;
     fn msg(self, msg: MsgBuf) -> Self::Output;
+    /// Memory for a reply that is encoded: `len` bytes with the contents of earlier messages.
+    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError>;
 }
 
 impl Reply for &[u8] {

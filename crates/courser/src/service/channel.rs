@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use courser_buf::{AllocError, MsgBuf};
 
+use super::hello::HelloError;
+use super::writer::Memory;
 use crate::failure::CallFailure;
 
 /// A connection to a server, on which typed clients call: a session of this thread's endpoint, or a
@@ -22,6 +24,9 @@ pub trait Channel: Clone + 'static {
     type Another<'a>: Future<Output = Result<Self, CallFailure>> + 'a
     where
         Self: 'a;
+    /// A call that keeps its connection alive: those of a stream outlive the function that opened it.
+    /// Usually a `Pin<Box<dyn Future>>`, `Send` if the connection is.
+    type OwnedCall: Future<Output = Result<MsgBuf, CallFailure>> + Unpin + 'static;
 
     /// Allocates a message of `len` bytes, with the contents of earlier messages.
     ///
@@ -29,8 +34,21 @@ pub trait Channel: Clone + 'static {
     /// The memory limit of the endpoint is reached.
     fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError>;
 
+    /// The largest message that can be sent: [`crate::Config::max_msg_size`].
+    fn limit(&self) -> usize {
+        usize::MAX
+    }
+
     /// Calls; see [`crate::CallBuilder::deadline`] for the deadline.
     fn call(&self, req_type: u16, request: MsgBuf, deadline: Option<Duration>) -> Self::Call<'_>;
+
+    /// [`Channel::call`] with a future that has a clone of this connection.
+    fn call_owned(
+        &self,
+        req_type: u16,
+        request: MsgBuf,
+        deadline: Option<Duration>,
+    ) -> Self::OwnedCall;
 
     /// Sends a one-way message when there is room for it.
     fn send(&self, msg_type: u16, message: MsgBuf, deadline: Option<Duration>) -> Self::Sent<'_>;
@@ -38,4 +56,76 @@ pub trait Channel: Clone + 'static {
     /// Connects another session with the same server. A stream has a session of its own, so that a
     /// reader that stalls delays no other call.
     fn another(&self) -> Self::Another<'_>;
+
+    /// Whether calls may still succeed. A session that has ended is not used for another stream.
+    fn is_usable(&self) -> bool {
+        true
+    }
+}
+
+/// A connection of a plain thread, which can block.
+pub trait BlockingChannel: Channel {
+    /// Runs a future of this connection to its end.
+    fn wait<F: Future>(&self, future: F) -> F::Output;
+}
+
+/// A connection that is made from an address alone.
+pub trait Dial: Channel {
+    /// Connects.
+    fn dial(uri: &str) -> impl Future<Output = Result<Self, HelloError>> + Send;
+}
+
+/// The memory of a connection.
+pub(crate) struct ChannelMemory<'a, C>(pub(crate) &'a C);
+
+impl<C: Channel> Memory for ChannelMemory<'_, C> {
+    #[inline]
+    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.0.alloc(len)
+    }
+    fn limit(&self) -> usize {
+        self.0.limit()
+    }
+}
+
+/// The connection of clients that name none.
+pub type DefaultChannel = NoChannel;
+
+/// Takes the place of a connection for any thread.
+#[derive(Clone, Debug)]
+pub enum NoChannel {}
+
+impl Channel for NoChannel {
+    type Call<'a> = std::future::Pending<Result<MsgBuf, CallFailure>>;
+    type Sent<'a> = std::future::Pending<Result<(), CallFailure>>;
+    type Another<'a> = std::future::Pending<Result<Self, CallFailure>>;
+    type OwnedCall = std::future::Pending<Result<MsgBuf, CallFailure>>;
+
+    fn alloc(&self, _: usize) -> Result<MsgBuf, AllocError> {
+        match *self {}
+    }
+    fn call(&self, _: u16, _: MsgBuf, _: Option<Duration>) -> Self::Call<'_> {
+        match *self {}
+    }
+    fn call_owned(&self, _: u16, _: MsgBuf, _: Option<Duration>) -> Self::OwnedCall {
+        match *self {}
+    }
+    fn send(&self, _: u16, _: MsgBuf, _: Option<Duration>) -> Self::Sent<'_> {
+        match *self {}
+    }
+    fn another(&self) -> Self::Another<'_> {
+        match *self {}
+    }
+}
+
+impl Dial for NoChannel {
+    async fn dial(_: &str) -> Result<Self, HelloError> {
+        Err(CallFailure::Stopped.into())
+    }
+}
+
+/// Connects the connection of clients that name none.
+#[doc(hidden)]
+pub async fn dial(uri: &str) -> Result<DefaultChannel, HelloError> {
+    DefaultChannel::dial(uri).await
 }

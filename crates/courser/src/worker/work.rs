@@ -181,6 +181,10 @@ impl ReplySink for InMemory<'_> {
     fn msg(self, msg: MsgBuf) -> Self::Output {
         Ok(msg)
     }
+
+    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.0.alloc(len)
+    }
 }
 
 impl Deref for Work {

@@ -1,0 +1,189 @@
+//! Responses of typed calls: the codec's bytes, and one byte behind them that says what they are.
+//!
+//! The byte is at the end, so that the value begins where the message does, which is aligned.
+
+use std::marker::PhantomData;
+
+use courser_buf::{AllocError, MsgBuf};
+
+use super::codec::{Decode, Encode, Payload};
+use super::error::{DecodeError, EncodeError, RpcError, StreamError};
+use super::writer::{Memory, ROOM, Writer, Written};
+use crate::message::{Reply, ReplySink};
+
+/// The last byte of a response. Part of the wire format.
+pub(crate) mod tag {
+    /// The value of the handler, or a batch.
+    pub(crate) const OK: u8 = 0;
+    /// The application error of the handler.
+    pub(crate) const FAILED: u8 = 1;
+    /// Text: the request could not be decoded, and the handler did not run.
+    pub(crate) const UNDECODED: u8 = 2;
+    /// Text: the handler's outcome could not be encoded.
+    pub(crate) const UNENCODED: u8 = 3;
+    /// Of a pull or a push: the stream has ended.
+    pub(crate) const ENDED: u8 = 4;
+    /// A byte of [`StreamError`](super::StreamError).
+    pub(crate) const REFUSED: u8 = 5;
+}
+
+/// Bytes of error texts in responses.
+const MAX_TEXT: usize = 200;
+
+/// Why a request did not reach its handler.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[doc(hidden)]
+pub enum Refusal {
+    Undecoded(DecodeError),
+    Stream(StreamError),
+}
+
+impl Refusal {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Refusal::Undecoded(e) => text(e, tag::UNDECODED, out),
+            Refusal::Stream(e) => out.extend([*e as u8, tag::REFUSED]),
+        }
+    }
+}
+
+/// A response with an error's text, cut at a character.
+fn text(error: &dyn std::fmt::Display, tag: u8, out: &mut Vec<u8>) {
+    let mut text = error.to_string();
+    while text.len() > MAX_TEXT {
+        text.pop();
+    }
+    out.extend(text.as_bytes());
+    out.push(tag);
+}
+
+/// Memory that a reply's destination allocates.
+struct SinkMemory<'a, A>(&'a A);
+
+impl<A: ReplySink> Memory for SinkMemory<'_, A> {
+    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.0.alloc(len)
+    }
+}
+
+/// Encodes a reply into `to`: small ones on the stack, from where they are copied into the buffer of
+/// the response.
+#[inline]
+pub(crate) fn reply<A: ReplySink>(
+    to: A,
+    write: impl FnOnce(&mut Writer<'_>) -> Result<u8, EncodeError>,
+) -> A::Output {
+    let mut room = [0; ROOM];
+    let memory = SinkMemory(&to);
+    let mut writer = Writer::new(&mut room, &memory);
+    let written = match write(&mut writer) {
+        Ok(tag) => {
+            // A failure is kept in the writer.
+            let _ = writer.push(tag);
+            writer.finish()
+        }
+        Err(e) => Err(e),
+    };
+    match written {
+        Ok(Written::Small(len)) => to.bytes(&room[..len]),
+        Ok(Written::Large(message)) => to.msg(message),
+        Err(e) => unencoded(to, &e),
+    }
+}
+
+#[cold]
+fn unencoded<A: ReplySink>(to: A, error: &EncodeError) -> A::Output {
+    let mut bytes = Vec::new();
+    text(error, tag::UNENCODED, &mut bytes);
+    to.bytes(&bytes)
+}
+
+/// The answer of a handler: its value or its error, encoded when it is sent.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Answer<K, T, E> {
+    outcome: Result<Result<T, E>, Refusal>,
+    codec: PhantomData<fn() -> K>,
+}
+
+impl<K, T, E> Answer<K, T, E> {
+    #[inline]
+    pub fn new(outcome: Result<T, E>) -> Self {
+        Answer { outcome: Ok(outcome), codec: PhantomData }
+    }
+
+    #[cold]
+    pub fn refused(refusal: Refusal) -> Self {
+        Answer { outcome: Err(refusal), codec: PhantomData }
+    }
+}
+
+impl<K: Encode<T> + Encode<E>, T, E> Reply for Answer<K, T, E> {
+    #[inline]
+    fn send_to<A: ReplySink>(self, to: A) -> A::Output {
+        match self.outcome {
+            Ok(outcome) => reply(to, |out| encode_outcome::<K, T, E>(&outcome, out)),
+            Err(refusal) => RefusalReply(refusal).send_to(to),
+        }
+    }
+}
+
+/// Encodes an outcome, and returns its tag.
+#[inline]
+pub(crate) fn encode_outcome<K: Encode<T> + Encode<E>, T, E>(
+    outcome: &Result<T, E>,
+    out: &mut Writer<'_>,
+) -> Result<u8, EncodeError> {
+    match outcome {
+        Ok(value) => K::encode(value, out).map(|()| tag::OK),
+        Err(error) => K::encode(error, out).map(|()| tag::FAILED),
+    }
+}
+
+/// A refusal as a reply.
+pub(crate) struct RefusalReply(pub(crate) Refusal);
+
+impl Reply for RefusalReply {
+    #[cold]
+    fn send_to<A: ReplySink>(self, to: A) -> A::Output {
+        let mut bytes = Vec::new();
+        self.0.write(&mut bytes);
+        to.bytes(&bytes)
+    }
+}
+
+/// Splits a response into its tag and what is before it.
+#[inline]
+pub(crate) fn split(mut response: MsgBuf) -> Result<(u8, MsgBuf), DecodeError> {
+    let tag = *response.last().ok_or(DecodeError::Form("an empty response"))?;
+    response.truncate(response.len() - 1);
+    Ok((tag, response))
+}
+
+/// Decodes the response of a call.
+#[inline]
+pub(crate) fn decode<K: Decode<T> + Decode<E>, T, E>(response: MsgBuf) -> Result<T, RpcError<E>> {
+    let (tag, payload) = split(response)?;
+    match tag {
+        tag::OK => Ok(K::decode(Payload::owned(payload))?),
+        tag::FAILED => Err(RpcError::Service(K::decode(Payload::owned(payload))?)),
+        tag => Err(refused(tag, &payload)),
+    }
+}
+
+/// The error of a response with neither a value nor an application error.
+#[cold]
+pub(crate) fn refused<E>(tag: u8, payload: &[u8]) -> RpcError<E> {
+    let text = || {
+        // A peer may send any bytes: they are shortened, and control characters are replaced.
+        let text = String::from_utf8_lossy(&payload[..payload.len().min(MAX_TEXT)]);
+        text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().into()
+    };
+    match (tag, payload) {
+        (tag::UNDECODED, _) => DecodeError::Remote(text()).into(),
+        (tag::UNENCODED, _) => EncodeError::Remote(text()).into(),
+        (tag::REFUSED, [code]) => StreamError::from_code(*code).into(),
+        (tag::ENDED, []) => DecodeError::Form("the end of a stream in place of a value").into(),
+        _ => DecodeError::Form("a response with an unknown mark").into(),
+    }
+}

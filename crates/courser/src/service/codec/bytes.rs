@@ -1,0 +1,120 @@
+//! Plain bytes.
+
+use std::borrow::Cow;
+
+use courser_buf::MsgBuf;
+
+use super::{Codec, Decode, Encode, Payload};
+use crate::service::error::{DecodeError, EncodeError, NoError};
+use crate::service::writer::Writer;
+
+/// Plain bytes: a method has at most one parameter. `Vec<u8>`, [`MsgBuf`], `String`, `[u8; N]`, `()`.
+///
+/// A [`MsgBuf`] takes over a received message of several packets without a copy; sending one copies.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes;
+
+impl Codec for Bytes {
+    const NAME: &'static str = "bytes";
+}
+
+fn write(bytes: &[u8], out: &mut Writer<'_>) -> Result<(), EncodeError> {
+    out.extend(bytes).map_err(|_| {
+        out.reason(EncodeError::Codec { codec: Bytes::NAME, detail: Cow::Borrowed("no room") })
+    })
+}
+
+#[cold]
+fn invalid(detail: &'static str) -> DecodeError {
+    DecodeError::Codec { codec: Bytes::NAME, detail: Cow::Borrowed(detail) }
+}
+
+impl Encode<[u8]> for Bytes {
+    #[inline]
+    fn encode(value: &[u8], out: &mut Writer<'_>) -> Result<(), EncodeError> {
+        write(value, out)
+    }
+}
+
+impl Encode<Vec<u8>> for Bytes {
+    #[inline]
+    fn encode(value: &Vec<u8>, out: &mut Writer<'_>) -> Result<(), EncodeError> {
+        write(value, out)
+    }
+}
+
+impl Decode<Vec<u8>> for Bytes {
+    #[inline]
+    fn decode(from: Payload<'_>) -> Result<Vec<u8>, DecodeError> {
+        Ok(from.bytes().to_vec())
+    }
+}
+
+impl Encode<MsgBuf> for Bytes {
+    #[inline]
+    fn encode(value: &MsgBuf, out: &mut Writer<'_>) -> Result<(), EncodeError> {
+        write(value, out)
+    }
+}
+
+impl Decode<MsgBuf> for Bytes {
+    #[inline]
+    fn decode(from: Payload<'_>) -> Result<MsgBuf, DecodeError> {
+        Ok(from.take()?)
+    }
+}
+
+impl Encode<String> for Bytes {
+    fn encode(value: &String, out: &mut Writer<'_>) -> Result<(), EncodeError> {
+        write(value.as_bytes(), out)
+    }
+}
+
+impl Decode<String> for Bytes {
+    fn decode(from: Payload<'_>) -> Result<String, DecodeError> {
+        let text =
+            std::str::from_utf8(from.bytes()).map_err(|_| invalid("text that is no UTF-8"))?;
+        Ok(text.to_owned())
+    }
+}
+
+impl<const N: usize> Encode<[u8; N]> for Bytes {
+    #[inline]
+    fn encode(value: &[u8; N], out: &mut Writer<'_>) -> Result<(), EncodeError> {
+        write(value, out)
+    }
+}
+
+impl<const N: usize> Decode<[u8; N]> for Bytes {
+    #[inline]
+    fn decode(from: Payload<'_>) -> Result<[u8; N], DecodeError> {
+        from.bytes().try_into().map_err(|_| invalid("an array of another length"))
+    }
+}
+
+impl Encode<()> for Bytes {
+    fn encode((): &(), _: &mut Writer<'_>) -> Result<(), EncodeError> {
+        Ok(())
+    }
+}
+
+impl Decode<()> for Bytes {
+    fn decode(from: Payload<'_>) -> Result<(), DecodeError> {
+        match from.bytes() {
+            [] => Ok(()),
+            left => Err(DecodeError::Trailing { left: left.len() }),
+        }
+    }
+}
+
+impl Encode<NoError> for Bytes {
+    fn encode(value: &NoError, _: &mut Writer<'_>) -> Result<(), EncodeError> {
+        match *value {}
+    }
+}
+
+impl Decode<NoError> for Bytes {
+    fn decode(_: Payload<'_>) -> Result<NoError, DecodeError> {
+        Err(DecodeError::Form("an error of a method without errors"))
+    }
+}

@@ -1,0 +1,172 @@
+//! Errors of typed calls.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use courser_buf::AllocError;
+use courser_proto::Executed;
+
+use crate::failure::CallFailure;
+
+/// The application error of methods that have none: it has no values.
+///
+/// Not [`std::convert::Infallible`], for which codecs cannot be implemented here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoError {}
+
+impl fmt::Display for NoError {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {}
+    }
+}
+
+impl std::error::Error for NoError {}
+
+/// Why a typed call has no value. `E` is the application's own error.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RpcError<E> {
+    /// The handler returned its error.
+    #[error("{0}")]
+    Service(E),
+    /// There is no response.
+    #[error(transparent)]
+    Call(#[from] CallFailure),
+    /// A value could not be encoded.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    /// A message could not be decoded.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The other end of a stream refused a batch.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+}
+
+impl<E> RpcError<E> {
+    /// Whether the handler ran.
+    pub fn executed(&self) -> Executed {
+        match self {
+            RpcError::Service(_) => Executed::Yes,
+            RpcError::Call(failure) => failure.executed(),
+            RpcError::Encode(EncodeError::Remote(_)) => Executed::Yes,
+            RpcError::Encode(_) => Executed::Never,
+            RpcError::Decode(DecodeError::Remote(_)) => Executed::Never,
+            RpcError::Decode(_) => Executed::Yes,
+            RpcError::Stream(_) => Executed::Maybe,
+        }
+    }
+
+    /// The application's error, or the error of the call.
+    pub fn into_service(self) -> Result<E, RpcError<NoError>> {
+        Err(match self {
+            RpcError::Service(e) => return Ok(e),
+            RpcError::Call(e) => RpcError::Call(e),
+            RpcError::Encode(e) => RpcError::Encode(e),
+            RpcError::Decode(e) => RpcError::Decode(e),
+            RpcError::Stream(e) => RpcError::Stream(e),
+        })
+    }
+}
+
+/// A value could not be encoded.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EncodeError {
+    /// The message would be larger than messages may be.
+    #[error("the encoded value exceeds {limit} bytes; split it or raise Config::max_msg_size")]
+    TooLarge {
+        /// The largest message.
+        limit: usize,
+    },
+    /// No memory for the message.
+    #[error(transparent)]
+    NoMemory(#[from] AllocError),
+    /// The codec refused the value.
+    #[error("{codec} cannot encode the value: {detail}; use types that the codec supports")]
+    Codec {
+        /// [`super::Codec::NAME`].
+        codec: &'static str,
+        /// The codec's own words.
+        detail: Cow<'static, str>,
+    },
+    /// The server could not encode its answer.
+    #[error("the server cannot encode its answer ({0}); check the handler of the server")]
+    Remote(Box<str>),
+}
+
+/// A message could not be decoded.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The bytes are no value of the type.
+    #[error(
+        "a message is no {codec} of its type: {detail}; use the same version of the service at \
+         both ends"
+    )]
+    Codec {
+        /// [`super::Codec::NAME`].
+        codec: &'static str,
+        /// The codec's own words.
+        detail: Cow<'static, str>,
+    },
+    /// The bytes go on behind the value.
+    #[error(
+        "{left} bytes follow the value of a message; use the same version of the service at both \
+         ends"
+    )]
+    Trailing {
+        /// Bytes behind the value.
+        left: usize,
+    },
+    /// The message does not have the form of this protocol.
+    #[error("a message of a service is malformed: {0}; use Courser's typed services at both ends")]
+    Form(&'static str),
+    /// No memory for a copy of the message.
+    #[error(transparent)]
+    NoMemory(#[from] AllocError),
+    /// The server could not decode the request.
+    #[error(
+        "the server cannot decode the request ({0}); use the same version of the service at both \
+         ends"
+    )]
+    Remote(Box<str>),
+}
+
+/// A stream was used against its rules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// The server has no such stream.
+    #[error("the server has no such stream, or it has ended; open it again")]
+    Unknown = 1,
+    /// A batch was asked for, or sent, out of order or twice.
+    #[error("a batch of a stream has a wrong number; use the same version of Courser at both ends")]
+    Sequence = 2,
+    /// A stream with this number is open on the session.
+    #[error("a stream of this number is open; use the same version of Courser at both ends")]
+    Open = 3,
+    /// A batch was asked for from a stream of the client, or sent to one of the server.
+    #[error("a stream has the other direction; use the same version of the service at both ends")]
+    Direction = 4,
+    /// Too many streams have batches and were not opened.
+    #[error("the server has too many streams that were not opened; try again later")]
+    TooMany = 5,
+    /// The server's message has a code that this version does not have.
+    #[error("the server refused a batch of a stream; use the same version of Courser at both ends")]
+    Other = 255,
+}
+
+impl StreamError {
+    pub(crate) fn from_code(code: u8) -> Self {
+        match code {
+            1 => StreamError::Unknown,
+            2 => StreamError::Sequence,
+            3 => StreamError::Open,
+            4 => StreamError::Direction,
+            5 => StreamError::TooMany,
+            _ => StreamError::Other,
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What a typed service needs of the server below it.
+
+use std::future::Future;
+
+use courser_buf::{AllocError, Arena, MsgBuf};
+
+use super::codec::{Decode, Payload};
+use super::error::DecodeError;
+use super::services::Services;
+use crate::message::{Reply, ReplySink};
+
+/// A session of a server: its endpoint, and the session's number there, with its generation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct SessionKey {
+    endpoint: u16,
+    number: u64,
+}
+
+impl SessionKey {
+    /// A number that no other session of this endpoint has or had.
+    pub fn new(endpoint: u16, number: u64) -> Self {
+        SessionKey { endpoint, number }
+    }
+}
+
+/// A request, or a one-way message, that a server passes to a typed service.
+#[derive(Debug)]
+pub struct Received<'a> {
+    payload: Payload<'a>,
+    session: SessionKey,
+    arena: &'a Arena,
+    limit: usize,
+}
+
+impl<'a> Received<'a> {
+    /// Bytes that were received in one packet. `arena` is that of the endpoint, `limit` its largest
+    /// message.
+    #[inline]
+    pub fn borrowed(bytes: &'a [u8], session: SessionKey, arena: &'a Arena, limit: usize) -> Self {
+        Received { payload: Payload::borrowed(bytes, arena), session, arena, limit }
+    }
+
+    /// A message of its own. See [`Received::borrowed`].
+    #[inline]
+    pub fn owned(message: MsgBuf, session: SessionKey, arena: &'a Arena, limit: usize) -> Self {
+        Received { payload: Payload::owned(message), session, arena, limit }
+    }
+
+    /// The session that it arrived on.
+    pub fn session(&self) -> SessionKey {
+        self.session
+    }
+
+    /// The bytes.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        self.payload.bytes()
+    }
+
+    pub(crate) fn arena(&self) -> &Arena {
+        self.arena
+    }
+
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    #[inline]
+    pub(crate) fn decode<K: Decode<A>, A>(self) -> Result<A, DecodeError> {
+        K::decode(self.payload)
+    }
+
+    /// Cuts `N` bytes off the end.
+    pub(crate) fn split_trailer<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let Some((_, trailer)) = self.bytes().split_last_chunk::<N>() else {
+            return Err(DecodeError::Form("a stream's message without its number"));
+        };
+        let trailer = *trailer;
+        let len = self.bytes().len() - N;
+        self.payload.truncate(len);
+        Ok(trailer)
+    }
+
+    /// The bytes in a message of their own.
+    pub(crate) fn take(self) -> Result<MsgBuf, AllocError> {
+        self.payload.take()
+    }
+}
+
+/// A server whose handlers run on its own thread, such as an [`crate::Rpc`].
+pub trait LocalRegistry {
+    /// The state that all services of this server share.
+    fn services(&self) -> &Services;
+
+    /// Whether requests of this type have a handler.
+    fn is_taken(&self, number: u16) -> bool;
+
+    /// Registers a handler. The future is polled at once, and dropped when its client cancelled the
+    /// call, the deadline passed, or the client is gone.
+    fn on_request<H, F>(&mut self, number: u16, handler: H)
+    where
+        H: FnMut(Received<'_>) -> F + 'static,
+        F: Future + 'static,
+        F::Output: Reply;
+
+    /// Registers a handler of one-way messages.
+    fn on_message<H, F>(&mut self, number: u16, handler: H)
+    where
+        H: FnMut(Received<'_>) -> F + 'static,
+        F: Future<Output = ()> + 'static;
+}
+
+/// A server whose handlers run on any thread.
+pub trait Registry {
+    /// The state that all services of this server share.
+    fn services(&self) -> &Services;
+
+    /// Whether requests of this type have a handler.
+    fn is_taken(&self, number: u16) -> bool;
+
+    /// Registers a handler. The future is dropped when its client cancelled the call, the deadline
+    /// passed, or the client is gone.
+    fn on_request<H, F>(&mut self, number: u16, handler: H)
+    where
+        H: Fn(Received<'_>) -> F + Send + Sync + 'static,
+        F: Future + Send + 'static,
+        F::Output: Reply + Send;
+
+    /// Registers a handler of one-way messages.
+    fn on_message<H, F>(&mut self, number: u16, handler: H)
+    where
+        H: Fn(Received<'_>) -> F + Send + Sync + 'static,
+        F: Future<Output = ()> + Send + 'static;
+}
+
+/// A service for any thread. Generated servers implement it.
+pub trait Service {
+    /// Registers the handlers of all methods.
+    ///
+    /// # Errors
+    /// A number has a handler, or a service of this name is registered.
+    fn register<R: Registry>(self, registry: &mut R) -> Result<(), RegisterError>;
+}
+
+/// A service for the thread of one endpoint. Generated servers implement it.
+pub trait LocalService {
+    /// Registers the handlers of all methods.
+    ///
+    /// # Errors
+    /// A number has a handler, or a service of this name is registered.
+    fn register_local<R: LocalRegistry>(self, registry: &mut R) -> Result<(), RegisterError>;
+}
+
+/// A service could not be registered.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// A number of the service is that of another handler.
+    #[error(
+        "{service}.{method} has the number {number:#06x}, which {other} has on this server too; \
+         set another one with #[method(id = N)]"
+    )]
+    Taken {
+        /// The service that is registered.
+        service: &'static str,
+        /// Its method.
+        method: &'static str,
+        /// The number of both.
+        number: u16,
+        /// The other handler.
+        other: String,
+    },
+    /// Services have the same name.
+    #[error(
+        "the server has a service named {service}; name one of them otherwise with \
+         #[service(name = \"..\")]"
+    )]
+    Name {
+        /// The name of both.
+        service: &'static str,
+    },
+}
+
+/// A reply as a message, for servers that answer with messages.
+///
+/// # Errors
+/// No memory for the message.
+pub fn to_message(reply: impl Reply, arena: &Arena) -> Result<MsgBuf, AllocError> {
+    struct Into<'a>(&'a Arena);
+
+    impl ReplySink for Into<'_> {
+        type Output = Result<MsgBuf, AllocError>;
+        fn bytes(self, bytes: &[u8]) -> Self::Output {
+            let mut message = self.0.alloc(bytes.len())?;
+            message.copy_from_slice(bytes);
+            Ok(message)
+        }
+        fn msg(self, msg: MsgBuf) -> Self::Output {
+            Ok(msg)
+        }
+        fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+            self.0.alloc(len)
+        }
+    }
+
+    reply.send_to(Into(arena))
+}

@@ -1,0 +1,39 @@
+//! Streams of items, which ride on calls.
+//!
+//! A stream is a call, its *open call*, whose answer is the stream's end. Items travel in batches
+//! beside it, on the same session: a server's in the answers to `pull` calls, a client's in `push`
+//! calls. Batches are numbered from 0, and at most two are between the ends, which is the credit. So
+//! a reader that stalls stops the writer, and each end holds a bounded number of bytes.
+//!
+//! Trailers, behind the codec's bytes, little endian: an open call has the number of its stream (4
+//! bytes, chosen by the client); a pull is that number and the number of the batch (4); a push has
+//! both, and whether it is the last one (1).
+//!
+//! Packets of a session can overtake each other, so pulls and pushes may arrive before their open
+//! call. They wait for it, and end when their own calls do.
+
+mod batch;
+mod client;
+mod download;
+mod incoming;
+mod outgoing;
+mod table;
+mod upload;
+
+pub(crate) use client::Pool;
+pub use client::{OpenStream, OpenUpload, Opening, OpeningUpload};
+pub use download::{Next, Streaming};
+pub use incoming::Incoming;
+pub use outgoing::{AllOk, StreamEnd};
+pub(crate) use table::Streams;
+pub use upload::Upload;
+
+/// Batches between the ends of a stream.
+pub(crate) const WINDOW: u32 = 2;
+/// Bytes of items after which a batch is complete. A larger item is alone in its batch.
+pub(crate) const BATCH: usize = 64 << 10;
+
+/// The slot of a batch among [`WINDOW`].
+fn slot(number: u32) -> usize {
+    (number % WINDOW) as usize
+}

@@ -1,0 +1,256 @@
+//! The client's end of a stream of the server.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use courser_buf::MsgBuf;
+use futures_core::Stream;
+
+use super::WINDOW;
+use super::batch::Reading;
+use super::client::{Opened, Pool};
+use crate::failure::CallFailure;
+use crate::service::answer::{self, tag};
+use crate::service::channel::{Channel, ChannelMemory};
+use crate::service::codec::{Decode, Payload};
+use crate::service::error::{DecodeError, RpcError};
+use crate::service::services::PULL;
+
+/// The items of a stream of the server. An error is the last item. Dropping the stream cancels it: the
+/// server drops the stream of its handler.
+///
+/// It has a session of its own, so a reader that stalls delays no other call. At most two batches are
+/// here or on the way, each with up to 64 KiB of items, or one larger item. The server holds two more,
+/// and the item that did not fit.
+pub struct Streaming<C: Channel, K, T, E> {
+    channel: C,
+    pool: Arc<Pool<C>>,
+    stream: u32,
+    /// Until the end has arrived.
+    open: Option<C::OwnedCall>,
+    pulls: VecDeque<C::OwnedCall>,
+    next_pull: u32,
+    reading: Option<Reading>,
+    /// Batches that were read.
+    read: u32,
+    /// The number of batches, and the outcome.
+    end: Option<(u32, Option<E>)>,
+    /// The server has answered a pull that nothing follows.
+    no_more: bool,
+    done: bool,
+    types: PhantomData<fn() -> (K, T, E)>,
+}
+
+impl<C: Channel, K, T, E> Unpin for Streaming<C, K, T, E> {}
+
+impl<C: Channel, K, T, E> fmt::Debug for Streaming<C, K, T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Streaming")
+            .field("stream", &self.stream)
+            .field("batches", &self.read)
+            .field("done", &self.done)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<C: Channel, K, T, E> Streaming<C, K, T, E> {
+    pub(super) fn new(opened: Opened<C>) -> Self {
+        let Opened { channel, pool, stream, open } = opened;
+        Streaming {
+            channel,
+            pool,
+            stream,
+            open: Some(open),
+            pulls: VecDeque::new(),
+            next_pull: 0,
+            reading: None,
+            read: 0,
+            end: None,
+            no_more: false,
+            done: false,
+            types: PhantomData,
+        }
+    }
+
+    /// Pulls batches as far as the window allows.
+    fn pull(&mut self) -> Result<(), RpcError<E>> {
+        let held = u32::from(self.reading.is_some());
+        while !self.no_more && self.end.is_none() && (self.pulls.len() as u32) + held < WINDOW {
+            let mut request = self.channel.alloc(8).map_err(CallFailure::from)?;
+            request[..4].copy_from_slice(&self.stream.to_le_bytes());
+            request[4..].copy_from_slice(&self.next_pull.to_le_bytes());
+            self.next_pull = self.next_pull.wrapping_add(1);
+            self.pulls.push_back(self.channel.call_owned(PULL, request, None));
+        }
+        Ok(())
+    }
+}
+
+impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
+    /// The next item; `None` after the last one.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Next<'_, Self> {
+        Next::new(self)
+    }
+
+    /// An item of the batch that is read.
+    fn item(&mut self) -> Option<Result<T, RpcError<E>>> {
+        let reading = self.reading.as_mut()?;
+        let memory = ChannelMemory(&self.channel);
+        let item = match reading.next()? {
+            Ok(bytes) => <K as Decode<T>>::decode(Payload::borrowed(bytes, &memory)),
+            Err(e) => Err(e),
+        };
+        if reading.is_empty() {
+            self.reading = None;
+            self.read = self.read.wrapping_add(1);
+        }
+        Some(item.map_err(RpcError::Decode))
+    }
+
+    /// Reads the end from the answer of the open call.
+    fn read_end(&mut self, response: MsgBuf) -> Result<(), RpcError<E>> {
+        let (tag, mut payload) = answer::split(response)?;
+        if !matches!(tag, tag::OK | tag::FAILED) {
+            return Err(answer::refused(tag, &payload));
+        }
+        let Some((value, batches)) = payload.split_last_chunk::<4>() else {
+            return Err(DecodeError::Form("an end of a stream without its length").into());
+        };
+        let (len, batches) = (value.len(), u32::from_le_bytes(*batches));
+        payload.truncate(len);
+        let error = match tag {
+            tag::FAILED => Some(<K as Decode<E>>::decode(Payload::owned(payload))?),
+            _ if len == 0 => None,
+            _ => return Err(DecodeError::Trailing { left: len }.into()),
+        };
+        self.end = Some((batches, error));
+        Ok(())
+    }
+
+    /// Takes the answer of the oldest pull.
+    fn pulled(&mut self, response: MsgBuf) -> Result<(), RpcError<E>> {
+        let (tag, payload) = answer::split(response)?;
+        match tag {
+            tag::OK if payload.is_empty() => {
+                return Err(DecodeError::Form("a batch without items").into());
+            }
+            tag::OK => self.reading = Some(Reading::new(payload)),
+            tag::ENDED => {
+                self.no_more = true;
+                self.pulls.clear();
+            }
+            tag => return Err(answer::refused(tag, &payload)),
+        }
+        Ok(())
+    }
+
+    /// One step: `None` when nothing more can be done now.
+    fn step(&mut self, cx: &mut Context<'_>) -> Option<Poll<Option<Result<T, RpcError<E>>>>> {
+        if let Some(item) = self.item() {
+            return Some(Poll::Ready(Some(item)));
+        }
+        if let Err(e) = self.pull() {
+            return Some(Poll::Ready(Some(Err(e))));
+        }
+        if let Some(open) = &mut self.open
+            && let Poll::Ready(answer) = Pin::new(open).poll(cx)
+        {
+            self.open = None;
+            if let Err(e) = answer.map_err(RpcError::Call).and_then(|m| self.read_end(m)) {
+                return Some(Poll::Ready(Some(Err(e))));
+            }
+        }
+        if let Some((batches, error)) = &mut self.end
+            && *batches == self.read
+        {
+            return Some(Poll::Ready(error.take().map(|e| Err(RpcError::Service(e)))));
+        }
+        let mut first = None;
+        for pull in &mut self.pulls {
+            let polled = Pin::new(pull).poll(cx); // all of them, so that each is started
+            if first.is_none() {
+                first = Some(polled);
+                if first.as_ref().is_some_and(Poll::is_ready) {
+                    break;
+                }
+            }
+        }
+        match first {
+            Some(Poll::Ready(answer)) => {
+                self.pulls.pop_front();
+                match answer.map_err(RpcError::Call).and_then(|m| self.pulled(m)) {
+                    Ok(()) => Some(Poll::Pending),
+                    Err(e) => Some(Poll::Ready(Some(Err(e)))),
+                }
+            }
+            Some(Poll::Pending) => None,
+            // All pulls are answered, and the end says that there were more batches.
+            None if self.end.is_some() => {
+                let error = DecodeError::Form("an end of a stream with too large a length");
+                Some(Poll::Ready(Some(Err(error.into()))))
+            }
+            None => None,
+        }
+    }
+
+    /// Frees what a stream holds that has ended, or has failed.
+    fn close(&mut self, failed: bool) {
+        self.done = true;
+        self.open = None;
+        self.pulls.clear();
+        self.reading = None;
+        if !failed {
+            self.pool.put(self.channel.clone());
+        }
+    }
+}
+
+impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Stream for Streaming<C, K, T, E> {
+    type Item = Result<T, RpcError<E>>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        if this.done {
+            return Poll::Ready(None);
+        }
+        loop {
+            match this.step(cx) {
+                Some(Poll::Pending) => {}
+                Some(Poll::Ready(item)) => {
+                    match &item {
+                        Some(Ok(_)) => {}
+                        None | Some(Err(RpcError::Service(_))) => this.close(false),
+                        Some(Err(_)) => this.close(true),
+                    }
+                    return Poll::Ready(item);
+                }
+                None => return Poll::Pending,
+            }
+        }
+    }
+}
+
+/// The future of the next item of a stream.
+#[must_use = "futures do nothing unless they are polled"]
+#[derive(Debug)]
+pub struct Next<'a, S>(&'a mut S);
+
+impl<'a, S> Next<'a, S> {
+    pub(super) fn new(stream: &'a mut S) -> Self {
+        Next(stream)
+    }
+}
+
+impl<S: Stream + Unpin> Future for Next<'_, S> {
+    type Output = Option<S::Item>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut *self.0).poll_next(cx)
+    }
+}

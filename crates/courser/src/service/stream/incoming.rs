@@ -1,0 +1,235 @@
+//! The server's end of a stream of the client.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use courser_buf::{Arena, MsgBuf};
+use futures_core::Stream as ItemStream;
+
+use super::batch::Reading;
+use super::outgoing::read_trailer;
+use super::table::{Direction, Entry, Open, Use};
+use super::{Next, slot};
+use crate::message::{Reply, ReplySink};
+use crate::service::answer::{Refusal, RefusalReply, tag};
+use crate::service::codec::{Decode, Payload};
+use crate::service::error::{DecodeError, StreamError};
+use crate::service::registry::Received;
+use crate::service::services::Services;
+
+/// The items that a client sends: the parameter of a method with client streaming.
+///
+/// A stream that ends when the client has finished. An item that cannot be decoded is an error, after
+/// which the stream ends. If the client cancels, or is gone, the future of the handler is dropped.
+/// Dropping the stream tells the client that no more items are wanted.
+///
+/// At most two batches of the client are here, each with up to 64 KiB of items, or one larger item.
+pub struct Incoming<T> {
+    entry: Arc<Entry>,
+    services: Services,
+    arena: Arena,
+    reading: Option<Reading>,
+    done: bool,
+    decode: fn(Payload<'_>) -> Result<T, DecodeError>,
+}
+
+impl<T> fmt::Debug for Incoming<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming").field("done", &self.done).finish_non_exhaustive()
+    }
+}
+
+impl Services {
+    /// Opens a stream of the client.
+    #[doc(hidden)]
+    pub fn open_incoming<K: Decode<A> + Decode<T>, A, T>(
+        &self,
+        mut received: Received<'_>,
+    ) -> Result<(A, Incoming<T>, Open), Refusal> {
+        let trailer = received.split_trailer::<4>().map_err(|e| self.undecoded(e))?;
+        let key = (received.session(), u32::from_le_bytes(trailer));
+        let arena = received.arena().clone();
+        let arguments = self.arguments::<K, A>(received)?;
+        let open = Open::new(self, key, Direction::Incoming)?;
+        let incoming = Incoming {
+            entry: open.entry.clone(),
+            services: self.clone(),
+            arena,
+            reading: None,
+            done: false,
+            decode: <K as Decode<T>>::decode,
+        };
+        Ok((arguments, incoming, open))
+    }
+
+    /// Answers a push when the handler has taken its items.
+    pub(in crate::service) fn push(
+        &self,
+        received: Received<'_>,
+    ) -> impl Future<Output = PushReply> + Send + use<> {
+        let mut call = self.begin_push(received);
+        poll_fn(move |cx| match &mut call {
+            Ok(call) => poll_push(call, cx),
+            Err(refusal) => Poll::Ready(PushReply::Refused(refusal.clone())),
+        })
+    }
+
+    fn begin_push(&self, mut received: Received<'_>) -> Result<Use, Refusal> {
+        let trailer = received.split_trailer::<9>().map_err(|e| self.undecoded(e))?;
+        let (stream, number) = read_trailer(&trailer);
+        let is_last = match trailer[8] {
+            0 => false,
+            1 => true,
+            _ => return Err(self.undecoded(DecodeError::Form("a push with an unknown mark"))),
+        };
+        let key = (received.session(), stream);
+        let batch = received.take().map_err(|e| self.undecoded(e.into()))?;
+        Use::new(self, key, number, Direction::Incoming, |stream| {
+            if stream.ended {
+                return Ok(()); // it is answered at once
+            }
+            if (stream.reading && number == stream.next)
+                || stream.pushed[slot(number)].is_some()
+                || (stream.complete && number > stream.last)
+                || (is_last && stream.complete)
+            {
+                return Err(StreamError::Sequence);
+            }
+            if is_last {
+                (stream.complete, stream.last) = (true, number);
+            }
+            stream.pushed[slot(number)] = Some(batch);
+            stream.wake_handler();
+            Ok(())
+        })
+    }
+}
+
+fn poll_push(call: &mut Use, cx: &mut Context<'_>) -> Poll<PushReply> {
+    let entry = call.entry.clone();
+    let mut stream = entry.lock();
+    let reply = match stream.direction {
+        Some(Direction::Outgoing) => {
+            PushReply::Refused(call.services().stream_error(StreamError::Direction))
+        }
+        _ if stream.undecoded => {
+            PushReply::Refused(Refusal::Undecoded(DecodeError::Form("an item of a batch")))
+        }
+        _ if stream.next > call.number => PushReply::Taken,
+        _ if stream.ended => PushReply::Ended,
+        _ => {
+            call.wait(&mut stream, cx.waker());
+            return Poll::Pending;
+        }
+    };
+    call.free_slot(&mut stream);
+    Poll::Ready(reply)
+}
+
+/// The answer to a push.
+pub(in crate::service) enum PushReply {
+    Taken,
+    Ended,
+    Refused(Refusal),
+}
+
+impl Reply for PushReply {
+    fn send_to<A: ReplySink>(self, to: A) -> A::Output {
+        match self {
+            PushReply::Taken => to.bytes(&[tag::OK]),
+            PushReply::Ended => to.bytes(&[tag::ENDED]),
+            PushReply::Refused(refusal) => RefusalReply(refusal).send_to(to),
+        }
+    }
+}
+
+impl<T> Incoming<T> {
+    /// The next item; `None` after the last one.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Next<'_, Self> {
+        Next::new(self)
+    }
+
+    /// The next item of the batch that is read.
+    fn read(&mut self) -> Option<Result<T, DecodeError>> {
+        let reading = self.reading.as_mut()?;
+        let item = match reading.next() {
+            Some(Ok(bytes)) => (self.decode)(Payload::borrowed(bytes, &self.arena)),
+            Some(Err(e)) => Err(e),
+            None => return None,
+        };
+        let is_empty = reading.is_empty();
+        if let Err(e) = &item {
+            let _ = self.services.undecoded(e.clone());
+            self.fail();
+        } else if is_empty {
+            self.batch_taken();
+        }
+        Some(item)
+    }
+
+    /// Ends the stream, whose items cannot be decoded.
+    fn fail(&mut self) {
+        self.done = true;
+        self.reading = None;
+        let mut stream = self.entry.lock();
+        stream.undecoded = true;
+        stream.end();
+    }
+
+    /// Answers the push of the batch that was read.
+    fn batch_taken(&mut self) {
+        self.reading = None;
+        let mut stream = self.entry.lock();
+        stream.reading = false;
+        let number = stream.next;
+        stream.next = number.wrapping_add(1);
+        stream.wake(number);
+        self.done |= stream.complete && stream.last == number;
+    }
+
+    /// Begins to read the next batch. `None`: it is not here.
+    fn next_batch(&mut self, cx: &Context<'_>) -> Option<MsgBuf> {
+        let mut stream = self.entry.lock();
+        let at = slot(stream.next);
+        let batch = stream.pushed[at].take();
+        match batch {
+            Some(_) => stream.reading = true,
+            None if stream.ended => self.done = true,
+            None => stream.handler = Some(cx.waker().clone()),
+        }
+        batch
+    }
+}
+
+impl<T> ItemStream for Incoming<T> {
+    type Item = Result<T, DecodeError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(item) = self.read() {
+                return Poll::Ready(Some(item));
+            }
+            if self.reading.is_some() {
+                self.batch_taken(); // it had no items
+            }
+            if self.done {
+                return Poll::Ready(None);
+            }
+            match self.next_batch(cx) {
+                Some(batch) => self.reading = Some(Reading::new(batch)),
+                None if self.done => return Poll::Ready(None),
+                None => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl<T> Drop for Incoming<T> {
+    fn drop(&mut self) {
+        self.entry.lock().end();
+    }
+}

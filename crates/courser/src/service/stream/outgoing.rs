@@ -1,0 +1,325 @@
+//! The server's end of a stream of the server.
+
+use std::future::{Future, poll_fn};
+use std::marker::PhantomData;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use courser_buf::{AllocError, Arena, MsgBuf};
+use futures_core::Stream;
+
+use super::table::{Direction, Open, Use};
+use super::{WINDOW, batch};
+use crate::message::{Reply, ReplySink};
+use crate::service::answer::{self, Refusal, RefusalReply, tag};
+use crate::service::codec::{Decode, Encode};
+use crate::service::error::{DecodeError, EncodeError, StreamError};
+use crate::service::registry::Received;
+use crate::service::services::Services;
+use crate::service::writer::Memory;
+
+/// Memory of an endpoint, with the limit of its messages.
+#[derive(Clone, Debug)]
+pub(super) struct Limited {
+    pub(super) arena: Arena,
+    pub(super) limit: usize,
+}
+
+impl Memory for Limited {
+    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.arena.alloc(len)
+    }
+    fn limit(&self) -> usize {
+        self.limit
+    }
+}
+
+/// An open stream whose items the handler sends.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Outgoing {
+    open: Open,
+    memory: Limited,
+}
+
+impl Services {
+    /// Opens a stream of the server.
+    #[doc(hidden)]
+    pub fn open_outgoing<K: Decode<A>, A>(
+        &self,
+        mut received: Received<'_>,
+    ) -> Result<(A, Outgoing), Refusal> {
+        let trailer = received.split_trailer::<4>().map_err(|e| self.undecoded(e))?;
+        let key = (received.session(), u32::from_le_bytes(trailer));
+        // The trailer of a batch takes a byte.
+        let limit = received.limit().saturating_sub(1);
+        let memory = Limited { arena: received.arena().clone(), limit };
+        let arguments = self.arguments::<K, A>(received)?;
+        let open = Open::new(self, key, Direction::Outgoing)?;
+        Ok((arguments, Outgoing { open, memory }))
+    }
+
+    /// Answers a pull.
+    pub(in crate::service) fn pull(
+        &self,
+        mut received: Received<'_>,
+    ) -> impl Future<Output = PullReply> + Send + use<> {
+        let arena = received.arena().clone();
+        let mut call = self.begin_pull(&mut received);
+        poll_fn(move |cx| match &mut call {
+            Ok(call) => poll_pull(call, &arena, cx),
+            Err(refusal) => Poll::Ready(PullReply::Refused(refusal.clone())),
+        })
+    }
+
+    fn begin_pull(&self, received: &mut Received<'_>) -> Result<Use, Refusal> {
+        let trailer = received.split_trailer::<8>().map_err(|e| self.undecoded(e))?;
+        if !received.bytes().is_empty() {
+            let left = received.bytes().len();
+            return Err(self.undecoded(DecodeError::Trailing { left }));
+        }
+        let (stream, number) = read_trailer(&trailer);
+        let key = (received.session(), stream);
+        Use::new(self, key, number, Direction::Outgoing, |_| Ok(()))
+    }
+}
+
+/// The numbers of a stream and a batch.
+pub(super) fn read_trailer(trailer: &[u8]) -> (u32, u32) {
+    let number = |at| {
+        let bytes = trailer.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+        u32::from_le_bytes(bytes.unwrap_or_default())
+    };
+    (number(0), number(4))
+}
+
+fn poll_pull(call: &mut Use, arena: &Arena, cx: &mut Context<'_>) -> Poll<PullReply> {
+    let entry = call.entry.clone();
+    let mut stream = entry.lock();
+    match stream.direction {
+        Some(Direction::Incoming) => {
+            call.free_slot(&mut stream);
+            let refusal = call.services().stream_error(StreamError::Direction);
+            return Poll::Ready(PullReply::Refused(refusal));
+        }
+        None => {
+            call.wait(&mut stream, cx.waker());
+            return Poll::Pending;
+        }
+        Some(Direction::Outgoing) => {}
+    }
+    if stream.next == call.number {
+        let batch = stream.ready.pop_front().or_else(|| stream.filling.take());
+        if let Some(batch) = batch {
+            call.free_slot(&mut stream);
+            stream.next = stream.next.wrapping_add(1);
+            let following = stream.next;
+            stream.wake(following);
+            stream.wake_handler();
+            drop(stream);
+            let sealed = batch::with_trailer(Some(batch), &[tag::OK], arena);
+            return Poll::Ready(sealed.map_or_else(PullReply::Unsealed, PullReply::Batch));
+        }
+    }
+    let nothing_left = stream.complete && stream.ready.is_empty() && stream.filling.is_empty();
+    if stream.ended || nothing_left {
+        call.free_slot(&mut stream);
+        return Poll::Ready(PullReply::Ended);
+    }
+    call.wait(&mut stream, cx.waker());
+    Poll::Pending
+}
+
+/// The answer to a pull.
+pub(in crate::service) enum PullReply {
+    Batch(MsgBuf),
+    /// No memory to add the trailer: the batch is lost, and the client ends the stream.
+    Unsealed(EncodeError),
+    Ended,
+    Refused(Refusal),
+}
+
+impl Reply for PullReply {
+    fn send_to<A: ReplySink>(self, to: A) -> A::Output {
+        match self {
+            PullReply::Batch(batch) => to.msg(batch),
+            PullReply::Unsealed(e) => answer::reply(to, |_| Err(e)),
+            PullReply::Ended => to.bytes(&[tag::ENDED]),
+            PullReply::Refused(refusal) => RefusalReply(refusal).send_to(to),
+        }
+    }
+}
+
+impl Outgoing {
+    /// Sends the items of a stream, as the client takes them, and returns the end.
+    pub async fn send_all<K, T, E, S>(self, items: S) -> StreamEnd<K, E>
+    where
+        K: Encode<T> + Encode<E>,
+        S: Stream<Item = Result<T, E>>,
+    {
+        let mut outcome = {
+            let mut items = pin!(items);
+            Some(poll_fn(|cx| self.fill::<K, T, E, S>(items.as_mut(), cx)).await)
+        };
+        let batches = poll_fn(|cx| self.drained(cx)).await;
+        let end = match outcome.take() {
+            Some(Ok(end)) => Ok((end, batches)),
+            Some(Err(e)) => Err(Unsent::Unencoded(e)),
+            None => unreachable!("it is taken once"),
+        };
+        StreamEnd { end, codec: PhantomData }
+    }
+
+    /// Takes items until the stream ends, while there is room for them. Returns the application's
+    /// error, or that of encoding an item.
+    fn fill<K, T, E, S>(
+        &self,
+        mut items: Pin<&mut S>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Result<(), E>, EncodeError>>
+    where
+        K: Encode<T>,
+        S: Stream<Item = Result<T, E>>,
+    {
+        loop {
+            if !self.make_room(cx) {
+                return Poll::Pending;
+            }
+            let ended = match items.as_mut().poll_next(cx) {
+                Poll::Ready(Some(Ok(item))) => match self.add::<K, T>(&item) {
+                    Ok(false) => continue,
+                    Ok(true) => {
+                        // Other tasks run before the next batch is filled.
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    Err(e) => Err(e),
+                },
+                Poll::Ready(Some(Err(e))) => Ok(Err(e)),
+                Poll::Ready(None) => Ok(Ok(())),
+                Poll::Pending => {
+                    let mut stream = self.open.entry.lock();
+                    if !stream.filling.is_empty() {
+                        let next = stream.next;
+                        stream.wake(next);
+                    }
+                    return Poll::Pending;
+                }
+            };
+            let mut stream = self.open.entry.lock();
+            stream.complete = true;
+            (0..WINDOW).for_each(|number| stream.wake(number));
+            return Poll::Ready(ended);
+        }
+    }
+
+    /// Whether another item may be taken.
+    fn make_room(&self, cx: &Context<'_>) -> bool {
+        let mut stream = self.open.entry.lock();
+        if stream.ready.len() < WINDOW as usize && stream.filling.is_full() {
+            let full = stream.filling.take();
+            stream.ready.extend(full);
+            let next = stream.next;
+            stream.wake(next);
+        }
+        let room = stream.ready.len() < WINDOW as usize;
+        if !room {
+            stream.handler = Some(cx.waker().clone());
+        }
+        room
+    }
+
+    /// Adds an item to the batch. Returns whether a batch is complete.
+    fn add<K: Encode<T>, T>(&self, item: &T) -> Result<bool, EncodeError> {
+        // Out of the lock, since the application's code encodes.
+        let mut filling = std::mem::take(&mut self.open.entry.lock().filling);
+        let added = filling.add::<K, T>(item, &self.memory);
+        let mut stream = self.open.entry.lock();
+        let full = filling.is_full();
+        stream.filling = filling;
+        if let Some(complete) = added? {
+            stream.ready.push_back(complete);
+            let next = stream.next;
+            stream.wake(next);
+            return Ok(true);
+        }
+        Ok(full)
+    }
+
+    /// Waits until all batches were pulled, and returns their number.
+    fn drained(&self, cx: &Context<'_>) -> Poll<u32> {
+        let mut stream = self.open.entry.lock();
+        if stream.ready.is_empty() && stream.filling.is_empty() {
+            return Poll::Ready(stream.next);
+        }
+        stream.handler = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// The end of a stream: the answer of its open call. The number of batches is behind the codec's
+/// bytes.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct StreamEnd<K, E> {
+    end: Result<(Result<(), E>, u32), Unsent>,
+    codec: PhantomData<fn() -> K>,
+}
+
+#[derive(Debug)]
+enum Unsent {
+    Refused(Refusal),
+    Unencoded(EncodeError),
+}
+
+impl<K, E> StreamEnd<K, E> {
+    pub fn refused(refusal: Refusal) -> Self {
+        StreamEnd { end: Err(Unsent::Refused(refusal)), codec: PhantomData }
+    }
+}
+
+impl<K: Encode<E>, E> Reply for StreamEnd<K, E> {
+    fn send_to<A: ReplySink>(self, to: A) -> A::Output {
+        match self.end {
+            Ok((outcome, batches)) => answer::reply(to, |out| {
+                let tag = match &outcome {
+                    Ok(()) => tag::OK,
+                    Err(e) => {
+                        K::encode(e, out)?;
+                        tag::FAILED
+                    }
+                };
+                // A failure is kept in the writer.
+                let _ = out.extend(&batches.to_le_bytes());
+                Ok(tag)
+            }),
+            Err(Unsent::Refused(refusal)) => RefusalReply(refusal).send_to(to),
+            Err(Unsent::Unencoded(e)) => answer::reply(to, |_| Err(e)),
+        }
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// The items of a method without errors.
+    #[doc(hidden)]
+    #[derive(Debug)]
+    pub struct AllOk<S, E> {
+        #[pin]
+        items: S,
+        error: PhantomData<fn() -> E>,
+    }
+}
+
+impl<S, E> AllOk<S, E> {
+    pub fn new(items: S) -> Self {
+        AllOk { items, error: PhantomData }
+    }
+}
+
+impl<S: Stream, E> Stream for AllOk<S, E> {
+    type Item = Result<S::Item, E>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.project().items.poll_next(cx).map(|item| item.map(Ok))
+    }
+}

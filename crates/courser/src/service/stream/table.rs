@@ -1,0 +1,238 @@
+//! The streams of a server: one entry for each, by its session and its number.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use courser_buf::MsgBuf;
+
+use super::{WINDOW, batch::Filling, slot};
+use crate::service::answer::Refusal;
+use crate::service::error::StreamError;
+use crate::service::registry::SessionKey;
+use crate::service::services::{Services, count};
+
+/// Streams that have pulls or pushes and no open call. Only packets that overtake each other make
+/// them, or a hostile client, whose slots and memory quota limit it too.
+const MAX_UNOPENED: usize = 1024;
+
+/// A stream of a session.
+pub(super) type Key = (SessionKey, u32);
+
+/// The streams of a server.
+#[derive(Debug, Default)]
+pub(crate) struct Streams(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: BTreeMap<Key, Arc<Entry>>,
+    unopened: usize,
+}
+
+impl Streams {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Streams that are open, or have calls that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().entries.len()
+    }
+}
+
+/// Which end sends the items.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Direction {
+    Outgoing,
+    Incoming,
+}
+
+/// A stream.
+#[derive(Debug, Default)]
+pub(super) struct Entry(Mutex<Stream>);
+
+impl Entry {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Stream> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The state of a stream. The wakers of calls that wait have the slot of their batch.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    /// `None`: its open call did not arrive yet.
+    pub(super) direction: Option<Direction>,
+    /// The open call has ended, or the handler wants no more items.
+    pub(super) ended: bool,
+    /// Calls that use the entry, besides the open call.
+    calls: usize,
+    /// The first batch that was not pulled, or whose items the handler did not take.
+    pub(super) next: u32,
+    /// Pulls or pushes whose answer is due later: whether there is one, and its waker.
+    pub(super) waiting: [Option<Option<Waker>>; WINDOW as usize],
+    /// The future of the open call, or the handler that reads items.
+    pub(super) handler: Option<Waker>,
+    /// Outgoing: complete batches, at most [`WINDOW`].
+    pub(super) ready: VecDeque<MsgBuf>,
+    pub(super) filling: Filling,
+    /// Outgoing: no items follow. Incoming: the last batch is `last`.
+    pub(super) complete: bool,
+    pub(super) last: u32,
+    /// Incoming: batches that the handler did not begin to read.
+    pub(super) pushed: [Option<MsgBuf>; WINDOW as usize],
+    /// Incoming: the handler reads batch `next`.
+    pub(super) reading: bool,
+    /// Incoming: a batch could not be decoded.
+    pub(super) undecoded: bool,
+}
+
+impl Stream {
+    /// Wakes the call of a batch.
+    pub(super) fn wake(&mut self, number: u32) {
+        if let Some(waker) = self.waiting[slot(number)].as_mut().and_then(Option::take) {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn wake_handler(&mut self) {
+        if let Some(waker) = self.handler.take() {
+            waker.wake();
+        }
+    }
+
+    /// Ends the stream: calls that wait are answered, batches are freed.
+    pub(super) fn end(&mut self) {
+        self.ended = true;
+        self.ready.clear();
+        self.filling = Filling::default();
+        self.pushed = Default::default();
+        (0..WINDOW).for_each(|number| self.wake(number));
+    }
+}
+
+/// An open stream. Dropping it ends the stream.
+#[derive(Debug)]
+#[doc(hidden)]
+pub struct Open {
+    services: Services,
+    key: Key,
+    pub(super) entry: Arc<Entry>,
+}
+
+impl Open {
+    /// Opens a stream, or the one whose pulls or pushes have arrived earlier.
+    pub(super) fn new(
+        services: &Services,
+        key: Key,
+        direction: Direction,
+    ) -> Result<Self, Refusal> {
+        let mut table = services.streams().lock();
+        let entry = table.entries.entry(key).or_default().clone();
+        let mut stream = entry.lock();
+        if stream.direction.is_some() {
+            return Err(services.stream_error(StreamError::Open));
+        }
+        stream.direction = Some(direction);
+        if stream.calls > 0 {
+            table.unopened -= 1;
+        }
+        (0..WINDOW).for_each(|number| stream.wake(number)); // they check the direction
+        drop(stream);
+        count(&services.counters().streams_opened);
+        Ok(Open { services: services.clone(), key, entry })
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let mut table = self.services.streams().lock();
+        table.entries.remove(&self.key);
+        drop(table);
+        let mut stream = self.entry.lock();
+        stream.end();
+        stream.wake_handler();
+    }
+}
+
+/// A pull or a push that uses a stream, and occupies the slot of its batch.
+#[derive(Debug)]
+pub(super) struct Use {
+    services: Services,
+    key: Key,
+    pub(super) number: u32,
+    pub(super) entry: Arc<Entry>,
+    /// The call was answered, so that the slot is that of a later batch.
+    pub(super) answered: bool,
+}
+
+impl Use {
+    /// Finds the stream of a call, which may not be open yet. `accept` checks the state of the stream,
+    /// whose slot for the batch is free.
+    pub(super) fn new(
+        services: &Services,
+        key: Key,
+        number: u32,
+        direction: Direction,
+        accept: impl FnOnce(&mut Stream) -> Result<(), StreamError>,
+    ) -> Result<Self, Refusal> {
+        let error = |e| Err(services.stream_error(e));
+        let mut table = services.streams().lock();
+        let known = table.entries.get(&key).cloned();
+        let entry = match known {
+            Some(entry) => entry,
+            // The first calls may overtake the open call, later ones follow an answer.
+            None if number >= WINDOW => return error(StreamError::Unknown),
+            None if table.unopened >= MAX_UNOPENED => return error(StreamError::TooMany),
+            None => Arc::default(),
+        };
+        let mut stream = entry.lock();
+        if stream.direction.is_some_and(|actual| actual != direction) {
+            return error(StreamError::Direction);
+        }
+        let in_window = number.checked_sub(stream.next).is_some_and(|ahead| ahead < WINDOW);
+        if !in_window || stream.waiting[slot(number)].is_some() {
+            return error(StreamError::Sequence);
+        }
+        if let Err(e) = accept(&mut stream) {
+            return error(e);
+        }
+        stream.waiting[slot(number)] = Some(None);
+        if stream.calls == 0 && stream.direction.is_none() {
+            table.entries.insert(key, entry.clone());
+            table.unopened += 1;
+        }
+        stream.calls += 1;
+        drop(stream);
+        Ok(Use { services: services.clone(), key, number, entry, answered: false })
+    }
+
+    pub(super) fn services(&self) -> &Services {
+        &self.services
+    }
+
+    /// Frees the slot before the answer is sent: the next call may arrive before this is dropped.
+    pub(super) fn free_slot(&mut self, stream: &mut Stream) {
+        self.answered = true;
+        stream.waiting[slot(self.number)] = None;
+    }
+
+    /// Waits for a change of the stream.
+    pub(super) fn wait(&self, stream: &mut Stream, waker: &Waker) {
+        stream.waiting[slot(self.number)] = Some(Some(waker.clone()));
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        let mut table = self.services.streams().lock();
+        let mut stream = self.entry.lock();
+        if !self.answered {
+            stream.waiting[slot(self.number)] = None;
+        }
+        stream.calls -= 1;
+        if stream.calls == 0 && stream.direction.is_none() {
+            table.entries.remove(&self.key);
+            table.unopened -= 1;
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Encodes into message memory without knowing the length first.
+
+use courser_buf::{AllocError, Arena, MsgBuf};
+
+use super::error::EncodeError;
+
+/// Bytes that are staged on the stack. A message of at most this length is allocated in its exact
+/// length, or copied straight into the buffer of a reply.
+pub(crate) const ROOM: usize = 256;
+/// The first buffer of a message that does not fit [`ROOM`]: about a packet.
+const FIRST: usize = 1024;
+/// A buffer grows by its own length, and by at most this. Larger steps would waste memory.
+const MAX_STEP: usize = 4 << 20;
+
+/// Where messages are allocated.
+pub trait Memory {
+    /// A message of `len` bytes that have the contents of earlier messages.
+    ///
+    /// # Errors
+    /// The memory limit is reached.
+    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError>;
+
+    /// The largest message that can be sent.
+    fn limit(&self) -> usize {
+        usize::MAX
+    }
+}
+
+impl Memory for Arena {
+    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        Arena::alloc(self, len)
+    }
+}
+
+/// A message could not be written. The [`Writer`] has the reason, and the encoding has failed even if
+/// the codec drops this.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WriteError;
+
+/// A message that grows while a codec writes it.
+///
+/// Bytes are staged in 256 bytes on the stack. Longer messages move to a message buffer of 1 KiB,
+/// which doubles when it is full.
+pub struct Writer<'a> {
+    room: &'a mut [u8; ROOM],
+    /// Bytes in `room`.
+    staged: usize,
+    /// The bytes before those in `room`.
+    spilled: Option<MsgBuf>,
+    memory: &'a dyn Memory,
+    failure: Option<EncodeError>,
+}
+
+/// A complete message.
+pub(crate) enum Written {
+    /// The first bytes of the room.
+    Small(usize),
+    Large(MsgBuf),
+}
+
+impl std::fmt::Debug for Writer<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("position", &self.position()).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Writer<'a> {
+    #[inline]
+    pub(crate) fn new(room: &'a mut [u8; ROOM], memory: &'a dyn Memory) -> Self {
+        Writer { room, staged: 0, spilled: None, memory, failure: None }
+    }
+
+    /// Appends to a message.
+    pub(crate) fn onto(message: MsgBuf, room: &'a mut [u8; ROOM], memory: &'a dyn Memory) -> Self {
+        Writer { room, staged: 0, spilled: Some(message), memory, failure: None }
+    }
+
+    /// The number of bytes written so far.
+    #[inline]
+    pub fn position(&self) -> usize {
+        self.staged + self.spilled.as_ref().map_or(0, MsgBuf::len)
+    }
+
+    /// Appends a byte.
+    ///
+    /// # Errors
+    /// No memory, or the message is too large.
+    #[inline]
+    pub fn push(&mut self, byte: u8) -> Result<(), WriteError> {
+        if self.staged == ROOM {
+            self.flush()?;
+        }
+        if let Some(place) = self.room.get_mut(self.staged) {
+            *place = byte;
+            self.staged += 1;
+        }
+        Ok(())
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// No memory, or the message is too large.
+    #[inline]
+    pub fn extend(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+        let end = self.staged.wrapping_add(bytes.len());
+        match self.room.get_mut(self.staged..end) {
+            Some(place) => {
+                place.copy_from_slice(bytes);
+                self.staged = end;
+                Ok(())
+            }
+            None => {
+                self.reserve(bytes.len())?.copy_from_slice(bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Appends `len` bytes for the caller to overwrite, with the contents of earlier messages.
+    ///
+    /// # Errors
+    /// No memory, or the message is too large.
+    pub fn reserve(&mut self, len: usize) -> Result<&mut [u8], WriteError> {
+        if len <= ROOM - self.staged {
+            let begin = self.staged;
+            self.staged += len;
+            return Ok(&mut self.room[begin..begin + len]);
+        }
+        self.flush()?;
+        let begin = self.lengthen(len)?;
+        let spilled = self.spilled.as_mut().and_then(MsgBuf::get_mut);
+        spilled.and_then(|bytes| bytes.get_mut(begin..)).ok_or(WriteError)
+    }
+
+    /// Moves the staged bytes to the message.
+    #[cold]
+    fn flush(&mut self) -> Result<(), WriteError> {
+        let staged = self.staged;
+        let begin = self.lengthen(staged)?;
+        if let Some(bytes) = self.spilled.as_mut().and_then(MsgBuf::get_mut) {
+            bytes[begin..].copy_from_slice(&self.room[..staged]);
+        }
+        self.staged = 0;
+        Ok(())
+    }
+
+    /// Lengthens the message by `more` bytes, and returns where they begin.
+    fn lengthen(&mut self, more: usize) -> Result<usize, WriteError> {
+        if self.failure.is_some() {
+            return Err(WriteError);
+        }
+        let (begin, capacity) =
+            self.spilled.as_ref().map_or((0, 0), |message| (message.len(), message.capacity()));
+        let limit = self.memory.limit();
+        let end = match begin.checked_add(more) {
+            Some(end) if end <= limit => end,
+            _ => return Err(self.fail(EncodeError::TooLarge { limit })),
+        };
+        if end > capacity || self.spilled.is_none() {
+            let target = end.max(capacity + capacity.min(MAX_STEP)).max(FIRST).min(limit);
+            let mut longer = match self.memory.alloc(target) {
+                Ok(longer) => longer,
+                Err(e) => return Err(self.fail(e.into())),
+            };
+            longer.truncate(end);
+            if let Some(message) = self.spilled.take() {
+                longer[..begin].copy_from_slice(&message);
+            }
+            self.spilled = Some(longer);
+        } else if let Some(message) = &mut self.spilled
+            && message.set_len_recycled(end).is_err()
+        {
+            return Err(self.fail(EncodeError::TooLarge { limit: capacity }));
+        }
+        Ok(begin)
+    }
+
+    #[cold]
+    fn fail(&mut self, why: EncodeError) -> WriteError {
+        self.failure.get_or_insert(why);
+        WriteError
+    }
+
+    /// The reason of a failed write, if any; a codec's own error otherwise.
+    #[cold]
+    pub(crate) fn reason(&mut self, codec: EncodeError) -> EncodeError {
+        self.failure.take().unwrap_or(codec)
+    }
+
+    /// The complete message.
+    #[inline]
+    pub(crate) fn finish(mut self) -> Result<Written, EncodeError> {
+        if self.failure.is_none() {
+            if self.spilled.is_none() {
+                return Ok(Written::Small(self.staged));
+            }
+            if self.flush().is_ok()
+                && let Some(message) = self.spilled.take()
+            {
+                return Ok(Written::Large(message));
+            }
+        }
+        Err(self.failure.unwrap_or(EncodeError::TooLarge { limit: 0 }))
+    }
+
+    /// The complete message of a writer made by [`Writer::onto`], or the error and what was written.
+    pub(crate) fn finish_large(mut self) -> Result<MsgBuf, (EncodeError, Option<MsgBuf>)> {
+        let flushed = self.failure.is_none() && self.flush().is_ok();
+        match self.spilled.take() {
+            Some(message) if flushed => Ok(message),
+            rest => Err((self.failure.unwrap_or(EncodeError::TooLarge { limit: 0 }), rest)),
+        }
+    }
+
+    /// The message as far as it has moved out of the room, after an error.
+    pub(crate) fn abandon(self) -> Option<MsgBuf> {
+        self.spilled
+    }
+}
+
+/// Encodes a message by `write`.
+#[inline]
+pub(crate) fn message(
+    memory: &dyn Memory,
+    write: impl FnOnce(&mut Writer<'_>) -> Result<(), EncodeError>,
+) -> Result<MsgBuf, EncodeError> {
+    let mut room = [0; ROOM];
+    let mut writer = Writer::new(&mut room, memory);
+    write(&mut writer)?;
+    match writer.finish()? {
+        Written::Small(len) => {
+            let mut message = memory.alloc(len)?;
+            message.copy_from_slice(&room[..len]);
+            Ok(message)
+        }
+        Written::Large(message) => Ok(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Limited(Arena, usize);
+
+    impl Memory for Limited {
+        fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+            self.0.alloc(len)
+        }
+        fn limit(&self) -> usize {
+            self.1
+        }
+    }
+
+    fn pattern(len: usize) -> Vec<u8> {
+        (0..len).map(|i| (i * 7) as u8).collect()
+    }
+
+    #[test]
+    fn a_message_has_the_bytes_that_were_written_in_any_pieces() {
+        let arena = Arena::heap();
+        for len in [0, 1, 255, 256, 257, 1024, 1025, 5000, 300_000] {
+            let all = pattern(len);
+            for piece in [1, 3, 255, 256, 257, 4096] {
+                let written = message(&arena, |w| {
+                    for (i, bytes) in all.chunks(piece).enumerate() {
+                        assert_eq!(w.position(), i * piece);
+                        match i % 3 {
+                            0 => w.extend(bytes).unwrap(),
+                            1 => w.reserve(bytes.len()).unwrap().copy_from_slice(bytes),
+                            _ => bytes.iter().for_each(|b| w.push(*b).unwrap()),
+                        }
+                    }
+                    Ok(())
+                });
+                assert_eq!(&written.unwrap()[..], &all[..], "{len} bytes in pieces of {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_larger_than_the_limit_is_refused_without_its_memory() {
+        let memory = Limited(Arena::heap(), 1000);
+        let fits = message(&memory, |w| Ok(w.extend(&pattern(1000)).unwrap()));
+        assert_eq!(fits.unwrap().len(), 1000);
+        let error = message(&memory, |w| {
+            for byte in pattern(1001) {
+                let _ = w.push(byte); // the codec ignores the error
+            }
+            Ok(())
+        });
+        assert_eq!(error.unwrap_err(), EncodeError::TooLarge { limit: 1000 });
+        assert!(memory.0.stats().peak_in_use_bytes < 4096);
+    }
+}

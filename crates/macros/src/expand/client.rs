@@ -1,0 +1,122 @@
+//! The client.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+
+use super::{Names, arguments_sent};
+use crate::model::{Kind, Method, Role, Service};
+
+pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
+    let Names { krate, codec, client, .. } = names;
+    let Service { ident, vis, methods, name, .. } = service;
+    let base = service.fingerprint();
+    let calls = methods.iter().map(|method| call(service, method, names));
+    let table = methods.iter().map(|method| {
+        let (name, number) = (method.ident.to_string(), method.number);
+        quote!(#krate::service::MethodInfo::new(#name, #number))
+    });
+    let note = format!("Calls the service [`{ident}`]. Clones share the connection.");
+    quote! {
+        #[doc = #note]
+        #[allow(dead_code)]
+        #vis struct #client<Chan: #krate::service::Channel = #krate::service::DefaultChannel> {
+            client: #krate::service::TypedClient<Chan>,
+        }
+
+        impl<Chan: #krate::service::Channel> ::core::clone::Clone for #client<Chan> {
+            fn clone(&self) -> Self {
+                Self { client: ::core::clone::Clone::clone(&self.client) }
+            }
+        }
+
+        impl<Chan: #krate::service::Channel> ::core::fmt::Debug for #client<Chan> {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                f.debug_struct(::core::stringify!(#client)).finish_non_exhaustive()
+            }
+        }
+
+        #[allow(dead_code)]
+        impl #client {
+            /// The names, numbers and fingerprint of the service.
+            #vis const SERVICE: #krate::service::ServiceInfo = #krate::service::ServiceInfo::new(
+                #name,
+                <#codec as #krate::service::Codec>::NAME,
+                #base,
+                &[#(#table),*],
+            );
+
+            /// Connects with a server, and checks that it has this service in this version.
+            ///
+            /// # Errors
+            /// No connection, or the server has another service or another version of it.
+            #vis async fn connect(
+                uri: &str,
+            ) -> ::core::result::Result<Self, #krate::service::HelloError> {
+                Self::new(#krate::service::dial(uri).await?).await
+            }
+        }
+
+        #[allow(dead_code, clippy::too_many_arguments)]
+        impl<Chan: #krate::service::Channel> #client<Chan> {
+            /// A client on this connection, after a check that its server has this service in this
+            /// version.
+            ///
+            /// # Errors
+            /// The check failed, or the server has another service or another version of it.
+            #vis async fn new(
+                channel: Chan,
+            ) -> ::core::result::Result<Self, #krate::service::HelloError> {
+                #krate::service::hello(&channel, &#client::SERVICE).await?;
+                ::core::result::Result::Ok(Self::unchecked(channel))
+            }
+
+            /// A client on this connection. If its server has another version of the service, calls
+            /// fail with errors of decoding, or return wrong values.
+            #vis fn unchecked(channel: Chan) -> Self {
+                Self { client: #krate::service::TypedClient::new(channel) }
+            }
+
+            /// The connection.
+            #vis fn channel(&self) -> &Chan {
+                self.client.channel()
+            }
+
+            #(#calls)*
+        }
+    }
+}
+
+fn call(service: &Service, method: &Method, names: &Names) -> TokenStream {
+    let Names { krate, codec, .. } = names;
+    let vis = &service.vis;
+    let Method { ident, attributes, number, kind, .. } = method;
+    let parameters = method.sent().map(|a| {
+        let (name, ty) = (&a.ident, &a.ty);
+        match &a.role {
+            Role::View(of) => quote!(#name: &#of),
+            _ => quote!(#name: #ty),
+        }
+    });
+    let (returned, function) = match kind {
+        Kind::Unary(out) => {
+            let (value, error) = (&out.value, names.error(out.error.as_ref()));
+            (quote!(Unary<'_, Chan, #codec, #value, #error>), quote!(unary))
+        }
+        Kind::OneWay => (quote!(OneWay<'_, Chan>), quote!(one_way::<#codec, _>)),
+        Kind::ServerStream(out, _) => {
+            let (value, error) = (&out.value, names.error(out.error.as_ref()));
+            (quote!(OpenStream<'_, Chan, #codec, #value, #error>), quote!(open_stream))
+        }
+        Kind::ClientStream(out, item) => {
+            let (value, error) = (&out.value, names.error(out.error.as_ref()));
+            (quote!(OpenUpload<'_, Chan, #codec, #item, #value, #error>), quote!(open_upload))
+        }
+    };
+    let sent = arguments_sent(method);
+    quote! {
+        #(#attributes)*
+        #vis fn #ident(&self, #(#parameters),*) -> #krate::service::#returned {
+            self.client.#function(#number, #sent)
+        }
+    }
+}

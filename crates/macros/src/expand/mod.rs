@@ -1,0 +1,79 @@
+//! The generated code.
+
+mod client;
+mod server;
+mod traits;
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::{Ident, Path, Type};
+
+use crate::model::{Method, Role, Service};
+
+/// All items that the attribute generates.
+pub(crate) fn service(service: &Service) -> TokenStream {
+    let names = Names::new(service);
+    let traits = traits::expand(service, &names);
+    let client = client::expand(service, &names);
+    let server = server::expand(service, &names);
+    quote! { #traits #client #server }
+}
+
+/// Names that the generated items use.
+struct Names {
+    krate: Path,
+    codec: Path,
+    local: Ident,
+    client: Ident,
+    server: Ident,
+}
+
+impl Names {
+    fn new(service: &Service) -> Self {
+        let ident = &service.ident;
+        Names {
+            krate: service.options.krate.clone(),
+            codec: service.options.codec.clone(),
+            local: format_ident!("Local{ident}"),
+            client: format_ident!("{ident}Client"),
+            server: format_ident!("{ident}Server"),
+        }
+    }
+
+    /// The type of an application error.
+    fn error(&self, error: Option<&Type>) -> TokenStream {
+        let krate = &self.krate;
+        error.map_or_else(|| quote!(#krate::service::NoError), |error| quote!(#error))
+    }
+}
+
+/// The type of the arguments on the network: none, one, or a tuple.
+fn arguments_type(method: &Method) -> TokenStream {
+    let types: Vec<_> = method.sent().map(|a| &a.ty).collect();
+    match types[..] {
+        [one] => quote!(#one),
+        _ => quote!((#(#types),*)),
+    }
+}
+
+/// The pattern, or the expression, that goes with [`arguments_type`].
+fn arguments_tuple(method: &Method) -> TokenStream {
+    let names: Vec<_> = method.sent().map(|a| &a.ident).collect();
+    match names[..] {
+        [one] => quote!(#one),
+        _ => quote!((#(#names),*)),
+    }
+}
+
+/// A reference to the arguments, as the client encodes them.
+fn arguments_sent(method: &Method) -> TokenStream {
+    let mut sent = method.sent();
+    if let (Some(one), None) = (sent.next(), sent.next())
+        && matches!(one.role, Role::View(_))
+    {
+        let name = &one.ident;
+        return quote!(#name);
+    }
+    let tuple = arguments_tuple(method);
+    quote!(&#tuple)
+}

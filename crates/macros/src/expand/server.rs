@@ -1,0 +1,164 @@
+//! The server, and the registration of its handlers.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::Ident;
+
+use super::{Names, arguments_tuple, arguments_type};
+use crate::model::{Kind, Method, Role, Service};
+
+pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
+    let Names { krate, local, client, server, .. } = names;
+    let Service { ident, vis, methods, .. } = service;
+    let handlers =
+        |of: &Ident| -> Vec<_> { methods.iter().map(|m| handler(m, of, names)).collect() };
+    let (sendable, unsendable) = (handlers(ident), handlers(local));
+    let note = format!(
+        "Serves a [`{ident}`], or on an endpoint's own thread a [`{local}`]. `Ptr` is the pointer that \
+         its handlers share."
+    );
+    quote! {
+        #[doc = #note]
+        #[derive(Clone, Debug)]
+        #[allow(dead_code)]
+        #vis struct #server<Ptr> {
+            service: Ptr,
+        }
+
+        #[allow(dead_code)]
+        impl<S> #server<::std::sync::Arc<S>> {
+            /// Serves on any thread.
+            #vis fn new(service: S) -> Self {
+                Self { service: ::std::sync::Arc::new(service) }
+            }
+        }
+
+        #[allow(dead_code)]
+        impl<S> #server<::std::rc::Rc<S>> {
+            /// Serves on the thread of one endpoint.
+            #vis fn local(service: S) -> Self {
+                Self { service: ::std::rc::Rc::new(service) }
+            }
+        }
+
+        #[allow(dead_code)]
+        impl<Ptr> #server<Ptr> {
+            /// Serves what the program also uses itself: an `Arc`, or on one thread an `Rc`.
+            #vis fn shared(service: Ptr) -> Self {
+                Self { service }
+            }
+        }
+
+        impl<Ptr> #krate::service::Service for #server<Ptr>
+        where
+            Ptr: ::core::ops::Deref + ::core::clone::Clone,
+            Ptr: ::core::marker::Send + ::core::marker::Sync + 'static,
+            <Ptr as ::core::ops::Deref>::Target: #ident,
+        {
+            fn register<Reg: #krate::service::Registry>(
+                self,
+                registry: &mut Reg,
+            ) -> ::core::result::Result<(), #krate::service::RegisterError> {
+                let __services = #krate::service::begin(registry, &#client::SERVICE)?;
+                #(#sendable)*
+                ::core::result::Result::Ok(())
+            }
+        }
+
+        impl<Ptr> #krate::service::LocalService for #server<Ptr>
+        where
+            Ptr: ::core::ops::Deref + ::core::clone::Clone + 'static,
+            <Ptr as ::core::ops::Deref>::Target: #local,
+        {
+            fn register_local<Reg: #krate::service::LocalRegistry>(
+                self,
+                registry: &mut Reg,
+            ) -> ::core::result::Result<(), #krate::service::RegisterError> {
+                let __services = #krate::service::begin_local(registry, &#client::SERVICE)?;
+                #(#unsendable)*
+                ::core::result::Result::Ok(())
+            }
+        }
+    }
+}
+
+/// Registers the handler of a method of the trait `of`.
+fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
+    let Names { krate, codec, .. } = names;
+    let Method { ident, number, .. } = method;
+    let (types, tuple) = (arguments_type(method), arguments_tuple(method));
+    let passed = method.arguments.iter().map(|a| &a.ident);
+    let run =
+        quote!(<<Ptr as ::core::ops::Deref>::Target as #of>::#ident(&__service, #(#passed),*));
+    let (ok, err) = (quote!(::core::result::Result::Ok), quote!(::core::result::Result::Err));
+    let (register, opened, answer) = match &method.kind {
+        Kind::Unary(out) => {
+            let ty = answer_type(names, out.error.as_ref());
+            let outcome = outcome(out.error.is_some(), quote!(#run.await));
+            let answer = quote! {
+                match __opened {
+                    #ok(#tuple) => #ty::new(#outcome),
+                    #err(refusal) => #ty::refused(refusal),
+                }
+            };
+            (quote!(on_request), quote!(__services.arguments::<#codec, #types>(__received)), answer)
+        }
+        Kind::OneWay => {
+            let answer = quote! { if let #ok(#tuple) = __opened { #run.await } };
+            (quote!(on_message), quote!(__services.arguments::<#codec, #types>(__received)), answer)
+        }
+        Kind::ServerStream(out, _) => {
+            let error = names.error(out.error.as_ref());
+            let items = match &out.error {
+                Some(_) => run,
+                None => quote!(#krate::service::AllOk::new(#run)),
+            };
+            let answer = quote! {
+                match __opened {
+                    #ok((#tuple, __outgoing)) => __outgoing.send_all::<#codec, _, #error, _>(#items).await,
+                    #err(refusal) => #krate::service::StreamEnd::refused(refusal),
+                }
+            };
+            (
+                quote!(on_request),
+                quote!(__services.open_outgoing::<#codec, #types>(__received)),
+                answer,
+            )
+        }
+        Kind::ClientStream(out, item) => {
+            let incoming = method.arguments.iter().find(|a| matches!(a.role, Role::Incoming(_)));
+            let incoming = incoming.map(|a| &a.ident);
+            let ty = answer_type(names, out.error.as_ref());
+            let outcome = outcome(out.error.is_some(), quote!(#run.await));
+            let answer = quote! {
+                match __opened {
+                    #ok((#tuple, #incoming, __open)) => #ty::new(#outcome),
+                    #err(refusal) => #ty::refused(refusal),
+                }
+            };
+            let opened = quote!(__services.open_incoming::<#codec, #types, #item>(__received));
+            (quote!(on_request), opened, answer)
+        }
+    };
+    quote! {
+        registry.#register(#number, {
+            let (__service, __services) = (self.service.clone(), __services.clone());
+            move |__received: #krate::service::Received<'_>| {
+                let __service = __service.clone();
+                let __opened = #opened;
+                async move { #answer }
+            }
+        });
+    }
+}
+
+fn answer_type(names: &Names, error: Option<&syn::Type>) -> TokenStream {
+    let Names { krate, codec, .. } = names;
+    let error = names.error(error);
+    quote!(#krate::service::Answer::<#codec, _, #error>)
+}
+
+/// The outcome of a method as a `Result`.
+fn outcome(has_error: bool, value: TokenStream) -> TokenStream {
+    if has_error { value } else { quote!(::core::result::Result::Ok(#value)) }
+}

@@ -1,0 +1,78 @@
+//! The two traits that servers implement.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+
+use super::Names;
+use crate::model::{Kind, Method, Service};
+
+pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
+    let Service { ident, vis, attributes, methods, .. } = service;
+    let local = &names.local;
+    let sendable: Vec<_> = methods.iter().map(|m| signature(m, true)).collect();
+    let unsendable: Vec<_> = methods.iter().map(|m| signature(m, false)).collect();
+    let forwarded = methods.iter().zip(&unsendable).map(|(method, signature)| {
+        let name = &method.ident;
+        let arguments = method.arguments.iter().map(|a| &a.ident);
+        quote! { #signature { <T as #ident>::#name(self, #(#arguments),*) } }
+    });
+    let docs = methods.iter().map(|m| &m.attributes).collect::<Vec<_>>();
+    let send_note = format!(
+        "Implemented by servers whose handlers run on any thread, with `async fn` for each method. \
+         [`{local}`] is the same for one thread."
+    );
+    let local_note = format!(
+        "[`{ident}`] for servers whose handlers run on their endpoint's thread: neither the service \
+         nor its futures are `Send`. Each [`{ident}`] is one too."
+    );
+    let allow = quote!(#[allow(dead_code, clippy::manual_async_fn, clippy::too_many_arguments)]);
+    quote! {
+        #(#attributes)*
+        #[doc = ""]
+        #[doc = #send_note]
+        #allow
+        #vis trait #ident: ::core::marker::Send + ::core::marker::Sync + 'static {
+            #(#(#docs)* #sendable;)*
+        }
+
+        #(#attributes)*
+        #[doc = ""]
+        #[doc = #local_note]
+        #allow
+        #vis trait #local: 'static {
+            #(#(#docs)* #unsendable;)*
+        }
+
+        #allow
+        impl<T: #ident> #local for T {
+            #(#[allow(deprecated)] #forwarded)*
+        }
+    }
+}
+
+/// A method's signature, with futures and streams that are `Send` or not.
+fn signature(method: &Method, sendable: bool) -> TokenStream {
+    let name = &method.ident;
+    let parameters = method.arguments.iter().map(|a| {
+        let (name, ty) = (&a.ident, &a.ty);
+        quote!(#name: #ty)
+    });
+    let send = sendable.then(|| quote!(+ ::core::marker::Send));
+    let returned = match &method.kind {
+        Kind::OneWay => quote!(impl ::core::future::Future<Output = ()> #send),
+        Kind::ServerStream(_, whole) => {
+            let bounds = &whole.bounds;
+            quote!(impl #bounds #send)
+        }
+        Kind::Unary(out) | Kind::ClientStream(out, _) => {
+            let value = &out.value;
+            let output = match &out.error {
+                Some(error) => quote!(::core::result::Result<#value, #error>),
+                None => quote!(#value),
+            };
+            quote!(impl ::core::future::Future<Output = #output> #send)
+        }
+    };
+    let name = format_ident!("{name}");
+    quote!(fn #name(&self, #(#parameters),*) -> #returned)
+}

@@ -1,0 +1,39 @@
+//! The attribute `#[courser::service]`, which generates the client and the server of a trait. It is
+//! documented where `courser` re-exports it.
+//!
+//! `options.rs` reads the arguments of the attribute, `model.rs` the trait, `kinds.rs` the types of
+//! its methods, and `expand/` writes the code.
+
+#![forbid(unsafe_code)]
+
+mod expand;
+mod kinds;
+mod model;
+mod number;
+mod options;
+
+use proc_macro::TokenStream;
+
+/// Generates the client and the server of a trait. See `courser::service` for what it generates,
+/// the kinds of methods, and an example.
+///
+/// # Options
+/// `codec = Path`: the codec, default `Postcard`. `name = "Text"`: the name of the service on the
+/// network, default the name of the trait. `crate = path`: where `courser` is, default `::courser`.
+///
+/// # Attributes of methods
+/// `#[oneway]`: a message without an answer. `#[method(id = N)]`: the number of the method, in place
+/// of the hash of its name.
+#[proc_macro_attribute]
+pub fn service(options: TokenStream, item: TokenStream) -> TokenStream {
+    generate(options.into(), item.into()).unwrap_or_else(|e| e.into_compile_error()).into()
+}
+
+fn generate(
+    options: proc_macro2::TokenStream,
+    item: proc_macro2::TokenStream,
+) -> syn::Result<proc_macro2::TokenStream> {
+    let options = options::read(options)?;
+    let service = model::read(options, item)?;
+    Ok(expand::service(&service))
+}

@@ -1,0 +1,412 @@
+//! The trait of a service: what its methods are, and which forms are refused.
+
+use proc_macro2::{Span, TokenStream};
+use quote::ToTokens;
+use syn::spanned::Spanned;
+use syn::{
+    Attribute, FnArg, Ident, ItemTrait, LitInt, Pat, TraitItem, TraitItemFn, Type, TypeImplTrait,
+    Visibility,
+};
+
+use crate::kinds::{self, Outcome};
+use crate::number;
+use crate::options::Options;
+
+/// A service.
+pub(crate) struct Service {
+    pub(crate) options: Options,
+    /// The name on the network.
+    pub(crate) name: String,
+    pub(crate) ident: Ident,
+    pub(crate) vis: Visibility,
+    pub(crate) attributes: Vec<Attribute>,
+    pub(crate) methods: Vec<Method>,
+}
+
+/// A method of a service.
+pub(crate) struct Method {
+    pub(crate) ident: Ident,
+    pub(crate) attributes: Vec<Attribute>,
+    pub(crate) number: u16,
+    pub(crate) arguments: Vec<Argument>,
+    pub(crate) kind: Kind,
+}
+
+/// A parameter of a method.
+pub(crate) struct Argument {
+    pub(crate) ident: Ident,
+    /// The type in the trait.
+    pub(crate) ty: Type,
+    pub(crate) role: Role,
+}
+
+pub(crate) enum Role {
+    Value,
+    /// `View<T>`: the client passes a `&T`.
+    View(Type),
+    /// `Incoming<T>`: the items that the client sends.
+    Incoming(Type),
+}
+
+pub(crate) enum Kind {
+    Unary(Outcome),
+    OneWay,
+    /// The items, and the whole return type.
+    ServerStream(Outcome, TypeImplTrait),
+    /// The outcome, and the items that the client sends.
+    ClientStream(Outcome, Type),
+}
+
+impl Kind {
+    fn name(&self) -> &'static str {
+        match self {
+            Kind::Unary(_) => "unary",
+            Kind::OneWay => "oneway",
+            Kind::ServerStream(..) => "server stream",
+            Kind::ClientStream(..) => "client stream",
+        }
+    }
+}
+
+impl Method {
+    /// The parameters that are part of the request.
+    pub(crate) fn sent(&self) -> impl Iterator<Item = &Argument> {
+        self.arguments.iter().filter(|a| !matches!(a.role, Role::Incoming(_)))
+    }
+
+    /// A line that changes when the method does, apart from the names of its parameters.
+    fn line(&self) -> String {
+        let mut line = format!("{} {} {}(", self.number, self.kind.name(), self.ident);
+        for argument in &self.arguments {
+            line += &without_spaces(&argument.ty);
+            line.push(',');
+        }
+        line += ")->";
+        let (Kind::Unary(out) | Kind::ServerStream(out, _) | Kind::ClientStream(out, _)) =
+            &self.kind
+        else {
+            return line;
+        };
+        line += &without_spaces(&out.value);
+        line.push('|');
+        line += &out.error.as_ref().map(without_spaces).unwrap_or_default();
+        line
+    }
+}
+
+fn without_spaces(tokens: &impl ToTokens) -> String {
+    tokens.to_token_stream().to_string().split_whitespace().collect()
+}
+
+impl Service {
+    /// The fingerprint without the codec. The order of methods has no influence.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut lines: Vec<String> = self.methods.iter().map(Method::line).collect();
+        lines.sort();
+        number::hash(&format!("{}\n{}", self.name, lines.join("\n")))
+    }
+}
+
+/// Errors of several places, all of which are reported.
+#[derive(Default)]
+struct Errors(Option<syn::Error>);
+
+impl Errors {
+    fn add(&mut self, error: syn::Error) {
+        match &mut self.0 {
+            Some(all) => all.combine(error),
+            None => self.0 = Some(error),
+        }
+    }
+
+    fn at(&mut self, span: Span, text: impl std::fmt::Display) {
+        self.add(syn::Error::new(span, text));
+    }
+
+    fn finish(self) -> syn::Result<()> {
+        self.0.map_or(Ok(()), Err)
+    }
+}
+
+pub(crate) fn read(options: Options, item: TokenStream) -> syn::Result<Service> {
+    let item: ItemTrait = syn::parse2(item)?;
+    let mut errors = Errors::default();
+    let generics = &item.generics;
+    if !generics.params.is_empty() || generics.where_clause.is_some() {
+        errors.at(generics.span(), "a service has no generic parameters");
+    }
+    if !item.supertraits.is_empty() {
+        let text = "a service has no supertraits; the attribute adds `Send + Sync + 'static`";
+        errors.at(item.supertraits.span(), text);
+    }
+    if let Some(token) = &item.unsafety {
+        errors.at(token.span, "a service is a safe trait");
+    }
+    check_attributes(&item.attrs, "a service", &mut errors);
+    let name = options.name.as_ref().map_or_else(|| plain(&item.ident), |name| name.value());
+    let mut methods = Vec::new();
+    for inner in item.items {
+        match inner {
+            TraitItem::Fn(f) => match method(&name, f) {
+                Ok(method) => methods.push(method),
+                Err(e) => errors.add(e),
+            },
+            other => errors.at(other.span(), "a service has methods only"),
+        }
+    }
+    check_numbers(&methods, &mut errors);
+    errors.finish()?;
+    let (ident, vis, attributes) = (item.ident, item.vis, item.attrs);
+    Ok(Service { options, name, ident, vis, attributes, methods })
+}
+
+/// The name without the `r#` of a raw identifier.
+fn plain(ident: &Ident) -> String {
+    let text = ident.to_string();
+    text.strip_prefix("r#").map_or(text.clone(), str::to_owned)
+}
+
+fn method(service: &str, f: TraitItemFn) -> syn::Result<Method> {
+    let mut errors = Errors::default();
+    let own = own_attributes(&f.attrs, &mut errors);
+    check_form(&f, &mut errors);
+    let arguments = arguments(&f, &mut errors);
+    let kind = match kind(&f, &arguments, own.oneway) {
+        Ok(kind) => Some(kind),
+        Err(e) => {
+            errors.add(e);
+            None
+        }
+    };
+    errors.finish()?;
+    let ident = f.sig.ident;
+    let number = own.number.unwrap_or_else(|| number::of_method(service, &plain(&ident)));
+    let attributes = f.attrs.into_iter().filter(|a| !is_own(a)).collect();
+    let kind = kind.expect("without errors there is a kind");
+    Ok(Method { ident, attributes, number, arguments, kind })
+}
+
+/// Refuses what no method of a service has.
+fn check_form(f: &TraitItemFn, errors: &mut Errors) {
+    let sig = &f.sig;
+    if !sig.generics.params.is_empty() || sig.generics.where_clause.is_some() {
+        let text =
+            "a method of a service has no generic parameters: its types are those on the network";
+        errors.at(sig.generics.span(), text);
+    }
+    if let Some(body) = &f.default {
+        errors.at(body.span(), "a method of a service has no body; servers implement it");
+    }
+    if let Some(token) = &sig.constness {
+        errors.at(token.span, "a method of a service is not `const`");
+    }
+    if let Some(token) = &sig.unsafety {
+        errors.at(token.span, "a method of a service is not `unsafe`");
+    }
+    if let Some(abi) = &sig.abi {
+        errors.at(abi.span(), "a method of a service has no ABI");
+    }
+    if let Some(variadic) = &sig.variadic {
+        errors.at(variadic.span(), "a method of a service has no variadic parameters");
+    }
+    if ["new", "connect", "unchecked", "channel"].iter().any(|taken| sig.ident == taken) {
+        let text = "the generated client has a function of this name; rename the method";
+        errors.at(sig.ident.span(), text);
+    }
+    match sig.inputs.first() {
+        Some(FnArg::Receiver(receiver)) => {
+            let shared =
+                receiver.reference.as_ref().is_some_and(|(_, lifetime)| lifetime.is_none());
+            if !shared || receiver.mutability.is_some() || receiver.colon_token.is_some() {
+                errors
+                    .at(receiver.span(), "a method of a service takes `&self`: calls run together");
+            }
+        }
+        _ => errors
+            .at(sig.ident.span(), "a method of a service takes `&self` as its first parameter"),
+    }
+}
+
+fn arguments(f: &TraitItemFn, errors: &mut Errors) -> Vec<Argument> {
+    let mut arguments = Vec::new();
+    for input in &f.sig.inputs {
+        let FnArg::Typed(typed) = input else { continue };
+        for attribute in &typed.attrs {
+            errors.at(attribute.span(), "parameters of a method of a service have no attributes");
+        }
+        let ident = match &*typed.pat {
+            Pat::Ident(p) if p.by_ref.is_none() && p.mutability.is_none() && p.subpat.is_none() => {
+                p.ident.clone()
+            }
+            other => {
+                errors.at(other.span(), "a parameter is a plain name, such as `key: Key`");
+                continue;
+            }
+        };
+        match &*typed.ty {
+            Type::Reference(r) => errors.at(
+                r.span(),
+                "a parameter is an owned type, such as `String` for `&str`: the server decodes it",
+            ),
+            Type::ImplTrait(t) => errors.at(
+                t.span(),
+                "a parameter is a concrete type; items that the client sends are `Incoming<T>`",
+            ),
+            _ => {}
+        }
+        let role =
+            match (kinds::argument(&typed.ty, "Incoming"), kinds::argument(&typed.ty, "View")) {
+                (Some(item), _) => Role::Incoming(item.clone()),
+                (_, Some(of)) => Role::View(of.clone()),
+                _ => Role::Value,
+            };
+        arguments.push(Argument { ident, ty: (*typed.ty).clone(), role });
+    }
+    arguments
+}
+
+fn kind(f: &TraitItemFn, arguments: &[Argument], oneway: Option<Span>) -> syn::Result<Kind> {
+    let output = &f.sig.output;
+    let error = |span, text| Err(syn::Error::new(span, text));
+    let mut streams = arguments.iter().filter_map(|a| match &a.role {
+        Role::Incoming(item) => Some((a, item)),
+        _ => None,
+    });
+    let (incoming, second) = (streams.next(), streams.next());
+    if let Some((argument, _)) = second {
+        return error(argument.ty.span(), "a method has one stream; remove one `Incoming`");
+    }
+    if let Some((whole, items)) = kinds::stream(output)? {
+        if let Some((argument, _)) = incoming {
+            let text = "a method has one stream; return a value, or remove the `Incoming`";
+            return error(argument.ty.span(), text);
+        }
+        if let Some(token) = f.sig.asyncness {
+            return error(
+                token.span,
+                "a method that returns a stream is no `async fn`; remove `async`",
+            );
+        }
+        if let Some(span) = oneway {
+            return error(span, "a one-way method returns nothing; remove `#[oneway]`");
+        }
+        return Ok(Kind::ServerStream(items, whole.clone()));
+    }
+    if f.sig.asyncness.is_none() {
+        let text = "a method is an `async fn`, or returns `impl Stream<Item = Result<T, E>>`";
+        return error(f.sig.fn_token.span, text);
+    }
+    let outcome = Outcome::returned(output);
+    match (oneway, incoming) {
+        (None, None) => Ok(Kind::Unary(outcome)),
+        (None, Some((_, item))) => Ok(Kind::ClientStream(outcome, item.clone())),
+        (Some(_), Some((argument, _))) => {
+            error(argument.ty.span(), "a one-way method has no stream; remove `#[oneway]`")
+        }
+        (Some(_), None) => match output {
+            syn::ReturnType::Default => Ok(Kind::OneWay),
+            syn::ReturnType::Type(_, ty) => {
+                error(ty.span(), "a one-way method returns nothing; remove `#[oneway]` or the type")
+            }
+        },
+    }
+}
+
+/// Attributes of the library at a method.
+#[derive(Default)]
+struct Own {
+    oneway: Option<Span>,
+    number: Option<u16>,
+}
+
+fn is_own(attribute: &Attribute) -> bool {
+    attribute.path().is_ident("oneway") || attribute.path().is_ident("method")
+}
+
+fn own_attributes(attributes: &[Attribute], errors: &mut Errors) -> Own {
+    let mut own = Own::default();
+    let mut others = Vec::new();
+    for attribute in attributes {
+        if attribute.path().is_ident("oneway") {
+            if let Err(e) = attribute.meta.require_path_only() {
+                errors.add(e);
+            }
+            if own.oneway.replace(attribute.span()).is_some() {
+                errors.at(attribute.span(), "`#[oneway]` is there twice; remove one");
+            }
+        } else if attribute.path().is_ident("method") {
+            match explicit_number(attribute) {
+                Ok(number) if own.number.is_none() => own.number = Some(number),
+                Ok(_) => errors.at(attribute.span(), "`#[method]` is there twice; remove one"),
+                Err(e) => errors.add(e),
+            }
+        } else {
+            others.push(attribute.clone());
+        }
+    }
+    check_attributes(&others, "a method", errors);
+    own
+}
+
+fn explicit_number(attribute: &Attribute) -> syn::Result<u16> {
+    let mut number = None;
+    attribute.parse_nested_meta(|meta| {
+        if !meta.path.is_ident("id") {
+            return Err(meta.error("unknown option; write `#[method(id = N)]`"));
+        }
+        let literal: LitInt = meta.value()?.parse()?;
+        let value: u16 = literal.base10_parse()?;
+        if number::LIBRARY.contains(&value) {
+            let text = "numbers 0x03F0 to 0x03FF are those of the library; choose another one";
+            return Err(syn::Error::new(literal.span(), text));
+        }
+        number = Some(value);
+        Ok(())
+    })?;
+    number.ok_or_else(|| syn::Error::new(attribute.span(), "write `#[method(id = N)]`"))
+}
+
+/// Attributes that the generated code can carry. Others would be dropped, or change one of the copies.
+fn check_attributes(attributes: &[Attribute], of: &str, errors: &mut Errors) {
+    const PASSED: [&str; 6] = ["doc", "allow", "expect", "warn", "deny", "deprecated"];
+    for attribute in attributes {
+        if !PASSED.iter().any(|passed| attribute.path().is_ident(passed)) {
+            let own = if of == "a method" { "`oneway`, `method(id = N)`, " } else { "" };
+            errors.at(
+                attribute.path().span(),
+                format!("unknown attribute of {of} of a service; known are {own}`doc`, `deprecated` and levels of lints"),
+            );
+        }
+    }
+}
+
+/// No two methods have one number or one name.
+fn check_numbers(methods: &[Method], errors: &mut Errors) {
+    for (i, method) in methods.iter().enumerate() {
+        let Some(earlier) = methods[..i].iter().find(|m| m.number == method.number) else {
+            continue;
+        };
+        if earlier.ident == method.ident {
+            errors.at(
+                method.ident.span(),
+                format!("two methods are named `{}`; rename one", method.ident),
+            );
+            continue;
+        }
+        errors.at(
+            method.ident.span(),
+            format!(
+                "`{}` and `{}` have the same number, {:#06x}; give one of them another: #[method(id = {})]",
+                earlier.ident,
+                method.ident,
+                method.number,
+                free_number(methods),
+            ),
+        );
+    }
+}
+
+/// A number that no method has.
+fn free_number(methods: &[Method]) -> u16 {
+    (1..number::LIBRARY.start).find(|n| methods.iter().all(|m| m.number != *n)).unwrap_or(1)
+}
