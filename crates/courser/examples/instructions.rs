@@ -246,7 +246,7 @@ impl Choice {
 }
 
 const USAGE: &str = "usage: instructions (mem | shm | udp) \
-    (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked] [uncontrolled] [messages] [futures] \
+    (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked] [uncontrolled] [messages] [futures] [typed] \
     [size=BYTES] [packing=HOW] \
     | empty PASSES)";
 
@@ -290,11 +290,12 @@ struct Load {
     uncontrolled: bool,
     messages: bool,
     futures: bool,
+    typed: bool,
     size: usize,
     packing: Option<Packing>,
 }
 
-const WORDS: [&str; 5] = ["deadline", "marked", "uncontrolled", "messages", "futures"];
+const WORDS: [&str; 6] = ["deadline", "marked", "uncontrolled", "messages", "futures", "typed"];
 
 impl Load {
     /// Parses the arguments after the transport.
@@ -315,6 +316,7 @@ impl Load {
             uncontrolled: words.iter().any(|w| w == "uncontrolled"),
             messages: words.iter().any(|w| w == "messages"),
             futures: words.iter().any(|w| w == "futures"),
+            typed: words.iter().any(|w| w == "typed"),
             size: value("size=").map_or(Ok(32), str::parse)?,
             packing: value("packing=").map(str::parse).transpose()?,
         };
@@ -341,7 +343,9 @@ fn run<T: Transport>(
     }
     let server_nexus = Nexus::bind_with(bind, config.clone())?;
     let mut server = server_nexus.endpoint_on(Side::<SERVER, T>(transport()?))?;
-    if load.futures {
+    if load.typed {
+        server.serve(EchoServer::local(Answers))?;
+    } else if load.futures {
         server.on_async(ECHO, |request| {
             let answer = *request.first_chunk::<32>().expect("32 bytes");
             async move { answer }
@@ -373,6 +377,9 @@ fn run<T: Transport>(
     };
     if load.messages {
         return messages(&mut client, &mut server, sessions[0], rpcs, load.number, &received);
+    }
+    if load.typed {
+        return typed(&mut client, &mut server, &sessions, rpcs, load.number);
     }
     if load.futures {
         return futures(&mut client, &mut server, &sessions, rpcs, load.number);
@@ -411,6 +418,67 @@ fn messages<T: Transport>(
     Ok(())
 }
 
+/// The service of `typed`.
+#[courser::service(codec = courser::service::Bytes)]
+trait Echo {
+    /// Answers with the argument.
+    async fn echo(&self, bytes: [u8; 32]) -> [u8; 32];
+}
+
+struct Answers;
+
+impl Echo for Answers {
+    async fn echo(&self, bytes: [u8; 32]) -> [u8; 32] {
+        bytes
+    }
+}
+
+/// [`futures`] with a typed client.
+fn typed<T: Transport>(
+    client: &mut Rpc<Side<CLIENT, T>>,
+    server: &mut Rpc<Side<SERVER, T>>,
+    sessions: &[SessionId],
+    rpcs: u64,
+    in_flight: u64,
+) -> Result<(), Failure> {
+    let local = client.local();
+    let done = Rc::new(Cell::new(0_u64));
+    for n in 0..in_flight {
+        let session = local.session(sessions[n as usize % sessions.len()]);
+        let (echo, count) = (EchoClient::unchecked(session), done.clone());
+        drop(local.spawn(async move {
+            loop {
+                let bytes = [n as u8; 32];
+                assert!(echo.echo(bytes).await.is_ok_and(|answer| answer == bytes));
+                count.set(count.get() + 1);
+            }
+        }));
+    }
+    count_until(client, server, &done, rpcs)
+}
+
+/// Runs both sides until twice `rpcs` are done, and counts the second half.
+fn count_until<T: Transport>(
+    client: &mut Rpc<Side<CLIENT, T>>,
+    server: &mut Rpc<Side<SERVER, T>>,
+    done: &Cell<u64>,
+    rpcs: u64,
+) -> Result<(), Failure> {
+    let mut echo_until = |rpcs| {
+        while done.get() < rpcs {
+            client_pass(client);
+            server_pass(server);
+        }
+        done.get()
+    };
+    let before = echo_until(rpcs);
+    begin();
+    let after = echo_until(2 * rpcs);
+    end();
+    println!("{} RPCs", after - before);
+    Ok(())
+}
+
 /// Twice `rpcs` echoes of 32 bytes by `in_flight` tasks.
 fn futures<T: Transport>(
     client: &mut Rpc<Side<CLIENT, T>>,
@@ -434,19 +502,7 @@ fn futures<T: Transport>(
             }
         }));
     }
-    let mut echo_until = |rpcs| {
-        while done.get() < rpcs {
-            client_pass(client);
-            server_pass(server);
-        }
-        done.get()
-    };
-    let before = echo_until(rpcs);
-    begin();
-    let after = echo_until(2 * rpcs);
-    end();
-    println!("{} RPCs", after - before);
-    Ok(())
+    count_until(client, server, &done, rpcs)
 }
 
 /// Lets each side receive one frame with a congestion mark, by uncounted calls.
@@ -556,17 +612,5 @@ fn echoes<T: Transport, const WITH_DEADLINE: bool>(
     });
     // Both sides do something in every pass: with one call in flight this is the path of the
     // latency, pass by pass.
-    let mut echo_until = |rpcs| {
-        while done.get() < rpcs {
-            client_pass(client);
-            server_pass(server);
-        }
-        done.get()
-    };
-    let before = echo_until(rpcs);
-    begin();
-    let after = echo_until(2 * rpcs);
-    end();
-    println!("{} RPCs", after - before);
-    Ok(())
+    count_until(client, server, &done, rpcs)
 }

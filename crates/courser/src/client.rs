@@ -191,6 +191,7 @@ impl Channel for Client {
     type Call<'a> = ClientCall;
     type Sent<'a> = ClientSend;
     type Another<'a> = ClientAnother;
+    type OwnedCall = ClientCall;
 
     #[inline]
     fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
@@ -200,6 +201,10 @@ impl Channel for Client {
     #[inline]
     fn call(&self, req_type: u16, request: MsgBuf, deadline: Option<Duration>) -> ClientCall {
         Client::call(self, req_type, request).deadline(deadline)
+    }
+
+    fn call_owned(&self, req_type: u16, request: MsgBuf, deadline: Option<Duration>) -> ClientCall {
+        Channel::call(self, req_type, request, deadline)
     }
 
     fn send(&self, msg_type: u16, message: MsgBuf, deadline: Option<Duration>) -> ClientSend {

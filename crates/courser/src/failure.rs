@@ -40,9 +40,9 @@ impl CallFailure {
     /// Whether the handler ran.
     pub fn executed(&self) -> Executed {
         match self {
-            CallFailure::Rejected(_)
-            | CallFailure::NotConnected { .. }
-            | CallFailure::Forked => Executed::Never,
+            CallFailure::Rejected(_) | CallFailure::NotConnected { .. } | CallFailure::Forked => {
+                Executed::Never
+            }
             CallFailure::Failed(e) => e.executed(),
             // Of a response: requests have their memory before the call.
             CallFailure::NoMemory(_) | CallFailure::Stopped => Executed::Maybe,

@@ -61,7 +61,8 @@ mod worker;
 pub use call::CallBuilder;
 pub use call_wait::{Answered, CallWaitError, CallWaitReason};
 pub use client::{
-    Client, ClientAnother, ClientBuilder, ClientCall, ClientConnect, ClientError, ClientSend, Endpoints,
+    Client, ClientAnother, ClientBuilder, ClientCall, ClientConnect, ClientError, ClientSend,
+    Endpoints,
 };
 pub use config::Config;
 #[doc(hidden)]

@@ -21,6 +21,7 @@ use crate::error::{CallRejected, SessionError};
 use crate::flood::Flood;
 use crate::message::{Completion, Reply, ReplyHandle, Request, Response, zeroed};
 use crate::send::OnRoom;
+use crate::service::Services;
 use crate::spin::{Crowd, Spin};
 use crate::worker::{Answer, Workers};
 
@@ -102,6 +103,7 @@ pub(crate) type Handler = Box<dyn Handle>;
 pub(crate) struct Handlers {
     pub(crate) by_type: Vec<Option<Handler>>,
     pub(crate) messages: Vec<Option<Handler>>,
+    pub(crate) services: Services,
     pub(crate) on_room: Option<OnRoom>,
     pub(crate) on_completion: Option<Box<dyn Conclude>>,
 }

@@ -202,8 +202,7 @@ impl State {
 
     fn put_back(&mut self, key: usize, waiting: Waiting) {
         if let Some(link) = self.links.get_mut(key) {
-            let queue =
-                if waiting.call.one_way { &mut link.messages } else { &mut link.waiting };
+            let queue = if waiting.call.one_way { &mut link.messages } else { &mut link.waiting };
             queue.push_front(waiting);
         }
     }
@@ -389,7 +388,8 @@ impl State {
         let links = std::mem::take(&mut self.links);
         let waiting = links.into_iter().flat_map(|(_, link)| {
             let opening = link.opening.clone();
-            self.wakers.extend(opening.and_then(|o| o.finish(Err(ClientError::Stopped)).ok().flatten()));
+            self.wakers
+                .extend(opening.and_then(|o| o.finish(Err(ClientError::Stopped)).ok().flatten()));
             link.waiting.into_iter().chain(link.messages).map(|w| w.call)
         });
         let mut calls: Vec<_> = waiting.collect();

@@ -15,7 +15,9 @@ pub enum ClientError {
     #[error(transparent)]
     Session(#[from] SessionError),
     /// The system refused a thread.
-    #[error("no thread for an endpoint could be started: {0}; raise the limit of threads (`ulimit -u`)")]
+    #[error(
+        "no thread for an endpoint could be started: {0}; raise the limit of threads (`ulimit -u`)"
+    )]
     Thread(#[source] io::Error),
     /// A setting is out of its range.
     #[error("{name} is {value}; set it from 1 to {most}")]

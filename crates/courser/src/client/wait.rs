@@ -142,7 +142,9 @@ impl Future for ClientCall {
 
 impl fmt::Debug for ClientCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientCall").field("client", &self.submission.client).finish_non_exhaustive()
+        f.debug_struct("ClientCall")
+            .field("client", &self.submission.client)
+            .finish_non_exhaustive()
     }
 }
 
@@ -186,6 +188,8 @@ impl Future for ClientSend {
 
 impl fmt::Debug for ClientSend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientSend").field("client", &self.submission.client).finish_non_exhaustive()
+        f.debug_struct("ClientSend")
+            .field("client", &self.submission.client)
+            .finish_non_exhaustive()
     }
 }

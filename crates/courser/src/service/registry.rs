@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use courser_buf::{AllocError, Arena, MsgBuf};
+use courser_proto::Body;
 
 use super::codec::{Decode, Payload};
 use super::error::DecodeError;
@@ -33,6 +34,15 @@ pub struct Received<'a> {
 }
 
 impl<'a> Received<'a> {
+    /// A request or message of an endpoint with this arena and largest message.
+    #[inline]
+    pub(crate) fn new(body: Body<'a>, session: SessionKey, arena: &'a Arena, limit: usize) -> Self {
+        match body {
+            Body::Borrowed(bytes) => Received::borrowed(bytes, session, arena, limit),
+            Body::Owned(message) => Received::owned(message, session, arena, limit),
+        }
+    }
+
     /// Bytes that were received in one packet. `arena` is that of the endpoint, `limit` its largest
     /// message.
     #[inline]

@@ -6,11 +6,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use courser_buf::{AllocError, MsgBuf};
-use courser_proto::{CallError, SessionEnd};
+use courser_proto::{CallError, SessionEnd, SessionState};
 
 use super::call::{Call, Sent};
 use super::connect::Connecting;
+use super::lent;
 use super::local::Session;
+use crate::core::Core;
 use crate::failure::CallFailure;
 use crate::service::Channel;
 
@@ -40,6 +42,7 @@ impl Channel for Session {
     type Call<'a> = Call<'a>;
     type Sent<'a> = Sent<'a>;
     type Another<'a> = Another;
+    type OwnedCall = Pin<Box<dyn Future<Output = Result<MsgBuf, CallFailure>>>>;
 
     #[inline]
     fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
@@ -49,6 +52,25 @@ impl Channel for Session {
     #[inline]
     fn call(&self, req_type: u16, request: MsgBuf, deadline: Option<Duration>) -> Call<'_> {
         Session::call(self, req_type, request).deadline(deadline)
+    }
+
+    fn call_owned(
+        &self,
+        req_type: u16,
+        request: MsgBuf,
+        deadline: Option<Duration>,
+    ) -> Self::OwnedCall {
+        let session = self.clone();
+        Box::pin(async move { session.call(req_type, request).deadline(deadline).await })
+    }
+
+    fn limit(&self) -> usize {
+        self.local().limit()
+    }
+
+    fn is_usable(&self) -> bool {
+        let gone = |core: &mut Core| core.proto.session_state(self.id()) == SessionState::Gone;
+        !lent::try_with(self.queue(), gone).unwrap_or(false)
     }
 
     fn send(&self, msg_type: u16, message: MsgBuf, deadline: Option<Duration>) -> Sent<'_> {

@@ -56,36 +56,76 @@ impl<T: Transport> Rpc<T> {
             let future = handler(request);
             let mut place = spare.take().unwrap_or_else(|| Box::pin(None));
             place.as_mut().set(Some(future));
-            if run(cx, &mut place, expires_ns) {
+            match first_poll(cx, &mut place, expires_ns) {
+                Poll::Ready(reply) => {
+                    if let Some(reply) = reply {
+                        cx.reply(reply);
+                    }
+                    place.as_mut().set(None);
+                    spare = Some(place);
+                }
+                Poll::Pending => suspend(cx, req_type, place, expires_ns),
+            }
+        });
+    }
+
+    /// Registers an async handler of one-way messages ([`Rpc::on_message`]), in place of an earlier
+    /// one: see [`Rpc::on_async`]. Its future is not dropped when the client is gone.
+    pub fn on_message_async<F, H>(&mut self, msg_type: u16, mut handler: H)
+    where
+        H: FnMut(Request<'_>) -> F + 'static,
+        F: Future<Output = ()> + 'static,
+    {
+        let mut spare: Option<Pin<Box<Option<F>>>> = None;
+        self.on_message(msg_type, move |cx, message| {
+            let expires_ns = message.expires_ns;
+            let future = handler(message);
+            let mut place = spare.take().unwrap_or_else(|| Box::pin(None));
+            place.as_mut().set(Some(future));
+            if first_poll(cx, &mut place, expires_ns).is_ready() {
                 place.as_mut().set(None);
                 spare = Some(place);
             } else {
-                suspend(cx, req_type, place, expires_ns);
+                suspend_message(cx, msg_type, place, expires_ns);
             }
         });
     }
 }
 
-/// Polls for the first time. Whether the future has ended.
+/// Polls a handler's future for the first time.
 #[inline]
-fn run<F>(cx: &mut Context<'_>, place: &mut Pin<Box<Option<F>>>, expires_ns: u64) -> bool
-where
-    F: Future,
-    F::Output: Reply,
-{
+fn first_poll<F: Future>(
+    cx: &mut Context<'_>,
+    place: &mut Pin<Box<Option<F>>>,
+    expires_ns: u64,
+) -> Poll<Option<F::Output>> {
     let at = cx.core.tasks.next_slot();
-    let polled = cx.core.poll_in(at, expires_ns, |task| match place.as_mut().as_pin_mut() {
+    cx.core.poll_in(at, expires_ns, |task| match place.as_mut().as_pin_mut() {
         Some(future) => future.poll(task).map(Some),
         None => Poll::Ready(None),
-    });
-    match polled {
-        Poll::Ready(Some(reply)) => {
-            cx.reply(reply);
-            true
+    })
+}
+
+/// Makes the future of a message a task.
+#[cold]
+fn suspend_message<F>(
+    cx: &mut Context<'_>,
+    msg_type: u16,
+    mut place: Pin<Box<Option<F>>>,
+    expires_ns: u64,
+) where
+    F: Future<Output = ()> + 'static,
+{
+    let queue = cx.core.queue.clone();
+    let task = poll_fn(move |task| {
+        let Some(future) = place.as_mut().as_pin_mut() else { return Poll::Ready(()) };
+        let mut polled = Poll::Ready(());
+        if caught("async message", msg_type, || polled = future.poll(task)) {
+            lent::with(&queue, |core| core.handled.panics += 1);
         }
-        Poll::Ready(None) => true,
-        Poll::Pending => false,
-    }
+        polled
+    });
+    cx.core.tasks.install(Box::pin(task), None, expires_ns);
 }
 
 /// Makes the future a task.

@@ -34,6 +34,11 @@ pub(super) fn with<R>(queue: &LocalQueue, f: impl FnOnce(&mut Core) -> R) -> R {
     })
 }
 
+/// The endpoint of `queue`, if it polls this future.
+pub(super) fn try_with<R>(queue: &LocalQueue, f: impl FnOnce(&mut Core) -> R) -> Option<R> {
+    queue.is_polling().then(|| with(queue, f))
+}
+
 #[cold]
 #[inline(never)]
 fn polled_outside() -> ! {

@@ -31,16 +31,27 @@ use crate::rpc::Rpc;
 pub struct Local {
     queue: LocalQueue,
     arena: Arena,
+    /// The largest message.
+    limit: usize,
 }
 
 impl Local {
     pub(super) fn of(core: &Core) -> Local {
-        Local { queue: core.queue.clone(), arena: core.proto.arena().clone() }
+        Local {
+            queue: core.queue.clone(),
+            arena: core.proto.arena().clone(),
+            limit: core.proto.config().max_msg_size as usize,
+        }
     }
 
     #[inline]
     pub(super) fn queue(&self) -> &LocalQueue {
         &self.queue
+    }
+
+    /// [`crate::Config::max_msg_size`].
+    pub(super) fn limit(&self) -> usize {
+        self.limit
     }
 
     /// Connects a session with a server. The session is closed when its last handle is dropped.

@@ -26,6 +26,7 @@ mod join;
 mod lent;
 mod local;
 mod queue;
+mod registry;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -38,4 +39,5 @@ pub(crate) use executor::Tasks;
 pub use join::{JoinHandle, TaskEnded};
 pub use local::{Local, Session};
 pub(crate) use queue::{LocalCommand, LocalQueue};
+pub(crate) use registry::session_key;
 pub use time::{Elapsed, Sleep};

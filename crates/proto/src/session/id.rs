@@ -12,6 +12,11 @@ impl SessionId {
     pub fn index(self) -> u32 {
         self.index
     }
+
+    /// A number that no other session of this endpoint has or had.
+    pub fn key(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
 }
 
 /// A client session that has become idle; to be reported to its server.

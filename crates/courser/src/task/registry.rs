@@ -1,0 +1,75 @@
+//! Typed services on an endpoint's own thread.
+
+use std::future::Future;
+
+use courser_net::Transport;
+use courser_proto::SessionId;
+
+use crate::message::Reply;
+use crate::rpc::{Handler, Rpc};
+use crate::service::{
+    LocalRegistry, LocalService, Received, RegisterError, ServiceStats, Services, SessionKey,
+};
+
+/// A session of an endpoint, for services.
+pub(crate) fn session_key(endpoint: u16, session: SessionId) -> SessionKey {
+    SessionKey::new(endpoint, session.key())
+}
+
+fn is_set(handlers: &[Option<Handler>], number: u16) -> bool {
+    handlers.get(usize::from(number)).is_some_and(Option::is_some)
+}
+
+impl<T: Transport> Rpc<T> {
+    /// Serves a typed service ([`crate::service`]) on this thread, beside other services and
+    /// handlers. Its methods are polled at once, and become tasks when they wait: see
+    /// [`Rpc::on_async`].
+    ///
+    /// # Errors
+    /// A method has the number of another handler, or a service of this name is registered.
+    pub fn serve(&mut self, service: impl LocalService) -> Result<(), RegisterError> {
+        service.register_local(self)
+    }
+
+    /// Counters of the typed services.
+    pub fn service_stats(&self) -> ServiceStats {
+        self.handlers.services.stats()
+    }
+}
+
+impl<T: Transport> LocalRegistry for Rpc<T> {
+    fn services(&self) -> &Services {
+        &self.handlers.services
+    }
+
+    fn is_taken(&self, number: u16) -> bool {
+        is_set(&self.handlers.by_type, number) || is_set(&self.handlers.messages, number)
+    }
+
+    fn on_request<H, F>(&mut self, number: u16, mut handler: H)
+    where
+        H: FnMut(Received<'_>) -> F + 'static,
+        F: Future + 'static,
+        F::Output: Reply,
+    {
+        let (endpoint, limit) = (self.index, self.core.proto.config().max_msg_size as usize);
+        let arena = self.core.proto.arena().clone();
+        self.on_async(number, move |request| {
+            let session = session_key(endpoint, request.session);
+            handler(Received::new(request.body, session, &arena, limit))
+        });
+    }
+
+    fn on_message<H, F>(&mut self, number: u16, mut handler: H)
+    where
+        H: FnMut(Received<'_>) -> F + 'static,
+        F: Future<Output = ()> + 'static,
+    {
+        let (endpoint, limit) = (self.index, self.core.proto.config().max_msg_size as usize);
+        let arena = self.core.proto.arena().clone();
+        self.on_message_async(number, move |message| {
+            let session = session_key(endpoint, message.session);
+            handler(Received::new(message.body, session, &arena, limit))
+        });
+    }
+}
