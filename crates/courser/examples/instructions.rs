@@ -344,7 +344,7 @@ fn run<T: Transport>(
     let server_nexus = Nexus::bind_with(bind, config.clone())?;
     let mut server = server_nexus.endpoint_on(Side::<SERVER, T>(transport()?))?;
     if load.typed {
-        server.serve(EchoServer::local(Answers))?;
+        server.add_service(EchoServer::local(Answers))?;
     } else if load.futures {
         server.on_async(ECHO, |request| {
             let answer = *request.first_chunk::<32>().expect("32 bytes");

@@ -21,13 +21,13 @@ fn is_set(handlers: &[Option<Handler>], number: u16) -> bool {
 }
 
 impl<T: Transport> Rpc<T> {
-    /// Serves a typed service ([`crate::service`]) on this thread, beside other services and
+    /// Adds a typed service ([`crate::service`]) on this thread, beside other services and
     /// handlers. Its methods are polled at once, and become tasks when they wait: see
     /// [`Rpc::on_async`].
     ///
     /// # Errors
     /// A method has the number of another handler, or a service of this name is registered.
-    pub fn serve(&mut self, service: impl LocalService) -> Result<(), RegisterError> {
+    pub fn add_service(&mut self, service: impl LocalService) -> Result<(), RegisterError> {
         service.register_local(self)
     }
 

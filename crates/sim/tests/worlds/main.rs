@@ -7,5 +7,6 @@ mod memory;
 mod packing;
 mod physics;
 mod races;
+mod services;
 mod swarm;
 mod world;

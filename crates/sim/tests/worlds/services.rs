@@ -1,0 +1,242 @@
+//! Typed services on simulated endpoints, under loss: calls, streams in both directions, ends from
+//! both sides, and versions that do not match.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use courser::service::{HelloError, Incoming, RpcError, Stream};
+use courser::{Local, Nexus, TaskStats};
+use courser_sim::fabric::{LinkFaults, Topology};
+use courser_sim::{HostId, LinkId, World, WorldConfig};
+use futures::stream;
+
+const SERVER: HostId = HostId(0);
+const CLIENT: HostId = HostId(1);
+const MS: Duration = Duration::from_millis(1);
+
+/// A store with streams.
+#[courser::service]
+trait Store {
+    /// Reads a key; the error is the key.
+    async fn get(&self, key: u64) -> Result<Vec<u8>, u64>;
+    /// Writes a key.
+    async fn put(&self, key: u64, value: Vec<u8>);
+    /// Values of this length, counted from 0.
+    fn count(&self, to: u64, len: u32) -> impl Stream<Item = (u64, Vec<u8>)>;
+    /// Fails after `ok` items.
+    fn breaks(&self, ok: u64) -> impl Stream<Item = Result<u64, String>>;
+    /// The sum of the lengths.
+    async fn upload(&self, chunks: Incoming<Vec<u8>>) -> Result<u64, String>;
+    /// Takes one chunk and answers.
+    async fn first(&self, chunks: Incoming<Vec<u8>>) -> u64;
+    /// Has no end.
+    async fn hang(&self);
+}
+
+/// Another version of it.
+mod newer {
+    /// A store.
+    #[courser::service]
+    pub(super) trait Store {
+        /// Reads a key.
+        async fn get(&self, key: String) -> Vec<u8>;
+    }
+}
+
+/// With state of one thread.
+#[derive(Default)]
+struct Shop {
+    map: RefCell<BTreeMap<u64, Vec<u8>>>,
+    /// Items that streams made, and handlers that are alive.
+    made: Rc<Cell<u64>>,
+    alive: Rc<()>,
+}
+
+impl LocalStore for Shop {
+    async fn get(&self, key: u64) -> Result<Vec<u8>, u64> {
+        self.map.borrow().get(&key).cloned().ok_or(key)
+    }
+    async fn put(&self, key: u64, value: Vec<u8>) {
+        self.map.borrow_mut().insert(key, value);
+    }
+    fn count(&self, to: u64, len: u32) -> impl Stream<Item = (u64, Vec<u8>)> {
+        let (made, alive) = (self.made.clone(), self.alive.clone());
+        stream::iter((0..to).map(move |n| {
+            let _ = &alive;
+            made.set(made.get() + 1);
+            (n, vec![n as u8; len as usize])
+        }))
+    }
+    fn breaks(&self, ok: u64) -> impl Stream<Item = Result<u64, String>> {
+        stream::iter((0..=ok).map(move |n| if n < ok { Ok(n) } else { Err("broken".to_owned()) }))
+    }
+    async fn upload(&self, mut chunks: Incoming<Vec<u8>>) -> Result<u64, String> {
+        let mut sum = 0;
+        while let Some(chunk) = chunks.next().await {
+            sum += chunk.map_err(|e| e.to_string())?.len() as u64;
+        }
+        Ok(sum)
+    }
+    async fn first(&self, mut chunks: Incoming<Vec<u8>>) -> u64 {
+        chunks.next().await.map_or(0, |chunk| chunk.map_or(0, |chunk| chunk.len() as u64))
+    }
+    async fn hang(&self) {
+        let _alive = self.alive.clone();
+        pending::<()>().await;
+    }
+}
+
+type Client = StoreClient<courser::Session>;
+
+/// Runs a client's future in a world with loss, and checks that nothing is left.
+fn run<F>(seed: u64, loss_ppm: u32, client: impl FnOnce(Local, String, Rc<Shop>) -> F) -> World
+where
+    F: Future<Output = ()> + 'static,
+{
+    let mut world = World::new(WorldConfig::new(seed, Topology::two_hosts())).unwrap();
+    for link in 0..world.fabric().links() {
+        let faults = LinkFaults { loss_ppm, duplicate_ppm: loss_ppm, ..LinkFaults::default() };
+        world.set_link_faults(LinkId(link), faults);
+    }
+    let shop = Rc::new(Shop::default());
+    let of_server = shop.clone();
+    let start = move |nexus: &Nexus| -> Result<_, Box<dyn std::error::Error>> {
+        let mut rpc = nexus.endpoint()?;
+        rpc.add_service(StoreServer::shared(of_server.clone()))?;
+        Ok(rpc)
+    };
+    world.start(SERVER, move |nexus| start(nexus).map_err(|e| e.to_string())).unwrap();
+    world.start(CLIENT, Nexus::endpoint).unwrap();
+    let uri = world.uri(SERVER);
+    let rpc = world.rpc(CLIENT);
+    let (local, handle) = (rpc.local(), rpc.handle());
+    let task = local.spawn(client(local.clone(), uri, shop.clone()));
+    handle.wake();
+    let ended = world.run_until(Duration::from_secs(100), |_| task.is_finished());
+    assert!(ended, "seed {seed}: the client's task hangs");
+    world.run_for(Duration::from_secs(2));
+    for host in [SERVER, CLIENT] {
+        assert_eq!(world.rpc(host).task_stats(), TaskStats::default(), "seed {seed}, {host:?}");
+        world.rpc(host).check();
+    }
+    assert_eq!(Rc::strong_count(&shop.alive), 1, "seed {seed}: a handler is alive");
+    assert_eq!(world.rpc(SERVER).service_stats().streams, 0, "seed {seed}");
+    assert!(world.violations().is_empty(), "seed {seed}: {:?}", world.violations());
+    world
+}
+
+async fn connect(local: &Local, uri: &str) -> Client {
+    Client::new(local.connect(uri).await.unwrap()).await.unwrap()
+}
+
+#[test]
+fn typed_calls_and_streams_work_under_loss() {
+    for seed in 0..10 {
+        run(seed, [0, 10_000][seed as usize % 2], |local, uri, _| async move {
+            let store = connect(&local, &uri).await;
+            assert_eq!(store.get(7).await, Err(RpcError::Service(7)));
+            store.put(7, vec![1; 10_000]).await.unwrap();
+            assert_eq!(store.get(7).await.unwrap(), vec![1; 10_000]);
+            // About 2 MB in batches.
+            let mut items = store.count(500, 4_000).await.unwrap();
+            for n in 0..500 {
+                let (number, value) = items.next().await.unwrap().unwrap();
+                assert_eq!((number, value), (n, vec![n as u8; 4_000]));
+            }
+            assert!(items.next().await.is_none());
+            let mut broken = store.breaks(3).await.unwrap();
+            for n in 0..3 {
+                assert_eq!(broken.next().await.unwrap().unwrap(), n);
+            }
+            let end = broken.next().await.unwrap().unwrap_err();
+            assert_eq!(end, RpcError::Service("broken".to_owned()));
+            let mut upload = store.upload().await.unwrap();
+            for n in 0..300 {
+                upload.send(&vec![n as u8; 5_000]).await.unwrap();
+            }
+            assert_eq!(upload.finish().await.unwrap(), 300 * 5_000);
+            // The handler ends first.
+            let mut upload = store.first().await.unwrap();
+            let mut sent = 0;
+            while upload.send(&vec![0; 50_000]).await.is_ok() {
+                sent += 1;
+                assert!(sent < 1_000, "the client does not see the end");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_stalled_reader_stops_the_writer_and_delays_no_other_call() {
+    run(3, 0, |local, uri, shop| async move {
+        let store = connect(&local, &uri).await;
+        let mut items = store.count(1_000_000, 10_000).await.unwrap();
+        items.next().await.unwrap().unwrap();
+        local.sleep(MS * 10).await;
+        let held = shop.made.get();
+        // Two batches at the server, two at the client, each of at most 64 KiB and an item.
+        assert!(held <= 4 * 8 + 2, "{held} items of 10 kB are held");
+        let before_ns = local.now_ns();
+        for key in 0..100 {
+            store.put(key, vec![1; 100]).await.unwrap();
+        }
+        let each_ns = (local.now_ns() - before_ns) / 100;
+        assert!(each_ns < 20_000, "{each_ns} ns a call");
+        local.sleep(MS * 10).await;
+        assert_eq!(shop.made.get(), held);
+        drop(items);
+        // The server's stream is dropped.
+        local.sleep(MS * 10).await;
+        assert_eq!(Rc::strong_count(&shop.alive), 1);
+    });
+}
+
+#[test]
+fn dropped_calls_and_uploads_drop_their_handlers() {
+    for seed in 0..4 {
+        run(seed, 5_000, |local, uri, shop| async move {
+            let store = connect(&local, &uri).await;
+            for _ in 0..10 {
+                let hangs = async { store.hang().await };
+                assert!(local.timeout(MS, hangs).await.is_err());
+                let mut upload = store.upload().await.unwrap();
+                let _ = local.timeout(MS, pin!(upload.send(&vec![1; 100_000]))).await;
+            }
+            local.sleep(MS * 100).await;
+            assert_eq!(Rc::strong_count(&shop.alive), 1);
+        });
+    }
+}
+
+#[test]
+fn another_version_is_refused_and_the_error_names_both() {
+    run(1, 0, |local, uri, _| async move {
+        let session = local.connect(&uri).await.unwrap();
+        let error = newer::StoreClient::new(session).await.unwrap_err();
+        assert!(matches!(error, HelloError::Mismatch { .. }), "{error:?}");
+        let text = error.to_string();
+        let ours = format!("{:016x}", newer::StoreClient::SERVICE.fingerprint);
+        let theirs = format!("{:016x}", StoreClient::SERVICE.fingerprint);
+        assert!(text.contains(&ours) && text.contains(&theirs), "{text}");
+    });
+}
+
+#[test]
+fn worlds_with_services_are_the_same_for_the_same_seed() {
+    let digest = |seed| {
+        let world = run(seed, 10_000, |local, uri, _| async move {
+            let store = connect(&local, &uri).await;
+            let mut items = store.count(50, 4_000).await.unwrap();
+            while let Some(item) = items.next().await {
+                item.unwrap();
+            }
+        });
+        world.digest()
+    };
+    assert_eq!(digest(4), digest(4));
+    assert_ne!(digest(4), digest(5));
+}
