@@ -51,6 +51,7 @@ mod panics;
 mod platform;
 mod rpc;
 mod send;
+mod server;
 pub mod service;
 mod shutdown;
 mod spin;
@@ -86,6 +87,7 @@ pub use message::{Completion, Reply, ReplyHandle, Request, Response};
 pub use nexus::Nexus;
 pub use rpc::{EndpointHandle, Rpc};
 pub use send::MessageBuilder;
+pub use server::{HandlerFuture, Server, ServerError, ServerHandle, Serving, Spawn};
 pub use shutdown::ShutdownReport;
 pub use task::{
     Another, Call, Connecting, Elapsed, JoinHandle, Local, Sent, Session, Sleep, TaskEnded,

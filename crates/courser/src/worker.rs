@@ -16,6 +16,7 @@
 //! (`control/mailbox.rs`).
 
 mod origin;
+mod owned;
 mod pool;
 mod queue;
 #[cfg(test)]
@@ -39,6 +40,7 @@ use pool::{Job, Registered};
 use work::Incoming;
 
 pub(crate) use origin::Answer;
+pub(crate) use owned::Arrived;
 pub(crate) use pool::Pool;
 pub use pool::WorkerStats;
 pub(crate) use queue::Deadline;
@@ -155,13 +157,18 @@ impl<T: Transport> Rpc<T> {
         handler: impl Fn(Work) + Send + Sync + 'static,
     ) -> Result<(Pool, Arc<Registered>), WorkerError> {
         self.workers.pool.start()?;
+        let handler = Arc::new(Registered { origin: self.origin(), run: handler });
+        Ok((self.workers.pool.clone(), handler))
+    }
+
+    /// The state of requests that leave this thread.
+    fn origin(&mut self) -> Arc<Origin> {
         let origin = self.workers.origin.get_or_insert_with(|| {
             let (mailbox, arena) = (self.mailbox.clone(), self.core.proto.arena().clone());
             let clock = self.core.platform.clock(Thread::Workers);
             Arc::new(Origin::new(mailbox, arena, clock, self.index))
         });
-        let handler = Arc::new(Registered { origin: origin.clone(), run: handler });
-        Ok((self.workers.pool.clone(), handler))
+        origin.clone()
     }
 
     /// The counters of this endpoint's handlers.

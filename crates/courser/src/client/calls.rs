@@ -20,8 +20,10 @@ use crate::message::{Completion, Response};
 use crate::platform::Clock;
 use crate::rpc::Rpc;
 
-/// Expired calls are ended at most this long after their deadlines, ns, if they have not started.
+/// Pause between two searches for expired calls that have not started, ns, and for each of them, so
+/// that they take a small part of the time.
 const SWEEP_NS: u64 = 200_000;
+const SWEEP_CALL_NS: u64 = 50;
 
 /// Interval of checks whether the session of messages that wait still exists, ns.
 const MESSAGES_NS: u64 = 10_000_000;
@@ -117,7 +119,7 @@ impl State {
         loop {
             let Some(link) = self.links.get_mut(call.link) else { return true };
             let picked = if call.one_way { link.first() } else { link.pick() };
-            let Some((at, full)) = picked else { return false };
+            let Some(at) = picked else { return false };
             let session = link.sessions[at].id;
             let left = call.expires.map(|at| at.saturating_duration_since(self.clock.now()));
             let entry = self.pending.vacant_entry();
@@ -138,9 +140,6 @@ impl State {
                     entry.insert(Pending { call: call.clone(), at });
                     link.sessions[at].calls += 1;
                     link.calls += 1;
-                    if full && link.may_grow(|| cx.now_ns()) {
-                        self.connect(cx, call.link);
-                    }
                 }
                 Started::Sent(waker) => self.wakers.extend(waker),
                 Started::Refused(RejectReason::NoSession(_)) => {
@@ -174,7 +173,18 @@ impl State {
             link.due_ns = link.due_ns.min(now_ns.saturating_add(MESSAGES_NS));
         }
         self.due_ns = self.due_ns.min(link.due_ns);
-        if !connected && link.connecting.is_none() && link.retry_ns == u64::MAX {
+        self.connect_for_waiting(cx, key, now_ns);
+    }
+
+    /// Connects a session for calls that wait, if there is none, or if all slots are in use.
+    #[cold]
+    fn connect_for_waiting(&mut self, cx: &mut Context<'_>, key: usize, now_ns: u64) {
+        let Some(link) = self.links.get(key) else { return };
+        let wanted = match link.sessions.is_empty() {
+            true => link.connecting.is_none() && link.retry_ns == u64::MAX,
+            false => !link.waiting.is_empty() && link.may_grow(now_ns),
+        };
+        if wanted {
             self.connect(cx, key);
         }
     }
@@ -267,6 +277,7 @@ impl State {
             }
         }
         self.start_waiting(cx, key);
+        self.connect_for_waiting(cx, key, cx.now_ns());
     }
 
     #[cold]
@@ -290,11 +301,10 @@ impl State {
         link.reason = cx.session_error(lost).map(|e| e.to_string().into());
         link.lose(at);
         if link.sessions.is_empty() {
-            link.give_up_by(cx.now_ns().saturating_add(self.connect_timeout_ns));
+            let now_ns = cx.now_ns();
+            link.give_up_by(now_ns.saturating_add(self.connect_timeout_ns));
             self.due_ns = self.due_ns.min(link.due_ns);
-            if link.connecting.is_none() && link.retry_ns == u64::MAX {
-                self.connect(cx, key);
-            }
+            self.connect_for_waiting(cx, key, now_ns);
         }
     }
 
@@ -347,7 +357,9 @@ impl State {
             let due = |link: &Link| link.due_ns.min(link.retry_ns);
             let next_ns = self.links.iter().map(|(_, link)| due(link)).min();
             // Not more often: each time visits all that wait.
-            self.due_ns = next_ns.map_or(u64::MAX, |ns| ns.max(now_ns + SWEEP_NS));
+            let waiting = self.links.iter().map(|(_, link)| link.waiting_calls() as u64);
+            let pause_ns = SWEEP_NS + SWEEP_CALL_NS * waiting.sum::<u64>();
+            self.due_ns = next_ns.map_or(u64::MAX, |ns| ns.max(now_ns + pause_ns));
         }
     }
 

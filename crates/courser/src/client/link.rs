@@ -84,20 +84,16 @@ impl Link {
         }
     }
 
-    /// The place of the session for the next call: the first with a free slot, so that few sessions
-    /// are in use, or else the one with the fewest calls. The flag: all slots are in use.
+    /// The place of the first session with a free slot, so that few sessions are in use. A call that
+    /// finds none waits here rather than behind the calls of one session, which may take long.
     #[inline]
-    pub(super) fn pick(&self) -> Option<(usize, bool)> {
-        if let Some(at) = self.sessions.iter().position(|s| s.calls < s.slots) {
-            return Some((at, false));
-        }
-        let least = self.sessions.iter().enumerate().min_by_key(|(_, s)| s.calls)?;
-        Some((least.0, true))
+    pub(super) fn pick(&self) -> Option<usize> {
+        self.sessions.iter().position(|s| s.calls < s.slots)
     }
 
     /// The place of the session of all messages, which keeps their order.
-    pub(super) fn first(&self) -> Option<(usize, bool)> {
-        (!self.sessions.is_empty()).then_some((0, false))
+    pub(super) fn first(&self) -> Option<usize> {
+        (!self.sessions.is_empty()).then_some(0)
     }
 
     /// Calls and messages that wait.
@@ -125,12 +121,12 @@ impl Link {
         self.calls -= lost.calls;
     }
 
-    /// Whether another session should be connected, as all slots are in use.
-    #[inline]
-    pub(super) fn may_grow(&self, now_ns: impl FnOnce() -> u64) -> bool {
+    /// Whether another session should be connected, as calls wait for a slot.
+    pub(super) fn may_grow(&self, now_ns: u64) -> bool {
         self.connecting.is_none()
             && self.sessions.len() < self.limits.sessions
-            && now_ns() >= self.grow_ns
+            && self.calls < self.limits.in_flight
+            && now_ns >= self.grow_ns
     }
 
     pub(super) fn connected(&mut self, session: Session) {

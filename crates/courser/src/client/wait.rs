@@ -61,11 +61,16 @@ impl Submission {
     }
 
     fn submit(&mut self, waker: Option<&Waker>) -> Result<(), CallFailure> {
-        let Stage::New { req_type, message, deadline, one_way } =
-            std::mem::replace(&mut self.stage, Stage::Over)
-        else {
-            return Ok(());
-        };
+        let (req_type, message, deadline, one_way) =
+            match std::mem::replace(&mut self.stage, Stage::Over) {
+                Stage::New { req_type, message, deadline, one_way } => {
+                    (req_type, message, deadline, one_way)
+                }
+                submitted => {
+                    self.stage = submitted;
+                    return Ok(());
+                }
+            };
         // An instant that the clock cannot represent is no deadline.
         let own = deadline.and_then(|after| Clock::System.now().checked_add(after));
         let expires = earliest(own, inherited());

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use courser_buf::{AllocError, Arena, MsgBuf};
 use courser_proto::{ReplyError, RequestId, SessionId, Status};
@@ -151,6 +151,11 @@ impl Work {
         if let Incoming::Request(id) = self.incoming {
             self.origin.answer(id, outcome);
         }
+    }
+
+    /// The time of the deadline.
+    pub(crate) fn expires(&self) -> Option<Instant> {
+        self.deadline.map(|deadline| deadline.expires)
     }
 
     pub(super) fn deadline(&self) -> Option<Deadline> {

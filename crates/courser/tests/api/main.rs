@@ -10,6 +10,7 @@ mod common;
 
 mod awaiting;
 mod calls;
+mod client;
 mod connecting;
 mod deadlines;
 mod detection;
@@ -22,6 +23,7 @@ mod messages;
 mod panics;
 mod paths;
 mod registered;
+mod server;
 mod shares;
 mod shm;
 mod shutdown;

@@ -87,6 +87,20 @@ impl<C> Endpoint<C> {
         self.server_slot(id).is_none_or(|slot| slot.cancelled)
     }
 
+    /// Whether a handler still has this request although its client has cancelled it or is gone. In
+    /// contrast to [`Endpoint::is_cancelled`], false after the answer.
+    pub fn is_abandoned(&self, id: RequestId) -> bool {
+        match self.sessions.get(id.session().index as usize) {
+            Some(Session::Draining(d)) if d.generation == id.session().generation => {
+                d.executing.contains(&(id.slot(), id.req_num()))
+            }
+            Some(Session::Server(_)) => self
+                .server_slot(id)
+                .is_some_and(|slot| slot.phase == ServerPhase::Executing && slot.cancelled),
+            _ => false,
+        }
+    }
+
     /// Number of requests that clients cancelled while handlers had them. When it grows,
     /// [`Endpoint::is_cancelled`] has changed for at least one request.
     #[inline]

@@ -1,0 +1,367 @@
+//! The server whose handlers are futures that may run on any thread.
+//!
+//! ```text
+//! courser-server-N                                 the threads of the spawner
+//! dispatch: Work, Ticket, the handler's future --> polls the future
+//!   (or polls it here first: `Server::in_place`)   Work::reply --> mailbox of the endpoint
+//! Watch::search: cancelled, expired or lost -----> the task drops the future
+//! ```
+//!
+//! A request costs one allocation for its future, and what the spawner adds.
+
+mod control;
+mod driver;
+mod error;
+mod handler;
+mod running;
+mod spawn;
+#[cfg(test)]
+mod tests;
+mod workers;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll};
+
+use crate::config::Config;
+use crate::error::BindError;
+use crate::nexus::Nexus;
+use crate::shutdown::ShutdownReport;
+use crate::worker::Work;
+use control::Control;
+use driver::{Driver, Setup};
+use handler::{Handler, handler};
+use running::Quota;
+use workers::Workers;
+
+pub use control::ServerHandle;
+pub use error::ServerError;
+pub use spawn::{HandlerFuture, Spawn};
+
+/// Most endpoints of a server.
+const MOST_ENDPOINTS: usize = 1_024;
+/// Most handlers in progress.
+const MOST_IN_PROGRESS: usize = 1 << 24;
+/// Slots of a session by default: calls of many tasks of a client share few sessions.
+const SLOTS: u8 = 32;
+
+/// A server whose handlers are futures. They run on threads of the server
+/// ([`Server::on_workers`], the default), on tokio, or where a closure spawns them.
+///
+/// ```no_run
+/// # const ECHO: u16 = 1;
+/// use courser::Server;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut server = Server::bind("udp://0.0.0.0:31850")?;
+/// server.on(ECHO, |mut work| async move {
+///     let request = work.take().unwrap();
+///     work.reply(request)
+/// });
+/// server.run()?;
+/// # Ok(()) }
+/// ```
+///
+/// # Handlers
+/// A handler owns its request ([`Work`]), and answers with it. It is dropped, at its next await, when
+/// its client has cancelled the call or is gone, or when the deadline of the call has passed, unless
+/// it has answered before. Calls of a [`crate::Client`] that it makes while it is polled inherit its
+/// deadline. Tasks that it spawns have neither.
+///
+/// A handler that panics fails its own request only ([`crate::Status::Panicked`]). A handler that is
+/// dropped or ends without an answer answers with an error.
+///
+/// # Limits
+/// [`Server::max_in_progress`] handlers are in progress at a time. Further requests are refused with
+/// [`crate::Status::WorkersBusy`], and further one-way messages are dropped and counted.
+pub struct Server {
+    nexus: Nexus,
+    endpoints: usize,
+    max_in_progress: usize,
+    in_place: bool,
+    /// `None`: workers.
+    spawner: Option<Arc<dyn Spawn>>,
+    requests: Vec<(u16, Handler)>,
+    messages: Vec<(u16, Handler)>,
+    control: Arc<Control>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("nexus", &self.nexus)
+            .field("endpoints", &self.endpoints)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Listens on an address, for example `udp://0.0.0.0:31850`; see [`Nexus::bind`]. Clients that
+    /// connect wait until [`Server::run`] or [`Server::serve`].
+    ///
+    /// # Errors
+    /// The address cannot be read or listened on.
+    pub fn bind(uri: &str) -> Result<Server, ServerError> {
+        Server::bind_with(uri, Config { slots: SLOTS, ..Config::default() })
+    }
+
+    /// [`Server::bind`] with settings. [`Config::workers`] is the number of threads of
+    /// [`Server::on_workers`]; [`Config::worker_queue`] is not used.
+    ///
+    /// # Errors
+    /// The address cannot be read or listened on, or a setting is out of range.
+    pub fn bind_with(uri: &str, config: Config) -> Result<Server, ServerError> {
+        Server::of(Nexus::bind_with(uri, config)?)
+    }
+
+    /// A server of a nexus, which has no endpoint yet.
+    ///
+    /// # Errors
+    /// [`ServerError::VirtualTime`]: the nexus was made with [`Nexus::bind_in`].
+    pub fn of(nexus: Nexus) -> Result<Server, ServerError> {
+        if nexus.is_virtual() {
+            return Err(ServerError::VirtualTime);
+        }
+        Ok(Server {
+            nexus,
+            endpoints: 1,
+            max_in_progress: 16_384,
+            in_place: false,
+            spawner: None,
+            requests: Vec::new(),
+            messages: Vec::new(),
+            control: Arc::default(),
+        })
+    }
+
+    // ---- settings -----------------------------------------------------------------------------
+
+    /// Endpoints, each with a thread: 1 to 1,024, default 1. Sessions of clients are spread over
+    /// them. More than one is for servers that need more packets a second than one core handles.
+    #[must_use]
+    pub fn endpoints(mut self, endpoints: usize) -> Self {
+        self.endpoints = endpoints;
+        self
+    }
+
+    /// Handlers that may be in progress at a time, over all endpoints: 1 to 16,777,216, default
+    /// 16,384. Cost: about 300 bytes each, and the size of the handler's future.
+    #[must_use]
+    pub fn max_in_progress(mut self, handlers: usize) -> Self {
+        self.max_in_progress = handlers;
+        self
+    }
+
+    /// Runs handlers on [`Config::workers`] threads of the server. This is the default. A handler
+    /// that blocks or computes for long delays others only when all threads do.
+    #[must_use]
+    pub fn on_workers(mut self) -> Self {
+        self.spawner = None;
+        self
+    }
+
+    /// Runs handlers as tasks of a tokio runtime.
+    #[cfg(feature = "tokio")]
+    #[must_use]
+    pub fn on_tokio(self, runtime: tokio::runtime::Handle) -> Self {
+        self.spawn_with(spawn::OnTokio(runtime))
+    }
+
+    /// Runs handlers where `spawner` does: a closure of any runtime's spawn function, or a
+    /// [`Spawn`].
+    #[must_use]
+    pub fn spawn_with(mut self, spawner: impl Spawn) -> Self {
+        self.spawner = Some(Arc::new(spawner));
+        self
+    }
+
+    /// Polls each handler once on the endpoint's thread, and passes only those to the spawner that
+    /// have not ended then; default false. Saves two changes of threads, 10 us and more, for handlers
+    /// that seldom wait. Cost: a handler that blocks, or computes for long before it first waits,
+    /// delays all packets of its endpoint.
+    #[must_use]
+    pub fn in_place(mut self, in_place: bool) -> Self {
+        self.in_place = in_place;
+        self
+    }
+
+    // ---- handlers -----------------------------------------------------------------------------
+
+    /// Registers the handler of a request type, in place of an earlier one. `f` is called on the
+    /// endpoint's thread, and makes the future that runs elsewhere.
+    pub fn on<F, Fut>(&mut self, req_type: u16, f: F)
+    where
+        F: Fn(Work) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.requests.retain(|(known, _)| *known != req_type);
+        self.requests.push((req_type, handler(f)));
+    }
+
+    /// Registers the handler of a type of one-way messages, in place of an earlier one. It runs as a
+    /// handler of requests does; there is nothing to answer.
+    pub fn on_message<F, Fut>(&mut self, msg_type: u16, f: F)
+    where
+        F: Fn(Work) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.messages.retain(|(known, _)| *known != msg_type);
+        self.messages.push((msg_type, handler(f)));
+    }
+
+    /// Whether a request type has a handler.
+    pub fn has(&self, req_type: u16) -> bool {
+        self.requests.iter().any(|(known, _)| *known == req_type)
+    }
+
+    // ---- running ------------------------------------------------------------------------------
+
+    /// An address for clients on this machine.
+    pub fn local_uri(&self) -> String {
+        self.nexus.local_uri()
+    }
+
+    /// Ends the server from another thread or task.
+    pub fn handle(&self) -> ServerHandle {
+        ServerHandle { control: self.control.clone() }
+    }
+
+    /// Serves until [`ServerHandle::stop`] or [`ServerHandle::shutdown`], and blocks the thread.
+    /// Returns what was not finished.
+    ///
+    /// # Errors
+    /// The endpoints or threads cannot be made, or an event loop failed.
+    pub fn run(self) -> Result<ShutdownReport, ServerError> {
+        self.serve()?.wait()
+    }
+
+    /// Starts to serve. The result is a future that ends as [`Server::run`] does; dropping it stops
+    /// the server.
+    ///
+    /// # Errors
+    /// The endpoints or threads cannot be made.
+    pub fn serve(self) -> Result<Serving, ServerError> {
+        let settings = [
+            ("endpoints", self.endpoints, MOST_ENDPOINTS),
+            ("max_in_progress", self.max_in_progress, MOST_IN_PROGRESS),
+        ];
+        for (name, value, most) in settings {
+            if !(1..=most).contains(&value) {
+                return Err(ServerError::Setting { name, value, most });
+            }
+        }
+        let spawner = match self.spawner {
+            Some(spawner) => spawner,
+            None => {
+                let threads = self.nexus.config().workers;
+                Arc::new(Workers::start(threads).map_err(ServerError::Thread)?)
+            }
+        };
+        let quota = Arc::new(Quota::new(self.max_in_progress));
+        let setup = Setup {
+            requests: self.requests,
+            messages: self.messages,
+            spawner,
+            in_place: self.in_place,
+            quota: quota.clone(),
+        };
+        // Dropped on an error: the threads that have started end.
+        let serving = Serving { control: self.control, quota };
+        let nexus = Arc::new(self.nexus);
+        for n in 0..self.endpoints {
+            start_thread(&nexus, n, setup.clone(), serving.control.clone())?;
+        }
+        Ok(serving)
+    }
+}
+
+/// A server that runs, made by [`Server::serve`]: a future that ends when the server has ended, with
+/// what was not finished. Dropping it stops the server, without waiting for its end.
+#[must_use = "dropping it stops the server"]
+pub struct Serving {
+    control: Arc<Control>,
+    quota: Arc<Quota>,
+}
+
+impl Serving {
+    /// Ends the server from another thread or task.
+    pub fn handle(&self) -> ServerHandle {
+        ServerHandle { control: self.control.clone() }
+    }
+
+    /// Handlers in progress.
+    pub fn in_progress(&self) -> usize {
+        self.quota.in_progress()
+    }
+
+    /// Blocks the thread until the server has ended.
+    ///
+    /// # Errors
+    /// An event loop failed.
+    pub fn wait(self) -> Result<ShutdownReport, ServerError> {
+        self.control.wait()
+    }
+}
+
+impl Future for Serving {
+    type Output = Result<ShutdownReport, ServerError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.control.poll(cx.waker())
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.handle().stop();
+    }
+}
+
+impl fmt::Debug for Serving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Serving").field("in_progress", &self.in_progress()).finish_non_exhaustive()
+    }
+}
+
+/// Reports the end of a thread, also that by a panic.
+struct Ending {
+    control: Arc<Control>,
+    result: Result<ShutdownReport, ServerError>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let result = std::mem::replace(&mut self.result, Err(ServerError::Panicked));
+        self.control.end(result);
+    }
+}
+
+fn start_thread(
+    nexus: &Arc<Nexus>,
+    number: usize,
+    setup: Setup,
+    control: Arc<Control>,
+) -> Result<(), ServerError> {
+    let (made, is_made) = mpsc::channel::<Result<(), BindError>>();
+    let nexus = nexus.clone();
+    let run = move || {
+        let rpc = match nexus.endpoint() {
+            Ok(rpc) => rpc,
+            Err(e) => {
+                let _ = made.send(Err(e)); // the starter waits for it
+                return;
+            }
+        };
+        control.begin(rpc.mailbox.clone());
+        let mut ending = Ending { control, result: Err(ServerError::Panicked) };
+        let _ = made.send(Ok(()));
+        ending.result = Driver::new(rpc, setup).drive(&ending.control).map_err(ServerError::Run);
+        drop(nexus); // before the end is reported, so that the address is free then
+    };
+    let thread = std::thread::Builder::new().name(format!("courser-server-{number}"));
+    thread.spawn(run).map_err(ServerError::Thread)?;
+    is_made.recv().map_err(|_| ServerError::Panicked)??;
+    Ok(())
+}

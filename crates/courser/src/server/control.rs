@@ -1,0 +1,162 @@
+//! How a server is told to end, and how it reports its end.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use super::error::ServerError;
+use crate::control::Mailbox;
+use crate::shutdown::ShutdownReport;
+
+/// What the threads of a server are to do; later ones replace earlier ones.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub(super) enum Command {
+    Run = 0,
+    ShutDown = 1,
+    Stop = 2,
+}
+
+/// Shared by a server, its handles and its threads.
+#[derive(Default)]
+pub(super) struct Control {
+    command: AtomicU8,
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    grace: Duration,
+    /// Of the endpoints.
+    mailboxes: Vec<Mailbox>,
+    threads: usize,
+    report: ShutdownReport,
+    error: Option<ServerError>,
+    waker: Option<Waker>,
+}
+
+impl Control {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Only a failed allocation panics under this lock, and it leaves the state intact.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One load.
+    #[inline]
+    pub(super) fn command(&self) -> Command {
+        match self.command.load(Ordering::Acquire) {
+            0 => Command::Run,
+            1 => Command::ShutDown,
+            _ => Command::Stop,
+        }
+    }
+
+    pub(super) fn grace(&self) -> Duration {
+        self.lock().grace
+    }
+
+    fn set(&self, command: Command, grace: Duration) {
+        let mut state = self.lock();
+        if self.command() == Command::Run {
+            state.grace = grace;
+        }
+        self.command.fetch_max(command as u8, Ordering::AcqRel);
+        state.mailboxes.iter().for_each(Mailbox::wake);
+    }
+
+    /// A thread has an endpoint.
+    pub(super) fn begin(&self, mailbox: Mailbox) {
+        let mut state = self.lock();
+        state.mailboxes.push(mailbox);
+        state.threads += 1;
+    }
+
+    /// A thread has ended. The others end too after an error.
+    pub(super) fn end(&self, result: Result<ShutdownReport, ServerError>) {
+        let mut state = self.lock();
+        state.threads -= 1;
+        match result {
+            Ok(report) => state.report = sum(state.report, report),
+            Err(error) => {
+                state.error.get_or_insert(error);
+                self.command.fetch_max(Command::Stop as u8, Ordering::AcqRel);
+                state.mailboxes.iter().for_each(Mailbox::wake);
+            }
+        }
+        let waker = if state.threads == 0 { state.waker.take() } else { None };
+        drop(state);
+        self.ended.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn result(state: &mut State) -> Result<ShutdownReport, ServerError> {
+        match state.error.take() {
+            None => Ok(state.report),
+            Some(e) => Err(e),
+        }
+    }
+
+    /// The report when all threads have ended.
+    pub(super) fn poll(&self, waker: &Waker) -> Poll<Result<ShutdownReport, ServerError>> {
+        let mut state = self.lock();
+        if state.threads == 0 {
+            return Poll::Ready(Self::result(&mut state));
+        }
+        let old = state.waker.replace(waker.clone());
+        drop(state);
+        drop(old); // may run code of the application
+        Poll::Pending
+    }
+
+    /// Blocks until all threads have ended.
+    pub(super) fn wait(&self) -> Result<ShutdownReport, ServerError> {
+        let mut state = self.lock();
+        while state.threads > 0 {
+            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        Self::result(&mut state)
+    }
+}
+
+fn sum(a: ShutdownReport, b: ShutdownReport) -> ShutdownReport {
+    ShutdownReport {
+        calls: a.calls + b.calls,
+        executing: a.executing + b.executing,
+        unacknowledged: a.unacknowledged + b.unacknowledged,
+        messages: a.messages + b.messages,
+        with_workers: a.with_workers + b.with_workers,
+    }
+}
+
+/// Ends a [`crate::Server`] from any thread; made by [`crate::Server::handle`].
+#[derive(Clone)]
+pub struct ServerHandle {
+    pub(super) control: Arc<Control>,
+}
+
+impl ServerHandle {
+    /// Ends the server at once: handlers in progress are dropped, and calls of clients end with
+    /// [`crate::CallError::PeerFailed`].
+    pub fn stop(&self) {
+        self.control.set(Command::Stop, Duration::ZERO);
+    }
+
+    /// Ends the server gracefully, within `grace`: new requests are refused with
+    /// [`crate::Status::ShuttingDown`], handlers in progress end, and their clients get the answers;
+    /// see [`crate::Rpc::shutdown`]. [`crate::Server::run`] and [`crate::Server::serve`] then return
+    /// what was left. A second call has no effect, and [`ServerHandle::stop`] cuts it short.
+    pub fn shutdown(&self, grace: Duration) {
+        self.control.set(Command::ShutDown, grace);
+    }
+}
+
+impl fmt::Debug for ServerHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerHandle").field("command", &self.control.command()).finish()
+    }
+}

@@ -1,0 +1,102 @@
+//! The thread of a server's endpoint.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::control::{Command, Control};
+use super::handler::{Handler, run};
+use super::running::{Quota, Running, Watch};
+use super::spawn::Spawn;
+use crate::error::RunError;
+use crate::rpc::Rpc;
+use crate::shutdown::ShutdownReport;
+use crate::worker::Arrived;
+
+/// Longest time between two checks whether a graceful shutdown is complete, ns.
+const DRAIN_CHECK_NS: u64 = 200_000;
+
+/// What all endpoints of a server have in common.
+#[derive(Clone)]
+pub(super) struct Setup {
+    pub(super) requests: Vec<(u16, Handler)>,
+    pub(super) messages: Vec<(u16, Handler)>,
+    pub(super) spawner: Arc<dyn Spawn>,
+    pub(super) in_place: bool,
+    pub(super) quota: Arc<Quota>,
+}
+
+/// An endpoint with its handlers. Dropping it cancels those that run.
+pub(super) struct Driver {
+    rpc: Rpc,
+    watch: Rc<Watch>,
+}
+
+impl Driver {
+    pub(super) fn new(mut rpc: Rpc, setup: Setup) -> Self {
+        let Setup { requests, messages, spawner, in_place, quota } = setup;
+        let watch = Rc::new(Watch::new(Arc::new(Running::new(quota.clone()))));
+        let begin = |handler: Handler| {
+            let (watch, spawner) = (watch.clone(), spawner.clone());
+            move |Arrived { work, id, expires_ns }: Arrived| {
+                let ticket = watch.begin(id, expires_ns);
+                run(handler(work, ticket), &*spawner, in_place);
+            }
+        };
+        let is_full = || {
+            let quota = quota.clone();
+            move || quota.is_full()
+        };
+        for (req_type, handler) in requests {
+            rpc.on_owned(req_type, is_full(), begin(handler));
+        }
+        for (msg_type, handler) in messages {
+            rpc.on_message_owned(msg_type, is_full(), begin(handler));
+        }
+        rpc.accept_sessions(); // also without a handler
+        Driver { rpc, watch }
+    }
+
+    /// Runs the endpoint until it is told to end.
+    pub(super) fn drive(mut self, control: &Control) -> Result<ShutdownReport, RunError> {
+        self.rpc.may_block()?;
+        loop {
+            match control.command() {
+                Command::Run => self.pass(None)?,
+                Command::Stop => return Ok(self.rpc.left_behind()),
+                Command::ShutDown => return self.shut_down(control),
+            }
+        }
+    }
+
+    /// One pass of the event loop, and the search for handlers to cancel.
+    #[inline]
+    fn pass(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
+        let due_ns = self.watch.due_ns(&self.rpc.core.proto);
+        if due_ns != u64::MAX && due_ns <= self.rpc.pass_ns {
+            self.watch.search(&mut self.rpc.core.proto, self.rpc.pass_ns);
+            return self.pass(end_ns);
+        }
+        let due_ns = (due_ns != u64::MAX).then_some(due_ns);
+        self.rpc.pass_until([due_ns, end_ns].into_iter().flatten().min())
+    }
+
+    /// Refuses requests, waits for the handlers that run, and for the clients to have their answers.
+    fn shut_down(mut self, control: &Control) -> Result<ShutdownReport, RunError> {
+        self.rpc.begin_shutdown();
+        let grace_ns = u64::try_from(control.grace().as_nanos()).unwrap_or(u64::MAX);
+        let start_ns = self.rpc.core.now_ns();
+        let end_ns = start_ns.saturating_add(grace_ns);
+        loop {
+            let now_ns = self.rpc.core.now_ns();
+            let answered =
+                self.rpc.core.proto.is_answered() && self.rpc.messages_with_workers() == 0;
+            if answered || now_ns >= end_ns || control.command() == Command::Stop {
+                let stops = control.command() == Command::Stop;
+                let left_ns = if stops { 0 } else { end_ns.saturating_sub(now_ns) };
+                return self.rpc.shutdown(Duration::from_nanos(left_ns));
+            }
+            self.pass(Some(end_ns.min(now_ns + DRAIN_CHECK_NS)))?;
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Errors of a server.
+
+use std::io;
+
+use crate::error::{BindError, RunError};
+
+/// Why a [`super::Server`] was not started, or has ended by itself.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The address or an endpoint could not be opened.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The system refused a thread.
+    #[error(
+        "no thread for an endpoint or for handlers could be started: {0}; raise the limit of threads (`ulimit -u`)"
+    )]
+    Thread(#[source] io::Error),
+    /// A setting is out of its range.
+    #[error("Server::{name} is {value}; set it from 1 to {most}")]
+    Setting {
+        /// The setting.
+        name: &'static str,
+        /// Its value.
+        value: usize,
+        /// The largest value.
+        most: usize,
+    },
+    /// The nexus was made with [`crate::Nexus::bind_in`], where threads do not see the time pass.
+    #[error(
+        "in virtual time the simulation drives every endpoint, and a server has threads that do; \
+         use an Rpc and its async handlers"
+    )]
+    VirtualTime,
+    /// The thread of an endpoint panicked.
+    #[error("the thread of an endpoint panicked; read the log")]
+    Panicked,
+    /// An event loop failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}

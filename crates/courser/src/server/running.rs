@@ -1,0 +1,187 @@
+//! The handlers of an endpoint that are in progress, so that they can be cancelled.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use courser_proto::{Endpoint, RequestId};
+use slab::Slab;
+
+use crate::continuations::Cont;
+
+/// The number of handlers in progress at all endpoints of a server, and its limit.
+#[derive(Debug)]
+pub(super) struct Quota {
+    in_progress: AtomicUsize,
+    limit: usize,
+}
+
+impl Quota {
+    pub(super) fn new(limit: usize) -> Self {
+        Quota { in_progress: AtomicUsize::new(0), limit }
+    }
+
+    /// One load.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.in_progress.load(Ordering::Relaxed) >= self.limit
+    }
+
+    pub(super) fn in_progress(&self) -> usize {
+        self.in_progress.load(Ordering::Relaxed)
+    }
+}
+
+/// A handler in progress.
+struct Entry {
+    /// `None`: of a message.
+    id: Option<RequestId>,
+    /// In the endpoint's time; `u64::MAX`: never.
+    expires_ns: u64,
+    /// Of its task, after its first poll.
+    waker: Option<Waker>,
+    cancelled: bool,
+}
+
+/// The handlers of one endpoint.
+pub(super) struct Running {
+    entries: Mutex<Slab<Entry>>,
+    quota: Arc<Quota>,
+}
+
+impl Running {
+    pub(super) fn new(quota: Arc<Quota>) -> Self {
+        Running { entries: Mutex::new(Slab::new()), quota }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Slab<Entry>> {
+        // Only a failed allocation panics under this lock, and it leaves the entries intact.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A handler begins.
+    pub(super) fn begin(self: &Arc<Self>, id: Option<RequestId>, expires_ns: u64) -> Ticket {
+        self.quota.in_progress.fetch_add(1, Ordering::Relaxed);
+        let entry = Entry { id, expires_ns, waker: None, cancelled: false };
+        let key = self.lock().insert(entry);
+        Ticket { running: self.clone(), key, polled: false }
+    }
+
+    /// Cancels the handlers that `is_over` selects. Their tasks drop them.
+    fn cancel(&self, mut is_over: impl FnMut(&Entry) -> bool) {
+        let mut entries = self.lock();
+        let over = entries.iter_mut().filter_map(|(_, entry)| {
+            if entry.cancelled || !is_over(entry) {
+                return None;
+            }
+            entry.cancelled = true;
+            entry.waker.take()
+        });
+        let wakers: Vec<_> = over.collect();
+        drop(entries);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The entry of a handler, which its drop removes.
+pub(super) struct Ticket {
+    running: Arc<Running>,
+    key: usize,
+    polled: bool,
+}
+
+impl Ticket {
+    /// Before a poll: whether the handler is to be dropped.
+    #[inline]
+    pub(super) fn is_cancelled(&mut self) -> bool {
+        // It has just begun: `wait` finds out.
+        std::mem::replace(&mut self.polled, true)
+            && self.running.lock().get(self.key).is_none_or(|entry| entry.cancelled)
+    }
+
+    /// After a poll without a result: wakes the task when the handler is cancelled. True: it was.
+    pub(super) fn wait(&self, waker: &Waker) -> bool {
+        let mut entries = self.running.lock();
+        let Some(entry) = entries.get_mut(self.key) else { return true };
+        let cancelled = entry.cancelled;
+        let known = entry.waker.as_ref().is_some_and(|known| known.will_wake(waker));
+        let old = if known { None } else { entry.waker.replace(waker.clone()) };
+        drop(entries);
+        drop(old);
+        cancelled
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let entry = self.running.lock().try_remove(self.key);
+        self.running.quota.in_progress.fetch_sub(1, Ordering::Relaxed);
+        drop(entry);
+    }
+}
+
+/// Interval of searches for handlers to cancel, ns, as each visits all of them.
+const SEARCH_INTERVAL_NS: u64 = 500_000;
+
+/// The endpoint's side: when to search for handlers to cancel.
+pub(super) struct Watch {
+    running: Arc<Running>,
+    /// The first deadline that may not have been noticed, ns; `u64::MAX`: none.
+    due_ns: Cell<u64>,
+    /// [`Endpoint::given_up`] at the last search.
+    given_up: Cell<u64>,
+    searched_ns: Cell<u64>,
+}
+
+impl Watch {
+    pub(super) fn new(running: Arc<Running>) -> Self {
+        let zero = || Cell::new(0);
+        Watch { running, due_ns: Cell::new(u64::MAX), given_up: zero(), searched_ns: zero() }
+    }
+
+    pub(super) fn begin(&self, id: Option<RequestId>, expires_ns: u64) -> Ticket {
+        self.due_ns.set(self.due_ns.get().min(expires_ns));
+        self.running.begin(id, expires_ns)
+    }
+
+    /// When to call [`Watch::search`]; `u64::MAX`: there is no reason.
+    #[inline]
+    pub(super) fn due_ns(&self, endpoint: &Endpoint<Cont>) -> u64 {
+        let earliest_ns = self.searched_ns.get() + SEARCH_INTERVAL_NS;
+        if endpoint.given_up() != self.given_up.get() {
+            return earliest_ns;
+        }
+        match self.due_ns.get() {
+            u64::MAX => u64::MAX,
+            due_ns => due_ns.max(earliest_ns),
+        }
+    }
+
+    /// Cancels the handlers of requests that clients gave up, and those that have expired and not
+    /// answered.
+    #[cold]
+    pub(super) fn search(&self, endpoint: &mut Endpoint<Cont>, now_ns: u64) {
+        self.searched_ns.set(now_ns);
+        self.given_up.set(endpoint.given_up());
+        let mut due_ns = u64::MAX;
+        self.running.cancel(|entry| match entry.id {
+            Some(id) if endpoint.is_abandoned(id) => true,
+            _ if entry.expires_ns > now_ns => {
+                due_ns = due_ns.min(entry.expires_ns);
+                false
+            }
+            // A handler may go on after its answer.
+            Some(id) => endpoint.is_answerable(id),
+            None => true,
+        });
+        self.due_ns.set(due_ns);
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // The endpoint is gone, and nothing sends the answers.
+        self.running.cancel(|_| true);
+    }
+}

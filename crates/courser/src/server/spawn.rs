@@ -1,0 +1,45 @@
+//! Where the handlers of a server run.
+
+use std::future::Future;
+use std::pin::Pin;
+
+/// A handler in progress: the future that a [`Spawn`] runs to its end, or drops.
+pub type HandlerFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Runs the handlers of a [`crate::Server`] on threads of its own. A closure of a runtime's spawn
+/// function is one: `|handler| drop(smol::spawn(handler))`.
+///
+/// It runs on the thread of an endpoint, and must neither block nor poll the future.
+pub trait Spawn: Send + Sync + 'static {
+    /// Starts to run a handler. If it drops the future, the request is answered with an error.
+    fn spawn(&self, handler: HandlerFuture);
+
+    /// Calls `poll` in the context that handlers need, for servers that poll them in place
+    /// ([`crate::Server::in_place`]).
+    fn enter(&self, poll: &mut dyn FnMut()) {
+        poll();
+    }
+}
+
+impl<F: Fn(HandlerFuture) + Send + Sync + 'static> Spawn for F {
+    fn spawn(&self, handler: HandlerFuture) {
+        self(handler);
+    }
+}
+
+/// The tasks of a tokio runtime.
+#[cfg(feature = "tokio")]
+#[derive(Debug)]
+pub(super) struct OnTokio(pub(super) tokio::runtime::Handle);
+
+#[cfg(feature = "tokio")]
+impl Spawn for OnTokio {
+    fn spawn(&self, handler: HandlerFuture) {
+        drop(self.0.spawn(handler));
+    }
+
+    fn enter(&self, poll: &mut dyn FnMut()) {
+        let _context = self.0.enter();
+        poll();
+    }
+}
