@@ -55,6 +55,7 @@ mod mem;
 mod msgbuf;
 mod runs;
 mod tail;
+mod view;
 
 pub use arena::{
     AllocError, Arena, ArenaConfig, ArenaStats, ClassStats, ConfigError, MAX_HEADROOM,
@@ -68,3 +69,4 @@ pub use mem::{Heap, HugePages, MapCause, MapError, MemorySource, REGION_ALIGN, R
 pub use msgbuf::{HEADER_ROOM, MsgBuf, PacketAccess, SetLenError, TxSeg, Unshared};
 pub use runs::{RUN_HOT, Run, Runs};
 pub use tail::{Tail, copy_shared};
+pub use view::MsgView;

@@ -30,7 +30,7 @@ pub use services::{MethodInfo, ServiceInfo, ServiceStats, Services};
 pub use stream::{
     Incoming, Next, OpenStream, OpenUpload, Opening, OpeningUpload, Streaming, Upload,
 };
-pub use writer::{Memory, WriteError, Writer};
+pub use writer::{Memory, WriteError, Writer, encode};
 
 // Used by generated code.
 #[doc(hidden)]

@@ -2,6 +2,7 @@
 
 use courser_buf::{AllocError, Arena, MsgBuf};
 
+use super::codec::Encode;
 use super::error::EncodeError;
 
 /// Bytes that are staged on the stack. A message of at most this length is allocated in its exact
@@ -236,6 +237,17 @@ pub(crate) fn message(
         }
         Written::Large(message) => Ok(message),
     }
+}
+
+/// Encodes a value into a message of its own, as requests and responses are.
+///
+/// # Errors
+/// The codec refuses the value, or there is no memory.
+pub fn encode<K: Encode<T>, T: ?Sized>(
+    value: &T,
+    memory: &dyn Memory,
+) -> Result<MsgBuf, EncodeError> {
+    message(memory, |out| K::encode(value, out))
 }
 
 #[cfg(test)]

@@ -3,5 +3,11 @@
 #![allow(unreachable_pub)]
 
 mod calls;
+mod codecs;
+mod connecting;
+mod hostile;
 mod kv;
+mod mutated;
+mod streams;
+mod uploads;
 mod world;

@@ -33,7 +33,7 @@ pub struct Streaming<C: Channel, K, T, E> {
     stream: u32,
     /// Until the end has arrived.
     open: Option<C::OwnedCall>,
-    pulls: VecDeque<C::OwnedCall>,
+    pulls: VecDeque<Pull<C::OwnedCall>>,
     next_pull: u32,
     reading: Option<Reading>,
     /// Batches that were read.
@@ -44,6 +44,29 @@ pub struct Streaming<C: Channel, K, T, E> {
     no_more: bool,
     done: bool,
     types: PhantomData<fn() -> (K, T, E)>,
+}
+
+/// A pull, whose answer may arrive before that of an earlier one.
+enum Pull<F> {
+    Running(F),
+    Answered(Option<Result<MsgBuf, CallFailure>>),
+}
+
+impl<F: Future<Output = Result<MsgBuf, CallFailure>> + Unpin> Pull<F> {
+    fn poll(&mut self, cx: &mut Context<'_>) {
+        if let Pull::Running(call) = self
+            && let Poll::Ready(answer) = Pin::new(call).poll(cx)
+        {
+            *self = Pull::Answered(Some(answer));
+        }
+    }
+
+    fn take(&mut self) -> Option<Result<MsgBuf, CallFailure>> {
+        match self {
+            Pull::Running(_) => None,
+            Pull::Answered(answer) => answer.take(),
+        }
+    }
 }
 
 impl<C: Channel, K, T, E> Unpin for Streaming<C, K, T, E> {}
@@ -85,7 +108,7 @@ impl<C: Channel, K, T, E> Streaming<C, K, T, E> {
             request[..4].copy_from_slice(&self.stream.to_le_bytes());
             request[4..].copy_from_slice(&self.next_pull.to_le_bytes());
             self.next_pull = self.next_pull.wrapping_add(1);
-            self.pulls.push_back(self.channel.call_owned(PULL, request, None));
+            self.pulls.push_back(Pull::Running(self.channel.call_owned(PULL, request, None)));
         }
         Ok(())
     }
@@ -171,25 +194,17 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
         {
             return Some(Poll::Ready(error.take().map(|e| Err(RpcError::Service(e)))));
         }
-        let mut first = None;
-        for pull in &mut self.pulls {
-            let polled = Pin::new(pull).poll(cx); // all of them, so that each is started
-            if first.is_none() {
-                first = Some(polled);
-                if first.as_ref().is_some_and(Poll::is_ready) {
-                    break;
-                }
-            }
-        }
-        match first {
-            Some(Poll::Ready(answer)) => {
+        // All of them are polled, so that each is started.
+        self.pulls.iter_mut().for_each(|pull| pull.poll(cx));
+        match self.pulls.front_mut().map(Pull::take) {
+            Some(Some(answer)) => {
                 self.pulls.pop_front();
                 match answer.map_err(RpcError::Call).and_then(|m| self.pulled(m)) {
                     Ok(()) => Some(Poll::Pending),
                     Err(e) => Some(Poll::Ready(Some(Err(e)))),
                 }
             }
-            Some(Poll::Pending) => None,
+            Some(None) => None,
             // All pulls are answered, and the end says that there were more batches.
             None if self.end.is_some() => {
                 let error = DecodeError::Form("an end of a stream with too large a length");

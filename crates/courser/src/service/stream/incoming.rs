@@ -125,7 +125,6 @@ fn poll_push(call: &mut Use, cx: &mut Context<'_>) -> Poll<PushReply> {
             return Poll::Pending;
         }
     };
-    call.free_slot(&mut stream);
     Poll::Ready(reply)
 }
 
@@ -186,8 +185,7 @@ impl<T> Incoming<T> {
         let mut stream = self.entry.lock();
         stream.reading = false;
         let number = stream.next;
-        stream.next = number.wrapping_add(1);
-        stream.wake(number);
+        stream.advance();
         self.done |= stream.complete && stream.last == number;
     }
 

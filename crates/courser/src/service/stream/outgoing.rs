@@ -98,7 +98,6 @@ fn poll_pull(call: &mut Use, arena: &Arena, cx: &mut Context<'_>) -> Poll<PullRe
     let mut stream = entry.lock();
     match stream.direction {
         Some(Direction::Incoming) => {
-            call.free_slot(&mut stream);
             let refusal = call.services().stream_error(StreamError::Direction);
             return Poll::Ready(PullReply::Refused(refusal));
         }
@@ -111,8 +110,7 @@ fn poll_pull(call: &mut Use, arena: &Arena, cx: &mut Context<'_>) -> Poll<PullRe
     if stream.next == call.number {
         let batch = stream.ready.pop_front().or_else(|| stream.filling.take());
         if let Some(batch) = batch {
-            call.free_slot(&mut stream);
-            stream.next = stream.next.wrapping_add(1);
+            stream.advance();
             let following = stream.next;
             stream.wake(following);
             stream.wake_handler();
@@ -123,7 +121,6 @@ fn poll_pull(call: &mut Use, arena: &Arena, cx: &mut Context<'_>) -> Poll<PullRe
     }
     let nothing_left = stream.complete && stream.ready.is_empty() && stream.filling.is_empty();
     if stream.ended || nothing_left {
-        call.free_slot(&mut stream);
         return Poll::Ready(PullReply::Ended);
     }
     call.wait(&mut stream, cx.waker());

@@ -94,6 +94,14 @@ impl Stream {
         }
     }
 
+    /// Moves the window past its first batch, whose call is answered.
+    pub(super) fn advance(&mut self) {
+        let number = self.next;
+        self.wake(number);
+        self.waiting[slot(number)] = None;
+        self.next = number.wrapping_add(1);
+    }
+
     pub(super) fn wake_handler(&mut self) {
         if let Some(waker) = self.handler.take() {
             waker.wake();
@@ -161,8 +169,6 @@ pub(super) struct Use {
     key: Key,
     pub(super) number: u32,
     pub(super) entry: Arc<Entry>,
-    /// The call was answered, so that the slot is that of a later batch.
-    pub(super) answered: bool,
 }
 
 impl Use {
@@ -203,17 +209,11 @@ impl Use {
         }
         stream.calls += 1;
         drop(stream);
-        Ok(Use { services: services.clone(), key, number, entry, answered: false })
+        Ok(Use { services: services.clone(), key, number, entry })
     }
 
     pub(super) fn services(&self) -> &Services {
         &self.services
-    }
-
-    /// Frees the slot before the answer is sent: the next call may arrive before this is dropped.
-    pub(super) fn free_slot(&mut self, stream: &mut Stream) {
-        self.answered = true;
-        stream.waiting[slot(self.number)] = None;
     }
 
     /// Waits for a change of the stream.
@@ -226,7 +226,8 @@ impl Drop for Use {
     fn drop(&mut self) {
         let mut table = self.services.streams().lock();
         let mut stream = self.entry.lock();
-        if !self.answered {
+        // The slot of an earlier batch is that of a later one.
+        if self.number >= stream.next {
             stream.waiting[slot(self.number)] = None;
         }
         stream.calls -= 1;

@@ -1,0 +1,255 @@
+//! Peers that break the rules of streams.
+
+use std::sync::atomic::Ordering;
+
+use courser::service::{LocalRegistry, RpcError};
+
+use crate::calls::serve;
+use crate::kv::KvClient;
+use crate::world::World;
+
+const PULL: u16 = 0x03F1;
+const PUSH: u16 = 0x03F2;
+
+fn number(name: &str) -> u16 {
+    KvClient::SERVICE.methods.iter().find(|m| m.name == name).unwrap().number
+}
+
+fn pull(stream: u32, batch: u32) -> Vec<u8> {
+    [stream.to_le_bytes(), batch.to_le_bytes()].concat()
+}
+
+fn push(items: &[&[u8]], stream: u32, batch: u32, last: u8) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for item in items {
+        bytes.extend((item.len() as u32).to_le_bytes());
+        bytes.extend(*item);
+    }
+    bytes.extend(pull(stream, batch));
+    bytes.push(last);
+    bytes
+}
+
+fn open(arguments: &[u8], stream: u32) -> Vec<u8> {
+    [arguments, &stream.to_le_bytes()].concat()
+}
+
+/// The code of a refusal, if the call is answered at once.
+fn refusal(world: &World, session: u64, method: u16, bytes: &[u8]) -> Option<(u8, u8)> {
+    let answer = world.try_run(world.raw(session, method, bytes))?.unwrap();
+    let (tag, rest) = answer.split_last().unwrap();
+    Some((*tag, if *tag == 5 { rest[0] } else { 0 }))
+}
+
+#[test]
+fn pulls_and_pushes_of_unknown_streams_wait_or_are_refused() {
+    let (world, _, _) = serve(1);
+    // The first two may have overtaken their open call, so they wait until they are cancelled.
+    for batch in [0, 1] {
+        assert_eq!(refusal(&world, 9, PULL, &pull(1, batch)), None);
+        assert_eq!(refusal(&world, 9, PUSH, &push(&[b"x"], 2, batch, 0)), None);
+    }
+    for batch in [2, 3, u32::MAX] {
+        assert_eq!(refusal(&world, 9, PULL, &pull(1, batch)), Some((5, 1)));
+        assert_eq!(refusal(&world, 9, PUSH, &push(&[], 2, batch, 0)), Some((5, 1)));
+    }
+    assert_eq!(world.services.stats().stream_errors, 6);
+    world.assert_clean();
+}
+
+#[test]
+fn streams_that_are_never_opened_are_limited() {
+    let (world, kv, _) = serve(2);
+    let mut waiting = Vec::new();
+    for stream in 0..1024 {
+        waiting.push(world.raw(u64::from(stream) + 100, PULL, &pull(stream, 0)));
+        world.settle();
+    }
+    assert_eq!(refusal(&world, 99, PULL, &pull(0, 0)), Some((5, 5)));
+    assert_eq!(world.services.stats().streams, 1024);
+    // Streams that are opened are not affected.
+    let items = world.run(async {
+        let mut numbers = kv.count(3, 3).await.unwrap();
+        let mut items = 0;
+        while let Some(item) = numbers.next().await {
+            items += u32::from(item.is_ok());
+        }
+        items
+    });
+    // Their first pull may come before the open call, and is refused then.
+    assert!(items == 3 || items == 0);
+    drop(waiting);
+    world.assert_clean();
+}
+
+#[test]
+fn wrong_numbers_of_batches_are_refused_and_the_stream_goes_on() {
+    let (world, _, _) = serve(3);
+    // An open stream of the server that fills its batches.
+    let mut arguments = vec![0xff; 9];
+    arguments.extend([0x01, 100]); // u64::MAX items of 100 bytes
+    let opened = world.raw(50, 7, &open(&arguments, 4));
+    world.settle();
+    assert_eq!(refusal(&world, 50, 7, &open(&arguments, 4)), Some((5, 3)), "opened twice");
+    assert_eq!(refusal(&world, 50, PULL, &pull(4, 2)), Some((5, 2)), "too far ahead");
+    assert_eq!(refusal(&world, 50, PUSH, &push(&[b"x"], 4, 0, 0)), Some((5, 4)), "direction");
+    assert_eq!(refusal(&world, 51, PULL, &pull(4, 2)), Some((5, 1)), "another session");
+    for batch in 0..50 {
+        assert_eq!(refusal(&world, 50, PULL, &pull(4, batch)), Some((0, 0)), "batch {batch}");
+        assert_eq!(refusal(&world, 50, PULL, &pull(4, batch)), Some((5, 2)), "{batch} twice");
+    }
+    // Two pulls of one batch at the same time.
+    let held = world.arena.stats().in_use_bytes;
+    assert!(held < 4 * (81 << 10), "{held}");
+    drop(opened);
+    world.assert_clean();
+}
+
+#[test]
+fn pushes_of_wrong_numbers_are_refused_and_memory_is_bounded() {
+    let (world, _, store) = serve(4);
+    let opened = world.raw(60, number("upload"), &open(b"\x05stall", 5));
+    world.settle();
+    let big = vec![0xff; 60_000];
+    let mut waiting = Vec::new();
+    for _ in 0..100 {
+        for batch in [0, 1, 2, 3, 77] {
+            waiting.push(world.raw(60, PUSH, &push(&[&big], 5, batch, 0)));
+            world.settle();
+        }
+    }
+    // The first item is no vector of bytes, so the stream fails.
+    assert!(world.services.stats().stream_errors > 400);
+    drop((waiting, opened));
+    world.assert_clean();
+    assert_eq!(store.live.load(Ordering::Relaxed), 0);
+
+    let opened = world.raw(61, number("upload"), &open(b"\x05stall", 5));
+    let first = world.raw(61, PUSH, &push(&[b"\x01a", b"\x01b"], 5, 0, 0));
+    world.settle();
+    assert_eq!(refusal(&world, 61, PUSH, &push(&[b"\x00"], 5, 0, 0)), Some((5, 2)), "while read");
+    let second = world.raw(61, PUSH, &push(&[b"\x00"], 5, 1, 1));
+    world.settle();
+    assert_eq!(refusal(&world, 61, PUSH, &push(&[b"\x00"], 5, 1, 1)), Some((5, 2)), "twice");
+    assert_eq!(refusal(&world, 61, PULL, &pull(5, 0)), Some((5, 4)), "direction");
+    drop((first, second, opened));
+    world.assert_clean();
+}
+
+#[test]
+fn batches_that_cannot_be_decoded_end_the_stream_with_a_typed_error() {
+    let (world, _, _) = serve(5);
+    for (i, items) in
+        [vec![9, 0, 0, 0, 1], vec![1, 0, 0], vec![255; 8], push(&[b"\x05a"], 0, 0, 0)[..6].to_vec()]
+            .into_iter()
+            .enumerate()
+    {
+        let stream = i as u32;
+        let mut opened = world.raw(70, number("upload"), &open(b"\x01n", stream));
+        let bytes = [items, pull(stream, 0), vec![0]].concat();
+        assert_eq!(refusal(&world, 70, PUSH, &bytes), Some((2, 0)), "{i}");
+        // The handler got the error, and returned one.
+        let end = world.run(&mut opened).unwrap();
+        assert_eq!(end.last(), Some(&1));
+    }
+    assert_eq!(world.services.stats().decode_errors, 4);
+    world.assert_clean();
+}
+
+#[test]
+fn malformed_calls_of_the_library_are_typed_errors() {
+    let (world, _, _) = serve(6);
+    for len in 0..8 {
+        assert_eq!(refusal(&world, 1, PULL, &vec![0; len]), Some((2, 0)));
+        assert_eq!(refusal(&world, 1, PUSH, &vec![0; len]), Some((2, 0)));
+    }
+    assert_eq!(refusal(&world, 1, PULL, &[0; 9]), Some((2, 0)));
+    assert_eq!(refusal(&world, 1, PUSH, &[2; 9]), Some((2, 0)));
+    assert_eq!(refusal(&world, 1, 7, &[0; 3]), Some((2, 0)));
+    for hello in [&[][..], &[2], &[1; 9], &[1; 30], &[0xff; 300]] {
+        assert_eq!(refusal(&world, 1, 0x03F0, hello), Some((2, 0)));
+    }
+    world.assert_clean();
+}
+
+/// A server that answers with any bytes.
+fn false_server(open_answer: &'static [u8], pull_answer: &'static [u8]) -> World {
+    let mut world = World::new(8);
+    for method in [7, number("upload")] {
+        LocalRegistry::on_request(&mut world, method, move |_| async move {
+            if open_answer == b"never" {
+                std::future::pending::<()>().await;
+            }
+            open_answer
+        });
+    }
+    for method in [PULL, PUSH] {
+        LocalRegistry::on_request(&mut world, method, move |_| async move {
+            if pull_answer == b"never" {
+                std::future::pending::<()>().await;
+            }
+            pull_answer
+        });
+    }
+    world
+}
+
+#[test]
+fn a_client_survives_servers_that_break_the_rules_of_streams() {
+    let opens: [&[u8]; 12] = [
+        b"never",
+        b"",
+        b"\x00",
+        b"\x00\x00\x00\x00\x00",
+        b"\x01\x00\x00\x00\x00",
+        b"\xff\xff\xff\xff\x00",
+        b"\x07\x00\x00\x00\x00\x00",
+        b"\x00\x00\x00\x00\x01",
+        b"x\x02",
+        b"\x04",
+        b"\x03\x05",
+        b"\x63",
+    ];
+    let pulls: [&[u8]; 9] = [
+        b"",
+        b"\x00",
+        b"\x01\x00\x00\x00\x00",
+        b"\xff\xff\xff\xff\x00",
+        b"\x01\x00\x00\x00\x63\x00",
+        b"\x04",
+        b"\x02\x05",
+        b"\x63",
+        b"never",
+    ];
+    for open in opens {
+        for pull in pulls {
+            let world = false_server(open, pull);
+            let kv = KvClient::unchecked(world.session());
+            let ended = world.try_run(async {
+                let mut numbers = kv.count(1, 1).await.unwrap();
+                let mut items = 0;
+                while let Some(item) = numbers.next().await {
+                    items += 1;
+                    if matches!(item, Err(RpcError::Service(_))) {
+                        unreachable!("the method has no errors");
+                    }
+                    assert!(items < 10);
+                }
+            });
+            assert!(ended.is_some() || open == b"never" || pull == b"never", "{open:?} {pull:?}");
+            let ended = world.try_run(async {
+                let mut upload = kv.upload("n".into()).await.unwrap();
+                for _ in 0..200 {
+                    if upload.send(&vec![1; 5_000]).await.is_err() {
+                        break;
+                    }
+                }
+                let _ = upload.finish().await;
+            });
+            assert!(ended.is_some() || open == b"never" || pull == b"never", "{open:?} {pull:?}");
+            let peak = world.arena.stats().peak_in_use_bytes;
+            assert!(peak < 1 << 20, "{peak}");
+            world.assert_clean();
+        }
+    }
+}

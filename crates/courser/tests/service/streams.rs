@@ -1,0 +1,234 @@
+//! Streams of the server.
+
+use std::sync::atomic::Ordering;
+
+use courser::CallFailure;
+use courser::service::{LocalService, RpcError};
+use futures::TryStreamExt;
+use futures::future::join_all;
+
+use crate::calls::serve;
+use crate::kv::{KvClient, KvError, KvServer, LocalStore};
+use crate::world::World;
+
+/// What both ends of a stream hold of items of up to 16 KiB: two batches on the way or read, two that
+/// wait, one that is filled, each in a buffer of 80 KiB.
+const HELD: usize = 5 * (81 << 10) + (64 << 10);
+
+#[test]
+fn items_arrive_in_order_whatever_the_network_reorders() {
+    for seed in 0..200 {
+        let (world, kv, store) = serve(seed);
+        let (items, size) = (seed * 3, (seed % 7 * 900) as u32);
+        let got: Vec<_> =
+            world.run(async { kv.count(items, size).await.unwrap().try_collect().await.unwrap() });
+        assert_eq!(got.len() as u64, items, "seed {seed}");
+        for (i, (number, bytes)) in got.iter().enumerate() {
+            assert!(
+                *number == i as u64
+                    && bytes.len() == size as usize
+                    && bytes.iter().all(|b| *b == i as u8)
+            );
+        }
+        assert_eq!(store.live.load(Ordering::Relaxed), 0);
+        drop(kv);
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn items_that_come_slowly_arrive_one_by_one() {
+    let (world, kv, store) = serve(1);
+    for i in 0..50 {
+        store.map.lock().unwrap().insert(format!("{i:02}"), "v".into());
+    }
+    world.run(async {
+        let mut scan = kv.scan("10".into()).await.unwrap();
+        for i in 10..50 {
+            assert_eq!(scan.next().await.unwrap().unwrap().0, format!("{i:02}"));
+        }
+        assert!(scan.next().await.is_none());
+        assert!(scan.next().await.is_none());
+    });
+    world.assert_clean();
+}
+
+#[test]
+fn an_application_error_is_the_last_item() {
+    for seed in 0..50 {
+        let (world, kv, _) = serve(seed);
+        world.run(async {
+            let mut scan = kv.scan("fail".into()).await.unwrap();
+            assert_eq!(scan.next().await.unwrap().unwrap(), ("a".to_owned(), "b".to_owned()));
+            assert_eq!(scan.next().await, Some(Err(RpcError::Service(KvError::Missing))));
+            assert!(scan.next().await.is_none());
+        });
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn a_dropped_stream_drops_that_of_the_handler_and_frees_all() {
+    for seed in 0..100 {
+        let (world, kv, store) = serve(seed);
+        world.run(async {
+            let mut numbers = kv.count(u64::MAX, 100).await.unwrap();
+            for i in 0..seed * 20 {
+                assert_eq!(numbers.next().await.unwrap().unwrap().0, i);
+            }
+        });
+        world.assert_clean();
+        assert_eq!(store.live.load(Ordering::Relaxed), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_stalled_reader_holds_the_stated_bytes_and_delays_no_call() {
+    for size in [10, 1_000, 16_000] {
+        let (world, kv, store) = serve(3);
+        let mut numbers = world.run(async {
+            let mut numbers = kv.count(u64::MAX, size).await.unwrap();
+            numbers.next().await.unwrap().unwrap();
+            numbers
+        });
+        world.settle(); // nothing more happens while nobody reads
+        let taken = store.taken.load(Ordering::Relaxed);
+        for _ in 0..100 {
+            world.run(async { kv.len().await }).unwrap();
+        }
+        assert_eq!(store.taken.load(Ordering::Relaxed), taken);
+        let held = world.arena.stats().in_use_bytes;
+        assert!(held <= HELD, "{size}: {held} bytes");
+        // It goes on where it was.
+        world.run(async {
+            for i in 1..10_000 {
+                assert_eq!(numbers.next().await.unwrap().unwrap().0, i);
+            }
+        });
+        drop(numbers);
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn a_long_stream_takes_constant_memory() {
+    let (world, kv, _) = serve(4);
+    let items = 30_000;
+    world.run(async {
+        let mut numbers = kv.count(items, 4_000).await.unwrap();
+        let mut next = 0;
+        while let Some(item) = numbers.next().await {
+            assert_eq!(item.unwrap().0, next);
+            next += 1;
+        }
+        assert_eq!(next, items);
+    });
+    let peak = world.arena.stats().peak_in_use_bytes;
+    assert!(peak <= HELD, "{peak} bytes");
+    world.assert_clean();
+}
+
+#[test]
+fn items_larger_than_a_batch_travel_alone() {
+    let (world, kv, _) = serve(5);
+    let size = 300_000;
+    let got: Vec<_> =
+        world.run(async { kv.count(20, size).await.unwrap().try_collect().await.unwrap() });
+    assert!(got.len() == 20 && got.iter().all(|(_, bytes)| bytes.len() == size as usize));
+    let peak = world.arena.stats().peak_in_use_bytes;
+    assert!(peak <= 8 * 400_000, "{peak} bytes");
+    world.assert_clean();
+}
+
+#[test]
+fn an_item_that_is_too_large_ends_the_stream_with_an_error_after_those_before_it() {
+    let (world, kv, store) = serve(6);
+    {
+        let mut map = store.map.lock().unwrap();
+        map.insert("a".into(), "small".into());
+        map.insert("b".into(), "v".repeat(9 << 20));
+        map.insert("c".into(), "small".into());
+    }
+    world.run(async {
+        let mut scan = kv.scan("a".into()).await.unwrap();
+        assert_eq!(scan.next().await.unwrap().unwrap().0, "a");
+        let error = scan.next().await.unwrap().unwrap_err();
+        assert!(matches!(error, RpcError::Encode(_)), "{error:?}");
+        assert!(scan.next().await.is_none());
+    });
+    world.assert_clean();
+}
+
+#[test]
+fn many_streams_at_once_do_not_mix() {
+    let (world, kv, _) = serve(7);
+    world.run(async {
+        let streams = (0..40).map(|i| {
+            let kv = kv.clone();
+            async move {
+                let items: Vec<_> =
+                    kv.count(i * 10, i as u32 * 50).await.unwrap().try_collect().await.unwrap();
+                assert!(items.len() as u64 == i * 10);
+                assert!(items.iter().all(|(_, bytes)| bytes.len() as u64 == i * 50));
+            }
+        });
+        join_all(streams).await;
+    });
+    // Sessions of ended streams serve the next ones.
+    let sessions = world.session().number;
+    world.run(async {
+        for _ in 0..20 {
+            let items: Vec<_> = kv.count(3, 3).await.unwrap().try_collect().await.unwrap();
+            assert_eq!(items.len(), 3);
+        }
+    });
+    assert_eq!(world.session().number, sessions + 1);
+    assert_eq!(world.services.stats().streams_opened, 60);
+    world.assert_clean();
+}
+
+#[test]
+fn a_stream_whose_calls_fail_ends_with_the_failure() {
+    let (mut complete, mut failed) = (0, 0);
+    for seed in 0..300 {
+        let (world, kv, store) = serve(seed);
+        world.state.borrow_mut().failures = 60;
+        let result = world.run(async {
+            let mut numbers = kv.count(2_000, 400).await?;
+            let mut next = 0;
+            while let Some(item) = numbers.next().await {
+                assert_eq!(item?.0, next);
+                next += 1;
+            }
+            assert_eq!(next, 2_000);
+            Ok(())
+        });
+        match result {
+            Ok(()) => complete += 1,
+            Err(RpcError::Call(CallFailure::Failed(_))) => failed += 1,
+            Err(other) => panic!("{other:?}"),
+        }
+        world.state.borrow_mut().failures = 0;
+        world.assert_clean();
+        assert_eq!(store.live.load(Ordering::Relaxed), 0);
+    }
+    assert!(complete > 20 && failed > 20, "{complete} {failed}");
+}
+
+#[test]
+fn streams_of_a_service_without_send_are_the_same() {
+    let mut world = World::new(9);
+    KvServer::local(LocalStore::default()).register_local(&mut world).unwrap();
+    let kv = KvClient::unchecked(world.session());
+    world.run(async {
+        for key in ["a", "b", "c"] {
+            kv.put(key.into(), "v".into()).await.unwrap();
+        }
+        let all: Vec<_> = kv.scan("b".into()).await.unwrap().try_collect().await.unwrap();
+        assert_eq!(all.len(), 2);
+        let mut upload = kv.upload(String::new()).await.unwrap();
+        upload.send(&vec![1; 30]).await.unwrap();
+        assert_eq!(upload.finish().await.unwrap(), 30);
+    });
+    world.assert_clean();
+}
