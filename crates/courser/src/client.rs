@@ -15,6 +15,7 @@
 mod blocking;
 mod call;
 mod calls;
+mod channel;
 mod connect;
 mod driver;
 mod endpoints;
@@ -28,14 +29,12 @@ mod wait;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use courser_buf::{AllocError, Arena, MsgBuf};
 
 use crate::config::Config;
 use crate::failure::CallFailure;
 use crate::message::zeroed;
-use crate::service::Channel;
 use endpoints::User;
 
 pub use connect::{ClientAnother, ClientBuilder, ClientConnect};
@@ -101,6 +100,11 @@ struct Inner {
 impl Inner {
     fn arena(&self) -> &Arena {
         &self.user.thread(self.thread).arena
+    }
+
+    /// The largest message.
+    fn limit(&self) -> usize {
+        self.user.thread(self.thread).limit
     }
 
     fn inbox(&self) -> &inbox::Inbox {
@@ -184,35 +188,6 @@ impl Client {
     /// which they begin.
     pub fn send(&self, msg_type: u16, message: MsgBuf) -> ClientSend {
         ClientSend::new(self.clone(), msg_type, message)
-    }
-}
-
-impl Channel for Client {
-    type Call<'a> = ClientCall;
-    type Sent<'a> = ClientSend;
-    type Another<'a> = ClientAnother;
-    type OwnedCall = ClientCall;
-
-    #[inline]
-    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
-        self.alloc_recycled(len)
-    }
-
-    #[inline]
-    fn call(&self, req_type: u16, request: MsgBuf, deadline: Option<Duration>) -> ClientCall {
-        Client::call(self, req_type, request).deadline(deadline)
-    }
-
-    fn call_owned(&self, req_type: u16, request: MsgBuf, deadline: Option<Duration>) -> ClientCall {
-        Channel::call(self, req_type, request, deadline)
-    }
-
-    fn send(&self, msg_type: u16, message: MsgBuf, deadline: Option<Duration>) -> ClientSend {
-        Client::send(self, msg_type, message).deadline(deadline)
-    }
-
-    fn another(&self) -> ClientAnother {
-        ClientAnother::new(Client::another(self))
     }
 }
 

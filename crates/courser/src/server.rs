@@ -13,6 +13,7 @@ mod control;
 mod driver;
 mod error;
 mod handler;
+mod registry;
 mod running;
 mod spawn;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use std::task::{Context, Poll};
 use crate::config::Config;
 use crate::error::BindError;
 use crate::nexus::Nexus;
+use crate::service::Services;
 use crate::shutdown::ShutdownReport;
 use crate::worker::Work;
 use control::Control;
@@ -85,6 +87,7 @@ pub struct Server {
     spawner: Option<Arc<dyn Spawn>>,
     requests: Vec<(u16, Handler)>,
     messages: Vec<(u16, Handler)>,
+    services: Services,
     control: Arc<Control>,
 }
 
@@ -132,6 +135,7 @@ impl Server {
             spawner: None,
             requests: Vec::new(),
             messages: Vec::new(),
+            services: Services::default(),
             control: Arc::default(),
         })
     }

@@ -11,7 +11,7 @@ mod services;
 mod stream;
 mod writer;
 
-pub use channel::{BlockingChannel, Channel, DefaultChannel, Dial, NoChannel};
+pub use channel::{BlockingChannel, Channel, DefaultChannel, Dial};
 pub use client::{OneWay, Sending, Unary, UnaryCall};
 #[cfg(feature = "postcard")]
 pub use codec::Postcard;

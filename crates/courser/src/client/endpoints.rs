@@ -89,6 +89,8 @@ pub(super) struct EndpointThread {
     pub(super) inbox: Arc<Inbox>,
     /// Of the endpoint: callers write their requests to its memory.
     pub(super) arena: Arena,
+    /// [`Config::max_msg_size`].
+    pub(super) limit: usize,
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -200,6 +202,7 @@ fn start_thread(nexus: &Arc<Nexus>, number: usize) -> Result<EndpointThread, Cli
     type Made = Result<(Arc<Inbox>, Arena), BindError>;
     let stop = Arc::new(AtomicBool::new(false));
     let (made, is_made) = mpsc::channel::<Made>();
+    let limit = nexus.config().max_msg_size as usize;
     let (nexus, own_stop) = (nexus.clone(), stop.clone());
     let run = move || {
         IS_ENDPOINT.set(true);
@@ -219,7 +222,7 @@ fn start_thread(nexus: &Arc<Nexus>, number: usize) -> Result<EndpointThread, Cli
     let thread = std::thread::Builder::new().name(format!("courser-client-{number}"));
     let thread = thread.spawn(run).map_err(ClientError::Thread)?;
     let (inbox, arena) = is_made.recv().map_err(|_| ClientError::Stopped)??;
-    Ok(EndpointThread { inbox, arena, stop, thread: Mutex::new(Some(thread)) })
+    Ok(EndpointThread { inbox, arena, limit, stop, thread: Mutex::new(Some(thread)) })
 }
 
 /// The settings of an endpoint that is made for a client.

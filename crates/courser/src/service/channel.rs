@@ -89,40 +89,7 @@ impl<C: Channel> Memory for ChannelMemory<'_, C> {
 }
 
 /// The connection of clients that name none.
-pub type DefaultChannel = NoChannel;
-
-/// Takes the place of a connection for any thread.
-#[derive(Clone, Debug)]
-pub enum NoChannel {}
-
-impl Channel for NoChannel {
-    type Call<'a> = std::future::Pending<Result<MsgBuf, CallFailure>>;
-    type Sent<'a> = std::future::Pending<Result<(), CallFailure>>;
-    type Another<'a> = std::future::Pending<Result<Self, CallFailure>>;
-    type OwnedCall = std::future::Pending<Result<MsgBuf, CallFailure>>;
-
-    fn alloc(&self, _: usize) -> Result<MsgBuf, AllocError> {
-        match *self {}
-    }
-    fn call(&self, _: u16, _: MsgBuf, _: Option<Duration>) -> Self::Call<'_> {
-        match *self {}
-    }
-    fn call_owned(&self, _: u16, _: MsgBuf, _: Option<Duration>) -> Self::OwnedCall {
-        match *self {}
-    }
-    fn send(&self, _: u16, _: MsgBuf, _: Option<Duration>) -> Self::Sent<'_> {
-        match *self {}
-    }
-    fn another(&self) -> Self::Another<'_> {
-        match *self {}
-    }
-}
-
-impl Dial for NoChannel {
-    async fn dial(_: &str) -> Result<Self, HelloError> {
-        Err(CallFailure::Stopped.into())
-    }
-}
+pub type DefaultChannel = crate::client::Client;
 
 /// Connects the connection of clients that name none.
 #[doc(hidden)]

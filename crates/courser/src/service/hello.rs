@@ -12,7 +12,7 @@ use super::channel::{Channel, ChannelMemory};
 use super::error::{DecodeError, EncodeError, NoError, RpcError};
 use super::services::{HELLO, ServiceInfo, Services};
 use super::writer::{self, Writer};
-use crate::error::SessionError;
+use crate::client::ClientError;
 use crate::failure::CallFailure;
 use crate::message::{Reply, ReplySink};
 
@@ -66,7 +66,7 @@ pub enum HelloError {
     Call(#[from] CallFailure),
     /// The address cannot be used, or there is no connection.
     #[error(transparent)]
-    Connect(#[from] SessionError),
+    Connect(#[from] ClientError),
     /// The request could not be made.
     #[error(transparent)]
     Encode(#[from] EncodeError),

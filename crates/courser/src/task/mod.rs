@@ -39,5 +39,4 @@ pub(crate) use executor::Tasks;
 pub use join::{JoinHandle, TaskEnded};
 pub use local::{Local, Session};
 pub(crate) use queue::{LocalCommand, LocalQueue};
-pub(crate) use registry::session_key;
 pub use time::{Elapsed, Sleep};

@@ -67,6 +67,15 @@ impl Work {
         }
     }
 
+    /// The number of the endpoint that received it.
+    pub(crate) fn endpoint(&self) -> u16 {
+        self.origin.endpoint
+    }
+
+    pub(crate) fn arena(&self) -> &Arena {
+        &self.origin.arena
+    }
+
     /// Time until its deadline: zero when it has passed, `None` without a deadline. Reads
     /// the clock.
     pub fn time_left(&self) -> Option<Duration> {

@@ -1,0 +1,56 @@
+//! Typed clients on a [`Client`].
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use courser_buf::{AllocError, MsgBuf};
+
+use super::blocking::block_on;
+use super::{Client, ClientAnother, ClientCall, ClientSend};
+use crate::service::{BlockingChannel, Channel, Dial, HelloError};
+
+impl Channel for Client {
+    type Call<'a> = ClientCall;
+    type Sent<'a> = ClientSend;
+    type Another<'a> = ClientAnother;
+    type OwnedCall = ClientCall;
+
+    #[inline]
+    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.alloc_recycled(len)
+    }
+
+    fn limit(&self) -> usize {
+        self.inner.limit()
+    }
+
+    #[inline]
+    fn call(&self, req_type: u16, request: MsgBuf, deadline: Option<Duration>) -> ClientCall {
+        Client::call(self, req_type, request).deadline(deadline)
+    }
+
+    fn call_owned(&self, req_type: u16, request: MsgBuf, deadline: Option<Duration>) -> ClientCall {
+        Channel::call(self, req_type, request, deadline)
+    }
+
+    fn send(&self, msg_type: u16, message: MsgBuf, deadline: Option<Duration>) -> ClientSend {
+        Client::send(self, msg_type, message).deadline(deadline)
+    }
+
+    fn another(&self) -> ClientAnother {
+        ClientAnother::new(Client::another(self))
+    }
+}
+
+impl BlockingChannel for Client {
+    fn wait<F: Future>(&self, future: F) -> F::Output {
+        block_on(pin!(future))
+    }
+}
+
+impl Dial for Client {
+    async fn dial(uri: &str) -> Result<Self, HelloError> {
+        Ok(Client::connect(uri).await?)
+    }
+}

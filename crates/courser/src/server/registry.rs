@@ -1,0 +1,84 @@
+//! Typed services on a server whose handlers run on any thread.
+
+use std::future::Future;
+
+use crate::message::Reply;
+use crate::server::Server;
+use crate::service::{
+    Received, RegisterError, Registry, Service, ServiceStats, Services, SessionKey,
+};
+use crate::worker::Work;
+
+impl Server {
+    /// Adds a typed service ([`crate::service`]), beside other services and handlers.
+    ///
+    /// # Errors
+    /// A method has the number of another handler, or the server has a service of this name.
+    pub fn add_service(mut self, service: impl Service) -> Result<Self, RegisterError> {
+        service.register(&mut self)?;
+        Ok(self)
+    }
+
+    /// Reads the counters of the typed services, also while the server runs.
+    pub fn service_stats(&self) -> impl Fn() -> ServiceStats + Send + Sync + use<> {
+        let services = self.services.clone();
+        move || services.stats()
+    }
+
+    /// Passes a request or message to the handler of a service.
+    fn receive<R>(
+        limit: usize,
+        work: &mut Work,
+        handler: impl FnOnce(Received<'_>) -> R,
+    ) -> Option<R> {
+        let message = work.take()?;
+        let session = SessionKey::new(work.endpoint(), work.session().key());
+        Some(handler(Received::owned(message, session, work.arena(), limit)))
+    }
+}
+
+impl Registry for Server {
+    fn services(&self) -> &Services {
+        &self.services
+    }
+
+    fn is_taken(&self, number: u16) -> bool {
+        let has = |of: &[(u16, super::Handler)]| of.iter().any(|(known, _)| *known == number);
+        has(&self.requests) || has(&self.messages)
+    }
+
+    fn on_request<H, F>(&mut self, number: u16, handler: H)
+    where
+        H: Fn(Received<'_>) -> F + Send + Sync + 'static,
+        F: Future + Send + 'static,
+        F::Output: Reply + Send,
+    {
+        let limit = self.nexus.config().max_msg_size as usize;
+        self.on(number, move |mut work| {
+            let future = Server::receive(limit, &mut work, &handler);
+            async move {
+                if let Some(future) = future {
+                    let reply = future.await;
+                    work.reply(reply);
+                }
+            }
+        });
+    }
+
+    fn on_message<H, F>(&mut self, number: u16, handler: H)
+    where
+        H: Fn(Received<'_>) -> F + Send + Sync + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let limit = self.nexus.config().max_msg_size as usize;
+        self.on_message(number, move |mut work: Work| {
+            let future = Server::receive(limit, &mut work, &handler);
+            async move {
+                if let Some(future) = future {
+                    future.await;
+                }
+                drop(work); // counts as unfinished until here
+            }
+        });
+    }
+}
