@@ -2,6 +2,7 @@
 //!
 //! The byte is at the end, so that the value begins where the message does, which is aligned.
 
+use std::fmt::Display;
 use std::marker::PhantomData;
 
 use courser_buf::{AllocError, MsgBuf};
@@ -25,6 +26,8 @@ pub(crate) mod tag {
     pub(crate) const ENDED: u8 = 4;
     /// A byte of [`StreamError`](super::StreamError).
     pub(crate) const REFUSED: u8 = 5;
+    /// Of an open call: text, and the number of batches before the item that could not be encoded.
+    pub(crate) const ITEM_UNENCODED: u8 = 6;
 }
 
 /// Bytes of error texts in responses.
@@ -48,13 +51,17 @@ impl Refusal {
 }
 
 /// A response with an error's text, cut at a character.
-fn text(error: &dyn std::fmt::Display, tag: u8, out: &mut Vec<u8>) {
+fn text(error: &dyn Display, tag: u8, out: &mut Vec<u8>) {
+    out.extend(short_text(error).as_bytes());
+    out.push(tag);
+}
+
+pub(crate) fn short_text(error: &dyn Display) -> String {
     let mut text = error.to_string();
     while text.len() > MAX_TEXT {
         text.pop();
     }
-    out.extend(text.as_bytes());
-    out.push(tag);
+    text
 }
 
 /// Memory that a reply's destination allocates.
@@ -171,14 +178,16 @@ pub(crate) fn decode<K: Decode<T> + Decode<E>, T, E>(response: MsgBuf) -> Result
     }
 }
 
+/// A text of the peer, which may send any bytes: it is shortened, without control characters.
+pub(crate) fn peer_text(bytes: &[u8]) -> Box<str> {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_TEXT)]);
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().into()
+}
+
 /// The error of a response with neither a value nor an application error.
 #[cold]
 pub(crate) fn refused<E>(tag: u8, payload: &[u8]) -> RpcError<E> {
-    let text = || {
-        // A peer may send any bytes: they are shortened, and control characters are replaced.
-        let text = String::from_utf8_lossy(&payload[..payload.len().min(MAX_TEXT)]);
-        text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().into()
-    };
+    let text = || peer_text(payload);
     match (tag, payload) {
         (tag::UNDECODED, _) => DecodeError::Remote(text()).into(),
         (tag::UNENCODED, _) => EncodeError::Remote(text()).into(),

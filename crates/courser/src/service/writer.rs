@@ -10,8 +10,8 @@ use super::error::EncodeError;
 pub(crate) const ROOM: usize = 256;
 /// The first buffer of a message that does not fit [`ROOM`]: about a packet.
 const FIRST: usize = 1024;
-/// A buffer grows by its own length, and by at most this. Larger steps would waste memory.
-const MAX_STEP: usize = 4 << 20;
+/// Capacity from which a buffer grows by a quarter. It doubles before.
+const LARGE: usize = 64 << 10;
 
 /// Where messages are allocated.
 pub trait Memory {
@@ -41,7 +41,8 @@ pub struct WriteError;
 /// A message that grows while a codec writes it.
 ///
 /// Bytes are staged in 256 bytes on the stack. Longer messages move to a message buffer of 1 KiB,
-/// which doubles when it is full.
+/// which doubles when it is full,
+/// and from 64 KiB on grows by a quarter.
 pub struct Writer<'a> {
     room: &'a mut [u8; ROOM],
     /// Bytes in `room`.
@@ -159,7 +160,8 @@ impl<'a> Writer<'a> {
             _ => return Err(self.fail(EncodeError::TooLarge { limit })),
         };
         if end > capacity || self.spilled.is_none() {
-            let target = end.max(capacity + capacity.min(MAX_STEP)).max(FIRST).min(limit);
+            let step = if capacity < LARGE { capacity } else { capacity / 4 };
+            let target = end.max(capacity + step).max(FIRST).min(limit);
             let mut longer = match self.memory.alloc(target) {
                 Ok(longer) => longer,
                 Err(e) => return Err(self.fail(e.into())),

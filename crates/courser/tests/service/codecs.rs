@@ -189,6 +189,7 @@ fn plain_bytes_are_passed_as_they_are() {
     let word = RawClient::SERVICE.methods.iter().find(|m| m.name == "word").unwrap().number;
     let answer = world.run(world.raw(1, word, b"long word")).unwrap();
     assert_eq!(answer.last(), Some(&2));
+    drop(answer);
     world.assert_clean();
 }
 

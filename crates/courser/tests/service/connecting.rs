@@ -162,7 +162,7 @@ fn fingerprints_cover_names_kinds_types_and_the_codec() {
     assert_eq!(KvClient::SERVICE.fingerprint, KV, "{:#x}", KvClient::SERVICE.fingerprint);
 }
 
-const KV: u64 = 0;
+const KV: u64 = 0xc894_12cf_aed4_4969;
 
 #[test]
 fn answers_to_hellos_of_any_bytes_are_errors() {

@@ -21,7 +21,8 @@ fn items_arrive_in_order_and_the_handlers_outcome_returns() {
                 upload.send(&vec![i as u8; size]).await.unwrap();
                 if i % 50 == 7 {
                     upload.flush().await.unwrap();
-                    assert_eq!(store.taken.load(Ordering::Relaxed), i + 1);
+                    // The handler may not have finished with the last one.
+                    assert!((i..=i + 1).contains(&store.taken.load(Ordering::Relaxed)));
                 }
             }
             upload.finish().await.unwrap()
@@ -148,7 +149,7 @@ fn an_upload_whose_calls_fail_ends_with_the_failure() {
     let (mut complete, mut failed) = (0, 0);
     for seed in 0..300 {
         let (world, kv, store) = serve(seed);
-        world.state.borrow_mut().failures = 60;
+        world.state.borrow_mut().failures = 3_000;
         let result = world.run(async {
             let mut upload = kv.upload("n".into()).await?;
             for _ in 0..1_000 {

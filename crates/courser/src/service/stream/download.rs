@@ -18,7 +18,7 @@ use crate::failure::CallFailure;
 use crate::service::answer::{self, tag};
 use crate::service::channel::{Channel, ChannelMemory};
 use crate::service::codec::{Decode, Payload};
-use crate::service::error::{DecodeError, RpcError};
+use crate::service::error::{DecodeError, EncodeError, RpcError, StreamError};
 use crate::service::services::PULL;
 
 /// The items of a stream of the server. An error is the last item. Dropping the stream cancels it: the
@@ -39,7 +39,7 @@ pub struct Streaming<C: Channel, K, T, E> {
     /// Batches that were read.
     read: u32,
     /// The number of batches, and the outcome.
-    end: Option<(u32, Option<E>)>,
+    end: Option<(u32, Option<RpcError<E>>)>,
     /// The server has answered a pull that nothing follows.
     no_more: bool,
     done: bool,
@@ -139,7 +139,7 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
     /// Reads the end from the answer of the open call.
     fn read_end(&mut self, response: MsgBuf) -> Result<(), RpcError<E>> {
         let (tag, mut payload) = answer::split(response)?;
-        if !matches!(tag, tag::OK | tag::FAILED) {
+        if !matches!(tag, tag::OK | tag::FAILED | tag::ITEM_UNENCODED) {
             return Err(answer::refused(tag, &payload));
         }
         let Some((value, batches)) = payload.split_last_chunk::<4>() else {
@@ -148,7 +148,10 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
         let (len, batches) = (value.len(), u32::from_le_bytes(*batches));
         payload.truncate(len);
         let error = match tag {
-            tag::FAILED => Some(<K as Decode<E>>::decode(Payload::owned(payload))?),
+            tag::FAILED => {
+                Some(RpcError::Service(<K as Decode<E>>::decode(Payload::owned(payload))?))
+            }
+            tag::ITEM_UNENCODED => Some(EncodeError::Remote(answer::peer_text(&payload)).into()),
             _ if len == 0 => None,
             _ => return Err(DecodeError::Trailing { left: len }.into()),
         };
@@ -168,7 +171,14 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
                 self.no_more = true;
                 self.pulls.clear();
             }
-            tag => return Err(answer::refused(tag, &payload)),
+            tag => match answer::refused(tag, &payload) {
+                // The stream has ended before this pull: its end follows.
+                RpcError::Stream(StreamError::Unknown) => {
+                    self.no_more = true;
+                    self.pulls.clear();
+                }
+                error => return Err(error),
+            },
         }
         Ok(())
     }
@@ -192,7 +202,7 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
         if let Some((batches, error)) = &mut self.end
             && *batches == self.read
         {
-            return Some(Poll::Ready(error.take().map(|e| Err(RpcError::Service(e)))));
+            return Some(Poll::Ready(error.take().map(Err)));
         }
         // All of them are polled, so that each is started.
         self.pulls.iter_mut().for_each(|pull| pull.poll(cx));

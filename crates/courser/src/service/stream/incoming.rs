@@ -88,9 +88,6 @@ impl Services {
         let key = (received.session(), stream);
         let batch = received.take().map_err(|e| self.undecoded(e.into()))?;
         Use::new(self, key, number, Direction::Incoming, |stream| {
-            if stream.ended {
-                return Ok(()); // it is answered at once
-            }
             if (stream.reading && number == stream.next)
                 || stream.pushed[slot(number)].is_some()
                 || (stream.complete && number > stream.last)

@@ -161,7 +161,7 @@ impl Outgoing {
         let batches = poll_fn(|cx| self.drained(cx)).await;
         let end = match outcome.take() {
             Some(Ok(end)) => Ok((end, batches)),
-            Some(Err(e)) => Err(Unsent::Unencoded(e)),
+            Some(Err(e)) => Err(Unsent::Unencoded(e, batches)),
             None => unreachable!("it is taken once"),
         };
         StreamEnd { end, codec: PhantomData }
@@ -266,7 +266,8 @@ pub struct StreamEnd<K, E> {
 #[derive(Debug)]
 enum Unsent {
     Refused(Refusal),
-    Unencoded(EncodeError),
+    /// An item, after so many batches.
+    Unencoded(EncodeError, u32),
 }
 
 impl<K, E> StreamEnd<K, E> {
@@ -291,7 +292,12 @@ impl<K: Encode<E>, E> Reply for StreamEnd<K, E> {
                 Ok(tag)
             }),
             Err(Unsent::Refused(refusal)) => RefusalReply(refusal).send_to(to),
-            Err(Unsent::Unencoded(e)) => answer::reply(to, |_| Err(e)),
+            Err(Unsent::Unencoded(e, batches)) => answer::reply(to, |out| {
+                // A failure is kept in the writer.
+                let _ = out.extend(answer::short_text(&e).as_bytes());
+                let _ = out.extend(&batches.to_le_bytes());
+                Ok(tag::ITEM_UNENCODED)
+            }),
         }
     }
 }

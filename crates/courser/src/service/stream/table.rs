@@ -195,14 +195,20 @@ impl Use {
         if stream.direction.is_some_and(|actual| actual != direction) {
             return error(StreamError::Direction);
         }
-        let in_window = number.checked_sub(stream.next).is_some_and(|ahead| ahead < WINDOW);
-        if !in_window || stream.waiting[slot(number)].is_some() {
-            return error(StreamError::Sequence);
+        // The call to a stream that has ended is answered at once.
+        if !stream.ended {
+            let in_window = number.checked_sub(stream.next).is_some_and(|ahead| ahead < WINDOW);
+            if !in_window && stream.direction.is_none() {
+                return error(StreamError::Unknown);
+            }
+            if !in_window || stream.waiting[slot(number)].is_some() {
+                return error(StreamError::Sequence);
+            }
+            if let Err(e) = accept(&mut stream) {
+                return error(e);
+            }
+            stream.waiting[slot(number)] = Some(None);
         }
-        if let Err(e) = accept(&mut stream) {
-            return error(e);
-        }
-        stream.waiting[slot(number)] = Some(None);
         if stream.calls == 0 && stream.direction.is_none() {
             table.entries.insert(key, entry.clone());
             table.unopened += 1;

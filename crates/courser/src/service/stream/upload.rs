@@ -16,7 +16,7 @@ use super::client::{Opened, Pool};
 use crate::service::answer::{self, tag};
 use crate::service::channel::{Channel, ChannelMemory};
 use crate::service::codec::{Decode, Encode};
-use crate::service::error::RpcError;
+use crate::service::error::{RpcError, StreamError};
 use crate::service::services::PUSH;
 use crate::service::writer::Memory;
 
@@ -41,6 +41,8 @@ pub struct Upload<C: Channel, K, I, T, E> {
     filling: Filling,
     /// A complete batch that waits for the window.
     complete: Option<MsgBuf>,
+    /// The handler takes no more items.
+    discards: bool,
     /// [`Upload::finish`] sends what is filled with the last push.
     finishing: bool,
     finished: bool,
@@ -84,6 +86,7 @@ impl<C: Channel, K, I, T, E> Upload<C, K, I, T, E> {
             next_push: 0,
             filling: Filling::default(),
             complete: None,
+            discards: false,
             finishing: false,
             finished: false,
             types: PhantomData,
@@ -173,7 +176,7 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
                 return Poll::Ready(outcome);
             }
             let room = (self.pushes.len() as u32) < WINDOW;
-            if self.finished || !room || self.complete.is_some() {
+            if self.finished || self.discards || !room || self.complete.is_some() {
                 return Poll::Pending;
             }
             self.finished = true;
@@ -228,6 +231,9 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
             if let Some(error) = error {
                 return self.fail(error);
             }
+            if self.discards {
+                (self.complete, self.filling) = (None, Filling::default());
+            }
             let mut pushed = false;
             while (self.pushes.len() as u32) < WINDOW {
                 let next = match self.complete.take() {
@@ -248,19 +254,24 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
 
     /// Takes the answers of pushes. Returns whether there was one, and an error.
     fn poll_pushes(&mut self, cx: &mut Context<'_>) -> (bool, Option<RpcError<E>>) {
-        let (mut any, mut error) = (false, None);
+        let (mut any, mut discards, mut error) = (false, false, None);
         self.pushes.retain_mut(|push| {
             let Poll::Ready(answer) = Pin::new(push).poll(cx) else { return true };
             any = true;
             let checked = answer.map_err(RpcError::Call).and_then(|m| Ok(answer::split(m)?));
             match checked {
+                Ok((tag::OK, _)) => {}
                 // The outcome of the open call follows.
-                Ok((tag::OK | tag::ENDED, _)) => {}
-                Ok((tag, payload)) => error = Some(answer::refused(tag, &payload)),
+                Ok((tag::ENDED, _)) => discards = true,
+                Ok((tag, payload)) => match answer::refused(tag, &payload) {
+                    RpcError::Stream(StreamError::Unknown) => discards = true,
+                    refused => error = Some(refused),
+                },
                 Err(e) => error = Some(e),
             }
             false
         });
+        self.discards |= discards;
         (any, error)
     }
 }
