@@ -149,6 +149,7 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
         poll_fn(|cx| {
             self.progress(cx);
             let sent = self.pushes.is_empty() && self.filling.is_empty() && self.complete.is_none();
+            let sent = sent && !self.discards;
             if sent || self.outcome.is_some() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
@@ -190,7 +191,8 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
     /// Waits until another item can be added.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.progress(cx);
-        let room = self.complete.is_none() && !self.filling.is_full();
+        // When nothing is taken any more the outcome follows, which must not be a busy wait.
+        let room = self.complete.is_none() && !self.filling.is_full() && !self.discards;
         if room || self.outcome.is_some() { Poll::Ready(()) } else { Poll::Pending }
     }
 
