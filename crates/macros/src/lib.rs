@@ -11,6 +11,8 @@ mod kinds;
 mod model;
 mod number;
 mod options;
+#[cfg(test)]
+mod tests;
 
 use proc_macro::TokenStream;
 

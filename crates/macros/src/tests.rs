@@ -1,0 +1,161 @@
+//! Errors of the attribute, with the tokens that they point at.
+
+use proc_macro2::TokenStream;
+
+use crate::generate;
+
+/// The errors of a service: the text that each points at, and what it says.
+fn errors(options: &str, item: &str) -> Vec<(String, String)> {
+    let options: TokenStream = options.parse().unwrap();
+    let tokens: TokenStream = item.parse().unwrap();
+    let Err(error) = generate(options, tokens) else { return Vec::new() };
+    let lines: Vec<&str> = item.lines().collect();
+    let pointed = |error: &syn::Error| {
+        let (start, end) = (error.span().start(), error.span().end());
+        if start.line != end.line {
+            return lines[start.line - 1][start.column..].to_owned();
+        }
+        let line = lines.get(start.line - 1).copied().unwrap_or_default();
+        line.get(start.column..end.column).unwrap_or_default().to_owned()
+    };
+    error.into_iter().map(|e| (pointed(&e), e.to_string())).collect()
+}
+
+/// The errors of a service with one method.
+fn method(method: &str) -> Vec<(String, String)> {
+    errors("", &format!("trait Kv {{\n{method}\n}}"))
+}
+
+#[track_caller]
+fn one(method_text: &str, at: &str, says: &str) {
+    let found = method(method_text);
+    let [(pointed, text)] = &found[..] else { panic!("{method_text}: {found:#?}") };
+    assert_eq!(pointed, at, "{method_text}: {text}");
+    assert!(text.contains(says), "{method_text}: {text}");
+}
+
+#[test]
+fn errors_point_at_the_token_that_is_wrong() {
+    one("async fn get(key: u8);", "get", "takes `&self` as its first parameter");
+    one("async fn get();", "get", "takes `&self` as its first parameter");
+    one("async fn get(&mut self);", "&mut self", "takes `&self`");
+    one("async fn get(self);", "self", "takes `&self`");
+    one("async fn get<T>(&self, key: T);", "<T>", "no generic parameters");
+    one("async fn get(&self, (a, b): (u8, u8));", "(a, b)", "a plain name");
+    one("async fn get(&self, _: u8);", "_", "a plain name");
+    one("async fn get(&self, mut a: u8);", "mut a", "a plain name");
+    one("async fn get(&self, a: &str);", "&str", "an owned type");
+    one("async fn get(&self, a: impl Into<u8>);", "impl Into<u8>", "a concrete type");
+    one("async fn get(&self) -> u8 { 1 }", "{ 1 }", "no body");
+    one("fn get(&self) -> u8;", "fn", "is an `async fn`, or returns");
+    one("fn get(&self) -> impl Clone;", "impl Clone", "impl Stream<Item = Result<T, E>>");
+    one("fn get(&self) -> impl Stream;", "impl Stream", "impl Stream<Item = Result<T, E>>");
+    one("async fn new(&self);", "new", "rename the method");
+    one("type Key;", "type Key;", "methods only");
+    one("const N: u8;", "const N: u8;", "methods only");
+}
+
+#[test]
+fn a_method_has_one_stream() {
+    one("async fn a(&self, x: Incoming<u8>, y: Incoming<u8>);", "Incoming<u8>", "one stream");
+    one("fn a(&self, x: Incoming<u8>) -> impl Stream<Item = u8>;", "Incoming<u8>", "one stream");
+    one("async fn a(&self) -> impl Stream<Item = u8>;", "async", "remove `async`");
+    one("#[oneway] async fn a(&self, x: Incoming<u8>);", "Incoming<u8>", "has no stream");
+    one("#[oneway] async fn a(&self) -> u8;", "u8", "returns nothing");
+    one("#[oneway] fn a(&self) -> impl Stream<Item = u8>;", "#[oneway]", "returns nothing");
+}
+
+#[test]
+fn unknown_attributes_and_options_are_refused() {
+    one("#[cache] async fn a(&self);", "cache", "known are `oneway`, `method(id = N)`");
+    one("#[method(no = 1)] async fn a(&self);", "no", "#[method(id = N)]");
+    one("#[method] async fn a(&self);", "method", "expected attribute arguments");
+    one("#[method(id = 70000)] async fn a(&self);", "70000", "too large");
+    one("#[method(id = 0x03F1)] async fn a(&self);", "0x03F1", "those of the library");
+    one("#[oneway(x)] async fn a(&self);", "(", "unexpected token");
+    one("#[oneway] #[oneway] async fn a(&self);", "#[oneway]", "twice");
+    one("async fn a(&self, #[x] b: u8);", "#[x]", "no attributes");
+    for (options, says) in [
+        ("colour = 1", "unknown option; options are `codec = Path`"),
+        ("codec = A, codec = B", "`codec` is set twice"),
+        ("name = \"\"", "1 to 100 bytes"),
+        ("codec", "expected `=`"),
+    ] {
+        let found = errors(options, "trait Kv {}");
+        assert!(found.len() == 1 && found[0].1.contains(says), "{options}: {found:?}");
+    }
+    let found = errors("", "#[derive(Clone)] trait Kv {}");
+    assert!(found[0].0 == "derive" && found[0].1.contains("a service"), "{found:?}");
+    assert!(errors("", "trait Kv<T>: Clone {}").len() == 2);
+}
+
+#[test]
+fn methods_with_one_number_are_named_with_a_number_that_is_free() {
+    let found =
+        method("#[method(id = 1)] async fn a(&self);\n#[method(id = 1)] async fn b(&self);");
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].0, "b");
+    assert_eq!(
+        found[0].1,
+        "`a` and `b` have the same number, 0x0001; give one of them another: #[method(id = 2)]"
+    );
+    // Two names with one hash.
+    let mut names = std::collections::BTreeMap::new();
+    let (a, b) = (0..)
+        .find_map(|i| {
+            let name = format!("m{i}");
+            let other = names.insert(crate::number::of_method("Kv", &name), name.clone())?;
+            Some((other, name))
+        })
+        .unwrap();
+    let found = method(&format!("async fn {a}(&self);\nasync fn {b}(&self);"));
+    assert!(found.len() == 1 && found[0].0 == b && found[0].1.contains(&a), "{found:?}");
+}
+
+#[test]
+fn all_errors_of_a_service_are_reported_together() {
+    let found = method("async fn a(key: u8);\nfn b(&self);\ntype T;");
+    assert_eq!(found.len(), 3, "{found:?}");
+}
+
+#[test]
+fn the_fingerprint_depends_on_what_is_sent_and_nothing_else() {
+    let print = |item: &str| {
+        let options = crate::options::read(TokenStream::new()).unwrap();
+        crate::model::read(options, item.parse().unwrap()).unwrap().fingerprint()
+    };
+    let first =
+        print("trait Kv { async fn get(&self, key: Key) -> Result<V, E>; async fn len(&self); }");
+    let same = "pub trait Kv { #[doc = \"x\"] async fn len( &self ) -> (); /// y\n async fn get(&self, k: Key) -> Result < V,E > ; }";
+    assert_eq!(first, print(same));
+    for other in [
+        "trait Kw { async fn get(&self, key: Key) -> Result<V, E>; async fn len(&self); }",
+        "trait Kv { async fn get(&self, key: Kez) -> Result<V, E>; async fn len(&self); }",
+        "trait Kv { async fn get(&self, key: Key) -> Result<V, F>; async fn len(&self); }",
+        "trait Kv { async fn get(&self, key: Key) -> V; async fn len(&self); }",
+        "trait Kv { async fn get(&self, key: Key) -> Result<V, E>; #[oneway] async fn len(&self); }",
+        "trait Kv { async fn get(&self, key: Key) -> Result<V, E>; #[method(id = 3)] async fn len(&self); }",
+        "trait Kv { async fn get(&self, key: Key) -> Result<V, E>; }",
+    ] {
+        assert_ne!(first, print(other), "{other}");
+    }
+}
+
+#[test]
+fn the_generated_code_is_items_with_the_documentation_of_the_trait() {
+    let item = "/// A store.\npub trait Kv {\n/// Reads.\nasync fn get(&self, key: u8) -> u8;\n}";
+    let code = generate(TokenStream::new(), item.parse().unwrap()).unwrap();
+    let text = code.to_string();
+    assert!(syn::parse2::<syn::File>(code).is_ok());
+    assert_eq!(text.matches("\" A store.\"").count(), 2);
+    assert_eq!(text.matches("\" Reads.\"").count(), 3, "both traits and the client");
+    for part in ["pub trait Kv", "pub trait LocalKv", "pub struct KvClient", "pub struct KvServer"]
+    {
+        assert!(text.contains(part), "{part}");
+    }
+    // Paths do not depend on what is in scope.
+    for path in ["std ::", "core ::", "courser ::"] {
+        let global = format!(":: {path}");
+        assert_eq!(text.matches(path).count(), text.matches(&global).count(), "{path}");
+    }
+}
