@@ -326,6 +326,11 @@ fn blocking_call_error_texts_end_with_an_advice() {
             CallFailure::Rejected(RejectReason::NotClient),
             CallFailure::Failed(CallError::Closed(Executed::Never)),
             CallFailure::NoMemory(Arena::heap().alloc(usize::MAX).unwrap_err()),
+            CallFailure::NotConnected {
+                server: "udp://a:1".into(),
+                reason: SessionError::Gone.to_string().into()
+            },
+            CallFailure::Forked,
             CallFailure::Stopped,
         ],
     );

@@ -159,13 +159,15 @@ fn typed_calls_and_streams_work_under_loss() {
                 upload.send(&vec![n as u8; 5_000]).await.unwrap();
             }
             assert_eq!(upload.finish().await.unwrap(), 300 * 5_000);
-            // The handler ends first.
+            // The handler ends first: the client notices, and has its outcome.
             let mut upload = store.first().await.unwrap();
             let mut sent = 0;
-            while upload.send(&vec![0; 50_000]).await.is_ok() {
+            while !upload.has_ended() {
+                upload.send(&vec![0; 50_000]).await.unwrap();
                 sent += 1;
                 assert!(sent < 1_000, "the client does not see the end");
             }
+            assert_eq!(upload.finish().await.unwrap(), 50_000);
         });
     }
 }
