@@ -24,7 +24,7 @@
 //! # The parts
 //!
 //! [`spec`] describes a benchmark, [`side`] opens endpoints and sockets, [`ground`] both sides.
-//! [`caller`] makes calls and sends one-way messages; [`calls`], [`raw`] and [`copy`] are workloads of calls, raw packets and
+//! [`caller`] makes calls, also as futures, and sends one-way messages; [`calls`], [`raw`] and [`copy`] are workloads of calls, raw packets and
 //! copies. [`series`] runs workloads in turn, [`steps`] does so for several settings, [`switch`]
 //! lists optimizations to switch off. [`service`] has the request types, [`child`] the server
 //! process as seen from here, [`figures`] the counters in reports, [`run`](self::run()) the report.
@@ -47,6 +47,7 @@ pub mod side;
 pub mod spec;
 pub mod steps;
 pub mod switch;
+mod tasks;
 
 pub use faults::Faults;
 pub use raw::shared_memory;

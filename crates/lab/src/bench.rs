@@ -3,6 +3,7 @@
 mod bucket;
 mod credits;
 mod factors;
+mod futures;
 mod gather;
 mod integrity;
 mod memory;
@@ -49,6 +50,8 @@ pub enum Series {
     Integrity(SeriesArgs),
     /// The bandwidth of 64 large requests at a time with little memory at the server
     Memory(SeriesArgs),
+    /// The rate of calls that are futures, and of a typed service, compared with callbacks
+    Futures(SeriesArgs),
     /// The rate of packets that leave alone, are copied together, or gathered
     Packing(PackingArgs),
     /// One-way messages by size and batch, as in the paper on scatter-gather batching
@@ -264,6 +267,7 @@ pub fn run(series: &Series) -> Result<(), Failure> {
         Series::Gather(args) => gather(args),
         Series::Factors(args) => of("factors", args, factors::run),
         Series::Integrity(args) => of("integrity", args, integrity::run),
+        Series::Futures(args) => of("futures", args, futures::run),
         Series::Memory(args) => of("memory", args, memory::run),
         Series::Packing(args) => of("packing", &args.series, |over, plan, progress| {
             packing::run(over, plan, (&args.size, &args.batch), progress)

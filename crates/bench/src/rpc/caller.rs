@@ -18,6 +18,7 @@ use super::raw::Other;
 use super::sender::Sender;
 use super::service::{self, Stamps};
 use super::spec::BenchError;
+use super::tasks::Tasks;
 use crate::clock::Clock;
 use crate::latency::Latency;
 
@@ -81,6 +82,11 @@ impl Load {
         self.req_type == service::MESSAGE
     }
 
+    /// Whether its calls are futures: each call in flight is a task with a session of its own.
+    pub fn awaited(&self) -> bool {
+        matches!(self.req_type, service::AWAITED | service::TYPED)
+    }
+
     /// Number of chains, and of calls in flight: as many chains as fit, at least one.
     pub fn chains(&self) -> (usize, usize) {
         let batch = self.batch.max(1);
@@ -102,7 +108,7 @@ impl Loaded {
     /// # Errors
     /// No memory.
     pub fn new(load: Load, rpc: &Rpc) -> Result<Self, BenchError> {
-        let calls = if load.one_way() { 0 } else { load.chains().1 };
+        let calls = if load.one_way() || load.awaited() { 0 } else { load.chains().1 };
         let mut requests = Vec::with_capacity(calls);
         for _ in 0..calls {
             let mut request = rpc.alloc(load.size)?;
@@ -238,6 +244,8 @@ pub struct Caller {
     other: Other,
     /// During a load of one-way messages.
     sender: Option<Sender>,
+    /// During a load of futures.
+    tasks: Option<Tasks>,
     /// A second endpoint of this thread.
     besides: Option<Rpc>,
 }
@@ -280,7 +288,7 @@ impl Caller {
         }));
         let shared = Rc::clone(&state);
         rpc.on_completion(move |cx, tag, done| shared.borrow_mut().on_completion(cx, tag, done));
-        Self { rpc, state, other, sender: None, besides: None }
+        Self { rpc, state, other, sender: None, tasks: None, besides: None }
     }
 
     /// The endpoint, for its counters.
@@ -301,7 +309,11 @@ impl Caller {
     /// One pass of the event loop.
     #[inline]
     pub fn poll(&mut self) -> bool {
-        if self.sender.is_some() { self.poll_sending() } else { self.rpc.poll() }
+        match (&self.sender, &self.tasks) {
+            (None, None) => self.rpc.poll(),
+            (Some(_), _) => self.poll_sending(),
+            (None, Some(_)) => self.poll_tasks(),
+        }
     }
 
     /// Sends a batch of messages if they may be in flight, and makes one pass.
@@ -318,6 +330,24 @@ impl Caller {
         state.completed += sender.acknowledged(&self.rpc);
         // The window has not ended while another batch may follow.
         state.in_flight = self.rpc.outstanding_messages() as u32 + u32::from(state.running);
+        any
+    }
+
+    /// One pass while calls are futures.
+    fn poll_tasks(&mut self) -> bool {
+        let any = self.rpc.poll();
+        let (Some(tasks), state) = (&mut self.tasks, &mut *self.state.borrow_mut()) else {
+            return any;
+        };
+        let (new, live, failed) = tasks.progress();
+        state.completed += new;
+        state.in_flight = live;
+        if let Some(error) = failed {
+            state.fail(error);
+        }
+        if !state.running {
+            tasks.stop();
+        }
         any
     }
 
@@ -390,6 +420,12 @@ impl Caller {
             state.in_flight = u32::from(state.running);
             return;
         }
+        if loaded.load.awaited() && state.running {
+            let sessions = &state.sessions[..state.load.sessions];
+            self.tasks = Some(Tasks::start(&loaded.load, sessions, &self.rpc));
+            state.in_flight = loaded.load.in_flight;
+            return;
+        }
         let now_ns = state.now_if_timed();
         let mut cx = self.rpc.context();
         for chain in 0..chains {
@@ -440,7 +476,7 @@ impl Caller {
                 break Err(CallsError::Stall(STALL_NS / 1_000_000_000));
             }
         };
-        self.sender = None;
+        (self.sender, self.tasks) = (None, None);
         let parked = &mut self.state.borrow_mut().parked;
         loaded.requests.extend(parked.drain(..).flatten());
         outcome

@@ -3,6 +3,8 @@
 
 use courser::{Rpc, Transport};
 
+use super::tasks::{Echo, TypedServer};
+
 use crate::clock::Clock;
 
 /// Answers with the request.
@@ -22,6 +24,13 @@ pub const STAMP: u16 = 4;
 /// The type of one-way messages, whose sender counts them when they are acknowledged. Only between the
 /// two sides of a benchmark.
 pub const MESSAGE: u16 = 5;
+
+/// Answers with the request, by an async handler; the client's calls are futures. Only between the two
+/// sides of a benchmark.
+pub const AWAITED: u16 = 6;
+
+/// In place of a request type: the echo of a typed service, of 32 bytes.
+pub const TYPED: u16 = 7;
 
 /// When the server has received a request and when it has answered it, by its clock, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +65,7 @@ impl Stamps {
     }
 }
 
-/// Registers the handlers of [`STAMP`] and [`MESSAGE`].
+/// Registers the handlers of [`STAMP`], [`MESSAGE`], [`AWAITED`] and [`TYPED`].
 pub fn register_timed<T: Transport>(rpc: &mut Rpc<T>, clock: Clock) {
     rpc.on(STAMP, move |cx, request| {
         let received_ns = clock.now_ns();
@@ -69,6 +78,10 @@ pub fn register_timed<T: Transport>(rpc: &mut Rpc<T>, clock: Clock) {
     rpc.on_message(MESSAGE, |_, message| {
         std::hint::black_box(message.first());
     });
+    rpc.on_async(AWAITED, |request| std::future::ready(request.to_vec()));
+    // The only service of a new endpoint.
+    let added = rpc.add_service(TypedServer::local(Echo));
+    debug_assert!(added.is_ok());
 }
 
 /// Registers [`ECHO`] and [`SINK`].
