@@ -386,6 +386,70 @@ fn control_connection_error_texts_end_with_an_advice() {
     );
 }
 
+#[test]
+fn error_texts_of_services_end_with_an_advice() {
+    use courser::service::{
+        DecodeError, EncodeError, HelloError, Mismatch, RegisterError, RpcError, StreamError,
+    };
+    let (codec, name) = ("postcard", || "Kv".to_owned());
+    let encode = || EncodeError::TooLarge { limit: 1 };
+    let decode = || DecodeError::Trailing { left: 1 };
+    let failure = || courser::CallFailure::Stopped;
+    let detail = || "hit the end".into();
+    type Own = RpcError<StreamError>;
+    check(
+        include_str!("../src/service/error.rs"),
+        &texts![
+            Own::Service(StreamError::Unknown),
+            Own::Call(failure()),
+            Own::Encode(encode()),
+            Own::Decode(decode()),
+            Own::Stream(StreamError::Unknown),
+            encode(),
+            EncodeError::NoMemory(no_memory()),
+            EncodeError::Codec { codec, detail: detail() },
+            EncodeError::Remote("a text; of the server".into()),
+            DecodeError::Codec { codec, detail: detail() },
+            decode(),
+            DecodeError::Form("an empty response"),
+            DecodeError::NoMemory(no_memory()),
+            DecodeError::Remote("a text; of the server".into()),
+            StreamError::Unknown,
+            StreamError::Sequence,
+            StreamError::Open,
+            StreamError::Direction,
+            StreamError::TooMany,
+            StreamError::Other,
+        ],
+    );
+    check(
+        include_str!("../src/service/registry.rs"),
+        &texts![
+            RegisterError::Taken { service: "Kv", method: "get", number: 7, other: name() },
+            RegisterError::Name { service: "Kv" },
+        ],
+    );
+    let mismatch = Mismatch {
+        service: name(),
+        client_fingerprint: 1,
+        client_codec: name(),
+        server_fingerprint: 2,
+        server_codec: name(),
+    };
+    let no_service = HelloError::NoService { service: name(), others: name() };
+    check(
+        include_str!("../src/service/hello.rs"),
+        &texts![
+            HelloError::Mismatch(Box::new(mismatch)),
+            no_service,
+            HelloError::Call(failure()),
+            HelloError::Connect(SessionError::Gone),
+            HelloError::Encode(encode()),
+            HelloError::Decode(decode()),
+        ],
+    );
+}
+
 /// The text of each error attribute of a source file.
 fn literals(source: &str) -> Vec<&str> {
     let attributes = source.split("#[error(").skip(1);

@@ -49,12 +49,12 @@ pub(crate) enum Role {
 }
 
 pub(crate) enum Kind {
-    Unary(Outcome),
+    Unary(Box<Outcome>),
     OneWay,
     /// The items, and the whole return type.
-    ServerStream(Outcome, TypeImplTrait),
+    ServerStream(Box<(Outcome, TypeImplTrait)>),
     /// The outcome, and the items that the client sends.
-    ClientStream(Outcome, Type),
+    ClientStream(Box<(Outcome, Type)>),
 }
 
 impl Kind {
@@ -62,8 +62,8 @@ impl Kind {
         match self {
             Kind::Unary(_) => "unary",
             Kind::OneWay => "oneway",
-            Kind::ServerStream(..) => "server stream",
-            Kind::ClientStream(..) => "client stream",
+            Kind::ServerStream(_) => "server stream",
+            Kind::ClientStream(_) => "client stream",
         }
     }
 }
@@ -82,10 +82,11 @@ impl Method {
             line.push(',');
         }
         line += ")->";
-        let (Kind::Unary(out) | Kind::ServerStream(out, _) | Kind::ClientStream(out, _)) =
-            &self.kind
-        else {
-            return line;
+        let out = match &self.kind {
+            Kind::OneWay => return line,
+            Kind::Unary(out) => out,
+            Kind::ServerStream(stream) => &stream.0,
+            Kind::ClientStream(stream) => &stream.0,
         };
         line += &without_spaces(&out.value);
         line.push('|');
@@ -290,7 +291,7 @@ fn kind(f: &TraitItemFn, arguments: &[Argument], oneway: Option<Span>) -> syn::R
         if let Some(span) = oneway {
             return error(span, "a one-way method returns nothing; remove `#[oneway]`");
         }
-        return Ok(Kind::ServerStream(items, whole.clone()));
+        return Ok(Kind::ServerStream(Box::new((items, whole.clone()))));
     }
     if f.sig.asyncness.is_none() {
         let text = "a method is an `async fn`, or returns `impl Stream<Item = Result<T, E>>`";
@@ -298,8 +299,8 @@ fn kind(f: &TraitItemFn, arguments: &[Argument], oneway: Option<Span>) -> syn::R
     }
     let outcome = Outcome::returned(output);
     match (oneway, incoming) {
-        (None, None) => Ok(Kind::Unary(outcome)),
-        (None, Some((_, item))) => Ok(Kind::ClientStream(outcome, item.clone())),
+        (None, None) => Ok(Kind::Unary(Box::new(outcome))),
+        (None, Some((_, item))) => Ok(Kind::ClientStream(Box::new((outcome, item.clone())))),
         (Some(_), Some((argument, _))) => {
             error(argument.ty.span(), "a one-way method has no stream; remove `#[oneway]`")
         }

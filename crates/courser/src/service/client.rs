@@ -17,6 +17,9 @@ use super::stream::{OpenStream, OpenUpload, Pool};
 use super::writer;
 use crate::failure::CallFailure;
 
+/// Types that a value has to do with, without holding any.
+pub(super) type Types<T> = PhantomData<fn() -> T>;
+
 /// The part of generated clients that does not depend on the service.
 #[doc(hidden)]
 pub struct TypedClient<C> {
@@ -93,7 +96,7 @@ pub struct Unary<'a, C: Channel, K, T, E> {
     number: u16,
     request: Result<MsgBuf, EncodeError>,
     deadline: Option<Duration>,
-    types: PhantomData<fn() -> (K, T, E)>,
+    types: Types<(K, T, E)>,
 }
 
 impl<C: Channel, K, T, E> std::fmt::Debug for Unary<'_, C, K, T, E> {
@@ -175,7 +178,7 @@ pin_project_lite::pin_project! {
     {
         #[pin]
         state: Started<C::Call<'a>>,
-        types: PhantomData<fn() -> (K, T, E)>,
+        types: Types<(K, T, E)>,
     }
 }
 

@@ -139,7 +139,7 @@ pub enum DecodeError {
 #[non_exhaustive]
 pub enum StreamError {
     /// The server has no such stream.
-    #[error("the server has no such stream, or it has ended; open it again")]
+    #[error("the server has no such stream, or it has ended; start it again")]
     Unknown = 1,
     /// A batch was asked for, or sent, out of order or twice.
     #[error("a batch of a stream has a wrong number; use the same version of Courser at both ends")]

@@ -27,7 +27,6 @@ const MAX_NAMES: usize = 16;
 
 /// A client and its server do not have the same service.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
 pub struct Mismatch {
     /// The name that the client has asked for.
     pub service: String,

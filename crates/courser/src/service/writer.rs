@@ -296,7 +296,10 @@ mod tests {
     #[test]
     fn a_message_larger_than_the_limit_is_refused_without_its_memory() {
         let memory = Limited(Arena::heap(), 1000);
-        let fits = message(&memory, |w| Ok(w.extend(&pattern(1000)).unwrap()));
+        let fits = message(&memory, |w| {
+            w.extend(&pattern(1000)).unwrap();
+            Ok(())
+        });
         assert_eq!(fits.unwrap().len(), 1000);
         let error = message(&memory, |w| {
             for byte in pattern(1001) {

@@ -123,7 +123,8 @@ impl Kv for Store {
         stream::iter((0..to).map(move |i| {
             let _ = &alive;
             taken.fetch_add(1, Ordering::Relaxed);
-            (i, vec![i as u8; size as usize])
+            // At most twice what a message may have.
+            (i, vec![i as u8; (size as usize).min(16 << 20)])
         }))
     }
 

@@ -103,11 +103,13 @@ fn call(service: &Service, method: &Method, names: &Names) -> TokenStream {
             (quote!(Unary<'_, Chan, #codec, #value, #error>), quote!(unary))
         }
         Kind::OneWay => (quote!(OneWay<'_, Chan>), quote!(one_way::<#codec, _>)),
-        Kind::ServerStream(out, _) => {
+        Kind::ServerStream(stream) => {
+            let out = &stream.0;
             let (value, error) = (&out.value, names.error(out.error.as_ref()));
             (quote!(OpenStream<'_, Chan, #codec, #value, #error>), quote!(open_stream))
         }
-        Kind::ClientStream(out, item) => {
+        Kind::ClientStream(stream) => {
+            let (out, item) = &**stream;
             let (value, error) = (&out.value, names.error(out.error.as_ref()));
             (quote!(OpenUpload<'_, Chan, #codec, #item, #value, #error>), quote!(open_upload))
         }

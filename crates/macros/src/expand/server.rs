@@ -107,7 +107,8 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
             let answer = quote! { if let #ok(#tuple) = __opened { #run.await } };
             (quote!(on_message), quote!(__services.arguments::<#codec, #types>(__received)), answer)
         }
-        Kind::ServerStream(out, _) => {
+        Kind::ServerStream(stream) => {
+            let out = &stream.0;
             let error = names.error(out.error.as_ref());
             let items = match &out.error {
                 Some(_) => run,
@@ -125,7 +126,8 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
                 answer,
             )
         }
-        Kind::ClientStream(out, item) => {
+        Kind::ClientStream(stream) => {
+            let (out, item) = &**stream;
             let incoming = method.arguments.iter().find(|a| matches!(a.role, Role::Incoming(_)));
             let incoming = incoming.map(|a| &a.ident);
             let ty = answer_type(names, out.error.as_ref());

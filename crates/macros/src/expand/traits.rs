@@ -4,6 +4,7 @@ use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
 use super::Names;
+use crate::kinds::Outcome;
 use crate::model::{Kind, Method, Service};
 
 pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
@@ -60,19 +61,23 @@ fn signature(method: &Method, sendable: bool) -> TokenStream {
     let send = sendable.then(|| quote!(+ ::core::marker::Send));
     let returned = match &method.kind {
         Kind::OneWay => quote!(impl ::core::future::Future<Output = ()> #send),
-        Kind::ServerStream(_, whole) => {
-            let bounds = &whole.bounds;
+        Kind::ServerStream(stream) => {
+            let bounds = &stream.1.bounds;
             quote!(impl #bounds #send)
         }
-        Kind::Unary(out) | Kind::ClientStream(out, _) => {
-            let value = &out.value;
-            let output = match &out.error {
-                Some(error) => quote!(::core::result::Result<#value, #error>),
-                None => quote!(#value),
-            };
-            quote!(impl ::core::future::Future<Output = #output> #send)
-        }
+        Kind::Unary(out) => future(out, &send),
+        Kind::ClientStream(stream) => future(&stream.0, &send),
     };
     let name = format_ident!("{name}");
     quote!(fn #name(&self, #(#parameters),*) -> #returned)
+}
+
+/// A future of an outcome.
+fn future(out: &Outcome, send: &Option<TokenStream>) -> TokenStream {
+    let value = &out.value;
+    let output = match &out.error {
+        Some(error) => quote!(::core::result::Result<#value, #error>),
+        None => quote!(#value),
+    };
+    quote!(impl ::core::future::Future<Output = #output> #send)
 }

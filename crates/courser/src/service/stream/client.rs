@@ -12,6 +12,7 @@ use courser_buf::MsgBuf;
 
 use super::{Streaming, Upload};
 use crate::service::channel::{Channel, ChannelMemory};
+use crate::service::client::Types;
 use crate::service::error::{EncodeError, RpcError};
 use crate::service::writer::{self, Writer};
 
@@ -134,7 +135,7 @@ macro_rules! opening {
         #[must_use = "a stream is opened when it is awaited"]
         pub struct $plan<'a, C: Channel, $($types),*> {
             plan: Plan<'a, C>,
-            types: PhantomData<fn() -> ($($types),*)>,
+            types: Types<($($types),*)>,
         }
 
         impl<C: Channel, $($types),*> std::fmt::Debug for $plan<'_, C, $($types),*> {
@@ -180,7 +181,7 @@ macro_rules! opening {
             {
                 #[pin]
                 connecting: Connecting<'a, C>,
-                types: PhantomData<fn() -> ($($types),*)>,
+                types: Types<($($types),*)>,
             }
         }
 

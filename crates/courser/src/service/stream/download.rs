@@ -17,6 +17,7 @@ use super::client::{Opened, Pool};
 use crate::failure::CallFailure;
 use crate::service::answer::{self, tag};
 use crate::service::channel::{Channel, ChannelMemory};
+use crate::service::client::Types;
 use crate::service::codec::{Decode, Payload};
 use crate::service::error::{DecodeError, EncodeError, RpcError, StreamError};
 use crate::service::services::PULL;
@@ -43,7 +44,15 @@ pub struct Streaming<C: Channel, K, T, E> {
     /// The server has answered a pull that nothing follows.
     no_more: bool,
     done: bool,
-    types: PhantomData<fn() -> (K, T, E)>,
+    types: Types<(K, T, E)>,
+}
+
+/// The result of a step of a stream.
+enum Step<T, E> {
+    /// The next item, or the end.
+    Next(Option<Result<T, RpcError<E>>>),
+    Again,
+    Wait,
 }
 
 /// A pull, whose answer may arrive before that of an earlier one.
@@ -183,26 +192,25 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
         Ok(())
     }
 
-    /// One step: `None` when nothing more can be done now.
-    fn step(&mut self, cx: &mut Context<'_>) -> Option<Poll<Option<Result<T, RpcError<E>>>>> {
+    fn step(&mut self, cx: &mut Context<'_>) -> Step<T, E> {
         if let Some(item) = self.item() {
-            return Some(Poll::Ready(Some(item)));
+            return Step::Next(Some(item));
         }
         if let Err(e) = self.pull() {
-            return Some(Poll::Ready(Some(Err(e))));
+            return Step::Next(Some(Err(e)));
         }
         if let Some(open) = &mut self.open
             && let Poll::Ready(answer) = Pin::new(open).poll(cx)
         {
             self.open = None;
             if let Err(e) = answer.map_err(RpcError::Call).and_then(|m| self.read_end(m)) {
-                return Some(Poll::Ready(Some(Err(e))));
+                return Step::Next(Some(Err(e)));
             }
         }
         if let Some((batches, error)) = &mut self.end
             && *batches == self.read
         {
-            return Some(Poll::Ready(error.take().map(Err)));
+            return Step::Next(error.take().map(Err));
         }
         // All of them are polled, so that each is started.
         self.pulls.iter_mut().for_each(|pull| pull.poll(cx));
@@ -210,17 +218,17 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
             Some(Some(answer)) => {
                 self.pulls.pop_front();
                 match answer.map_err(RpcError::Call).and_then(|m| self.pulled(m)) {
-                    Ok(()) => Some(Poll::Pending),
-                    Err(e) => Some(Poll::Ready(Some(Err(e)))),
+                    Ok(()) => Step::Again,
+                    Err(e) => Step::Next(Some(Err(e))),
                 }
             }
-            Some(None) => None,
+            Some(None) => Step::Wait,
             // All pulls are answered, and the end says that there were more batches.
             None if self.end.is_some() => {
                 let error = DecodeError::Form("an end of a stream with too large a length");
-                Some(Poll::Ready(Some(Err(error.into()))))
+                Step::Next(Some(Err(error.into())))
             }
-            None => None,
+            None => Step::Wait,
         }
     }
 
@@ -246,8 +254,8 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Stream for Streaming<C, K, T, E
         }
         loop {
             match this.step(cx) {
-                Some(Poll::Pending) => {}
-                Some(Poll::Ready(item)) => {
+                Step::Again => {}
+                Step::Next(item) => {
                     match &item {
                         Some(Ok(_)) => {}
                         None | Some(Err(RpcError::Service(_))) => this.close(false),
@@ -255,7 +263,7 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Stream for Streaming<C, K, T, E
                     }
                     return Poll::Ready(item);
                 }
-                None => return Poll::Pending,
+                Step::Wait => return Poll::Pending,
             }
         }
     }
