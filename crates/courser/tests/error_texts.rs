@@ -443,7 +443,7 @@ fn error_texts_of_services_end_with_an_advice() {
             HelloError::Mismatch(Box::new(mismatch)),
             no_service,
             HelloError::Call(failure()),
-            HelloError::Connect(SessionError::Gone),
+            HelloError::Connect(SessionError::Gone.into()),
             HelloError::Encode(encode()),
             HelloError::Decode(decode()),
         ],
