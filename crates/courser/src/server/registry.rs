@@ -32,7 +32,7 @@ impl Server {
         handler: impl FnOnce(Received<'_>) -> R,
     ) -> Option<R> {
         let message = work.take()?;
-        let session = SessionKey::new(work.endpoint(), work.session().key());
+        let session = SessionKey::of(work.endpoint(), work.session());
         Some(handler(Received::owned(message, session, work.arena(), limit)))
     }
 }

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use courser_buf::{AllocError, Arena, MsgBuf};
-use courser_proto::Body;
+use courser_proto::{Body, SessionId};
 
 use super::codec::{Decode, Payload};
 use super::error::DecodeError;
@@ -21,6 +21,11 @@ impl SessionKey {
     /// A number that no other session of this endpoint has or had.
     pub fn new(endpoint: u16, number: u64) -> Self {
         SessionKey { endpoint, number }
+    }
+
+    /// A session of an endpoint, by the endpoint's number in its nexus.
+    pub fn of(endpoint: u16, session: SessionId) -> Self {
+        SessionKey { endpoint, number: session.key() }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::answer::Refusal;
 use super::codec::Decode;
-use super::error::DecodeError;
+use super::error::{DecodeError, StreamError};
 use super::hello::{self, HelloReply};
 use super::registry::{LocalRegistry, Received, RegisterError, Registry};
 use super::stream::Streams;
@@ -80,6 +80,9 @@ pub struct ServiceStats {
     pub mismatches: u64,
     /// Pulls and pushes that broke the rules of streams.
     pub stream_errors: u64,
+    /// Pulls and pushes of streams that the server does not have. Some are late: they arrive after the
+    /// end of their stream.
+    pub unknown_streams: u64,
     /// Streams that were opened.
     pub streams_opened: u64,
     /// Streams that are open.
@@ -102,6 +105,7 @@ pub(super) struct Counters {
     decode_errors: AtomicU64,
     mismatches: AtomicU64,
     stream_errors: AtomicU64,
+    unknown_streams: AtomicU64,
     pub(super) streams_opened: AtomicU64,
 }
 
@@ -119,6 +123,7 @@ impl Services {
             decode_errors: read(&c.decode_errors),
             mismatches: read(&c.mismatches),
             stream_errors: read(&c.stream_errors),
+            unknown_streams: read(&c.unknown_streams),
             streams_opened: read(&c.streams_opened),
             streams: self.0.streams.len() as u64,
         }
@@ -148,8 +153,12 @@ impl Services {
     }
 
     #[cold]
-    pub(super) fn stream_error(&self, error: super::error::StreamError) -> Refusal {
-        count(&self.0.counters.stream_errors);
+    pub(super) fn stream_error(&self, error: StreamError) -> Refusal {
+        let counters = &self.0.counters;
+        match error {
+            StreamError::Unknown => count(&counters.unknown_streams),
+            _ => count(&counters.stream_errors),
+        }
         Refusal::Stream(error)
     }
 

@@ -3,18 +3,12 @@
 use std::future::Future;
 
 use courser_net::Transport;
-use courser_proto::SessionId;
 
 use crate::message::Reply;
 use crate::rpc::{Handler, Rpc};
 use crate::service::{
     LocalRegistry, LocalService, Received, RegisterError, ServiceStats, Services, SessionKey,
 };
-
-/// A session of an endpoint, for services.
-pub(crate) fn session_key(endpoint: u16, session: SessionId) -> SessionKey {
-    SessionKey::new(endpoint, session.key())
-}
 
 fn is_set(handlers: &[Option<Handler>], number: u16) -> bool {
     handlers.get(usize::from(number)).is_some_and(Option::is_some)
@@ -55,7 +49,7 @@ impl<T: Transport> LocalRegistry for Rpc<T> {
         let (endpoint, limit) = (self.index, self.core.proto.config().max_msg_size as usize);
         let arena = self.core.proto.arena().clone();
         self.on_async(number, move |request| {
-            let session = session_key(endpoint, request.session);
+            let session = SessionKey::of(endpoint, request.session);
             handler(Received::new(request.body, session, &arena, limit))
         });
     }
@@ -68,7 +62,7 @@ impl<T: Transport> LocalRegistry for Rpc<T> {
         let (endpoint, limit) = (self.index, self.core.proto.config().max_msg_size as usize);
         let arena = self.core.proto.arena().clone();
         self.on_message_async(number, move |message| {
-            let session = session_key(endpoint, message.session);
+            let session = SessionKey::of(endpoint, message.session);
             handler(Received::new(message.body, session, &arena, limit))
         });
     }

@@ -53,7 +53,7 @@ fn pulls_and_pushes_of_unknown_streams_wait_or_are_refused() {
         assert_eq!(refusal(&world, 9, PULL, &pull(1, batch)), Some((5, 1)));
         assert_eq!(refusal(&world, 9, PUSH, &push(&[], 2, batch, 0)), Some((5, 1)));
     }
-    assert_eq!(world.services.stats().stream_errors, 6);
+    assert_eq!(world.services.stats().unknown_streams, 6);
     world.assert_clean();
 }
 

@@ -9,5 +9,6 @@ mod hostile;
 mod kv;
 mod mutated;
 mod streams;
+mod threads;
 mod uploads;
 mod world;
