@@ -1,7 +1,11 @@
-//! Generates the code of the Cap'n Proto service from its compiled schema, which README.md explains.
+//! Generates the code of the Cap'n Proto service from its compiled schema, which README.md explains,
+//! and that of the key-value service of tonic.
 
 use std::error::Error;
 use std::fs::File;
+
+#[path = "build/tonic.rs"]
+mod tonic;
 
 const COMPILED: &str = "schema/peers.bin";
 
@@ -10,5 +14,5 @@ fn main() -> Result<(), Box<dyn Error>> {
     capnpc::codegen::CodeGenerationCommand::new()
         .output_directory(std::env::var("OUT_DIR")?)
         .run(File::open(COMPILED)?)?;
-    Ok(())
+    tonic::generate()
 }

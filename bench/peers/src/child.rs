@@ -5,28 +5,38 @@ use std::io::{BufRead, stdin};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use courser_bench::affinity::pin_current_thread;
 use courser_bench::program::parent::say;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use crate::contestants::{self, Contestant};
+use crate::kv;
 use crate::work::Work;
 
 /// What both sides are told by the process that starts them.
 #[derive(Clone, clap::Args)]
 pub struct ChildArgs {
-    #[arg(value_parser = contestants::named)]
+    /// Suite and contestant: `kv/tarpc`
+    #[arg(value_parser = in_suite)]
     contestant: &'static Contestant,
-    /// Core to stay on
+    /// Core to stay on; none: the kernel chooses
     #[arg(long)]
-    cpu: usize,
+    cpu: Option<usize>,
     /// Seconds after which the process ends whatever it is doing
     #[arg(long)]
     limit: u64,
     /// Process that started this one
     #[arg(long)]
     parent: i32,
+}
+
+fn in_suite(name: &str) -> Result<&'static Contestant> {
+    match name.split_once('/') {
+        Some(("peers", name)) => contestants::named(name),
+        Some(("kv", name)) => kv::named(name),
+        _ => bail!("no suite has a contestant `{name}`"),
+    }
 }
 
 /// Before the first line of a contestant's own.
@@ -42,7 +52,7 @@ fn begin(args: &ChildArgs) -> Result<()> {
         eprintln!("peers: a process of a contestant ran for {limit:?}: ended");
         std::process::exit(3);
     })?;
-    Ok(pin_current_thread(args.cpu)?)
+    Ok(args.cpu.map_or(Ok(()), pin_current_thread)?)
 }
 
 /// The end of a side: its status, and one line, `failed` and the reason, if it failed.

@@ -1,7 +1,7 @@
 //! `peers`: Courser beside other RPC libraries, in one harness. README.md says how to run it and
 //! how to read it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, ensure};
@@ -15,6 +15,7 @@ mod child;
 mod contestants;
 mod drive;
 mod environment;
+mod kv;
 mod pair;
 mod picture;
 mod report;
@@ -28,7 +29,7 @@ mod peers_capnp {
 }
 
 use contestants::Contestant;
-use rounds::{Measured, Plan};
+use rounds::{Measured, PEERS, Plan, Suite};
 
 const TEACH: &str = "\
 Every contestant is a server process and a client process, each pinned to a core before any of its \
@@ -52,15 +53,39 @@ Examples:
   peers --check                                  does everybody answer every byte rightly?
 ";
 
+const TEACH_KV: &str = "\
+The same key-value service with each library, as its users write it: src/kv/tonic.rs, \
+src/kv/tarpc.rs. Tokio tasks that share one client call `get`: a key of 16 B, a value of 32 B. Both \
+sides have the runtime that #[tokio::main] makes, with a thread for each core of the process.
+
+Each side has one core, so that placements can be compared; with --unpinned both have all of them, \
+and the kernel chooses.
+
+Examples:
+  peers kv                                 1 and 64 tasks
+  peers kv --tasks 1,8,256 --unpinned
+  peers kv --check                         does get, put, scan, and do errors, what they must?
+  peers kv --program tonic                 runs the program: server and client
+";
+
 /// Courser beside other RPC libraries, in one harness.
 #[derive(Parser)]
 #[command(name = "peers", version, after_long_help = TEACH, args_conflicts_with_subcommands = true)]
 struct Args {
     #[command(subcommand)]
-    side: Option<Side>,
+    command: Option<Command>,
     /// Contestants, separated by commas; all unless given
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = contestants::named)]
     only: Vec<&'static Contestant>,
+    #[command(flatten)]
+    options: Options,
+    /// Also draw the picture
+    #[arg(long, value_name = "PATH")]
+    svg: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+struct Options {
     /// List the contestants and end
     #[arg(long, conflicts_with = "check")]
     list: bool,
@@ -81,14 +106,14 @@ struct Args {
     /// Also write the report as one JSON object; `-`: to standard output, instead of the table
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
-    /// Also draw the picture
-    #[arg(long, value_name = "PATH")]
-    svg: Option<PathBuf>,
 }
 
-/// The processes of a contestant; started by this program only.
 #[derive(Subcommand)]
-enum Side {
+enum Command {
+    /// A typed key-value service with each library, called by tokio tasks
+    #[command(after_long_help = TEACH_KV)]
+    Kv(KvArgs),
+    /// The processes of a contestant; started by this program only.
     #[command(hide = true)]
     Serve(child::ChildArgs),
     #[command(hide = true)]
@@ -99,35 +124,65 @@ enum Side {
     },
 }
 
+#[derive(clap::Args)]
+struct KvArgs {
+    /// Contestants, separated by commas; all unless given
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = kv::named)]
+    only: Vec<&'static Contestant>,
+    /// Numbers of tasks, separated by commas
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,64")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    tasks: Vec<u16>,
+    /// Leave the cores of both sides to the kernel
+    #[arg(long, conflicts_with_all = ["client_cpu", "server_cpu"])]
+    unpinned: bool,
+    /// Measure nothing: run the program with that library, server and client
+    #[arg(long, value_name = "NAME")]
+    program: Option<String>,
+    #[command(flatten)]
+    options: Options,
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
-    let outcome = match &args.side {
-        Some(Side::Serve(child)) => return child::serve(child),
-        Some(Side::Call { child, address }) => return child::call(child, address),
-        None => run(&args),
+    let outcome = match &args.command {
+        Some(Command::Serve(child)) => return child::serve(child),
+        Some(Command::Call { child, address }) => return child::call(child, address),
+        Some(Command::Kv(KvArgs { program: Some(name), .. })) => kv::program(name),
+        Some(Command::Kv(kv)) => {
+            let suite = kv::suite(&kv.tasks);
+            run(suite, &kv.only, &kv.options, !kv.unpinned, None)
+        }
+        None => run(&PEERS, &args.only, &args.options, true, args.svg.as_deref()),
     };
     program::end(outcome.map_err(|error| Failure::Runtime(format!("{error:#}"))))
 }
 
-fn run(args: &Args) -> Result<()> {
-    let wanted =
-        |c: &&Contestant| args.only.is_empty() || args.only.iter().any(|only| only.name == c.name);
-    let chosen: Vec<&'static Contestant> = contestants::ALL.iter().filter(wanted).collect();
-    if args.list {
+fn run(
+    suite: &'static Suite,
+    only: &[&'static Contestant],
+    options: &Options,
+    pinned: bool,
+    svg: Option<&Path>,
+) -> Result<()> {
+    let wanted = |c: &&Contestant| only.is_empty() || only.iter().any(|only| only.name == c.name);
+    let chosen: Vec<&'static Contestant> = suite.contestants.iter().filter(wanted).collect();
+    if options.list {
         chosen.iter().for_each(|c| println!("{:<12} {}", c.name, c.about));
         return Ok(());
     }
-    let cores = cores(args)?;
-    if args.check {
-        return check(&chosen, &cores);
+    let cores = cores(options, pinned)?;
+    let pins = pinned.then_some(&cores);
+    if options.check {
+        return check(suite, &chosen, pins);
     }
-    let (clock, json, svg) = (Clock::new(), args.json.as_deref(), args.svg.as_deref());
+    let (clock, json) = (Clock::new(), options.json.as_deref());
     file::check_target(json).and_then(|()| file::check_target(svg)).map_err(plain)?;
-    let plan = match args.quick {
+    let plan = match options.quick {
         true => Plan { rounds: 2, window_ms: 40, warm_ms: 20 },
-        false => args.plan,
+        false => options.plan,
     };
-    let measured = rounds::measure(&chosen, &cores, &plan, |line| eprintln!("{line}"))?;
+    let measured = rounds::measure(suite, &chosen, pins, &plan, |line| eprintln!("{line}"))?;
     if !file::only(json) {
         print!("{}", table::render(&measured));
     }
@@ -145,7 +200,7 @@ fn plain(failure: Failure) -> anyhow::Error {
     anyhow!("{}", failure.text().unwrap_or("the reader of the output has ended"))
 }
 
-fn cores(args: &Args) -> Result<Cores> {
+fn cores(args: &Options, pinned: bool) -> Result<Cores> {
     let usable = affinity::usable_cpus()?;
     let client = args.client_cpu;
     let server = match args.server_cpu {
@@ -156,17 +211,17 @@ fn cores(args: &Args) -> Result<Cores> {
     for cpu in [client, server] {
         ensure!(usable.contains(&cpu), "core {cpu} is not to be had; there are {usable:?}");
     }
-    if client == server {
+    if pinned && client == server {
         eprintln!("peers: both sides share core {client}: figures say nothing about two cores");
     }
     Ok(Cores { client, server, usable: usable.len(), warning: None })
 }
 
-fn check(chosen: &[&'static Contestant], cores: &Cores) -> Result<()> {
+fn check(suite: &Suite, chosen: &[&'static Contestant], cores: Option<&Cores>) -> Result<()> {
     let mut failed = 0;
     for contestant in chosen {
         let name = contestant.name;
-        match rounds::check(contestant, cores) {
+        match rounds::check(suite, contestant, cores) {
             Ok(loads) => println!("{name}: {loads} loads, every byte right"),
             Err(error) => {
                 failed += 1;
@@ -190,13 +245,14 @@ fn report(
     cores: &Cores,
 ) -> Result<serde_json::Value> {
     Ok(json!({
-        "bench": "peers",
+        "bench": if measured.suite.name == "kv" { "peers_kv" } else { "peers" },
         // Each result names its own.
         "transport": "several",
         "config": {
             "rounds": plan.rounds,
             "window_ms": plan.window_ms,
             "warm_ms": plan.warm_ms,
+            "pinned": measured.pinned,
             "dropped_windows": measured.dropped,
         },
         "results": report::results(measured),

@@ -11,6 +11,7 @@ use courser_bench::rpc::child::read_lines;
 use courser_bench::window::Sample;
 
 use crate::contestants::Contestant;
+use crate::rounds::Suite;
 use crate::work::Work;
 
 /// How long a process may take until it is ready.
@@ -28,11 +29,18 @@ struct Process {
 }
 
 impl Process {
-    fn start(mode: &str, name: &str, cpu: usize, limit: Duration, more: &[&str]) -> Result<Self> {
+    fn start(
+        mode: &str,
+        name: &str,
+        cpu: Option<usize>,
+        limit: Duration,
+        more: &[&str],
+    ) -> Result<Self> {
         // Not `current_exe`: a program that is replaced while it runs would start its successor.
         let mut command = Command::new("/proc/self/exe");
         command
-            .args([mode, name, &format!("--cpu={cpu}"), &format!("--limit={}", limit.as_secs())])
+            .args([mode, name, &format!("--limit={}", limit.as_secs())])
+            .args(cpu.map(|cpu| format!("--cpu={cpu}")))
             .arg(format!("--parent={}", std::process::id()))
             .args(more)
             .stdin(Stdio::piped())
@@ -88,16 +96,23 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Starts both and connects them. They live at most for `limit`.
+    /// Starts both and connects them. They live at most for `limit`. Without cores they are not
+    /// pinned.
     ///
     /// # Errors
     /// Which side failed, and why.
-    pub fn start(contestant: &'static Contestant, cores: &Cores, limit: Duration) -> Result<Self> {
-        let name = contestant.name;
-        let (address, mut server) = Process::start("serve", name, cores.server, limit, &[])
+    pub fn start(
+        suite: &Suite,
+        contestant: &'static Contestant,
+        cores: Option<&Cores>,
+        limit: Duration,
+    ) -> Result<Self> {
+        let name = &format!("{}/{}", suite.name, contestant.name);
+        let cpu = |of: fn(&Cores) -> usize| cores.map(of);
+        let (address, mut server) = Process::start("serve", name, cpu(|c| c.server), limit, &[])
             .and_then(|mut server| Ok((server.expect("ready", READY)?, server)))
             .context("server")?;
-        let client = Process::start("call", name, cores.client, limit, &[&address])
+        let client = Process::start("call", name, cpu(|c| c.client), limit, &[&address])
             .and_then(|mut client| client.expect("ready", READY).map(|_| client))
             .map_err(|error| explain(&mut server, &error))?;
         Ok(Self { contestant, client, server })

@@ -9,7 +9,7 @@ use plotters::prelude::*;
 
 use crate::contestants::{Contestant, Role};
 use crate::report::{At, shown};
-use crate::rounds::{CASES, Measured};
+use crate::rounds::Measured;
 
 const WIDTH: u32 = 900;
 const BAR: i32 = 24;
@@ -44,7 +44,7 @@ struct Panel {
 pub fn write(measured: &Measured, path: &Path) -> Result<()> {
     let all = At::all(measured);
     let at = all.first().ok_or_else(|| anyhow!("nothing was measured"))?;
-    let case = |key| CASES.iter().position(|case| case.key == key).unwrap_or_default();
+    let case = |key| at.cases().iter().position(|case| case.key == key).unwrap_or_default();
     let place = at.placement.map_or_else(String::new, |_| format!(", cores {}", at.name()));
     let panels = [
         Panel {
@@ -132,6 +132,7 @@ fn length(value: f64, panel: &Panel) -> i32 {
 mod tests {
     use super::*;
     use crate::report::tests::measured;
+    use crate::rounds::PEERS;
 
     #[test]
     fn a_picture_has_all_bars_and_stays_within_its_frame() {
@@ -147,7 +148,8 @@ mod tests {
 
     #[test]
     fn nothing_measured_is_an_error() {
-        let error = write(&Measured::default(), Path::new("unused.svg")).expect_err("nothing");
+        let error =
+            write(&Measured::new(&PEERS, true), Path::new("unused.svg")).expect_err("nothing");
         assert!(error.to_string().contains("nothing was measured"));
     }
 

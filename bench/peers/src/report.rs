@@ -8,14 +8,14 @@ use courser_bench::stats::Summary;
 use courser_bench::window::{Compared, Outcome, Pair, Seen};
 use serde_json::{Map, Value, json};
 
-use crate::contestants::{self, Contestant, Role};
-use crate::rounds::{CASES, Case, Measured, place};
-use crate::work::{Kind, RECEIPT};
+use crate::contestants::{Contestant, Role};
+use crate::rounds::{Case, Measured};
+use crate::work::{Kind, RECEIPT, VALUE};
 
 /// What a case is judged by.
 pub fn metrics(case: &Case) -> &'static [Metric] {
     match case.kind {
-        Kind::Echo => &[Metric::Latency, Metric::LatencyP99, Metric::Rate],
+        Kind::Echo | Kind::Get => &[Metric::Latency, Metric::LatencyP99, Metric::Rate],
         Kind::Sink => &[Metric::Goodput],
     }
 }
@@ -60,6 +60,16 @@ impl<'m> At<'m> {
         self.measured.rounds.iter().flatten().filter(move |seen| seen.tag == tag)
     }
 
+    /// The loads.
+    pub fn cases(&self) -> &'static [Case] {
+        self.measured.suite.cases
+    }
+
+    /// Whether each side had a core of its own.
+    pub fn pinned(&self) -> bool {
+        self.measured.pinned
+    }
+
     /// The name of the placement in reports.
     pub fn name(&self) -> &'static str {
         match self.placement {
@@ -76,9 +86,9 @@ impl<'m> At<'m> {
     /// Contestants that have windows here, in their usual order.
     pub fn contestants(&self) -> Vec<&'static Contestant> {
         let has = |c: &&Contestant| {
-            (0..CASES.len()).any(|case| self.figure(case, c, Metric::Rate).is_some())
+            (0..self.cases().len()).any(|case| self.figure(case, c, Metric::Rate).is_some())
         };
-        contestants::ALL.iter().filter(has).collect()
+        self.measured.suite.contestants.iter().filter(has).collect()
     }
 
     /// Those of them that are Courser.
@@ -94,7 +104,7 @@ impl<'m> At<'m> {
 
     /// Of one contestant in one case.
     pub fn figure(&self, case: usize, of: &Contestant, metric: Metric) -> Option<Summary> {
-        let alone = Compared { measured: place(case, of), baseline: None };
+        let alone = Compared { measured: self.measured.suite.place(case, of), baseline: None };
         let value = |pair: &Pair| metric.value(&pair.measured);
         report::over_pairs(&self.outcome(alone), self.placement, value)
     }
@@ -103,8 +113,8 @@ impl<'m> At<'m> {
     /// contestant does best.
     pub fn best(&self, of: &Contestant) -> Option<usize> {
         let median = |case| Some((self.figure(case, of, Metric::Goodput)?.median, case));
-        (0..CASES.len())
-            .filter(|&case| CASES[case].kind == Kind::Sink)
+        (0..self.cases().len())
+            .filter(|&case| self.cases()[case].kind == Kind::Sink)
             .filter_map(median)
             .max_by(|a, b| f64::total_cmp(&a.0, &b.0))
             .map(|(_, case)| case)
@@ -123,7 +133,7 @@ impl<'m> At<'m> {
         courser: &Contestant,
         other: &Contestant,
     ) -> Option<Summary> {
-        let of = |c| Some(place(self.compared(case, metric, c)?, c));
+        let of = |c| Some(self.measured.suite.place(self.compared(case, metric, c)?, c));
         let compared = Compared { measured: of(courser)?, baseline: Some(of(other)?) };
         report::ratio(&self.outcome(compared), metric, self.placement)
     }
@@ -135,7 +145,7 @@ pub fn results(measured: &Measured) -> Vec<Value> {
     let mut results = Vec::new();
     for at in At::all(measured) {
         for contestant in at.contestants() {
-            results.extend((0..CASES.len()).filter_map(|case| result(&at, contestant, case)));
+            results.extend((0..at.cases().len()).filter_map(|case| result(&at, contestant, case)));
         }
     }
     for (name, reason) in &measured.failed {
@@ -145,7 +155,7 @@ pub fn results(measured: &Measured) -> Vec<Value> {
 }
 
 fn result(at: &At<'_>, contestant: &Contestant, index: usize) -> Option<Value> {
-    let case = &CASES[index];
+    let case = &at.cases()[index];
     let mut value = json!({
         "contestant": contestant.name,
         "role": contestant.role,
@@ -153,7 +163,11 @@ fn result(at: &At<'_>, contestant: &Contestant, index: usize) -> Option<Value> {
         "placement": at.name(),
         "case": case.key,
         "request_bytes": case.size,
-        "answer_bytes": if case.kind == Kind::Echo { case.size } else { RECEIPT },
+        "answer_bytes": match case.kind {
+            Kind::Echo => case.size,
+            Kind::Sink => RECEIPT,
+            Kind::Get => VALUE,
+        },
         "in_flight": case.in_flight,
         "rounds": at.figure(index, contestant, Metric::Rate)?.count,
     });
@@ -186,6 +200,8 @@ pub(crate) mod tests {
     use courser_bench::window::{ProbeRange, Sample};
 
     use super::*;
+    use crate::contestants;
+    use crate::rounds::PEERS;
 
     pub(crate) fn named(name: &str) -> &'static Contestant {
         contestants::named(name).expect("a contestant")
@@ -194,10 +210,10 @@ pub(crate) mod tests {
     /// Windows of three contestants in all cases and two rounds: tarpc ten times as slow as
     /// Courser, but for 1 KiB with one in flight, where it is twice as fast.
     pub(crate) fn measured() -> Measured {
-        let mut measured = Measured::default();
+        let mut measured = Measured::new(&PEERS, true);
         for grown in [1, 2] {
-            let mut round = vec![Seen::MISSING; CASES.len() * contestants::ALL.len()];
-            for (case, shape) in CASES.iter().enumerate() {
+            let mut round = PEERS.round();
+            for (case, shape) in PEERS.cases.iter().enumerate() {
                 // Tenths of Courser's time.
                 for (contestant, slower) in [("courser-udp", 10), ("tarpc", 100), ("raw-tcp", 5)] {
                     let slower = match (contestant, shape.key) {
@@ -219,7 +235,7 @@ pub(crate) mod tests {
                     };
                     let probes = Some(ProbeRange { min_ns: 140, max_ns: 160 });
                     let tag = Tag::At(Placement::Near);
-                    round[place(case, named(contestant))] = Seen { tag, probes, sample };
+                    round[PEERS.place(case, named(contestant))] = Seen { tag, probes, sample };
                 }
             }
             measured.rounds.push(round);
@@ -243,7 +259,7 @@ pub(crate) mod tests {
         let measured = measured();
         let at = &At::all(&measured)[0];
         let best = at.best(named("tarpc")).expect("it ran");
-        assert_eq!(CASES[best].in_flight, 4);
+        assert_eq!(PEERS.cases[best].in_flight, 4);
         let figure = at.figure(best, named("tarpc"), Metric::Goodput).expect("it ran");
         assert_eq!(figure.max, 1e5 / 5.0 * 8.0 * 1_048_576.0);
     }
@@ -259,7 +275,7 @@ pub(crate) mod tests {
         let mut measured = measured();
         measured.failed.push(("quinn", "why".to_owned()));
         let results = results(&measured);
-        assert_eq!(results.len(), 3 * CASES.len() + 1);
+        assert_eq!(results.len(), 3 * PEERS.cases.len() + 1);
         let of = |name: &str, case: &str| {
             results.iter().find(|r| r["contestant"] == name && r["case"] == case).expect("there")
         };

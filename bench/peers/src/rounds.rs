@@ -10,6 +10,7 @@ use courser_bench::probe::Between;
 use courser_bench::window::{self, RunError, Sample, Seen, Workload, WorkloadError};
 
 use crate::contestants::{self, Contestant};
+use crate::kv;
 use crate::pair::Pair;
 use crate::work::{Kind, Work};
 
@@ -30,9 +31,36 @@ pub struct Case {
 
 const MIB: usize = 1 << 20;
 
-/// All of them. Those of kind [`Kind::Sink`] are one load with different numbers in flight, of
+/// Loads, and the contestants that are compared by them.
+#[derive(Debug)]
+pub struct Suite {
+    /// Stable name.
+    pub name: &'static str,
+    /// In the order of the tables.
+    pub cases: &'static [Case],
+    /// In the order of the tables and of the rounds.
+    pub contestants: &'static [Contestant],
+}
+
+impl Suite {
+    /// Where a round has the window of a case and a contestant.
+    pub fn place(&self, case: usize, contestant: &Contestant) -> usize {
+        let of_name = self.contestants.iter().position(|c| c.name == contestant.name);
+        case * self.contestants.len() + of_name.unwrap_or_default()
+    }
+
+    /// Windows of a round, none made yet.
+    pub fn round(&self) -> Vec<Seen> {
+        vec![Seen::MISSING; self.cases.len() * self.contestants.len()]
+    }
+}
+
+/// All contestants under loads of bytes.
+pub static PEERS: Suite = Suite { name: "peers", cases: CASES, contestants: contestants::ALL };
+
+/// The loads of [`PEERS`]. Those of kind [`Kind::Sink`] are one load with different numbers in flight, of
 /// which the best counts.
-pub const CASES: &[Case] = &[
+const CASES: &[Case] = &[
     echo("echo_32b_1", "32 B echo, 1 in flight", 32, 1),
     echo("echo_32b_64", "32 B echo, 64 in flight", 32, 64),
     echo("echo_1kib_1", "1 KiB echo, 1 in flight", 1024, 1),
@@ -65,8 +93,8 @@ pub struct Plan {
 
 impl Plan {
     /// The longest that processes of one round can be of use.
-    fn round_limit(&self, contestants: usize) -> Duration {
-        let windows = (contestants * CASES.len() * ATTEMPTS) as u64;
+    fn round_limit(&self, windows: usize) -> Duration {
+        let windows = (windows * ATTEMPTS) as u64;
         Duration::from_millis(windows * (self.warm_ms + self.window_ms + 1_000))
             + Duration::from_secs(60)
     }
@@ -76,20 +104,18 @@ impl Plan {
 const ATTEMPTS: usize = 3;
 
 /// Everything that was measured.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Measured {
-    /// By round, the windows in the places of [`place`].
+    /// Of what.
+    pub suite: &'static Suite,
+    /// Whether each side had a core of its own choice.
+    pub pinned: bool,
+    /// By round, the windows in the places of [`Suite::place`].
     pub rounds: Vec<Vec<Seen>>,
     /// Windows left out because the cores moved in every attempt.
     pub dropped: usize,
     /// Contestants that failed, and why; their earlier windows are left out.
     pub failed: Vec<(&'static str, String)>,
-}
-
-/// Where a round has the window of a case and a contestant.
-pub fn place(case: usize, contestant: &Contestant) -> usize {
-    let of_name = contestants::ALL.iter().position(|c| c.name == contestant.name);
-    case * contestants::ALL.len() + of_name.unwrap_or_default()
 }
 
 /// Windows of one case for a running contestant.
@@ -109,28 +135,31 @@ impl Workload for Load<'_> {
     }
 }
 
-/// Runs all rounds. A contestant that fails is left out from then on.
+/// Runs all rounds. A contestant that fails is left out from then on. Without cores the processes
+/// are not pinned, and nothing is probed.
 ///
 /// # Errors
 /// The cores cannot be probed.
 pub fn measure(
+    suite: &'static Suite,
     chosen: &[&'static Contestant],
-    cores: &Cores,
+    cores: Option<&Cores>,
     plan: &Plan,
     progress: impl Fn(&str),
 ) -> Result<Measured> {
-    let apart = cores.distinct();
-    let mut prober = apart.then(|| Between::new(cores.client, cores.server)).transpose()?;
-    let mut measured = Measured::default();
+    let apart = cores.filter(|cores| cores.distinct());
+    let mut prober = apart.map(|cores| Between::new(cores.client, cores.server)).transpose()?;
+    let mut measured = Measured::new(suite, cores.is_some());
+    let limit = plan.round_limit(chosen.len() * suite.cases.len());
     for round in 0..usize::from(plan.rounds) {
         progress(&format!("round {} of {}", round + 1, plan.rounds));
-        measured.rounds.push(vec![Seen::MISSING; CASES.len() * contestants::ALL.len()]);
+        measured.rounds.push(suite.round());
         let mut pairs = Vec::new();
         for contestant in chosen {
             if measured.failed.iter().any(|(name, _)| *name == contestant.name) {
                 continue;
             }
-            match Pair::start(contestant, cores, plan.round_limit(chosen.len())) {
+            match Pair::start(suite, contestant, cores, limit) {
                 Ok(pair) => pairs.push(pair),
                 Err(error) => {
                     measured.fail(contestant, format!("{}: {error:#}", contestant.name), &progress);
@@ -140,7 +169,7 @@ pub fn measure(
         // No contestant always follows the same one.
         let first = round % pairs.len().max(1);
         pairs.rotate_left(first);
-        for case in 0..CASES.len() {
+        for case in 0..suite.cases.len() {
             pairs.retain_mut(|pair| {
                 measured
                     .one(case, pair, plan, prober.as_mut())
@@ -153,6 +182,11 @@ pub fn measure(
 }
 
 impl Measured {
+    /// Nothing yet.
+    pub fn new(suite: &'static Suite, pinned: bool) -> Self {
+        Self { suite, pinned, rounds: Vec::new(), dropped: 0, failed: Vec::new() }
+    }
+
     /// A window of a case between two probes that agree, in the present round.
     fn one(
         &mut self,
@@ -161,13 +195,13 @@ impl Measured {
         plan: &Plan,
         mut prober: Option<&mut Between>,
     ) -> Result<(), RunError> {
-        let Case { kind, size, in_flight, .. } = CASES[case];
+        let Case { kind, size, in_flight, .. } = self.suite.cases[case];
         let Plan { warm_ms, window_ms, .. } = *plan;
         let work = Work { kind, size, in_flight, warm_ms, window_ms, check_all: false };
         if !pair.contestant.can(&work) {
             return Ok(());
         }
-        let at = place(case, pair.contestant);
+        let at = self.suite.place(case, pair.contestant);
         let mut load = Load { pair, work };
         for _ in 0..ATTEMPTS {
             let length = Duration::from_millis(window_ms);
@@ -190,24 +224,35 @@ impl Measured {
         progress(&error);
         self.failed.push((contestant.name, error));
         for round in &mut self.rounds {
-            (0..CASES.len()).for_each(|case| round[place(case, contestant)] = Seen::MISSING);
+            for case in 0..self.suite.cases.len() {
+                round[self.suite.place(case, contestant)] = Seen::MISSING;
+            }
         }
     }
 }
 
-/// Whether every contestant answers rightly, byte by byte, requests of all sizes, alone and
-/// several at a time.
+/// Whether a contestant answers rightly, byte by byte, requests of all kinds of the suite and of all
+/// sizes, alone and several at a time.
 ///
 /// # Errors
-/// The first that does not.
-pub fn check(contestant: &'static Contestant, cores: &Cores) -> Result<usize> {
-    let mut pair = Pair::start(contestant, cores, Duration::from_secs(300))?;
+/// The first that it does not.
+pub fn check(
+    suite: &Suite,
+    contestant: &'static Contestant,
+    cores: Option<&Cores>,
+) -> Result<usize> {
+    let mut pair = Pair::start(suite, contestant, cores, Duration::from_secs(300))?;
     let mut loads = 0;
-    for kind in [Kind::Echo, Kind::Sink] {
-        for size in [1, 32, 1024, 60_000, MIB] {
+    for kind in [Kind::Echo, Kind::Sink, Kind::Get] {
+        if !suite.cases.iter().any(|case| case.kind == kind) {
+            continue;
+        }
+        let sizes = [1, 32, 1024, 60_000, MIB];
+        for size in if kind == Kind::Get { &[kv::KEY][..] } else { &sizes } {
             for in_flight in [1, 8] {
                 let (warm_ms, window_ms) = (0, 5);
-                let work = Work { kind, size, in_flight, warm_ms, window_ms, check_all: true };
+                let work =
+                    Work { kind, size: *size, in_flight, warm_ms, window_ms, check_all: true };
                 if contestant.can(&work) {
                     pair.run(&work)?;
                     loads += 1;

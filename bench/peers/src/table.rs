@@ -7,7 +7,7 @@ use courser_bench::stats::Summary;
 
 use crate::contestants::{Contestant, Role};
 use crate::report::{At, metrics, other_is_ahead, shown};
-use crate::rounds::{CASES, Measured};
+use crate::rounds::Measured;
 use crate::work::Kind;
 
 /// All of it.
@@ -31,7 +31,8 @@ pub fn render(measured: &Measured) -> String {
 
 fn render_placement(text: &mut String, at: &At<'_>) {
     let place = match at.probe() {
-        None => "one core for both sides".to_owned(),
+        None if at.pinned() => "one core for both sides".to_owned(),
+        None => "that the kernel chooses".to_owned(),
         Some(probe) => {
             format!("{}: a round trip of a cache line takes {:.0} ns", at.name(), probe.median)
         }
@@ -43,14 +44,16 @@ fn render_placement(text: &mut String, at: &At<'_>) {
         "Median over rounds [lowest, highest]. Ratios are Courser's figure over that line's in the \
          same round: latency is better below 1, rate and goodput above.\n"
     );
-    for (index, case) in CASES.iter().enumerate() {
-        if case.kind == Kind::Echo {
+    for (index, case) in at.cases().iter().enumerate() {
+        if case.kind != Kind::Sink {
             let _ = writeln!(text, "### {}\n", case.title);
             table(text, at, |_| Some(index), metrics(case));
         }
     }
-    let _ = writeln!(text, "### 1 MiB requests, 32 B answers, best of the numbers in flight\n");
-    table(text, at, |contestant| at.best(contestant), &[Metric::Goodput]);
+    if at.cases().iter().any(|case| case.kind == Kind::Sink) {
+        let _ = writeln!(text, "### 1 MiB requests, 32 B answers, best of the numbers in flight\n");
+        table(text, at, |contestant| at.best(contestant), &[Metric::Goodput]);
+    }
 }
 
 /// Every metric in which a peer is ahead of Courser, or in how many there is none: where a window is
@@ -59,7 +62,7 @@ fn ahead(text: &mut String, at: &At<'_>) {
     let (mut compared, mut lines) = (0, Vec::new());
     for courser in at.coursers() {
         for peer in at.contestants().into_iter().filter(|c| c.role == Role::Peer) {
-            for (index, case) in CASES.iter().enumerate() {
+            for (index, case) in at.cases().iter().enumerate() {
                 if case.kind == Kind::Sink && at.best(peer) != Some(index) {
                     continue;
                 }
@@ -124,7 +127,7 @@ fn table(
         let figures: Vec<_> = metrics.iter().filter_map(figure).collect();
         let Some((first, _)) = figures.first() else { continue };
         let mut row: Vec<String> = figures.iter().map(|&(f, metric)| range(f, metric)).collect();
-        row.extend(bulk.then(|| CASES[case].in_flight.to_string()));
+        row.extend(bulk.then(|| at.cases()[case].in_flight.to_string()));
         row.push(first.count.to_string());
         for courser in &coursers {
             let itself = courser.name == contestant.name;
@@ -165,7 +168,7 @@ pub fn short(value: f64) -> String {
 mod tests {
     use super::*;
     use crate::report::tests::{measured, named};
-    use crate::rounds::place;
+    use crate::rounds::PEERS;
     use courser_bench::window::Seen;
 
     #[test]
@@ -186,10 +189,10 @@ mod tests {
         let without = |left_out: &dyn Fn(usize, usize, &str) -> bool| {
             let mut measured = measured();
             for (number, round) in measured.rounds.iter_mut().enumerate() {
-                for case in 0..CASES.len() {
+                for case in 0..PEERS.cases.len() {
                     for name in ["courser-udp", "tarpc"] {
                         if left_out(number, case, name) {
-                            round[place(case, named(name))] = Seen::MISSING;
+                            round[PEERS.place(case, named(name))] = Seen::MISSING;
                         }
                     }
                 }

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 /// Bytes of an answer to [`Kind::Sink`].
 pub const RECEIPT: usize = 32;
 
+/// Bytes of a value of [`Kind::Get`].
+pub const VALUE: usize = 32;
+
 /// Largest request that a server takes.
 pub const MAX_REQUEST: usize = 4 << 20;
 
@@ -21,6 +24,8 @@ pub enum Kind {
     Echo,
     /// Answers with a [`receipt`].
     Sink,
+    /// Answers with the [`value`] of the key that the request is.
+    Get,
 }
 
 /// One window: a fixed number of requests in flight, each repeated as soon as it is answered.
@@ -42,7 +47,7 @@ pub struct Work {
 
 /// Fewest calls of a window. A window is extended until it has them, so that a busy machine gives a
 /// figure too.
-const MIN_CALLS: u64 = 8;
+pub const MIN_CALLS: u64 = 8;
 
 /// Times and checks the calls of one window. A call begins when its predecessor ends, so the clock
 /// is read once per call (about 10 ns), for all contestants alike.
@@ -145,12 +150,19 @@ pub fn receipt(request: &[u8]) -> [u8; RECEIPT] {
     receipt
 }
 
+/// What the store has for a key in windows of kind [`Kind::Get`]: bytes that depend on all of it.
+pub fn value(key: &[u8]) -> [u8; VALUE] {
+    let seed = key.iter().fold(0_u64, |seed, byte| seed.wrapping_mul(257) + u64::from(*byte) + 1);
+    std::array::from_fn(|i| (seed.rotate_left(i as u32) >> 7) as u8 ^ i as u8)
+}
+
 /// Compares an answer with what it must be: all of it if `all`, else its length and both ends,
 /// which tell the requests in flight apart and cost next to nothing.
 #[inline]
 fn check(kind: Kind, request: &[u8], answer: &[u8], all: bool) -> Result<()> {
     let right = match kind {
         Kind::Sink => answer == receipt(request),
+        Kind::Get => answer == value(request),
         Kind::Echo if all => answer == request,
         Kind::Echo => {
             let ends = request.len().min(8);
@@ -194,6 +206,8 @@ mod tests {
         assert!(check(Kind::Sink, &sent, &receipt(&sent), false).is_ok());
         assert!(check(Kind::Sink, &sent, &receipt(&sent[1..]), false).is_err());
         assert!(check(Kind::Sink, &sent, &[], false).is_err());
+        assert!(check(Kind::Get, &sent, &value(&sent), false).is_ok());
+        assert!(check(Kind::Get, &sent, &value(&request(2, 100)), false).is_err());
     }
 
     fn work(in_flight: usize, warm_ms: u64, window_ms: u64) -> Work {

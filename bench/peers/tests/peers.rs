@@ -63,6 +63,61 @@ fn raw_tcp() {
     check("raw-tcp");
 }
 
+/// Methods, errors, values of all sizes, scans, and then `get` by eight tasks.
+fn check_kv(name: &str) {
+    for pinned in [&[][..], &["--unpinned"]] {
+        let output = peers(&[&["kv", "--check", "--only", name], pinned].concat());
+        let said = format!("{}{}", out(&output), err(&output));
+        assert!(output.status.success(), "{said}");
+        assert_eq!(out(&output), format!("{name}: 2 loads, every byte right\n"), "{said}");
+    }
+}
+
+#[test]
+fn kv_of_tonic() {
+    check_kv("tonic");
+}
+
+#[test]
+fn kv_of_tarpc() {
+    check_kv("tarpc");
+}
+
+#[test]
+fn programs_of_all_libraries_do_the_same() {
+    let list = out(&peers(&["kv", "--list"]));
+    let names: Vec<_> = list.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(names.len() >= 2, "{list}");
+    for name in names {
+        let output = peers(&["kv", "--program", name]);
+        assert!(output.status.success(), "{name}: {}", err(&output));
+        let expected = "banana is yellow\nthere is no durian\na melon is too large\n\
+            scan: banana is yellow\nscan: cherry is red\n";
+        assert_eq!(out(&output), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_quick_run_of_kv_gives_a_report_with_stable_keys() {
+    let output = peers(&["kv", "--quick", "--unpinned", "--json", "-"]);
+    assert!(output.status.success(), "{}", err(&output));
+    let report: serde_json::Value = serde_json::from_str(&out(&output)).expect("JSON");
+    assert_eq!(
+        (&report["bench"], &report["config"]["pinned"]),
+        (&"peers_kv".into(), &false.into())
+    );
+    let results = report["results"].as_array().expect("results");
+    for (contestant, case) in
+        [("tonic", "get_32b_1"), ("tonic", "get_32b_64"), ("tarpc", "get_32b_64")]
+    {
+        let found = results.iter().find(|r| r["contestant"] == contestant && r["case"] == case);
+        let found = found.unwrap_or_else(|| panic!("no {contestant} {case} in {report:#}"));
+        for key in ["rate_rps", "latency_p50_ns", "latency_p99_ns"] {
+            assert!(found[key].as_f64() > Some(0.0), "{contestant} {case} {key}: {found:#}");
+        }
+    }
+}
+
 #[test]
 fn a_quick_run_gives_a_table_a_report_and_a_picture() {
     let dir = std::env::temp_dir().join(format!("peers-test-{}", std::process::id()));
@@ -93,6 +148,9 @@ fn wrong_input_is_refused_with_a_reason() {
         (&["--quick", "--json", "/nonexistent/report"], "cannot write /nonexistent/report"),
         (&["--rounds", "0"], "0 is not in 1..=1000"),
         (&["--quick", "--rounds", "3"], "cannot be used with"),
+        (&["kv", "--only", "quinn"], "no contestant is called `quinn`; there are"),
+        (&["kv", "--program", "grpc"], "no program is called `grpc`; there are tonic, "),
+        (&["kv", "--tasks", "0"], "0 is not in 1..=1024"),
     ] {
         let output = peers(args);
         assert!(!output.status.success(), "{args:?}");
@@ -107,7 +165,7 @@ fn help_teaches() {
     for word in ["32 B", "peers --quick", "limits, not peers", "(near, far)"] {
         assert!(help.contains(word), "{word} is not in: {help}");
     }
-    assert!(!help.contains("<COMMAND>"), "the hidden commands show: {help}");
+    assert!(!help.contains("serve ") && help.contains("  kv "), "the commands: {help}");
     let list = out(&peers(&["--list"]));
     assert_eq!(list.lines().count(), 8, "{list}");
 }
@@ -115,7 +173,7 @@ fn help_teaches() {
 /// A server whose parent is gone before it begins, or is another process, does not start.
 #[test]
 fn a_side_without_its_parent_ends() {
-    let output = peers(&["serve", "raw-tcp", "--cpu=0", "--limit=60", "--parent=1"]);
+    let output = peers(&["serve", "peers/raw-tcp", "--cpu=0", "--limit=60", "--parent=1"]);
     assert!(out(&output).contains("failed the process that started this one is gone"));
 }
 

@@ -96,6 +96,7 @@ impl Caller for Capnp {
                 request.get().set_data(data);
                 check(request.send().promise.await?.get()?.get_data()?)
             }
+            Kind::Get => anyhow::bail!("it has no store"),
             Kind::Sink => {
                 let mut request = self.0.sink_request();
                 request.get().set_data(data);

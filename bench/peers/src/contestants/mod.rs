@@ -38,6 +38,7 @@ pub trait Client {
 pub type Ready<'a> = &'a dyn Fn(&str);
 
 /// One library over one transport.
+#[derive(Debug)]
 pub struct Contestant {
     /// As `--only` knows it.
     pub name: &'static str,
@@ -79,8 +80,16 @@ pub const ALL: &[Contestant] = &[
 /// # Errors
 /// There is none; says which there are.
 pub fn named(name: &str) -> Result<&'static Contestant> {
-    ALL.iter().find(|c| c.name == name).with_context(|| {
-        let names: Vec<_> = ALL.iter().map(|c| c.name).collect();
+    find(ALL, name)
+}
+
+/// The contestant of that name among `all`.
+///
+/// # Errors
+/// There is none; says which there are.
+pub fn find(all: &'static [Contestant], name: &str) -> Result<&'static Contestant> {
+    all.iter().find(|c| c.name == name).with_context(|| {
+        let names: Vec<_> = all.iter().map(|c| c.name).collect();
         format!("no contestant is called `{name}`; there are {}", names.join(", "))
     })
 }
@@ -90,5 +99,6 @@ fn answer(kind: Kind, request: bytes::Bytes) -> bytes::Bytes {
     match kind {
         Kind::Echo => request,
         Kind::Sink => bytes::Bytes::copy_from_slice(&crate::work::receipt(&request)),
+        Kind::Get => bytes::Bytes::copy_from_slice(&crate::work::value(&request)),
     }
 }

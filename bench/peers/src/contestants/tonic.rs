@@ -125,6 +125,7 @@ impl Caller for Grpc {
         let path = match kind {
             Kind::Echo => PathAndQuery::from_static(ECHO),
             Kind::Sink => PathAndQuery::from_static(SINK),
+            Kind::Get => anyhow::bail!("it has no store"),
         };
         let mut grpc = tonic::client::Grpc::new(self.0.clone());
         grpc.ready().await?;

@@ -1,0 +1,71 @@
+//! The same key-value service with several libraries, as their users write it, and a benchmark of
+//! their asynchronous clients.
+//!
+//! The program with a library is `kv/NAME.rs`. `kv/clients/NAME.rs` makes a contestant of it.
+
+use anyhow::{Context, Result};
+
+use crate::contestants::{self, Contestant};
+use crate::rounds::{Case, Suite};
+use crate::work::Kind;
+
+mod check;
+mod clients {
+    pub(super) mod tarpc;
+    pub(super) mod tonic;
+}
+mod drive;
+#[cfg(test)]
+mod lines;
+mod tarpc;
+mod tonic;
+
+use drive::{contestant, demonstrate};
+
+/// Bytes of a key.
+pub const KEY: usize = 16;
+
+/// The contestants of `peers kv`, in the order of the tables and of the rounds.
+pub const ALL: &[Contestant] =
+    &[contestant::<clients::tonic::Tonic>(), contestant::<clients::tarpc::Tarpc>()];
+
+/// Their programs.
+const PROGRAMS: &[(&str, Program)] = &[
+    ("tonic", demonstrate::<clients::tonic::Tonic>),
+    ("tarpc", demonstrate::<clients::tarpc::Tarpc>),
+];
+
+/// Runs a server and the client of a program.
+type Program = fn() -> Result<()>;
+
+/// Loads of `get`, each of that many tasks.
+pub fn suite(tasks: &[u16]) -> &'static Suite {
+    let case = |&tasks: &u16| Case {
+        key: format!("get_32b_{tasks}").leak(),
+        title: format!("get, {tasks} task{}", if tasks == 1 { "" } else { "s" }).leak(),
+        kind: Kind::Get,
+        size: KEY,
+        in_flight: tasks.into(),
+    };
+    let cases: Vec<_> = tasks.iter().map(case).collect();
+    // Once per run of the program.
+    Box::leak(Box::new(Suite { name: "kv", contestants: ALL, cases: cases.leak() }))
+}
+
+/// The contestant of that name.
+///
+/// # Errors
+/// There is none; says which there are.
+pub fn named(name: &str) -> Result<&'static Contestant> {
+    contestants::find(ALL, name)
+}
+
+/// Runs a library's program, server and client, in this process; the client prints what it does.
+///
+/// # Errors
+/// One of them failed, or there is no such program.
+pub fn program(name: &str) -> Result<()> {
+    let names = || PROGRAMS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let found = PROGRAMS.iter().find(|(program, _)| *program == name);
+    found.with_context(|| format!("no program is called `{name}`; there are {}", names()))?.1()
+}
