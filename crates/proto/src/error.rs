@@ -42,6 +42,9 @@ pub enum Status {
     Cancelled = 10,
     /// The server is shutting down and starts no new requests.
     ShuttingDown = 11,
+    /// The call's deadline passed while its handler ran, which was dropped without an answer. The
+    /// client sees [`CallError::DeadlineExceeded`].
+    Expired = 12,
     /// An unknown code.
     Other = u16::MAX,
 }
@@ -61,6 +64,7 @@ impl Status {
             9 => Status::DeadlineExceeded,
             10 => Status::Cancelled,
             11 => Status::ShuttingDown,
+            12 => Status::Expired,
             _ => Status::Other,
         }
     }
@@ -99,6 +103,10 @@ impl Status {
                  needed"
             }
             Status::ShuttingDown => "the server is shutting down; call another one",
+            Status::Expired => {
+                "the deadline passed while the handler ran; check the load of the server or set a later \
+                 one"
+            }
             Status::Other => {
                 "the server reports an error that this version does not know; upgrade this side"
             }
@@ -116,8 +124,8 @@ impl Status {
             | Status::Cancelled
             | Status::ShuttingDown => Executed::Never,
             Status::NoReply | Status::ResponseFailed | Status::Rejected => Executed::Yes,
-            // A handler that panicked has run in part.
-            Status::Panicked | Status::Other => Executed::Maybe,
+            // A handler that panicked, or was dropped, has run in part.
+            Status::Panicked | Status::Expired | Status::Other => Executed::Maybe,
         }
     }
 }
@@ -336,6 +344,7 @@ mod tests {
             Status::DeadlineExceeded,
             Status::Cancelled,
             Status::ShuttingDown,
+            Status::Expired,
             Status::Other,
         ] {
             assert_eq!(Status::from_code(s as u16), s);

@@ -377,6 +377,11 @@ fn work_is_answered_once_even_if_dropped() {
     assert!(work.take().is_some() && work.take().is_none() && work.is_empty());
     drop(work);
     assert_eq!(status(end.one()), Some(Status::NoReply));
+    let now = Instant::now();
+    for (expires, expected) in [(now, Status::Expired), (now + PATIENCE, Status::NoReply)] {
+        drop(end.work(1, Some(Deadline { received: now, expires })));
+        assert_eq!(status(end.one()), Some(expected), "a handler that is dropped late says so");
+    }
     end.work(1, None).reject();
     assert_eq!(status(end.one()), Some(Status::Rejected));
     let work = end.work(1, None);

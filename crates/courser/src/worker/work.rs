@@ -17,7 +17,8 @@ use crate::worker::queue::Deadline;
 ///
 /// It may be stored, sent to other threads, and answered from any of them after the handler has
 /// returned. Dropping it answers with an error, so that the client does not wait for its deadline:
-/// [`Status::NoReply`], or [`Status::Panicked`] when a panic drops it. If the endpoint or the
+/// [`Status::NoReply`], [`Status::Expired`] after the deadline, or [`Status::Panicked`] when a panic
+/// drops it. If the endpoint or the
 /// session has ended by then, the answer is dropped. All answers to a one-way message are ignored.
 ///
 /// Answering takes the endpoint's mailbox lock for some ten nanoseconds, and one system call if
@@ -212,7 +213,12 @@ impl Drop for Work {
     fn drop(&mut self) {
         if !self.answered {
             let panics = std::thread::panicking();
-            let status = if panics { Status::Panicked } else { Status::NoReply };
+            let late = || self.time_left().is_some_and(|left| left.is_zero());
+            let status = match panics {
+                true => Status::Panicked,
+                false if late() => Status::Expired,
+                false => Status::NoReply,
+            };
             self.answer(Outcome::Status(status));
         }
         if let Incoming::Message(_) = self.incoming {

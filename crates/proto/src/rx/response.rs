@@ -270,6 +270,7 @@ impl<C> Endpoint<C> {
         let error = match Status::from_code(status) {
             Status::DeadlineExceeded => CallError::DeadlineExceeded(Executed::Never),
             Status::Cancelled => CallError::Cancelled(Executed::Never),
+            Status::Expired => CallError::DeadlineExceeded(Executed::Maybe),
             status => CallError::Server(status),
         };
         self.count_ending(&error);
