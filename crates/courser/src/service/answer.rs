@@ -75,7 +75,7 @@ impl<A: ReplySink> Memory for SinkMemory<'_, A> {
 
 /// Encodes a reply into `to`: small ones on the stack, from where they are copied into the buffer of
 /// the response.
-#[inline]
+#[inline(always)]
 pub(crate) fn reply<A: ReplySink>(
     to: A,
     write: impl FnOnce(&mut Writer<'_>) -> Result<u8, EncodeError>,
@@ -87,6 +87,9 @@ pub(crate) fn reply<A: ReplySink>(
         Ok(tag) => {
             // A failure is kept in the writer.
             let _ = writer.push(tag);
+            if let Some(len) = writer.small() {
+                return to.bytes(&room[..len]);
+            }
             writer.finish()
         }
         Err(e) => Err(e),
@@ -136,7 +139,7 @@ impl<K: Encode<T> + Encode<E>, T, E> Reply for Answer<K, T, E> {
 }
 
 /// Encodes an outcome, and returns its tag.
-#[inline]
+#[inline(always)]
 pub(crate) fn encode_outcome<K: Encode<T> + Encode<E>, T, E>(
     outcome: &Result<T, E>,
     out: &mut Writer<'_>,

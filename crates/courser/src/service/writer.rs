@@ -5,10 +5,12 @@ use courser_buf::{AllocError, Arena, MsgBuf};
 use super::codec::Encode;
 use super::error::EncodeError;
 
-/// Bytes that are staged on the stack. A message of at most this length is allocated in its exact
-/// length, or copied straight into the buffer of a reply.
-pub(crate) const ROOM: usize = 256;
-/// The first buffer of a message that does not fit [`ROOM`]: about a packet.
+/// Bytes of replies that are staged on the stack, from where they are copied into the buffer of the
+/// response. Clearing and copying more would cost more than it saves.
+pub(crate) const ROOM: usize = 128;
+/// The first buffer of a request: the smallest one of arenas.
+const SMALL: usize = 256;
+/// The first buffer of a message that does not fit its room: about a packet.
 const FIRST: usize = 1024;
 /// Capacity from which a buffer grows by a quarter. It doubles before.
 const LARGE: usize = 64 << 10;
@@ -40,11 +42,10 @@ pub struct WriteError;
 
 /// A message that grows while a codec writes it.
 ///
-/// Bytes are staged in 256 bytes on the stack. Longer messages move to a message buffer of 1 KiB,
-/// which doubles when it is full,
-/// and from 64 KiB on grows by a quarter.
+/// Small requests are written in place, small responses (up to 128 bytes) on the stack. Longer messages
+/// move to a buffer of 1 KiB, which doubles when it is full, and from 64 KiB on grows by a quarter.
 pub struct Writer<'a> {
-    room: &'a mut [u8; ROOM],
+    room: &'a mut [u8],
     /// Bytes in `room`.
     staged: usize,
     /// The bytes before those in `room`.
@@ -68,12 +69,12 @@ impl std::fmt::Debug for Writer<'_> {
 
 impl<'a> Writer<'a> {
     #[inline]
-    pub(crate) fn new(room: &'a mut [u8; ROOM], memory: &'a dyn Memory) -> Self {
+    pub(crate) fn new(room: &'a mut [u8], memory: &'a dyn Memory) -> Self {
         Writer { room, staged: 0, spilled: None, memory, failure: None }
     }
 
     /// Appends to a message.
-    pub(crate) fn onto(message: MsgBuf, room: &'a mut [u8; ROOM], memory: &'a dyn Memory) -> Self {
+    pub(crate) fn onto(message: MsgBuf, room: &'a mut [u8], memory: &'a dyn Memory) -> Self {
         Writer { room, staged: 0, spilled: Some(message), memory, failure: None }
     }
 
@@ -87,23 +88,23 @@ impl<'a> Writer<'a> {
     ///
     /// # Errors
     /// No memory, or the message is too large.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, byte: u8) -> Result<(), WriteError> {
-        if self.staged == ROOM {
-            self.flush()?;
+        match self.room.get_mut(self.staged) {
+            Some(place) => {
+                *place = byte;
+                self.staged += 1;
+                Ok(())
+            }
+            None => self.extend_slow(&[byte]),
         }
-        if let Some(place) = self.room.get_mut(self.staged) {
-            *place = byte;
-            self.staged += 1;
-        }
-        Ok(())
     }
 
     /// Appends bytes.
     ///
     /// # Errors
     /// No memory, or the message is too large.
-    #[inline]
+    #[inline(always)]
     pub fn extend(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
         let end = self.staged.wrapping_add(bytes.len());
         match self.room.get_mut(self.staged..end) {
@@ -112,11 +113,21 @@ impl<'a> Writer<'a> {
                 self.staged = end;
                 Ok(())
             }
-            None => {
-                self.reserve(bytes.len())?.copy_from_slice(bytes);
-                Ok(())
-            }
+            None => self.extend_slow(bytes),
         }
+    }
+
+    /// Appends bytes for which the room is full.
+    #[cold]
+    fn extend_slow(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+        self.flush()?;
+        if bytes.len() <= self.room.len() / 2 {
+            self.room[..bytes.len()].copy_from_slice(bytes);
+            self.staged = bytes.len();
+            return Ok(());
+        }
+        self.reserve(bytes.len())?.copy_from_slice(bytes);
+        Ok(())
     }
 
     /// Appends `len` bytes for the caller to overwrite, with the contents of earlier messages.
@@ -124,7 +135,7 @@ impl<'a> Writer<'a> {
     /// # Errors
     /// No memory, or the message is too large.
     pub fn reserve(&mut self, len: usize) -> Result<&mut [u8], WriteError> {
-        if len <= ROOM - self.staged {
+        if len <= self.room.len() - self.staged {
             let begin = self.staged;
             self.staged += len;
             return Ok(&mut self.room[begin..begin + len]);
@@ -191,8 +202,14 @@ impl<'a> Writer<'a> {
         self.failure.take().unwrap_or(codec)
     }
 
+    /// The length of a message that fits its room.
+    #[inline(always)]
+    pub(crate) fn small(&self) -> Option<usize> {
+        (self.spilled.is_none() && self.failure.is_none()).then_some(self.staged)
+    }
+
     /// The complete message.
-    #[inline]
+    #[cold]
     pub(crate) fn finish(mut self) -> Result<Written, EncodeError> {
         if self.failure.is_none() {
             if self.spilled.is_none() {
@@ -223,21 +240,24 @@ impl<'a> Writer<'a> {
 }
 
 /// Encodes a message by `write`.
-#[inline]
+#[inline(always)]
 pub(crate) fn message(
     memory: &dyn Memory,
     write: impl FnOnce(&mut Writer<'_>) -> Result<(), EncodeError>,
 ) -> Result<MsgBuf, EncodeError> {
-    let mut room = [0; ROOM];
-    let mut writer = Writer::new(&mut room, memory);
+    let mut message = memory.alloc(SMALL)?;
+    let mut writer = Writer::new(&mut message, memory);
     write(&mut writer)?;
+    if let Some(len) = writer.small() {
+        message.truncate(len);
+        return Ok(message);
+    }
     match writer.finish()? {
         Written::Small(len) => {
-            let mut message = memory.alloc(len)?;
-            message.copy_from_slice(&room[..len]);
+            message.truncate(len);
             Ok(message)
         }
-        Written::Large(message) => Ok(message),
+        Written::Large(larger) => Ok(larger),
     }
 }
 

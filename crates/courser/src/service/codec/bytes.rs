@@ -18,10 +18,17 @@ impl Codec for Bytes {
     const NAME: &'static str = "bytes";
 }
 
+#[inline(always)]
 fn write(bytes: &[u8], out: &mut Writer<'_>) -> Result<(), EncodeError> {
-    out.extend(bytes).map_err(|_| {
-        out.reason(EncodeError::Codec { codec: Bytes::NAME, detail: Cow::Borrowed("no room") })
-    })
+    match out.extend(bytes) {
+        Ok(()) => Ok(()),
+        Err(_) => Err(no_room(out)),
+    }
+}
+
+#[cold]
+fn no_room(out: &mut Writer<'_>) -> EncodeError {
+    out.reason(EncodeError::Codec { codec: Bytes::NAME, detail: Cow::Borrowed("no room") })
 }
 
 #[cold]

@@ -29,12 +29,12 @@ struct Out<'a, 'w>(&'a mut Writer<'w>);
 impl Flavor for Out<'_, '_> {
     type Output = ();
 
-    #[inline]
+    #[inline(always)]
     fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
         self.0.push(byte).map_err(|_| postcard::Error::SerializeBufferFull)
     }
 
-    #[inline]
+    #[inline(always)]
     fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
         self.0.extend(bytes).map_err(|_| postcard::Error::SerializeBufferFull)
     }
@@ -48,11 +48,10 @@ impl Flavor for Out<'_, '_> {
 impl<T: Serialize + ?Sized> Encode<T> for Postcard {
     #[inline]
     fn encode(value: &T, out: &mut Writer<'_>) -> Result<(), EncodeError> {
-        let encoded = postcard::serialize_with_flavor(value, Out(out));
-        encoded.map_err(|e| {
-            let detail = Cow::Owned(e.to_string());
-            out.reason(EncodeError::Codec { codec: Self::NAME, detail })
-        })
+        match postcard::serialize_with_flavor(value, Out(out)) {
+            Ok(()) => Ok(()),
+            Err(e) => Err(refused(&e, out)),
+        }
     }
 }
 
@@ -65,6 +64,12 @@ impl<T: DeserializeOwned> Decode<T> for Postcard {
             Err(e) => Err(error(&e)),
         }
     }
+}
+
+#[cold]
+fn refused(e: &postcard::Error, out: &mut Writer<'_>) -> EncodeError {
+    let detail = Cow::Owned(e.to_string());
+    out.reason(EncodeError::Codec { codec: Postcard::NAME, detail })
 }
 
 #[cold]
