@@ -50,9 +50,10 @@ impl<T> Deref for MsgView<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: `read` returned it for any lifetime, so it is a part of the data or lives forever.
-        // The data has a fixed place, is freed with `self.message`, and is not written: nothing lends
-        // the message while `self` exists. Test: `a_view_reads_the_message_wherever_it_moves` under miri.
+        // SAFETY: `read` returned it for any lifetime, so it is a part of the data or lives
+        // forever. The data has a fixed place, is freed with `self.message`, and is not written:
+        // nothing lends the message while `self` exists. Test:
+        // `a_view_reads_the_message_wherever_it_moves` under miri.
         unsafe { self.target.as_ref() }
     }
 }

@@ -26,43 +26,45 @@
 //! - the trait `Kv`, which a server implements with `async fn`s: it and its futures are `Send`;
 //! - `LocalKv`, the same for the thread of one endpoint, and for simulations: nothing is `Send`;
 //! - `KvClient`, with a method for each of the trait. Calls start when they are awaited, and take a
-//!   deadline: `kv.get(key).deadline(ms).await?`. Dropping the future cancels the call, and drops the
-//!   handler's future;
-//! - `KvServer`, which registers the handlers: [`Service::register`], [`LocalService::register_local`].
+//!   deadline: `kv.get(key).deadline(ms).await?`. Dropping the future cancels the call, and drops
+//!   the handler's future;
+//! - `KvServer`, which registers the handlers: [`Service::register`],
+//!   [`LocalService::register_local`].
 //!
 //! # Calls
-//! Errors are [`RpcError`]: the application's own, or that of the call, which states whether the handler
-//! ran. Requests that cannot be decoded are answered with an error and counted ([`ServiceStats`]).
+//! Errors are [`RpcError`]: the application's own, or that of the call, which states whether the
+//! handler ran. Requests that cannot be decoded are answered with an error and counted
+//! ([`ServiceStats`]).
 //!
 //! # Streams
-//! `kv.scan(from).await?` is a [`Streaming`], `kv.load().await?` an [`Upload`]. Each stream has a session
-//! of its own, so one that stalls delays no call. Items travel in batches of up to 64 KiB, or one larger
-//! item, and at most two batches are between the ends. A batch is in a buffer of up to 80 KiB, and of up
-//! to a quarter more than its bytes if it is larger. So each end holds at most
+//! `kv.scan(from).await?` is a [`Streaming`], `kv.load().await?` an [`Upload`]. Each stream has a
+//! session of its own, so one that stalls delays no call. Items travel in batches of up to 64 KiB,
+//! or one larger item, and at most two batches are between the ends. A batch is in a buffer of up
+//! to 80 KiB, and of up to a quarter more than its bytes if it is larger. So each end holds at most
 //!
 //! | stream | client | server |
 //! | --- | --- | --- |
 //! | of the server | 2 batches | 2 batches, and an item |
 //! | of the client | 3 batches, and an item | 2 batches |
 //!
-//! and some 300 bytes of state at the server. Items keep their order. The end is typed: a server's stream
-//! ends with its error or without one, a client's with the outcome of the handler. Dropping either end
-//! cancels the other one.
+//! and some 300 bytes of state at the server. Items keep their order. The end is typed: a server's
+//! stream ends with its error or without one, a client's with the outcome of the handler. Dropping
+//! either end cancels the other one.
 //!
 //! # Codecs
-//! `#[service(codec = ..)]`: `Postcard` (types of serde, the default), `Prost` (Protocol Buffers, feature
-//! `prost`), `Rkyv` (read in place, feature `rkyv`), [`Bytes`], or a [`Codec`] of your own. Values are
-//! encoded straight into message memory.
+//! `#[service(codec = ..)]`: `Postcard` (types of serde, the default), `Prost` (Protocol Buffers,
+//! feature `prost`), `Rkyv` (read in place, feature `rkyv`), [`Bytes`], or a [`Codec`] of your own.
+//! Values are encoded straight into message memory.
 //!
 //! # Versions
-//! `KvClient::new` asks the server for the service's name, codec and fingerprint, a hash of the names and
-//! types of all methods. A difference is one error that names both sides ([`HelloError`]). The
-//! fingerprint does not cover the fields of types: give a type another name, or the service another
-//! one, when they change in a way that the codec cannot read.
+//! `KvClient::new` asks the server for the service's name, codec and fingerprint, a hash of the
+//! names and types of all methods. A difference is one error that names both sides
+//! ([`HelloError`]). The fingerprint does not cover the fields of types: give a type another name,
+//! or the service another one, when they change in a way that the codec cannot read.
 //!
-//! Methods have numbers, hashes of their names from 0x0400 to 0x3FFF; `#[method(id = N)]` sets another
-//! one. Collisions in a service are errors of the compiler, those of two services on one server errors of
-//! their registration. The library has 0x03F0 to 0x03FF.
+//! Methods have numbers, hashes of their names from 0x0400 to 0x3FFF; `#[method(id = N)]` sets
+//! another one. Collisions in a service are errors of the compiler, those of two services on one
+//! server errors of their registration. The library has 0x03F0 to 0x03FF.
 
 mod answer;
 mod channel;

@@ -367,7 +367,8 @@ fn explicit_number(attribute: &Attribute) -> syn::Result<u16> {
     number.ok_or_else(|| syn::Error::new(attribute.span(), "write `#[method(id = N)]`"))
 }
 
-/// Attributes that the generated code can carry. Others would be dropped, or change one of the copies.
+/// Attributes that the generated code can carry. Others would be dropped, or change one of the
+/// copies.
 fn check_attributes(attributes: &[Attribute], of: &str, errors: &mut Errors) {
     const PASSED: [&str; 6] = ["doc", "allow", "expect", "warn", "deny", "deprecated"];
     for attribute in attributes {

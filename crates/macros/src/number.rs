@@ -1,5 +1,5 @@
-//! Stable numbers of methods and fingerprints of services. Both are part of the wire format: a change
-//! makes clients and servers of different versions incompatible.
+//! Stable numbers of methods and fingerprints of services. Both are part of the wire format: a
+//! change makes clients and servers of different versions incompatible.
 
 use std::ops::Range;
 

@@ -73,8 +73,8 @@ impl<A: ReplySink> Memory for SinkMemory<'_, A> {
     }
 }
 
-/// Encodes a reply into `to`: small ones on the stack, from where they are copied into the buffer of
-/// the response.
+/// Encodes a reply into `to`: small ones on the stack, from where they are copied into the buffer
+/// of the response.
 #[inline(always)]
 pub(crate) fn reply<A: ReplySink>(
     to: A,

@@ -24,8 +24,8 @@ pub trait Channel: Clone + 'static {
     type Another<'a>: Future<Output = Result<Self, CallFailure>> + 'a
     where
         Self: 'a;
-    /// A call that keeps its connection alive: those of a stream outlive the function that opened it.
-    /// Usually a `Pin<Box<dyn Future>>`, `Send` if the connection is.
+    /// A call that keeps its connection alive: those of a stream outlive the function that opened
+    /// it. Usually a `Pin<Box<dyn Future>>`, `Send` if the connection is.
     type OwnedCall: Future<Output = Result<MsgBuf, CallFailure>> + Unpin + 'static;
 
     /// Allocates a message of `len` bytes, with the contents of earlier messages.

@@ -23,8 +23,9 @@ pub use self::rkyv::{Rkyv, View};
 
 /// A codec: a marker type that implements [`Encode`] and [`Decode`] for the types that it supports.
 ///
-/// A codec of your own implements both for `()`, [`super::NoError`], and the types of your services,
-/// and is named by `#[service(codec = path)]`. Methods with several parameters encode a tuple.
+/// A codec of your own implements both for `()`, [`super::NoError`], and the types of your
+/// services, and is named by `#[service(codec = path)]`. Methods with several parameters encode a
+/// tuple.
 pub trait Codec: 'static {
     /// The name, part of the fingerprint of services.
     const NAME: &'static str;

@@ -1,8 +1,8 @@
 //! The first call of a client: whether its server has the service in the same version.
 //!
 //! Request: a format number, the fingerprint (8 bytes, little endian), the name and the codec, each
-//! after a byte with its length. Response: a kind, and for `OTHER` the server's fingerprint and codec,
-//! for `UNKNOWN` the names of the server's services.
+//! after a byte with its length. Response: a kind, and for `OTHER` the server's fingerprint and
+//! codec, for `UNKNOWN` the names of the server's services.
 
 use courser_buf::MsgBuf;
 use courser_proto::{CallError, Status};

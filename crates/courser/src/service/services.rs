@@ -80,8 +80,8 @@ pub struct ServiceStats {
     pub mismatches: u64,
     /// Pulls and pushes that broke the rules of streams.
     pub stream_errors: u64,
-    /// Pulls and pushes of streams that the server does not have. Some are late: they arrive after the
-    /// end of their stream.
+    /// Pulls and pushes of streams that the server does not have. Some are late: they arrive after
+    /// the end of their stream.
     pub unknown_streams: u64,
     /// Streams that were opened.
     pub streams_opened: u64,

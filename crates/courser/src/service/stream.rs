@@ -2,8 +2,8 @@
 //!
 //! A stream is a call, its *open call*, whose answer is the stream's end. Items travel in batches
 //! beside it, on the same session: a server's in the answers to `pull` calls, a client's in `push`
-//! calls. Batches are numbered from 0, and at most two are between the ends, which is the credit. So
-//! a reader that stalls stops the writer, and each end holds a bounded number of bytes.
+//! calls. Batches are numbered from 0, and at most two are between the ends, which is the credit.
+//! So a reader that stalls stops the writer, and each end holds a bounded number of bytes.
 //!
 //! Trailers, behind the codec's bytes, little endian: an open call has the number of its stream (4
 //! bytes, chosen by the client); a pull is that number and the number of the batch (4); a push has

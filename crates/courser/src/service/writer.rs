@@ -35,15 +35,16 @@ impl Memory for Arena {
     }
 }
 
-/// A message could not be written. The [`Writer`] has the reason, and the encoding has failed even if
-/// the codec drops this.
+/// A message could not be written. The [`Writer`] has the reason, and the encoding has failed even
+/// if the codec drops this.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteError;
 
 /// A message that grows while a codec writes it.
 ///
-/// Small requests are written in place, small responses (up to 128 bytes) on the stack. Longer messages
-/// move to a buffer of 1 KiB, which doubles when it is full, and from 64 KiB on grows by a quarter.
+/// Small requests are written in place, small responses (up to 128 bytes) on the stack. Longer
+/// messages move to a buffer of 1 KiB, which doubles when it is full, and from 64 KiB on grows by a
+/// quarter.
 pub struct Writer<'a> {
     room: &'a mut [u8],
     /// Bytes in `room`.
@@ -224,7 +225,8 @@ impl<'a> Writer<'a> {
         Err(self.failure.unwrap_or(EncodeError::TooLarge { limit: 0 }))
     }
 
-    /// The complete message of a writer made by [`Writer::onto`], or the error and what was written.
+    /// The complete message of a writer made by [`Writer::onto`], or the error and what was
+    /// written.
     pub(crate) fn finish_large(mut self) -> Result<MsgBuf, (EncodeError, Option<MsgBuf>)> {
         let flushed = self.failure.is_none() && self.flush().is_ok();
         match self.spilled.take() {

@@ -73,7 +73,8 @@ fn encoded<K: Encode<T>, T>(value: &T) -> Vec<u8> {
     courser::service::encode::<K, T>(value, &arena).unwrap().to_vec()
 }
 
-/// Decodes mutations of `values`, borrowed at any alignment and owned. Returns how many were errors.
+/// Decodes mutations of `values`, borrowed at any alignment and owned. Returns how many were
+/// errors.
 fn decode_mutated<K: Encode<T> + Decode<T> + Decode<U>, T, U>(values: &[T]) -> u64 {
     let (arena, mut random) = (Arena::heap(), Random(7));
     let originals: Vec<_> = values.iter().map(encoded::<K, T>).collect();

@@ -11,8 +11,8 @@ use crate::calls::serve;
 use crate::kv::{KvClient, KvError, KvServer, LocalStore};
 use crate::world::World;
 
-/// What both ends of a stream hold of items of up to 16 KiB: two batches on the way or read, two that
-/// wait, one that is filled, each in a buffer of 80 KiB.
+/// What both ends of a stream hold of items of up to 16 KiB: two batches on the way or read, two
+/// that wait, one that is filled, each in a buffer of 80 KiB.
 const HELD: usize = 5 * (81 << 10) + (64 << 10);
 
 #[test]

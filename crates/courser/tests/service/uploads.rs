@@ -115,6 +115,21 @@ fn an_item_that_is_too_large_is_refused_and_others_are_sent() {
 }
 
 #[test]
+fn the_items_of_a_stream_are_sent_until_the_handler_returns() {
+    let (world, kv, store) = serve(5);
+    world.run(async {
+        let mut upload = kv.upload("n".into()).await.unwrap();
+        upload.send_all(futures::stream::iter((0..500).map(|_| vec![1; 300]))).await.unwrap();
+        assert_eq!(upload.finish().await, Ok(150_000));
+        let mut upload = kv.upload("early".into()).await.unwrap();
+        upload.send_all(futures::stream::repeat_with(|| vec![1; 300])).await.unwrap();
+        assert_eq!(upload.finish().await, Ok(300));
+    });
+    assert_eq!(store.live.load(Ordering::Relaxed), 0);
+    world.assert_clean();
+}
+
+#[test]
 fn a_dropped_upload_drops_its_handler() {
     for seed in 0..100 {
         let (world, kv, store) = serve(seed);

@@ -8,9 +8,11 @@ use super::{Codec, Decode, Encode, Payload};
 use crate::service::error::{DecodeError, EncodeError, NoError};
 use crate::service::writer::Writer;
 
-/// Plain bytes: a method has at most one parameter. `Vec<u8>`, [`MsgBuf`], `String`, `[u8; N]`, `()`.
+/// Plain bytes: a method has at most one parameter. `Vec<u8>`, [`MsgBuf`], `String`, `[u8; N]`,
+/// `()`.
 ///
-/// A [`MsgBuf`] takes over a received message of several packets without a copy; sending one copies.
+/// A [`MsgBuf`] takes over a received message of several packets without a copy; sending one
+/// copies.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes;
 

@@ -10,12 +10,13 @@ use super::{Codec, Decode, Encode, Payload};
 use crate::service::error::{DecodeError, EncodeError, NoError};
 use crate::service::writer::Writer;
 
-/// Types that implement serde's traits, by [postcard](https://postcard.jamesmunns.com): compact, with
-/// integers of variable length. The default codec.
+/// Types that implement serde's traits, by [postcard](https://postcard.jamesmunns.com): compact,
+/// with integers of variable length. The default codec.
 ///
-/// A `Vec<u8>` is encoded byte by byte; `serde_bytes` or the codec [`super::Bytes`] copy it at once.
-/// postcard has no limit of depth: a type that contains itself can be nested as deep as a message is
-/// long, which overflows the stack. Give such a type a limit, or do not accept it from strangers.
+/// A `Vec<u8>` is encoded byte by byte; `serde_bytes` or the codec [`super::Bytes`] copy it at
+/// once. postcard has no limit of depth: a type that contains itself can be nested as deep as a
+/// message is long, which overflows the stack. Give such a type a limit, or do not accept it from
+/// strangers.
 #[derive(Clone, Copy, Debug)]
 pub struct Postcard;
 

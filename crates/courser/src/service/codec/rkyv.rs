@@ -24,12 +24,12 @@ use crate::service::writer::{Memory, WriteError, Writer};
 
 /// [rkyv](https://docs.rs/rkyv): values whose encoded form is read in place, after one check.
 ///
-/// A parameter or a result of type `T` is encoded straight into the message, and deserialized at the
-/// other end. A [`View<T>`] is read in place there: the client passes a `&T`, and the handler gets the
-/// view. A method has one parameter, or several that are not views.
+/// A parameter or a result of type `T` is encoded straight into the message, and deserialized at
+/// the other end. A [`View<T>`] is read in place there: the client passes a `&T`, and the handler
+/// gets the view. A method has one parameter, or several that are not views.
 ///
-/// **Alignment**: a message begins at a multiple of 64 bytes, so archived types of an alignment of up
-/// to 64 are read in place. Messages of one packet are copied once, larger ones are not copied.
+/// **Alignment**: a message begins at a multiple of 64 bytes, so archived types of an alignment of
+/// up to 64 are read in place. Messages of one packet are copied once, larger ones are not copied.
 ///
 /// Values with more than 64 levels of pointers are refused.
 #[derive(Clone, Copy, Debug)]

@@ -22,12 +22,12 @@ use crate::service::codec::{Decode, Payload};
 use crate::service::error::{DecodeError, EncodeError, RpcError, StreamError};
 use crate::service::services::PULL;
 
-/// The items of a stream of the server. An error is the last item. Dropping the stream cancels it: the
-/// server drops the stream of its handler.
+/// The items of a stream of the server. An error is the last item. Dropping the stream cancels it:
+/// the server drops the stream of its handler.
 ///
-/// It has a session of its own, so a reader that stalls delays no other call. At most two batches are
-/// here or on the way, each with up to 64 KiB of items, or one larger item. The server holds two more,
-/// and the item that did not fit.
+/// It has a session of its own, so a reader that stalls delays no other call. At most two batches
+/// are here or on the way, each with up to 64 KiB of items, or one larger item. The server holds
+/// two more, and the item that did not fit.
 pub struct Streaming<C: Channel, K, T, E> {
     channel: C,
     pool: Arc<Pool<C>>,

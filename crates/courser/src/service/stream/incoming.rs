@@ -22,9 +22,9 @@ use crate::service::services::Services;
 
 /// The items that a client sends: the parameter of a method with client streaming.
 ///
-/// A stream that ends when the client has finished. An item that cannot be decoded is an error, after
-/// which the stream ends. If the client cancels, or is gone, the future of the handler is dropped.
-/// Dropping the stream tells the client that no more items are wanted.
+/// A stream that ends when the client has finished. An item that cannot be decoded is an error,
+/// after which the stream ends. If the client cancels, or is gone, the future of the handler is
+/// dropped. Dropping the stream tells the client that no more items are wanted.
 ///
 /// At most two batches of the client are here, each with up to 64 KiB of items, or one larger item.
 pub struct Incoming<T> {

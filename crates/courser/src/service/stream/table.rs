@@ -172,8 +172,8 @@ pub(super) struct Use {
 }
 
 impl Use {
-    /// Finds the stream of a call, which may not be open yet. `accept` checks the state of the stream,
-    /// whose slot for the batch is free.
+    /// Finds the stream of a call, which may not be open yet. `accept` checks the state of the
+    /// stream, whose slot for the batch is free.
     pub(super) fn new(
         services: &Services,
         key: Key,

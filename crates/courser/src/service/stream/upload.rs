@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use courser_buf::{AllocError, MsgBuf};
+use futures_core::Stream;
 
 use super::WINDOW;
 use super::batch::{self, Filling};
@@ -23,12 +24,12 @@ use crate::service::writer::Memory;
 /// Bytes behind the items of a push.
 const TRAILER: usize = 9;
 
-/// A stream of the client: [`Upload::send`] its items, then [`Upload::finish`]. Dropping it cancels the
-/// call: the server drops its handler.
+/// A stream of the client: [`Upload::send`] its items, then [`Upload::finish`]. Dropping it cancels
+/// the call: the server drops its handler.
 ///
-/// It has a session of its own, so a handler that stalls delays no other call. At most two batches are
-/// on the way, a third one is filled, each with up to 64 KiB of items, or one larger item, and the
-/// next item waits. The server holds those on the way.
+/// It has a session of its own, so a handler that stalls delays no other call. At most two batches
+/// are on the way, a third one is filled, each with up to 64 KiB of items, or one larger item, and
+/// the next item waits. The server holds those on the way.
 pub struct Upload<C: Channel, K, I, T, E> {
     channel: C,
     pool: Arc<Pool<C>>,
@@ -118,7 +119,8 @@ impl<C: Channel, K, I, T, E> Upload<C, K, I, T, E> {
 }
 
 impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, T, E> {
-    /// Sends an item, when there is room for it. Items share batches while two batches are on the way.
+    /// Sends an item, when there is room for it. Items share batches while two batches are on the
+    /// way.
     ///
     /// Dropping the future keeps the item, if it was polled. After the handler has returned without
     /// an error, items are discarded: see [`Upload::has_ended`].
@@ -139,6 +141,20 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
         })
         .await;
         self.ended_with()
+    }
+
+    /// Sends the items of a stream, until it ends or the handler has returned.
+    ///
+    /// # Errors
+    /// As [`Upload::send`]; the items after it were not sent.
+    pub async fn send_all<S: Stream<Item = I>>(&mut self, items: S) -> Result<(), RpcError<E>> {
+        let mut items = pin!(items);
+        while !self.has_ended()
+            && let Some(item) = poll_fn(|cx| items.as_mut().poll_next(cx)).await
+        {
+            self.send(&item).await?;
+        }
+        Ok(())
     }
 
     /// Waits until the handler has taken all items.
