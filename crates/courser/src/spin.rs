@@ -78,6 +78,12 @@ pub(crate) fn cpus() -> usize {
     *CPUS.get_or_init(machine_cpus)
 }
 
+/// Whether the threads of a client or server, which spin and run tasks, may compete for CPUs. Measured
+/// with two: yielding halves the latency of single calls, and halves the rate of many.
+pub(crate) fn few_cpus() -> bool {
+    cpus() <= 4
+}
+
 fn machine_cpus() -> usize {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let mut cpus = parse_list(&read("/sys/devices/system/cpu/online")).len();

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use courser::{
     AllocError, BindError, CallError, CallFailure, CallRejected, CallWaitError, CallWaitReason,
-    ConnectRefuseReason, DialError, Elapsed, Executed, LostReason, RejectReason, ReplyError,
-    RunError, SessionEnd, SessionError, Status, TaskEnded, Uri, UriError, WorkerError,
+    ClientError, ConnectRefuseReason, DialError, Elapsed, Executed, LostReason, RejectReason,
+    ReplyError, RunError, ServerError, SessionEnd, SessionError, Status, TaskEnded, Uri, UriError,
+    WorkerError,
 };
 use courser_buf::{Addr, Arena, ArenaConfig, ConfigError, Heap, MapCause, MapError, SetLenError};
 use courser_net::{
@@ -343,6 +344,46 @@ fn blocking_call_error_texts_end_with_an_advice() {
             rejected(),
             CallWaitReason::Failed(CallError::Closed(Executed::Never)),
             CallWaitReason::Run(RunError::VirtualTime),
+        ],
+    );
+}
+
+#[test]
+fn error_texts_of_clients_and_servers_end_with_an_advice() {
+    let text = |error: SessionError| error.to_string().into();
+    let lost = SessionError::PeerFailed(LostReason::Closed);
+    check(
+        include_str!("../src/failure.rs"),
+        &texts![
+            CallFailure::Rejected(RejectReason::NotClient),
+            CallFailure::Failed(CallError::Closed(Executed::Never)),
+            CallFailure::NoMemory(no_memory()),
+            CallFailure::NotConnected { server: "udp://db1:1".into(), reason: text(lost) },
+            CallFailure::Forked,
+            CallFailure::Stopped,
+        ],
+    );
+    check(
+        include_str!("../src/client/error.rs"),
+        &texts![
+            ClientError::Bind(BindError::Forked),
+            ClientError::Session(SessionError::EndpointGone),
+            ClientError::Thread(broken()),
+            ClientError::Setting { name: "ClientBuilder::sessions", value: 0, most: 9 },
+            ClientError::VirtualTime,
+            ClientError::Forked,
+            ClientError::Stopped,
+        ],
+    );
+    check(
+        include_str!("../src/server/error.rs"),
+        &texts![
+            ServerError::Bind(BindError::Forked),
+            ServerError::Thread(broken()),
+            ServerError::Setting { name: "endpoints", value: 0, most: 9 },
+            ServerError::VirtualTime,
+            ServerError::Panicked,
+            ServerError::Run(RunError::Forked),
         ],
     );
 }

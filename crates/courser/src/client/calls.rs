@@ -320,6 +320,12 @@ impl State {
 
     // ---- time ---------------------------------------------------------------------------------
 
+    /// Calls in progress.
+    #[inline]
+    pub(super) fn in_progress(&self) -> usize {
+        self.pending.len()
+    }
+
     /// Whether [`State::tend`] may find something at this time.
     #[inline]
     pub(super) fn has_due(&self, now_ns: u64) -> bool {

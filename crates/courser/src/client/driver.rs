@@ -10,11 +10,17 @@ use super::inbox::{Inbox, Submitted};
 use crate::error::RunError;
 use crate::panics::caught;
 use crate::rpc::Rpc;
+use crate::spin::few_cpus;
+
+/// With this many calls in progress or fewer, a task or the server is likely to wait for this CPU. With
+/// more there is seldom nothing to do.
+const FEW_CALLS: usize = 8;
 
 /// Runs the endpoint until `stop` is set and nothing is submitted.
 pub(super) fn run(rpc: Rpc, inbox: Arc<Inbox>, stop: &AtomicBool) {
     let state = State::new(&rpc);
-    let mut driver = Driver { inbox, state: Rc::new(RefCell::new(state)), rpc };
+    let always_yields = rpc.spin.yields;
+    let mut driver = Driver { inbox, state: Rc::new(RefCell::new(state)), rpc, always_yields };
     driver.register();
     if let Err(e) = driver.drive(stop) {
         tracing::error!("the endpoint of a client has ended: {e}");
@@ -26,6 +32,8 @@ struct Driver {
     inbox: Arc<Inbox>,
     state: Rc<RefCell<State>>,
     rpc: Rpc,
+    /// All threads of the process are pinned to one CPU.
+    always_yields: bool,
 }
 
 impl Driver {
@@ -50,10 +58,18 @@ impl Driver {
                 return Ok(());
             }
             let due_ns = self.tend();
+            self.yield_to_tasks();
             self.wake();
             self.rpc.pass_until(due_ns)?;
             self.wake();
         }
+    }
+
+    /// Yields the CPU while it spins if the tasks of few calls may need it.
+    #[inline]
+    fn yield_to_tasks(&mut self) {
+        let few = self.state.borrow().in_progress() <= FEW_CALLS;
+        self.rpc.spin.yields = self.always_yields || few && few_cpus();
     }
 
     fn accept(&mut self, submitted: &mut Submitted) {

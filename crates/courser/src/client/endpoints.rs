@@ -161,6 +161,12 @@ impl User {
         Ok(User(Arc::new(group)))
     }
 
+    /// Ends the threads although they are used.
+    #[cfg(test)]
+    pub(super) fn stop(&self) {
+        self.0.stop();
+    }
+
     /// The number of the thread for the next client.
     pub(super) fn next_thread(&self) -> usize {
         self.0.next.fetch_add(1, Ordering::Relaxed) % self.0.threads.len()

@@ -1,1 +1,103 @@
-//! Tests of the client.
+//! The state of calls, and the ends of the threads of endpoints.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use courser_buf::Arena;
+
+use super::call::{Call, Dropped, Started};
+use super::*;
+use crate::error::CallRejected;
+
+/// Counts its wake-ups.
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn call(arena: &Arena, waker: Option<Waker>) -> Call {
+    Call::new((0, 1, false), arena.alloc(300).expect("memory"), None, waker)
+}
+
+#[test]
+fn a_result_wakes_its_task_once_and_is_taken_once() {
+    let arena = Arena::heap();
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(count.clone());
+    let call = call(&arena, Some(waker.clone()));
+    assert!(call.poll(&waker).is_pending() && !call.is_done());
+    call.finish(Err(CallFailure::Stopped)).expect("a task").wake();
+    assert!(call.is_done());
+    assert!(call.finish(Ok(None)).is_none(), "the first result holds");
+    assert!(matches!(call.poll(&waker), Poll::Ready(Err(CallFailure::Stopped))));
+    assert!(call.poll(&waker).is_pending());
+    assert_eq!(count.0.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_dropped_future_frees_its_request_or_its_result() {
+    let arena = Arena::heap();
+    let waiting = call(&arena, None);
+    assert!(matches!(waiting.abandon(), Dropped::Waiting));
+    assert_eq!(arena.in_use_bytes(), 0);
+    assert!(waiting.is_over());
+    assert!(matches!(waiting.start(|_| unreachable!()), Started::Over));
+    let done = call(&arena, None);
+    assert!(done.finish(Ok(Some(arena.alloc(9).expect("memory")))).is_none());
+    assert!(arena.in_use_bytes() > 0);
+    assert!(matches!(done.abandon(), Dropped::Done));
+    assert_eq!(arena.in_use_bytes(), 0);
+}
+
+#[test]
+fn a_request_that_is_refused_waits_as_before() {
+    let arena = Arena::heap();
+    let call = call(&arena, None);
+    let reason = courser_proto::RejectReason::QueueFull { limit: 1 };
+    let refused = call.start(|request| Err(CallRejected { reason, request }));
+    assert!(matches!(refused, Started::Refused(_)));
+    assert!(!call.is_over() && call.running().is_none());
+    assert!(matches!(call.start(|_| Ok(None)), Started::Sent(None)), "as a message");
+    assert!(matches!(call.poll(Waker::noop()), Poll::Ready(Ok(None))));
+}
+
+#[test]
+fn futures_fail_after_their_endpoint_has_ended() {
+    let endpoints = Endpoints::bind("udp://127.0.0.1:0", 1, Config::default()).expect("endpoints");
+    // A connect that does not end by itself.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let uri = format!("udp://{}", listener.local_addr().expect("bound"));
+    let connect = Client::connect_on(&endpoints, &uri);
+    endpoints.user().expect("it runs").stop();
+    assert!(matches!(connect.wait(), Err(ClientError::Stopped)));
+    let late = Client::connect_on(&endpoints, &uri).wait();
+    assert!(matches!(late, Err(ClientError::Stopped)));
+}
+
+#[test]
+fn the_number_of_endpoints_has_limits() {
+    let none = Endpoints::bind("udp://127.0.0.1:0", 0, Config::default()).map(drop);
+    assert!(matches!(none, Err(ClientError::Setting { .. })));
+    let many = Endpoints::bind("udp://127.0.0.1:0", 2_000, Config::default()).map(drop);
+    assert!(matches!(many, Err(ClientError::Setting { .. })));
+}
+
+#[test]
+fn handles_and_futures_may_move_between_threads() {
+    fn moves<T: Send + 'static>() {}
+    fn shared<T: Send + Sync + Clone + 'static>() {}
+    shared::<Client>();
+    moves::<ClientCall>();
+    moves::<ClientSend>();
+    moves::<ClientConnect>();
+    moves::<Endpoints>();
+    let _: fn(Pin<&mut ClientCall>, &mut Context<'_>) -> Poll<Result<MsgBuf, CallFailure>> =
+        <ClientCall as Future>::poll;
+}

@@ -284,6 +284,24 @@ fn a_mailbox_keeps_order_and_signals_its_descriptor() {
 }
 
 #[test]
+fn a_submission_wakes_a_thread_that_sleeps_and_no_other() {
+    let mailbox = Mailbox::new(&Platform::System, 0).unwrap();
+    let readable = || poll_readable(mailbox.raw_fd().unwrap(), Duration::ZERO);
+    assert!(!mailbox.take_submitted());
+    mailbox.submitted();
+    assert!(!readable() && !mailbox.has_mail(), "the thread is awake");
+    assert!(!mailbox.fall_asleep(), "there is something to take");
+    mailbox.submitted();
+    assert!(mailbox.take_submitted() && !mailbox.take_submitted());
+    assert!(mailbox.fall_asleep());
+    mailbox.submitted();
+    assert!(readable() && mailbox.take_submitted());
+    mailbox.wake_up();
+    mailbox.take(&mut Vec::new());
+    assert!(!readable() && !mailbox.has_mail());
+}
+
+#[test]
 fn random_numbers_differ() {
     let drawn: std::collections::BTreeSet<u64> = (0..64).map(|_| random_u64()).collect();
     assert_eq!(drawn.len(), 64);

@@ -11,10 +11,14 @@ use super::spawn::Spawn;
 use crate::error::RunError;
 use crate::rpc::Rpc;
 use crate::shutdown::ShutdownReport;
+use crate::spin::few_cpus;
 use crate::worker::Arrived;
 
 /// Longest time between two checks whether a graceful shutdown is complete, ns.
 const DRAIN_CHECK_NS: u64 = 200_000;
+
+/// Requests of one pass that count as single ones.
+const FEW_REQUESTS: u64 = 4;
 
 /// What all endpoints of a server have in common.
 #[derive(Clone)]
@@ -30,6 +34,10 @@ pub(super) struct Setup {
 pub(super) struct Driver {
     rpc: Rpc,
     watch: Rc<Watch>,
+    /// [`Watch::begun`] after the last pass with requests.
+    begun: u64,
+    /// All threads of the process are pinned to one CPU.
+    always_yields: bool,
 }
 
 impl Driver {
@@ -54,7 +62,8 @@ impl Driver {
             rpc.on_message_owned(msg_type, is_full(), begin(handler));
         }
         rpc.accept_sessions(); // also without a handler
-        Driver { rpc, watch }
+        let always_yields = rpc.spin.yields;
+        Driver { rpc, watch, begun: 0, always_yields }
     }
 
     /// Runs the endpoint until it is told to end.
@@ -77,8 +86,21 @@ impl Driver {
             self.watch.search(&mut self.rpc.core.proto, self.rpc.pass_ns);
             return self.pass(end_ns);
         }
+        self.yield_to_tasks();
         let due_ns = (due_ns != u64::MAX).then_some(due_ns);
         self.rpc.pass_until([due_ns, end_ns].into_iter().flatten().min())
+    }
+
+    /// Yields the CPU while it spins if requests come one by one: then their handlers or clients are
+    /// likely to wait for it.
+    #[inline]
+    fn yield_to_tasks(&mut self) {
+        let begun = self.watch.begun();
+        if begun != self.begun {
+            let few = begun - self.begun <= FEW_REQUESTS;
+            self.rpc.spin.yields = self.always_yields || few && few_cpus();
+            self.begun = begun;
+        }
     }
 
     /// Refuses requests, waits for the handlers that run, and for the clients to have their answers.

@@ -132,17 +132,32 @@ pub(super) struct Watch {
     /// [`Endpoint::given_up`] at the last search.
     given_up: Cell<u64>,
     searched_ns: Cell<u64>,
+    /// Handlers that have begun.
+    begun: Cell<u64>,
 }
 
 impl Watch {
     pub(super) fn new(running: Arc<Running>) -> Self {
         let zero = || Cell::new(0);
-        Watch { running, due_ns: Cell::new(u64::MAX), given_up: zero(), searched_ns: zero() }
+        Watch {
+            running,
+            due_ns: Cell::new(u64::MAX),
+            given_up: zero(),
+            searched_ns: zero(),
+            begun: zero(),
+        }
     }
 
     pub(super) fn begin(&self, id: Option<RequestId>, expires_ns: u64) -> Ticket {
         self.due_ns.set(self.due_ns.get().min(expires_ns));
+        self.begun.set(self.begun.get() + 1);
         self.running.begin(id, expires_ns)
+    }
+
+    /// Handlers that have begun so far.
+    #[inline]
+    pub(super) fn begun(&self) -> u64 {
+        self.begun.get()
     }
 
     /// When to call [`Watch::search`]; `u64::MAX`: there is no reason.

@@ -1,1 +1,74 @@
-//! Tests of the server.
+//! The bookkeeping of handlers, and the threads that poll them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::task::Waker;
+use std::time::Duration;
+
+use super::running::Running;
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_ticket_counts_until_it_is_dropped() {
+    let quota = Arc::new(Quota::new(2));
+    let running = Arc::new(Running::new(quota.clone()));
+    let mut first = running.begin(None, u64::MAX);
+    let second = running.begin(None, 7);
+    assert!(quota.is_full() && quota.in_progress() == 2);
+    drop(second);
+    assert!(!quota.is_full());
+    // Not asked before the first poll.
+    assert!(!first.is_cancelled() && !first.is_cancelled() && !first.wait(Waker::noop()));
+    drop(first);
+    assert_eq!(quota.in_progress(), 0);
+}
+
+#[test]
+fn workers_poll_tasks_until_they_end_and_survive_panics() {
+    let workers = Workers::start(2).expect("threads");
+    let (done, is_done) = mpsc::channel();
+    for n in 0..100 {
+        let done = done.clone();
+        workers.spawn(Box::pin(async move {
+            tokio::task::yield_now().await;
+            assert!(n % 10 != 0, "a panic on purpose");
+            done.send(n).expect("the test waits");
+        }));
+    }
+    drop(done);
+    let mut ended: Vec<i32> = is_done.iter().collect();
+    ended.sort_unstable();
+    assert_eq!(ended, (0..100).filter(|n| n % 10 != 0).collect::<Vec<_>>());
+}
+
+#[test]
+fn tasks_of_workers_that_ended_are_dropped() {
+    struct Guard(mpsc::Sender<()>);
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+    let (dropped, is_dropped) = mpsc::channel();
+    let polls = Arc::new(AtomicUsize::new(0));
+    let workers = Workers::start(1).expect("a thread");
+    let (wakers, waker) = mpsc::channel::<Waker>();
+    let own = (Guard(dropped), polls.clone());
+    workers.spawn(Box::pin(async move {
+        let own = own;
+        std::future::poll_fn(|cx| {
+            own.1.fetch_add(1, Ordering::Relaxed);
+            let _ = wakers.send(cx.waker().clone());
+            Poll::<()>::Pending
+        })
+        .await;
+    }));
+    let waker = waker.recv_timeout(PATIENCE).expect("the task runs");
+    drop(workers);
+    assert!(is_dropped.try_recv().is_err(), "its waker keeps it");
+    waker.wake();
+    is_dropped.recv_timeout(PATIENCE).expect("the task is dropped");
+    assert_eq!(polls.load(Ordering::Relaxed), 1);
+}

@@ -60,7 +60,12 @@ fn status(result: Result<MsgBuf, CallFailure>) -> Status {
 fn handlers_run_on_workers_in_place_and_where_a_closure_spawns_them() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let spawn = runtime.handle().clone();
+    #[cfg(feature = "tokio")]
+    let on_tokio = server().on_tokio(spawn.clone());
+    #[cfg(not(feature = "tokio"))]
+    let on_tokio = server();
     let servers = [
+        on_tokio,
         server().on_workers(),
         server().in_place(true),
         server().endpoints(2),

@@ -8,8 +8,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use courser::{
-    CallError, Completion, Config, Context, DialError, Executed, LostReason, Nexus, RunError,
-    SessionError, SessionId, SessionState, Status,
+    CallError, ClientError, Completion, Config, Context, DialError, Endpoints, Executed,
+    LostReason, Nexus, RunError, Server, ServerError, SessionError, SessionId, SessionState,
+    Status,
 };
 use machine::{SERVICE_NS, World};
 
@@ -307,4 +308,13 @@ fn an_unused_machine_is_dropped() {
     let hosts = world.hosts();
     drop((nexus, world));
     assert!(hosts.iter().all(|h| h.strong_count() == 0), "a reference cycle");
+}
+
+#[test]
+fn clients_and_servers_with_threads_are_refused_in_virtual_time() {
+    let mut world = World::new();
+    let client = Endpoints::of(world.nexus(config()), 1).unwrap_err();
+    assert!(matches!(client, ClientError::VirtualTime), "{client}");
+    let server = Server::of(world.nexus(config())).unwrap_err();
+    assert!(matches!(server, ServerError::VirtualTime), "{server}");
 }
