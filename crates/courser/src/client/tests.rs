@@ -1,10 +1,8 @@
 //! The state of calls, and the ends of the threads of endpoints.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Poll, Wake, Waker};
 
 use courser_buf::Arena;
 
@@ -98,6 +96,5 @@ fn handles_and_futures_may_move_between_threads() {
     moves::<ClientSend>();
     moves::<ClientConnect>();
     moves::<Endpoints>();
-    let _: fn(Pin<&mut ClientCall>, &mut Context<'_>) -> Poll<Result<MsgBuf, CallFailure>> =
-        <ClientCall as Future>::poll;
+    moves::<ClientAnother>();
 }
