@@ -106,6 +106,24 @@ fn wrong_numbers_of_batches_are_refused_and_the_stream_goes_on() {
 }
 
 #[test]
+fn pushes_before_a_stream_of_the_server_is_opened_leave_nothing_in_it() {
+    let (world, _, _) = serve(9);
+    let mut early = world.raw(50, PUSH, &push(&[&[1; 60_000]], 4, 0, 1));
+    world.settle();
+    let opened = world.raw(50, 7, &open(&[3, 1], 4)); // three items of a byte
+    let refused = world.run(&mut early).unwrap();
+    assert_eq!(refused[..], [4, 5], "direction");
+    drop((refused, early));
+    world.settle();
+    assert!(world.arena.stats().in_use_bytes < 10_000);
+    assert_eq!(refusal(&world, 50, PULL, &pull(4, 0)), Some((0, 0)));
+    let end = world.run(opened).unwrap();
+    assert_eq!(end[..], [1, 0, 0, 0, 0], "one batch, and no error");
+    drop(end);
+    world.assert_clean();
+}
+
+#[test]
 fn pushes_of_wrong_numbers_are_refused_and_memory_is_bounded() {
     let (world, _, store) = serve(4);
     let opened = world.raw(60, number("upload"), &open(b"\x05stall", 5));

@@ -113,7 +113,9 @@ fn a_stalled_reader_holds_the_stated_bytes_and_delays_no_call() {
 #[test]
 fn a_long_stream_takes_constant_memory() {
     let (world, kv, _) = serve(4);
-    let items = 30_000;
+    // `COURSER_STREAM_ITEMS=2500000` makes it 10 GB.
+    let set = std::env::var("COURSER_STREAM_ITEMS").ok();
+    let items = set.map_or(30_000, |n| n.parse().expect("COURSER_STREAM_ITEMS is a number"));
     world.run(async {
         let mut numbers = kv.count(items, 4_000).await.unwrap();
         let mut next = 0;

@@ -141,6 +141,10 @@ impl Open {
             return Err(services.stream_error(StreamError::Open));
         }
         stream.direction = Some(direction);
+        if direction == Direction::Outgoing {
+            // Of pushes that came before, which are refused.
+            (stream.pushed, stream.complete) = (Default::default(), false);
+        }
         if stream.calls > 0 {
             table.unopened -= 1;
         }
