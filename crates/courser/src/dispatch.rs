@@ -78,6 +78,9 @@ impl Driver<Cont> for Dispatch<'_> {
             let cx = &mut Context { core: self.core, request: None };
             return f.conclude(cx, tag, request, body, None, session);
         }
+        if let CompletionTarget::Awaited(at) = cont.target() {
+            return self.core.finish_awaited(at, request, result);
+        }
         complete(self.core, self.handlers, Ended { cont, session, request, result });
     }
 }

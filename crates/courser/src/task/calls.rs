@@ -308,7 +308,7 @@ impl Core {
     }
 
     /// The completion of a call that a future awaits.
-    #[inline]
+    #[inline(never)] // its arguments fit registers
     pub(crate) fn finish_awaited(
         &mut self,
         at: u32,
