@@ -59,6 +59,33 @@ mod others {
         }
     }
 
+    /// Where a program has the library under another name.
+    pub mod reexported {
+        pub use ::courser as library;
+    }
+
+    #[courser::service(crate = crate::connecting::others::reexported::library)]
+    trait Private {
+        async fn one(&self) -> u8;
+    }
+
+    struct One;
+
+    impl LocalPrivate for One {
+        async fn one(&self) -> u8 {
+            1
+        }
+    }
+
+    #[test]
+    fn a_private_service_of_a_renamed_library_works() {
+        use courser::service::LocalService;
+        let mut world = crate::world::World::new(1);
+        PrivateServer::local(One).register_local(&mut world).unwrap();
+        let client = world.run(PrivateClient::new(world.session())).unwrap();
+        assert_eq!(world.run(async { client.one().await }), Ok(1));
+    }
+
     #[courser::service]
     pub trait Taken {
         #[method(id = 7)]
