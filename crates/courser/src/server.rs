@@ -101,8 +101,8 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Listens on an address, for example `udp://0.0.0.0:31850`; see [`Nexus::bind`]. Clients that
-    /// connect wait until [`Server::run`] or [`Server::serve`].
+    /// Listens on an address, for example `udp://0.0.0.0:31850`; see [`Nexus::bind`]. Clients are
+    /// refused before [`Server::run`] or [`Server::serve`].
     ///
     /// # Errors
     /// The address cannot be read or listened on.
@@ -360,8 +360,9 @@ fn start_thread(
         };
         control.begin(rpc.mailbox.clone());
         let mut ending = Ending { control, result: Err(ServerError::Panicked) };
-        let _ = made.send(Ok(()));
-        ending.result = Driver::new(rpc, setup).drive(&ending.control).map_err(ServerError::Run);
+        let driver = Driver::new(rpc, setup);
+        let _ = made.send(Ok(())); // it accepts sessions
+        ending.result = driver.drive(&ending.control).map_err(ServerError::Run);
         drop(nexus); // before the end is reported, so that the address is free then
     };
     let thread = std::thread::Builder::new().name(format!("courser-server-{number}"));

@@ -124,6 +124,10 @@ impl Drop for Ticket {
 /// Interval of searches for handlers to cancel, ns, as each visits all of them.
 const SEARCH_INTERVAL_NS: u64 = 500_000;
 
+/// Time after its deadline until a handler is dropped, ns. The estimate of the deadline is early by up
+/// to a round trip; its client should notice it first, and not receive the answer that there is none.
+const LATE_NS: u64 = 1_000_000;
+
 /// The endpoint's side: when to search for handlers to cancel.
 pub(super) struct Watch {
     running: Arc<Running>,
@@ -149,6 +153,7 @@ impl Watch {
     }
 
     pub(super) fn begin(&self, id: Option<RequestId>, expires_ns: u64) -> Ticket {
+        let expires_ns = expires_ns.saturating_add(LATE_NS);
         self.due_ns.set(self.due_ns.get().min(expires_ns));
         self.begun.set(self.begun.get() + 1);
         self.running.begin(id, expires_ns)

@@ -17,6 +17,7 @@ const STUCK: u16 = 2;
 const PANIC: u16 = 3;
 const NESTED: u16 = 4;
 const SLOW: u16 = 5;
+const LEFT: u16 = 6;
 
 fn message(client: &Client, bytes: &[u8]) -> MsgBuf {
     let mut m = client.alloc_recycled(bytes.len()).unwrap();
@@ -121,7 +122,7 @@ fn a_handler_is_dropped_at_the_deadline_of_its_call() {
     let client = Client::connect(&uri).wait().unwrap();
     let call = client.call(STUCK, message(&client, b"")).deadline(Duration::from_millis(30));
     let failed = call.wait().unwrap_err();
-    assert!(matches!(failed, CallFailure::Failed(CallError::DeadlineExceeded(_))), "{failed}");
+    assert_ne!(failed.executed(), Executed::Never, "{failed}");
     soon("the handler's end", || serving.in_progress() == 0);
 }
 
@@ -154,39 +155,50 @@ fn a_handler_goes_on_after_its_answer() {
 
 #[test]
 fn nested_calls_inherit_the_deadline_of_their_handler() {
-    let backend = server();
+    let mut backend = server();
+    backend.on(LEFT, |work| async move {
+        let left = work.time_left().map_or(u64::MAX, |left| left.as_millis() as u64);
+        work.reply(left.to_le_bytes());
+    });
     let backend_uri = backend.local_uri();
-    let _backend = backend.serve().unwrap();
+    let backend = backend.serve().unwrap();
     let inner = Client::connect(&backend_uri).wait().unwrap();
-    let nested_failed = Arc::new(AtomicUsize::new(0));
-    let failed = nested_failed.clone();
     let mut front = server();
     front.on(NESTED, move |work| {
-        let (inner, failed) = (inner.clone(), failed.clone());
+        let inner = inner.clone();
         async move {
-            // No deadline of its own, or a later one.
-            let call = inner.call(STUCK, message(&inner, b""));
-            let call = if work[0] == 0 { call } else { call.deadline(Duration::from_secs(60)) };
-            let left = work.time_left().unwrap();
+            let nested_type = u16::from(work[0]);
+            let call = inner.call(nested_type, message(&inner, b""));
+            // No deadline of its own, or another one.
+            let own = u64::from(work[1]) * 1_000_000;
+            let call = if own == 0 { call } else { call.deadline(Duration::from_millis(own)) };
             let answer = call.await;
-            // Polled after the deadline only if the nested call ended first.
-            if let Err(CallFailure::Failed(CallError::DeadlineExceeded(_))) = answer
-                && left < Duration::from_secs(1)
-            {
-                failed.fetch_add(1, Ordering::Relaxed);
-            }
-            work.reply(b"late");
+            work.reply(answer.unwrap());
         }
     });
     let uri = front.local_uri();
     let serving = front.serve().unwrap();
     let client = Client::connect(&uri).wait().unwrap();
-    for n in [0, 1] {
-        let call = client.call(NESTED, message(&client, &[n])).deadline(Duration::from_millis(50));
-        call.wait().unwrap_err();
+    let nested = |nested_type: u16, own: u8, deadline: Option<Duration>| {
+        let request = message(&client, &[nested_type as u8, own]);
+        client.call(NESTED, request).deadline(deadline).wait()
+    };
+    let left = |own: u8, deadline: Option<Duration>| {
+        let answer = nested(LEFT, own, deadline).unwrap();
+        u64::from_le_bytes(answer[..].try_into().unwrap())
+    };
+    assert_eq!(left(0, None), u64::MAX);
+    // Deadlines further ahead than 134 s hold at the client only.
+    let inherited = left(0, Some(Duration::from_secs(100)));
+    assert!((40_000..=100_000).contains(&inherited), "{inherited}");
+    let earlier = left(1, Some(Duration::from_secs(100)));
+    assert!((40_000..=100_000).contains(&earlier), "{earlier}");
+    // The end of a handler is that of its nested calls.
+    for _ in 0..20 {
+        nested(STUCK, 0, Some(Duration::from_millis(10))).unwrap_err();
     }
     soon("the end of the handlers", || serving.in_progress() == 0);
-    soon("the end of the nested handlers", || _backend.in_progress() == 0);
+    soon("the end of the nested handlers", || backend.in_progress() == 0);
 }
 
 #[test]
