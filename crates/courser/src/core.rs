@@ -90,11 +90,12 @@ impl Core {
             Clock::System => Time::System(SystemClock::new()),
             Clock::Virtual(c) => Time::Virtual { clock: c.clone(), start_ns: c.now_ns() },
         };
+        let queue = LocalQueue::default();
         Core {
             proto,
             continuations: Continuations::default(),
-            queue: LocalQueue::default(),
-            tasks: Tasks::new(mailbox),
+            tasks: Tasks::new(mailbox, queue.clone()),
+            queue,
             stop: false,
             failures: VecDeque::new(),
             handled: HandlerStats::default(),

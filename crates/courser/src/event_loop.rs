@@ -96,10 +96,11 @@ impl<T: Transport> Rpc<T> {
     #[inline]
     fn after_frames(&mut self, received: usize) {
         let then_ns = self.core.proto.now_ns();
-        if self.core.tasks.has_news() {
+        if self.core.queue.has_news() {
             // Their packets leave with those of the handlers.
             Endpoint::appending(&mut self.core, |core| &mut core.proto, Core::run_ready);
-            self.core.tasks.update_news();
+            let tasks = &self.core.tasks;
+            self.core.queue.update_news(tasks.any_ready() || tasks.any_waiting());
         }
         let (_, read) = self.transmit(None);
         let mut busy = false;
@@ -178,8 +179,7 @@ impl<T: Transport> Rpc<T> {
     #[inline]
     fn chores(&mut self, now_ns: u64) -> bool {
         let due = self.core.timers.next_ns() <= now_ns || self.next_trim_ns <= now_ns;
-        let left = !self.core.queue.is_empty() || self.connections.is_dialing() || self.may_shed();
-        let left = left | self.core.tasks.has_news();
+        let left = self.core.queue.has_news() || self.connections.is_dialing() || self.may_shed();
         (due || left) && self.upkeep(now_ns)
     }
 
@@ -207,7 +207,7 @@ impl<T: Transport> Rpc<T> {
         if self.connections.is_dialing() {
             worked |= self.check_dialing();
         }
-        worked |= self.shed_cancelled(now_ns) | self.core.drop_cancelled(now_ns);
+        worked |= self.shed_cancelled(now_ns);
         worked |= self.run_tasks();
         if now_ns >= self.next_trim_ns {
             self.trim();
@@ -226,16 +226,16 @@ impl<T: Transport> Rpc<T> {
             worked |= self.core.run_ready();
             worked |= self.run_local_commands();
         }
-        self.core.tasks.update_news();
+        let tasks = &self.core.tasks;
+        self.core.queue.update_news(tasks.any_ready() || tasks.any_waiting());
         worked
     }
 
     /// What futures and reply handles left to do.
     fn run_local_commands(&mut self) -> bool {
-        if self.core.queue.is_empty() {
-            return false;
-        }
-        for command in self.core.queue.take() {
+        let commands = self.core.queue.take();
+        let any = !commands.is_empty();
+        for command in commands {
             match command {
                 LocalCommand::Reply(id, status) => self.core.proto.reply_status(id, status),
                 LocalCommand::DropCall(at) => self.core.drop_awaited(at),
@@ -244,7 +244,7 @@ impl<T: Transport> Rpc<T> {
                 LocalCommand::Spawn(task) => self.core.tasks.spawn(task),
             }
         }
-        true
+        any
     }
 
     /// Returns unused memory of large messages to the system.
@@ -429,14 +429,13 @@ impl<T: Transport> Rpc<T> {
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let dialing = self.connections.next_deadline_ns();
         // Commands from outside of an iteration run in the next one.
-        let commands = !self.core.pending_commands.is_empty() || !self.core.queue.is_empty();
+        let commands = !self.core.pending_commands.is_empty() || self.core.queue.has_commands();
         let commands = commands || self.core.tasks.any_ready();
         let waiting = (commands || !self.burst.is_empty()).then_some(0);
         let trim = (self.next_trim_ns != u64::MAX).then_some(self.next_trim_ns);
         let (proto, timer_ns) = (self.core.proto.next_deadline(), self.core.timers.next_ns());
         let timer = (timer_ns != u64::MAX).then_some(timer_ns);
-        let search = self.core.tasks.search_due_ns(self.core.proto.given_up());
-        let all = [proto, timer, dialing, waiting, trim, self.search_due_ns(), search];
+        let all = [proto, timer, dialing, waiting, trim, self.search_due_ns()];
         all.into_iter().flatten().min()
     }
 

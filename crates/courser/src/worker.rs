@@ -196,33 +196,38 @@ impl<T: Transport> Rpc<T> {
     /// Whether [`Rpc::shed_cancelled`] may find something.
     #[inline]
     pub(crate) fn may_shed(&self) -> bool {
-        let given_up = self.core.proto.given_up();
-        (given_up != self.workers.seen_given_up && self.workers.origin.is_some())
-            || self.core.tasks.may_drop(given_up)
+        self.core.proto.given_up() != self.workers.seen_given_up
+            && (self.workers.origin.is_some() || self.core.tasks.has_handlers())
+    }
+
+    /// Time between two searches for cancelled requests, ns: in the workers' queue, and among the tasks
+    /// of async handlers.
+    fn search_interval_ns(&self) -> u64 {
+        let queue_ns = if self.workers.origin.is_some() { SEARCH_INTERVAL_NS } else { 0 };
+        queue_ns.max(self.core.tasks.search_interval_ns())
     }
 
     /// Removes cancelled requests and requests of lost clients from the queue, without executing
-    /// them. Returns whether there were any.
+    /// them, and drops the tasks of such requests. Returns whether there were any.
     pub(crate) fn shed_cancelled(&mut self, now_ns: u64) -> bool {
-        let given_up = self.core.proto.given_up();
-        let w = &mut self.workers;
-        if given_up == w.seen_given_up || now_ns - w.searched_ns < SEARCH_INTERVAL_NS {
+        if !self.may_shed() || now_ns - self.workers.searched_ns < self.search_interval_ns() {
             return false;
         }
-        let Some(origin) = &w.origin else { return false };
-        (w.seen_given_up, w.searched_ns) = (given_up, now_ns);
+        let w = &mut self.workers;
+        (w.seen_given_up, w.searched_ns) = (self.core.proto.given_up(), now_ns);
+        let any = self.core.drop_cancelled();
+        let Some(origin) = &w.origin else { return any };
         let shed = w.pool.shed(origin, |id| self.core.proto.is_cancelled(id));
         for &id in &shed {
             self.core.proto.reply_status(id, Status::Cancelled);
         }
-        !shed.is_empty()
+        any || !shed.is_empty()
     }
 
-    /// The time of the next search, if [`SEARCH_INTERVAL_NS`] delayed it, ns.
+    /// The time of the next search, if its interval delayed it, ns.
     pub(crate) fn search_due_ns(&self) -> Option<u64> {
-        let w = &self.workers;
-        let due = w.origin.is_some() && self.core.proto.given_up() != w.seen_given_up;
-        due.then(|| w.searched_ns.saturating_add(SEARCH_INTERVAL_NS))
+        let due = self.may_shed();
+        due.then(|| self.workers.searched_ns.saturating_add(self.search_interval_ns()))
     }
 
     /// One-way messages that workers have not finished.

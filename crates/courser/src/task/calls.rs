@@ -231,7 +231,7 @@ impl Core {
         let queued = Queued { outgoing, waiter, deadline };
         self.tasks.calls.entries[at as usize] = Entry::Queued(Box::new(queued));
         self.tasks.calls.enqueue(session, at);
-        self.tasks.news = true;
+        self.queue.set_news();
     }
 
     /// The deadline of a queued entry has passed.

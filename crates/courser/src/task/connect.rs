@@ -73,7 +73,7 @@ impl Future for Connecting {
             if core.proto.session_state(session) == SessionState::Connecting {
                 let waiter = core.tasks.waiter(cx);
                 core.tasks.dials.0.push((session, waiter));
-                core.tasks.news = true;
+                core.queue.set_news();
                 return Poll::Pending;
             }
             let ended = core.session_error(session);

@@ -13,7 +13,7 @@ use courser_proto::RequestId;
 use super::calls::AwaitedCalls;
 use super::connect::Dials;
 use super::lent;
-use super::queue::LocalFuture;
+use super::queue::{LocalFuture, LocalQueue};
 use crate::control::Mailbox;
 use crate::core::Core;
 
@@ -97,8 +97,8 @@ pub(crate) struct Tasks {
     vacant: Vec<u32>,
     ready: VecDeque<u32>,
     woken: Arc<Woken>,
-    /// Set when a task becomes ready or begins to wait.
-    pub(super) news: bool,
+    /// The endpoint's.
+    pub(super) queue: LocalQueue,
     /// The slot that is polled, [`NONE`] otherwise. A poll that has panicked did not reset it.
     current: u32,
     /// The data of its waker, and the deadline of its task.
@@ -111,21 +111,17 @@ pub(crate) struct Tasks {
     /// Tasks with a request.
     handlers: usize,
     live: usize,
-    /// [`courser_proto::Endpoint::given_up`] and the time, ns, at the last search for cancelled
-    /// requests.
-    seen_given_up: u64,
-    searched_ns: u64,
 }
 
 impl Tasks {
-    pub(crate) fn new(mailbox: Mailbox) -> Self {
+    pub(crate) fn new(mailbox: Mailbox, queue: LocalQueue) -> Self {
         let woken = Woken { any: AtomicBool::new(false), slots: Mutex::default(), mailbox };
         Tasks {
             slots: Vec::new(),
             vacant: Vec::new(),
             ready: VecDeque::new(),
             woken: Arc::new(woken),
-            news: false,
+            queue,
             current: NONE,
             current_waker: 0,
             deadline_ns: u64::MAX,
@@ -134,8 +130,6 @@ impl Tasks {
             dials: Dials::default(),
             handlers: 0,
             live: 0,
-            seen_given_up: 0,
-            searched_ns: 0,
         }
     }
 
@@ -145,20 +139,9 @@ impl Tasks {
         !self.ready.is_empty()
     }
 
-    /// Whether a pass may have something to do for tasks: one load.
-    #[inline]
-    pub(crate) fn has_news(&self) -> bool {
-        self.news
-    }
-
     /// Whether a pass has something to do for tasks, besides polling them.
     pub(crate) fn any_waiting(&self) -> bool {
         self.calls.any_queued() || self.dials.any()
-    }
-
-    /// After the step of a pass.
-    pub(crate) fn update_news(&mut self) {
-        self.news = self.any_ready() || self.any_waiting();
     }
 
     fn add_slot(&mut self) -> u32 {
@@ -212,7 +195,7 @@ impl Tasks {
         let slot = &mut self.slots[at as usize];
         if !std::mem::replace(&mut slot.ready, true) {
             self.ready.push_back(at);
-            self.news = true;
+            self.queue.set_news();
         }
     }
 
@@ -289,16 +272,14 @@ impl Tasks {
         }
     }
 
-    /// Whether [`Core::drop_cancelled`] may find something.
-    #[inline]
-    pub(crate) fn may_drop(&self, given_up: u64) -> bool {
-        self.handlers > 0 && self.seen_given_up != given_up
+    /// Whether there are tasks that answer requests.
+    pub(crate) fn has_handlers(&self) -> bool {
+        self.handlers > 0
     }
 
-    /// The time of the next search, if it was delayed, ns.
-    pub(crate) fn search_due_ns(&self, given_up: u64) -> Option<u64> {
-        let wait_ns = SEARCH_NS * self.handlers as u64;
-        self.may_drop(given_up).then(|| self.searched_ns.saturating_add(wait_ns))
+    /// Time between two searches for those whose requests were cancelled, ns.
+    pub(crate) fn search_interval_ns(&self) -> u64 {
+        SEARCH_NS * self.handlers as u64
     }
 
     pub(crate) fn stats(&self) -> TaskStats {
@@ -354,12 +335,7 @@ impl Core {
     /// Drops handlers whose requests are cancelled, have expired, or lost their client. Whether
     /// there were any.
     #[cold]
-    pub(crate) fn drop_cancelled(&mut self, now_ns: u64) -> bool {
-        let given_up = self.proto.given_up();
-        if self.tasks.search_due_ns(given_up).is_none_or(|due_ns| due_ns > now_ns) {
-            return false;
-        }
-        (self.tasks.seen_given_up, self.tasks.searched_ns) = (given_up, now_ns);
+    pub(crate) fn drop_cancelled(&mut self) -> bool {
         let proto = &self.proto;
         let is_cancelled = |slot: &Slot| slot.request.is_some_and(|id| proto.is_cancelled(id));
         let slots = self.tasks.slots.iter().enumerate();

@@ -33,7 +33,8 @@ pub(crate) struct LocalQueue(Rc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    count: Cell<usize>,
+    /// There may be commands, or tasks with something to do.
+    news: Cell<bool>,
     closed: Cell<bool>,
     /// Set while the endpoint polls a future, and after a poll that has panicked.
     polling: Cell<bool>,
@@ -41,10 +42,22 @@ struct Inner {
 }
 
 impl LocalQueue {
-    /// One load, since every pass calls it.
+    /// Whether there may be commands, or tasks with something to do. One load, since every pass
+    /// calls it.
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.count.get() == 0
+    pub(crate) fn has_news(&self) -> bool {
+        self.0.news.get()
+    }
+
+    /// The next pass has something to do for tasks.
+    #[inline]
+    pub(super) fn set_news(&self) {
+        self.0.news.set(true);
+    }
+
+    /// After the commands were run. `tasks`: tasks have something to do.
+    pub(crate) fn update_news(&self, tasks: bool) {
+        self.0.news.set(tasks || self.has_commands());
     }
 
     /// Whether two handles are of the same endpoint.
@@ -68,13 +81,17 @@ impl LocalQueue {
         if self.0.closed.get() {
             return;
         }
-        self.0.count.update(|count| count + 1);
+        self.set_news();
         self.0.commands.borrow_mut().push(command);
+    }
+
+    /// Whether there are commands.
+    pub(crate) fn has_commands(&self) -> bool {
+        !self.0.commands.borrow().is_empty()
     }
 
     /// The commands so far, in order.
     pub(crate) fn take(&self) -> Vec<LocalCommand> {
-        self.0.count.set(0);
         self.0.commands.take()
     }
 
@@ -87,6 +104,6 @@ impl LocalQueue {
 
 impl std::fmt::Debug for LocalQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LocalQueue").field("count", &self.0.count).finish_non_exhaustive()
+        f.debug_struct("LocalQueue").field("news", &self.0.news).finish_non_exhaustive()
     }
 }
