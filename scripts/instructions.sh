@@ -82,7 +82,7 @@ for over in mem shm; do
   # Calls in flight, and on how many sessions drawn at random: those of many look ahead. Calls with a
   # deadline, and calls after each side has seen a congestion mark, take longer frame headers.
   loads=('60' '60 deadline' '60 marked' '60 deadline marked' '60 4096' '1' '1 deadline marked')
-  loads+=('60 messages' '60 futures')
+  loads+=('60 messages' '60 futures' '60 typed')
   # With shared memory there is no congestion control.
   [ "$over" = shm ] || loads+=('60 uncontrolled')
   for load in "${loads[@]}"; do
@@ -94,6 +94,7 @@ for over in mem shm; do
         uncontrolled) name+=', no congestion control' ;;
         messages) name+=', messages' ;;
         futures) name+=', futures' ;;
+        typed) name+=', typed service' ;;
         *) if [ -z "$name" ]; then name="$word in flight"; else name+=", $word sessions"; fi ;;
       esac
     done
