@@ -489,16 +489,16 @@ fn futures<T: Transport>(
 ) -> Result<(), Failure> {
     let local = client.local();
     let done = Rc::new(Cell::new(0_u64));
-    for n in 0..in_flight {
-        let session = local.session(sessions[n as usize % sessions.len()]);
+    for n in 0..in_flight as usize {
+        let session = local.session(sessions[n % sessions.len()]);
         let count = done.clone();
         drop(local.spawn(async move {
-            loop {
-                let mut request = session.local().alloc_recycled(32).expect("memory");
-                request.copy_from_slice(&[n as u8; 32]);
-                let response = session.call(ECHO, request).await;
-                assert!(response.is_ok_and(|r| *r == [n as u8; 32]));
+            // As with callbacks: the response is the next request.
+            let mut message = session.local().alloc(32).expect("memory");
+            while let Ok(response) = session.call(ECHO, message).await {
+                assert!(response.len() == 32);
                 count.set(count.get() + 1);
+                message = response;
             }
         }));
     }
