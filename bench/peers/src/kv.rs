@@ -11,28 +11,37 @@ use crate::work::Kind;
 
 mod check;
 mod clients {
+    pub(super) mod courser;
     pub(super) mod tarpc;
     pub(super) mod tonic;
 }
+mod courser;
 mod drive;
 #[cfg(test)]
 mod lines;
 mod tarpc;
 mod tonic;
 
+use clients::{courser::Courser, tarpc::Tarpc, tonic::Tonic};
 use drive::{contestant, demonstrate};
 
 /// Bytes of a key.
 pub const KEY: usize = 16;
 
 /// The contestants of `peers kv`, in the order of the tables and of the rounds.
-pub const ALL: &[Contestant] =
-    &[contestant::<clients::tonic::Tonic>(), contestant::<clients::tarpc::Tarpc>()];
+pub const ALL: &[Contestant] = &[
+    contestant::<Courser<true>>(),
+    contestant::<Courser<false>>(),
+    contestant::<Tonic>(),
+    contestant::<Tarpc>(),
+];
 
 /// Their programs.
 const PROGRAMS: &[(&str, Program)] = &[
-    ("tonic", demonstrate::<clients::tonic::Tonic>),
-    ("tarpc", demonstrate::<clients::tarpc::Tarpc>),
+    ("courser-shm", demonstrate::<Courser<true>>),
+    ("courser-udp", demonstrate::<Courser<false>>),
+    ("tonic", demonstrate::<Tonic>),
+    ("tarpc", demonstrate::<Tarpc>),
 ];
 
 /// Runs a server and the client of a program.

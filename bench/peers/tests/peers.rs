@@ -74,6 +74,16 @@ fn check_kv(name: &str) {
 }
 
 #[test]
+fn kv_of_courser_udp() {
+    check_kv("courser-udp");
+}
+
+#[test]
+fn kv_of_courser_shm() {
+    check_kv("courser-shm");
+}
+
+#[test]
 fn kv_of_tonic() {
     check_kv("tonic");
 }
@@ -87,7 +97,7 @@ fn kv_of_tarpc() {
 fn programs_of_all_libraries_do_the_same() {
     let list = out(&peers(&["kv", "--list"]));
     let names: Vec<_> = list.lines().filter_map(|line| line.split(' ').next()).collect();
-    assert!(names.len() >= 2, "{list}");
+    assert!(names.len() >= 4, "{list}");
     for name in names {
         let output = peers(&["kv", "--program", name]);
         assert!(output.status.success(), "{name}: {}", err(&output));
@@ -107,9 +117,14 @@ fn a_quick_run_of_kv_gives_a_report_with_stable_keys() {
         (&"peers_kv".into(), &false.into())
     );
     let results = report["results"].as_array().expect("results");
-    for (contestant, case) in
-        [("tonic", "get_32b_1"), ("tonic", "get_32b_64"), ("tarpc", "get_32b_64")]
-    {
+    let expected = [
+        ("courser-udp", "get_32b_1"),
+        ("courser-shm", "get_32b_64"),
+        ("tonic", "get_32b_1"),
+        ("tonic", "get_32b_64"),
+        ("tarpc", "get_32b_64"),
+    ];
+    for (contestant, case) in expected {
         let found = results.iter().find(|r| r["contestant"] == contestant && r["case"] == case);
         let found = found.unwrap_or_else(|| panic!("no {contestant} {case} in {report:#}"));
         for key in ["rate_rps", "latency_p50_ns", "latency_p99_ns"] {
@@ -149,7 +164,7 @@ fn wrong_input_is_refused_with_a_reason() {
         (&["--rounds", "0"], "0 is not in 1..=1000"),
         (&["--quick", "--rounds", "3"], "cannot be used with"),
         (&["kv", "--only", "quinn"], "no contestant is called `quinn`; there are"),
-        (&["kv", "--program", "grpc"], "no program is called `grpc`; there are tonic, "),
+        (&["kv", "--program", "grpc"], "no program is called `grpc`; there are courser-shm, "),
         (&["kv", "--tasks", "0"], "0 is not in 1..=1024"),
     ] {
         let output = peers(args);
