@@ -1,0 +1,91 @@
+//! The service: what the client, the server and the tests share.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use courser::service::Stream;
+use futures::{StreamExt, stream};
+use serde::{Deserialize, Serialize};
+
+/// Largest value, bytes.
+pub const MAX_VALUE: usize = 1 << 20;
+
+/// Entries that a scan copies while it holds the lock.
+const PAGE: usize = 64;
+
+/// Why a method has no result. It travels as it is: the client matches on it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+pub enum KvError {
+    /// There is no such key.
+    #[error("there is no such key")]
+    NotFound,
+    /// The value is larger than the store takes.
+    #[error("the value has {size} bytes, and at most {limit} are stored; split it")]
+    TooLarge {
+        /// Bytes of the value.
+        size: u64,
+        /// Most bytes of a value.
+        limit: u64,
+    },
+}
+
+/// A key-value store.
+#[courser::service]
+pub trait Kv {
+    /// The value of a key.
+    async fn get(&self, key: String) -> Result<Vec<u8>, KvError>;
+    /// Stores a value, in place of an earlier one. Repeating it changes nothing.
+    async fn put(&self, key: String, value: Vec<u8>) -> Result<(), KvError>;
+    /// Removes a key.
+    async fn delete(&self, key: String) -> Result<(), KvError>;
+    /// All entries from a key on, in the order of the keys. Entries that are written meanwhile may
+    /// be missing.
+    fn scan(&self, from: String) -> impl Stream<Item = (String, Vec<u8>)>;
+}
+
+/// A store in memory.
+#[derive(Debug, Default)]
+pub struct Store {
+    entries: Mutex<BTreeMap<String, Vec<u8>>>,
+}
+
+impl Store {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<String, Vec<u8>>> {
+        // No code panics between two changes that belong together.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn page(&self, from: String) -> Vec<(String, Vec<u8>)> {
+        let entries = self.entries();
+        entries.range(from..).take(PAGE).map(|(k, v)| (k.clone(), v.clone())).collect()
+    }
+}
+
+impl Kv for Store {
+    async fn get(&self, key: String) -> Result<Vec<u8>, KvError> {
+        self.entries().get(&key).cloned().ok_or(KvError::NotFound)
+    }
+
+    async fn put(&self, key: String, value: Vec<u8>) -> Result<(), KvError> {
+        if value.len() > MAX_VALUE {
+            let (size, limit) = (value.len() as u64, MAX_VALUE as u64);
+            return Err(KvError::TooLarge { size, limit });
+        }
+        self.entries().insert(key, value);
+        Ok(())
+    }
+
+    async fn delete(&self, key: String) -> Result<(), KvError> {
+        self.entries().remove(&key).map(drop).ok_or(KvError::NotFound)
+    }
+
+    fn scan(&self, from: String) -> impl Stream<Item = (String, Vec<u8>)> {
+        // Page by page, as fast as the client reads: the memory of a scan is that of one page.
+        let pages = stream::unfold(Some(from), move |from| async move {
+            let page = self.page(from?);
+            let next = page.last().map(|(key, _)| format!("{key}\0"));
+            Some((stream::iter(page), next))
+        });
+        pages.flatten()
+    }
+}
