@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use courser::{
-    CallId, CallRejected, Config, Context, Control, MsgBuf, Nexus, Packing, Request, Rpc,
+    CallId, CallRejected, Config, Context, Control, MsgBuf, Nexus, Packing, Request, Rpc, Session,
     SessionId, Tuning,
 };
 use courser_buf::{Ecn, PathId, RxBurst, TxBurst};
@@ -378,11 +378,12 @@ fn run<T: Transport>(
     if load.messages {
         return messages(&mut client, &mut server, sessions[0], rpcs, load.number, &received);
     }
+    let (sides, loads) = ((&mut client, &mut server), (rpcs, load.number));
     if load.typed {
-        return typed(&mut client, &mut server, &sessions, rpcs, load.number);
+        return tasks(sides, &sessions, loads, echo_typed);
     }
     if load.futures {
-        return futures(&mut client, &mut server, &sessions, rpcs, load.number);
+        return tasks(sides, &sessions, loads, echo_messages);
     }
     let random = load.drawn.map(|_| 0x9e37_79b9_7f4a_7c15);
     let choice = Choice { sessions, random, next: 0, size: load.size };
@@ -433,30 +434,6 @@ impl Echo for Answers {
     }
 }
 
-/// [`futures`] with a typed client.
-fn typed<T: Transport>(
-    client: &mut Rpc<Side<CLIENT, T>>,
-    server: &mut Rpc<Side<SERVER, T>>,
-    sessions: &[SessionId],
-    rpcs: u64,
-    in_flight: u64,
-) -> Result<(), Failure> {
-    let local = client.local();
-    let done = Rc::new(Cell::new(0_u64));
-    for n in 0..in_flight {
-        let session = local.session(sessions[n as usize % sessions.len()]);
-        let (echo, count) = (EchoClient::unchecked(session), done.clone());
-        drop(local.spawn(async move {
-            loop {
-                let bytes = [n as u8; 32];
-                assert!(echo.echo(bytes).await.is_ok_and(|answer| answer == bytes));
-                count.set(count.get() + 1);
-            }
-        }));
-    }
-    count_until(client, server, &done, rpcs)
-}
-
 /// Runs both sides until twice `rpcs` are done, and counts the second half.
 fn count_until<T: Transport>(
     client: &mut Rpc<Side<CLIENT, T>>,
@@ -479,30 +456,39 @@ fn count_until<T: Transport>(
     Ok(())
 }
 
-/// Twice `rpcs` echoes of 32 bytes by `in_flight` tasks.
-fn futures<T: Transport>(
-    client: &mut Rpc<Side<CLIENT, T>>,
-    server: &mut Rpc<Side<SERVER, T>>,
+/// Twice `rpcs` echoes of 32 bytes by `in_flight` tasks, each with its number, its session and the
+/// count of echoes.
+fn tasks<T: Transport, F: Future<Output = ()> + 'static>(
+    (client, server): (&mut Rpc<Side<CLIENT, T>>, &mut Rpc<Side<SERVER, T>>),
     sessions: &[SessionId],
-    rpcs: u64,
-    in_flight: u64,
+    (rpcs, in_flight): (u64, u64),
+    task: impl Fn(u8, Session, Rc<Cell<u64>>) -> F,
 ) -> Result<(), Failure> {
     let local = client.local();
     let done = Rc::new(Cell::new(0_u64));
     for n in 0..in_flight as usize {
         let session = local.session(sessions[n % sessions.len()]);
-        let count = done.clone();
-        drop(local.spawn(async move {
-            // As with callbacks: the response is the next request.
-            let mut message = session.local().alloc(32).expect("memory");
-            while let Ok(response) = session.call(ECHO, message).await {
-                assert!(response.len() == 32);
-                count.set(count.get() + 1);
-                message = response;
-            }
-        }));
+        drop(local.spawn(task(n as u8, session, done.clone())));
     }
     count_until(client, server, &done, rpcs)
+}
+
+/// As with callbacks: the response is the next request.
+async fn echo_messages(_: u8, session: Session, count: Rc<Cell<u64>>) {
+    let mut message = session.local().alloc(32).expect("memory");
+    while let Ok(response) = session.call(ECHO, message).await {
+        assert!(response.len() == 32);
+        count.set(count.get() + 1);
+        message = response;
+    }
+}
+
+async fn echo_typed(n: u8, session: Session, count: Rc<Cell<u64>>) {
+    let (echo, bytes) = (EchoClient::unchecked(session), [n; 32]);
+    while let Ok(answer) = echo.echo(bytes).await {
+        assert!(answer == bytes);
+        count.set(count.get() + 1);
+    }
 }
 
 /// Lets each side receive one frame with a congestion mark, by uncounted calls.

@@ -36,10 +36,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::platform::Clock;
 
     #[test]
     fn a_deadline_lasts_as_long_as_the_poll_of_its_handler() {
-        let first = Instant::now();
+        let first = Clock::System.now();
         let second = first + Duration::from_secs(1);
         assert_eq!(inherited(), None);
         with(Some(first), || {

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use courser_buf::{AllocError, MsgBuf};
+use courser_buf::{AllocError, Arena, MsgBuf};
 use courser_proto::{Body, CallError, RequestId, SessionId, Status};
 
 use crate::context::Context;
@@ -186,6 +186,35 @@ impl Reply for Response<'_> {
             Body::Owned(m) => to.msg(m),
         }
     }
+}
+
+/// Creates a message from a reply.
+struct InMemory<'a>(&'a Arena);
+
+impl ReplySink for InMemory<'_> {
+    type Output = Result<MsgBuf, AllocError>;
+
+    fn bytes(self, bytes: &[u8]) -> Self::Output {
+        let mut m = self.0.alloc(bytes.len())?;
+        m.copy_from_slice(bytes);
+        Ok(m)
+    }
+
+    fn msg(self, msg: MsgBuf) -> Self::Output {
+        Ok(msg)
+    }
+
+    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.0.alloc(len)
+    }
+}
+
+/// A reply as a message, for servers that answer with messages.
+///
+/// # Errors
+/// No memory for the message.
+pub fn to_message(reply: impl Reply, arena: &Arena) -> Result<MsgBuf, AllocError> {
+    reply.send_to(InMemory(arena))
 }
 
 /// Answers one request after its handler has returned (`[eRPC §3.1]`, nested RPCs). Dropping it

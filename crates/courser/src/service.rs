@@ -77,6 +77,7 @@ mod services;
 mod stream;
 mod writer;
 
+pub use crate::message::to_message;
 pub use channel::{BlockingChannel, Channel, DefaultChannel, Dial};
 pub use client::{OneWay, Sending, Unary, UnaryCall};
 #[cfg(feature = "postcard")]
@@ -90,7 +91,7 @@ pub use error::{DecodeError, EncodeError, NoError, RpcError, StreamError};
 pub use futures_core::Stream;
 pub use hello::{HelloError, Mismatch};
 pub use registry::{
-    LocalRegistry, LocalService, Received, RegisterError, Registry, Service, SessionKey, to_message,
+    LocalRegistry, LocalService, Received, RegisterError, Registry, Service, SessionKey,
 };
 pub use services::{MethodInfo, ServiceInfo, ServiceStats, Services};
 pub use stream::{

@@ -8,7 +8,7 @@ use courser_proto::{Body, SessionId};
 use super::codec::{Decode, Payload};
 use super::error::DecodeError;
 use super::services::Services;
-use crate::message::{Reply, ReplySink};
+use crate::message::Reply;
 
 /// A session of a server: its endpoint, and the session's number there, with its generation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -194,29 +194,4 @@ pub enum RegisterError {
         /// The name of both.
         service: &'static str,
     },
-}
-
-/// A reply as a message, for servers that answer with messages.
-///
-/// # Errors
-/// No memory for the message.
-pub fn to_message(reply: impl Reply, arena: &Arena) -> Result<MsgBuf, AllocError> {
-    struct Into<'a>(&'a Arena);
-
-    impl ReplySink for Into<'_> {
-        type Output = Result<MsgBuf, AllocError>;
-        fn bytes(self, bytes: &[u8]) -> Self::Output {
-            let mut message = self.0.alloc(bytes.len())?;
-            message.copy_from_slice(bytes);
-            Ok(message)
-        }
-        fn msg(self, msg: MsgBuf) -> Self::Output {
-            Ok(msg)
-        }
-        fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
-            self.0.alloc(len)
-        }
-    }
-
-    reply.send_to(Into(arena))
 }

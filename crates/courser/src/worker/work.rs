@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use courser_buf::{AllocError, Arena, MsgBuf};
 use courser_proto::{ReplyError, RequestId, SessionId, Status};
 
-use crate::message::{Reply, ReplySink, zeroed};
+use crate::message::{Reply, to_message, zeroed};
 use crate::worker::origin::{Origin, Outcome};
 use crate::worker::queue::Deadline;
 
@@ -121,7 +121,7 @@ impl Work {
     /// # Errors
     /// No memory for the response; the client gets an error.
     pub fn try_reply(mut self, reply: impl Reply) -> Result<(), ReplyError> {
-        let response = reply.send_to(InMemory(&self.origin.arena));
+        let response = to_message(reply, &self.origin.arena);
         match response {
             Ok(m) => {
                 self.answer(Outcome::Response(m));
@@ -178,27 +178,6 @@ impl Work {
 
     pub(super) fn origin(&self) -> &Origin {
         &self.origin
-    }
-}
-
-/// Creates a message from a reply.
-struct InMemory<'a>(&'a Arena);
-
-impl ReplySink for InMemory<'_> {
-    type Output = Result<MsgBuf, AllocError>;
-
-    fn bytes(self, bytes: &[u8]) -> Self::Output {
-        let mut m = self.0.alloc(bytes.len())?;
-        m.copy_from_slice(bytes);
-        Ok(m)
-    }
-
-    fn msg(self, msg: MsgBuf) -> Self::Output {
-        Ok(msg)
-    }
-
-    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
-        self.0.alloc(len)
     }
 }
 
