@@ -98,7 +98,8 @@ impl Context<'_> {
     }
 
     /// Defers the answer: the handle answers later with [`Context::reply_to`], for example in the
-    /// continuation of a nested call. `None` outside a handler, or after an answer.
+    /// continuation of a nested call. `None` outside a handler, or after an answer. For answers of other
+    /// threads see [`crate::Rpc::on_owned`].
     pub fn defer(&mut self) -> Option<ReplyHandle> {
         let id = self.request.take()?;
         Some(ReplyHandle { id, queue: Some(self.core.queue.clone()) })

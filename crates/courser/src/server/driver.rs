@@ -56,10 +56,10 @@ impl Driver {
             move || quota.is_full()
         };
         for (req_type, handler) in requests {
-            rpc.on_owned(req_type, is_full(), begin(handler));
+            rpc.on_arrived(req_type, is_full(), begin(handler));
         }
         for (msg_type, handler) in messages {
-            rpc.on_message_owned(msg_type, is_full(), begin(handler));
+            rpc.on_message_arrived(msg_type, is_full(), begin(handler));
         }
         rpc.accept_sessions(); // also without a handler
         let always_yields = rpc.spin.yields;

@@ -10,7 +10,7 @@ use crate::service::{
 use crate::worker::Work;
 
 impl Server {
-    /// Adds a typed service ([`crate::service`]), beside other services and handlers.
+    /// Adds a typed service ([`crate::service`](mod@crate::service)), beside other services and handlers.
     ///
     /// # Errors
     /// A method has the number of another handler, or the server has a service of this name.

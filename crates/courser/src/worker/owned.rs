@@ -22,9 +22,20 @@ pub(crate) struct Arrived {
 }
 
 impl<T: Transport> Rpc<T> {
-    /// Registers a handler of a request type that takes its requests as [`Work`], on this thread.
+    /// Registers a handler that owns its requests, in place of an earlier one. It runs on this thread,
+    /// as one of [`Rpc::on`] does. The [`Work`] may be moved to any thread or task, which answers it:
+    /// this is the reply handle for other threads. [`crate::Server`] does this for handlers that are
+    /// futures.
+    ///
+    /// Costs the copy of a request of one packet, and for an answer of another thread what
+    /// [`Work`] states.
+    pub fn on_owned(&mut self, req_type: u16, handler: impl Fn(Work) + 'static) {
+        self.on_arrived(req_type, || false, move |arrived| handler(arrived.work));
+    }
+
+    /// [`Rpc::on_owned`] with what a server needs to know of a request.
     /// While `is_full` returns true, requests are refused with [`Status::WorkersBusy`].
-    pub(crate) fn on_owned(
+    pub(crate) fn on_arrived(
         &mut self,
         req_type: u16,
         is_full: impl Fn() -> bool + 'static,
@@ -56,7 +67,7 @@ impl<T: Transport> Rpc<T> {
     }
 
     /// The same for one-way messages, which are dropped while `is_full` returns true.
-    pub(crate) fn on_message_owned(
+    pub(crate) fn on_message_arrived(
         &mut self,
         msg_type: u16,
         is_full: impl Fn() -> bool + 'static,

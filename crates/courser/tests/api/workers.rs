@@ -37,6 +37,28 @@ fn echo(mut work: Work) {
 }
 
 #[test]
+fn a_handler_on_its_own_thread_may_pass_its_request_to_any_thread() {
+    let (send, receive) = std::sync::mpsc::channel::<courser::Work>();
+    let answers = std::thread::spawn(move || {
+        for work in receive {
+            let reversed: Vec<u8> = work.iter().rev().copied().collect();
+            work.reply(reversed);
+        }
+    });
+    let server = Server::start(Config::default(), move |rpc| {
+        rpc.on_owned(ECHO, move |work| send.send(work).unwrap());
+    });
+    let mut rpc = client(Config::default());
+    let session = connect(&mut rpc, &mut [], &server.uri);
+    let request = message(&rpc, 1, 40);
+    let ended = call_and_wait(&mut rpc, &mut [], session, ECHO, request);
+    let reversed: Vec<u8> = expected(1, 40).into_iter().rev().collect();
+    assert_eq!(ended.result.unwrap(), reversed);
+    drop(server);
+    answers.join().unwrap();
+}
+
+#[test]
 fn workers_echo_messages_of_all_sizes_copied_and_moved() {
     let (mut client, mut server, session, nexus) = pair(config(), |rpc| {
         rpc.on_worker(WORK, echo).unwrap();
