@@ -1,6 +1,46 @@
 //! Courser: datacenter RPC that is general and fast.
 //!
 //! ```no_run
+//! use std::time::Duration;
+//! use courser::Server;
+//!
+//! /// Greets people.
+//! #[courser::service]
+//! trait Greeter {
+//!     /// A greeting for somebody of that name.
+//!     async fn hello(&self, name: String) -> String;
+//! }
+//!
+//! struct Polite;
+//!
+//! impl Greeter for Polite {
+//!     async fn hello(&self, name: String) -> String {
+//!         format!("Hello, {name}!")
+//!     }
+//! }
+//!
+//! # fn server() -> Result<(), Box<dyn std::error::Error>> {
+//! // The server:
+//! Server::bind("udp://0.0.0.0:31850")?.add_service(GreeterServer::new(Polite))?.run()?;
+//! # Ok(()) }
+//!
+//! # async fn client() -> Result<(), Box<dyn std::error::Error>> {
+//! // The client, on any runtime:
+//! let greeter = GreeterClient::connect("udp://db1:31850").await?;
+//! println!("{}", greeter.hello("Ada".into()).deadline(Duration::from_millis(5)).await?);
+//! # Ok(()) }
+//! ```
+//!
+//! Four interfaces share one event loop and mix on one endpoint:
+//!
+//! * **Typed services** ([`mod@service`]): client and server from a trait, with typed errors, streams
+//!   and a choice of codecs.
+//! * **Handles for any thread and runtime**: [`Client`], [`Server`].
+//! * **Futures on an endpoint's own thread**, also in virtual time: [`Local`], [`Session`],
+//!   [`Rpc::on_async`], [`Rpc::block_on`].
+//! * **Callbacks**, for the last nanosecond:
+//!
+//! ```no_run
 //! use courser::Nexus;
 //! const ECHO: u16 = 1;
 //!
@@ -12,6 +52,8 @@
 //! rpc.run()?;
 //! # Ok(()) }
 //! ```
+//!
+//! Below all of them:
 //!
 //! * A [`Nexus`] is a process's address, with the thread that connects sessions.
 //! * An [`Rpc`] endpoint belongs to one thread and does all work there: packets, handlers,
