@@ -20,6 +20,7 @@ mod connect;
 mod driver;
 mod endpoints;
 mod error;
+mod greeting;
 mod inbox;
 mod link;
 mod opening;
@@ -36,10 +37,12 @@ use crate::config::Config;
 use crate::failure::CallFailure;
 use crate::message::zeroed;
 use endpoints::User;
+use greeting::Greetings;
 
 pub use connect::{ClientAnother, ClientBuilder, ClientConnect};
 pub use endpoints::Endpoints;
 pub use error::ClientError;
+pub use greeting::Greeting;
 pub use wait::{ClientCall, ClientSend};
 
 /// Limits of one client.
@@ -94,6 +97,7 @@ struct Inner {
     thread: usize,
     uri: Arc<str>,
     limits: Limits,
+    greetings: Greetings,
     user: User,
 }
 
@@ -149,8 +153,8 @@ impl Client {
     /// Another client of the same server, with the same limits and the same endpoint, that has
     /// sessions of its own: its calls do not wait behind those of this one.
     pub fn another(&self) -> ClientConnect {
-        let Inner { uri, limits, user, thread, .. } = &*self.inner;
-        ClientConnect::begin(user.clone(), *thread, uri.clone(), *limits)
+        let Inner { uri, limits, user, thread, greetings, .. } = &*self.inner;
+        ClientConnect::begin(user.clone(), *thread, uri.clone(), *limits, greetings.clone())
     }
 
     /// The address of the server.

@@ -60,7 +60,8 @@
 //! `KvClient::new` asks the server for the service's name, codec and fingerprint, a hash of the
 //! names and types of all methods. A difference is one error that names both sides
 //! ([`HelloError`]). The fingerprint does not cover the fields of types: give a type another name,
-//! or the service another one, when they change in a way that the codec cannot read.
+//! or the service another one, when they change in a way that the codec cannot read. A
+//! [`crate::Client`] asks again on each new session, so also after its server was replaced.
 //!
 //! Methods have numbers, hashes of their names from 0x0400 to 0x3FFF; `#[method(id = N)]` sets
 //! another one. Collisions in a service are errors of the compiler, those of two services on one
@@ -98,6 +99,10 @@ pub use stream::{
     Incoming, Next, OpenStream, OpenUpload, Opening, OpeningUpload, Streaming, Upload,
 };
 pub use writer::{Memory, WriteError, Writer, encode};
+
+// For connections of others.
+#[doc(hidden)]
+pub use crate::client::Greeting;
 
 // Used by generated code.
 #[doc(hidden)]

@@ -354,6 +354,10 @@ fn error_texts_of_clients_and_servers_end_with_an_advice() {
         &texts![
             ClientError::Bind(BindError::Forked),
             ClientError::Session(SessionError::EndpointGone),
+            ClientError::Service(
+                courser::service::HelloError::NoService { service: "a".into(), others: "b".into() }
+                    .to_string()
+            ),
             ClientError::Thread(broken()),
             ClientError::Setting { name: "ClientBuilder::sessions", value: 0, most: 9 },
             ClientError::VirtualTime,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use courser_buf::MsgBuf;
 use courser_proto::{Body, CallError, Executed, RejectReason, SessionId, SessionState};
@@ -29,10 +29,14 @@ const SWEEP_CALL_NS: u64 = 50;
 const MESSAGES_NS: u64 = 10_000_000;
 
 /// A call that has started. Its place is the tag of its completion.
-struct Pending {
-    call: Arc<Call>,
-    /// Where its session was in [`Link::sessions`].
-    at: usize,
+enum Pending {
+    Call {
+        call: Arc<Call>,
+        /// Where its session was in [`Link::sessions`].
+        at: usize,
+    },
+    /// A greeting of a link, by its number.
+    Greeting { key: usize, at: usize },
 }
 
 /// See the module.
@@ -70,8 +74,8 @@ impl State {
 
     /// Handles what clients have submitted, and empties the lists.
     pub(super) fn accept(&mut self, cx: &mut Context<'_>, submitted: &mut Submitted) {
-        for Open { uri, limits, opening } in submitted.opens.drain(..) {
-            let key = self.links.insert(Link::new(uri, limits, opening));
+        for open in submitted.opens.drain(..) {
+            let key = self.links.insert(Link::new(open));
             self.connect(cx, key);
         }
         for call in submitted.calls.drain(..) {
@@ -137,7 +141,7 @@ impl State {
             match started {
                 Started::Over => {}
                 Started::Running => {
-                    entry.insert(Pending { call: call.clone(), at });
+                    entry.insert(Pending::Call { call: call.clone(), at });
                     link.sessions[at].calls += 1;
                     link.calls += 1;
                 }
@@ -181,7 +185,7 @@ impl State {
     fn connect_for_waiting(&mut self, cx: &mut Context<'_>, key: usize, now_ns: u64) {
         let Some(link) = self.links.get(key) else { return };
         let wanted = match link.sessions.is_empty() {
-            true => link.connecting.is_none() && link.retry_ns == u64::MAX,
+            true => !link.is_connecting() && link.retry_ns == u64::MAX,
             false => !link.waiting.is_empty() && link.may_grow(now_ns),
         };
         if wanted {
@@ -226,7 +230,11 @@ impl State {
     /// A call has ended.
     #[inline]
     pub(super) fn completed(&mut self, cx: &mut Context<'_>, tag: u64, done: Completion<'_>) {
-        let Some(Pending { call, at }) = self.pending.try_remove(tag as usize) else { return };
+        let (call, at) = match self.pending.try_remove(tag as usize) {
+            Some(Pending::Call { call, at }) => (call, at),
+            Some(Pending::Greeting { key, at }) => return self.greeted(cx, key, at, done),
+            None => return,
+        };
         let outcome = match done.result {
             Ok(response) => response_in(cx, done.request, response).map(Some),
             Err(e) => Err(CallFailure::Failed(e)),
@@ -261,8 +269,58 @@ impl State {
                 link.connecting = Some(session);
                 self.connecting += 1;
             }
-            Err(e) => self.not_connected(cx, key, e),
+            Err(e) => self.not_connected(cx, key, e.into()),
         }
+    }
+
+    /// Makes the greeting of this number on a new session; after the last one calls use it.
+    #[cold]
+    fn greet(&mut self, cx: &mut Context<'_>, key: usize, id: SessionId, at: usize) {
+        let Some(link) = self.links.get_mut(key) else { return };
+        let Some((req_type, bytes)) = link.greetings.request(at) else {
+            link.greeting = None;
+            return self.connected(cx, key, id);
+        };
+        link.greeting = Some(id);
+        let entry = self.pending.vacant_entry();
+        let tag = entry.key() as u64;
+        let request = cx.alloc_recycled(bytes.len()).map_err(|e| e.to_string());
+        let sent = request.and_then(|mut request| {
+            request.copy_from_slice(&bytes);
+            let call = cx.request(id, req_type, request);
+            let call = call.deadline(Duration::from_nanos(self.connect_timeout_ns)).tag(tag);
+            call.send().map_err(|e| e.to_string())
+        });
+        match sent {
+            Ok(_) => drop(entry.insert(Pending::Greeting { key, at })),
+            Err(reason) => self.not_greeted(cx, key, reason),
+        }
+    }
+
+    #[cold]
+    fn greeted(&mut self, cx: &mut Context<'_>, key: usize, at: usize, done: Completion<'_>) {
+        let session = done.session;
+        let Some(link) = self.links.get(key).filter(|link| link.greeting == Some(session)) else {
+            return; // closed meanwhile
+        };
+        let answer = match done.result {
+            Ok(response) => response_in(cx, done.request, response).map_err(|e| e.to_string()),
+            Err(e) => Err(e.to_string()),
+        };
+        match answer.and_then(|answer| link.greetings.check(at, answer)) {
+            Ok(()) => self.greet(cx, key, session, at + 1),
+            Err(reason) => self.not_greeted(cx, key, reason),
+        }
+    }
+
+    /// The server of a new session does not have what the client needs.
+    #[cold]
+    fn not_greeted(&mut self, cx: &mut Context<'_>, key: usize, reason: String) {
+        let greeting = self.links.get_mut(key).and_then(|link| link.greeting.take());
+        if let Some(id) = greeting {
+            cx.close(id);
+        }
+        self.not_connected(cx, key, ClientError::Service(reason));
     }
 
     #[cold]
@@ -281,11 +339,11 @@ impl State {
     }
 
     #[cold]
-    fn not_connected(&mut self, cx: &mut Context<'_>, key: usize, error: SessionError) {
+    fn not_connected(&mut self, cx: &mut Context<'_>, key: usize, error: ClientError) {
         let Some(link) = self.links.get_mut(key) else { return };
         if let Some(opening) = link.opening.take() {
             self.links.remove(key);
-            let waker = opening.finish(Err(ClientError::Session(error)));
+            let waker = opening.finish(Err(error));
             return self.wakers.extend(waker.ok().flatten());
         }
         link.reason = Some(error.to_string().into());
@@ -313,7 +371,8 @@ impl State {
     fn close(&mut self, cx: &mut Context<'_>, key: usize) {
         let Some(link) = self.links.try_remove(key) else { return };
         self.connecting -= usize::from(link.connecting.is_some());
-        for id in link.sessions.iter().map(|s| s.id).chain(link.connecting) {
+        let new = link.connecting.into_iter().chain(link.greeting);
+        for id in link.sessions.iter().map(|s| s.id).chain(new) {
             cx.close(id);
         }
     }
@@ -351,8 +410,8 @@ impl State {
                 link.connecting = None;
                 self.connecting -= 1;
                 match cx.session_error(session) {
-                    None => self.connected(cx, key, session),
-                    Some(e) => self.not_connected(cx, key, e),
+                    None => self.greet(cx, key, session, 0),
+                    Some(e) => self.not_connected(cx, key, e.into()),
                 }
             }
             if was_due {
@@ -373,7 +432,7 @@ impl State {
         let Some(link) = self.links.get_mut(key) else { return };
         if link.retry_ns <= now_ns {
             link.retry_ns = u64::MAX;
-            if link.is_waiting() && link.sessions.is_empty() && link.connecting.is_none() {
+            if link.is_waiting() && link.sessions.is_empty() && !link.is_connecting() {
                 self.connect(cx, key);
             }
         }
@@ -412,7 +471,11 @@ impl State {
         });
         let mut calls: Vec<_> = waiting.collect();
         calls.extend(last.calls);
-        calls.extend(std::mem::take(&mut self.pending).into_iter().map(|(_, p)| p.call));
+        let pending = std::mem::take(&mut self.pending).into_iter();
+        calls.extend(pending.filter_map(|(_, pending)| match pending {
+            Pending::Call { call, .. } => Some(call),
+            Pending::Greeting { .. } => None,
+        }));
         for call in calls {
             self.finish(&call, Err(CallFailure::Stopped));
         }

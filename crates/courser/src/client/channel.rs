@@ -7,7 +7,7 @@ use std::time::Duration;
 use courser_buf::{AllocError, MsgBuf};
 
 use super::blocking::block_on;
-use super::{Client, ClientAnother, ClientCall, ClientSend};
+use super::{Client, ClientAnother, ClientCall, ClientSend, Greeting};
 use crate::service::{BlockingChannel, Channel, Dial, HelloError};
 
 impl Channel for Client {
@@ -36,6 +36,10 @@ impl Channel for Client {
 
     fn send(&self, msg_type: u16, message: MsgBuf, deadline: Option<Duration>) -> ClientSend {
         Client::send(self, msg_type, message).deadline(deadline)
+    }
+
+    fn greet(&self, greeting: Greeting) {
+        self.inner.greetings.add(greeting);
     }
 
     fn another(&self) -> ClientAnother {

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use super::blocking::block_on;
 use super::endpoints::{Endpoints, User};
 use super::error::ClientError;
+use super::greeting::Greetings;
 use super::inbox::Open;
 use super::opening::Opening;
 use super::{Client, Inner, Limits};
@@ -87,7 +88,7 @@ impl ClientBuilder {
             },
         };
         let thread = user.next_thread();
-        ClientConnect::begin(user, thread, uri.into(), self.limits)
+        ClientConnect::begin(user, thread, uri.into(), self.limits, Greetings::default())
     }
 }
 
@@ -112,6 +113,7 @@ struct Connecting {
     thread: usize,
     uri: Arc<str>,
     limits: Limits,
+    greetings: Greetings,
 }
 
 impl ClientConnect {
@@ -119,12 +121,23 @@ impl ClientConnect {
         ClientConnect { state: State::Failed(error) }
     }
 
-    pub(super) fn begin(user: User, thread: usize, uri: Arc<str>, limits: Limits) -> Self {
+    pub(super) fn begin(
+        user: User,
+        thread: usize,
+        uri: Arc<str>,
+        limits: Limits,
+        greetings: Greetings,
+    ) -> Self {
         let opening = Arc::new(Opening::default());
-        let open = Open { uri: uri.clone(), limits, opening: opening.clone() };
+        let open = Open {
+            uri: uri.clone(),
+            limits,
+            greetings: greetings.clone(),
+            opening: opening.clone(),
+        };
         match user.thread(thread).inbox.open(open) {
             Ok(()) => {
-                let connecting = Connecting { opening, user, thread, uri, limits };
+                let connecting = Connecting { opening, user, thread, uri, limits, greetings };
                 ClientConnect { state: State::Connecting(connecting) }
             }
             Err(CallFailure::Forked) => ClientConnect::failed(ClientError::Forked),
@@ -163,8 +176,8 @@ impl Future for ClientConnect {
         };
         Poll::Ready(match (std::mem::replace(&mut self.state, State::Over), link) {
             (State::Connecting(connecting), Some(link)) => link.map(|link| {
-                let Connecting { user, thread, uri, limits, .. } = connecting;
-                Client { inner: Arc::new(Inner { link, thread, uri, limits, user }) }
+                let Connecting { user, thread, uri, limits, greetings, .. } = connecting;
+                Client { inner: Arc::new(Inner { link, thread, uri, limits, greetings, user }) }
             }),
             (State::Failed(error), _) => Err(error),
             _ => Err(ClientError::Stopped),

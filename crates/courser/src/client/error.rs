@@ -14,6 +14,10 @@ pub enum ClientError {
     /// The session could not be connected.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The server does not have the services that the client uses, in their versions: the text of a
+    /// [`crate::service::HelloError`].
+    #[error("{0}")]
+    Service(String),
     /// The system refused a thread.
     #[error(
         "no thread for an endpoint could be started: {0}; raise the limit of threads (`ulimit -u`)"

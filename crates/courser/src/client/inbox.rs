@@ -20,6 +20,7 @@ pub(super) const DROPPED_KEPT: usize = 1_024;
 pub(super) struct Open {
     pub(super) uri: Arc<str>,
     pub(super) limits: super::Limits,
+    pub(super) greetings: super::Greetings,
     pub(super) opening: Arc<Opening>,
 }
 

@@ -7,6 +7,8 @@ use courser_proto::SessionId;
 
 use super::Limits;
 use super::call::Call;
+use super::greeting::Greetings;
+use super::inbox::Open;
 use super::opening::Opening;
 
 /// Time until a lost server is connected again, ns: at first, and at most. Doubled each time.
@@ -47,6 +49,9 @@ pub(super) struct Link {
     /// Calls on these sessions that have not ended.
     pub(super) calls: usize,
     pub(super) connecting: Option<SessionId>,
+    /// A connected session whose server is being checked.
+    pub(super) greeting: Option<SessionId>,
+    pub(super) greetings: Greetings,
     /// The client, until its first session is connected.
     pub(super) opening: Option<Arc<Opening>>,
     /// Calls beyond the limit, and calls without a session; in order.
@@ -66,13 +71,16 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(uri: Arc<str>, limits: Limits, opening: Arc<Opening>) -> Self {
+    pub(super) fn new(open: Open) -> Self {
+        let Open { uri, limits, greetings, opening } = open;
         Link {
             uri,
             limits,
             sessions: Vec::new(),
             calls: 0,
             connecting: None,
+            greeting: None,
+            greetings,
             opening: Some(opening),
             waiting: VecDeque::new(),
             messages: VecDeque::new(),
@@ -121,9 +129,14 @@ impl Link {
         self.calls -= lost.calls;
     }
 
+    /// Whether a session is being connected or checked.
+    pub(super) fn is_connecting(&self) -> bool {
+        self.connecting.is_some() || self.greeting.is_some()
+    }
+
     /// Whether another session should be connected, as calls wait for a slot.
     pub(super) fn may_grow(&self, now_ns: u64) -> bool {
-        self.connecting.is_none()
+        !self.is_connecting()
             && self.sessions.len() < self.limits.sessions
             && self.calls < self.limits.in_flight
             && now_ns >= self.grow_ns

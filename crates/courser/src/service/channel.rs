@@ -7,6 +7,7 @@ use courser_buf::{AllocError, MsgBuf};
 
 use super::hello::HelloError;
 use super::writer::Memory;
+use crate::client::Greeting;
 use crate::failure::CallFailure;
 
 /// A connection to a server, on which typed clients call: a session of this thread's endpoint, or a
@@ -56,6 +57,10 @@ pub trait Channel: Clone + 'static {
     /// Connects another session with the same server. A stream has a session of its own, so that a
     /// reader that stalls delays no other call.
     fn another(&self) -> Self::Another<'_>;
+
+    /// A connection that connects again by itself makes this call on each new session first.
+    #[doc(hidden)]
+    fn greet(&self, _: Greeting) {}
 
     /// Whether calls may still succeed. A session that has ended is not used for another stream.
     fn is_usable(&self) -> bool {

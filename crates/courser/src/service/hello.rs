@@ -12,7 +12,7 @@ use super::channel::{Channel, ChannelMemory};
 use super::error::{DecodeError, EncodeError, NoError, RpcError};
 use super::services::{HELLO, ServiceInfo, Services};
 use super::writer::{self, Writer};
-use crate::client::ClientError;
+use crate::client::{ClientError, Greeting};
 use crate::failure::CallFailure;
 use crate::message::{Reply, ReplySink};
 
@@ -126,7 +126,11 @@ pub async fn hello<C: Channel>(channel: &C, info: &ServiceInfo) -> Result<(), He
         }
         response => response?,
     };
-    read_answer(info, response)
+    read_answer(info, response)?;
+    let info = *info;
+    let check = move |answer| read_answer(&info, answer).map_err(|e| e.to_string());
+    channel.greet(Greeting::new(HELLO, bytes, check));
+    Ok(())
 }
 
 fn read_answer(info: &ServiceInfo, response: MsgBuf) -> Result<(), HelloError> {

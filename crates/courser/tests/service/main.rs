@@ -8,6 +8,7 @@ mod connecting;
 mod hostile;
 mod kv;
 mod mutated;
+mod replaced;
 mod streams;
 mod threads;
 mod uploads;
