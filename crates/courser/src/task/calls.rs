@@ -44,8 +44,7 @@ enum Entry {
     /// Waits for room in the queue of its session.
     Queued(Box<Queued>),
     Ended(End),
-    /// The future was dropped. The entry is freed by its completion, or when it is taken from the
-    /// queue.
+    /// The future was dropped. The entry is freed by its completion.
     Dropped,
 }
 
@@ -53,6 +52,17 @@ struct Queued {
     outgoing: Outgoing,
     waiter: Waiter,
     deadline: Option<TimerId>,
+    /// Its place in the order of all that were queued.
+    ticket: u64,
+}
+
+/// Entries that wait for room in the queue of a session, in order, each with its ticket. Those that
+/// have left are skipped, and removed when they are the most, so that leaving takes constant time.
+struct Line {
+    session: SessionId,
+    entries: VecDeque<(u32, u64)>,
+    /// Of them, those that have left.
+    left: usize,
 }
 
 /// The state of a poll.
@@ -66,8 +76,10 @@ pub(super) enum Polled {
 pub(crate) struct AwaitedCalls {
     entries: Vec<Entry>,
     vacant: Vec<u32>,
-    /// Entries that wait, by session, each in order. No list is empty.
-    queues: Vec<(SessionId, VecDeque<u32>)>,
+    /// Entries that wait, by session. Each line has one that has not left.
+    lines: Vec<Line>,
+    /// The next ticket.
+    ticket: u64,
 }
 
 impl AwaitedCalls {
@@ -96,7 +108,7 @@ impl AwaitedCalls {
 
     #[inline]
     pub(super) fn any_queued(&self) -> bool {
-        !self.queues.is_empty()
+        !self.lines.is_empty()
     }
 
     pub(super) fn in_use(&self) -> usize {
@@ -104,15 +116,15 @@ impl AwaitedCalls {
     }
 
     pub(super) fn queued(&self) -> usize {
-        self.queues.iter().map(|(_, queue)| queue.len()).sum()
-    }
-
-    fn queue_of(&mut self, session: SessionId) -> Option<&mut VecDeque<u32>> {
-        self.queues.iter_mut().find(|(of, _)| *of == session).map(|(_, queue)| queue)
+        self.lines.iter().map(|line| line.entries.len() - line.left).sum()
     }
 
     fn has_queue(&self, outgoing: &Outgoing) -> bool {
-        self.queues.iter().any(|(of, _)| *of == outgoing.session)
+        self.lines.iter().any(|line| line.session == outgoing.session)
+    }
+
+    fn is_queued(&self, (at, ticket): (u32, u64)) -> bool {
+        matches!(&self.entries[at as usize], Entry::Queued(queued) if queued.ticket == ticket)
     }
 
     fn replace_queued(&mut self, at: u32, by: Entry) -> Option<Box<Queued>> {
@@ -126,22 +138,43 @@ impl AwaitedCalls {
         }
     }
 
-    /// Takes an entry out of its queue.
+    /// Takes an entry out of its line.
     fn unqueue(&mut self, at: u32, by: Entry) -> Option<Box<Queued>> {
         let queued = self.replace_queued(at, by)?;
         let session = queued.outgoing.session;
-        if let Some(queue) = self.queue_of(session) {
-            queue.retain(|entry| *entry != at);
+        if let Some(n) = self.lines.iter().position(|line| line.session == session) {
+            let line = &mut self.lines[n];
+            line.left += 1;
+            if 2 * line.left > line.entries.len() {
+                self.tidy(n);
+            }
         }
-        self.queues.retain(|(_, queue)| !queue.is_empty());
         Some(queued)
     }
 
-    fn enqueue(&mut self, session: SessionId, at: u32) {
-        match self.queue_of(session) {
-            Some(queue) => queue.push_back(at),
-            None => self.queues.push((session, VecDeque::from([at]))),
+    /// Removes the entries that have left from a line, and the line if there are no others.
+    fn tidy(&mut self, n: usize) {
+        let mut entries = std::mem::take(&mut self.lines[n].entries);
+        entries.retain(|entry| self.is_queued(*entry));
+        if entries.is_empty() {
+            self.lines.remove(n);
+        } else {
+            (self.lines[n].entries, self.lines[n].left) = (entries, 0);
         }
+    }
+
+    /// Adds an entry to the line of its session, and returns its ticket.
+    fn enqueue(&mut self, session: SessionId, at: u32) -> u64 {
+        let ticket = self.ticket;
+        self.ticket += 1;
+        match self.lines.iter_mut().find(|line| line.session == session) {
+            Some(line) => line.entries.push_back((at, ticket)),
+            None => {
+                let entries = VecDeque::from([(at, ticket)]);
+                self.lines.push(Line { session, entries, left: 0 });
+            }
+        }
+        ticket
     }
 }
 
@@ -228,9 +261,9 @@ impl Core {
         let (session, due_ns) = (outgoing.session, outgoing.deadline_ns);
         let deadline = (due_ns != u64::MAX)
             .then(|| self.timers.once_at(due_ns, move |cx| cx.core.expire_queued(at)));
-        let queued = Queued { outgoing, waiter, deadline };
+        let ticket = self.tasks.calls.enqueue(session, at);
+        let queued = Queued { outgoing, waiter, deadline, ticket };
         self.tasks.calls.entries[at as usize] = Entry::Queued(Box::new(queued));
-        self.tasks.calls.enqueue(session, at);
         self.queue.set_news();
     }
 
@@ -247,28 +280,31 @@ impl Core {
     #[cold]
     pub(crate) fn start_queued(&mut self) -> bool {
         let mut any = false;
-        let mut queues = std::mem::take(&mut self.tasks.calls.queues);
-        for (_, queue) in &mut queues {
-            while let Some(&at) = queue.front() {
-                if !self.start_from_queue(at) {
+        let mut lines = std::mem::take(&mut self.tasks.calls.lines);
+        for line in &mut lines {
+            while let Some(&entry) = line.entries.front() {
+                if !self.tasks.calls.is_queued(entry) {
+                    line.left -= 1;
+                } else if self.start_from_queue(entry.0) {
+                    any = true;
+                } else {
                     break;
                 }
-                queue.pop_front();
-                any = true;
+                line.entries.pop_front();
             }
         }
-        queues.retain(|(_, queue)| !queue.is_empty());
-        self.tasks.calls.queues = queues;
+        lines.retain(|line| !line.entries.is_empty());
+        self.tasks.calls.lines = lines;
         any
     }
 
     /// Starts an entry; `false`: there still is no room.
     fn start_from_queue(&mut self, at: u32) -> bool {
         let Some(queued) = self.tasks.calls.replace_queued(at, Entry::Vacant) else { return true };
-        let Queued { outgoing, waiter, deadline } = *queued;
+        let Queued { outgoing, waiter, deadline, ticket } = *queued;
         let end = match self.start(at, outgoing) {
             Start::Full(outgoing) => {
-                let queued = Box::new(Queued { outgoing, waiter, deadline });
+                let queued = Box::new(Queued { outgoing, waiter, deadline, ticket });
                 self.tasks.calls.entries[at as usize] = Entry::Queued(queued);
                 return false;
             }

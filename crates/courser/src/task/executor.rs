@@ -157,6 +157,9 @@ impl Tasks {
     /// The slot that the next task will have.
     #[inline]
     pub(super) fn next_slot(&mut self) -> u32 {
+        if self.current != NONE {
+            self.after_panic(); // frees a slot, and would change the next one later
+        }
         if self.slots.is_empty() {
             self.add_slot(); // MAIN, which stays without a task
         }

@@ -406,3 +406,58 @@ fn a_task_that_panics_ends_the_event_loop_and_is_gone() {
     rpc.block_on(local.sleep(MS)).unwrap();
     assert_eq!(rpc.task_stats(), TaskStats::default());
 }
+
+/// A task that panics, and a handler that begins before anything else is polled.
+#[test]
+fn a_handler_that_begins_after_a_panic_of_a_task_is_woken() {
+    let nexus = Nexus::bind(LOOPBACK).unwrap();
+    let mut server = nexus.endpoint().unwrap();
+    let local = server.local();
+    let later = local.clone();
+    server.on_async(LATER, move |_| {
+        let local = later.clone();
+        async move {
+            local.sleep(MS).await;
+            vec![1]
+        }
+    });
+    let mut rpc = client(Config::default());
+    let session = rpc.connect(&nexus.local_uri()).unwrap();
+    drive_until(&mut [&mut server, &mut rpc], |all| {
+        all[1].session_state(session) != courser::SessionState::Connecting
+    });
+    drop(local.spawn(async { panic!("of a task") }));
+    let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| server.poll()));
+    assert!(polled.is_err());
+    let done = Rc::new(Cell::new(false));
+    let flag = done.clone();
+    let request = rpc.alloc(8).unwrap();
+    rpc.call(session, LATER, request, move |_, done| {
+        assert_eq!(done.result.unwrap()[..], [1]);
+        flag.set(true);
+    })
+    .unwrap();
+    drive(&mut [&mut server, &mut rpc], || done.get());
+    assert_eq!(server.task_stats(), TaskStats::default());
+}
+
+#[test]
+fn a_hundred_thousand_calls_that_wait_for_room_are_dropped_in_little_time() {
+    const CALLS: usize = 100_000;
+    let server = server();
+    let (mut rpc, uri) = client_of(&server);
+    let local = rpc.local();
+    let begin = std::time::Instant::now();
+    rpc.block_on(async {
+        let session = &local.connect(&uri).await.unwrap();
+        let call = || session.call(NEVER, local.alloc(8).unwrap()).deadline(MS * 500);
+        let calls = join_all((0..CALLS).map(|_| call()));
+        assert!(local.timeout(MS, calls).await.is_err());
+        local.sleep(MS).await;
+        let calls = join_all((0..CALLS).map(|_| call())).await;
+        assert!(calls.iter().all(Result::is_err));
+    })
+    .unwrap();
+    drain(&mut rpc);
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+}
