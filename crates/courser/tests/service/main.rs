@@ -9,6 +9,7 @@ mod hostile;
 mod kv;
 mod mutated;
 mod replaced;
+mod stopping;
 mod streams;
 mod threads;
 mod uploads;

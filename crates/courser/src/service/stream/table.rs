@@ -1,6 +1,7 @@
 //! The streams of a server: one entry for each, by its session and its number.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -52,8 +53,35 @@ pub(super) enum Direction {
 pub(super) struct Entry(Mutex<Stream>);
 
 impl Entry {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Stream> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> Locked<'_> {
+        Locked(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+/// A locked stream. Its tasks are woken after it is unlocked: a waker may drop a task in place, which
+/// locks the stream and the table.
+pub(super) struct Locked<'a>(Option<MutexGuard<'a, Stream>>);
+
+impl Deref for Locked<'_> {
+    type Target = Stream;
+    fn deref(&self) -> &Stream {
+        self.0.as_ref().expect("locked until the drop")
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Stream {
+        self.0.as_mut().expect("locked until the drop")
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        if let Some(mut stream) = self.0.take() {
+            let woken = std::mem::take(&mut stream.woken);
+            drop(stream);
+            woken.into_iter().flatten().for_each(Waker::wake);
+        }
     }
 }
 
@@ -72,6 +100,8 @@ pub(super) struct Stream {
     pub(super) waiting: [Option<Option<Waker>>; WINDOW as usize],
     /// The future of the open call, or the handler that reads items.
     pub(super) handler: Option<Waker>,
+    /// To be woken when the stream is unlocked: the waiting calls, and the handler.
+    woken: [Option<Waker>; WINDOW as usize + 1],
     /// Outgoing: complete batches, at most [`WINDOW`].
     pub(super) ready: VecDeque<MsgBuf>,
     pub(super) filling: Filling,
@@ -87,10 +117,11 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Wakes the call of a batch.
+    /// Wakes the call of a batch, when the stream is unlocked.
     pub(super) fn wake(&mut self, number: u32) {
-        if let Some(waker) = self.waiting[slot(number)].as_mut().and_then(Option::take) {
-            waker.wake();
+        let at = slot(number);
+        if let Some(waker) = self.waiting[at].as_mut().and_then(Option::take) {
+            self.woken[at] = Some(waker);
         }
     }
 
@@ -102,9 +133,10 @@ impl Stream {
         self.next = number.wrapping_add(1);
     }
 
+    /// Wakes the handler, when the stream is unlocked.
     pub(super) fn wake_handler(&mut self) {
         if let Some(waker) = self.handler.take() {
-            waker.wake();
+            self.woken[WINDOW as usize] = Some(waker);
         }
     }
 
@@ -149,6 +181,7 @@ impl Open {
             table.unopened -= 1;
         }
         (0..WINDOW).for_each(|number| stream.wake(number)); // they check the direction
+        drop(table); // before the tasks are woken
         drop(stream);
         count(&services.counters().streams_opened);
         Ok(Open { services: services.clone(), key, entry })
@@ -218,6 +251,7 @@ impl Use {
             table.unopened += 1;
         }
         stream.calls += 1;
+        drop(table); // before tasks are woken
         drop(stream);
         Ok(Use { services: services.clone(), key, number, entry })
     }
