@@ -120,7 +120,11 @@ fn suspend_message<F>(
     let task = poll_fn(move |task| {
         let Some(future) = place.as_mut().as_pin_mut() else { return Poll::Ready(()) };
         let mut polled = Poll::Ready(());
-        if caught("async message", msg_type, || polled = future.poll(task)) {
+        let mut panicked = caught("async message", msg_type, || polled = future.poll(task));
+        if polled.is_ready() {
+            panicked |= caught("async message", msg_type, || place.as_mut().set(None));
+        }
+        if panicked {
             lent::with(&queue, |core| core.handled.panics += 1);
         }
         polled
@@ -149,21 +153,22 @@ where
         if polled.is_pending() {
             return Poll::Pending;
         }
-        if let (Poll::Ready(reply), Some(handle)) = (polled, handle.take()) {
-            lent::with(&queue, |core| answer(core, handle, reply, panicked));
+        // Encoding the answer and dropping the future run code of the application too.
+        let failed = caught("async", req_type, || {
+            if let (Poll::Ready(reply), Some(handle)) = (polled, handle.take()) {
+                lent::with(&queue, |core| answer(core, handle, reply));
+            }
+        });
+        let spiteful = caught("async", req_type, || place.as_mut().set(None));
+        if panicked | failed | spiteful {
+            lent::with(&queue, |core| core.handled.panics += 1);
         }
         Poll::Ready(())
     });
     cx.core.tasks.install(Box::pin(task), Some(id), expires_ns);
 }
 
-fn answer(
-    core: &mut crate::core::Core,
-    handle: ReplyHandle,
-    reply: Option<impl Reply>,
-    panicked: bool,
-) {
-    core.handled.panics += u64::from(panicked);
+fn answer(core: &mut crate::core::Core, handle: ReplyHandle, reply: Option<impl Reply>) {
     let cx = &mut Context { core, request: None };
     match reply {
         // The client gets the error.

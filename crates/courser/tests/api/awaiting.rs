@@ -461,3 +461,63 @@ fn a_hundred_thousand_calls_that_wait_for_room_are_dropped_in_little_time() {
     drain(&mut rpc);
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
 }
+
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        panic!("a destructor");
+    }
+}
+
+#[test]
+fn a_panic_of_a_destructor_after_a_wait_leaves_the_endpoint_running() {
+    let server = Server::start(Config::default(), |rpc| {
+        let local = rpc.local();
+        rpc.on_async(ECHO, |request| std::future::ready(request.to_vec()));
+        rpc.on_async(BOOM_LATER, move |request| {
+            let (local, answer) = (local.clone(), request.to_vec());
+            let state = PanicsWhenDropped;
+            std::future::poll_fn({
+                let mut sleep = Box::pin(local.sleep(MS));
+                move |cx| {
+                    let _ = &state;
+                    sleep.as_mut().poll(cx).map(|()| answer.clone())
+                }
+            })
+        });
+    });
+    let (mut rpc, uri) = client_of(&server);
+    let local = rpc.local();
+    rpc.block_on(async {
+        let session = local.connect(&uri).await.unwrap();
+        echo(&session, BOOM_LATER, 1, 8).await;
+        echo(&session, ECHO, 2, 8).await;
+    })
+    .unwrap();
+}
+
+#[test]
+fn deadlines_of_no_time_and_of_all_time_are_kept() {
+    let server = server();
+    let (mut rpc, uri) = client_of(&server);
+    let local = rpc.local();
+    rpc.block_on(async {
+        let session = local.connect(&uri).await.unwrap();
+        let request = || local.alloc(8).unwrap();
+        let late = session.call(NEVER, request()).deadline(Duration::ZERO).await;
+        assert!(matches!(late, Err(CallFailure::Failed(CallError::DeadlineExceeded(_)))));
+        session.call(LATER, request()).deadline(Duration::MAX).await.unwrap();
+        local.timeout(Duration::MAX, local.sleep(MS)).await.unwrap();
+        local.sleep(Duration::ZERO).await;
+    })
+    .unwrap();
+    let client = courser::Client::connect(&uri).wait().unwrap();
+    let request = || client.alloc(8).unwrap();
+    let late = client.call(NEVER, request()).deadline(Duration::ZERO).wait();
+    assert!(matches!(late, Err(CallFailure::Failed(CallError::DeadlineExceeded(_)))));
+    client.call(LATER, request()).deadline(Duration::MAX).wait().unwrap();
+    client.send(ECHO, request()).deadline(Duration::ZERO).wait().unwrap();
+    client.send(ECHO, request()).deadline(Duration::MAX).wait().unwrap();
+    drain(&mut rpc);
+}

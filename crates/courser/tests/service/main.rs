@@ -8,6 +8,7 @@ mod connecting;
 mod hostile;
 mod kv;
 mod mutated;
+mod panics;
 mod replaced;
 mod stopping;
 mod streams;

@@ -15,8 +15,9 @@ use crate::service::writer::Writer;
 ///
 /// A `Vec<u8>` is encoded byte by byte; `serde_bytes` or the codec [`super::Bytes`] copy it at
 /// once. postcard has no limit of depth: a type that contains itself can be nested as deep as a
-/// message is long, which overflows the stack. Give such a type a limit, or do not accept it from
-/// strangers.
+/// message is long, which overflows the stack. A sequence of values without bytes, such as `Vec<()>`,
+/// can state any length, which then takes as long to read. Give such types a limit, or do not accept
+/// them from strangers.
 #[derive(Clone, Copy, Debug)]
 pub struct Postcard;
 

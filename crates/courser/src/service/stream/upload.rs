@@ -122,8 +122,8 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
     /// Sends an item, when there is room for it. Items share batches while two batches are on the
     /// way.
     ///
-    /// Dropping the future keeps the item, if it was polled. After the handler has returned without
-    /// an error, items are discarded: see [`Upload::has_ended`].
+    /// Dropping the future before its end sends nothing of the item. After the handler has returned
+    /// without an error, items are discarded: see [`Upload::has_ended`].
     ///
     /// # Errors
     /// The item cannot be encoded, and others may be sent; or the call has ended with this error.
