@@ -19,7 +19,7 @@ budget=scripts/instructions.budget
 slack=1.03
 # Not incremental: that changes what is inlined. With the program selected, so that the dependencies
 # have its features and are compiled once for both.
-CARGO_INCREMENTAL=0 cargo build --release --locked -q -p courser -p courser-cli --example instructions
+CARGO_INCREMENTAL=0 cargo build --release --locked -q -p courser-bench -p courser-cli --example instructions
 bin="${CARGO_TARGET_DIR:-target}/release/examples/instructions"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
