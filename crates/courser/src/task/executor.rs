@@ -16,6 +16,7 @@ use super::lent;
 use super::queue::{LocalFuture, LocalQueue};
 use crate::control::Mailbox;
 use crate::core::Core;
+use crate::panics::caught;
 
 /// Tasks, calls and messages of the futures of an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -345,8 +346,10 @@ impl Core {
         let cancelled: Vec<_> =
             slots.filter(|(_, slot)| is_cancelled(slot)).map(|(at, _)| at as u32).collect();
         for &at in &cancelled {
+            let task = self.tasks.remove(at);
             // Its reply handle answers the request.
-            drop(self.tasks.remove(at));
+            let panicked = caught("async", 0, || drop(task));
+            self.handled.panics += u64::from(panicked);
         }
         !cancelled.is_empty()
     }

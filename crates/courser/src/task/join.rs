@@ -112,7 +112,9 @@ impl<T> Future for JoinHandle<T> {
         match std::mem::replace(&mut inner.state, State::Lost) {
             State::Runs => {
                 inner.state = State::Runs;
-                inner.joiner = Some(cx.waker().clone());
+                let old = inner.joiner.replace(cx.waker().clone());
+                drop(inner);
+                drop(old); // may run code of the application
                 Poll::Pending
             }
             State::Ended(result) => Poll::Ready(Ok(result)),

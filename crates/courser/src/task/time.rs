@@ -14,7 +14,7 @@ use super::local::Local;
 use super::queue::LocalCommand;
 use crate::timer::TimerId;
 
-/// A future that ends at a time, made by [`Local::sleep`]. Costs a timer
+/// A future that ends at a time, and stays at its end, made by [`Local::sleep`]. Costs a timer
 /// ([`crate::Context::after`]) and an allocation.
 ///
 /// # Panics
@@ -55,8 +55,6 @@ impl Future for Sleep {
                     *old = waiter;
                     return Poll::Pending;
                 }
-                drop(alarm);
-                this.begun = None;
                 return Poll::Ready(());
             }
             let alarm = Rc::new(RefCell::new(Alarm::Set(waiter)));
@@ -74,7 +72,10 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let Some((timer, _)) = self.begun {
+        if let Some((timer, alarm)) = &self.begun
+            && matches!(*alarm.borrow(), Alarm::Set(_))
+        {
+            let timer = *timer;
             self.local.queue().push(LocalCommand::CancelTimer(timer));
         }
     }

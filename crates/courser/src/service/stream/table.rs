@@ -13,9 +13,9 @@ use crate::service::error::StreamError;
 use crate::service::registry::SessionKey;
 use crate::service::services::{Services, count};
 
-/// Streams that have pulls or pushes and no open call. Only packets that overtake each other make
-/// them, or a hostile client, whose slots and memory quota limit it too.
-const MAX_UNOPENED: usize = 1024;
+/// Streams of a session that have pulls or pushes and no open call. Only packets that overtake each
+/// other make them, of the one stream that a client has on a session, or a hostile client.
+const MAX_UNOPENED: u32 = 4;
 
 /// A stream of a session.
 pub(super) type Key = (SessionKey, u32);
@@ -27,7 +27,25 @@ pub(crate) struct Streams(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     entries: BTreeMap<Key, Arc<Entry>>,
-    unopened: usize,
+    /// By session, where there are any.
+    unopened: BTreeMap<SessionKey, u32>,
+}
+
+impl Table {
+    fn unopened(&self, session: SessionKey) -> u32 {
+        self.unopened.get(&session).copied().unwrap_or(0)
+    }
+
+    fn begin_unopened(&mut self, session: SessionKey) {
+        *self.unopened.entry(session).or_default() += 1;
+    }
+
+    fn end_unopened(&mut self, session: SessionKey) {
+        match self.unopened(session) {
+            0 | 1 => drop(self.unopened.remove(&session)),
+            more => drop(self.unopened.insert(session, more - 1)),
+        }
+    }
 }
 
 impl Streams {
@@ -178,7 +196,7 @@ impl Open {
             (stream.pushed, stream.complete) = (Default::default(), false);
         }
         if stream.calls > 0 {
-            table.unopened -= 1;
+            table.end_unopened(key.0);
         }
         (0..WINDOW).for_each(|number| stream.wake(number)); // they check the direction
         drop(table); // before the tasks are woken
@@ -225,7 +243,7 @@ impl Use {
             Some(entry) => entry,
             // The first calls may overtake the open call, later ones follow an answer.
             None if number >= WINDOW => return error(StreamError::Unknown),
-            None if table.unopened >= MAX_UNOPENED => return error(StreamError::TooMany),
+            None if table.unopened(key.0) >= MAX_UNOPENED => return error(StreamError::TooMany),
             None => Arc::default(),
         };
         let mut stream = entry.lock();
@@ -248,7 +266,7 @@ impl Use {
         }
         if stream.calls == 0 && stream.direction.is_none() {
             table.entries.insert(key, entry.clone());
-            table.unopened += 1;
+            table.begin_unopened(key.0);
         }
         stream.calls += 1;
         drop(table); // before tasks are woken
@@ -277,7 +295,7 @@ impl Drop for Use {
         stream.calls -= 1;
         if stream.calls == 0 && stream.direction.is_none() {
             table.entries.remove(&self.key);
-            table.unopened -= 1;
+            table.end_unopened(self.key.0);
         }
     }
 }
