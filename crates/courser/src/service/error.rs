@@ -151,7 +151,9 @@ pub enum StreamError {
     #[error("a stream has the other direction; use the same version of the service at both ends")]
     Direction = 4,
     /// Too many streams of the session have batches and were not opened.
-    #[error("the session has too many streams that were not opened; start a stream before its batches")]
+    #[error(
+        "the session has too many streams that were not opened; start a stream before its batches"
+    )]
     TooMany = 5,
     /// The server's message has a code that this version does not have.
     #[error("the server refused a batch of a stream; use the same version of Courser at both ends")]
