@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use courser_buf::MsgBuf;
 use courser_net::Transport;
-use courser_proto::{Body, Status};
+use courser_proto::{Body, RequestId, Status};
 
 use crate::context::Context;
 use crate::error::WorkerError;
@@ -41,6 +41,7 @@ use work::Incoming;
 
 pub(crate) use origin::Answer;
 pub(crate) use owned::Arrived;
+use owned::own;
 pub(crate) use pool::Pool;
 pub use pool::WorkerStats;
 pub(crate) use queue::Deadline;
@@ -252,18 +253,9 @@ fn submit_request(
     pool: &Pool,
 ) {
     let Some(id) = cx.request.take() else { return };
-    let Err(refused) = submit(cx, Incoming::Request(id), request, handler, pool) else { return };
-    let status = match refused {
-        Refused::Busy => {
-            cx.core.handled.workers_busy += 1;
-            Status::WorkersBusy
-        }
-        Refused::NoMemory => {
-            cx.core.handled.no_memory += 1;
-            Status::NoMemory
-        }
-    };
-    cx.core.proto.reply_status(id, status);
+    if let Err(refused) = submit(cx, Incoming::Request(id), request, handler, pool) {
+        refused.answer(cx, id);
+    }
 }
 
 /// The same for worker handlers of one-way messages.
@@ -287,6 +279,19 @@ enum Refused {
     NoMemory,
 }
 
+impl Refused {
+    /// Counts and answers a request.
+    fn answer(self, cx: &mut Context<'_>, id: RequestId) {
+        let handled = &mut cx.core.handled;
+        let (counter, status) = match self {
+            Refused::Busy => (&mut handled.workers_busy, Status::WorkersBusy),
+            Refused::NoMemory => (&mut handled.no_memory, Status::NoMemory),
+        };
+        *counter += 1;
+        cx.core.proto.reply_status(id, status);
+    }
+}
+
 fn submit(
     cx: &Context<'_>,
     incoming: Incoming,
@@ -302,11 +307,7 @@ fn submit(
     if pool.is_full() {
         return Err(busy());
     }
-    let deadline_ns = request.deadline_ns();
-    let Request { body, req_type, .. } = request;
-    let body = owned(body, cx).ok_or(Refused::NoMemory)?;
-    let deadline = deadline_ns.and_then(|ns| cx.core.deadline(ns));
-    let work = Work::new(incoming, req_type, body, deadline, handler.origin.clone());
+    let (work, _) = own(cx, incoming, request, &handler.origin)?;
     pool.submit(Job { handler: handler.clone(), work }).map_err(|job| {
         // Other endpoints filled the queue after the check.
         job.work.drop_unanswered();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use courser_net::Transport;
-use courser_proto::{RequestId, Status};
+use courser_proto::RequestId;
 
 use crate::context::Context;
 use crate::message::Request;
@@ -34,7 +34,7 @@ impl<T: Transport> Rpc<T> {
     }
 
     /// [`Rpc::on_owned`] with what a server needs to know of a request.
-    /// While `is_full` returns true, requests are refused with [`Status::WorkersBusy`].
+    /// While `is_full` returns true, requests are refused with [`courser_proto::Status::WorkersBusy`].
     pub(crate) fn on_arrived(
         &mut self,
         req_type: u16,
@@ -48,20 +48,10 @@ impl<T: Transport> Rpc<T> {
                 true => Err(Refused::Busy),
                 false => own(cx, Incoming::Request(id), request, &origin),
             };
-            let status = match taken {
-                Ok((work, expires_ns)) => {
-                    return handler(Arrived { work, id: Some(id), expires_ns });
-                }
-                Err(Refused::Busy) => {
-                    cx.core.handled.workers_busy += 1;
-                    Status::WorkersBusy
-                }
-                Err(Refused::NoMemory) => {
-                    cx.core.handled.no_memory += 1;
-                    Status::NoMemory
-                }
-            };
-            cx.core.proto.reply_status(id, status);
+            match taken {
+                Ok((work, expires_ns)) => handler(Arrived { work, id: Some(id), expires_ns }),
+                Err(refused) => refused.answer(cx, id),
+            }
         };
         self.register(req_type, Box::new(dispatch));
     }
@@ -89,7 +79,7 @@ impl<T: Transport> Rpc<T> {
 }
 
 /// A request with its memory, and its deadline.
-fn own(
+pub(super) fn own(
     cx: &Context<'_>,
     incoming: Incoming,
     request: Request<'_>,
