@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use courser_buf::{MsgBuf, PathId, TxBurst};
 use courser_net::{ThisProcess, Uri};
-use courser_proto::{Dialed, Endpoint, RejectReason, RemoteSession, SessionId};
+use courser_proto::{Body, CallError, Dialed, Endpoint, RejectReason, RemoteSession, SessionId};
 
 use crate::clock::SystemClock;
 use crate::continuations::{Cont, Continuations};
@@ -177,6 +177,31 @@ impl Core {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
+    }
+
+    /// The response of a call in a buffer of its own. One of a single packet is copied, into the
+    /// buffer of the request if it fits.
+    #[inline]
+    pub(crate) fn response(
+        &self,
+        mut request: MsgBuf,
+        body: Body<'_>,
+    ) -> Result<MsgBuf, CallError> {
+        let bytes = match body {
+            Body::Owned(response) => return Ok(response),
+            Body::Borrowed(bytes) => bytes,
+        };
+        if request.set_len_recycled(bytes.len()).is_ok()
+            && let Some(data) = request.get_mut()
+        {
+            data.copy_from_slice(bytes);
+            return Ok(request);
+        }
+        let response_bytes = bytes.len() as u32;
+        let response = self.proto.alloc(bytes.len());
+        let mut response = response.map_err(|_| CallError::NoMemory { response_bytes })?;
+        response.copy_from_slice(bytes);
+        Ok(response)
     }
 
     /// The error of a call that was not accepted, with the cause that is kept with the session.

@@ -5,7 +5,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use courser_buf::MsgBuf;
-use courser_proto::{Body, CallError, Executed, RejectReason, SessionId, SessionState};
+use courser_proto::{CallError, Executed, RejectReason, SessionId, SessionState};
 use slab::Slab;
 
 use super::call::{Call, Started};
@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::error::SessionError;
 use crate::failure::CallFailure;
 use crate::machine::Thread;
-use crate::message::{Completion, Response};
+use crate::message::Completion;
 use crate::platform::Clock;
 use crate::rpc::Rpc;
 
@@ -236,9 +236,10 @@ impl State {
             None => return,
         };
         let outcome = match done.result {
-            Ok(response) => response_in(cx, done.request, response).map(Some),
-            Err(e) => Err(CallFailure::Failed(e)),
+            Ok(response) => cx.core.response(done.request, response.0).map(Some),
+            Err(e) => Err(e),
         };
+        let outcome = outcome.map_err(CallFailure::Failed);
         self.finish(&call, outcome);
         if let Some(link) = self.links.get_mut(call.link) {
             link.ended(done.session, at);
@@ -304,10 +305,11 @@ impl State {
             return; // closed meanwhile
         };
         let answer = match done.result {
-            Ok(response) => response_in(cx, done.request, response).map_err(|e| e.to_string()),
-            Err(e) => Err(e.to_string()),
+            Ok(response) => cx.core.response(done.request, response.0),
+            Err(e) => Err(e),
         };
-        match answer.and_then(|answer| link.greetings.check(at, answer)) {
+        match answer.map_err(|e| e.to_string()).and_then(|answer| link.greetings.check(at, answer))
+        {
             Ok(()) => self.greet(cx, key, session, at + 1),
             Err(reason) => self.not_greeted(cx, key, reason),
         }
@@ -483,34 +485,6 @@ impl State {
             let waker = opening.finish(Err(ClientError::Stopped));
             self.wakers.extend(waker.ok().flatten());
         }
-    }
-}
-
-/// The response in a buffer. A small one is copied to the request's, so that nothing is allocated.
-#[inline]
-fn response_in(
-    cx: &Context<'_>,
-    mut request: MsgBuf,
-    response: Response<'_>,
-) -> Result<MsgBuf, CallFailure> {
-    let bytes = match response.0 {
-        Body::Owned(message) => return Ok(message),
-        Body::Borrowed(bytes) => bytes,
-    };
-    if !request.is_shared()
-        && request.set_len_recycled(bytes.len()).is_ok()
-        && let Some(data) = request.get_mut()
-    {
-        data.copy_from_slice(bytes);
-        return Ok(request);
-    }
-    let response_bytes = bytes.len() as u32;
-    match cx.alloc_recycled(bytes.len()) {
-        Ok(mut message) => {
-            message.copy_from_slice(bytes);
-            Ok(message)
-        }
-        Err(_) => Err(CallFailure::Failed(CallError::NoMemory { response_bytes })),
     }
 }
 

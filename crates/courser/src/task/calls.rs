@@ -358,34 +358,13 @@ impl Core {
         }
         let end = match result {
             Ok(body) => self.response(request, body),
-            Err(e) => failed(e),
+            Err(e) => Err(e),
         };
+        let end = end.or_else(failed);
         let entry = &mut self.tasks.calls.entries[at as usize];
         if let Entry::Started(_, waiter) = std::mem::replace(entry, Entry::Ended(end)) {
             self.tasks.wake(waiter);
         }
-    }
-
-    /// The response in a buffer of its own. One of a single packet is copied, into the buffer of the
-    /// request if it fits.
-    #[inline]
-    fn response(&self, mut request: MsgBuf, body: Body<'_>) -> End {
-        let bytes = match body {
-            Body::Owned(response) => return Ok(response),
-            Body::Borrowed(bytes) => bytes,
-        };
-        if request.set_len_recycled(bytes.len()).is_ok()
-            && let Some(data) = request.get_mut()
-        {
-            data.copy_from_slice(bytes);
-            return Ok(request);
-        }
-        let response_bytes = bytes.len() as u32;
-        let Ok(mut response) = self.proto.alloc(bytes.len()) else {
-            return failed(CallError::NoMemory { response_bytes });
-        };
-        response.copy_from_slice(bytes);
-        Ok(response)
     }
 
     /// The future of an entry was dropped: cancels its call.
