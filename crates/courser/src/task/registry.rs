@@ -15,8 +15,8 @@ fn is_set(handlers: &[Option<Handler>], number: u16) -> bool {
 }
 
 impl<T: Transport> Rpc<T> {
-    /// Adds a typed service ([`crate::service`](mod@crate::service)) on this thread, beside other services and
-    /// handlers. Its methods are polled at once, and become tasks when they wait: see
+    /// Adds a typed service ([`crate::service`](mod@crate::service)) on this thread, beside other
+    /// services and handlers. Its methods are polled at once, and become tasks when they wait: see
     /// [`Rpc::on_async`].
     ///
     /// # Errors

@@ -91,7 +91,7 @@ fn a_stalled_reader_holds_the_stated_bytes_and_delays_no_call() {
             numbers.next().await.unwrap().unwrap();
             numbers
         });
-        world.settle(); // nothing more happens while nobody reads
+        world.settle(); // nothing more happens without a reader
         let taken = store.taken.load(Ordering::Relaxed);
         for _ in 0..100 {
             world.run(async { kv.len().await }).unwrap();

@@ -52,7 +52,7 @@ pub struct State {
     handlers: BTreeMap<(bool, u16), Handler>,
     /// Requests and answers arrive in any order.
     pub reorders: bool,
-    /// One of so many calls fails; 0: none.
+    /// One call of this number fails; 0: none.
     pub failures: u64,
     /// Longest time that a session, by its number, is not served.
     pub stalled: Option<u64>,

@@ -266,7 +266,7 @@ pub struct StreamEnd<K, E> {
 #[derive(Debug)]
 enum Unsent {
     Refused(Refusal),
-    /// An item, after so many batches.
+    /// An item, after this number of batches.
     Unencoded(EncodeError, u32),
 }
 
