@@ -1,0 +1,23 @@
+//! A router made of several servers. Each has ports to networks outside; a packet that arrives at a
+//! port of one is forwarded over Courser to the server whose port leads to its destination.
+//!
+//! * [`packet`]: IP packets: checks, flows, time to live, fragments, ICMP.
+//! * [`fib`], [`group`], [`routes`]: longest-prefix match, next-hop groups, the routes of all nodes.
+//! * [`node`]: one server of the cluster, from the port where a packet arrives to the one by which
+//!   it leaves. It does no I/O of its own, so that the same code runs over sockets and in the
+//!   simulator.
+//! * [`line`]: ports of the operating system: packet sockets, neighbours; captures.
+//! * [`config`]: the cluster's file; [`control`]: changes of routes and counters of a running node.
+//! * [`netns`]: a cluster and its hosts in network namespaces of one machine.
+
+pub mod config;
+pub mod control;
+pub mod counters;
+pub mod fib;
+pub mod group;
+pub mod line;
+pub mod netns;
+pub mod node;
+pub mod packet;
+pub mod route;
+pub mod routes;

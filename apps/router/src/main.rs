@@ -1,0 +1,3 @@
+//! The `router` program.
+
+fn main() {}
