@@ -58,7 +58,10 @@ pub use host::process::{Endpoints, SetupError};
 pub use observe::{DropReason, LinkId, Place, Tap};
 pub use packet::{HostId, MIN_PAYLOAD, Packet, STORED_OVERHEAD, WIRE_OVERHEAD};
 pub use rng::Rng;
-pub use world::{Checks, Counts, Invariant, Violation, World, WorldConfig, WorldError, spend};
+pub use world::{
+    Checks, Counts, Invariant, PlainQueue, Sink, Violation, World, WorldConfig, WorldError, spend,
+    thread_now_ns,
+};
 
 /// Compiles the programs of the page.
 #[cfg(doctest)]

@@ -34,7 +34,7 @@ pub mod speed;
 mod traffic;
 pub mod uncongested;
 pub mod uplink;
-mod web_search;
+pub mod web_search;
 
 use courser::{Control, Recovery};
 use serde::Serialize;

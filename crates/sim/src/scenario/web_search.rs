@@ -26,10 +26,10 @@ const CDF: [(u64, u64); 11] = [
 ];
 
 /// The largest flow, bytes.
-pub(super) const MAX_BYTES: u64 = 20_000 * PACKET;
+pub const MAX_BYTES: u64 = 20_000 * PACKET;
 
 /// Mean of all flows, bytes: about 1.67 MB.
-pub(super) fn mean_bytes() -> u64 {
+pub fn mean_bytes() -> u64 {
     // Twice the mean of a line is the sum of its ends; in hundredths.
     let (first, first_share) = CDF[0];
     let lines = CDF.windows(2).map(|w| (w[0].0 + w[1].0) * (w[1].1 - w[0].1));
@@ -37,7 +37,7 @@ pub(super) fn mean_bytes() -> u64 {
 }
 
 /// Draws a flow, bytes.
-pub(super) fn draw(rng: &mut Rng) -> u64 {
+pub fn draw(rng: &mut Rng) -> u64 {
     const UNIT: u64 = 1 << 32;
     let at = rng.below(100 * UNIT);
     let (mut low, mut low_share) = (CDF[0].0, 0);
@@ -52,7 +52,7 @@ pub(super) fn draw(rng: &mut Rng) -> u64 {
 }
 
 /// Draws the time to the next flow, ns, for independent arrivals with this mean interval.
-pub(super) fn gap_ns(rng: &mut Rng, mean_ns: f64) -> f64 {
+pub fn gap_ns(rng: &mut Rng, mean_ns: f64) -> f64 {
     // 53 bits, and never 0, whose logarithm is infinite. `libm` has the same digits everywhere.
     let uniform = ((rng.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
     -libm::log(uniform) * mean_ns

@@ -33,9 +33,10 @@ use crate::streams::{Sent, SharedStreams, Streams};
 
 pub(crate) use check::panic_text;
 pub use check::{Checks, Counts, Invariant, Violation};
-pub(crate) use plain::PlainQueue;
+pub use plain::{PlainQueue, Sink};
 pub use thread::spend;
-pub(crate) use thread::{handler_began_ns, handler_begins, thread_now_ns};
+pub use thread::thread_now_ns;
+pub(crate) use thread::{handler_began_ns, handler_begins};
 
 /// End of virtual time: over a hundred years.
 const LATEST_NS: u64 = 1 << 62;

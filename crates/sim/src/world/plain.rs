@@ -23,11 +23,11 @@ use crate::packet::{HostId, Packet};
 const FIRST_QUEUE: u32 = 1 << 16;
 
 /// Called with the time and the bytes of each packet that reaches a host outside.
-pub(crate) type Sink = Box<dyn FnMut(u64, &[u8])>;
+pub type Sink = Box<dyn FnMut(u64, &[u8])>;
 
-/// The queues of plain packets of an endpoint's thread.
+/// The queues of plain packets of an endpoint's thread ([`World::plain_queue`]).
 #[derive(Clone)]
-pub(crate) struct PlainQueue {
+pub struct PlainQueue {
     port: SharedPort,
     clock: Arc<VirtualClock>,
     costs: Costs,
@@ -36,14 +36,14 @@ pub(crate) struct PlainQueue {
 
 impl PlainQueue {
     /// The next packet that was received.
-    pub(crate) fn receive(&self) -> Option<Vec<u8>> {
+    pub fn receive(&self) -> Option<Vec<u8>> {
         let bytes = lock(&self.port).plain.pop_front()?;
         self.clock.spend(self.costs.get().rx_ns(1, bytes.len() as u64));
         Some(bytes)
     }
 
     /// Hands a packet to the NIC. False: the transmit queue is full, and the packet dropped.
-    pub(crate) fn send(&self, to: HostId, bytes: &[u8]) -> bool {
+    pub fn send(&self, to: HostId, bytes: &[u8]) -> bool {
         self.clock.spend(self.costs.get().tx_ns(1));
         let mut port = lock(&self.port);
         if !port.has_room() {
@@ -59,23 +59,42 @@ impl PlainQueue {
     }
 
     /// Frees the memory of a received packet.
-    pub(crate) fn give_back(&self, bytes: Vec<u8>) {
+    pub fn give_back(&self, bytes: Vec<u8>) {
         lock(&self.port).give_back(bytes);
+    }
+}
+
+impl std::fmt::Debug for PlainQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PlainQueue").finish_non_exhaustive()
     }
 }
 
 impl World {
     /// Makes a host without a process one outside, whose packets are passed to `sink` at their last
     /// bit.
-    pub(crate) fn set_sink(&mut self, host: HostId, sink: Sink) {
+    pub fn set_sink(&mut self, host: HostId, sink: Sink) {
         let h = self.host(host);
         h.sink = Some(sink);
         h.nic.rx_latency_ns = 0;
     }
 
-    /// Sends a packet of a host outside to a queue of an endpoint of the cluster. Its cable has to be
-    /// free.
-    pub(crate) fn send_plain(&mut self, from: HostId, to: HostId, endpoint: u32, bytes: Vec<u8>) {
+    /// Sends a packet of a host outside to a queue of an endpoint of the cluster, in this moment.
+    ///
+    /// # Errors
+    /// Its cable is not free, or there is none; returns the packet.
+    pub fn send_plain(
+        &mut self,
+        from: HostId,
+        to: HostId,
+        endpoint: u32,
+        bytes: Vec<u8>,
+    ) -> Result<(), Vec<u8>> {
+        let flow = from.0 << 16 | to.0;
+        let link = self.fabric.link_to(from, to, flow);
+        if !link.is_some_and(|link| self.fabric.link_is_free(link)) {
+            return Err(bytes);
+        }
         let id = self.next_packet;
         self.next_packet += 1;
         let hash = crate::host::hash::payload_hash(std::iter::once(&bytes[..]));
@@ -86,7 +105,7 @@ impl World {
             dst: to,
             src_addr: Addr::from_socket(SocketAddr::new(ip_of(from).into(), 1)),
             dst_port: FIRST_QUEUE + endpoint,
-            flow: from.0 << 16 | to.0,
+            flow,
             bytes,
             ecn: Ecn::NotEct,
             corrupt: false,
@@ -94,10 +113,11 @@ impl World {
             queued_ns: self.now_ns,
         };
         self.fabric.transmit(from, self.now_ns, Box::new(packet), &mut self.events);
+        Ok(())
     }
 
     /// The queues of an endpoint; `None` when there is no such endpoint.
-    pub(crate) fn plain_queue(&self, host: HostId, endpoint: usize) -> Option<PlainQueue> {
+    pub fn plain_queue(&self, host: HostId, endpoint: usize) -> Option<PlainQueue> {
         let h = self.hosts.get(host.0 as usize)?;
         let e = h.process.as_ref()?.endpoints.get(endpoint)?;
         Some(PlainQueue {
@@ -110,7 +130,7 @@ impl World {
 
     /// Sets the work of an endpoint's thread besides the event loop, before each of its passes.
     /// Returns whether there was any, after which the next pass follows.
-    pub(crate) fn set_beside(
+    pub fn set_beside(
         &mut self,
         host: HostId,
         endpoint: usize,

@@ -44,7 +44,7 @@ pub fn spend(time: Duration) {
 }
 
 /// The world's time of the simulated thread that runs now; `None` outside of one.
-pub(crate) fn thread_now_ns() -> Option<u64> {
+pub fn thread_now_ns() -> Option<u64> {
     CURRENT.with_borrow(|running| running.as_ref().map(Running::world_now_ns))
 }
 

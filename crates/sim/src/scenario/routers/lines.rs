@@ -92,7 +92,9 @@ fn send(world: &mut World, line: SharedLine) {
     let core = l.rng.below(u64::from(cores)) as u32;
     let mut bytes = vec![0; payload(&l.settings)];
     Head::new(now_ns, to).write(&mut bytes);
-    world.send_plain(host, HostId(first), core, bytes);
+    // The cable is free: there is only this one.
+    let sent = world.send_plain(host, HostId(first), core, bytes);
+    debug_assert!(sent.is_ok());
     l.free_ns = now_ns + l.settings.wire_ns();
     l.tally.borrow_mut().sent(now_ns);
     drop(guard);
