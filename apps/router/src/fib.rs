@@ -1,1 +1,219 @@
-//! TBD.
+//! The forwarding information base (FIB): the longest prefix that matches an address, for IPv4 and
+//! IPv6.
+//!
+//! A variant of DIR-24-8 (Gupta, Lin and McKeown, "Routing lookups in hardware at memory access
+//! speeds", 1998). An array has an entry for each value of the first 24 bits of an IPv4 address,
+//! the first 16 of an IPv6 address. Where longer prefixes exist, the entry leads to a block of 256
+//! entries for the next eight bits, and so on. An IPv4 lookup takes one or two loads, an IPv6 lookup
+//! one and one more for each eight bits beyond 16.
+//!
+//! Each entry holds the length of its prefix. An insertion replaces the entries of shorter prefixes,
+//! a removal those of its own length, by the next shorter prefix. That one comes from a trie of all
+//! prefixes, which is also the list of them.
+//!
+//! # Memory
+//!
+//! The arrays take 64 MiB and 256 KiB of address space, of which pages without a prefix are not
+//! mapped; a block takes 1 KiB. [`Fib::memory_bytes`] counts them. Blocks are reused, and not
+//! returned to the system. The trie takes some ten bytes for each prefix in tables of the Internet.
+
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use prefix_trie::PrefixMap;
+use thiserror::Error;
+
+use self::table::{Blocks, Entry, Table};
+use crate::group::GroupId;
+
+/// Why a prefix was not inserted. The FIB is as before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum FibError {
+    /// The prefix needs more blocks than the FIB may have.
+    #[error(
+        "the FIB has its limit of {limit} blocks: remove prefixes longer than /24, or raise the limit"
+    )]
+    Blocks {
+        /// The limit.
+        limit: usize,
+    },
+    /// The system has no memory.
+    #[error("no memory for more blocks of the FIB")]
+    Memory,
+}
+
+/// Prefixes of both families, each with a group of next hops.
+#[derive(Debug)]
+pub struct Fib {
+    v4: Table<{ 1 << 24 }>,
+    v6: Table<{ 1 << 16 }>,
+    blocks: Blocks,
+    prefixes4: PrefixMap<Ipv4Net, GroupId>,
+    prefixes6: PrefixMap<Ipv6Net, GroupId>,
+}
+
+impl Default for Fib {
+    fn default() -> Fib {
+        Fib::new()
+    }
+}
+
+impl Fib {
+    /// Blocks of a FIB at most, unless stated otherwise: 256 MiB.
+    pub const BLOCKS: usize = 1 << 18;
+
+    /// An empty FIB of at most [`Fib::BLOCKS`] blocks.
+    pub fn new() -> Fib {
+        Fib::with_blocks(Fib::BLOCKS)
+    }
+
+    /// An empty FIB of at most `limit` blocks, and of at most 2^24.
+    pub fn with_blocks(limit: usize) -> Fib {
+        Fib {
+            v4: Table::new(),
+            v6: Table::new(),
+            blocks: Blocks::new(limit),
+            prefixes4: PrefixMap::new(),
+            prefixes6: PrefixMap::new(),
+        }
+    }
+
+    /// The group of the longest prefix that contains an address.
+    #[inline]
+    pub fn lookup(&self, address: IpAddr) -> Option<GroupId> {
+        match address {
+            IpAddr::V4(address) => self.lookup4(address.into()),
+            IpAddr::V6(address) => self.lookup6(address.into()),
+        }
+    }
+
+    /// As [`Fib::lookup`], for an IPv4 address as a number.
+    #[inline]
+    pub fn lookup4(&self, address: u32) -> Option<GroupId> {
+        self.v4.lookup(&self.blocks, (address >> 8) as usize, || address as u8)
+    }
+
+    /// As [`Fib::lookup`], for an IPv6 address as a number.
+    #[inline]
+    pub fn lookup6(&self, address: u128) -> Option<GroupId> {
+        let mut shift = 128 - 16;
+        self.v6.lookup(&self.blocks, (address >> shift) as usize, || {
+            // No block is below the last bits; the mask saves a check that the compiler adds else.
+            shift = (shift - 8) & 127;
+            (address >> shift) as u8
+        })
+    }
+
+    /// Prefetches the first entry that a lookup of this address will load.
+    #[inline]
+    pub fn prefetch(&self, address: IpAddr) {
+        match address {
+            IpAddr::V4(v4) => courser_buf::prefetch(self.v4.cell((u32::from(v4) >> 8) as usize)),
+            IpAddr::V6(v6) => {
+                courser_buf::prefetch(self.v6.cell((u128::from(v6) >> (128 - 16)) as usize));
+            }
+        }
+    }
+
+    /// Inserts a prefix, of which host bits are ignored, or changes its group. Returns the group
+    /// that it had.
+    pub fn insert(&mut self, prefix: IpNet, group: GroupId) -> Result<Option<GroupId>, FibError> {
+        let entry = Entry::group(group, prefix.prefix_len());
+        let old = self.get(&prefix);
+        let address = upper_bits(&prefix);
+        match prefix {
+            IpNet::V4(prefix) => {
+                self.v4.insert(&mut self.blocks, address, entry, old.is_none())?;
+                self.prefixes4.insert(prefix, group);
+            }
+            IpNet::V6(prefix) => {
+                self.v6.insert(&mut self.blocks, address, entry, old.is_none())?;
+                self.prefixes6.insert(prefix, group);
+            }
+        }
+        Ok(old)
+    }
+
+    /// Removes a prefix. Addresses of it get the next shorter prefix that contains them. Returns its
+    /// group; `None` if it was not there.
+    pub fn remove(&mut self, prefix: &IpNet) -> Option<GroupId> {
+        let address = upper_bits(prefix);
+        match prefix {
+            IpNet::V4(prefix) => {
+                let group = self.prefixes4.remove(prefix)?;
+                let shorter = self.prefixes4.get_lpm(prefix).map(|(p, g)| (p.prefix_len(), *g));
+                let shorter = fallback(shorter);
+                self.v4.remove(&mut self.blocks, address, prefix.prefix_len(), shorter);
+                Some(group)
+            }
+            IpNet::V6(prefix) => {
+                let group = self.prefixes6.remove(prefix)?;
+                let shorter = self.prefixes6.get_lpm(prefix).map(|(p, g)| (p.prefix_len(), *g));
+                let shorter = fallback(shorter);
+                self.v6.remove(&mut self.blocks, address, prefix.prefix_len(), shorter);
+                Some(group)
+            }
+        }
+    }
+
+    /// The group of exactly this prefix.
+    pub fn get(&self, prefix: &IpNet) -> Option<GroupId> {
+        match prefix {
+            IpNet::V4(prefix) => self.prefixes4.get(prefix),
+            IpNet::V6(prefix) => self.prefixes6.get(prefix),
+        }
+        .copied()
+    }
+
+    /// The longest prefix that contains all addresses of this one, and its group.
+    pub fn covering(&self, prefix: &IpNet) -> Option<(IpNet, GroupId)> {
+        match prefix {
+            IpNet::V4(prefix) => self.prefixes4.get_lpm(prefix).map(|(p, g)| (p.into(), *g)),
+            IpNet::V6(prefix) => self.prefixes6.get_lpm(prefix).map(|(p, g)| (p.into(), *g)),
+        }
+    }
+
+    /// Prefixes.
+    pub fn len(&self) -> usize {
+        self.prefixes4.len() + self.prefixes6.len()
+    }
+
+    /// Whether it has no prefix.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Blocks in use.
+    pub fn blocks(&self) -> usize {
+        self.blocks.in_use()
+    }
+
+    /// Bytes of arrays, whether mapped or not, of blocks, and of the trie.
+    pub fn memory_bytes(&self) -> usize {
+        Table::<{ 1 << 24 }>::memory_bytes()
+            + Table::<{ 1 << 16 }>::memory_bytes()
+            + self.blocks.memory_bytes()
+            + self.prefixes4.mem_size()
+            + self.prefixes6.mem_size()
+    }
+}
+
+/// The network address in the upper bits.
+fn upper_bits(prefix: &IpNet) -> u128 {
+    match prefix.network() {
+        IpAddr::V4(address) => u128::from(u32::from(address)) << 96,
+        IpAddr::V6(address) => address.into(),
+    }
+}
+
+/// The entry of the next shorter prefix. That of length 0 is not in the arrays.
+fn fallback(shorter: Option<(u8, GroupId)>) -> Entry {
+    match shorter {
+        Some((length @ 1.., group)) => Entry::group(group, length),
+        _ => Entry::NONE,
+    }
+}
