@@ -242,8 +242,8 @@ pub fn decrement_ttl(bytes: &mut [u8], header: &Header) {
 /// full. False, and nothing is changed, if there is nothing to complete: another protocol, a
 /// fragment, UDP without a checksum, bad lengths, a routing header that hides the last destination.
 pub fn complete_checksum(packet: &mut [u8], header: &Header) -> bool {
-    let Some(upper) = flow::upper(packet, header) else { return false };
-    if upper.fragment.is_some() || upper.routed {
+    let upper = flow::upper(packet, header);
+    if upper.hidden || upper.fragment.is_some() || upper.routed {
         return false;
     }
     let Some(data) = packet.get_mut(upper.at..header.total_len as usize) else { return false };

@@ -2,7 +2,10 @@
 
 use std::net::IpAddr;
 
-use super::{Header, OFFSET, V4_LEN, V6_LEN, Version, number};
+use super::{Header, OFFSET, Version, number};
+
+#[cfg(test)]
+mod tests;
 
 /// The most IPv6 extension headers that are passed to find the transport header.
 const MOST_EXTENSIONS: usize = 8;
@@ -13,35 +16,38 @@ pub(super) struct Upper {
     pub(super) protocol: u8,
     /// Where it begins.
     pub(super) at: usize,
+    /// It was not found: the packet ends before, or has too many extension headers.
+    pub(super) hidden: bool,
     /// The offset of a fragment, in units of 8 bytes. The transport header is in the first.
     pub(super) fragment: Option<u16>,
     /// A routing header names further destinations.
     pub(super) routed: bool,
 }
 
-/// Finds the transport header of a packet. None if the packet ends before, or has too many
-/// extension headers.
-pub(super) fn upper(packet: &[u8], header: &Header) -> Option<Upper> {
-    let packet = packet.get(..header.total_len as usize)?;
-    match header.version {
-        Version::V4 => {
-            let fixed = packet.first_chunk::<V4_LEN>()?;
-            let offset = u16::from_be_bytes([fixed[6], fixed[7]]) & OFFSET;
-            Some(Upper {
-                protocol: header.protocol,
-                at: header.header_len.into(),
-                fragment: header.is_fragment.then_some(offset),
-                routed: false,
-            })
+/// Finds the transport header of a packet.
+pub(super) fn upper(packet: &[u8], header: &Header) -> Upper {
+    let mut upper = Upper {
+        protocol: header.protocol,
+        at: header.header_len.into(),
+        hidden: false,
+        fragment: None,
+        routed: false,
+    };
+    match (header.version, packet.get(..header.total_len as usize)) {
+        (Version::V4, Some(&[_, _, _, _, _, _, high, low, ..])) if header.is_fragment => {
+            upper.fragment = Some(u16::from_be_bytes([high, low]) & OFFSET);
         }
-        Version::V6 => {
-            let mut chain = Chain::new(packet, header);
-            while chain.is_extension() {
-                chain.pass()?;
+        (Version::V4, Some(_)) => {}
+        (Version::V6, Some(packet)) => {
+            let mut chain = Chain { packet, upper, passed: 0 };
+            while chain.is_extension() && !chain.upper.hidden {
+                chain.upper.hidden = chain.pass().is_none();
             }
-            Some(chain.upper)
+            return chain.upper;
         }
+        (_, None) => upper.hidden = true,
     }
+    upper
 }
 
 /// A walk along IPv6 extension headers.
@@ -52,12 +58,7 @@ struct Chain<'a> {
     passed: usize,
 }
 
-impl<'a> Chain<'a> {
-    fn new(packet: &'a [u8], header: &Header) -> Self {
-        let upper = Upper { protocol: header.protocol, at: V6_LEN, fragment: None, routed: false };
-        Chain { packet, upper, passed: 0 }
-    }
-
+impl Chain<'_> {
     /// Whether there is an extension header at the position. Data of fragments other than the first
     /// begin anywhere.
     fn is_extension(&self) -> bool {
@@ -72,7 +73,7 @@ impl<'a> Chain<'a> {
         known && self.upper.fragment.unwrap_or(0) == 0
     }
 
-    /// Passes an extension header. All have at least 8 bytes.
+    /// Passes an extension header. All have at least 8 bytes. None if it is cut, or one too many.
     fn pass(&mut self) -> Option<()> {
         let extension = self.packet.get(self.upper.at..)?.first_chunk::<8>()?;
         if self.passed == MOST_EXTENSIONS {
@@ -147,9 +148,12 @@ fn protocol_and_ports(bytes: &[u8], header: &Header) -> (u8, u32) {
     if header.is_fragment {
         return (fragment_protocol, 0);
     }
-    let Some(upper) = upper(bytes, header) else { return (header.protocol, 0) };
+    let upper = upper(bytes, header);
     if upper.fragment.is_some() {
         return (fragment_protocol, 0);
+    }
+    if upper.hidden {
+        return (header.protocol, 0);
     }
     let with_ports =
         matches!(upper.protocol, number::TCP | number::UDP | number::SCTP | number::UDP_LITE);

@@ -2,6 +2,9 @@
 
 use super::{Header, MORE_FRAGMENTS, OFFSET, V4_LEN, Version, checksum, options};
 
+#[cfg(test)]
+mod tests;
+
 /// The smallest MTU of IPv4: the largest header and 8 bytes of data (RFC 791).
 pub const MIN_MTU: usize = 68;
 /// The largest fragment that is made, of any MTU: an Ethernet jumbo frame. It bounds the buffer.

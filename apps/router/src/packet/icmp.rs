@@ -110,8 +110,8 @@ fn may_be_reported(packet: &[u8], header: &Header) -> bool {
     if !forwarded(header.src) || !forwarded(header.dst) {
         return false;
     }
-    let Some(upper) = flow::upper(packet, header) else { return false };
-    if upper.fragment.unwrap_or(0) != 0 {
+    let upper = flow::upper(packet, header);
+    if upper.hidden || upper.fragment.unwrap_or(0) != 0 {
         return false;
     }
     let icmp_type = packet.get(upper.at).copied();

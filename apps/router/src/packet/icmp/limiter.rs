@@ -1,5 +1,8 @@
 //! The rate limit of ICMP messages.
 
+#[cfg(test)]
+mod tests;
+
 /// A token bucket: lets through a number of messages per second, and bursts of a number of them.
 ///
 /// The credit is counted in billionths of a message, of which each nanosecond adds as many as
