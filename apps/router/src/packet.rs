@@ -182,7 +182,8 @@ fn parse_v6(bytes: &[u8]) -> Result<Header, Drop> {
 /// Checks a fragment of `data` bytes at `start` of the reassembled packet. It must have data, a
 /// multiple of 8 bytes unless it is the last fragment, and end within the largest packet.
 fn check_fragment(start: usize, data: usize, more: bool) -> Result<(), Drop> {
-    let possible = data > 0 && (!more || data % 8 == 0) && start + data <= usize::from(u16::MAX);
+    let possible =
+        data > 0 && (!more || data.is_multiple_of(8)) && start + data <= usize::from(u16::MAX);
     if possible { Ok(()) } else { Err(Drop::Fragment) }
 }
 

@@ -186,7 +186,7 @@ fn impossible_fragments() {
         (8188, false, 8, 4),
     ];
     for (offset, more, len, options) in bad {
-        let flags = offset | u16::from(more) * MORE_FRAGMENTS;
+        let flags = offset | (u16::from(more) * MORE_FRAGMENTS);
         let packet = v4(17, flags, &vec![1; options], &vec![0; len]);
         assert_eq!(parse(&packet), Err(Drop::Fragment), "{offset} {more} {len}");
     }

@@ -51,7 +51,7 @@ proptest! {
     ) {
         let len = if more { len & !7 } else { len };
         let len = if more || offset > 0 { len.max(8) } else { len };
-        let flags = offset | u16::from(more) * MORE_FRAGMENTS;
+        let flags = offset | (u16::from(more) * MORE_FRAGMENTS);
         let packet = v4(17, flags, &options, &data(len));
         let fragments = cut(&packet, mtu);
         prop_assert!(fragments.iter().all(|f| f.len() <= mtu));
