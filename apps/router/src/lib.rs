@@ -6,7 +6,7 @@
 //! * [`node`]: one server of the cluster, from the port where a packet arrives to the one by which
 //!   it leaves. It does no I/O of its own, so that the same code runs over sockets and in the
 //!   simulator.
-//! * [`line`]: ports of the operating system: packet sockets, neighbours; captures.
+//! * [mod@line]: ports of the operating system: packet sockets, neighbours; captures.
 //! * [`config`]: the cluster's file; [`control`]: changes of routes and counters of a running node.
 //! * [`netns`]: a cluster and its hosts in network namespaces of one machine.
 
