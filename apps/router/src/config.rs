@@ -1,1 +1,288 @@
-//! TBD.
+//! The cluster's file: one TOML file, the same for all nodes.
+//!
+//! ```toml
+//! [cluster]
+//! name = "demo"
+//! topology = "mesh"             # or "switch", "mixed"
+//! failure_timeout = "800ms"     # a node is dead after this silence; 10ms to 60s
+//! seed = 1                      # of the hash of flows
+//!
+//! [interconnect]
+//! mtu = 9000                    # of the links between nodes; 1280 to 9216, 1500 if absent
+//! batching = true
+//! queue = 1024                  # messages that wait for a link; 1 to 65536
+//!
+//! [icmp]
+//! per_second = 1000             # messages that a node makes; 0 for none
+//! burst = 100
+//!
+//! [[node]]
+//! name = "a"
+//! address = "udp://10.9.0.1:31850"             # its Courser address
+//! peers = { b = "udp://10.9.1.2:31850" }       # addresses of others as this node sees them
+//! control = "/run/courser-router/a.sock"       # see `control`
+//!
+//! [[node.port]]
+//! interface = "lan0"
+//! addresses = ["10.0.1.1/24", "fd00:1::1/64"]
+//! mtu = 1500                                   # 68, with IPv6 1280, to 9000
+//!
+//! [routes]
+//! files = ["routes.txt"]        # relative to this file
+//! ```
+//!
+//! `[interconnect]`, `[icmp]`, `[routes]`, and in the other tables all but `name`, `topology`,
+//! `address`, `interface` and `addresses` may be absent.
+//!
+//! Networks and addresses of ports are routes without further lines. A file of routes has one
+//! route a line, and comments after `#`:
+//!
+//! ```text
+//! 192.0.2.0/24     via a:lan0@10.0.1.254             # by a router on the network of a port
+//! 198.51.100.0/24  via a:lan0@10.0.1.254*2 b:lan0@10.0.2.254     # by weights 2 and 1
+//! 203.0.113.0/24   via b:lan0                        # the hosts answer on that network
+//! 2001:db8::/32    unreachable                       # rejected by ICMP
+//! ```
+
+mod check;
+mod raw;
+mod route;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use courser::Uri;
+use ipnet::IpNet;
+use serde::Deserialize;
+use thiserror::Error;
+use xxhash_rust::xxh3::xxh3_64;
+
+pub use self::route::RouteTextError;
+use crate::route::{Exit, Members, NextHop, NodeId, PortId};
+use crate::routes::{Origin, RouteError, Routes};
+
+/// Why a configuration is not used.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// A file cannot be read.
+    #[error("{file}: {source}", file = file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// The error.
+        source: std::io::Error,
+    },
+    /// A line is wrong.
+    #[error("{file}:{line}: {what}", file = file.display())]
+    Line {
+        /// The file.
+        file: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// The key, its value, and what is allowed.
+        what: String,
+    },
+}
+
+/// How nodes are connected to each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Topology {
+    /// A cable between each two nodes.
+    Mesh,
+    /// A switch that connects all nodes, apart from the ports.
+    Switch,
+    /// The interface of a port also connects the nodes.
+    Mixed,
+}
+
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Topology::Mesh => "mesh",
+            Topology::Switch => "switch",
+            Topology::Mixed => "mixed",
+        })
+    }
+}
+
+/// The links between nodes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Interconnect {
+    /// Bytes of an IP packet at most.
+    pub mtu: u16,
+    /// Whether one message has several packets.
+    pub batching: bool,
+    /// Messages that wait for a link at most.
+    pub queue: usize,
+}
+
+/// The rate of ICMP messages that a node makes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct IcmpRate {
+    /// Messages per second; 0 for none.
+    pub per_second: u32,
+    /// Messages at once.
+    pub burst: u32,
+}
+
+/// A port of a node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Port {
+    /// The network interface of the operating system.
+    pub interface: String,
+    /// Addresses of the node, each with the length of its network.
+    pub addresses: Vec<IpNet>,
+    /// Bytes of an IP packet at most.
+    pub mtu: u16,
+}
+
+/// A node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Where it listens for other nodes.
+    pub address: Uri,
+    /// Addresses of other nodes that are different for this one.
+    pub peers: BTreeMap<NodeId, Uri>,
+    /// The control socket.
+    pub control: Option<PathBuf>,
+    /// Its ports; the position is the number.
+    pub ports: Vec<Port>,
+}
+
+/// A checked configuration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// The name of the cluster.
+    pub name: String,
+    /// How nodes are connected.
+    pub topology: Topology,
+    /// A node is dead after this silence.
+    pub failure_timeout: Duration,
+    /// Seed of the hash of flows.
+    pub seed: u64,
+    /// The links between nodes.
+    pub interconnect: Interconnect,
+    /// The rate of ICMP messages.
+    pub icmp: IcmpRate,
+    /// The nodes; the position is the number.
+    pub nodes: Vec<Node>,
+    /// Routes of the files.
+    routes: Vec<(IpNet, Members)>,
+}
+
+impl Config {
+    /// Reads a file and the files of routes that it names.
+    pub fn load(path: impl AsRef<Path>) -> Result<Config, ConfigError> {
+        let file = path.as_ref();
+        let text = read(file)?;
+        check::config(file, &text, file.parent().unwrap_or(Path::new("")))
+    }
+
+    /// Reads a text. Files of routes are relative to `base`.
+    pub fn parse(text: &str, base: impl AsRef<Path>) -> Result<Config, ConfigError> {
+        check::config(Path::new("configuration"), text, base.as_ref())
+    }
+
+    /// The routes of a node that has just started: networks and addresses of all ports, and those
+    /// of the files.
+    pub fn routes(&self) -> Result<Routes, RouteError> {
+        let mut routes = Routes::new();
+        for (prefix, hop) in self.connected() {
+            routes.announce(Origin::Connected, prefix, &[(hop, 1)])?;
+        }
+        for (prefix, members) in &self.routes {
+            routes.announce(Origin::File, *prefix, members)?;
+        }
+        Ok(routes)
+    }
+
+    /// The networks of all ports, then the addresses of all nodes, which take the place of networks
+    /// of one address.
+    fn connected(&self) -> impl Iterator<Item = (IpNet, NextHop)> {
+        let hop = |node, exit| NextHop { node, exit };
+        let networks = self
+            .addresses()
+            .map(move |(node, port, address)| (address.trunc(), hop(node, Exit::Connected(port))));
+        let own =
+            self.addresses().map(move |(node, _, a)| (a.addr().into(), hop(node, Exit::Local)));
+        networks.chain(own)
+    }
+
+    /// The addresses of all ports.
+    pub fn addresses(&self) -> impl Iterator<Item = (NodeId, PortId, IpNet)> {
+        self.ports().flat_map(|(node, number, port)| {
+            port.addresses.iter().map(move |address| (node, number, *address))
+        })
+    }
+
+    /// All ports.
+    pub fn ports(&self) -> impl Iterator<Item = (NodeId, PortId, &Port)> {
+        (0..).zip(&self.nodes).flat_map(|(id, node)| {
+            (0..).zip(&node.ports).map(move |(number, port)| (id, number, port))
+        })
+    }
+
+    /// The number of a node.
+    pub fn node(&self, name: &str) -> Option<NodeId> {
+        (0..).zip(&self.nodes).find(|(_, node)| node.name == name).map(|(id, _)| id)
+    }
+
+    /// The address by which one node reaches another, without the options with which that one
+    /// listens; `None` if either does not exist.
+    pub fn peer(&self, from: NodeId, to: NodeId) -> Option<Uri> {
+        let other = self.nodes.get(usize::from(to))?;
+        let seen = self.nodes.get(usize::from(from))?.peers.get(&to);
+        Some(Uri { options: Vec::new(), ..seen.unwrap_or(&other.address).clone() })
+    }
+
+    /// A hash of what all nodes must agree on: the cluster's name, topology and seed, the names of
+    /// the nodes in their order, and their ports. It is the same on every machine. Addresses of
+    /// nodes, routes and limits may differ while a cluster is changed.
+    pub fn fingerprint(&self) -> u64 {
+        // No element contains a line feed, so that different lists are different texts.
+        let mut text = format!("{}\n{}\n{}\n", self.name, self.topology, self.seed);
+        for node in &self.nodes {
+            text += &format!("node {}\n", node.name);
+            for port in &node.ports {
+                text += &format!("port {} {}\n", port.interface, port.mtu);
+                text.extend(port.addresses.iter().map(|address| format!("{address}\n")));
+            }
+        }
+        xxh3_64(text.as_bytes())
+    }
+
+    /// The next hops of a line of a file of routes. Used for the control socket too.
+    pub fn parse_route(&self, line: &str) -> Result<(IpNet, Members), RouteTextError> {
+        route::parse(&self.nodes, line)
+    }
+
+    /// A route as a line that [`Config::parse_route`] reads. Addresses of nodes themselves, which no
+    /// line can have, are `local NODE`.
+    pub fn route_text(&self, prefix: IpNet, members: &[(NextHop, u16)]) -> String {
+        route::text(&self.nodes, prefix, members)
+    }
+
+    /// A next hop as in a line of a file of routes.
+    pub fn hop_text(&self, hop: &NextHop) -> String {
+        route::hop_text(&self.nodes, hop)
+    }
+
+    /// The port on whose network an address is.
+    pub fn port_of(&self, address: IpAddr) -> Option<(NodeId, PortId)> {
+        let mut all = self.addresses();
+        all.find(|(_, _, net)| net.contains(&address)).map(|(node, port, _)| (node, port))
+    }
+}
+
+fn read(file: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(file)
+        .map_err(|source| ConfigError::Read { file: file.to_owned(), source })
+}

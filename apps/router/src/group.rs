@@ -244,7 +244,7 @@ impl Groups {
 }
 
 /// Sorts and checks a list of members.
-fn checked(members: &[(NextHop, u16)]) -> Result<Members, GroupError> {
+pub(crate) fn checked(members: &[(NextHop, u16)]) -> Result<Box<[(NextHop, u16)]>, GroupError> {
     if members.len() > Groups::MEMBERS {
         return Err(GroupError::Members { members: members.len() });
     }

@@ -289,7 +289,7 @@ impl Routes {
 }
 
 /// Checks a prefix, and that gateways have its address family.
-fn check(prefix: IpNet, members: &[(NextHop, u16)]) -> Result<(), RouteError> {
+pub(crate) fn check(prefix: IpNet, members: &[(NextHop, u16)]) -> Result<(), RouteError> {
     let network = prefix.trunc();
     if network != prefix {
         return Err(RouteError::HostBits { given: prefix, network });

@@ -1,0 +1,159 @@
+//! Lines of a file of routes, and of the control socket.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use thiserror::Error;
+
+use super::{Node, check};
+use crate::group::{self, Groups};
+use crate::route::{Exit, Members, NextHop, NodeId, PortId};
+use crate::routes::RouteError;
+
+/// Why a line is no route.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum RouteTextError {
+    /// It has another form.
+    #[error(
+        "{line:?} is no route: write PREFIX via NODE:INTERFACE[@GATEWAY][*WEIGHT] ... or PREFIX \
+         unreachable"
+    )]
+    Form {
+        /// Its beginning.
+        line: String,
+    },
+    /// The prefix is none.
+    #[error("{text:?} is no prefix: write an address and a length, like 10.0.0.0/8")]
+    Prefix {
+        /// The prefix.
+        text: String,
+    },
+    /// A next hop that does not exist.
+    #[error("next hop {text:?}: {why}")]
+    Hop {
+        /// The next hop.
+        text: String,
+        /// The part that is wrong, and what is allowed.
+        why: String,
+    },
+    /// The prefix and its next hops do not fit each other.
+    #[error(transparent)]
+    Route(#[from] RouteError),
+}
+
+/// The beginning of a text from outside, for errors.
+fn start(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+pub(super) fn parse(nodes: &[Node], line: &str) -> Result<(IpNet, Members), RouteTextError> {
+    let content = line.split('#').next().unwrap_or_default();
+    let mut words = content.split_ascii_whitespace();
+    let form = || RouteTextError::Form { line: start(content.trim()) };
+    let (prefix, kind) = words.next().zip(words.next()).ok_or_else(form)?;
+    let prefix = parse_prefix(prefix)?;
+    let members: Members = match kind {
+        // One more than allowed, so that the check of the list refuses it.
+        "via" => {
+            let hops = words.take(Groups::MEMBERS + 1);
+            let hops: Result<Members, _> = hops.map(|word| parse_hop(nodes, word)).collect();
+            Some(hops?).filter(|hops| !hops.is_empty()).ok_or_else(form)?
+        }
+        "unreachable" if words.next().is_none() => Members::new(),
+        _ => return Err(form()),
+    };
+    crate::routes::check(prefix, &members)?;
+    let members = group::checked(&members).map_err(RouteError::from)?;
+    Ok((prefix, members.into()))
+}
+
+/// A prefix without host bits. An address alone is a prefix of its full length.
+pub(crate) fn parse_prefix(text: &str) -> Result<IpNet, RouteTextError> {
+    let address = || text.parse::<IpAddr>().map(IpNet::from);
+    let prefix = text.parse().or_else(|_| address());
+    let prefix = prefix.map_err(|_| RouteTextError::Prefix { text: start(text) })?;
+    crate::routes::check(prefix, &[])?;
+    Ok(prefix)
+}
+
+/// `NODE:INTERFACE[@GATEWAY][*WEIGHT]`
+fn parse_hop(nodes: &[Node], text: &str) -> Result<(NextHop, u16), RouteTextError> {
+    let wrong = |why: String| RouteTextError::Hop { text: start(text), why };
+    let (place, weight) = match text.rsplit_once('*') {
+        None => (text, 1),
+        Some((place, weight)) => {
+            let number = weight.parse().ok().filter(|number| *number > 0);
+            (place, number.ok_or_else(|| wrong("the weight must be 1 to 65535".to_owned()))?)
+        }
+    };
+    let (place, gateway) = match place.split_once('@') {
+        None => (place, None),
+        Some((place, gateway)) => {
+            let address = gateway.parse::<IpAddr>();
+            (place, Some(address.map_err(|_| wrong("the gateway is no IP address".to_owned()))?))
+        }
+    };
+    let (name, interface) = place
+        .split_once(':')
+        .ok_or_else(|| wrong("write NODE:INTERFACE, then @GATEWAY if there is one".to_owned()))?;
+    let node = nodes.iter().position(|node| node.name == name).ok_or_else(|| {
+        let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+        wrong(format!("there is no such node; there are {}", names.join(", ")))
+    })?;
+    let ports = &nodes[node].ports;
+    let port = ports.iter().position(|port| port.interface == interface).ok_or_else(|| {
+        let names: Vec<&str> = ports.iter().map(|port| port.interface.as_str()).collect();
+        wrong(format!("the node has no such port; it has {}", names.join(", ")))
+    })?;
+    let exit = match gateway {
+        None => Exit::Connected(port as PortId),
+        Some(gateway) => {
+            check_gateway(&ports[port].addresses, gateway).map_err(wrong)?;
+            Exit::Gateway(port as PortId, gateway)
+        }
+    };
+    Ok((NextHop { node: node as NodeId, exit }, weight))
+}
+
+/// A gateway is another host on a network of its port.
+fn check_gateway(addresses: &[IpNet], gateway: IpAddr) -> Result<(), String> {
+    if addresses.iter().any(|net| net.addr() == gateway) {
+        return Err("the gateway is the port itself".to_owned());
+    }
+    let network = addresses.iter().find(|net| net.contains(&gateway));
+    match network {
+        Some(net) if check::is_host(net, gateway) => Ok(()),
+        Some(net) => Err(format!("{gateway} is no host of {}", net.trunc())),
+        None => {
+            let networks: Vec<String> =
+                addresses.iter().map(|net| net.trunc().to_string()).collect();
+            Err(format!("the gateway is outside of the port's networks, {}", networks.join(", ")))
+        }
+    }
+}
+
+pub(super) fn text(nodes: &[Node], prefix: IpNet, members: &[(NextHop, u16)]) -> String {
+    match members {
+        [] => format!("{prefix} unreachable"),
+        [(hop @ NextHop { exit: Exit::Local, .. }, _)] => {
+            format!("{prefix} {}", hop_text(nodes, hop))
+        }
+        _ => members.iter().fold(format!("{prefix} via"), |line, (hop, weight)| {
+            let hop = hop_text(nodes, hop);
+            if *weight == 1 { format!("{line} {hop}") } else { format!("{line} {hop}*{weight}") }
+        }),
+    }
+}
+
+pub(super) fn hop_text(nodes: &[Node], hop: &NextHop) -> String {
+    let name = nodes.get(usize::from(hop.node)).map_or("?", |node| &node.name);
+    let interface = |port: PortId| {
+        let node = nodes.get(usize::from(hop.node));
+        node.and_then(|node| node.ports.get(usize::from(port))).map_or("?", |p| &p.interface)
+    };
+    match hop.exit {
+        Exit::Local => format!("local {name}"),
+        Exit::Connected(port) => format!("{name}:{}", interface(port)),
+        Exit::Gateway(port, gateway) => format!("{name}:{}@{gateway}", interface(port)),
+    }
+}
