@@ -4,6 +4,7 @@
 //! in the [FIB](crate::fib), and the next one takes its place when it is withdrawn. An origin's new
 //! route for a prefix replaces its old one in place: there is no moment without a route.
 
+mod change;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -11,11 +12,12 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 
 use ipnet::IpNet;
 use thiserror::Error;
 
+pub use self::change::{Change, ChangeError, Refusal};
 pub use self::snapshot::SnapshotError;
 use crate::fib::{Fib, FibError};
 use crate::group::{GroupError, GroupId, Groups};
@@ -211,16 +213,26 @@ impl Routes {
 
     /// All routes by prefix, those of one prefix by origin.
     pub fn routes(&self) -> impl Iterator<Item = Route<'_>> {
-        let mut last = None;
-        self.routes.iter().map(move |((prefix, origin), group)| {
-            let is_used = last.replace(*prefix) != Some(*prefix);
-            Route {
-                prefix: *prefix,
-                origin: *origin,
-                members: self.groups.members(*group),
-                is_used,
-            }
-        })
+        self.range(..)
+    }
+
+    /// The routes within a prefix, of all prefixes if it is `None`. To list them in pieces, `after`
+    /// is the last one of the piece before.
+    pub fn within(
+        &self,
+        prefix: Option<IpNet>,
+        after: Option<(IpNet, Origin)>,
+    ) -> impl Iterator<Item = Route<'_>> {
+        // Prefixes are sorted by address, then by length.
+        let first = prefix.map(|prefix| (prefix.trunc(), Origin::Connected));
+        let start = match (first, after) {
+            (Some(first), Some(after)) if after < first => Bound::Included(first),
+            (_, Some(after)) => Bound::Excluded(after),
+            (Some(first), None) => Bound::Included(first),
+            (None, None) => Bound::Unbounded,
+        };
+        let routes = self.range((start, Bound::Unbounded));
+        routes.take_while(move |route| prefix.is_none_or(|prefix| prefix.contains(&route.prefix)))
     }
 
     /// The routes of an origin by prefix. Takes time for the routes of all origins.
@@ -228,19 +240,18 @@ impl Routes {
         self.routes().filter(move |route| route.origin == origin)
     }
 
-    /// The routes of an origin for the prefixes after this one, in the order of
-    /// [`Routes::announced`], to send them in pieces.
+    /// As [`Routes::announced`], for the prefixes after this one, to send them in pieces.
     pub fn announced_after(&self, origin: Origin, after: IpNet) -> impl Iterator<Item = Route<'_>> {
-        let start = Bound::Excluded((after, Origin::File));
-        let after = self.routes.range((start, Bound::Unbounded));
-        after.filter(move |((_, from), _)| *from == origin).map(|((prefix, origin), group)| {
-            let is_used = self.used(*prefix) == Some(*origin);
-            Route {
-                prefix: *prefix,
-                origin: *origin,
-                members: self.groups.members(*group),
-                is_used,
-            }
+        let routes = self.range((Bound::Excluded((after, origin)), Bound::Unbounded));
+        routes.filter(move |route| route.origin == origin)
+    }
+
+    fn range(&self, keys: impl RangeBounds<(IpNet, Origin)>) -> impl Iterator<Item = Route<'_>> {
+        self.routes.range(keys).map(|((prefix, origin), group)| Route {
+            prefix: *prefix,
+            origin: *origin,
+            members: self.groups.members(*group),
+            is_used: self.used(*prefix) == Some(*origin),
         })
     }
 

@@ -183,3 +183,65 @@ fn a_wrong_line_of_a_snapshot_is_named() {
     let none = Routes::new().announce_snapshot(Origin::File, &b""[..], &[], &[]);
     assert!(matches!(none, Err(SnapshotError::NoHops)));
 }
+
+#[test]
+fn routes_within_a_prefix_are_listed_in_pieces() {
+    let mut routes = Routes::new();
+    let inside = ["10.1.0.0/16", "10.1.0.0/24", "10.1.255.255/32"].map(net);
+    let outside = ["10.0.0.0/8", "10.0.255.255/32", "10.1.0.0/15", "10.2.0.0/16", "a01::/16"];
+    for prefix in inside.into_iter().chain(outside.map(|text| net(text).trunc())) {
+        routes.announce(Origin::File, prefix, &[(hop(1), 1)]).unwrap();
+        routes.announce(Origin::Node(1), prefix, &[(hop(1), 1)]).unwrap();
+    }
+    for (within, expected) in [(Some(inside[0]), 6), (Some(net("::/0")), 2), (None, 16)] {
+        let all: Vec<_> = routes.within(within, None).collect();
+        assert_eq!(all.len(), expected);
+        let mut pieces = Vec::new();
+        let mut after = None;
+        while let Some(route) = routes.within(within, after).next() {
+            after = Some((route.prefix, route.origin));
+            pieces.push(route);
+        }
+        assert_eq!(pieces, all);
+    }
+    let before = Some((net("10.0.0.0/8"), Origin::File));
+    assert_eq!(routes.within(Some(inside[0]), before).count(), 6);
+}
+
+#[test]
+fn changes_are_made_all_or_none() {
+    let via = |node| vec![(hop(node), 1)];
+    let (a, b, c) = (net("10.0.0.0/24"), net("10.0.1.0/25"), net("10.0.2.0/25"));
+    let node = Origin::Node(1);
+    let mut routes = Routes::with_limits(4, Fib::with_blocks(1), Groups::with_limit(2));
+    routes.announce(Origin::File, a, &via(9)).unwrap();
+    routes.apply(node, &[Change::Add(a, via(1)), Change::Add(b, via(1))]).unwrap();
+    let state = |routes: &Routes| -> Vec<_> {
+        routes.routes().map(|r| (r.prefix, r.origin, r.members.to_vec(), r.is_used)).collect()
+    };
+    let before = state(&routes);
+    for (refused, refusal) in [
+        (Change::Add(c, via(2)), Refusal::Exists(c)),
+        (Change::Delete(b), Refusal::Absent(b)),
+        (Change::Add(b, via(2)), RouteError::from(FibError::Blocks { limit: 1 }).into()),
+        (Change::Replace(c, via(3)), RouteError::from(GroupError::Groups { limit: 2 }).into()),
+    ] {
+        // Blocks and groups are at their limits before and after.
+        let list = [
+            Change::Delete(b),
+            Change::Replace(a, via(9)),
+            Change::Add(c, via(2)),
+            refused.clone(),
+        ];
+        let error = routes.apply(node, &list).unwrap_err();
+        assert_eq!((error.position, error.refusal), (3, refusal), "{refused:?}");
+        assert_eq!(state(&routes), before);
+        assert_eq!(routes.lookup(ip("10.0.0.1"), 0), Lookup::Via(hop(1)));
+        assert_eq!(routes.lookup(ip("10.0.1.1"), 0), Lookup::Via(hop(1)));
+        assert_eq!(routes.lookup(ip("10.0.2.1"), 0), Lookup::NoRoute);
+    }
+    let list = [Change::Delete(b), Change::Replace(a, via(9)), Change::Add(c, via(2))];
+    routes.apply(node, &list).unwrap();
+    assert_eq!(routes.lookup(ip("10.0.2.1"), 0), Lookup::Via(hop(2)));
+    assert_eq!(routes.lookup(ip("10.0.0.1"), 0), Lookup::Via(hop(9)));
+}
