@@ -1,1 +1,105 @@
-//! TBD.
+//! Lines: where packets of a node's ports arrive, and by which they leave.
+//!
+//! A node uses two traits, [`Intake`] and [`Outlet`], and does no I/O of its own. They exist for
+//!
+//! * ports of the operating system ([`SystemIntake`], [`SystemPorts`]), by packet sockets with a ring
+//!   in shared memory. AF_XDP would be one more implementation of the same two traits.
+//!
+//! Packets have no link-layer header on this side of the traits. Every buffer and table has a limit.
+
+mod neighbours;
+mod netlink;
+mod ring;
+mod sender;
+mod sys;
+mod system;
+
+pub use system::{PortCounters, SystemIntake, SystemPorts, open};
+
+use std::io;
+use std::net::IpAddr;
+
+use crate::counters::Drop;
+use crate::route::{MAX_PORTS, PortId};
+
+/// Packets that [`Intake::burst`] passes at most. It bounds the time until a node's other work.
+pub const BURST: usize = 64;
+
+/// Where packets of a node's ports arrive. One thread uses it.
+pub trait Intake {
+    /// Passes IP packets that have arrived, at most [`BURST`], and returns their number.
+    ///
+    /// A packet is writable in place, and has no link-layer header. It has the bytes that were
+    /// received: padding of the link may follow the IP packet.
+    fn burst(&mut self, each: &mut dyn FnMut(PortId, &mut [u8])) -> usize;
+}
+
+/// By which packets leave. One thread uses it.
+pub trait Outlet {
+    /// Queues an IP packet for a neighbour on the port's network.
+    ///
+    /// # Errors
+    /// The reason why it is dropped: [`Drop::LineFull`], [`Drop::Neighbour`],
+    /// [`Drop::NeighbourFailed`], [`Drop::PortDown`], [`Drop::TooBig`] for a packet larger than the
+    /// interface takes, [`Drop::Version`] for one that is no IP packet.
+    fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), Drop>;
+
+    /// Hands queued packets to the system. Called once per pass.
+    fn flush(&mut self);
+
+    /// Whether a port exists and its link is up.
+    fn is_up(&self, port: PortId) -> bool;
+}
+
+/// Why a port of the operating system cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LineError {
+    /// No such interface.
+    #[error("there is no interface {name}; use one of: {present}")]
+    NoInterface {
+        /// The name asked for.
+        name: String,
+        /// The interfaces that exist, separated by commas.
+        present: String,
+    },
+    /// Not an Ethernet interface.
+    #[error("interface {name} is not Ethernet; use an Ethernet interface for a port")]
+    NotEthernet {
+        /// The interface.
+        name: String,
+    },
+    /// The interface is not up.
+    #[error("interface {name} is down; run `ip link set {name} up`")]
+    Down {
+        /// The interface.
+        name: String,
+    },
+    /// An interface was named twice.
+    #[error("interface {name} is used by two ports; give each port an interface of its own")]
+    Twice {
+        /// The interface.
+        name: String,
+    },
+    /// More ports than a node can have.
+    #[error("{0} ports are too many; use at most {MAX_PORTS}")]
+    TooMany(usize),
+    /// The user may not open packet sockets.
+    #[error(
+        "packet sockets need the capabilities CAP_NET_RAW and CAP_NET_ADMIN; run the program as root, \
+         or run `setcap cap_net_raw,cap_net_admin+ep` on it"
+    )]
+    NotAllowed,
+    /// The system refused something else.
+    #[error("{what} of interface {name}: {error}; check that the kernel has packet sockets")]
+    System {
+        /// The operation.
+        what: &'static str,
+        /// The interface.
+        name: String,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// The kernel's tables of interfaces and neighbours cannot be read.
+    #[error("the kernel's interfaces and neighbours cannot be read: {0}; check that netlink works")]
+    Netlink(#[from] io::Error),
+}

@@ -1,0 +1,245 @@
+//! Link-layer addresses of neighbours, and packets that wait for one.
+//!
+//! The table follows the kernel's (see [`netlink`](super::netlink)) and does no I/O. The kernel
+//! resolves a neighbour in at most 3 seconds; until then a few packets wait, in order.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::netlink::{Change, Mac};
+use crate::counters::Drop;
+use crate::route::PortId;
+
+/// Packets that wait for one neighbour, at most. The kernel's own limit is similar.
+const WAITING_PER_NEIGHBOUR: usize = 3;
+/// Packets that wait for neighbours, at most. Each neighbour being resolved has one, so that a scan
+/// of a network has a limit too.
+pub(super) const WAITING: usize = 256;
+/// Neighbours, at most. The kernel's default limit is 1,024 of each IP version.
+const NEIGHBOURS: usize = 16_384;
+/// The kernel sends three requests, one per second.
+const RESOLVED_WITHIN: Duration = Duration::from_secs(3);
+/// Packets for a neighbour that did not answer are dropped that long before the next attempt.
+const FAILED_FOR: Duration = Duration::from_secs(1);
+/// An address in use that is to be confirmed is reported to the kernel that often.
+const CONFIRM_EVERY: Duration = Duration::from_secs(1);
+
+type Key = (PortId, IpAddr);
+
+#[derive(Debug)]
+enum State {
+    Known(Mac),
+    Stale { mac: Mac, confirmed: Option<Instant> },
+    Resolving { since: Instant, packets: Vec<Box<[u8]>> },
+    Failed { since: Instant },
+}
+
+#[derive(Debug)]
+struct Entry {
+    state: State,
+    /// The reading of the kernel's table in which the neighbour occurred last.
+    reading: u32,
+}
+
+/// What to do with a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Found {
+    /// Send it.
+    Send(Mac),
+    /// Send it, and ask the kernel to confirm the address.
+    Confirm(Mac),
+    /// It waits, and the kernel is to be asked for the address.
+    Resolve,
+    /// It waits.
+    Waits,
+}
+
+/// The neighbours of all ports.
+#[derive(Debug, Default)]
+pub(super) struct Neighbours {
+    entries: HashMap<Key, Entry>,
+    /// Those being resolved, oldest first.
+    resolving: Vec<Key>,
+    waiting: usize,
+    reading: u32,
+    is_full_since: Option<Instant>,
+    /// Packets that waited for a neighbour in vain.
+    pub(super) unresolved: u64,
+}
+
+impl Neighbours {
+    /// Finds a neighbour for a packet, which is copied if it has to wait.
+    #[inline]
+    pub(super) fn find(
+        &mut self,
+        port: PortId,
+        address: IpAddr,
+        packet: &[u8],
+        now: Instant,
+    ) -> Result<Found, Drop> {
+        let key = (port, address);
+        match self.entries.get_mut(&key).map(|entry| &mut entry.state) {
+            Some(State::Known(mac)) => Ok(Found::Send(*mac)),
+            Some(State::Stale { mac, confirmed }) => {
+                if confirmed.is_some_and(|at| now.saturating_duration_since(at) < CONFIRM_EVERY) {
+                    return Ok(Found::Send(*mac));
+                }
+                *confirmed = Some(now);
+                Ok(Found::Confirm(*mac))
+            }
+            Some(State::Resolving { packets, .. }) => {
+                if packets.len() == WAITING_PER_NEIGHBOUR || self.waiting == WAITING {
+                    return Err(Drop::Neighbour);
+                }
+                packets.push(packet.into());
+                self.waiting += 1;
+                Ok(Found::Waits)
+            }
+            Some(State::Failed { since }) if now.saturating_duration_since(*since) < FAILED_FOR => {
+                Err(Drop::NeighbourFailed)
+            }
+            Some(State::Failed { .. }) | None => self.resolve(key, packet, now),
+        }
+    }
+
+    fn resolve(&mut self, key: Key, packet: &[u8], now: Instant) -> Result<Found, Drop> {
+        if self.waiting == WAITING || !self.has_room(&key, now) {
+            return Err(Drop::Neighbour);
+        }
+        let state = State::Resolving { since: now, packets: vec![packet.into()] };
+        self.entries.insert(key, Entry { state, reading: self.reading });
+        self.resolving.push(key);
+        self.waiting += 1;
+        Ok(Found::Resolve)
+    }
+
+    /// Whether there is room for a neighbour. Those that failed make room, but the search for them
+    /// has a cost, so that it is not repeated for each packet of a scan.
+    fn has_room(&mut self, key: &Key, now: Instant) -> bool {
+        if self.entries.len() < NEIGHBOURS || self.entries.contains_key(key) {
+            return true;
+        }
+        let age = |since| now.saturating_duration_since(since);
+        if self.is_full_since.is_none_or(|since| age(since) >= FAILED_FOR) {
+            self.is_full_since = Some(now);
+            self.entries.retain(|_, entry| {
+                !matches!(entry.state, State::Failed { since } if age(since) >= FAILED_FOR)
+            });
+        }
+        self.entries.len() < NEIGHBOURS
+    }
+
+    /// Takes over a change of the kernel's table, and releases packets that waited for it.
+    pub(super) fn update(
+        &mut self,
+        port: PortId,
+        address: IpAddr,
+        change: Change,
+        now: Instant,
+        release: &mut dyn FnMut(Mac, &[u8]),
+    ) {
+        let key = (port, address);
+        match change {
+            Change::Known(mac) | Change::Stale(mac) => {
+                // Multicast groups are in the kernel's table, and are no neighbours.
+                if mac.0[0] & 1 != 0 || !self.has_room(&key, now) {
+                    return;
+                }
+                let state = match (change, self.entries.get(&key).map(|entry| &entry.state)) {
+                    (Change::Stale(_), Some(&State::Stale { confirmed, .. })) => {
+                        State::Stale { mac, confirmed }
+                    }
+                    (Change::Stale(_), _) => State::Stale { mac, confirmed: None },
+                    _ => State::Known(mac),
+                };
+                let entry = Entry { state, reading: self.reading };
+                for packet in self.replace(key, entry) {
+                    release(mac, &packet);
+                }
+            }
+            Change::Failed => self.fail(key, now),
+            // The kernel no longer has the address; a packet asks for it again.
+            Change::Incomplete | Change::Gone => {
+                if let Some(State::Known(_) | State::Stale { .. }) =
+                    self.entries.get(&key).map(|entry| &entry.state)
+                {
+                    self.entries.remove(&key);
+                }
+            }
+        }
+    }
+
+    /// Gives up neighbours that were not resolved in time.
+    pub(super) fn expire(&mut self, now: Instant) {
+        while let Some(&key) = self.resolving.first() {
+            match self.entries.get(&key).map(|entry| &entry.state) {
+                Some(State::Resolving { since, .. })
+                    if now.saturating_duration_since(*since) < RESOLVED_WITHIN =>
+                {
+                    return;
+                }
+                _ => self.fail(key, now),
+            }
+        }
+    }
+
+    /// Forgets the neighbours of a port.
+    pub(super) fn clear(&mut self, port: PortId) {
+        let keys: Vec<Key> = self.resolving.iter().copied().filter(|key| key.0 == port).collect();
+        for key in keys {
+            self.unresolved += self.take_waiting(key).len() as u64;
+        }
+        self.entries.retain(|key, _| key.0 != port);
+    }
+
+    /// A new reading of the kernel's table begins.
+    pub(super) fn begin(&mut self) {
+        self.reading = self.reading.wrapping_add(1);
+    }
+
+    /// The reading is complete: an address that did not occur is not valid any more.
+    pub(super) fn end(&mut self) {
+        let reading = self.reading;
+        self.entries.retain(|_, entry| {
+            entry.reading == reading
+                || matches!(entry.state, State::Resolving { .. } | State::Failed { .. })
+        });
+    }
+
+    /// Whether packets wait for neighbours.
+    pub(super) fn is_resolving(&self) -> bool {
+        !self.resolving.is_empty()
+    }
+
+    /// Only a neighbour in use fails: the others are resolved when they are used.
+    fn fail(&mut self, key: Key, now: Instant) {
+        if self.entries.contains_key(&key) {
+            let entry = Entry { state: State::Failed { since: now }, reading: self.reading };
+            self.unresolved += self.replace(key, entry).len() as u64;
+        } else {
+            self.take_waiting(key);
+        }
+    }
+
+    /// Replaces an entry, and returns the packets that waited for it.
+    fn replace(&mut self, key: Key, entry: Entry) -> Vec<Box<[u8]>> {
+        let packets = self.take_waiting(key);
+        self.entries.insert(key, entry);
+        packets
+    }
+
+    fn take_waiting(&mut self, key: Key) -> Vec<Box<[u8]>> {
+        self.resolving.retain(|other| *other != key);
+        match self.entries.get_mut(&key).map(|entry| &mut entry.state) {
+            Some(State::Resolving { packets, .. }) => {
+                self.waiting -= packets.len();
+                std::mem::take(packets)
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

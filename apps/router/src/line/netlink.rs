@@ -1,0 +1,331 @@
+//! Reads the kernel's interfaces and neighbours by netlink, and asks it to resolve neighbours.
+//!
+//! The kernel does the work of ARP and neighbour discovery (RFC 826, RFC 4861), and its table
+//! is the only one. This socket receives each change. When it missed some (`ENOBUFS`), it reads both
+//! tables again.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use netlink_packet_core::{
+    NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use rustix::event::{PollFd, PollFlags, poll};
+
+/// Multicast groups of the kernel.
+const GROUPS: [u32; 2] = [libc::RTNLGRP_LINK, libc::RTNLGRP_NEIGH];
+/// Bytes of changes that the kernel keeps for the socket.
+const IN_KERNEL: i32 = 1 << 20;
+/// Bytes of one reading. The kernel splits its tables so that each part fits.
+const BUFFER: usize = 1 << 16;
+/// Readings of one call, so that many changes do not keep the thread.
+const READINGS: usize = 32;
+/// A limit for the kernel's answer to a request, which it usually gives at once.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// An Ethernet address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Mac(pub(super) [u8; 6]);
+
+/// An interface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Link {
+    pub(super) index: u32,
+    pub(super) name: String,
+    pub(super) mac: Option<Mac>,
+    pub(super) mtu: usize,
+    pub(super) is_ethernet: bool,
+    /// The administrator's setting.
+    pub(super) is_enabled: bool,
+    /// Ready to send and receive.
+    pub(super) is_up: bool,
+}
+
+/// What the kernel reports of a neighbour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Change {
+    /// Its address is valid.
+    Known(Mac),
+    /// Its address was valid, and is to be confirmed when it is used.
+    Stale(Mac),
+    /// Being resolved.
+    Incomplete,
+    /// It does not answer.
+    Failed,
+    /// Removed from the table.
+    Gone,
+}
+
+/// A change of the kernel's tables.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Event {
+    /// A new reading of the tables begins.
+    Begin,
+    /// The reading is complete: entries that did not occur since `Begin` do not exist.
+    End,
+    Link(Link),
+    LinkGone(u32),
+    Neighbour {
+        interface: u32,
+        address: IpAddr,
+        change: Change,
+    },
+}
+
+/// The table being read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reading {
+    None,
+    Links,
+    Neighbours,
+}
+
+/// A netlink socket.
+pub(super) struct Netlink {
+    socket: Socket,
+    buffer: Vec<u8>,
+    reading: Reading,
+    /// Changes were missed, so both tables are to be read again.
+    is_outdated: bool,
+    /// Messages that could not be interpreted.
+    pub(super) unknown: u64,
+}
+
+impl Netlink {
+    pub(super) fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.set_non_blocking(true)?;
+        let buffer = Vec::with_capacity(BUFFER);
+        socket.set_rx_buf_sz(IN_KERNEL)?;
+        for group in GROUPS {
+            socket.add_membership(group)?;
+        }
+        Ok(Self { socket, buffer, reading: Reading::None, is_outdated: false, unknown: 0 })
+    }
+
+    /// Reads both tables.
+    pub(super) fn read_all(&mut self, each: &mut dyn FnMut(Event)) -> io::Result<()> {
+        self.is_outdated = true;
+        self.poll(each)?;
+        while self.reading != Reading::None || self.is_outdated {
+            let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+            let limit = ANSWER.try_into().map_err(io::Error::other)?;
+            if poll(&mut fds, Some(&limit))? == 0 {
+                return Err(io::Error::from(io::ErrorKind::TimedOut));
+            }
+            self.poll(each)?;
+        }
+        Ok(())
+    }
+
+    /// Passes the changes since the last call, without waiting.
+    pub(super) fn poll(&mut self, each: &mut dyn FnMut(Event)) -> io::Result<()> {
+        for _ in 0..READINGS {
+            if self.is_outdated && self.reading == Reading::None {
+                self.is_outdated = false;
+                each(Event::Begin);
+                self.request(Reading::Links)?;
+            }
+            let mut buffer = std::mem::take(&mut self.buffer);
+            buffer.clear();
+            let result = self.socket.recv_from(&mut buffer, libc::MSG_DONTWAIT);
+            let result = result.map(|(_, from)| from.port_number() == 0);
+            let outcome = match result {
+                Ok(true) => self.messages(&buffer, each),
+                // Not from the kernel.
+                Ok(false) => Ok(()),
+                Err(error) => Err(error),
+            };
+            self.buffer = buffer;
+            match outcome {
+                Ok(()) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    self.is_outdated = true;
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return Ok(()),
+                    io::ErrorKind::Interrupted => {}
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the kernel to resolve or to confirm a neighbour.
+    pub(super) fn resolve(&self, interface: u32, address: IpAddr) -> io::Result<()> {
+        let mut message = NeighbourMessage::default();
+        message.header.family = match address {
+            IpAddr::V4(_) => AddressFamily::Inet,
+            IpAddr::V6(_) => AddressFamily::Inet6,
+        };
+        message.header.ifindex = interface;
+        message.header.flags = NeighbourFlags::Use;
+        message.attributes.push(NeighbourAttribute::Destination(address.into()));
+        self.send(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE, 0)
+    }
+
+    fn request(&mut self, table: Reading) -> io::Result<()> {
+        let message = match table {
+            Reading::None => return Ok(()),
+            Reading::Links => RouteNetlinkMessage::GetLink(LinkMessage::default()),
+            Reading::Neighbours => RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()),
+        };
+        self.send(message, NLM_F_DUMP, 1)?;
+        self.reading = table;
+        Ok(())
+    }
+
+    /// `number` tells answers about tables (1) from answers about neighbours to resolve (0).
+    fn send(&self, message: RouteNetlinkMessage, flags: u16, number: u32) -> io::Result<()> {
+        let mut message = NetlinkMessage::from(message);
+        message.header.flags = NLM_F_REQUEST | flags;
+        message.header.sequence_number = number;
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        let kernel = SocketAddr::new(0, 0);
+        self.socket.send_to(&bytes, &kernel, libc::MSG_DONTWAIT).map(drop)
+    }
+
+    /// Interprets the messages of one reading.
+    fn messages(&mut self, mut bytes: &[u8], each: &mut dyn FnMut(Event)) -> io::Result<()> {
+        while let Some(len) = bytes.first_chunk::<4>().map(|len| u32::from_ne_bytes(*len) as usize)
+        {
+            if len < 16 || len > bytes.len() {
+                self.unknown += 1;
+                break;
+            }
+            match NetlinkMessage::<RouteNetlinkMessage>::deserialize(&bytes[..len]) {
+                Ok(message) => self.message(message, each)?,
+                Err(_) => self.unknown += 1,
+            }
+            bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    fn message(
+        &mut self,
+        message: NetlinkMessage<RouteNetlinkMessage>,
+        each: &mut dyn FnMut(Event),
+    ) -> io::Result<()> {
+        // The table changed while it was read.
+        self.is_outdated |= message.header.flags & NLM_F_DUMP_INTR != 0;
+        match message.payload {
+            NetlinkPayload::Done(_) => match self.reading {
+                Reading::Links => self.request(Reading::Neighbours)?,
+                Reading::Neighbours => {
+                    self.reading = Reading::None;
+                    if !self.is_outdated {
+                        each(Event::End);
+                    }
+                }
+                Reading::None => {}
+            },
+            // A request for a table was refused, because the kernel has no memory.
+            NetlinkPayload::Error(_) if message.header.sequence_number != 0 => {
+                self.reading = Reading::None;
+                self.is_outdated = true;
+            }
+            NetlinkPayload::Overrun(_) => self.is_outdated = true,
+            NetlinkPayload::InnerMessage(inner) => {
+                if let Some(event) = event(inner) {
+                    each(event);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl fmt::Debug for Netlink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Netlink").field("reading", &self.reading).finish_non_exhaustive()
+    }
+}
+
+fn event(message: RouteNetlinkMessage) -> Option<Event> {
+    match message {
+        // Bridges report their ports by messages of a family of their own.
+        RouteNetlinkMessage::NewLink(link) => is_plain(&link).then(|| Event::Link(interface(link))),
+        RouteNetlinkMessage::DelLink(link) => {
+            is_plain(&link).then_some(Event::LinkGone(link.header.index))
+        }
+        RouteNetlinkMessage::NewNeighbour(message) => neighbour(message, false),
+        RouteNetlinkMessage::DelNeighbour(message) => neighbour(message, true),
+        _ => None,
+    }
+}
+
+fn is_plain(link: &LinkMessage) -> bool {
+    link.header.interface_family == AddressFamily::Unspec
+}
+
+fn interface(message: LinkMessage) -> Link {
+    let flags = message.header.flags;
+    let mut link = Link {
+        index: message.header.index,
+        name: String::new(),
+        mac: None,
+        mtu: 0,
+        is_ethernet: message.header.link_layer_type == LinkLayerType::Ether,
+        is_enabled: flags.contains(LinkFlags::Up),
+        is_up: flags.contains(LinkFlags::Up | LinkFlags::Running),
+    };
+    for attribute in message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name = name,
+            LinkAttribute::Mtu(mtu) => link.mtu = mtu as usize,
+            LinkAttribute::Address(bytes) => link.mac = mac(&bytes),
+            _ => {}
+        }
+    }
+    link
+}
+
+fn neighbour(message: NeighbourMessage, is_gone: bool) -> Option<Event> {
+    let (mut address, mut link_layer) = (None, None);
+    for attribute in message.attributes {
+        match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => {
+                address = Some(ip.into())
+            }
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => {
+                address = Some(ip.into());
+            }
+            NeighbourAttribute::LinkLayerAddress(bytes) => link_layer = mac(&bytes),
+            _ => {}
+        }
+    }
+    let change = match (message.header.state, link_layer) {
+        _ if is_gone => Change::Gone,
+        (NeighbourState::Failed, _) => Change::Failed,
+        (NeighbourState::Incomplete | NeighbourState::None, _) => Change::Incomplete,
+        (NeighbourState::Stale, Some(mac)) => Change::Stale(mac),
+        (_, Some(mac)) => Change::Known(mac),
+        (_, None) => return None,
+    };
+    Some(Event::Neighbour { interface: message.header.ifindex, address: address?, change })
+}
+
+fn mac(bytes: &[u8]) -> Option<Mac> {
+    bytes.try_into().ok().map(Mac)
+}

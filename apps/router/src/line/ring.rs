@@ -1,0 +1,221 @@
+//! Receives packets of an interface by a packet socket, with a ring of frames that the kernel fills.
+//!
+//! The ring is TPACKET_V2: the kernel hands over each frame as it arrives. TPACKET_V3 collects frames
+//! in blocks, which it hands over when a block is full or after a timeout of at least a millisecond,
+//! so that a single packet waits that long at each node. A frame of V2 costs no system call either.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libc::{sock_filter, tpacket_req, tpacket2_hdr};
+
+use super::netlink::Link;
+use super::sys;
+use crate::packet;
+
+/// Frames of a ring, about: a few milliseconds of small packets, during which the thread may do
+/// something else. With an MTU of 1,500 bytes they take 8 MiB.
+const FRAMES: usize = 4096;
+/// The unit in which the kernel allocates a ring. Frames do not cross its boundaries.
+const BLOCK: usize = 1 << 16;
+/// Bytes of a frame before the IP packet: the kernel's header, the link-layer header, alignment.
+const BEFORE_PACKET: usize = 96;
+
+/// Packets that were received and not passed on.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct RingCounters {
+    /// The ring had no room.
+    pub(super) kernel_drops: u64,
+    /// Longer than the interface's MTU.
+    pub(super) too_long: u64,
+    /// With a VLAN tag, or without an IP packet.
+    pub(super) ignored: u64,
+}
+
+/// The receiving half of an interface.
+#[derive(Debug)]
+pub(super) struct Ring {
+    // Unmapped before the socket is closed.
+    memory: sys::Shared,
+    socket: OwnedFd,
+    layout: Layout,
+    /// The next frame.
+    at: usize,
+    mtu: usize,
+    pub(super) counters: RingCounters,
+}
+
+impl Ring {
+    pub(super) fn open(link: &Link) -> io::Result<Self> {
+        let socket = sys::packet_socket()?;
+        let fd = socket.as_fd();
+        let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
+        sys::set(fd, libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
+        // Packets that this host sends are no packets of the line.
+        sys::set(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
+        sys::attach_filter(fd, &mut only_ip_to_this_host())?;
+        let layout = Layout::new(link.mtu);
+        sys::set(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, &layout.request())?;
+        let memory = sys::Shared::map(&socket, layout.blocks * BLOCK)?;
+        // Last, so that no frame arrives before the filter is there.
+        sys::bind(fd, link.index, libc::ETH_P_ALL)?;
+        let counters = RingCounters::default();
+        Ok(Self { memory, socket, layout, at: 0, mtu: link.mtu, counters })
+    }
+
+    /// Takes at most `most` frames, passes their IP packets, and returns the number passed.
+    pub(super) fn burst(&mut self, most: usize, each: &mut dyn FnMut(&mut [u8])) -> usize {
+        let mut passed = 0;
+        for _ in 0..most {
+            let frame = self.memory.at(self.layout.offset(self.at), self.layout.frame);
+            // SAFETY: frames are aligned to 16 bytes and within the mapping (`Shared::at`), and the
+            // status is their first field. The kernel and this thread access it atomically.
+            let status = unsafe { AtomicU32::from_ptr(frame.as_ptr().cast()) };
+            let state = status.load(Ordering::Acquire);
+            if state & libc::TP_STATUS_USER == 0 {
+                break;
+            }
+            // SAFETY: the kernel wrote the header before the status that was read, and writes no
+            // frame that has this status. The header is plain integers.
+            let header = unsafe { frame.cast::<tpacket2_hdr>().read() };
+            if let Some((start, len)) = self.packet(&header, state) {
+                // SAFETY: `packet` checked that the range is within the frame, which belongs to this
+                // thread until the status is written below. Tests that compare all bytes of a
+                // burst would catch a frame that the kernel overwrites.
+                let bytes =
+                    unsafe { std::slice::from_raw_parts_mut(frame.as_ptr().add(start), len) };
+                if state & libc::TP_STATUS_CSUMNOTREADY != 0 {
+                    complete_checksum(bytes);
+                }
+                each(bytes);
+                passed += 1;
+            }
+            status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
+            self.at = if self.at + 1 == self.layout.frames { 0 } else { self.at + 1 };
+        }
+        passed
+    }
+
+    /// The place of a frame's IP packet, unless it is to be ignored, which is counted.
+    fn packet(&mut self, header: &tpacket2_hdr, state: u32) -> Option<(usize, usize)> {
+        if state & libc::TP_STATUS_VLAN_VALID != 0 {
+            self.counters.ignored += 1;
+            return None;
+        }
+        let start = usize::from(header.tp_net);
+        let link_header = start.checked_sub(usize::from(header.tp_mac))?;
+        let len = (header.tp_len as usize).saturating_sub(link_header);
+        let taken = (header.tp_snaplen as usize).saturating_sub(link_header);
+        if len > self.mtu || taken < len || taken > self.layout.frame - start {
+            self.counters.too_long += 1;
+            return None;
+        }
+        if taken == 0 {
+            self.counters.ignored += 1;
+            return None;
+        }
+        Some((start, taken))
+    }
+
+    /// Adds the kernel's count of drops, and clears an error of an interface that went down.
+    pub(super) fn update(&mut self) {
+        if let Ok(drops) = sys::take_drops(self.socket.as_fd()) {
+            self.counters.kernel_drops += u64::from(drops);
+        }
+    }
+
+    /// Clears the error that an interface leaves when it goes down.
+    pub(super) fn clear_error(&self) {
+        let _ = sys::take_error(self.socket.as_fd());
+    }
+}
+
+impl AsFd for Ring {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Frames in blocks.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    frame: usize,
+    frames_of_block: usize,
+    blocks: usize,
+    frames: usize,
+}
+
+impl Layout {
+    fn new(mtu: usize) -> Self {
+        // An MTU is at most 65,535 on Ethernet, but the kernel's field is larger.
+        let frame = (BEFORE_PACKET + mtu).next_multiple_of(256).clamp(2048, BLOCK);
+        let frames_of_block = BLOCK / frame;
+        let blocks = FRAMES.div_ceil(frames_of_block).min(FRAMES / 4);
+        Self { frame, frames_of_block, blocks, frames: blocks * frames_of_block }
+    }
+
+    fn offset(&self, frame: usize) -> usize {
+        frame / self.frames_of_block * BLOCK + frame % self.frames_of_block * self.frame
+    }
+
+    fn request(&self) -> tpacket_req {
+        tpacket_req {
+            tp_block_size: BLOCK as u32,
+            tp_block_nr: self.blocks as u32,
+            tp_frame_size: self.frame as u32,
+            tp_frame_nr: self.frames as u32,
+        }
+    }
+}
+
+/// Senders on the same machine leave checksums to hardware that a virtual link does not have.
+fn complete_checksum(bytes: &mut [u8]) {
+    // The node counts a packet that does not parse.
+    if let Ok(header) = packet::parse(bytes) {
+        packet::complete_checksum(bytes, &header);
+    }
+}
+
+/// Accepts IP packets that are addressed to this host by the link layer. ARP, multicast, broadcast
+/// and frames for other hosts are the operating system's.
+fn only_ip_to_this_host() -> [sock_filter; 7] {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
+    const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, k, jt, jf| sock_filter { code, jt, jf, k };
+    let of = |field: i32| (libc::SKF_AD_OFF + field) as u32;
+    [
+        step(LOAD, of(libc::SKF_AD_PKTTYPE), 0, 0),
+        step(IF_EQUAL, u32::from(libc::PACKET_HOST), 0, 4),
+        step(LOAD_HALF, of(libc::SKF_AD_PROTOCOL), 0, 0),
+        step(IF_EQUAL, libc::ETH_P_IP as u32, 1, 0),
+        step(IF_EQUAL, libc::ETH_P_IPV6 as u32, 0, 1),
+        step(RETURN, u32::MAX, 0, 0),
+        step(RETURN, 0, 0, 0),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_of_every_mtu_hold_a_packet_and_do_not_cross_blocks() {
+        for mtu in [68, 576, 1280, 1500, 1952, 1953, 4000, 9000, 16_000, 65_000, 65_535] {
+            let layout = Layout::new(mtu);
+            assert!(layout.frame >= (BEFORE_PACKET + mtu).min(BLOCK), "{mtu}");
+            assert_eq!(layout.frame % libc::TPACKET_ALIGNMENT, 0);
+            assert!(layout.blocks * BLOCK <= FRAMES * 16_384, "{mtu}: {} blocks", layout.blocks);
+            let mut end = 0;
+            for frame in 0..layout.frames {
+                let start = layout.offset(frame);
+                assert!(start >= end, "{mtu}: frame {frame} overlaps");
+                end = start + layout.frame;
+                assert_eq!(start / BLOCK, (end - 1) / BLOCK, "{mtu}: frame {frame} crosses");
+            }
+            assert!(end <= layout.blocks * BLOCK);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Sends packets of an interface by a packet socket, many with one system call.
+//!
+//! A ring of frames, as for receiving, saves a copy with hardware. A virtual link would copy each
+//! frame to new pages, because frames are in use until the receiver has taken them.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::netlink::{Link, Mac};
+use super::sys;
+use crate::counters::Drop;
+
+/// Packets that wait for the system, at most.
+const QUEUE: usize = 512;
+/// An Ethernet header: destination, source, type.
+const ETHERNET: usize = 14;
+/// Bytes that the socket may have in the kernel, as far as the system allows it.
+const IN_KERNEL: i32 = 4 << 20;
+
+/// The sending half of an interface.
+#[derive(Debug)]
+pub(super) struct Sender {
+    socket: OwnedFd,
+    mac: Mac,
+    mtu: usize,
+    /// Frames of the queue, each in a slot of its own.
+    slots: Vec<u8>,
+    lens: [u32; QUEUE],
+    first: usize,
+    queued: usize,
+    /// Packets that the system refused.
+    pub(super) refused: u64,
+}
+
+impl Sender {
+    pub(super) fn open(link: &Link) -> io::Result<Self> {
+        let socket = sys::packet_socket()?;
+        let fd = socket.as_fd();
+        sys::bind(fd, link.index, 0)?;
+        // Without the privilege the default remains, which is only slower.
+        let _ = sys::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &IN_KERNEL);
+        Ok(Self {
+            socket,
+            mac: link.mac.unwrap_or(Mac([0; 6])),
+            mtu: link.mtu,
+            slots: vec![0; QUEUE * (ETHERNET + link.mtu)],
+            lens: [0; QUEUE],
+            first: 0,
+            queued: 0,
+            refused: 0,
+        })
+    }
+
+    /// Takes over a new link-layer address of the interface.
+    pub(super) fn set_mac(&mut self, mac: Mac) {
+        self.mac = mac;
+    }
+
+    /// Bytes of the largest packet.
+    pub(super) fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    /// Whether packets wait for the system.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.queued > 0
+    }
+
+    /// Queues a packet. The caller has checked its length.
+    pub(super) fn push(&mut self, to: Mac, packet: &[u8]) -> Result<(), Drop> {
+        let kind = match packet.first().map(|byte| byte >> 4) {
+            Some(4) => libc::ETH_P_IP as u16,
+            Some(6) => libc::ETH_P_IPV6 as u16,
+            _ => return Err(Drop::Version),
+        };
+        if packet.len() > self.mtu {
+            return Err(Drop::TooBig);
+        }
+        if self.queued == QUEUE {
+            self.flush();
+            if self.queued == QUEUE {
+                return Err(Drop::LineFull);
+            }
+        }
+        let slot = (self.first + self.queued) % QUEUE;
+        let len = ETHERNET + packet.len();
+        let start = slot * (ETHERNET + self.mtu);
+        let frame = &mut self.slots[start..start + len];
+        frame[..6].copy_from_slice(&to.0);
+        frame[6..12].copy_from_slice(&self.mac.0);
+        frame[12..ETHERNET].copy_from_slice(&kind.to_be_bytes());
+        frame[ETHERNET..].copy_from_slice(packet);
+        self.lens[slot] = len as u32;
+        self.queued += 1;
+        Ok(())
+    }
+
+    /// Hands queued packets to the system. They stay in the queue while it has no room.
+    pub(super) fn flush(&mut self) {
+        while self.queued > 0 {
+            let (size, first) = (ETHERNET + self.mtu, self.first);
+            let frames = (0..self.queued.min(sys::SEND_BURST)).map(|i| {
+                let slot = (first + i) % QUEUE;
+                &self.slots[slot * size..slot * size + self.lens[slot] as usize]
+            });
+            match sys::send(self.socket.as_fd(), frames) {
+                Ok(0) => return,
+                Ok(sent) => self.take(sent),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return,
+                    io::ErrorKind::Interrupted => {}
+                    // A full queue of the device, an interface that is down or gone.
+                    _ => {
+                        self.refused += 1;
+                        self.take(1);
+                    }
+                },
+            }
+        }
+    }
+
+    /// Drops all queued packets.
+    pub(super) fn clear(&mut self) {
+        self.refused += self.queued as u64;
+        self.take(self.queued);
+    }
+
+    fn take(&mut self, count: usize) {
+        self.first = (self.first + count) % QUEUE;
+        self.queued -= count;
+    }
+}

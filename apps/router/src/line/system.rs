@@ -1,0 +1,325 @@
+//! Ports of the operating system, as a node uses them.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::neighbours::{Found, Neighbours};
+use super::netlink::{Event, Link, Netlink};
+use super::ring::Ring;
+use super::sender::Sender;
+use super::{BURST, Intake, LineError, Outlet};
+use crate::counters::Drop;
+use crate::route::{MAX_PORTS, PortId};
+
+/// The kernel's changes are read that often while nothing waits for one, since reading is a system
+/// call.
+const READ_EVERY: Duration = Duration::from_millis(1);
+/// Packets that the system had no room for are handed over again after that time.
+const RETRY_AFTER: Duration = Duration::from_millis(1);
+
+/// Counters of a port, since its start.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct PortCounters {
+    /// Packets that the kernel dropped because the node did not take them in time.
+    pub kernel_drops: u64,
+    /// Packets longer than the interface's MTU: the kernel or the peer aggregates packets.
+    pub too_long: u64,
+    /// Packets with a VLAN tag, and frames without a packet.
+    pub ignored: u64,
+}
+
+/// Opens interfaces for the ports of a node, in the order of its ports. They belong to the network
+/// namespace of the calling thread.
+///
+/// # Errors
+/// [`LineError`], which states what to do.
+pub fn open(names: &[&str]) -> Result<(SystemIntake, SystemPorts), LineError> {
+    if names.len() > MAX_PORTS {
+        return Err(LineError::TooMany(names.len()));
+    }
+    let mut netlink = Netlink::open()?;
+    let mut links = Vec::new();
+    netlink.read_all(&mut |event| match event {
+        Event::Begin => links.clear(),
+        Event::Link(link) => links.push(link),
+        _ => {}
+    })?;
+    let mut rings = Vec::new();
+    let mut ports: Vec<Port> = Vec::new();
+    for name in names {
+        let link = find(&links, name)?;
+        if ports.iter().any(|port| port.interface == link.index) {
+            return Err(LineError::Twice { name: (*name).to_owned() });
+        }
+        let refused = |what| move |error| refused(what, name, error);
+        rings.push(Ring::open(link).map_err(refused("the receive ring"))?);
+        let sender = Sender::open(link).map_err(refused("the send socket"))?;
+        ports.push(Port { interface: link.index, sender, is_up: link.is_up, is_seen: true });
+    }
+    let now = Instant::now();
+    let mut ports =
+        SystemPorts { ports, neighbours: Neighbours::default(), netlink, now, read: now };
+    // Once more, now that the ports are known.
+    ports.read_all()?;
+    let warned = vec![false; names.len()];
+    let names = names.iter().map(|name| (*name).to_owned()).collect();
+    Ok((SystemIntake { rings, names, warned, first: 0 }, ports))
+}
+
+fn find<'a>(links: &'a [Link], name: &str) -> Result<&'a Link, LineError> {
+    let link = links.iter().find(|link| link.name == name).ok_or_else(|| {
+        let names: Vec<&str> = links.iter().map(|link| link.name.as_str()).collect();
+        LineError::NoInterface { name: name.to_owned(), present: names.join(", ") }
+    })?;
+    let name = name.to_owned();
+    match link {
+        Link { is_ethernet: false, .. } => Err(LineError::NotEthernet { name }),
+        Link { is_enabled: false, .. } => Err(LineError::Down { name }),
+        _ => Ok(link),
+    }
+}
+
+fn refused(what: &'static str, name: &str, error: io::Error) -> LineError {
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        return LineError::NotAllowed;
+    }
+    LineError::System { what, name: name.to_owned(), error }
+}
+
+/// The receiving half of a node's ports.
+#[derive(Debug)]
+pub struct SystemIntake {
+    rings: Vec<Ring>,
+    names: Vec<String>,
+    warned: Vec<bool>,
+    /// The port that is next, so that each one has its turn.
+    first: usize,
+}
+
+impl SystemIntake {
+    /// Waits until packets arrive, one of the other descriptors is readable, or the time is over.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn wait(&self, others: &[BorrowedFd<'_>], limit: Option<Duration>) -> io::Result<()> {
+        let own =
+            self.rings.iter().map(|ring| PollFd::from_borrowed_fd(ring.as_fd(), PollFlags::IN));
+        let others = others.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
+        let mut fds: Vec<PollFd<'_>> = own.chain(others).collect();
+        let limit = limit.map(TryInto::try_into).transpose().map_err(io::Error::other)?;
+        match poll(&mut fds, limit.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for (ring, fd) in self.rings.iter().zip(&fds) {
+            // An interface went down. Its socket goes on when it is up again.
+            if fd.revents().contains(PollFlags::ERR) {
+                ring.clear_error();
+            }
+        }
+        Ok(())
+    }
+
+    /// The descriptors that are readable when packets have arrived. A program that waits by its
+    /// own means calls [`clear_errors`](Self::clear_errors) afterwards.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.rings.iter().map(AsFd::as_fd)
+    }
+
+    /// Clears errors of interfaces that went down, which would end each wait at once.
+    pub fn clear_errors(&self) {
+        self.rings.iter().for_each(Ring::clear_error);
+    }
+
+    /// Counters of a port.
+    pub fn counters(&mut self, port: PortId) -> PortCounters {
+        let Some(ring) = self.rings.get_mut(usize::from(port)) else {
+            return PortCounters::default();
+        };
+        ring.update();
+        let super::ring::RingCounters { kernel_drops, too_long, ignored } = ring.counters;
+        PortCounters { kernel_drops, too_long, ignored }
+    }
+
+    /// A warning for the operator, once per port: packets arrive that are longer than the MTU.
+    pub fn take_warning(&mut self) -> Option<String> {
+        let mut ports = self.rings.iter().zip(&mut self.warned).zip(&self.names);
+        let ((_, warned), name) =
+            ports.find(|((ring, warned), _)| ring.counters.too_long > 0 && !**warned)?;
+        *warned = true;
+        Some(format!(
+            "packets longer than the MTU of {name} are dropped, because they were aggregated; run \
+             `ethtool -K {name} gro off lro off`, and if {name} is a virtual interface, at its peer \
+             `ethtool -K PEER tso off gso off tx off`"
+        ))
+    }
+}
+
+impl Intake for SystemIntake {
+    fn burst(&mut self, each: &mut dyn FnMut(PortId, &mut [u8])) -> usize {
+        let mut passed = 0;
+        let ports = self.rings.len();
+        for i in 0..ports {
+            let port = (self.first + i) % ports;
+            passed += self.rings[port]
+                .burst(BURST - passed, &mut |packet: &mut [u8]| each(port as PortId, packet));
+            if passed == BURST {
+                self.first = (port + 1) % ports;
+                break;
+            }
+        }
+        passed
+    }
+}
+
+/// A port's sending half.
+#[derive(Debug)]
+struct Port {
+    interface: u32,
+    sender: Sender,
+    is_up: bool,
+    /// It occurred in the current reading of the kernel's table.
+    is_seen: bool,
+}
+
+/// The sending half of a node's ports, with their neighbours.
+#[derive(Debug)]
+pub struct SystemPorts {
+    ports: Vec<Port>,
+    neighbours: Neighbours,
+    netlink: Netlink,
+    /// The time of the pass.
+    now: Instant,
+    /// When the kernel's changes were read.
+    read: Instant,
+}
+
+impl SystemPorts {
+    /// Packets that waited for the link-layer address of a neighbour in vain.
+    pub fn unresolved(&self) -> u64 {
+        self.neighbours.unresolved
+    }
+
+    /// Packets that the system refused, on all ports.
+    pub fn refused(&self) -> u64 {
+        self.ports.iter().map(|port| port.sender.refused).sum()
+    }
+
+    /// The time after which [`flush`](Outlet::flush) has something to do although no descriptor is
+    /// readable.
+    pub fn timeout(&self) -> Option<Duration> {
+        if self.ports.iter().any(|port| port.sender.is_waiting()) {
+            return Some(RETRY_AFTER);
+        }
+        self.neighbours.is_resolving().then_some(Duration::from_millis(100))
+    }
+
+    fn read_all(&mut self) -> io::Result<()> {
+        let Self { ports, neighbours, netlink, now, .. } = self;
+        netlink.read_all(&mut |event| take(ports, neighbours, event, *now))
+    }
+
+    fn read_changes(&mut self) {
+        let Self { ports, neighbours, netlink, now, .. } = self;
+        // After an error the table stays as it is, and the next call tries again.
+        let _ = netlink.poll(&mut |event| take(ports, neighbours, event, *now));
+        self.read = self.now;
+    }
+}
+
+/// Takes over a change of the kernel's tables.
+fn take(ports: &mut [Port], neighbours: &mut Neighbours, event: Event, now: Instant) {
+    let find = |interface| ports.iter().position(|port| port.interface == interface);
+    match event {
+        Event::Begin => {
+            neighbours.begin();
+            ports.iter_mut().for_each(|port| port.is_seen = false);
+        }
+        Event::End => {
+            neighbours.end();
+            for (id, port) in ports.iter_mut().enumerate().filter(|(_, port)| !port.is_seen) {
+                port.set_up(false, id as PortId, neighbours);
+            }
+        }
+        Event::Link(link) => {
+            if let Some(id) = find(link.index) {
+                ports[id].is_seen = true;
+                if let Some(mac) = link.mac {
+                    ports[id].sender.set_mac(mac);
+                }
+                ports[id].set_up(link.is_up, id as PortId, neighbours);
+            }
+        }
+        Event::LinkGone(interface) => {
+            if let Some(id) = find(interface) {
+                ports[id].set_up(false, id as PortId, neighbours);
+            }
+        }
+        Event::Neighbour { interface, address, change } => {
+            if let Some(id) = find(interface) {
+                let sender = &mut ports[id].sender;
+                let mut dropped = 0;
+                neighbours.update(id as PortId, address, change, now, &mut |mac, packet| {
+                    dropped += u64::from(sender.push(mac, packet).is_err());
+                });
+                neighbours.unresolved += dropped;
+            }
+        }
+    }
+}
+
+impl Port {
+    fn set_up(&mut self, is_up: bool, id: PortId, neighbours: &mut Neighbours) {
+        if self.is_up && !is_up {
+            // The kernel forgets its neighbours too.
+            neighbours.clear(id);
+            self.sender.clear();
+        }
+        self.is_up = is_up;
+    }
+}
+
+impl Outlet for SystemPorts {
+    fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), Drop> {
+        let Some(to) = self.ports.get_mut(usize::from(port)).filter(|port| port.is_up) else {
+            return Err(Drop::PortDown);
+        };
+        if packet.len() > to.sender.mtu() {
+            return Err(Drop::TooBig);
+        }
+        let found = self.neighbours.find(port, neighbour, packet, self.now)?;
+        if let Found::Resolve | Found::Confirm(_) = found {
+            // Without the request, a packet that waits is dropped after a while.
+            let _ = self.netlink.resolve(to.interface, neighbour);
+        }
+        match found {
+            Found::Send(mac) | Found::Confirm(mac) => to.sender.push(mac, packet),
+            Found::Resolve | Found::Waits => Ok(()),
+        }
+    }
+
+    fn flush(&mut self) {
+        self.now = Instant::now();
+        let is_due = self.now.saturating_duration_since(self.read) >= READ_EVERY;
+        if is_due || self.neighbours.is_resolving() {
+            self.read_changes();
+            self.neighbours.expire(self.now);
+        }
+        self.ports.iter_mut().for_each(|port| port.sender.flush());
+    }
+
+    fn is_up(&self, port: PortId) -> bool {
+        self.ports.get(usize::from(port)).is_some_and(|port| port.is_up)
+    }
+}
+
+impl AsFd for SystemPorts {
+    /// Readable when the kernel reports a change of a link or a neighbour.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.netlink.as_fd()
+    }
+}
