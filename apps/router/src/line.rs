@@ -4,9 +4,13 @@
 //!
 //! * ports of the operating system ([`SystemIntake`], [`SystemPorts`]), by packet sockets with a ring
 //!   in shared memory. AF_XDP would be one more implementation of the same two traits.
+//! * captures ([`CaptureIntake`], [`CaptureOutlet`]), files of tcpdump and Wireshark;
+//! * memory ([`MemoryIntake`], [`CountingOutlet`]), for benchmarks.
 //!
 //! Packets have no link-layer header on this side of the traits. Every buffer and table has a limit.
 
+mod capture;
+mod memory;
 mod neighbours;
 mod netlink;
 mod ring;
@@ -14,6 +18,8 @@ mod sender;
 mod sys;
 mod system;
 
+pub use capture::{CaptureError, CaptureIntake, CaptureOutlet};
+pub use memory::{CountingOutlet, MemoryIntake, Sent};
 pub use system::{PortCounters, SystemIntake, SystemPorts, open};
 
 use std::io;
