@@ -152,6 +152,40 @@ impl Counters {
         self.drops[reason as usize]
     }
 
+    /// Adds the counters of another node.
+    pub fn add(&mut self, other: &Counters) {
+        let Counters {
+            received,
+            received_bytes,
+            sent,
+            sent_bytes,
+            to_system,
+            to_nodes,
+            from_nodes,
+            passed_on,
+            reordered,
+            icmp_sent,
+            icmp_limited,
+            fragmented,
+            echoes,
+            drops,
+        } = other;
+        self.received += received;
+        self.received_bytes += received_bytes;
+        self.sent += sent;
+        self.sent_bytes += sent_bytes;
+        self.to_system += to_system;
+        self.to_nodes += to_nodes;
+        self.from_nodes += from_nodes;
+        self.passed_on += passed_on;
+        self.reordered += reordered;
+        self.icmp_sent += icmp_sent;
+        self.icmp_limited += icmp_limited;
+        self.fragmented += fragmented;
+        self.echoes += echoes;
+        self.drops.iter_mut().zip(drops).for_each(|(all, n)| *all += n);
+    }
+
     /// All packets dropped.
     pub fn all_dropped(&self) -> u64 {
         self.drops.iter().sum()

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use serde::{Deserialize, Serialize};
+
 /// A node of the cluster, by its position in the cluster's file: 0 to [`MAX_NODES`] - 1.
 pub type NodeId = u8;
 /// Nodes of a cluster. Sets of nodes are 64 bits.
@@ -14,7 +16,7 @@ pub type PortId = u8;
 pub const MAX_PORTS: usize = 32;
 
 /// How a packet leaves the cluster at its last node.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Exit {
     /// The destination is an address of the node itself.
     Local,
@@ -25,7 +27,7 @@ pub enum Exit {
 }
 
 /// The last node of a packet, and its way out there.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct NextHop {
     /// The node.
     pub node: NodeId,

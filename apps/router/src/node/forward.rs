@@ -1,0 +1,279 @@
+//! What a node does with a packet.
+
+use courser::Context;
+
+use super::link::{Head, MOST_PASSED, destination, is_packet};
+use super::{Node, Origin, Probe, Spread};
+use crate::counters::Drop;
+use crate::line::Outlet;
+use crate::packet::icmp::{self, Problem};
+use crate::packet::{self, Header, Version, fragment};
+use crate::route::{Exit, NextHop, NodeId, PortId};
+use crate::routes::Lookup;
+
+/// The way of a packet: its next hop, and the hash of its flow.
+#[derive(Clone, Copy)]
+struct Way {
+    hop: NextHop,
+    flow: u32,
+}
+
+impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
+    /// Takes a packet that has arrived at a port, without its link-layer header. Bytes after its end
+    /// are ignored.
+    #[inline]
+    pub fn receive(&mut self, cx: &mut Context<'_>, port: PortId, packet: &mut [u8]) {
+        self.counters.received += 1;
+        let header = match packet::parse(packet) {
+            Ok(header) => header,
+            Err(reason) => {
+                self.counters.received_bytes += packet.len() as u64;
+                return self.counters.drop(reason);
+            }
+        };
+        let packet = &mut packet[..header.total_len as usize];
+        self.counters.received_bytes += packet.len() as u64;
+        self.forward(cx, Origin::Port(port), packet, &header);
+    }
+
+    /// Sends a packet on towards its destination.
+    fn forward(
+        &mut self,
+        cx: &mut Context<'_>,
+        origin: Origin,
+        packet: &mut [u8],
+        header: &Header,
+    ) {
+        let flow = packet::flow_hash(packet, header, self.settings.seed);
+        let hop = match self.routes.lookup(header.dst, flow) {
+            Lookup::Via(hop) => hop,
+            Lookup::NoRoute => {
+                self.counters.drop(Drop::NoRoute);
+                return self.report(cx, origin, Problem::NoRoute, packet, header);
+            }
+            Lookup::Unreachable => {
+                self.counters.drop(Drop::Unreachable);
+                return self.report(cx, origin, Problem::HostUnreachable, packet, header);
+            }
+        };
+        let way = Way { hop, flow };
+        if hop.exit == Exit::Local {
+            return self.deliver(cx, origin, way, packet);
+        }
+        let is_foreign = origin != Origin::Own;
+        if is_foreign && header.ttl <= 1 {
+            self.counters.drop(Drop::TimeExceeded);
+            return self.report(cx, origin, Problem::TimeExceeded, packet, header);
+        }
+        if packet.len() > usize::from(self.mtu(&hop)) {
+            return self.too_big(cx, origin, way, packet, header);
+        }
+        if is_foreign {
+            packet::decrement_ttl(packet, header);
+        }
+        self.emit(cx, way, packet);
+    }
+
+    /// A packet for an address of a node.
+    #[cold]
+    fn deliver(&mut self, cx: &mut Context<'_>, origin: Origin, way: Way, packet: &mut [u8]) {
+        match origin {
+            // The system has received it, too.
+            Origin::Port(_) if way.hop.node == self.settings.node => self.counters.to_system += 1,
+            _ => self.emit(cx, way, packet),
+        }
+    }
+
+    /// A packet that is larger than its last link takes.
+    #[cold]
+    fn too_big(
+        &mut self,
+        cx: &mut Context<'_>,
+        origin: Origin,
+        way: Way,
+        packet: &mut [u8],
+        header: &Header,
+    ) {
+        let mtu = self.mtu(&way.hop);
+        if header.dont_fragment || header.version == Version::V6 {
+            self.counters.drop(Drop::TooBig);
+            return self.report(cx, origin, Problem::TooBig { mtu }, packet, header);
+        }
+        if origin != Origin::Own {
+            packet::decrement_ttl(packet, header);
+        }
+        let cut = fragment::fragment(packet, header, mtu.into(), |part| {
+            self.emit(cx, way, part);
+        });
+        if cut {
+            self.counters.fragmented += 1;
+        } else {
+            self.counters.drop(Drop::TooBig);
+        }
+    }
+
+    /// The largest packet that leaves by a next hop.
+    #[inline]
+    fn mtu(&self, hop: &NextHop) -> u16 {
+        let ports = self.settings.ports.get(usize::from(hop.node));
+        let port = ports.zip(hop.port()).and_then(|(ports, port)| ports.get(usize::from(port)));
+        port.map_or(u16::MAX, |port| port.mtu)
+    }
+
+    /// Sends a packet of this node on its way: to a neighbour, or to another node.
+    fn emit(&mut self, cx: &mut Context<'_>, way: Way, packet: &[u8]) {
+        let Way { hop, flow } = way;
+        if hop.node == self.settings.node {
+            return self.leave(cx, hop.exit, packet);
+        }
+        let head = Head { hop, passed: 1 };
+        let mut sent = Err(Drop::LinkDown);
+        if let Some(to) = self.first_node(cx, hop.node, flow, packet.len()) {
+            sent = self.send_to(cx, to, &head, packet);
+            if sent == Err(Drop::LinkDown) {
+                // Its session has just ended: another way, as long as there is one.
+                self.link_failed(cx, to);
+                let other = self.first_node(cx, hop.node, flow, packet.len());
+                sent = other.map_or(sent, |to| self.send_to(cx, to, &head, packet));
+            }
+        }
+        if let Err(reason) = sent {
+            self.counters.drop(reason);
+        }
+    }
+
+    /// The node to which this one sends a packet for another.
+    fn first_node(
+        &mut self,
+        cx: &Context<'_>,
+        last: NodeId,
+        flow: u32,
+        bytes: usize,
+    ) -> Option<NodeId> {
+        if self.settings.spread == Spread::Direct {
+            return self.next_node(last, flow);
+        }
+        let usable = self.ways(last);
+        let way = self.valiant.way(last, flow, bytes, cx.now_ns(), usable)?;
+        if way == self.settings.node { self.next_node(last, flow) } else { Some(way) }
+    }
+
+    /// The node to which this one passes a packet on: its last one, or one that is connected with
+    /// that, when the link is down.
+    fn next_node(&self, last: NodeId, flow: u32) -> Option<NodeId> {
+        if self.usable >> last & 1 == 1 {
+            return Some(last);
+        }
+        let relays = self.relays(last);
+        let count = relays.count_ones();
+        if count == 0 {
+            return None;
+        }
+        let mut rest = relays;
+        for _ in 0..flow % count {
+            rest &= rest - 1;
+        }
+        Some(rest.trailing_zeros() as NodeId)
+    }
+
+    /// A packet of another node.
+    pub(super) fn pass_on(&mut self, cx: &mut Context<'_>, head: &Head, packet: &[u8]) {
+        if head.hop.node == self.settings.node {
+            return match head.hop.exit {
+                Exit::Local => self.answer_echo(cx, packet),
+                exit => self.leave(cx, exit, packet),
+            };
+        }
+        // The way of a flow is the same for all its packets.
+        let flow = u32::from(head.passed);
+        let sent = match self.next_node(head.hop.node, flow) {
+            _ if head.passed >= MOST_PASSED => Err(Drop::BadMessage),
+            None => Err(Drop::LinkDown),
+            Some(to) => {
+                let head = Head { passed: head.passed + 1, ..*head };
+                self.send_to(cx, to, &head, packet)
+            }
+        };
+        match sent {
+            Ok(()) => self.counters.passed_on += 1,
+            Err(reason) => self.counters.drop(reason),
+        }
+    }
+
+    /// Sends a packet to a neighbour.
+    fn leave(&mut self, cx: &mut Context<'_>, exit: Exit, packet: &[u8]) {
+        let (port, neighbour) = match exit {
+            Exit::Gateway(port, gateway) => (port, Some(gateway)),
+            Exit::Connected(port) => (port, destination(packet)),
+            Exit::Local => return self.counters.to_system += 1,
+        };
+        let sent = match neighbour {
+            Some(neighbour) => self.outlet.send(port, neighbour, packet),
+            None => Err(Drop::BadMessage),
+        };
+        match sent {
+            Ok(()) => {
+                self.counters.sent += 1;
+                self.counters.sent_bytes += packet.len() as u64;
+            }
+            Err(reason) => self.not_sent(cx, reason, packet),
+        }
+    }
+
+    #[cold]
+    fn not_sent(&mut self, cx: &mut Context<'_>, reason: Drop, packet: &[u8]) {
+        self.counters.drop(reason);
+        if let (Drop::NeighbourFailed, Ok(header)) = (reason, packet::parse(packet)) {
+            self.report(cx, Origin::Own, Problem::HostUnreachable, packet, &header);
+        }
+    }
+
+    /// Answers an echo request to an address of this node that came to another one, whose system
+    /// does not have the address. Other packets to it are dropped: they have to arrive at this node.
+    #[cold]
+    fn answer_echo(&mut self, cx: &mut Context<'_>, packet: &[u8]) {
+        let mut reply = std::mem::take(&mut self.scratch);
+        let header = packet::parse(packet);
+        let answered = header.is_ok_and(|h| icmp::echo_reply(packet, &h, &mut reply));
+        if !answered {
+            self.counters.drop(Drop::NotForwarded);
+        } else if self.limiter.allow(cx.now_ns()) {
+            self.counters.echoes += 1;
+            self.send_own(cx, &mut reply);
+        } else {
+            self.counters.icmp_limited += 1;
+        }
+        self.scratch = reply;
+    }
+
+    /// Reports an error to the source of a packet.
+    #[cold]
+    fn report(
+        &mut self,
+        cx: &mut Context<'_>,
+        origin: Origin,
+        problem: Problem,
+        packet: &[u8],
+        header: &Header,
+    ) {
+        let Some(source) = self.icmp_source(origin, header) else { return };
+        let mut message = std::mem::take(&mut self.scratch);
+        if icmp::error(problem, packet, header, source, &mut message) {
+            if self.limiter.allow(cx.now_ns()) {
+                self.counters.icmp_sent += 1;
+                self.send_own(cx, &mut message);
+            } else {
+                self.counters.icmp_limited += 1;
+            }
+        }
+        self.scratch = message;
+    }
+
+    /// Sends a packet that this node has made.
+    fn send_own(&mut self, cx: &mut Context<'_>, packet: &mut [u8]) {
+        debug_assert!(is_packet(packet), "made by this node");
+        if let Ok(header) = packet::parse(packet) {
+            self.forward(cx, Origin::Own, packet, &header);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Which nodes are alive: heartbeats over the links.
+//!
+//! A node sends each other one a heartbeat four times in the silence after which that one counts as
+//! dead, with the set of nodes that it receives heartbeats from and the state of its ports. A node
+//! that is not received directly, but by another one, is reached through that: a cable of a mesh may
+//! fail. Next hops of dead nodes and of ports that are down get no packets.
+
+use std::time::Duration;
+
+use courser::{Context, Rpc, SessionState, Transport};
+
+use super::link::{HEADER_MIN, HEARTBEAT};
+use super::{Node, Probe, Shared};
+use crate::counters::Drop;
+use crate::line::Outlet;
+use crate::route::{MAX_PORTS, NodeId};
+
+/// Bytes of a heartbeat after the header: fingerprint, life, nodes received, ports, number of the
+/// node. Little-endian.
+const HEARTBEAT_LEN: usize = 8 + 8 + 8 + 4 + 1;
+
+/// Silence after which a node counts as dead: half of the promised time, as others that still
+/// receive it may pass packets on for as long as their own silence, heartbeat and timer take.
+pub(super) fn silence(failure_timeout: Duration) -> Duration {
+    failure_timeout / 2
+}
+
+/// The last heartbeat of a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heard {
+    at_ns: u64,
+    /// Nodes that it receives heartbeats from.
+    hears: u64,
+    /// Its ports that are up.
+    ports: u32,
+    /// A number of its start.
+    pub(super) life: u64,
+}
+
+/// The state of a node as another one sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NodeState {
+    /// The node itself.
+    Own,
+    /// Heartbeats arrive.
+    Direct,
+    /// Heartbeats arrive at another node, through which it is reached.
+    ThroughAnother,
+    /// Nothing arrives.
+    Dead,
+}
+
+impl NodeState {
+    /// Its name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            NodeState::Own => "self",
+            NodeState::Direct => "direct",
+            NodeState::ThroughAnother => "through another",
+            NodeState::Dead => "dead",
+        }
+    }
+}
+
+/// Starts the timer of heartbeats and of the search for dead nodes.
+pub(super) fn start_timer<T, O, P>(rpc: &mut Rpc<T>, node: &Shared<O, P>)
+where
+    T: Transport,
+    O: Outlet + 'static,
+    P: Probe + 'static,
+{
+    let period = silence(node.borrow().settings.failure_timeout) / 8;
+    let node = node.clone();
+    let mut odd = false;
+    rpc.context().every(period, move |cx| {
+        odd = !odd;
+        node.borrow_mut().tick(cx, odd);
+    });
+}
+
+impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
+    /// Begins to connect to all other nodes.
+    pub(super) fn connect_all(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Result<(), courser::SessionError> {
+        for (node, link) in self.links.iter_mut().enumerate() {
+            if node != usize::from(self.settings.node) {
+                link.session = Some(cx.connect(&self.settings.addresses[node])?);
+            }
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, cx: &mut Context<'_>, heartbeat: bool) {
+        let now_ns = cx.now_ns();
+        for node in 0..self.links.len() as NodeId {
+            if node != self.settings.node {
+                self.keep_connected(cx, node, now_ns);
+            }
+        }
+        self.update_alive(now_ns);
+        for node in 0..self.links.len() as NodeId {
+            if heartbeat && self.links[usize::from(node)].up {
+                self.send_heartbeat(cx, node);
+            }
+        }
+        self.sweep_incoming(cx);
+        self.send_announcements(cx);
+    }
+
+    /// Connects again what is not connected, and greets what is connected now.
+    fn keep_connected(&mut self, cx: &mut Context<'_>, node: NodeId, now_ns: u64) {
+        let link = &mut self.links[usize::from(node)];
+        let state = link.session.map_or(SessionState::Gone, |s| cx.session_state(s));
+        match state {
+            SessionState::Connecting => {}
+            SessionState::Connected if link.up => {}
+            SessionState::Connected => {
+                link.up = true;
+                link.next = 0;
+                self.send_heartbeat(cx, node);
+                self.announcer.begin(node);
+            }
+            _ => {
+                link.up = false;
+                link.session = None;
+                if now_ns >= link.retry_ns {
+                    let pause = silence(self.settings.failure_timeout) / 2;
+                    link.retry_ns = now_ns + pause.as_nanos() as u64;
+                    link.session = cx.connect(&self.settings.addresses[usize::from(node)]).ok();
+                }
+            }
+        }
+    }
+
+    /// Messages to a node are refused since its session has ended.
+    #[cold]
+    pub(super) fn link_failed(&mut self, cx: &Context<'_>, node: NodeId) {
+        self.links[usize::from(node)].up = false;
+        self.update_alive(cx.now_ns());
+    }
+
+    fn send_heartbeat(&mut self, cx: &mut Context<'_>, to: NodeId) {
+        let (settings, life) = (&self.settings, self.life);
+        let (fingerprint, own, hears) = (settings.fingerprint, settings.node, self.usable);
+        let ports = self.own_ports();
+        // A full queue has other messages for that node, but none that says that this one lives: the
+        // next heartbeat follows soon.
+        let _ = self.send_message(cx, to, HEADER_MIN + HEARTBEAT_LEN, |message| {
+            message[4..8].copy_from_slice(&[HEARTBEAT, 0, 0, 0]);
+            let body = &mut message[HEADER_MIN..];
+            body[..8].copy_from_slice(&fingerprint.to_le_bytes());
+            body[8..16].copy_from_slice(&life.to_le_bytes());
+            body[16..24].copy_from_slice(&hears.to_le_bytes());
+            body[24..28].copy_from_slice(&ports.to_le_bytes());
+            body[28] = own;
+        });
+    }
+
+    /// A heartbeat.
+    pub(super) fn on_heartbeat(
+        &mut self,
+        cx: &mut Context<'_>,
+        at: usize,
+        from: Option<NodeId>,
+        body: &[u8],
+    ) {
+        let Some(body) = body.first_chunk::<HEARTBEAT_LEN>() else {
+            return self.counters.drop(Drop::BadMessage);
+        };
+        let number = |at: usize| {
+            body[at..at + 8].iter().rev().fold(0_u64, |n, byte| n << 8 | u64::from(*byte))
+        };
+        let (fingerprint, life, hears, node) = (number(0), number(8), number(16), body[28]);
+        let ports = u32::from_le_bytes([body[24], body[25], body[26], body[27]]);
+        let known = usize::from(node) < self.links.len() && node != self.settings.node;
+        if fingerprint != self.settings.fingerprint || !known || from.is_some_and(|f| f != node) {
+            self.refused_heartbeats += 1;
+            return self.counters.drop(Drop::BadMessage);
+        }
+        self.name_incoming(at, node);
+        let now_ns = cx.now_ns();
+        let link = &mut self.links[usize::from(node)];
+        let before = link.heard.replace(Heard { at_ns: now_ns, hears, ports, life });
+        let own = 1 << self.settings.node;
+        if link.up && hears & own != 0 && before.is_some_and(|b| b.hears & own == 0) {
+            // While it did not receive this node, it has withdrawn the routes.
+            self.announcer.begin(node);
+        }
+        let changed = before.is_none_or(|b| (b.hears, b.ports, b.life) != (hears, ports, life));
+        if changed {
+            self.update_alive(now_ns);
+        }
+    }
+
+    /// This node's ports that are up.
+    fn own_ports(&self) -> u32 {
+        let ports = self.settings.ports[usize::from(self.settings.node)].len().min(MAX_PORTS);
+        (0..ports).fold(0, |set, p| set | u32::from(self.outlet.is_up(p as u8)) << p)
+    }
+
+    /// Computes the nodes that are reached, and tells the routes of changes.
+    pub(super) fn update_alive(&mut self, now_ns: u64) {
+        let own = self.settings.node;
+        let silence_ns = silence(self.settings.failure_timeout).as_nanos() as u64;
+        let fresh = |heard: &&Heard| now_ns.saturating_sub(heard.at_ns) < silence_ns;
+        let heard: Vec<Option<Heard>> =
+            self.links.iter().map(|link| link.heard.as_ref().filter(fresh).copied()).collect();
+        let usable = |n: &usize| self.links[*n].up && heard[*n].is_some();
+        let usable = (0..heard.len()).filter(usable).fold(0_u64, |set, n| set | 1 << n);
+        self.usable = usable;
+        self.hears = heard.iter().map(|h| h.map_or(0, |h| h.hears)).collect();
+        let alive = (0..heard.len()).map(|n| {
+            if n == usize::from(own) {
+                return Some(self.own_ports());
+            }
+            let reached = usable >> n & 1 == 1 || self.relays(n as NodeId) != 0;
+            // A node that only others receive has all its ports, as far as this one knows.
+            reached.then(|| self.links[n].heard.map_or(u32::MAX, |h| h.ports))
+        });
+        let alive: Vec<Option<u32>> = alive.collect();
+        if alive == self.alive {
+            return;
+        }
+        for (n, (before, now)) in self.alive.iter().zip(&alive).enumerate() {
+            if before.is_some() && now.is_none() {
+                self.deaths += 1;
+                self.announcer.died(n as NodeId);
+                self.routes.withdraw_all(crate::routes::Origin::Node(n as NodeId));
+            }
+        }
+        self.routes.set_alive(|hop| {
+            let ports = alive.get(usize::from(hop.node)).copied().flatten();
+            ports.is_some_and(|ports| hop.port().is_none_or(|p| ports >> p & 1 == 1))
+        });
+        self.alive = alive;
+    }
+
+    /// Nodes that are connected with this one and with `last`.
+    pub(super) fn relays(&self, last: NodeId) -> u64 {
+        let connected = |n: &usize| self.hears[*n] >> last & 1 == 1;
+        let relays = (0..self.hears.len()).filter(connected).fold(0, |set, n| set | 1_u64 << n);
+        relays & self.usable
+    }
+
+    /// Ways of Valiant load balancing to a node: this one and that one, when they are connected,
+    /// and the nodes between.
+    pub(super) fn ways(&self, last: NodeId) -> u64 {
+        let direct = self.usable >> last & 1;
+        self.relays(last) | direct << last | direct << self.settings.node
+    }
+
+    /// The state of a node.
+    pub fn state(&self, node: NodeId) -> NodeState {
+        if node == self.settings.node {
+            NodeState::Own
+        } else if self.usable.checked_shr(node.into()).is_some_and(|u| u & 1 == 1) {
+            NodeState::Direct
+        } else if self.alive.get(usize::from(node)).is_some_and(|alive| alive.is_some()) {
+            NodeState::ThroughAnother
+        } else {
+            NodeState::Dead
+        }
+    }
+
+    /// Number of other nodes that are connected with this one in both directions.
+    pub fn connected(&self) -> usize {
+        self.usable.count_ones() as usize
+    }
+
+    /// Nodes that have died since the start.
+    pub fn deaths(&self) -> u64 {
+        self.deaths
+    }
+
+    /// Heartbeats of nodes that have another cluster file, or of none.
+    pub fn refused_heartbeats(&self) -> u64 {
+        self.refused_heartbeats
+    }
+}

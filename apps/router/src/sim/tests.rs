@@ -1,0 +1,219 @@
+use courser_sim::Rng;
+use courser_sim::fabric::LinkFaults;
+
+use super::*;
+use crate::counters::Drop;
+use crate::node::NodeState;
+
+/// No packet may be lost, change, be reordered, leave twice or elsewhere.
+fn all_arrive(settings: &Settings) -> Outcome {
+    let outcome = run(settings).expect("a result");
+    assert_eq!(outcome.faults, Faults::default(), "{outcome:#?}");
+    assert_eq!(outcome.packets_offered, outcome.packets_forwarded, "{outcome:#?}");
+    assert!(outcome.packets_offered > 100, "{outcome:#?}");
+    outcome
+}
+
+#[test]
+fn every_packet_passes_in_each_topology_with_and_without_batches() {
+    for topology in Shape::ALL {
+        for batch in [1, 32] {
+            let settings = Settings { topology, batch, load_ppm: 100_000, ..Settings::default() };
+            let outcome = all_arrive(&settings);
+            let links = if topology == Shape::Mesh { 1.4..1.6 } else { 0.7..1.01 };
+            assert!(links.contains(&outcome.links_mean), "{topology:?} {}", outcome.links_mean);
+            let means: u64 = outcome.hops.iter().map(|hop| hop.mean_ns).sum();
+            assert!(means > 0);
+        }
+    }
+}
+
+#[test]
+fn flows_of_real_sizes_pass_in_order() {
+    for topology in Shape::ALL {
+        let settings = Settings {
+            topology,
+            sizes: Sizes::WebSearch,
+            load_ppm: 300_000,
+            time_ns: 2_000_000,
+            ..Settings::default()
+        };
+        all_arrive(&settings);
+    }
+}
+
+#[test]
+fn equal_seeds_have_equal_runs() {
+    let run = |seed| all_arrive(&Settings { seed, time_ns: 100_000, ..Settings::default() }).digest;
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+}
+
+/// Matrices whose rows and columns add up to at most what a port carries: those that direct ways
+/// serve worst, those in which one host receives all, and mixtures.
+fn adversarial(n: u32) -> Vec<Matrix> {
+    let mut all: Vec<Matrix> = (1..n).map(Matrix::Shift).collect();
+    let zero = || vec![vec![0_u32; n as usize]; n as usize];
+    let mut swap = zero();
+    let mut to_one = zero();
+    for from in 0..n as usize {
+        swap[from][from ^ 1] = 1_000_000;
+        if from > 0 {
+            to_one[from][0] = 1_000_000 / (n - 1);
+        }
+    }
+    all.push(Matrix::Shares(swap));
+    all.push(Matrix::Shares(to_one));
+    let mut rng = Rng::stream(7, 1);
+    while all.len() < 10 {
+        // A mixture of permutations is doubly stochastic.
+        let mut mixed = zero();
+        let mut left = 1_000_000;
+        while left > 0 {
+            let share = left.min(100_000 + rng.below(400_000) as u32);
+            left -= share;
+            let by = 1 + rng.below(u64::from(n - 1)) as usize;
+            for (from, row) in mixed.iter_mut().enumerate() {
+                row[(from + by) % n as usize] += share;
+            }
+        }
+        all.push(Matrix::Shares(mixed));
+    }
+    all
+}
+
+#[test]
+fn valiant_keeps_every_cable_below_its_bound_for_ten_adversarial_matrices() {
+    let nodes = 6;
+    let matrices = adversarial(nodes);
+    assert_eq!(matrices.len(), 10);
+    for matrix in matrices {
+        let settings = Settings {
+            nodes,
+            matrix: matrix.clone(),
+            load_ppm: 300_000,
+            time_ns: 2_000_000,
+            ..Settings::default()
+        };
+        let outcome = all_arrive(&settings);
+        let bound = 2.0 / f64::from(nodes);
+        // A flow counts as a whole, and has a share of random size: 3 % above the bound at most.
+        let share = outcome.busiest_pair_share;
+        assert!(share < bound * 1.03, "{matrix:?}: {share} of {bound}");
+    }
+}
+
+/// Links of a node towards others.
+fn cables(cluster: &Cluster, from: u32) -> Vec<courser_sim::LinkId> {
+    let fabric = cluster.world.fabric();
+    let others = (0..cluster.settings.nodes).filter(|to| *to != from);
+    others.filter_map(|to| fabric.link_to(HostId(from), HostId(to), 0)).collect()
+}
+
+#[test]
+fn losses_between_nodes_delay_packets_and_keep_their_order() {
+    for topology in [Shape::Mesh, Shape::Switch] {
+        let settings = Settings { topology, time_ns: 3_000_000, ..Settings::default() };
+        let mut cluster = Cluster::new(&settings).expect("a cluster");
+        for node in 0..settings.nodes {
+            for link in cables(&cluster, node) {
+                let faults = LinkFaults { loss_ppm: 10_000, ..LinkFaults::default() };
+                cluster.world.set_link_faults(link, faults);
+            }
+        }
+        let begin_ns = cluster.world.now_ns();
+        cluster.send(begin_ns, begin_ns + settings.time_ns);
+        cluster.world.run_for(Duration::from_millis(40));
+        let outcome = cluster.outcome();
+        assert_eq!(outcome.faults, Faults::default(), "{topology:?}: {outcome:#?}");
+        assert_eq!(outcome.packets_offered, outcome.packets_forwarded, "{topology:?} {outcome:#?}");
+        assert!(cluster.counters().reordered > 10, "packets waited: {:?}", cluster.counters());
+    }
+}
+
+/// A run with traffic in which `fault` happens after 5 ms; runs for 100 ms.
+fn with_fault(settings: &Settings, fault: impl FnOnce(&mut Cluster)) -> Cluster {
+    let mut cluster = Cluster::new(settings).expect("a cluster");
+    let begin_ns = cluster.world.now_ns();
+    cluster.send(begin_ns, begin_ns + 100_000_000);
+    cluster.world.run_for(Duration::from_millis(5));
+    fault(&mut cluster);
+    cluster
+}
+
+fn light(topology: Shape, nodes: u32) -> Settings {
+    Settings { topology, nodes, load_ppm: 2_000, ..Settings::default() }
+}
+
+#[test]
+fn the_death_of_a_node_touches_only_its_own_flows() {
+    for topology in [Shape::Switch, Shape::Mesh] {
+        for crash in [true, false] {
+            let settings = light(topology, 3);
+            let mut cluster = with_fault(&settings, |c| match crash {
+                true => c.world.crash(HostId(2)),
+                false => c.world.kill(HostId(2)),
+            });
+            let limit = settings.failure_timeout;
+            let survivors = [cluster.node(0).clone(), cluster.node(1).clone()];
+            let withdrawn = cluster.world.run_until(limit, move |_| {
+                survivors.iter().all(|n| n.borrow().state(2) == NodeState::Dead)
+            });
+            assert!(withdrawn, "{topology:?}: within the failure timeout");
+            cluster.world.run_for(Duration::from_millis(130));
+            let outcome = cluster.outcome();
+            assert_eq!(outcome.faults, Faults::default(), "{topology:?}: {outcome:#?}");
+            for (from, to) in [(0, 1), (1, 0)] {
+                let (sent, received) = cluster.flows_between(from, to);
+                assert!(sent > 500);
+                // A machine that falls silent takes with it what is on its way through it, until the
+                // others notice: in a mesh, a third of each flow's bursts.
+                let lost = if topology == Shape::Mesh && crash { sent / 10 } else { 0 };
+                assert!(
+                    received + lost >= sent,
+                    "{topology:?} {from} to {to}: {received} of {sent}"
+                );
+            }
+            let counters = cluster.counters();
+            assert!(counters.dropped(Drop::Unreachable) > 100, "{counters:?}");
+            assert!(counters.icmp_sent > 0, "{counters:?}");
+        }
+    }
+}
+
+#[test]
+fn a_node_that_starts_again_gets_its_packets() {
+    let settings = light(Shape::Switch, 3);
+    let mut cluster = with_fault(&settings, |c| c.world.kill(HostId(2)));
+    cluster.world.run_for(Duration::from_millis(30));
+    assert_eq!(cluster.node(0).borrow().state(2), NodeState::Dead);
+    cluster.restart(2).expect("starts");
+    let (first, third) = (cluster.node(0).clone(), cluster.node(2).clone());
+    let back = cluster.world.run_until(settings.failure_timeout, move |_| {
+        first.borrow().state(2) == NodeState::Direct && third.borrow().connected() == 2
+    });
+    assert!(back);
+    let before = cluster.flows_between(0, 2).1;
+    cluster.world.run_for(Duration::from_millis(30));
+    assert!(cluster.flows_between(0, 2).1 > before + 100);
+    assert_eq!(cluster.faults(), Faults::default());
+}
+
+#[test]
+fn a_cable_of_a_mesh_that_fails_is_passed_by_another_node() {
+    let settings = light(Shape::Mesh, 3);
+    let mut cluster = with_fault(&settings, |c| {
+        let fabric = c.world.fabric();
+        let link = |a, b| fabric.link_to(HostId(a), HostId(b), 0).expect("a cable");
+        let both = [link(0, 1), link(1, 0)];
+        both.iter().for_each(|link| c.world.set_link_up(*link, false));
+    });
+    cluster.world.run_for(settings.failure_timeout);
+    assert_eq!(cluster.node(0).borrow().state(1), NodeState::ThroughAnother);
+    let before = cluster.flows_between(0, 1);
+    cluster.world.run_for(Duration::from_millis(40));
+    let after = cluster.flows_between(0, 1);
+    assert!(after.1 - before.1 > 200, "{before:?} {after:?}");
+    cluster.world.run_for(Duration::from_millis(100));
+    assert_eq!(cluster.faults(), Faults::default());
+}
