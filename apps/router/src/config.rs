@@ -63,6 +63,7 @@ use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
 pub use self::route::RouteTextError;
+pub(crate) use self::route::parse_prefix;
 use crate::route::{Exit, Members, NextHop, NodeId, PortId};
 use crate::routes::{Origin, RouteError, Routes};
 

@@ -161,6 +161,20 @@ impl Fib {
         }
     }
 
+    /// The entries that a change of this prefix visits, apart from those of longer prefixes in
+    /// blocks: a measure of the time it takes.
+    pub fn work(prefix: &IpNet) -> usize {
+        let (first, length) = match prefix {
+            IpNet::V4(prefix) => (24, prefix.prefix_len()),
+            IpNet::V6(prefix) => (16, prefix.prefix_len()),
+        };
+        match length {
+            0 => 1,
+            length if length <= first => 1 << (first - length),
+            length => 1 << ((first + 128 - length) % 8),
+        }
+    }
+
     /// The group of exactly this prefix.
     pub fn get(&self, prefix: &IpNet) -> Option<GroupId> {
         match prefix {

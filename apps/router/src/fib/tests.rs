@@ -162,6 +162,23 @@ fn an_insertion_beyond_the_limit_of_blocks_changes_nothing() {
 }
 
 #[test]
+fn the_work_of_a_change_is_the_number_of_its_entries() {
+    for (prefix, work) in [
+        ("0.0.0.0/0", 1),
+        ("0.0.0.0/1", 1 << 23),
+        ("10.0.0.0/24", 1),
+        ("10.0.0.0/25", 128),
+        ("10.0.0.0/32", 1),
+        ("::/1", 1 << 15),
+        ("2001::/16", 1),
+        ("2001::/17", 128),
+        ("2001::/128", 1),
+    ] {
+        assert_eq!(Fib::work(&net(prefix)), work, "{prefix}");
+    }
+}
+
+#[test]
 fn an_empty_fib_maps_little_memory() {
     let resident = || {
         let text = std::fs::read_to_string("/proc/self/statm").ok()?;

@@ -1,0 +1,70 @@
+//! Answers about routes.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::Response;
+use crate::config::Config;
+use crate::route::NodeId;
+use crate::routes::{Change, ChangeError, Lookup, Origin, Route, Routes};
+
+/// Bytes of a piece of a list at most, apart from its last line.
+const PIECE: usize = 32 << 10;
+
+/// Lists routes within a prefix, a piece after this route.
+pub fn list(
+    config: &Config,
+    routes: &Routes,
+    within: Option<IpNet>,
+    after: Option<(IpNet, Origin)>,
+) -> Response {
+    let mut text = String::new();
+    for route in routes.within(within, after) {
+        text += &line(config, &route);
+        text.push('\n');
+        if text.len() >= PIECE {
+            return Response::Part(text, (route.prefix, route.origin));
+        }
+    }
+    Response::Done(text)
+}
+
+/// Finds the route of an address, and the next hop of a flow.
+pub fn find(config: &Config, routes: &Routes, address: IpAddr, flow: u32) -> Response {
+    let Some(route) = routes.find(address) else {
+        return Response::Error(format!("no route to {address}"));
+    };
+    let hop = match routes.lookup(address, flow) {
+        Lookup::Via(hop) => config.hop_text(&hop),
+        Lookup::Unreachable | Lookup::NoRoute => "unreachable".to_owned(),
+    };
+    Response::Done(format!("{}\nnow {hop}\n", line(config, &route)))
+}
+
+/// Makes changes of the routes of an origin, all or none.
+pub fn change(routes: &mut Routes, origin: Origin, changes: &[Change]) -> Response {
+    match routes.apply(origin, changes) {
+        Ok(()) => Response::Done(String::new()),
+        Err(ChangeError { refusal, .. }) if changes.len() == 1 => {
+            Response::Error(refusal.to_string())
+        }
+        Err(ChangeError { position, refusal }) => {
+            let line = position + 1;
+            Response::Error(format!("nothing is changed: line {line}: {refusal}"))
+        }
+    }
+}
+
+fn line(config: &Config, route: &Route<'_>) -> String {
+    let origin = match route.origin {
+        Origin::Node(node) => format!("node {}", name(config, node)),
+        other => other.to_string(),
+    };
+    let hidden = if route.is_used { "" } else { ", hidden" };
+    format!("{} # {origin}{hidden}", config.route_text(route.prefix, route.members))
+}
+
+fn name(config: &Config, node: NodeId) -> &str {
+    config.nodes.get(usize::from(node)).map_or("?", |node| &node.name)
+}
