@@ -55,7 +55,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-pub use self::answer::{change, find, list};
+pub use self::answer::{changed, find, list};
 pub use self::client::{Client, ClientError};
 pub use self::server::{BindError, Server};
 use crate::routes::{Change, Origin};
@@ -75,7 +75,7 @@ pub const BATCH_WORK: usize = (1 << 24) + BATCH_CHANGES * 128;
 /// What the node is to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// Change the routes that this node announces, all or none, see [`change`]. One for a line
+    /// Change the routes that this node announces, all or none, see [`changed`]. One for a line
     /// outside of batches.
     Change(Vec<Change>),
     /// Find the route of an address, see [`find`].

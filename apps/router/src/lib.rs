@@ -8,6 +8,7 @@
 //!   simulator.
 //! * [mod@line]: ports of the operating system: packet sockets, neighbours; captures.
 //! * [`config`]: the cluster's file; [`control`]: changes of routes and counters of a running node.
+//! * [`run`]: a node as a process.
 //! * [`sim`]: the router in the simulated datacenter.
 //! * [`netns`]: a cluster and its hosts in network namespaces of one machine.
 
@@ -22,4 +23,5 @@ pub mod node;
 pub mod packet;
 pub mod route;
 pub mod routes;
+pub mod run;
 pub mod sim;

@@ -218,7 +218,12 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     }
 
     /// The lines by which packets leave.
-    pub fn outlet(&mut self) -> &mut O {
+    pub fn outlet(&self) -> &O {
+        &self.outlet
+    }
+
+    /// The lines by which packets leave.
+    pub fn outlet_mut(&mut self) -> &mut O {
         &mut self.outlet
     }
 

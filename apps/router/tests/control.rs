@@ -79,7 +79,10 @@ impl Node {
         let mut apply = |request: Request| {
             *requests += 1;
             match request {
-                Request::Change(changes) => control::change(routes, Origin::Node(0), &changes),
+                Request::Change(changes) => {
+                    let outcome = routes.apply(Origin::Node(0), &changes);
+                    control::changed(outcome, changes.len())
+                }
                 Request::Find(address, flow) => control::find(config, routes, address, flow),
                 Request::Routes { within, after } => control::list(config, routes, within, after),
                 Request::Nodes => Response::Done("ok\nerror: no\na up".to_owned()),

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use super::Response;
 use crate::config::Config;
 use crate::route::NodeId;
-use crate::routes::{Change, ChangeError, Lookup, Origin, Route, Routes};
+use crate::routes::{ChangeError, Lookup, Origin, Route, Routes};
 
 /// Bytes of a piece of a list at most, apart from its last line.
 const PIECE: usize = 32 << 10;
@@ -42,13 +42,11 @@ pub fn find(config: &Config, routes: &Routes, address: IpAddr, flow: u32) -> Res
     Response::Done(format!("{}\nnow {hop}\n", line(config, &route)))
 }
 
-/// Makes changes of the routes of an origin, all or none.
-pub fn change(routes: &mut Routes, origin: Origin, changes: &[Change]) -> Response {
-    match routes.apply(origin, changes) {
+/// Answers about changes that were to be made, all or none: their outcome, and their number.
+pub fn changed(outcome: Result<(), ChangeError>, changes: usize) -> Response {
+    match outcome {
         Ok(()) => Response::Done(String::new()),
-        Err(ChangeError { refusal, .. }) if changes.len() == 1 => {
-            Response::Error(refusal.to_string())
-        }
+        Err(ChangeError { refusal, .. }) if changes == 1 => Response::Error(refusal.to_string()),
         Err(ChangeError { position, refusal }) => {
             let line = position + 1;
             Response::Error(format!("nothing is changed: line {line}: {refusal}"))

@@ -116,9 +116,8 @@ impl Batch {
     /// Adds the change of a line, or the error of one. An error is kept, so that the batch fails.
     pub(super) fn add(&mut self, change: Result<Change, String>) -> Result<(), String> {
         self.lines += 1;
-        let change = change.and_then(|change| self.fits(change)).map_err(|error| {
+        let change = change.and_then(|change| self.fits(change)).inspect_err(|error| {
             self.wrong.get_or_insert((self.lines, error.clone()));
-            error
         })?;
         if self.wrong.is_none() {
             self.changes.push(change);

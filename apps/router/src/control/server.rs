@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
@@ -66,6 +66,13 @@ pub struct Server {
     first: usize,
     /// Locked while the server lives. The kernel unlocks it when the process ends in any way.
     _lock: File,
+}
+
+/// Readable when [`Server::poll`] has something to do.
+impl AsFd for Server {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poll.registry().as_fd()
+    }
 }
 
 impl Server {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{Node, Probe, Shared};
 use crate::line::Outlet;
 use crate::route::{Members, NextHop, NodeId};
-use crate::routes::{Origin, RouteError, Routes};
+use crate::routes::{Change, ChangeError, Origin, Routes};
 
 /// Type of the calls.
 const ROUTES: u16 = 1;
@@ -28,9 +28,9 @@ const QUEUE: usize = 4_096;
 /// Next hops of a route.
 const MOST_MEMBERS: usize = 256;
 
-/// A change of a node's routes.
+/// A part of a call.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-enum Change {
+enum Item {
     /// All routes of the node follow.
     Begin,
     Announce {
@@ -55,7 +55,7 @@ struct CallHead {
 /// What is to be sent to one node.
 #[derive(Default)]
 struct Queue {
-    changes: VecDeque<Change>,
+    changes: VecDeque<Item>,
     /// Position in the node's routes, while all are sent: the last one sent.
     dump: Option<Option<IpNet>>,
     in_progress: bool,
@@ -77,7 +77,7 @@ impl Announcer {
     pub(super) fn begin(&mut self, to: NodeId) {
         let queue = &mut self.queues[usize::from(to)];
         queue.changes.clear();
-        queue.changes.push_back(Change::Begin);
+        queue.changes.push_back(Item::Begin);
         queue.dump = Some(None);
         queue.in_progress = false;
     }
@@ -87,16 +87,16 @@ impl Announcer {
         self.queues[usize::from(node)].stale = None;
     }
 
-    /// A change is sent to all nodes.
-    fn push(&mut self, own: NodeId, change: &Change) {
+    /// Sends an item to all nodes.
+    fn push(&mut self, own: NodeId, item: &Item) {
         for (to, queue) in self.queues.iter_mut().enumerate() {
             if to == usize::from(own) {
                 continue;
             }
             if queue.changes.len() >= QUEUE {
-                self::restart(queue);
+                restart(queue);
             } else {
-                queue.changes.push_back(change.clone());
+                queue.changes.push_back(item.clone());
             }
         }
     }
@@ -105,7 +105,7 @@ impl Announcer {
 /// All routes are sent in place of changes.
 fn restart(queue: &mut Queue) {
     queue.changes.clear();
-    queue.changes.push_back(Change::Begin);
+    queue.changes.push_back(Item::Begin);
     queue.dump = Some(None);
 }
 
@@ -127,33 +127,24 @@ where
 }
 
 impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
-    /// Announces a route at this node, or replaces it, in the whole cluster.
+    /// Changes the routes that are announced at this node, in the whole cluster: all or none.
     ///
     /// # Errors
-    /// The route is refused, and nothing has changed.
-    pub fn announce(
-        &mut self,
-        cx: &mut Context<'_>,
-        prefix: IpNet,
-        members: &[(NextHop, u16)],
-    ) -> Result<(), RouteError> {
+    /// The first change that is impossible; nothing has changed.
+    pub fn change(&mut self, cx: &mut Context<'_>, changes: &[Change]) -> Result<(), ChangeError> {
         let own = self.settings.node;
-        self.routes.announce(Origin::Node(own), prefix, members)?;
-        let change = Change::Announce { prefix, members: members.to_vec() };
-        self.announcer.push(own, &change);
+        self.routes.apply(Origin::Node(own), changes)?;
+        for change in changes {
+            let item = match change {
+                Change::Add(prefix, members) | Change::Replace(prefix, members) => {
+                    Item::Announce { prefix: *prefix, members: members.clone() }
+                }
+                Change::Delete(prefix) => Item::Withdraw { prefix: *prefix },
+            };
+            self.announcer.push(own, &item);
+        }
         self.send_announcements(cx);
         Ok(())
-    }
-
-    /// Withdraws a route that was announced at this node. False: there was none.
-    pub fn withdraw(&mut self, cx: &mut Context<'_>, prefix: IpNet) -> bool {
-        let own = self.settings.node;
-        let withdrawn = self.routes.withdraw(Origin::Node(own), &prefix);
-        if withdrawn {
-            self.announcer.push(own, &Change::Withdraw { prefix });
-            self.send_announcements(cx);
-        }
-        withdrawn
     }
 
     /// Sends what waits for each link that is up.
@@ -218,21 +209,19 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             return None;
         }
         while !rest.is_empty() {
-            let (change, after) = postcard::take_from_bytes::<Change>(rest).ok()?;
+            let (change, after) = postcard::take_from_bytes::<Item>(rest).ok()?;
             rest = after;
             self.apply(head.node, change)?;
         }
         Some(())
     }
 
-    fn apply(&mut self, from: NodeId, change: Change) -> Option<()> {
+    fn apply(&mut self, from: NodeId, change: Item) -> Option<()> {
         let origin = Origin::Node(from);
         let stale = &mut self.announcer.queues[usize::from(from)].stale;
         match change {
-            Change::Begin => {
-                *stale = Some(self.routes.announced(origin).map(|r| r.prefix).collect())
-            }
-            Change::Announce { prefix, members } => {
+            Item::Begin => *stale = Some(self.routes.announced(origin).map(|r| r.prefix).collect()),
+            Item::Announce { prefix, members } => {
                 if let Some(stale) = stale {
                     stale.remove(&prefix);
                 }
@@ -242,10 +231,10 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
                 }
                 self.routes.announce(origin, prefix, &members).ok()?;
             }
-            Change::Withdraw { prefix } => {
+            Item::Withdraw { prefix } => {
                 self.routes.withdraw(origin, &prefix);
             }
-            Change::End => {
+            Item::End => {
                 for prefix in stale.take().into_iter().flatten() {
                     self.routes.withdraw(origin, &prefix);
                 }
@@ -267,15 +256,15 @@ fn next_call(queue: &mut Queue, routes: &Routes, own: NodeId, head: CallHead) ->
         return None;
     }
     let mut bytes = postcard::to_allocvec(&head).ok()?;
-    let append = |bytes: &mut Vec<u8>, change: &Change| {
+    let append = |bytes: &mut Vec<u8>, change: &Item| {
         if let Ok(more) = postcard::to_allocvec(change) {
             bytes.extend_from_slice(&more);
         }
     };
     // `Begin`, then the routes, then changes made since.
-    if queue.dump.is_some() && queue.changes.front() == Some(&Change::Begin) {
+    if queue.dump.is_some() && queue.changes.front() == Some(&Item::Begin) {
         queue.changes.pop_front();
-        append(&mut bytes, &Change::Begin);
+        append(&mut bytes, &Item::Begin);
     }
     while let Some(last) = queue.dump {
         if bytes.len() >= CALL_BYTES {
@@ -288,12 +277,12 @@ fn next_call(queue: &mut Queue, routes: &Routes, own: NodeId, head: CallHead) ->
         };
         let Some(route) = next else {
             queue.dump = None;
-            append(&mut bytes, &Change::End);
+            append(&mut bytes, &Item::End);
             break;
         };
         append(
             &mut bytes,
-            &Change::Announce { prefix: route.prefix, members: route.members.to_vec() },
+            &Item::Announce { prefix: route.prefix, members: route.members.to_vec() },
         );
         queue.dump = Some(Some(route.prefix));
     }

@@ -1,0 +1,69 @@
+//! The command line: subcommands, flags and help texts.
+
+mod bench;
+mod control;
+mod figures;
+mod node;
+mod quickstart;
+mod replay;
+mod sim;
+
+use clap::{Parser, Subcommand};
+use courser_bench::program::{Failure, VERSION};
+
+const EXAMPLES: &str = "\
+Examples:
+  router quickstart                       a cluster of three nodes on this machine, as root
+  router check cluster.toml               check a cluster's file and its routes
+  router run cluster.toml --node a        run a node
+  router ctl a.sock nodes                 the state of a running node's cluster
+  router ctl a.sock route add 20.0.0.0/8 via b:lan0@10.0.2.9
+  router replay packets.pcap              forward a capture in memory
+  router bench                            packets per second of a node, as any user
+  router sim --topology mesh              the same nodes in the simulated datacenter
+
+Traffic between nodes is neither encrypted nor authenticated: use a network of its own.
+Exit status: 0 success, 1 the command failed, 2 it cannot run as given.";
+
+/// A router of several servers that forward packets to each other by Courser.
+#[derive(Debug, Parser)]
+#[command(name = "router", version = VERSION, after_help = EXAMPLES, max_term_width = 80)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show a cluster of three nodes in network namespaces of this machine
+    Quickstart(quickstart::QuickstartArgs),
+    /// Run a node until Ctrl-C
+    Run(node::RunArgs),
+    /// Check a cluster's file and its routes
+    Check(node::CheckArgs),
+    /// Send a request to the control socket of a running node
+    Ctl(control::CtlArgs),
+    /// Forward the packets of a capture in memory, and count what becomes of them
+    Replay(replay::ReplayArgs),
+    /// Measure packets per second from memory to a counter
+    Bench(bench::BenchArgs),
+    /// Run the nodes in the simulated datacenter
+    Sim(sim::SimArgs),
+    /// Throughput and latency by batch and packet size, in the simulated datacenter
+    Figures(figures::FiguresArgs),
+}
+
+/// Runs a command.
+pub(crate) fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Quickstart(args) => quickstart::run(&args),
+        Command::Run(args) => node::run(&args),
+        Command::Check(args) => node::check(&args),
+        Command::Ctl(args) => control::run(&args),
+        Command::Replay(args) => replay::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Sim(args) => sim::run(&args),
+        Command::Figures(args) => figures::run(&args),
+    }
+}
