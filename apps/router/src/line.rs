@@ -109,3 +109,6 @@ pub enum LineError {
     #[error("the kernel's interfaces and neighbours cannot be read: {0}; check that netlink works")]
     Netlink(#[from] io::Error),
 }
+
+#[cfg(test)]
+mod tests;

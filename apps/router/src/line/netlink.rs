@@ -21,6 +21,8 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use rustix::event::{PollFd, PollFlags, poll};
 
+use super::sys;
+
 /// Multicast groups of the kernel.
 const GROUPS: [u32; 2] = [libc::RTNLGRP_LINK, libc::RTNLGRP_NEIGH];
 /// Bytes of changes that the kernel keeps for the socket.
@@ -106,7 +108,11 @@ impl Netlink {
         socket.bind_auto()?;
         socket.set_non_blocking(true)?;
         let buffer = Vec::with_capacity(BUFFER);
-        socket.set_rx_buf_sz(IN_KERNEL)?;
+        // Without the privilege the system's limit applies.
+        let fd = socket.as_fd();
+        if sys::set(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &IN_KERNEL).is_err() {
+            socket.set_rx_buf_sz(IN_KERNEL)?;
+        }
         for group in GROUPS {
             socket.add_membership(group)?;
         }

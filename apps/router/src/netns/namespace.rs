@@ -99,7 +99,10 @@ impl Namespace {
     }
 
     /// Runs commands of the program `ip`, one a line.
-    pub(super) fn batch(&self, script: &str) -> Result<(), Unavailable> {
+    ///
+    /// # Errors
+    /// One failed.
+    pub fn batch(&self, script: &str) -> Result<(), Unavailable> {
         let mut command = Command::new("ip");
         command.args(["-batch", "-"]).stdin(Stdio::piped());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
