@@ -63,7 +63,6 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let mut stdout = out::stdout();
     writeln!(stdout, "node {} is ready at {}; Ctrl-C ends it", args.node, running.address())?;
     stdout.flush()?;
-    drop(stdout);
     running.run(&|| interrupt.is_set(), &mut |text| out::warn(text)).map_err(Error)?;
     Ok(())
 }
