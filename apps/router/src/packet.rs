@@ -244,9 +244,10 @@ pub fn decrement_ttl(bytes: &mut [u8], header: &Header) {
 /// fragment, UDP without a checksum, bad lengths, a routing header that hides the last destination.
 pub fn complete_checksum(packet: &mut [u8], header: &Header) -> bool {
     let upper = flow::upper(packet, header);
-    if upper.hidden || upper.fragment.is_some() || upper.routed {
+    if upper.fragment.is_some() || upper.routed {
         return false;
     }
+    // If the transport header was not found, there is none here, or it is of no such protocol.
     let Some(data) = packet.get_mut(upper.at..header.total_len as usize) else { return false };
     let (data, field) = match upper.protocol {
         number::TCP if data.len() >= 20 => (data, 16),

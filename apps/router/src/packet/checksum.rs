@@ -47,7 +47,7 @@ fn words(header: &[u8]) -> u64 {
 #[inline]
 fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
+    // At most 60 bytes: the sum of the 32-bit words has 36 bits, and these two steps are enough.
     let sum = (sum & 0xffff) + (sum >> 16);
     ((sum & 0xffff) + (sum >> 16)) as u16
 }

@@ -33,19 +33,16 @@ pub(super) fn upper(packet: &[u8], header: &Header) -> Upper {
         fragment: None,
         routed: false,
     };
-    match (header.version, packet.get(..header.total_len as usize)) {
-        (Version::V4, Some(&[_, _, _, _, _, _, high, low, ..])) if header.is_fragment => {
-            upper.fragment = Some(u16::from_be_bytes([high, low]) & OFFSET);
+    let packet = packet.get(..header.total_len as usize).unwrap_or_default();
+    if header.version == Version::V6 {
+        let mut chain = Chain { packet, upper, passed: 0 };
+        while chain.is_extension() && !chain.upper.hidden {
+            chain.upper.hidden = chain.pass().is_none();
         }
-        (Version::V4, Some(_)) => {}
-        (Version::V6, Some(packet)) => {
-            let mut chain = Chain { packet, upper, passed: 0 };
-            while chain.is_extension() && !chain.upper.hidden {
-                chain.upper.hidden = chain.pass().is_none();
-            }
-            return chain.upper;
-        }
-        (_, None) => upper.hidden = true,
+        return chain.upper;
+    }
+    if let (true, [_, _, _, _, _, _, high, low, ..]) = (header.is_fragment, packet) {
+        upper.fragment = Some(u16::from_be_bytes([*high, *low]) & OFFSET);
     }
     upper
 }
@@ -140,19 +137,10 @@ fn mix(hash: u64, word: u64) -> u64 {
 
 #[inline]
 fn protocol_and_ports(bytes: &[u8], header: &Header) -> (u8, u32) {
-    // IPv6 fragments may have different protocols: that of the first counts (RFC 8200 section 4.5).
-    let fragment_protocol = match header.version {
-        Version::V4 => header.protocol,
-        Version::V6 => number::FRAGMENT,
-    };
-    if header.is_fragment {
-        return (fragment_protocol, 0);
-    }
     let upper = upper(bytes, header);
     if upper.fragment.is_some() {
-        return (fragment_protocol, 0);
-    }
-    if upper.hidden {
+        // The fixed headers of all fragments are alike. The protocols in IPv6 fragment headers may
+        // differ: that of the first fragment counts (RFC 8200 section 4.5).
         return (header.protocol, 0);
     }
     let with_ports =

@@ -388,6 +388,7 @@ fn checksums_that_cannot_be_completed() {
         ("first fragment", v4(17, MORE_FRAGMENTS, &[], &udp(b"12345678"))),
         ("last fragment", v4(17, 1, &[], &udp(b"12345678"))),
         ("short UDP", v4(17, 0, &[], &udp(b"")[..7])),
+        ("very short UDP", v4(17, 0, &[], &[1; 5])),
         ("short TCP", v4(6, 0, &[], &[1; 19])),
         ("UDP without checksum", v4(17, 0, &[], &no_checksum(udp(b"12345678")))),
         ("UDP length below header", v4(17, 0, &[], &with_len(7))),

@@ -121,6 +121,9 @@ fn packets_that_cannot_be_cut() {
     };
     refused(&v4(17, DONT_FRAGMENT, &[], &data(100)), 68);
     refused(&v6(17, &data(100)), 68);
+    let packet = v6(17, &data(100));
+    let wrong = Header { dont_fragment: false, ..header(&packet) };
+    assert!(!fragment(&packet, &wrong, 68, |_| panic!("a fragment")));
     refused(&v4(17, 0, &[], &data(100)), 67);
     let packet = v4(17, 0, &[], &data(100));
     assert!(!fragment(&packet[..50], &header(&packet), 68, |_| panic!("a fragment")));

@@ -238,6 +238,10 @@ fn errors_about_fragments() {
         let packet = |offset| v6(next, &[before.clone(), fragment(offset)].concat());
         assert!(report(Problem::NoRoute, &packet(0)).is_some());
         assert!(report(Problem::NoRoute, &packet(1)).is_none());
+        // Data that have the form of the header of a first fragment.
+        let data = [fragment_header(44, 1, true), fragment(0)].concat();
+        let packet = v6(next, &[before.clone(), data].concat());
+        assert!(report(Problem::NoRoute, &packet).is_none());
     }
 }
 

@@ -29,6 +29,8 @@ fn a_limit_of_nothing() {
 fn jumps_of_time() {
     let mut limiter = Limiter::new(u32::MAX, u32::MAX);
     assert!(limiter.allow(u64::MAX));
+    let mut limiter = Limiter::new(1 << 31, 1);
+    assert!(limiter.allow(0) && limiter.allow(1 << 33), "2^64 billionths of credit");
     let mut limiter = Limiter::new(1, 1);
     assert!(limiter.allow(u64::MAX));
     assert!(!limiter.allow(0), "time went back, which earns nothing");
