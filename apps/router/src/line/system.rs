@@ -223,6 +223,12 @@ impl SystemPorts {
         netlink.read_all(&mut |event| take(ports, neighbours, event, *now))
     }
 
+    /// Takes over a change, as if the kernel had reported it.
+    #[cfg(test)]
+    pub(super) fn take(&mut self, event: Event) {
+        take(&mut self.ports, &mut self.neighbours, event, self.now);
+    }
+
     fn read_changes(&mut self) {
         let Self { ports, neighbours, netlink, now, .. } = self;
         // After an error the table stays as it is, and the next call tries again.

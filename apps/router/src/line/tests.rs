@@ -12,7 +12,11 @@ use crate::netns::{Cluster, Namespace, Offloads, Shape, Unavailable, host_v4, la
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn cluster() -> Option<Cluster> {
-    match Cluster::build(Shape::Mesh, 1) {
+    cluster_of(Shape::Mesh)
+}
+
+fn cluster_of(shape: Shape) -> Option<Cluster> {
+    match Cluster::build(shape, 1) {
         Ok(cluster) => Some(cluster),
         Err(reason @ (Unavailable::NotAllowed(_) | Unavailable::Program { .. })) => {
             // Not by a macro, whose output the test harness hides when a test passes.
@@ -37,6 +41,11 @@ fn link(at: &Namespace, name: &str) -> Link {
     found.expect("a link")
 }
 
+fn lines(cluster: &Cluster) -> (SystemIntake, SystemPorts) {
+    let _inside = cluster.node(0).enter().expect("enters");
+    open(&["lan0"]).expect("opens")
+}
+
 /// Repeats until it is done.
 fn until(text: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -49,10 +58,7 @@ fn until(text: &str, mut done: impl FnMut() -> bool) {
 #[test]
 fn only_packets_for_this_host_without_vlan_tag_are_passed() {
     let Some(cluster) = cluster() else { return };
-    let (mut intake, _ports) = {
-        let _inside = cluster.node(0).enter().expect("enters");
-        open(&["lan0"]).expect("opens")
-    };
+    let (mut intake, _ports) = lines(&cluster);
     let node = link(cluster.node(0), "lan0").mac.expect("a MAC").0;
     let socket = {
         let _inside = cluster.host(0).enter().expect("enters");
@@ -91,10 +97,7 @@ fn only_packets_for_this_host_without_vlan_tag_are_passed() {
 #[test]
 fn packets_longer_than_the_mtu_are_counted_and_explained_once() {
     let Some(cluster) = cluster() else { return };
-    let (mut intake, _ports) = {
-        let _inside = cluster.node(0).enter().expect("enters");
-        open(&["lan0"]).expect("opens")
-    };
+    let (mut intake, _ports) = lines(&cluster);
     let segmentation = Offloads { checksum: true, segmentation: true, aggregation: false };
     segmentation.set(cluster.host(0), "eth0").expect("sets");
     let socket = {
@@ -120,13 +123,19 @@ fn packets_longer_than_the_mtu_are_counted_and_explained_once() {
         take(&mut intake);
         intake.counters(0).too_long == 1
     });
+    // Two packets in one that would fit into a frame of the ring.
+    socket.send_to(&[2; 1600], to).expect("sends");
+    until("a longer packet", || {
+        take(&mut intake);
+        intake.counters(0).too_long == 2
+    });
     let warning = intake.take_warning().expect("a warning");
     assert!(warning.contains("`ethtool -K lan0 gro off lro off`"), "{warning}");
     assert_eq!(intake.take_warning(), None, "once");
     Offloads::OFF.set(cluster.host(0), "eth0").expect("sets");
     socket.send_to(&[3; 3000], to).expect("sends");
     until("three packets", || take(&mut intake) == 4);
-    assert_eq!(intake.counters(0).too_long, 1);
+    assert_eq!(intake.counters(0).too_long, 2);
     assert_eq!(lens, [1028; 4]);
 }
 
@@ -165,4 +174,126 @@ fn changes_that_were_missed_are_read_again() {
     netlink.poll(&mut |event| events.push(event)).expect("reads");
     let address = [10, 0, 1, 9].into();
     assert!(events.contains(&Event::Neighbour { interface, address, change: Change::Gone }));
+}
+
+/// Sends a packet to the host, whose address is known then.
+fn resolve(ports: &mut SystemPorts) {
+    ports.send(0, host_v4(0).into(), &PACKET).expect("waits");
+    until("resolved", || {
+        ports.flush();
+        ports.timeout().is_none()
+    });
+}
+
+/// An IP packet, as far as a line is concerned.
+const PACKET: [u8; 1400] = [0x45; 1400];
+
+#[test]
+fn a_full_line_drops_packets_and_recovers() {
+    let Some(cluster) = cluster() else { return };
+    let (_intake, mut ports) = lines(&cluster);
+    resolve(&mut ports);
+    // A device that takes hardly any packet, with room for more than the socket has.
+    let slow = "tc qdisc add dev lan0 root tbf rate 8kbit burst 2k limit 100m";
+    if let Err(error) = cluster.node(0).run(slow) {
+        let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("SKIPPED: {error}\n"));
+        return;
+    }
+    let host = host_v4(0).into();
+    let mut sent = 0;
+    let result = loop {
+        match ports.send(0, host, &PACKET) {
+            Ok(()) => sent += 1,
+            Err(reason) => break reason,
+        }
+        assert!(sent < 100_000, "there is a limit");
+    };
+    assert_eq!(result, Drop::LineFull);
+    assert!(ports.timeout().is_some(), "the rest is to be sent later");
+    cluster.node(0).run("tc qdisc del dev lan0 root").expect("deletes");
+    ports.flush();
+    assert_eq!((ports.timeout(), ports.refused()), (None, 0));
+    assert_eq!(ports.send(0, host, &PACKET), Ok(()));
+}
+
+#[test]
+fn packets_that_the_device_drops_are_counted() {
+    let Some(cluster) = cluster() else { return };
+    let (_intake, mut ports) = lines(&cluster);
+    resolve(&mut ports);
+    let full = "tc qdisc add dev lan0 root tbf rate 8kbit burst 2k limit 10k";
+    if let Err(error) = cluster.node(0).run(full) {
+        let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("SKIPPED: {error}\n"));
+        return;
+    }
+    for _ in 0..100 {
+        assert_eq!(ports.send(0, host_v4(0).into(), &PACKET), Ok(()));
+    }
+    ports.flush();
+    assert_eq!(ports.timeout(), None);
+    assert!((80..100).contains(&ports.refused()), "{}", ports.refused());
+}
+
+#[test]
+fn frames_have_the_addresses_of_the_interface_and_the_neighbour() {
+    let Some(cluster) = cluster() else { return };
+    let (_intake, mut ports) = lines(&cluster);
+    let host = link(cluster.host(0), "eth0");
+    let socket = {
+        let _inside = cluster.host(0).enter().expect("enters");
+        let socket = sys::packet_socket().expect("opens");
+        sys::bind(socket.as_fd(), host.index, libc::ETH_P_ALL).expect("binds");
+        socket
+    };
+    resolve(&mut ports);
+    for change in [None, Some("02:00:00:00:00:55")] {
+        if let Some(mac) = change {
+            cluster.node(0).run(&format!("ip link set lan0 address {mac}")).expect("sets");
+            std::thread::sleep(Duration::from_millis(2));
+            ports.flush();
+            resolve(&mut ports);
+        }
+        let node = link(cluster.node(0), "lan0").mac.expect("a MAC");
+        assert!(change.is_none() || node == Mac([2, 0, 0, 0, 0, 0x55]));
+        ports.send(0, host_v4(0).into(), &[0x45, 1, 2, 3]).expect("sends");
+        ports.flush();
+        let header = [host.mac.expect("a MAC").0, node.0].concat();
+        let mut buffer = [0; 2048];
+        until("the frame", || {
+            let flags = rustix::net::RecvFlags::DONTWAIT;
+            let Ok((len, _)) = rustix::net::recv(&socket, &mut buffer, flags) else { return false };
+            buffer[..len].ends_with(&[0x45, 1, 2, 3]) && buffer[..12] == header
+        });
+        assert_eq!(buffer[12..14], [8, 0]);
+    }
+}
+
+#[test]
+fn an_interface_that_is_missing_in_a_complete_reading_is_down() {
+    let Some(cluster) = cluster() else { return };
+    let (_intake, mut ports) = lines(&cluster);
+    ports.take(Event::Begin);
+    assert!(ports.is_up(0));
+    ports.take(Event::End);
+    assert!(!ports.is_up(0));
+    ports.take(Event::Link(link(cluster.node(0), "lan0")));
+    assert!(ports.is_up(0));
+}
+
+#[test]
+fn a_port_that_leaves_a_bridge_is_not_gone() {
+    let Some(cluster) = cluster_of(Shape::Switch) else { return };
+    let switch = cluster.switch().expect("a switch");
+    let _inside = switch.enter().expect("enters");
+    let mut netlink = Netlink::open().expect("opens");
+    switch.run("ip link set core_a nomaster").expect("leaves");
+    let mut events = Vec::new();
+    netlink.poll(&mut |event| events.push(event)).expect("reads");
+    let is_link = |event: &Event| matches!(event, Event::Link(link) if link.name == "core_a");
+    assert!(events.iter().any(is_link), "{events:?}");
+    assert!(!events.iter().any(|event| matches!(event, Event::LinkGone(_))), "{events:?}");
+    assert!(events.iter().all(|event| match event {
+        Event::Link(link) => link.mac.is_some() && link.mtu > 0,
+        _ => true,
+    }));
 }
