@@ -117,7 +117,7 @@ impl fmt::Display for Topology {
 pub struct Interconnect {
     /// Bytes of an IP packet at most.
     pub mtu: u16,
-    /// Whether one message has several packets.
+    /// Whether packets share frames.
     pub batching: bool,
     /// Messages that wait for a link at most.
     pub queue: usize,

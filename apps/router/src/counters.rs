@@ -8,18 +8,19 @@ pub enum Drop {
     Truncated,
     /// Neither IPv4 nor IPv6.
     Version,
-    /// A header length below 20 bytes, or beyond the packet.
+    /// A header length below 20 bytes.
     HeaderLength,
-    /// A length field below the length of the header.
+    /// A length field below the length of the header, and extension headers that are cut.
     TotalLength,
     /// A wrong IPv4 header checksum.
     Checksum,
-    /// A source that no packet may have: multicast, loopback, unspecified, broadcast.
+    /// A source that no packet may have: multicast, loopback, link-local, unspecified, reserved,
+    /// broadcast.
     Source,
     /// A destination that routers do not forward: multicast, loopback, link-local, unspecified,
     /// broadcast.
     Destination,
-    /// IPv4 options that the sender wants routers to process: source routes.
+    /// IPv4 options of an impossible length, and source routes.
     Options,
     /// An impossible fragment: beyond 65,535 bytes, or of a length that is no multiple of 8.
     Fragment,

@@ -2,7 +2,7 @@
 //!
 //! The first node of a packet checks it, looks its destination up, decrements its time to live and
 //! fragments it if it has to. It sends the packet to its last node as a one-way message
-//! (`link`), with the way out ([`Exit`]); the last node sends it to the neighbour.
+//! (`link`), with the way out ([`crate::route::Exit`]); the last node sends it to the neighbour.
 //! With [`Spread::Valiant`] a third node passes it on between them (`valiant`). Small messages share
 //! frames, so a burst of packets needs few of them.
 //!

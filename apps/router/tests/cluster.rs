@@ -1,11 +1,13 @@
 //! A cluster of node processes between hosts with unmodified programs, in network namespaces.
 
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use courser_router::control::Client;
-use courser_router::netns::{Cluster, Process, Shape, name};
+use courser_router::netns::{self, Cluster, Process, Shape, Unavailable, name};
 
 /// A cluster with its node processes.
 struct Running {
@@ -16,7 +18,7 @@ struct Running {
 
 impl Running {
     /// `None`, with the reason printed: this machine or user cannot have namespaces.
-    fn start(shape: Shape, nodes: usize) -> Option<Running> {
+    fn start(shape: Shape, nodes: usize, edit: impl Fn(String) -> String) -> Option<Running> {
         let cluster = match Cluster::build(shape, nodes) {
             Ok(cluster) => cluster,
             Err(error) => {
@@ -25,7 +27,7 @@ impl Running {
             }
         };
         let directory = tempfile::tempdir().expect("a directory");
-        let config = cluster.config(directory.path(), &[]);
+        let config = edit(cluster.config(directory.path(), &[]));
         std::fs::write(directory.path().join("cluster.toml"), config).expect("writable");
         let mut running = Running { cluster, directory, nodes: Vec::new() };
         for node in 0..nodes {
@@ -69,6 +71,25 @@ impl Running {
         }
     }
 
+    /// Runs `f` in the namespace of a host.
+    fn inside<R>(&self, host: usize, f: impl FnOnce() -> R) -> R {
+        let _inside = self.cluster.host(host).enter().expect("may enter");
+        f()
+    }
+
+    /// The output of a program, of which the machine may have none: then `None`, with the reason
+    /// printed. It may fail.
+    fn try_program(&self, host: usize, program: &str, arguments: &str) -> Option<String> {
+        match self.cluster.host(host).run(&format!("{program} {arguments}")) {
+            Ok(text) => Some(text),
+            Err(Unavailable::Program { .. }) => {
+                println!("SKIPPED: {program} is not installed");
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        }
+    }
+
     fn on_host(&self, host: usize, command: &str) -> String {
         self.cluster.host(host).run(command).unwrap_or_else(|error| {
             let stats: Vec<_> = (0..self.nodes.len()).map(|n| self.ask(n, "stats")).collect();
@@ -77,14 +98,270 @@ impl Running {
     }
 }
 
-#[test]
-fn ping_passes_in_each_topology() {
-    for shape in [Shape::Switch, Shape::Mesh, Shape::Mixed] {
-        let Some(running) = Running::start(shape, 3) else { return };
-        println!("{}", running.on_host(0, "ping -c 3 -i 0.05 -W 2 10.0.2.2"));
-        println!("{}", running.on_host(0, "ping -c 3 -i 0.05 -W 2 fd00:3::2"));
-        println!("{}", running.on_host(0, "ping -c 3 -i 0.05 -W 2 10.0.2.1"));
-        println!("{}", running.on_host(2, "traceroute -n -q 1 -w 1 10.0.2.2"));
-        println!("{:?}", running.ask(0, "stats"));
+/// Datagrams with numbers from one host to another, in several flows.
+struct Datagrams {
+    from: usize,
+    to: usize,
+    /// Destination, which the host `to` has.
+    address: IpAddr,
+    flows: u32,
+    /// Of each flow.
+    count: u32,
+    /// Between two datagrams.
+    gap: Duration,
+}
+
+/// What became of them.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Arrived {
+    sent: u32,
+    received: u32,
+    reordered: u32,
+}
+
+impl Datagrams {
+    /// Sends them, with `meanwhile` in the meantime.
+    fn send(&self, running: &Running, meanwhile: impl FnOnce()) -> Arrived {
+        let all = self.flows * self.count;
+        std::thread::scope(|scope| {
+            let bound = running.inside(self.to, || UdpSocket::bind((self.address, 5_000)));
+            let receiver = bound.expect("an address of the host");
+            let receiver = scope.spawn(move || receive(&receiver, all));
+            let sender = scope.spawn(move || running.inside(self.from, || self.send_all()));
+            meanwhile();
+            sender.join().expect("no panic");
+            receiver.join().expect("no panic")
+        })
     }
+
+    fn send_all(&self) {
+        let any = if self.address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let sockets: Vec<_> =
+            (0..self.flows).map(|_| UdpSocket::bind(any).expect("a socket")).collect();
+        let begin = Instant::now();
+        for number in 0..self.count {
+            for (flow, socket) in (0_u32..).zip(&sockets) {
+                let mut datagram = [0_u8; 64];
+                datagram[..4].copy_from_slice(&flow.to_le_bytes());
+                datagram[4..8].copy_from_slice(&number.to_le_bytes());
+                // A full queue of the host, or an error reported for an earlier one.
+                while socket.send_to(&datagram, (self.address, 5_000)).is_err() {}
+            }
+            let due = self.gap * (number + 1);
+            std::thread::sleep(due.saturating_sub(begin.elapsed()));
+        }
+    }
+}
+
+fn receive(socket: &UdpSocket, all: u32) -> Arrived {
+    socket.set_read_timeout(Some(Duration::from_millis(1_500))).expect("a timeout");
+    let mut next = std::collections::BTreeMap::new();
+    let mut arrived = Arrived { sent: all, ..Arrived::default() };
+    let mut datagram = [0; 64];
+    // The first one may take longer: it waits for the sender.
+    while arrived.received < all {
+        let Ok((8.., _)) = socket.recv_from(&mut datagram) else { break };
+        let word =
+            |at: usize| datagram[at..at + 4].iter().rev().fold(0, |n, b| n << 8 | u32::from(*b));
+        let (flow, number) = (word(0), word(4));
+        let expected: &mut u32 = next.entry(flow).or_default();
+        arrived.received += 1;
+        arrived.reordered += u32::from(number < *expected);
+        *expected = (*expected).max(number + 1);
+    }
+    arrived
+}
+
+/// Sends bytes over TCP from one host to another, and compares them.
+fn copy_over_tcp(running: &Running, from: usize, to: usize, address: IpAddr, bytes: u64) {
+    let pattern = |at: u64| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
+    std::thread::scope(|scope| {
+        let listener = running.inside(to, || TcpListener::bind((address, 6_000))).expect("bound");
+        let receiver = scope.spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let (mut at, mut block) = (0_u64, vec![0; 1 << 16]);
+            loop {
+                let read = stream.read(&mut block).expect("bytes");
+                if read == 0 {
+                    return at;
+                }
+                for byte in &block[..read] {
+                    assert_eq!(*byte, pattern(at), "at {at}");
+                    at += 1;
+                }
+            }
+        });
+        let mut stream =
+            running.inside(from, || TcpStream::connect((address, 6_000))).expect("connects");
+        let mut at = 0;
+        while at < bytes {
+            let block: Vec<u8> = (at..bytes.min(at + (1 << 16))).map(pattern).collect();
+            stream.write_all(&block).expect("takes bytes");
+            at += block.len() as u64;
+        }
+        drop(stream);
+        assert_eq!(receiver.join().expect("no panic"), bytes);
+    });
+}
+
+fn v4(host: usize) -> IpAddr {
+    netns::host_v4(host).into()
+}
+
+fn v6(host: usize) -> IpAddr {
+    netns::host_v6(host).into()
+}
+
+#[test]
+fn ping_and_traceroute_pass_in_each_topology() {
+    for shape in [Shape::Switch, Shape::Mesh, Shape::Mixed] {
+        let Some(running) = Running::start(shape, 3, |text| text) else { return };
+        for (from, to) in [(0, 1), (2, 0)] {
+            for address in [v4(to), v6(to), netns::lan_v4(to).into(), netns::lan_v6(to).into()] {
+                let Some(text) =
+                    running.try_program(from, "ping", &format!("-c 3 -i 0.05 {address}"))
+                else {
+                    return;
+                };
+                assert!(text.contains(" 0% packet loss"), "{shape:?}: {text}");
+            }
+            if let Some(text) =
+                running.try_program(from, "traceroute", &format!("-n -q 1 -w 2 {}", v4(to)))
+            {
+                let hops: Vec<_> =
+                    text.lines().skip(1).filter_map(|l| l.split_whitespace().nth(1)).collect();
+                let expected = [netns::lan_v4(from).to_string(), v4(to).to_string()];
+                assert_eq!(hops, expected, "{shape:?}: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn tcp_carries_bytes_unchanged_and_udp_floods_stay_in_order() {
+    let megabytes =
+        std::env::var("COURSER_TCP_MEGABYTES").map_or(20, |n| n.parse().expect("a number"));
+    for shape in [Shape::Switch, Shape::Mesh] {
+        let Some(running) = Running::start(shape, 3, |text| text) else { return };
+        copy_over_tcp(&running, 0, 1, v4(1), megabytes << 20);
+        copy_over_tcp(&running, 2, 0, v6(0), megabytes << 18);
+        let flood = |from, to, address| {
+            let gap = Duration::from_micros(20);
+            Datagrams { from, to, address, flows: 8, count: 5_000, gap }
+        };
+        let arrived = flood(0, 2, v4(2)).send(&running, || {
+            let back = flood(1, 0, v6(0)).send(&running, || ());
+            assert_eq!(back.reordered, 0, "{shape:?} {back:?}");
+            assert!(back.received > 1_000, "{back:?} {:?}", running.ask(0, "stats"));
+        });
+        assert_eq!(arrived.reordered, 0, "{shape:?} {arrived:?}");
+        assert!(arrived.received > 1_000, "{arrived:?} {:?}", running.ask(2, "stats"));
+    }
+}
+
+#[test]
+fn hosts_discover_the_path_mtu() {
+    let narrow = |text: String| {
+        let at = text.find("name = \"b\"").expect("the second node");
+        let (before, after) = text.split_at(at);
+        format!("{before}{}", after.replacen("mtu = 1500", "mtu = 1400", 1))
+    };
+    let Some(running) = Running::start(Shape::Switch, 3, narrow) else { return };
+    for (address, size) in [(v4(1), 1_472), (v6(1), 1_452)] {
+        // The kernel reports the error of the router; the next packet is smaller.
+        let ping = format!("-c 2 -i 0.2 -W 1 -M do -s {size} {address}");
+        let Some(text) = running.try_program(0, "ping", &ping) else { return };
+        assert!(text.contains("1400"), "{text}");
+        assert!(text.contains("100% packet loss") || text.contains("errors"), "{text}");
+    }
+    let text = running.on_host(0, &format!("ping -c 2 -i 0.2 -M dont -s 1472 {}", v4(1)));
+    assert!(text.contains(" 0% packet loss"), "in fragments: {text}");
+    copy_over_tcp(&running, 0, 1, v4(1), 1 << 20);
+    copy_over_tcp(&running, 0, 1, v6(1), 1 << 20);
+    let stats = running.ask(0, "stats").expect("counters");
+    assert!(stats.contains("\"too_big\":"), "{stats}");
+}
+
+#[test]
+fn the_death_of_a_node_leaves_the_others_alone() {
+    let Some(mut running) = Running::start(Shape::Switch, 3, |text| text) else { return };
+    let doomed = running.nodes[2].take();
+    let traffic = Datagrams {
+        from: 0,
+        to: 1,
+        address: v4(1),
+        flows: 8,
+        count: 2_000,
+        gap: Duration::from_millis(1),
+    };
+    let mut withdrawn = Duration::MAX;
+    let arrived = traffic.send(&running, || {
+        std::thread::sleep(Duration::from_millis(500));
+        let killed = Instant::now();
+        drop(doomed);
+        running.wait(0, |nodes| nodes.contains("c dead"));
+        running.wait(1, |nodes| nodes.contains("c dead"));
+        withdrawn = killed.elapsed();
+    });
+    assert_eq!((arrived.received, arrived.reordered), (arrived.sent, 0), "{arrived:?}");
+    println!("withdrawn after {withdrawn:?}");
+    assert!(withdrawn < Duration::from_millis(800), "the failure timeout: {withdrawn:?}");
+    let ping = running.cluster.host(0).run(&format!("ping -c 2 -i 0.2 -W 1 {}", v4(2)));
+    let text = format!("{ping:?}");
+    assert!(text.contains("Unreachable") || text.contains("exit"), "{text}");
+    let again = running.spawn(2);
+    running.nodes[2] = Some(again);
+    running.wait(0, |nodes| nodes.contains("c direct"));
+    running.wait(2, |nodes| nodes.matches("direct").count() == 2);
+    let text = running.on_host(0, &format!("ping -c 2 -i 0.2 {}", v4(2)));
+    assert!(text.contains(" 0% packet loss"), "{text}");
+}
+
+#[test]
+fn a_hundred_updates_a_second_lose_no_packet() {
+    let Some(running) = Running::start(Shape::Switch, 3, |text| text) else { return };
+    // Both hosts have the destination, and what arrives at either is counted.
+    for host in [1, 2] {
+        running.on_host(host, "ip address add 20.0.0.1/32 dev lo");
+    }
+    running.ask(0, "route add 20.0.0.0/8 via b:lan0@10.0.2.2").expect("announced");
+    // Neighbours are resolved: few packets wait for that.
+    for host in [1, 2] {
+        running.on_host(host, &format!("ping -c 1 {}", netns::lan_v4(host)));
+    }
+    let address = IpAddr::from([20, 0, 0, 1]);
+    let traffic = |to| Datagrams {
+        from: 0,
+        to,
+        address,
+        flows: 8,
+        count: 3_000,
+        gap: Duration::from_millis(1),
+    };
+    std::thread::scope(|scope| {
+        // Counts what arrives at the other host.
+        let other = running.inside(2, || UdpSocket::bind((address, 5_000))).expect("bound");
+        let other = scope.spawn(move || receive(&other, u32::MAX));
+        let mut updates = 0;
+        let first = traffic(1).send(&running, || {
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_millis(2_800) {
+                let (node, host) = [("c", 3), ("b", 2)][updates % 2];
+                let gateway = format!("{node}:lan0@10.0.{host}.2");
+                running.ask(0, &format!("route replace 20.0.0.0/8 via {gateway}")).expect("done");
+                running
+                    .ask(1, &format!("route replace 30.{}.0.0/16 via {gateway}", updates % 256))
+                    .expect("done");
+                updates += 1;
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let second = other.join().expect("no panic");
+        println!("{updates} updates: {first:?} {second:?}");
+        assert!(updates > 100, "{updates}");
+        assert!(first.received > 1_000 && second.received > 1_000, "{first:?} {second:?}");
+        assert_eq!(first.received + second.received, first.sent, "{first:?} {second:?}");
+    });
+    let everywhere = |node| running.ask(node, "routes 30.0.0.0/8").expect("routes").lines().count();
+    assert_eq!([everywhere(0), everywhere(1), everywhere(2)], [everywhere(1); 3]);
 }
