@@ -98,8 +98,8 @@ impl Chain<'_> {
 /// Hash of the flow of a packet: addresses, protocol, and the ports of TCP, UDP, SCTP and UDP-Lite.
 ///
 /// Ports of fragments are not used, since only the first has them: all fragments of a packet have
-/// the same hash. If some packets of a flow are fragments and some are not, their hashes differ, and
-/// they may overtake each other. IPv6 extension headers are passed, at most 8 of them; behind more,
+/// the same hash. If some packets of a flow are fragments and some are not, their hashes differ,
+/// and they may overtake each other. IPv6 extension headers are passed, at most 8 of them; behind more,
 /// ports are not used.
 #[inline]
 pub fn flow_hash(bytes: &[u8], header: &Header, seed: u64) -> u32 {

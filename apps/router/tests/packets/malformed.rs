@@ -1,5 +1,5 @@
-//! `tests/data/malformed.pcap`: packets at the limits of the checks, each with its result. Wireshark
-//! and tcpdump read the file.
+//! `tests/data/malformed.pcap`: packets at the limits of the checks, each with its result.
+//! Wireshark and tcpdump read the file.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Mutated packets: bit flips, truncations, splices. No function may panic, and a packet that passes
-//! the checks must also pass those of etherparse.
+//! Mutated packets: bit flips, truncations, splices. No function may panic, and a packet that
+//! passes the checks must also pass those of etherparse.
 
 use courser_router::packet::icmp::{Problem, echo_reply, error};
 use courser_router::packet::{
