@@ -212,7 +212,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         &self.counters
     }
 
-    /// The routes. Changes of this node's own ones go through [`Node::announce`].
+    /// The routes. Changes of this node's own ones go through [`Node::change`].
     pub fn routes(&self) -> &Routes {
         &self.routes
     }

@@ -12,9 +12,9 @@ use crate::route::{MAX_NODES, NodeId};
 /// Flows that are distinguished; more share entries, and their ways.
 const FLOWS: usize = 1 << 14;
 
-/// A flow without a packet for this long may take another way. Longer than a packet takes through
-/// the cluster when queues are full.
-const GAP_NS: u64 = 2_000_000;
+/// A flow without a packet for this long may take another way: longer than a packet takes through the
+/// cluster when queues are full and processes wait for a CPU. RouteBricks has the same.
+const GAP_NS: u64 = 100_000_000;
 
 #[derive(Clone, Copy)]
 struct Flow {
