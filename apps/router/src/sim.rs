@@ -5,6 +5,7 @@
 //! Every packet that leaves is checked: that it leaves where its destination is, with a time to live
 //! that is one less, once, and after all earlier packets of its flow.
 
+pub mod figures;
 mod lines;
 mod node;
 mod tally;
@@ -42,6 +43,8 @@ pub struct Settings {
     /// Packets that a node takes from its port in a pass, and whose messages share frames: 1 to 64.
     /// 1: a frame for each packet. Default 32.
     pub batch: usize,
+    /// Packets that a host sends together, to one destination: 1 to 64. Default 1.
+    pub burst: u32,
     /// Rate of ports and cables, bit/s. Default 10 Gbit/s.
     pub line_rate_bps: u64,
     /// The packets.
@@ -62,24 +65,58 @@ pub struct Settings {
     pub time_ns: u64,
 }
 
-/// CPU time of the nodes.
+/// CPU time of the nodes. A node has one core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cpu {
     /// None: the cables are the limit.
     None,
-    /// As measured: [`CpuCosts::measured`].
+    /// Courser's own time without a NIC's driver: [`CpuCosts::measured`], and what a node does with a
+    /// packet.
     Measured,
+    /// That of the system's sockets: a system call and the kernel's network stack for each frame.
+    Sockets,
 }
 
 impl Cpu {
+    /// All of them.
+    pub const ALL: [Cpu; 3] = [Cpu::None, Cpu::Measured, Cpu::Sockets];
+
+    /// Its name in options and results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cpu::None => "none",
+            Cpu::Measured => "measured",
+            Cpu::Sockets => "sockets",
+        }
+    }
+
     fn costs(self) -> CpuCosts {
+        let measured = CpuCosts { plain_ns: Some(PLAIN_NS), ..CpuCosts::measured() };
         match self {
             Cpu::None => CpuCosts::none(),
-            Cpu::Measured => CpuCosts::measured(),
+            Cpu::Measured => measured,
+            Cpu::Sockets => {
+                CpuCosts { rx_frame_ns: SOCKET_FRAME_NS, tx_frame_ns: SOCKET_FRAME_NS, ..measured }
+            }
+        }
+    }
+
+    /// Checks, look-up and rewriting of a packet at its first node, ns.
+    const fn forward_ns(self) -> u64 {
+        match self {
+            Cpu::None => 0,
+            Cpu::Measured | Cpu::Sockets => FORWARD_NS,
         }
     }
 }
+
+/// Taking a packet from a port's ring, or putting it there: its copy, without a driver.
+const PLAIN_NS: u64 = 5;
+/// Time of `router bench` for a packet without interconnect.
+const FORWARD_NS: u64 = 25;
+/// Half of the time that sending and receiving a datagram takes on one core over sockets.
+const SOCKET_FRAME_NS: u64 = 600;
 
 fn shape_name<S: serde::Serializer>(shape: &Shape, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_str(shape.name())
@@ -92,6 +129,7 @@ impl Default for Settings {
             topology: Shape::Mesh,
             nodes: 4,
             batch: 32,
+            burst: 1,
             line_rate_bps: 10_000_000_000,
             sizes: Sizes::Fixed { packet_bytes: 64 },
             load_ppm: 200_000,
@@ -153,6 +191,8 @@ impl Settings {
         let (nodes, load) = (u64::from(self.nodes), u64::from(self.load_ppm));
         check((2..=32).contains(&nodes), "nodes", nodes, "2 to 32")?;
         check((1..=64).contains(&self.batch), "batch", self.batch as u64, "1 to 64")?;
+        let burst = u64::from(self.burst);
+        check((1..=64).contains(&burst), "burst", burst, "1 to 64")?;
         check((1..=1_000_000).contains(&load), "load_ppm", load, "1 to 1,000,000 per million")?;
         let rate = self.line_rate_bps;
         let rates = 1_000_000..=1_000_000_000_000;
@@ -285,6 +325,16 @@ impl Cluster {
         // Heartbeats spread which nodes are connected with which.
         self.world.run_for(self.settings.failure_timeout / 2);
         Ok(())
+    }
+
+    /// Cuts the cable between two nodes of a mesh, so that packets between them pass another one.
+    pub fn cut(&mut self, a: u32, b: u32) {
+        for (from, to) in [(a, b), (b, a)] {
+            let link = self.world.fabric().link_to(HostId(from), HostId(to), 0);
+            if let Some(link) = link {
+                self.world.set_link_up(link, false);
+            }
+        }
     }
 
     /// Sends packets until a time, ns; those from `begin_ns` on are counted.

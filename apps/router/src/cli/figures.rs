@@ -1,11 +1,130 @@
 //! `router figures`.
 
+use std::io::Write;
+
 use clap::Args;
-use courser_bench::program::Failure;
+use comfy_table::{CellAlignment, Row};
+use courser_bench::program::out::{self, Out};
+use courser_bench::program::{Failure, ResultArgs, grid, json, progress, units};
+use courser_router::sim::figures::{BATCHES, Point, SIZES, Sweep};
+use serde_json::json;
+
+use super::sim::{CpuArg, failure, report};
 
 #[derive(Debug, Args)]
-pub(crate) struct FiguresArgs {}
+#[command(after_help = "\
+Two hosts send to each other through the simulated router, over one link between nodes and over \
+two. Throughput is measured at full load, latency at a tenth of that throughput, with packets \
+that arrive in bursts of one batch. Beside the values are those that the text of the paper on \
+router interconnects states for 40 Gbit/s between two hosts without ports: gathered batches have \
+3.7 to 4.8 times the throughput of single packets up to 256 bytes; one way takes 13.5 us for 32 \
+packets of 1500 bytes, 73 us over Ethernet, and less than 3 us for single packets.
 
-pub(crate) fn run(_: &FiguresArgs) -> Result<(), Failure> {
-    Err(Failure::Runtime("not built yet".to_owned()))
+Examples:
+  router figures
+  router figures --cpu sockets --bytes 64 --batch 1,32")]
+pub(crate) struct FiguresArgs {
+    /// Sizes of packets on Ethernet, bytes
+    #[arg(long, value_delimiter = ',', default_values_t = SIZES)]
+    bytes: Vec<u32>,
+    /// Batches
+    #[arg(long, value_delimiter = ',', default_values_t = BATCHES)]
+    batch: Vec<usize>,
+    /// Links between nodes
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 2], value_parser = clap::value_parser!(u32).range(1..=2))]
+    links: Vec<u32>,
+    /// Rate of ports and cables, Gbit/s
+    #[arg(long, default_value_t = 10)]
+    gbps: u64,
+    /// CPU time of frames and packets
+    #[arg(long, value_enum, default_value = "measured")]
+    cpu: CpuArg,
+    /// Measured virtual time of each point, us
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(10..=100_000))]
+    us: u64,
+    /// Seed of all random choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    output: ResultArgs,
+}
+
+pub(crate) fn run(args: &FiguresArgs) -> Result<(), Failure> {
+    let target = args.output.json.as_deref();
+    json::check_target(target)?;
+    let sweep = Sweep {
+        seed: args.seed,
+        line_rate_bps: args.gbps.saturating_mul(1_000_000_000),
+        cpu: args.cpu.into(),
+        sizes: args.bytes.clone(),
+        batches: args.batch.clone(),
+        links: args.links.clone(),
+        time_ns: args.us * 1_000,
+    };
+    let bar = progress::bar()?;
+    let points = sweep.run_all(|done, all| {
+        bar.set_position((done * 1000 / all.max(1)) as u64);
+        bar.set_message(format!("{done} of {all} points"));
+    });
+    bar.finish_and_clear();
+    let points = points.map_err(|error| failure(&error))?;
+    if !json::only(target) {
+        print(&mut out::stdout(), &sweep, &points)?;
+    }
+    if let Some(target) = target {
+        json::write(target, &report("router-figures", json!(sweep), json!(points)))?;
+    }
+    Ok(())
+}
+
+/// What the paper's text states for a point.
+fn paper(point: &Point) -> &'static str {
+    match (point.packet_bytes, point.batch) {
+        (..=256, 16 | 32) => "3.7 to 4.8 times",
+        (1_500.., 32) => "13.5 us; Ethernet 73 us",
+        (_, 1) => "below 3 us",
+        _ => "",
+    }
+}
+
+fn print(out: &mut Out, sweep: &Sweep, points: &[Point]) -> Result<(), Failure> {
+    for &links in &sweep.links {
+        let words = if links == 1 { "one link" } else { "two links" };
+        writeln!(
+            out,
+            "Through {words} between nodes, {} Gbit/s, CPU {}",
+            sweep.line_rate_bps / 1_000_000_000,
+            sweep.cpu.name()
+        )?;
+        let header = [
+            "bytes",
+            "batch",
+            "packets/s",
+            "Gbit/s",
+            "of batch 1",
+            "in a frame",
+            "p50",
+            "p99",
+            "paper",
+        ];
+        let mut table = grid::ruled(Row::from(header));
+        for p in points.iter().filter(|p| p.links == links) {
+            table.add_row([
+                p.packet_bytes.to_string(),
+                p.batch.to_string(),
+                units::show_per_second(p.throughput_pps as f64, ""),
+                format!("{:.2}", p.throughput_bps as f64 / 1e9),
+                format!("{:.2}", p.of_batch_1),
+                format!("{:.1}", p.messages_per_frame),
+                units::show_ns(p.latency.latency_p50_ns as f64),
+                units::show_ns(p.latency.latency_p99_ns as f64),
+                paper(p).to_owned(),
+            ]);
+        }
+        for column in table.column_iter_mut().take(8) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        writeln!(out, "{table}\n")?;
+    }
+    Ok(())
 }

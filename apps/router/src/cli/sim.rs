@@ -1,11 +1,203 @@
 //! `router sim`.
 
-use clap::Args;
-use courser_bench::program::Failure;
+use std::io::Write;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use courser_bench::clock::Clock;
+use courser_bench::program::out::{self, Out};
+use courser_bench::program::{Failure, ResultArgs, json, units};
+use courser_router::sim::{self, Cpu, Latency, Matrix, Outcome, Settings, Shape, Sizes};
+use serde_json::{Value, json};
 
 #[derive(Debug, Args)]
-pub(crate) struct SimArgs {}
+#[command(after_help = "\
+Runs the nodes of the router, unchanged, in virtual time, with a host at each node's port that \
+sends packets at random times. Every packet that leaves is checked: right port, once, in the \
+order of its flow, time to live. Equal options give equal results.
 
-pub(crate) fn run(_: &SimArgs) -> Result<(), Failure> {
-    Err(Failure::Runtime("not built yet".to_owned()))
+Topologies: mesh (cables between all nodes, Valiant load balancing), switch (all nodes at a \
+switch), mixed (the hosts, too).
+
+Examples:
+  router sim --topology switch --load 90 --bytes 1518
+  router sim --batch 1 --load 100           a frame for each packet
+  router sim --flows --ms 5                 flows of the sizes of a web search")]
+pub(crate) struct SimArgs {
+    /// How the nodes are connected
+    #[arg(long, value_enum, default_value = "mesh")]
+    topology: Topology,
+    /// Nodes, 2 to 32
+    #[arg(long, default_value_t = 4)]
+    nodes: u32,
+    /// Packets taken in a pass, whose messages share frames, 1 to 64; 1: no batching
+    #[arg(long, default_value_t = 32)]
+    batch: usize,
+    /// Bytes of each packet on Ethernet, 64 to 1518
+    #[arg(long, default_value_t = 64)]
+    bytes: u32,
+    /// Flows of real sizes instead of single packets
+    #[arg(long, conflicts_with = "bytes")]
+    flows: bool,
+    /// Load of the ports, in per cent
+    #[arg(long, default_value_t = 20.0)]
+    load: f64,
+    /// All packets of a host go to one other: the worst case for direct ways
+    #[arg(long)]
+    adversarial: bool,
+    /// Rate of ports and cables, Gbit/s
+    #[arg(long, default_value_t = 10)]
+    gbps: u64,
+    /// CPU time of frames and packets
+    #[arg(long, value_enum, default_value = "measured")]
+    cpu: CpuArg,
+    /// Measured virtual time, ms
+    #[arg(long, default_value_t = 1.0)]
+    ms: f64,
+    /// Seed of all random choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    output: ResultArgs,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Topology {
+    Mesh,
+    Switch,
+    Mixed,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum CpuArg {
+    /// None: the cables are the limit
+    None,
+    /// Courser's own, without a NIC's driver
+    Measured,
+    /// With the system's sockets
+    Sockets,
+}
+
+impl From<CpuArg> for Cpu {
+    fn from(cpu: CpuArg) -> Cpu {
+        match cpu {
+            CpuArg::None => Cpu::None,
+            CpuArg::Measured => Cpu::Measured,
+            CpuArg::Sockets => Cpu::Sockets,
+        }
+    }
+}
+
+impl SimArgs {
+    fn settings(&self) -> Settings {
+        let defaults = Settings::default();
+        Settings {
+            seed: self.seed,
+            topology: match self.topology {
+                Topology::Mesh => Shape::Mesh,
+                Topology::Switch => Shape::Switch,
+                Topology::Mixed => Shape::Mixed,
+            },
+            nodes: self.nodes,
+            batch: self.batch,
+            line_rate_bps: self.gbps.saturating_mul(1_000_000_000),
+            sizes: match self.flows {
+                true => Sizes::WebSearch,
+                false => Sizes::Fixed { packet_bytes: self.bytes },
+            },
+            load_ppm: (self.load * 10_000.0) as u32,
+            matrix: if self.adversarial { Matrix::Shift(1) } else { Matrix::Uniform },
+            cpu: self.cpu.into(),
+            time_ns: (self.ms * 1e6) as u64,
+            failure_timeout: Duration::from_millis(40),
+            ..defaults
+        }
+    }
+}
+
+/// Errors of settings are those of usage.
+pub(crate) fn failure(error: &sim::SimError) -> Failure {
+    match error {
+        sim::SimError::Setting { .. } => Failure::Usage(error.to_string()),
+        _ => Failure::Runtime(error.to_string()),
+    }
+}
+
+pub(crate) fn run(args: &SimArgs) -> Result<(), Failure> {
+    let target = args.output.json.as_deref();
+    json::check_target(target)?;
+    let settings = args.settings();
+    let outcome = sim::run(&settings).map_err(|error| failure(&error))?;
+    if !json::only(target) {
+        print(&mut out::stdout(), &settings, &outcome)?;
+    }
+    if let Some(target) = target {
+        json::write(target, &report("router-sim", json!(settings), json!(outcome)))?;
+    }
+    if outcome.faults != sim::Faults::default() {
+        return Err(Failure::Runtime(format!("packets went wrong: {:?}", outcome.faults)));
+    }
+    Ok(())
+}
+
+/// The object of a simulation.
+pub(crate) fn report(bench: &str, config: Value, results: Value) -> Value {
+    json!({
+        "bench": bench,
+        "transport": "sim",
+        "config": config,
+        "results": results,
+        "environment": json::environment(&Clock::new()),
+    })
+}
+
+fn print(out: &mut Out, settings: &Settings, o: &Outcome) -> Result<(), Failure> {
+    let shown = |l: &Latency| {
+        let [p50, p99, max] = [l.latency_p50_ns, l.latency_p99_ns, l.latency_max_ns]
+            .map(|ns| units::show_ns(ns as f64));
+        format!("p50 {p50}, p99 {p99}, max {max}")
+    };
+    writeln!(
+        out,
+        "{} of {} packets forwarded, {}, {:.2} Gbit/s of IP packets",
+        o.packets_forwarded,
+        o.packets_offered,
+        units::show_per_second(o.throughput_pps as f64, "packets"),
+        o.throughput_bps as f64 / 1e9
+    )?;
+    writeln!(out, "  end to end   {}", shown(&o.end_to_end))?;
+    for hop in &o.hops {
+        writeln!(out, "  {:<12} {}", hop.hop.replace('_', " "), shown(&hop.latency))?;
+    }
+    writeln!(
+        out,
+        "{:.2} links between nodes for each packet, {:.1} messages for each frame, {:.2} bytes on the \
+         wire for each byte of a packet",
+        o.links_mean, o.messages_per_frame, o.wire_bytes_per_byte
+    )?;
+    let bound = 2.0 / f64::from(settings.nodes);
+    let share = o.busiest_pair_share;
+    writeln!(
+        out,
+        "busiest pair of nodes: {share:.3} of a port's packets (Valiant load balancing: at most \
+         {bound:.3} with many flows)"
+    )?;
+    let f = &o.faults;
+    writeln!(
+        out,
+        "reordered {}, twice {}, at a wrong port {}, changed {}; dropped by nodes: {}, at receive \
+         queues {}",
+        f.reordered,
+        f.duplicated,
+        f.misrouted,
+        f.changed,
+        drops(&o.drops),
+        o.dropped_at_receive_queues
+    )?;
+    Ok(())
+}
+
+fn drops(drops: &[(&'static str, u64)]) -> String {
+    let texts: Vec<_> = drops.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
+    if texts.is_empty() { "none".to_owned() } else { texts.join(", ") }
 }

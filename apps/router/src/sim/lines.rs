@@ -123,7 +123,7 @@ pub(super) fn start(world: &mut World, settings: &Settings, tally: &SharedTally,
         }
         let ns_per_byte = 8e9 / settings.line_rate_bps as f64;
         let burst_bytes = match settings.sizes {
-            Sizes::Fixed { packet_bytes } => f64::from(packet_bytes + FRAMING),
+            Sizes::Fixed { packet_bytes } => f64::from((packet_bytes + FRAMING) * settings.burst),
             Sizes::WebSearch => mean_bytes() as f64 * 1_538.0 / 1_500.0,
         };
         let line = Line {
@@ -180,18 +180,20 @@ impl Line {
             self.next_ns += gap_ns(&mut self.rng, self.mean_gap_ns);
             let to = self.destination();
             let own = self.number << 24;
-            let burst = match self.settings.sizes {
+            match self.settings.sizes {
                 Sizes::Fixed { packet_bytes } => {
-                    let flow = own | u32::from(to) << 16 | self.rng.below(FLOWS) as u32;
-                    Burst { flow, to, bytes: u64::from(packet_bytes - ETHERNET) }
+                    let bytes = u64::from(packet_bytes - ETHERNET);
+                    for _ in 0..self.settings.burst {
+                        let flow = own | u32::from(to) << 16 | self.rng.below(FLOWS) as u32;
+                        self.bursts.push_back(Burst { flow, to, bytes });
+                    }
                 }
                 Sizes::WebSearch => {
                     self.flows += 1;
                     let flow = own | self.flows & 0x00ff_ffff;
-                    Burst { flow, to, bytes: draw(&mut self.rng) }
+                    self.bursts.push_back(Burst { flow, to, bytes: draw(&mut self.rng) });
                 }
-            };
-            self.bursts.push_back(burst);
+            }
         }
     }
 

@@ -3,9 +3,10 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
+use std::time::Duration;
 
 use courser::Rpc;
-use courser_sim::{HostId, PlainQueue, World};
+use courser_sim::{HostId, PlainQueue, World, spend};
 use ipnet::{IpNet, Ipv4Net};
 
 use super::tally::{SharedTally, SimProbe, packet_of, payload};
@@ -132,6 +133,7 @@ pub(super) fn attach(
     let started = started.map_err(|error| failed(error.to_string()))?;
     let (own, batch) = (Rc::clone(&started), all.batch);
     let mut packet = Vec::new();
+    let forward = Duration::from_nanos(all.cpu.forward_ns());
     world.set_beside(host, 0, move |rpc: &mut Rpc| {
         let mut any = false;
         for _ in 0..batch {
@@ -139,6 +141,7 @@ pub(super) fn attach(
             any = true;
             packet_of(&payload, &mut packet);
             queue.give_back(payload);
+            spend(forward);
             own.borrow_mut().receive(&mut rpc.context(), 0, &mut packet);
         }
         any

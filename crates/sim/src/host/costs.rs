@@ -31,6 +31,9 @@ pub struct CpuCosts {
     pub handlers: BTreeMap<u16, u64>,
     /// Flushing the transmit queue, 2 us on the paper's NICs `[eRPC §4.2.2]`.
     pub flush_ns: u64,
+    /// Receiving or sending a plain packet ([`crate::World::plain_queue`]). `None`: as a frame with
+    /// one packet.
+    pub plain_ns: Option<u64>,
     /// From a packet's arrival to the first poll of an idle thread. 0: it polls.
     pub wakeup_ns: u64,
 }
@@ -48,6 +51,7 @@ impl CpuCosts {
             handler_ns: 0,
             handlers: BTreeMap::new(),
             flush_ns: 0,
+            plain_ns: None,
             wakeup_ns: 0,
         }
     }
@@ -119,6 +123,14 @@ impl CpuCosts {
 
     pub(crate) fn tx_ns(&self, packets: u64) -> u64 {
         self.tx_frame_ns + packets * self.tx_packet_ns
+    }
+
+    pub(crate) fn rx_plain_ns(&self, bytes: u64) -> u64 {
+        self.plain_ns.unwrap_or_else(|| self.rx_ns(1, bytes))
+    }
+
+    pub(crate) fn tx_plain_ns(&self) -> u64 {
+        self.plain_ns.unwrap_or_else(|| self.tx_ns(1))
     }
 }
 

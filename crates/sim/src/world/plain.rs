@@ -3,7 +3,8 @@
 //! A host outside sends packets when the experiment says so, and passes those that arrive to a sink.
 //! A host of the cluster receives them in a queue of its own for each endpoint, beside that of
 //! Courser's frames, and its thread polls both: [`PlainQueue`]. They share the NIC's transmit queue
-//! and its cables with Courser's frames, and cost CPU time as a frame with one packet does.
+//! and its cables with Courser's frames, and cost CPU time as a frame with one packet does, or
+//! [`CpuCosts::plain_ns`](crate::CpuCosts::plain_ns).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,13 +39,13 @@ impl PlainQueue {
     /// The next packet that was received.
     pub fn receive(&self) -> Option<Vec<u8>> {
         let bytes = lock(&self.port).plain.pop_front()?;
-        self.clock.spend(self.costs.get().rx_ns(1, bytes.len() as u64));
+        self.clock.spend(self.costs.get().rx_plain_ns(bytes.len() as u64));
         Some(bytes)
     }
 
     /// Hands a packet to the NIC. False: the transmit queue is full, and the packet dropped.
     pub fn send(&self, to: HostId, bytes: &[u8]) -> bool {
-        self.clock.spend(self.costs.get().tx_ns(1));
+        self.clock.spend(self.costs.get().tx_plain_ns());
         let mut port = lock(&self.port);
         if !port.has_room() {
             return false;
