@@ -9,7 +9,8 @@
 //!
 //! [interconnect]
 //! mtu = 9000                    # of the links between nodes; 1280 to 9216, 1500 if absent
-//! batching = true
+//! batching = true               # packets share frames
+//! batch_budget = "0us"          # a packet waits at most this for others; 0us to 250us
 //! queue = 1024                  # messages that wait for a link; 1 to 65536
 //!
 //! [icmp]
@@ -119,6 +120,8 @@ pub struct Interconnect {
     pub mtu: u16,
     /// Whether packets share frames.
     pub batching: bool,
+    /// A packet waits at most this long for others that share its frame.
+    pub batch_budget: Duration,
     /// Messages that wait for a link at most.
     pub queue: usize,
 }

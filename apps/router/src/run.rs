@@ -91,6 +91,7 @@ pub fn courser_settings(config: &Config, settings: &Settings) -> courser::Config
         message_queue: config.interconnect.queue,
         max_msg_size: MAX_MESSAGE,
         packing,
+        batch_budget: config.interconnect.batch_budget,
         workers: 0,
         ..courser::Config::default()
     })

@@ -45,6 +45,8 @@ pub struct Settings {
     pub batch: usize,
     /// Packets that a host sends together, to one destination: 1 to 64. Default 1.
     pub burst: u32,
+    /// A packet waits at most this long for others that share its frame. At most 250 us. Default 0.
+    pub batch_budget: Duration,
     /// Rate of ports and cables, bit/s. Default 10 Gbit/s.
     pub line_rate_bps: u64,
     /// The packets.
@@ -130,6 +132,7 @@ impl Default for Settings {
             nodes: 4,
             batch: 32,
             burst: 1,
+            batch_budget: Duration::ZERO,
             line_rate_bps: 10_000_000_000,
             sizes: Sizes::Fixed { packet_bytes: 64 },
             load_ppm: 200_000,
@@ -201,11 +204,14 @@ impl Settings {
             let bytes = u64::from(packet_bytes);
             check((64..=1_518).contains(&bytes), "packet_bytes", bytes, "64 to 1,518 bytes")?;
         }
+        let budget = self.batch_budget.as_micros() as u64;
+        check(budget <= 250, "batch_budget", budget, "at most 250 us")?;
         let frame = self.max_frame as u64;
         check((1_472..=9_000).contains(&frame), "max_frame", frame, "1,472 to 9,000 bytes")?;
         let timeout = self.failure_timeout.as_millis() as u64;
         check((20..=10_000).contains(&timeout), "failure_timeout", timeout, "20 to 10,000 ms")?;
-        check(self.time_ns <= 10_000_000_000, "time_ns", self.time_ns, "at most 10 s")
+        let times = 1..=10_000_000_000;
+        check(times.contains(&self.time_ns), "time_ns", self.time_ns, "1 ns to 10 s")
     }
 
     /// The nodes, and after them the host at each node's port.
@@ -230,6 +236,7 @@ impl Settings {
         config.nexus.max_msg_size = 1 << 16;
         let packing = if self.batch > 1 { Packing::Copy } else { Packing::Off };
         config.nexus.packing = Some(packing);
+        config.nexus.batch_budget = self.batch_budget;
         config.clocks_differ = false; // times of several hosts are compared
         config.nexus = node::settings(self, 0).courser(config.nexus);
         config

@@ -1,6 +1,7 @@
 //! `router figures`.
 
 use std::io::Write;
+use std::time::Duration;
 
 use clap::Args;
 use comfy_table::{CellAlignment, Row};
@@ -36,6 +37,9 @@ pub(crate) struct FiguresArgs {
     /// Rate of ports and cables, Gbit/s
     #[arg(long, default_value_t = 10)]
     gbps: u64,
+    /// Microseconds that a packet waits at most for others that share its frame, 0 to 250
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=250))]
+    budget_us: u64,
     /// CPU time of frames and packets
     #[arg(long, value_enum, default_value = "measured")]
     cpu: CpuArg,
@@ -56,6 +60,7 @@ pub(crate) fn run(args: &FiguresArgs) -> Result<(), Failure> {
         seed: args.seed,
         line_rate_bps: args.gbps.saturating_mul(1_000_000_000),
         cpu: args.cpu.into(),
+        batch_budget: Duration::from_micros(args.budget_us),
         sizes: args.bytes.clone(),
         batches: args.batch.clone(),
         links: args.links.clone(),

@@ -33,6 +33,9 @@ pub(crate) struct SimArgs {
     /// Packets taken in a pass, whose messages share frames, 1 to 64; 1: no batching
     #[arg(long, default_value_t = 32)]
     batch: usize,
+    /// Microseconds that a packet waits at most for others that share its frame, 0 to 250
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=250))]
+    budget_us: u64,
     /// Bytes of each packet on Ethernet, 64 to 1518
     #[arg(long, default_value_t = 64)]
     bytes: u32,
@@ -100,6 +103,7 @@ impl SimArgs {
             },
             nodes: self.nodes,
             batch: self.batch,
+            batch_budget: Duration::from_micros(self.budget_us),
             line_rate_bps: self.gbps.saturating_mul(1_000_000_000),
             sizes: match self.flows {
                 true => Sizes::WebSearch,

@@ -14,6 +14,9 @@ use super::{Config, ConfigError, IcmpRate, Interconnect, Node, Port, raw, read};
 use crate::route::{MAX_NODES, MAX_PORTS, Members, NodeId};
 use crate::routes::Routes;
 
+/// Largest [`Interconnect::batch_budget`]: a quarter of Courser's shortest retransmission timeout.
+const BATCH_BUDGET: Duration = Duration::from_micros(250);
+
 /// Bytes of the name of an interface of Linux at most.
 const INTERFACE: usize = 15;
 /// Bytes of the names of clusters and nodes at most.
@@ -106,8 +109,17 @@ impl Source<'_> {
         Ok(Interconnect {
             mtu: self.number("interconnect.mtu", &raw.mtu, 1_280..=9_216, 1_500)? as u16,
             batching: raw.batching.unwrap_or(true),
+            batch_budget: self.batch_budget(raw)?,
             queue: self.number("interconnect.queue", &raw.queue, 1..=65_536, 1_024)? as usize,
         })
+    }
+
+    fn batch_budget(&self, raw: &raw::Interconnect) -> Result<Duration> {
+        let Some(text) = &raw.batch_budget else { return Ok(Duration::ZERO) };
+        match humantime::parse_duration(text.get_ref()) {
+            Ok(time) if time <= BATCH_BUDGET => Ok(time),
+            _ => self.wrong("interconnect.batch_budget", text, "0us to 250us, with a unit"),
+        }
     }
 
     fn icmp(&self, raw: &raw::Icmp) -> Result<IcmpRate> {

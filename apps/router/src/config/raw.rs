@@ -38,6 +38,7 @@ pub(super) struct Cluster {
 pub(super) struct Interconnect {
     pub(super) mtu: Number,
     pub(super) batching: Option<bool>,
+    pub(super) batch_budget: Option<Text>,
     pub(super) queue: Number,
 }
 

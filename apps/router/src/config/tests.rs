@@ -74,12 +74,16 @@ impl Drop for Directory {
     }
 }
 
+fn interconnect(mtu: u16, batching: bool, budget_us: u64, queue: usize) -> Interconnect {
+    Interconnect { mtu, batching, batch_budget: Duration::from_micros(budget_us), queue }
+}
+
 #[test]
 fn all_keys_are_read() {
     let config = demo();
     assert_eq!((config.name.as_str(), config.topology), ("demo", Topology::Mesh));
     assert_eq!((config.failure_timeout, config.seed), (Duration::from_millis(500), 7));
-    assert_eq!(config.interconnect, Interconnect { mtu: 9000, batching: false, queue: 64 });
+    assert_eq!(config.interconnect, interconnect(9000, false, 0, 64));
     assert_eq!(config.icmp, IcmpRate { per_second: 10, burst: 5 });
     assert_eq!((config.node("b"), config.node("c")), (Some(1), None));
     assert_eq!(config.nodes[0].control, Some("/run/a.sock".into()));
@@ -97,9 +101,12 @@ fn all_keys_are_read() {
 #[test]
 fn absent_keys_have_defaults() {
     let text = "[cluster]\nname='x'\ntopology='mixed'\n[[node]]\nname='a'\naddress='h:1'\n";
+    let patient = format!("{text}[interconnect]\nbatch_budget = '20us'\n");
+    let patient = Config::parse(&patient, ".").unwrap().interconnect;
+    assert_eq!(patient, interconnect(1500, true, 20, 1024));
     let config = Config::parse(text, ".").unwrap();
     assert_eq!(config.failure_timeout, Duration::from_millis(800));
-    assert_eq!(config.interconnect, Interconnect { mtu: 1500, batching: true, queue: 1024 });
+    assert_eq!(config.interconnect, interconnect(1500, true, 0, 1024));
     assert_eq!(config.icmp, IcmpRate { per_second: 1000, burst: 100 });
     assert_eq!((config.seed, config.nodes[0].ports.len()), (1, 0));
     assert!(config.routes().unwrap().is_empty());
@@ -119,6 +126,16 @@ fn each_error_names_the_line_the_value_and_what_is_allowed() {
         ("mtu = 9000", "mtu = 9217", "8: interconnect.mtu = 9217: 1280 to 9216 are"),
         ("mtu = 9000", "mtu = \"x\"", "8: invalid type: string \"x\", expected"),
         ("queue = 64", "queue = 0", "10: interconnect.queue = 0: 1 to 65536 are allowed"),
+        (
+            "queue = 64",
+            "batch_budget = \"20\"",
+            "10: interconnect.batch_budget = \"20\": 0us to 250us, with a unit",
+        ),
+        (
+            "queue = 64",
+            "batch_budget = \"251us\"",
+            "10: interconnect.batch_budget = \"251us\": 0us to 250us",
+        ),
         ("burst = 5", "burst = 0", "13: icmp.burst = 0: 1 to 1000000 are allowed"),
         ("per_second = 10", "per_second = -1", "12: icmp.per_second = -1: 0 to 1000000"),
         ("name = \"a\"", "name = \"a b\"", "15: node.name = \"a b\": 1 to 32 letters"),

@@ -16,6 +16,9 @@ pub const SIZES: [u32; 6] = [64, 128, 256, 512, 1024, 1518];
 /// The paper's batches.
 pub const BATCHES: [usize; 6] = [1, 2, 4, 8, 16, 32];
 
+/// Packets that each host sends at least at full load, so that bursts even out.
+const MIN_PACKETS: u64 = 2_000;
+
 /// One point.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Point {
@@ -49,6 +52,8 @@ pub struct Sweep {
     pub line_rate_bps: u64,
     /// CPU time of frames and packets.
     pub cpu: Cpu,
+    /// A packet waits at most this long for others that share its frame.
+    pub batch_budget: Duration,
     /// Sizes of packets.
     pub sizes: Vec<u32>,
     /// Batches; the first is the scale of [`Point::of_batch_1`].
@@ -65,6 +70,7 @@ impl Default for Sweep {
             seed: 1,
             line_rate_bps: 10_000_000_000,
             cpu: Cpu::Measured,
+            batch_budget: Duration::ZERO,
             sizes: SIZES.to_vec(),
             batches: BATCHES.to_vec(),
             links: vec![1, 2],
@@ -76,6 +82,7 @@ impl Default for Sweep {
 impl Sweep {
     fn settings(&self, links: u32, packet_bytes: u32, batch: usize) -> Settings {
         let (nodes, topology) = if links == 1 { (2, Shape::Switch) } else { (3, Shape::Mesh) };
+        let wire_ns = u64::from(packet_bytes) * 8_000_000_000 / self.line_rate_bps.max(1);
         let mut pairs = vec![vec![0; nodes as usize]; nodes as usize];
         (pairs[0][1], pairs[1][0]) = (1_000_000, 1_000_000);
         Settings {
@@ -84,12 +91,13 @@ impl Sweep {
             nodes,
             batch,
             burst: batch as u32,
+            batch_budget: if batch > 1 { self.batch_budget } else { Duration::ZERO },
             line_rate_bps: self.line_rate_bps,
             sizes: Sizes::Fixed { packet_bytes },
             load_ppm: 1_000_000,
             matrix: Matrix::Shares(pairs),
             cpu: self.cpu,
-            time_ns: self.time_ns,
+            time_ns: self.time_ns.max(MIN_PACKETS * wire_ns),
             ..Settings::default()
         }
     }
