@@ -48,7 +48,8 @@ pub enum Drop {
     PortDown,
     /// A message between nodes that is no packet, or that has passed too many nodes.
     BadMessage,
-    /// For an address of this node that came from another one, and is no echo request.
+    /// For an address of this node that came from another one, and is no echo request, or one too
+    /// many.
     NotForwarded,
 }
 
@@ -135,6 +136,8 @@ pub struct Counters {
     pub icmp_limited: u64,
     /// Packets fragmented.
     pub fragmented: u64,
+    /// Fragments made of them.
+    pub fragments: u64,
     /// Echo requests answered.
     pub echoes: u64,
     /// Drops by reason, in the order of [`Drop::ALL`].
@@ -168,6 +171,7 @@ impl Counters {
             icmp_sent,
             icmp_limited,
             fragmented,
+            fragments,
             echoes,
             drops,
         } = other;
@@ -183,6 +187,7 @@ impl Counters {
         self.icmp_sent += icmp_sent;
         self.icmp_limited += icmp_limited;
         self.fragmented += fragmented;
+        self.fragments += fragments;
         self.echoes += echoes;
         self.drops.iter_mut().zip(drops).for_each(|(all, n)| *all += n);
     }
@@ -190,6 +195,15 @@ impl Counters {
     /// All packets dropped.
     pub fn all_dropped(&self) -> u64 {
         self.drops.iter().sum()
+    }
+
+    /// Packets of which no counter says what became of them: 0, as each packet that a node gets or
+    /// makes is sent, dropped, or replaced by its fragments or by a reply. A dropped message of
+    /// another node that was no packet makes it smaller.
+    pub fn unaccounted(&self) -> i64 {
+        let made = self.received + self.from_nodes + self.icmp_sent + self.fragments;
+        let ended = self.sent + self.to_nodes + self.to_system + self.fragmented;
+        made as i64 - (ended + self.all_dropped()) as i64
     }
 
     /// Reasons for which packets were dropped, with their numbers.

@@ -295,7 +295,7 @@ fn stats(config: &Config, node: &Node<SystemPorts>, rpc: &mut Rpc, started_ns: u
         "to_nodes": c.to_nodes, "from_nodes": c.from_nodes, "passed_on": c.passed_on,
         "to_system": c.to_system, "reordered": c.reordered,
         "icmp_sent": c.icmp_sent, "icmp_limited": c.icmp_limited,
-        "fragmented": c.fragmented, "echoes": c.echoes,
+        "fragmented": c.fragmented, "fragments": c.fragments, "echoes": c.echoes,
         "dropped": c.all_dropped(), "drops": drops,
         "routes": node.routes().len(), "nodes": nodes, "deaths": node.deaths(),
         "refused_heartbeats": node.refused_heartbeats(),

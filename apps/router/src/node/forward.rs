@@ -103,6 +103,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             packet::decrement_ttl(packet, header);
         }
         let cut = fragment::fragment(packet, header, mtu.into(), |part| {
+            self.counters.fragments += 1;
             self.emit(cx, way, part);
         });
         if cut {
@@ -242,6 +243,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             self.send_own(cx, &mut reply);
         } else {
             self.counters.icmp_limited += 1;
+            self.counters.drop(Drop::NotForwarded);
         }
         self.scratch = reply;
     }
