@@ -3,6 +3,8 @@
 
 #[path = "packets/build.rs"]
 mod build;
+#[path = "packets/generate.rs"]
+mod generate;
 #[path = "packets/malformed.rs"]
 mod malformed;
 #[path = "packets/mutate.rs"]
