@@ -8,7 +8,7 @@
 //!   simulator.
 //! * [mod@line]: ports of the operating system: packet sockets, neighbours; captures.
 //! * [`config`]: the cluster's file; [`control`]: changes of routes and counters of a running node.
-//! * [`run`]: a node as a process.
+//! * [`run`]: a node as a process; [`local`]: all nodes of a cluster in one process.
 //! * [`sim`]: the router in the simulated datacenter.
 //! * [`netns`]: a cluster and its hosts in network namespaces of one machine.
 
@@ -18,6 +18,7 @@ pub mod counters;
 pub mod fib;
 pub mod group;
 pub mod line;
+pub mod local;
 pub mod netns;
 pub mod node;
 pub mod packet;

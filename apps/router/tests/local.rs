@@ -1,0 +1,11 @@
+//! A cluster of three nodes in memory: what becomes of packets, also of wrong ones, of messages that
+//! no node sends, of changes of routes, and of deaths.
+
+#[path = "packets/build.rs"]
+mod build;
+#[path = "local/cluster.rs"]
+mod cluster;
+#[path = "packets/generate.rs"]
+mod generate;
+#[path = "local/packets.rs"]
+mod packets;
