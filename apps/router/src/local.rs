@@ -4,6 +4,8 @@
 //! Time is real: a cluster that nothing polls for longer than its failure timeout sees its nodes die.
 //! Only control connections, by TCP on the loopback, have threads of their own.
 
+mod replay;
+
 use std::cell::{Ref, RefMut};
 use std::time::Duration;
 
@@ -11,11 +13,13 @@ use courser::{Nexus, Rpc};
 
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::line::{BURST, Outlet};
+use crate::line::Outlet;
 use crate::node::{self, Node, NodeState, Shared};
 use crate::route::{NodeId, PortId};
 use crate::routes::{Change, ChangeError};
 use crate::run::{self, NodeError};
+
+pub use replay::{Exits, Replay, ReplayError, ReplayOutlet, builtin};
 
 /// A pause after a pass without work, for the threads of control connections.
 const IDLE: Duration = Duration::from_micros(20);
@@ -197,10 +201,10 @@ impl<O: Outlet + 'static> Local<O> {
         })
     }
 
-    /// Whether every link has room for the messages of a burst of packets.
-    pub fn has_room(&self) -> bool {
-        let limit = self.config.interconnect.queue.saturating_sub(BURST) as u64;
-        self.running().all(|running| unacknowledged(&running.rpc) <= limit)
+    /// Messages that wait for acknowledgements, of the node with most. Links take as many as the
+    /// configuration's queue.
+    pub fn backlog(&self) -> u64 {
+        self.running().map(|running| unacknowledged(&running.rpc)).max().unwrap_or_default()
     }
 
     /// Packets between nodes. A packet counts for ever when a node or a link has died with it.

@@ -1,11 +1,189 @@
 //! `router replay`.
 
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
 use clap::Args;
-use courser_bench::program::Failure;
+use courser_bench::program::units::show_per_second;
+use courser_bench::program::{Failure, json, out};
+use courser_router::config::Config;
+use courser_router::line::{CaptureError, CaptureIntake};
+use courser_router::local::{Exits, Replay, ReplayError, builtin};
+use courser_router::route::{NodeId, PortId};
+use courser_router::run::node_named;
+use serde_json::{Map, Value, json};
 
 #[derive(Debug, Args)]
-pub(crate) struct ReplayArgs {}
+#[command(after_help = "\
+Needs no privileges: all nodes run in this process, and what leaves a port is counted. Without \
+--config the cluster has the nodes a, b and c, each with a port lan0, and routes to b for all \
+destinations.
 
-pub(crate) fn run(_: &ReplayArgs) -> Result<(), Failure> {
-    Err(Failure::Runtime("not built yet".to_owned()))
+Examples:
+  router replay packets.pcap
+  router replay packets.pcap --config cluster.toml --node b --port lan0
+  router replay packets.pcap --out left        what left, in left/b-lan0.pcap and so on")]
+pub(crate) struct ReplayArgs {
+    /// A capture of Ethernet frames or IP packets, pcap or pcapng
+    file: PathBuf,
+    /// The cluster's file
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// Node at which the packets arrive; the first one if absent
+    #[arg(long)]
+    node: Option<String>,
+    /// Interface of the port at which they arrive; the node's first one if absent
+    #[arg(long)]
+    port: Option<String>,
+    /// Write what leaves each port to NODE-PORT.pcap in a directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Forward the packets that often
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    repeat: u64,
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+}
+
+/// An error of the set-up is one of usage.
+struct Error(ReplayError);
+
+impl From<Error> for Failure {
+    fn from(Error(error): Error) -> Self {
+        match error {
+            ReplayError::NotConnected(_) => Failure::Runtime(error.to_string()),
+            _ => Failure::Usage(error.to_string()),
+        }
+    }
+}
+
+impl From<CaptureError> for Error {
+    fn from(error: CaptureError) -> Self {
+        Error(error.into())
+    }
+}
+
+pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let (config, announced) = match &args.config {
+        Some(path) => {
+            (Config::load(path).map_err(|error| Failure::Usage(error.to_string()))?, Vec::new())
+        }
+        None => {
+            let (config, changes) = builtin();
+            (config, vec![(1, changes)])
+        }
+    };
+    let (node, port) = arrival(args, &config)?;
+    let capture = CaptureIntake::open(&args.file, port, Some(args.repeat)).map_err(Error::from)?;
+    let (packets, skipped) = (capture.len(), capture.skipped());
+    let replay =
+        Replay { config: config.clone(), announced, arrival: (node, port), out: args.out.clone() };
+    let exits = replay.run(capture).map_err(Error)?;
+    let shown = Shown { args, config: &config, arrival: (node, port), packets, skipped, exits };
+    if !json::only(args.json.as_deref()) {
+        shown.print(&mut out::stdout())?;
+    }
+    args.json.as_deref().map_or(Ok(()), |target| json::write(target, &shown.json()))
+}
+
+/// Where the packets arrive.
+fn arrival(args: &ReplayArgs, config: &Config) -> Result<(NodeId, PortId), Failure> {
+    let node = args.node.as_ref().map_or(Ok(0), |name| node_named(config, name));
+    let node = node.map_err(|error| Failure::Usage(error.to_string()))?;
+    let own = &config.nodes[usize::from(node)];
+    let Some(name) = &args.port else {
+        let none = || Failure::Usage(format!("node {} has no port; choose another", own.name));
+        return own.ports.first().map(|_| (node, 0)).ok_or_else(none);
+    };
+    let mut ports = (0..).zip(&own.ports);
+    let port = ports.find(|(_, port)| port.interface == *name).map(|(number, _)| number);
+    port.map(|port| (node, port)).ok_or_else(|| {
+        let known: Vec<_> = own.ports.iter().map(|port| &port.interface[..]).collect();
+        let known = known.join(", ");
+        Failure::Usage(format!("node {} has no port {name:?}; use one of: {known}", own.name))
+    })
+}
+
+/// A result.
+struct Shown<'a> {
+    args: &'a ReplayArgs,
+    config: &'a Config,
+    arrival: (NodeId, PortId),
+    packets: usize,
+    skipped: u64,
+    exits: Exits,
+}
+
+impl Shown<'_> {
+    fn rate(&self) -> f64 {
+        self.exits.counters.received as f64 * 1e9 / self.exits.elapsed_ns.max(1) as f64
+    }
+
+    fn port(&self, (node, port): (NodeId, PortId)) -> (&str, &str) {
+        let node = &self.config.nodes[usize::from(node)];
+        (&node.name, &node.ports[usize::from(port)].interface)
+    }
+
+    fn file(&self) -> &Path {
+        &self.args.file
+    }
+
+    fn print(&self, out: &mut impl Write) -> Result<(), Failure> {
+        let c = &self.exits.counters;
+        let (node, port) = self.port(self.arrival);
+        write!(out, "{}: {} packets", self.file().display(), self.packets)?;
+        if self.skipped > 0 {
+            write!(out, ", and {} frames of other protocols", self.skipped)?;
+        }
+        writeln!(out, "; {} arrived at {node} {port}", c.received)?;
+        writeln!(out, "{} forwarded", show_per_second(self.rate(), "packets/s"))?;
+        writeln!(out, "\nleft")?;
+        for (node, port, sent) in &self.exits.ports {
+            let (node, port) = self.port((*node, *port));
+            writeln!(out, "  {:<20} {:>12}", format!("{node} {port}"), sent.packets)?;
+        }
+        writeln!(out, "for the node's own system {:>9}", c.to_system)?;
+        writeln!(out, "dropped {:>27}", c.all_dropped())?;
+        for (reason, n) in c.drops() {
+            writeln!(out, "  {:<20} {n:>12}", reason.name())?;
+        }
+        writeln!(out, "made by nodes")?;
+        for (name, n) in [
+            ("ICMP errors", c.icmp_sent),
+            ("echo replies", c.echoes),
+            ("fragments", c.fragments),
+            ("  of packets", c.fragmented),
+        ] {
+            writeln!(out, "  {name:<20} {n:>12}")?;
+        }
+        Ok(out.flush()?)
+    }
+
+    fn json(&self) -> Value {
+        let c = &self.exits.counters;
+        let (node, port) = self.port(self.arrival);
+        let drops: Map<String, Value> =
+            c.drops().map(|(reason, n)| (reason.name().to_owned(), n.into())).collect();
+        let ports: Vec<Value> = (self.exits.ports.iter())
+            .map(|(node, port, sent)| {
+                let (node, port) = self.port((*node, *port));
+                json!({
+                    "node": node, "port": port, "packets": sent.packets, "bytes": sent.bytes,
+                })
+            })
+            .collect();
+        json!({
+            "file": self.file().display().to_string(), "packets": self.packets,
+            "skipped": self.skipped, "repeat": self.args.repeat, "node": node, "port": port,
+            "elapsed_ns": self.exits.elapsed_ns, "rate_pps": self.rate(),
+            "received": c.received, "received_bytes": c.received_bytes,
+            "sent": c.sent, "sent_bytes": c.sent_bytes, "ports": ports,
+            "to_system": c.to_system, "to_nodes": c.to_nodes, "from_nodes": c.from_nodes,
+            "dropped": c.all_dropped(), "drops": drops,
+            "icmp_sent": c.icmp_sent, "icmp_limited": c.icmp_limited, "echoes": c.echoes,
+            "fragmented": c.fragmented, "fragments": c.fragments,
+        })
+    }
 }
