@@ -1,6 +1,6 @@
 //! The arrays of the FIB of one address family, and the blocks that both families share.
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 
 use super::FibError;
 use crate::group::GroupId;
@@ -101,13 +101,13 @@ impl Blocks {
         self.cells[number as usize][at]
     }
 
-    /// Replaces the entries of these ranks in some cells of a block and in the blocks below them.
-    fn fill(&mut self, number: u32, at: Range<usize>, ranks: &RangeInclusive<u8>, new: Entry) {
+    /// Replaces entries of at most this rank in some cells of a block and in the blocks below them.
+    fn fill(&mut self, number: u32, at: Range<usize>, rank: u8, new: Entry) {
         for at in at {
             let old = self.get(number, at);
             match old.as_block() {
-                Some(below) => self.fill(below, 0..CELLS, ranks, new),
-                None if ranks.contains(&old.rank()) => self.cells[number as usize][at] = new,
+                Some(below) => self.fill(below, 0..CELLS, rank, new),
+                None if old.rank() <= rank => self.cells[number as usize][at] = new,
                 None => {}
             }
         }
@@ -183,8 +183,7 @@ impl<const FIRST: usize> Table<FIRST> {
         let place = self.descend(blocks, address, length, |blocks, number| {
             blocks.prefixes[number as usize] += u32::from(is_new);
         });
-        let from = if is_new { 0 } else { entry.rank() };
-        self.fill(blocks, place, length, from..=entry.rank(), entry);
+        self.fill(blocks, place, length, entry);
         Ok(())
     }
 
@@ -207,7 +206,7 @@ impl<const FIRST: usize> Table<FIRST> {
             path[depth] = number;
             depth += 1;
         });
-        self.fill(blocks, place, length, length + 1..=length + 1, fallback);
+        self.fill(blocks, place, length, fallback);
         self.free_unused(blocks, address, &path[..depth]);
     }
 
@@ -285,22 +284,16 @@ impl<const FIRST: usize> Table<FIRST> {
         }
     }
 
-    /// Replaces the entries of these ranks under a prefix of which `place` is the first cell.
-    fn fill(
-        &mut self,
-        blocks: &mut Blocks,
-        place: Place,
-        length: u8,
-        ranks: RangeInclusive<u8>,
-        new: Entry,
-    ) {
+    /// Replaces the entries of a prefix, of which `place` is the first cell, and of shorter ones.
+    fn fill(&mut self, blocks: &mut Blocks, place: Place, length: u8, new: Entry) {
+        let rank = length + 1;
         match place {
             Place::First(at) => {
                 for at in at..at + (1 << (Self::FIRST_BITS - length)) {
                     let old = Entry(self.first[at]);
                     match old.as_block() {
-                        Some(below) => blocks.fill(below, 0..CELLS, &ranks, new),
-                        None if ranks.contains(&old.rank()) => self.first[at] = new.0,
+                        Some(below) => blocks.fill(below, 0..CELLS, rank, new),
+                        None if old.rank() <= rank => self.first[at] = new.0,
                         None => {}
                     }
                 }
@@ -308,7 +301,7 @@ impl<const FIRST: usize> Table<FIRST> {
             Place::Block(number, at) => {
                 let spare = (length - Self::FIRST_BITS).next_multiple_of(BITS)
                     - (length - Self::FIRST_BITS);
-                blocks.fill(number, at..at + (1 << spare), &ranks, new);
+                blocks.fill(number, at..at + (1 << spare), rank, new);
             }
         }
     }

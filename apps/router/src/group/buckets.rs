@@ -99,13 +99,12 @@ impl Buckets {
     }
 
     /// Takes buckets of members that have their share rounded up, as far as others need them to have
-    /// theirs rounded down. Members with the smallest fractions first.
+    /// theirs rounded down.
     fn take_rounding(&self, shares: &[Share], counts: &mut [usize], spare: &mut Vec<usize>) {
         let needed: usize =
             shares.iter().zip(&*counts).map(|(s, c)| s.whole.saturating_sub(*c)).sum();
-        let mut rich: Vec<usize> =
+        let rich: Vec<usize> =
             (0..shares.len()).filter(|at| counts[*at] > shares[*at].whole).collect();
-        rich.sort_by_key(|at| shares[*at].fraction);
         for owner in rich.into_iter().take(needed.saturating_sub(spare.len())) {
             let mut owned = (0..BUCKETS).rev().filter(|b| usize::from(self.owners[*b]) == owner);
             if let Some(bucket) = owned.find(|b| !spare.contains(b)) {

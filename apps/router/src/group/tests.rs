@@ -116,6 +116,25 @@ fn the_death_of_a_member_moves_its_flows_only() {
 }
 
 #[test]
+fn a_death_moves_no_flow_of_others_even_where_their_shares_then_demand_it() {
+    // Shares of 0.9, 28.9 and 3.3 buckets. After the death of the last one, six of the large ones
+    // lack a bucket, and it leaves three.
+    let weights: Vec<u16> = [vec![9; 56], vec![289; 7], vec![33]].concat();
+    let mut groups = Groups::new();
+    let id = groups.intern(&weighted(&weights)).unwrap();
+    let before = owners(&groups, id);
+    assert!(is_fair(&counts(&before), &weights, 0));
+    groups.set_alive(|hop| hop.node != 63);
+    let after = owners(&groups, id);
+    let moved = before.iter().zip(&after).filter(|(before, after)| before != after);
+    assert!(moved.clone().all(|(before, _)| *before == Some(hop(63))));
+    assert_eq!(moved.count(), 3);
+    assert!(!is_fair(&counts(&after), &weights, 1 << 63));
+    groups.set_alive(|_| true);
+    assert!(is_fair(&counts(&owners(&groups, id)), &weights, 0));
+}
+
+#[test]
 fn a_group_of_dead_members_selects_none_and_keeps_its_flows() {
     let mut groups = Groups::new();
     let pair = groups.intern(&weighted(&[1, 1])).unwrap();
