@@ -139,6 +139,8 @@ pub struct Node<O, P = ()> {
     usable: u64,
     /// For each node those that it receives heartbeats from; 0 when it is not received itself.
     hears: Vec<u64>,
+    /// A timer withdraws further routes of dead nodes.
+    withdraws: bool,
     deaths: u64,
     refused_heartbeats: u64,
     /// This node, for completions.
@@ -192,6 +194,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             alive: Vec::new(),
             usable: 0,
             hears: vec![0; nodes],
+            withdraws: false,
             deaths: 0,
             refused_heartbeats: 0,
             own: Weak::new(),

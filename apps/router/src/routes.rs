@@ -9,12 +9,12 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::{Bound, RangeBounds};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use thiserror::Error;
 
 pub use self::change::{Change, ChangeError, Refusal};
@@ -101,15 +101,20 @@ pub struct Route<'a> {
     pub is_used: bool,
 }
 
+/// The first prefix in their order.
+const LOWEST: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0));
+
 /// The routes of all origins, the FIB and the groups made from them.
 ///
-/// A route takes some 70 bytes beside the memory of [`Fib`] and [`Groups`].
+/// A route takes some 120 bytes beside the memory of [`Fib`] and [`Groups`].
 #[derive(Debug)]
 pub struct Routes {
     fib: Fib,
     groups: Groups,
     /// By prefix and origin, so that the first of a prefix is the one in the FIB.
     routes: BTreeMap<(IpNet, Origin), GroupId>,
+    /// The same by origin, to list and to withdraw those of one without a walk through all.
+    by_origin: BTreeSet<(Origin, IpNet)>,
     limit: usize,
 }
 
@@ -131,7 +136,7 @@ impl Routes {
     /// No routes, and at most `limit` in this FIB and these groups, both without entries.
     pub fn with_limits(limit: usize, fib: Fib, groups: Groups) -> Routes {
         debug_assert!(fib.is_empty() && groups.is_empty());
-        Routes { fib, groups, routes: BTreeMap::new(), limit }
+        Routes { fib, groups, routes: BTreeMap::new(), by_origin: BTreeSet::new(), limit }
     }
 
     /// Adds a route of an origin, or replaces the one it has for this prefix. Without members, it
@@ -156,6 +161,7 @@ impl Routes {
             return Err(error.into());
         }
         self.routes.insert(key, group);
+        self.by_origin.insert((origin, prefix));
         if let Some(old) = old {
             self.groups.release(old);
         }
@@ -165,6 +171,7 @@ impl Routes {
     /// Removes a route of an origin. Returns whether there was one.
     pub fn withdraw(&mut self, origin: Origin, prefix: &IpNet) -> bool {
         let Some(group) = self.routes.remove(&(*prefix, origin)) else { return false };
+        self.by_origin.remove(&(origin, *prefix));
         match self.first(*prefix) {
             Some((used, _)) if used < origin => {}
             Some((_, next)) => {
@@ -180,12 +187,16 @@ impl Routes {
         true
     }
 
-    /// Removes all routes of an origin. Returns how many there were. Takes time for the routes of
-    /// all origins.
-    pub fn withdraw_all(&mut self, origin: Origin) -> usize {
-        let own = |(prefix, from): &(IpNet, Origin)| (*from == origin).then_some(*prefix);
-        let prefixes: Vec<IpNet> = self.routes.keys().filter_map(own).collect();
+    /// Removes routes of an origin, at most this number. Returns how many there were: fewer than
+    /// `most` when none is left.
+    pub fn withdraw_some(&mut self, origin: Origin, most: usize) -> usize {
+        let prefixes: Vec<IpNet> = self.prefixes(origin, None).take(most).collect();
         prefixes.iter().filter(|prefix| self.withdraw(origin, prefix)).count()
+    }
+
+    /// Removes all routes of an origin. Returns how many there were. Half a second for a million.
+    pub fn withdraw_all(&mut self, origin: Origin) -> usize {
+        self.withdraw_some(origin, usize::MAX)
     }
 
     /// The next hop of a flow to a destination.
@@ -235,15 +246,24 @@ impl Routes {
         routes.take_while(move |route| prefix.is_none_or(|prefix| prefix.contains(&route.prefix)))
     }
 
-    /// The routes of an origin by prefix. Takes time for the routes of all origins.
+    /// The routes of an origin by prefix.
     pub fn announced(&self, origin: Origin) -> impl Iterator<Item = Route<'_>> {
-        self.routes().filter(move |route| route.origin == origin)
+        self.prefixes(origin, None).filter_map(move |prefix| self.get(origin, prefix))
     }
 
     /// As [`Routes::announced`], for the prefixes after this one, to send them in pieces.
     pub fn announced_after(&self, origin: Origin, after: IpNet) -> impl Iterator<Item = Route<'_>> {
-        let routes = self.range((Bound::Excluded((after, origin)), Bound::Unbounded));
-        routes.filter(move |route| route.origin == origin)
+        self.prefixes(origin, Some(after)).filter_map(move |prefix| self.get(origin, prefix))
+    }
+
+    /// Prefixes of an origin, after this one.
+    fn prefixes(&self, origin: Origin, after: Option<IpNet>) -> impl Iterator<Item = IpNet> + '_ {
+        let start = match after {
+            Some(after) => Bound::Excluded((origin, after)),
+            None => Bound::Included((origin, LOWEST)),
+        };
+        let all = self.by_origin.range((start, Bound::Unbounded));
+        all.take_while(move |(from, _)| *from == origin).map(|(_, prefix)| *prefix)
     }
 
     fn range(&self, keys: impl RangeBounds<(IpNet, Origin)>) -> impl Iterator<Item = Route<'_>> {

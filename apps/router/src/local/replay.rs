@@ -201,7 +201,7 @@ impl Replay {
             };
             let files = self.out.as_ref().map(|out| {
                 let paths: Vec<_> = node.ports.iter().map(|port| path(out, port)).collect();
-                CaptureOutlet::create(&paths.iter().map(|p| Path::new(p)).collect::<Vec<_>>())
+                CaptureOutlet::create(&paths.iter().map(Path::new).collect::<Vec<_>>())
             });
             let count = CountingOutlet::new(node.ports.len());
             Ok(ReplayOutlet { count, files: files.transpose()? })

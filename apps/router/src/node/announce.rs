@@ -6,6 +6,7 @@
 //! is lost when a link was down for a moment. When a node dies its routes are withdrawn.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
 use courser::{Context, Rpc, Transport};
 use ipnet::IpNet;
@@ -24,6 +25,9 @@ const CALL_BYTES: usize = 4_096;
 
 /// Changes that may wait for a link. More are replaced by all routes.
 const QUEUE: usize = 4_096;
+
+/// Routes of a dead node that are withdrawn in one go.
+const WITHDRAWN_AT_ONCE: usize = 1_024;
 
 /// Next hops of a route.
 const MOST_MEMBERS: usize = 256;
@@ -61,6 +65,8 @@ struct Queue {
     in_progress: bool,
     /// Routes of that node that were not sent again since its `Begin`.
     stale: Option<BTreeSet<IpNet>>,
+    /// The node is dead, and its routes are being withdrawn.
+    is_dead: bool,
 }
 
 /// The routes that a node sends to others.
@@ -82,9 +88,11 @@ impl Announcer {
         queue.in_progress = false;
     }
 
-    /// A node is dead: nothing of it is kept.
+    /// A node is dead: its routes are to be withdrawn.
     pub(super) fn died(&mut self, node: NodeId) {
-        self.queues[usize::from(node)].stale = None;
+        let queue = &mut self.queues[usize::from(node)];
+        queue.stale = None;
+        queue.is_dead = true;
     }
 
     /// Sends an item to all nodes.
@@ -145,6 +153,30 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         }
         self.send_announcements(cx);
         Ok(())
+    }
+
+    /// Withdraws routes of dead nodes, some at a time: a packet waits for at most a millisecond.
+    pub(super) fn withdraw_dead(&mut self, cx: &mut Context<'_>) {
+        let mut more = false;
+        for node in 0..self.links.len() {
+            if !self.announcer.queues[node].is_dead {
+                continue;
+            }
+            let origin = Origin::Node(node as NodeId);
+            let all = self.routes.withdraw_some(origin, WITHDRAWN_AT_ONCE) < WITHDRAWN_AT_ONCE;
+            self.announcer.queues[node].is_dead = !all;
+            more |= !all;
+        }
+        if more && !self.withdraws {
+            self.withdraws = true;
+            let node = self.own.clone();
+            cx.after(Duration::from_millis(2), move |cx| {
+                let Some(node) = node.upgrade() else { return };
+                let mut node = node.borrow_mut();
+                node.withdraws = false;
+                node.withdraw_dead(cx);
+            });
+        }
     }
 
     /// Sends what waits for each link that is up.
@@ -218,11 +250,15 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
 
     fn apply(&mut self, from: NodeId, change: Item) -> Option<()> {
         let origin = Origin::Node(from);
-        let stale = &mut self.announcer.queues[usize::from(from)].stale;
+        let queue = usize::from(from);
         match change {
-            Item::Begin => *stale = Some(self.routes.announced(origin).map(|r| r.prefix).collect()),
+            Item::Begin => {
+                self.announcer.queues[queue].is_dead = false;
+                let all = self.routes.announced(origin).map(|route| route.prefix).collect();
+                self.announcer.queues[queue].stale = Some(all);
+            }
             Item::Announce { prefix, members } => {
-                if let Some(stale) = stale {
+                if let Some(stale) = &mut self.announcer.queues[queue].stale {
                     stale.remove(&prefix);
                 }
                 if members.len() > MOST_MEMBERS || !members.iter().all(|(hop, _)| self.exists(hop))
@@ -235,7 +271,8 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
                 self.routes.withdraw(origin, &prefix);
             }
             Item::End => {
-                for prefix in stale.take().into_iter().flatten() {
+                let stale = self.announcer.queues[queue].stale.take();
+                for prefix in stale.into_iter().flatten() {
                     self.routes.withdraw(origin, &prefix);
                 }
             }

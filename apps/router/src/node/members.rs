@@ -106,6 +106,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             }
         }
         self.sweep_incoming(cx);
+        self.withdraw_dead(cx);
         self.send_announcements(cx);
     }
 
@@ -227,7 +228,6 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             if before.is_some() && now.is_none() {
                 self.deaths += 1;
                 self.announcer.died(n as NodeId);
-                self.routes.withdraw_all(crate::routes::Origin::Node(n as NodeId));
             }
         }
         self.routes.set_alive(|hop| {

@@ -139,7 +139,8 @@ fn the_routes_of_an_origin_are_listed_in_pieces_and_withdrawn() {
     assert!(!routes.get(Origin::File, prefixes[0]).unwrap().is_used);
     assert!(routes.get(Origin::File, prefixes[1]).is_none());
 
-    assert_eq!(routes.withdraw_all(Origin::Node(3)), 4);
+    assert_eq!(routes.withdraw_some(Origin::Node(3), 3), 3);
+    assert_eq!(routes.withdraw_all(Origin::Node(3)), 1);
     assert_eq!((routes.len(), routes.fib().len(), routes.groups().len()), (1, 1, 1));
     assert_eq!(routes.lookup(ip("10.1.1.1"), 0), via(1));
 }
