@@ -137,6 +137,8 @@ pub struct Node<O, P = ()> {
     alive: Vec<Option<u32>>,
     /// Nodes that are connected in both directions.
     usable: u64,
+    /// Nodes of which messages have arrived since the timer ran.
+    active: u64,
     /// For each node those that it receives heartbeats from; 0 when it is not received itself.
     hears: Vec<u64>,
     /// A timer withdraws further routes of dead nodes.
@@ -193,6 +195,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             scratch: Vec::new(),
             alive: Vec::new(),
             usable: 0,
+            active: 0,
             hears: vec![0; nodes],
             withdraws: false,
             deaths: 0,

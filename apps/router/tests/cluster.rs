@@ -41,6 +41,20 @@ impl Running {
         Some(running)
     }
 
+    /// Resolves the hosts' link-layer addresses: few packets wait for that.
+    fn resolve(&self) {
+        for host in 0..self.nodes.len() {
+            for router in [netns::lan_v4(host).to_string(), netns::lan_v6(host).to_string()] {
+                let _ = self.try_program(host, "ping", &format!("-c 1 {router}"));
+            }
+        }
+    }
+
+    /// The counters of all nodes, for a failure.
+    fn stats(&self) -> String {
+        (0..self.nodes.len()).map(|node| format!("{:?}\n", self.ask(node, "stats"))).collect()
+    }
+
     fn spawn(&self, node: usize) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_router"));
         command.arg("run").arg(self.path("cluster.toml")).arg("--node").arg(name(node).to_string());
@@ -251,10 +265,10 @@ fn tcp_carries_bytes_unchanged_and_udp_floods_stay_in_order() {
         };
         let arrived = flood(0, 2, v4(2)).send(&running, || {
             let back = flood(1, 0, v6(0)).send(&running, || ());
-            assert_eq!(back.reordered, 0, "{shape:?} {back:?}");
+            assert_eq!(back.reordered, 0, "{shape:?} {back:?} {}", running.stats());
             assert!(back.received > 1_000, "{back:?} {:?}", running.ask(0, "stats"));
         });
-        assert_eq!(arrived.reordered, 0, "{shape:?} {arrived:?}");
+        assert_eq!(arrived.reordered, 0, "{shape:?} {arrived:?} {}", running.stats());
         assert!(arrived.received > 1_000, "{arrived:?} {:?}", running.ask(2, "stats"));
     }
 }
@@ -285,6 +299,7 @@ fn hosts_discover_the_path_mtu() {
 #[test]
 fn the_death_of_a_node_leaves_the_others_alone() {
     let Some(mut running) = Running::start(Shape::Switch, 3, |text| text) else { return };
+    running.resolve();
     let doomed = running.nodes[2].take();
     let traffic = Datagrams {
         from: 0,
@@ -325,10 +340,7 @@ fn a_hundred_updates_a_second_lose_no_packet() {
         running.on_host(host, "ip address add 20.0.0.1/32 dev lo");
     }
     running.ask(0, "route add 20.0.0.0/8 via b:lan0@10.0.2.2").expect("announced");
-    // Neighbours are resolved: few packets wait for that.
-    for host in [1, 2] {
-        running.on_host(host, &format!("ping -c 1 {}", netns::lan_v4(host)));
-    }
+    running.resolve();
     let address = IpAddr::from([20, 0, 0, 1]);
     let traffic = |to| Datagrams {
         from: 0,

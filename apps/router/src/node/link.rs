@@ -226,6 +226,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             return self.counters.drop(Drop::BadMessage);
         };
         self.counters.from_nodes += 1;
+        self.active |= 1 << from;
         self.probe.takes(from, packet);
         self.pass_on(cx, &head, packet);
     }

@@ -94,6 +94,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
 
     fn tick(&mut self, cx: &mut Context<'_>, heartbeat: bool) {
         let now_ns = cx.now_ns();
+        self.note_active(now_ns);
         for node in 0..self.links.len() as NodeId {
             if node != self.settings.node {
                 self.keep_connected(cx, node, now_ns);
@@ -108,6 +109,18 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         self.sweep_incoming(cx);
         self.withdraw_dead(cx);
         self.send_announcements(cx);
+    }
+
+    /// A node whose packets arrive is alive: its heartbeats have no room in a queue that is full.
+    fn note_active(&mut self, now_ns: u64) {
+        let mut active = std::mem::take(&mut self.active);
+        while active != 0 {
+            let node = active.trailing_zeros() as usize;
+            active &= active - 1;
+            if let Some(heard) = self.links[node].heard.as_mut() {
+                heard.at_ns = now_ns;
+            }
+        }
     }
 
     /// Connects again what is not connected, and greets what is connected now.
