@@ -1,11 +1,163 @@
-//! `router quickstart`.
+//! `router quickstart`: a cluster of three nodes on this machine, real packets through it, and the
+//! death of a node.
 
-use clap::Args;
-use courser_bench::program::Failure;
+mod cluster;
+mod failure;
+mod programs;
+mod report;
+mod screen;
+mod table;
+mod traffic;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use courser_bench::clock::Clock;
+use courser_bench::program::{Failure, VERSION, json};
+use courser_router::netns::{self, Shape};
+
+use cluster::{Demo, NODES};
+use report::Results;
+use screen::Screen;
+use table::Sample;
+use traffic::Traffic;
 
 #[derive(Debug, Args)]
-pub(crate) struct QuickstartArgs {}
+#[command(after_help = "\
+Needs root, for network namespaces, and the program `ip` (Debian: iproute2); `ping` \
+(iputils-ping) and `traceroute` (traceroute) are used if they are installed. Nothing of the \
+machine's own network is changed: the nodes, the hosts and the links between them are in network \
+namespaces of this program, and vanish with it.
 
-pub(crate) fn run(_: &QuickstartArgs) -> Result<(), Failure> {
-    Err(Failure::Runtime("not built yet".to_owned()))
+Shows, in about 20 s:
+  1. ping and traceroute from host a to host b, by IPv4 and IPv6
+  2. UDP between all pairs of hosts: packets/s of each node, packets in a frame between nodes,
+     drops, and what arrives lost or out of order
+  3. the death of node c (SIGKILL): the time until its routes are withdrawn, flows between the
+     others, ICMP errors; and its return
+
+Topologies: mesh (links between all nodes, Valiant load balancing: packets pass a third node), \
+switch (all nodes at a switch, direct ways), mixed (the hosts at the same switch, too).
+
+Examples:
+  router quickstart
+  router quickstart --topology switch --quick
+  router quickstart --json -                the results only, for programs")]
+pub(crate) struct QuickstartArgs {
+    /// How the nodes are connected
+    #[arg(long, value_enum, default_value = "mesh")]
+    topology: Topology,
+    /// Shorter phases: about 10 s
+    #[arg(long)]
+    quick: bool,
+    /// Write the results as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Topology {
+    Mesh,
+    Switch,
+    Mixed,
+}
+
+impl Topology {
+    fn shape(self) -> Shape {
+        match self {
+            Topology::Mesh => Shape::Mesh,
+            Topology::Switch => Shape::Switch,
+            Topology::Mixed => Shape::Mixed,
+        }
+    }
+}
+
+/// Length of the phases.
+#[derive(Clone, Copy, Debug)]
+struct Phases {
+    /// All nodes are alive.
+    steady: Duration,
+    /// After the death of a node, and after its return.
+    after: Duration,
+}
+
+impl Phases {
+    fn of(quick: bool) -> Self {
+        let ms = Duration::from_millis;
+        if quick {
+            Self { steady: ms(2_000), after: ms(500) }
+        } else {
+            Self { steady: ms(5_000), after: ms(1_500) }
+        }
+    }
+}
+
+/// Runs the demonstration.
+///
+/// # Errors
+/// The machine or the user cannot have namespaces; a node failed; packets were out of order.
+pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
+    let target = args.json.as_deref();
+    json::check_target(target)?;
+    let (clock, shape, phases) = (Clock::new(), args.topology.shape(), Phases::of(args.quick));
+    let mut screen = Screen::new(json::only(target));
+    screen.heading(&format!("router {VERSION}"))?;
+    let begin = Instant::now();
+    let mut demo = Demo::start(shape)?;
+    let mut results = Results::new(shape, phases, &demo, begin.elapsed());
+    introduce(&mut screen, &demo, &results)?;
+    results.programs = programs::run(&mut screen, &demo)?;
+    steady(&mut screen, &demo, phases, &mut results)?;
+    failure::run(&mut screen, &mut demo, phases, &mut results)?;
+    drop(demo);
+    results.print(&mut screen, args.json.is_some())?;
+    if let Some(target) = target {
+        json::write(target, &results.json(&clock))?;
+    }
+    results.verdict()
+}
+
+/// Prints what the cluster looks like.
+fn introduce(screen: &mut Screen, demo: &Demo, results: &Results) -> Result<(), Failure> {
+    screen.wrapped(&format!(
+        "{NODES} nodes and {NODES} hosts in network namespaces, {}. They found each other after \
+         {:.0} ms.",
+        match demo.shape() {
+            Shape::Mesh => "nodes linked to each other (mesh)",
+            Shape::Switch => "nodes at a switch",
+            Shape::Mixed => "nodes and hosts at one switch (mixed)",
+        },
+        results.ready_after.as_secs_f64() * 1e3,
+    ))?;
+    let mut addresses = screen::table(["", "host", "", "node's port lan0", "node for nodes"]);
+    for node in 0..NODES {
+        addresses.add_row([
+            netns::name(node).to_string(),
+            netns::host_v4(node).to_string(),
+            netns::host_v6(node).to_string(),
+            format!("{}  {}", netns::lan_v4(node), netns::lan_v6(node)),
+            format!("udp://{}:{}", netns::core_v4(node), netns::UDP_PORT),
+        ]);
+    }
+    screen.table(&addresses)?;
+    screen.line("")
+}
+
+/// Sends between all hosts while all nodes are alive.
+fn steady(
+    screen: &mut Screen,
+    demo: &Demo,
+    phases: Phases,
+    results: &mut Results,
+) -> Result<(), Failure> {
+    screen.heading("UDP between all pairs of hosts")?;
+    let traffic = Traffic::start(demo)?;
+    let first = Sample::take(demo)?;
+    let last = table::watch(screen, demo, &first, phases.steady)?;
+    let outcome = traffic.stop()?;
+    results.nodes = table::rows(&first, &last);
+    screen.line(&format!("  {}\n", outcome.words(|_| true)))?;
+    results.steady = Some(outcome);
+    Ok(())
 }

@@ -1,0 +1,82 @@
+//! Text on standard output, with parts that are redrawn in place on a terminal.
+
+use std::io::Write;
+
+use comfy_table::{Row, Table};
+use courser_bench::program::Failure;
+use courser_bench::program::grid;
+use courser_bench::program::out::{self, BOLD, Out};
+use courser_bench::table::{WIDTH, wrap};
+
+/// Standard output, or nothing when it has the results as JSON.
+pub(super) struct Screen {
+    out: Option<Out>,
+    /// Lines are redrawn in place.
+    is_live: bool,
+    /// Lines that the next drawing replaces.
+    drawn: usize,
+}
+
+impl Screen {
+    pub(super) fn new(is_silent: bool) -> Self {
+        let out = (!is_silent).then(out::stdout);
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        let is_live = out.as_ref().is_some_and(Out::is_terminal) && !is_dumb;
+        Self { out, is_live, drawn: 0 }
+    }
+
+    /// True if [`Screen::draw`] shows something.
+    pub(super) fn is_live(&self) -> bool {
+        self.is_live
+    }
+
+    pub(super) fn line(&mut self, text: &str) -> Result<(), Failure> {
+        self.erase()?;
+        let Some(out) = &mut self.out else { return Ok(()) };
+        writeln!(out, "{text}")?;
+        Ok(out.flush()?)
+    }
+
+    pub(super) fn heading(&mut self, text: &str) -> Result<(), Failure> {
+        self.line(&format!("{BOLD}{text}{BOLD:#}"))
+    }
+
+    /// Writes a paragraph in lines that fit a terminal.
+    pub(super) fn wrapped(&mut self, text: &str) -> Result<(), Failure> {
+        wrap(text, WIDTH).iter().try_for_each(|line| self.line(line))
+    }
+
+    /// Writes a table, without the blanks at the ends of its lines.
+    pub(super) fn table(&mut self, table: &Table) -> Result<(), Failure> {
+        table.lines().try_for_each(|line| self.line(&format!("  {}", line.trim_end())))
+    }
+
+    /// Draws a table that the next text replaces. Nothing without a terminal.
+    pub(super) fn draw(&mut self, table: &Table) -> Result<(), Failure> {
+        if !self.is_live {
+            return Ok(());
+        }
+        self.table(table)?;
+        self.drawn = table.lines().count();
+        Ok(())
+    }
+
+    /// Removes what was drawn.
+    fn erase(&mut self) -> Result<(), Failure> {
+        let lines = std::mem::take(&mut self.drawn);
+        if lines > 0 {
+            // Cursor up, erase to the end of the screen; `NO_COLOR` does not concern this.
+            write!(std::io::stdout(), "\x1b[{lines}A\x1b[J")?;
+        }
+        Ok(())
+    }
+}
+
+/// A table whose columns are close to each other.
+pub(super) fn table(header: impl Into<Row>) -> Table {
+    let mut table = grid::ruled(header);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table
+}
