@@ -245,6 +245,8 @@ fn a_neighbour_that_does_not_answer_fails() {
     let Some(cluster) = cluster() else { return };
     let (_intake, mut ports) = lines(&cluster);
     let mut waiting = 0;
+    // The kernel sends a request per second. It reports a failure after 3, and here after 100.
+    cluster.node(0).set_kernel("ipv6/neigh/lan0/mcast_solicit", "100").expect("sets");
     for (address, host) in [("10.0.1.77", host_v4(0).into()), ("fd00:1::77", host_v6(0).into())] {
         let absent: IpAddr = address.parse().expect("an address");
         let packet = packet(absent, host, 4000, b"lost");
@@ -369,13 +371,19 @@ fn a_port_follows_its_link() {
     assert!(ports.is_up(0));
     assert!(!ports.is_up(1));
     assert_eq!(ports.send(1, host, &packet), Err(Drop::PortDown));
+    let mut waiting = 0;
     for (place, device) in [(cluster.host(0), "eth0"), (cluster.node(0), "lan0")] {
+        // A packet that waits for a neighbour is dropped.
+        let absent = [10, 0, 1, 77 + waiting as u8].into();
+        assert_eq!(ports.send(0, absent, &packet), Ok(()));
         place.run(&format!("ip link set {device} down")).expect("sets");
         until("down", || {
             ports.flush();
             !ports.is_up(0)
         });
         assert_eq!(ports.send(0, host, &packet), Err(Drop::PortDown));
+        waiting += 1;
+        assert_eq!((ports.timeout(), ports.unresolved()), (None, waiting), "none waits");
         // An error that remained would end each wait at once.
         while intake.burst(&mut |_, _| {}) > 0 {}
         intake.wait(&[], Some(Duration::ZERO)).expect("waits");

@@ -270,19 +270,16 @@ impl fmt::Debug for Netlink {
 
 fn event(message: RouteNetlinkMessage) -> Option<Event> {
     match message {
-        // Bridges report their ports by messages of a family of their own.
-        RouteNetlinkMessage::NewLink(link) => is_plain(&link).then(|| Event::Link(interface(link))),
+        RouteNetlinkMessage::NewLink(link) => Some(Event::Link(interface(link))),
+        // A bridge reports a port that leaves it by such a message too, of its own family.
         RouteNetlinkMessage::DelLink(link) => {
-            is_plain(&link).then_some(Event::LinkGone(link.header.index))
+            let is_interface = link.header.interface_family == AddressFamily::Unspec;
+            is_interface.then_some(Event::LinkGone(link.header.index))
         }
         RouteNetlinkMessage::NewNeighbour(message) => neighbour(message, false),
         RouteNetlinkMessage::DelNeighbour(message) => neighbour(message, true),
         _ => None,
     }
-}
-
-fn is_plain(link: &LinkMessage) -> bool {
-    link.header.interface_family == AddressFamily::Unspec
 }
 
 fn interface(message: LinkMessage) -> Link {
