@@ -10,7 +10,7 @@
 //! * [`config`]: the cluster's file; [`control`]: changes of routes and counters of a running node.
 //! * [`run`]: a node as a process; [`local`]: all nodes of a cluster in one process.
 //! * [`sim`]: the router in the simulated datacenter.
-//! * [`bench`]: packets per second of a node.
+//! * [`mod@bench`]: packets per second of a node.
 //! * [`netns`]: a cluster and its hosts in network namespaces of one machine.
 
 pub mod bench;
