@@ -34,8 +34,8 @@ Shows, in about 20 s:
   1. ping and traceroute from host a to host b, by IPv4 and IPv6
   2. UDP between all pairs of hosts: packets/s of each node, packets in a frame between nodes,
      drops, and what arrives lost or out of order
-  3. the death of node c (SIGKILL): the time until its routes are withdrawn, flows between the
-     others, ICMP errors; and its return
+  3. deaths of node c, by SIGKILL and by SIGSTOP: the time until its routes are withdrawn, flows
+     between the others, ICMP errors; and its return
 
 Topologies: mesh (links between all nodes, Valiant load balancing: packets pass a third node), \
 switch (all nodes at a switch, direct ways), mixed (the hosts at the same switch, too).
@@ -78,7 +78,9 @@ impl Topology {
 struct Phases {
     /// All nodes are alive.
     steady: Duration,
-    /// After the death of a node, and after its return.
+    /// Before a death, and between death and return of a silent node.
+    before: Duration,
+    /// After the death of a killed node, and after its return.
     after: Duration,
 }
 
@@ -86,9 +88,9 @@ impl Phases {
     fn of(quick: bool) -> Self {
         let ms = Duration::from_millis;
         if quick {
-            Self { steady: ms(2_000), after: ms(500) }
+            Self { steady: ms(2_000), before: ms(200), after: ms(500) }
         } else {
-            Self { steady: ms(5_000), after: ms(1_500) }
+            Self { steady: ms(5_000), before: ms(500), after: ms(1_500) }
         }
     }
 }
@@ -109,7 +111,8 @@ pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
     introduce(&mut screen, &demo, &results)?;
     results.programs = programs::run(&mut screen, &demo)?;
     steady(&mut screen, &demo, phases, &mut results)?;
-    failure::run(&mut screen, &mut demo, phases, &mut results)?;
+    results.killed = Some(failure::kill(&mut screen, &mut demo, phases)?);
+    results.silent = Some(failure::silence(&mut screen, &mut demo, phases)?);
     drop(demo);
     results.print(&mut screen, args.json.is_some())?;
     if let Some(target) = target {
@@ -152,12 +155,17 @@ fn steady(
     results: &mut Results,
 ) -> Result<(), Failure> {
     screen.heading("UDP between all pairs of hosts")?;
-    let traffic = Traffic::start(demo)?;
     let first = Sample::take(demo)?;
+    let traffic = Traffic::start(demo)?;
     let last = table::watch(screen, demo, &first, phases.steady)?;
     let outcome = traffic.stop()?;
     results.nodes = table::rows(&first, &last);
-    screen.line(&format!("  {}\n", outcome.words(|_| true)))?;
+    screen.wrapped(&format!("{}.", outcome.words(|_| true)))?;
+    screen.wrapped(
+        "to nodes: packets sent to other nodes; per frame: messages in a frame to them, since those \
+         that are ready together share one.",
+    )?;
+    screen.line("")?;
     results.steady = Some(outcome);
     Ok(())
 }

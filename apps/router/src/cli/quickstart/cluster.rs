@@ -12,6 +12,7 @@ use courser_bench::program::{Failure, interrupt};
 use courser_router::config::Config;
 use courser_router::control::Client;
 use courser_router::netns::{Cluster, Namespace, Process, Shape, Unavailable, name};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Nodes of the cluster, and hosts.
 pub(super) const NODES: usize = 3;
@@ -92,6 +93,26 @@ impl Demo {
         let begin = Instant::now();
         self.nodes[node] = None;
         begin
+    }
+
+    /// Stops a node's process with SIGSTOP. Returns the time just before.
+    pub(super) fn stop_node(&mut self, node: usize) -> Result<Instant, Failure> {
+        self.signal(node, Signal::STOP)
+    }
+
+    /// Lets a stopped process continue. Returns the time just before.
+    pub(super) fn continue_node(&mut self, node: usize) -> Result<Instant, Failure> {
+        self.signal(node, Signal::CONT)
+    }
+
+    fn signal(&self, node: usize, signal: Signal) -> Result<Instant, Failure> {
+        let begin = Instant::now();
+        if let Some(process) = &self.nodes[node] {
+            kill_process(Pid::from_child(&process.0), signal).map_err(|error| {
+                Failure::Runtime(format!("node {} takes no signal: {error}", name(node)))
+            })?;
+        }
+        Ok(begin)
     }
 
     /// True if the node has a process.

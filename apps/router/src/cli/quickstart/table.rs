@@ -102,8 +102,7 @@ fn drops(from: Option<&Value>, to: Option<&Value>) -> Vec<(String, u64)> {
 
 /// The rows as text.
 pub(super) fn text(rows: &[Row]) -> Table {
-    let header =
-        ["node", "seen by a", "pkt/s in", "out", "Mbit/s out", "to nodes", "per frame", "drops"];
+    let header = ["node", "state", "pkt/s in", "out", "Mbit/s", "to nodes", "per frame", "drops"];
     let mut table = screen::table(header);
     for row in rows {
         let drops: Vec<_> = row.drops.iter().map(|(why, n)| format!("{why} {n}")).collect();
@@ -115,7 +114,7 @@ pub(super) fn text(rows: &[Row]) -> Table {
             format!("{:.1}", row.throughput_bps / 1e6),
             show_per_second(row.rate_to_nodes_pps, ""),
             row.packets_per_frame.map_or("-".to_owned(), |n| format!("{n:.1}")),
-            if drops.is_empty() { "-".to_owned() } else { drops.join(", ") },
+            if drops.is_empty() { "-".to_owned() } else { drops.join("\n") },
         ]);
     }
     for column in table.column_iter_mut().skip(2).take(5) {
@@ -186,6 +185,6 @@ mod tests {
         let begin = Instant::now();
         let rows = rows(&sample(begin, 5, 0), &sample(begin + Duration::from_secs(1), 7, 123_456));
         let text = text(&rows).to_string();
-        assert!(text.lines().all(|line| line.trim_end().chars().count() <= 100), "{text}");
+        assert!(text.lines().all(|line| line.trim_end().chars().count() <= 78), "{text}");
     }
 }

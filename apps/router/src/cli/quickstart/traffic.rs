@@ -37,6 +37,8 @@ pub(super) struct Traffic {
     stop_senders: Arc<AtomicBool>,
     stop_receivers: Arc<AtomicBool>,
     arrivals: Arc<[AtomicU64; NODES]>,
+    /// Hosts to which nothing is sent.
+    paused: Arc<[AtomicBool; NODES]>,
     senders: Vec<JoinHandle<Sent>>,
     receivers: Vec<JoinHandle<Received>>,
 }
@@ -114,6 +116,7 @@ impl Traffic {
             stop_senders: Arc::default(),
             stop_receivers: Arc::default(),
             arrivals: Arc::default(),
+            paused: Arc::default(),
             senders: Vec::new(),
             receivers: Vec::new(),
         };
@@ -130,7 +133,8 @@ impl Traffic {
         }
         for sender in senders {
             let (begin, stop) = (traffic.begin, traffic.stop_senders.clone());
-            traffic.senders.push(std::thread::spawn(move || sender.run(begin, &stop)));
+            let paused = traffic.paused.clone();
+            traffic.senders.push(std::thread::spawn(move || sender.run(begin, &paused, &stop)));
         }
         Ok(traffic)
     }
@@ -138,6 +142,11 @@ impl Traffic {
     /// Datagrams that a host has received.
     pub(super) fn arrivals(&self, host: usize) -> u64 {
         self.arrivals[host].load(Ordering::Relaxed)
+    }
+
+    /// Sends nothing to a host, or sends again.
+    pub(super) fn pause(&self, host: usize, is_paused: bool) {
+        self.paused[host].store(is_paused, Ordering::Relaxed);
     }
 
     /// Stops the senders, and the receivers when nothing arrives any more.
@@ -216,13 +225,16 @@ impl Sender {
         Ok(Self { host, flows })
     }
 
-    fn run(self, begin: Instant, stop: &AtomicBool) -> Sent {
+    fn run(self, begin: Instant, paused: &[AtomicBool; NODES], stop: &AtomicBool) -> Sent {
         let mut sent = Sent::default();
         let mut numbers = vec![0_u64; self.flows.len()];
         let mut due = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             for ((flow, number), (to, address, socket)) in (0..).zip(&mut numbers).zip(&self.flows)
             {
+                if paused[*to].load(Ordering::Relaxed) {
+                    continue;
+                }
                 for _ in 0..BURST {
                     let datagram = Header {
                         from: self.host as u8,
