@@ -11,11 +11,11 @@ use super::netlink::{Change, Mac};
 use crate::counters::Drop;
 use crate::route::PortId;
 
-/// Packets that wait for one neighbour, at most. The kernel's own limit is similar.
-const WAITING_PER_NEIGHBOUR: usize = 3;
-/// Packets that wait for neighbours, at most. Each neighbour being resolved has one, so that a scan
-/// of a network has a limit too.
-pub(super) const WAITING: usize = 256;
+/// Packets that wait for one neighbour, at most: those of a few flows that begin with bursts. Linux
+/// keeps about 100.
+const WAITING_PER_NEIGHBOUR: usize = 32;
+/// Neighbours being resolved, at most, so that a scan of a network has a limit, too.
+pub(super) const RESOLVING: usize = 256;
 /// Neighbours, at most. The kernel's default limit is 1,024 of each IP version.
 const NEIGHBOURS: usize = 16_384;
 /// The kernel sends three requests, one per second.
@@ -61,7 +61,6 @@ pub(super) struct Neighbours {
     entries: HashMap<Key, Entry>,
     /// Those being resolved, oldest first.
     resolving: Vec<Key>,
-    waiting: usize,
     reading: u32,
     is_full_since: Option<Instant>,
     /// Packets that waited for a neighbour in vain.
@@ -89,11 +88,10 @@ impl Neighbours {
                 Ok(Found::Confirm(*mac))
             }
             Some(State::Resolving { packets, .. }) => {
-                if packets.len() == WAITING_PER_NEIGHBOUR || self.waiting == WAITING {
+                if packets.len() == WAITING_PER_NEIGHBOUR {
                     return Err(Drop::Neighbour);
                 }
                 packets.push(packet.into());
-                self.waiting += 1;
                 Ok(Found::Waits)
             }
             Some(State::Failed { since }) if now.saturating_duration_since(*since) < FAILED_FOR => {
@@ -104,13 +102,12 @@ impl Neighbours {
     }
 
     fn resolve(&mut self, key: Key, packet: &[u8], now: Instant) -> Result<Found, Drop> {
-        if self.waiting == WAITING || !self.has_room(&key, now) {
+        if self.resolving.len() == RESOLVING || !self.has_room(&key, now) {
             return Err(Drop::Neighbour);
         }
         let state = State::Resolving { since: now, packets: vec![packet.into()] };
         self.entries.insert(key, Entry { state, reading: self.reading });
         self.resolving.push(key);
-        self.waiting += 1;
         Ok(Found::Resolve)
     }
 
@@ -232,10 +229,7 @@ impl Neighbours {
     fn take_waiting(&mut self, key: Key) -> Vec<Box<[u8]>> {
         self.resolving.retain(|other| *other != key);
         match self.entries.get_mut(&key).map(|entry| &mut entry.state) {
-            Some(State::Resolving { packets, .. }) => {
-                self.waiting -= packets.len();
-                std::mem::take(packets)
-            }
+            Some(State::Resolving { packets, .. }) => std::mem::take(packets),
             _ => Vec::new(),
         }
     }
