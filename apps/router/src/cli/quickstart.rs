@@ -124,8 +124,7 @@ pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
 /// Prints what the cluster looks like.
 fn introduce(screen: &mut Screen, demo: &Demo, results: &Results) -> Result<(), Failure> {
     screen.wrapped(&format!(
-        "{NODES} nodes and {NODES} hosts in network namespaces, {}. They found each other after \
-         {:.0} ms.",
+        "{NODES} nodes and {NODES} hosts in network namespaces, {}; ready after {:.0} ms.",
         match demo.shape() {
             Shape::Mesh => "nodes linked to each other (mesh)",
             Shape::Switch => "nodes at a switch",

@@ -108,8 +108,8 @@ impl Results {
             n => format!("{n} out of order"),
         };
         screen.wrapped(&format!(
-            "{} between the hosts, {order} in all phases.",
-            show_per_second(rate, "packets/s"),
+            "{} packets/s between the hosts, {order} in all phases.",
+            show_per_second(rate, "").trim(),
         ))?;
         for (what, death) in [("killed", &self.killed), ("silent", &self.silent)] {
             let Some(death) = death else { continue };

@@ -76,7 +76,7 @@ impl Screen {
 pub(super) fn table(header: impl Into<Row>) -> Table {
     let mut table = grid::ruled(header);
     for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
+        column.set_padding((0, 1));
     }
     table
 }
