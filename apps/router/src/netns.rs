@@ -26,6 +26,7 @@ pub use offload::Offloads;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// MTU of the interconnect.
 pub const INTERCONNECT_MTU: usize = 9000;
@@ -35,6 +36,9 @@ pub const LAN_MTU: usize = 1500;
 pub const UDP_PORT: u16 = 31850;
 /// Nodes of a cluster.
 pub const NODES: std::ops::RangeInclusive<usize> = 1..=16;
+
+/// A limit for the kernel, which delays reports of links by up to a second.
+const LINKS_READY: Duration = Duration::from_secs(10);
 
 /// How nodes are connected to each other, and to hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,6 +97,7 @@ impl Cluster {
         for node in 0..nodes {
             cluster.set_addresses(node)?;
         }
+        cluster.wait_for_links()?;
         Ok(cluster)
     }
 
@@ -168,8 +173,31 @@ impl Cluster {
         text
     }
 
+    fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
+        self.nodes.iter().chain(&self.hosts).chain(&self.switch)
+    }
+
+    /// Waits until the kernel reports all links as ready, which it does some time after they are.
+    fn wait_for_links(&self) -> Result<(), Unavailable> {
+        const LINKS: &str = "ip -o link show up type veth";
+        for namespace in self.namespaces() {
+            let start = Instant::now();
+            loop {
+                let text = namespace.run(LINKS)?;
+                if text.lines().all(|link| link.contains(" state UP ")) {
+                    break;
+                }
+                if start.elapsed() > LINKS_READY {
+                    return Err(Unavailable::Refused { command: LINKS.to_owned(), text });
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        Ok(())
+    }
+
     fn set_kernel(&self) -> Result<(), Unavailable> {
-        for namespace in self.nodes.iter().chain(&self.hosts).chain(&self.switch) {
+        for namespace in self.namespaces() {
             for (name, value) in KERNEL {
                 namespace.set_kernel(name, value)?;
             }

@@ -169,6 +169,8 @@ fn changes_that_were_missed_are_read_again() {
         let expected = Event::Neighbour { interface, address, change };
         assert!(events[begin..].contains(&expected), "{address}");
     }
+    sys::set(netlink.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &65_536i32).expect("sets");
+    netlink.poll(&mut |_| {}).expect("reads");
     node.run("ip neigh del 10.0.1.9 dev lan0").expect("deletes");
     events.clear();
     netlink.poll(&mut |event| events.push(event)).expect("reads");
@@ -272,10 +274,14 @@ fn frames_have_the_addresses_of_the_interface_and_the_neighbour() {
 fn an_interface_that_is_missing_in_a_complete_reading_is_down() {
     let Some(cluster) = cluster() else { return };
     let (_intake, mut ports) = lines(&cluster);
+    resolve(&mut ports);
     ports.take(Event::Begin);
     assert!(ports.is_up(0));
+    assert_eq!(ports.send(0, host_v4(0).into(), &PACKET), Ok(()));
+    assert!(ports.timeout().is_some(), "a packet is to be sent");
     ports.take(Event::End);
     assert!(!ports.is_up(0));
+    assert_eq!((ports.timeout(), ports.refused()), (None, 1), "it is not sent later");
     ports.take(Event::Link(link(cluster.node(0), "lan0")));
     assert!(ports.is_up(0));
 }
