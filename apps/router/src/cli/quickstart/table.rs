@@ -62,6 +62,8 @@ pub(super) struct Row {
     pub(super) rate_to_nodes_pps: f64,
     /// Messages in each frame to other nodes; absent without frames.
     pub(super) packets_per_frame: Option<f64>,
+    /// Frames sent to other nodes again.
+    pub(super) retransmitted: u64,
     /// Packets dropped, by reason.
     pub(super) drops: Vec<(String, u64)>,
 }
@@ -87,6 +89,7 @@ fn row(from: &Sample, to: &Sample, node: usize) -> Row {
         throughput_bps: per_second("sent_bytes") * 8.0,
         rate_to_nodes_pps: per_second("to_nodes"),
         packets_per_frame: (frames > 0.0).then(|| delta("messages_sent") / frames),
+        retransmitted: delta("packets_retransmitted") as u64,
         drops: drops(from.nodes[node].as_ref().filter(|_| !restarted), to.nodes[node].as_ref()),
     }
 }

@@ -22,7 +22,7 @@ const FLOWS: usize = 4;
 /// Datagrams of a flow in each tick.
 const BURST: usize = 2;
 /// Time between bursts.
-const TICK: Duration = Duration::from_millis(2);
+const TICK: Duration = Duration::from_millis(4);
 /// Bytes of a datagram.
 const PAYLOAD: usize = 400;
 /// Receivers stop when nothing has arrived for this long, or after [`DRAIN_LIMIT`].
