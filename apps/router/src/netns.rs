@@ -40,6 +40,10 @@ pub const NODES: std::ops::RangeInclusive<usize> = 1..=16;
 /// A limit for the kernel, which delays reports of links by up to a second.
 const LINKS_READY: Duration = Duration::from_secs(10);
 
+/// The first index of a device whose peer has an index of the kernel's, from 2. While the indexes of
+/// both ends are equal, the kernel delays its reports of the link by up to a second.
+const INDEX: usize = 1000;
+
 /// How nodes are connected to each other, and to hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
@@ -226,7 +230,8 @@ impl Cluster {
     ) -> Result<(), Unavailable> {
         let Some(switch) = &self.switch else { return Ok(()) };
         let peer = format!("peer name {port} mtu {mtu} netns {}", switch.path());
-        at.batch(&format!("link add {device} mtu {mtu} type veth {peer}"))?;
+        let index = if device == "core0" { INDEX + 1 } else { INDEX };
+        at.batch(&format!("link add {device} index {index} mtu {mtu} type veth {peer}"))?;
         switch.batch(&format!("link set {port} master br0\nlink set {port} up"))?;
         Offloads::OFF.set(switch, port)
     }
@@ -238,7 +243,7 @@ impl Cluster {
             self.plug(host, "eth0", &format!("host_{name}"), LAN_MTU)?;
         } else {
             let peer = format!("peer name eth0 mtu {LAN_MTU} netns {}", host.path());
-            at.batch(&format!("link add lan0 mtu {LAN_MTU} type veth {peer}"))?;
+            at.batch(&format!("link add lan0 index {INDEX} mtu {LAN_MTU} type veth {peer}"))?;
         }
         Offloads::OFF.set(at, "lan0")?;
         Offloads::OFF.set(host, "eth0")
@@ -254,7 +259,8 @@ impl Cluster {
             let (to, from) = (name(other), name(node));
             let peer = format!("peer name to_{from} mtu {INTERCONNECT_MTU}");
             let peer = format!("{peer} netns {}", self.node(other).path());
-            at.batch(&format!("link add to_{to} mtu {INTERCONNECT_MTU} type veth {peer}"))?;
+            let (index, mtu) = (INDEX + 1 + other, INTERCONNECT_MTU);
+            at.batch(&format!("link add to_{to} index {index} mtu {mtu} type veth {peer}"))?;
         }
         Ok(())
     }
