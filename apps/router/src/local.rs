@@ -28,6 +28,8 @@ const IDLE: Duration = Duration::from_micros(20);
 pub struct Local<O> {
     config: Config,
     seats: Vec<Seat<O>>,
+    /// Of nodes that were stopped.
+    ended: Counters,
 }
 
 /// The place of a node, which may be stopped.
@@ -67,7 +69,7 @@ impl<O: Outlet + 'static> Local<O> {
         let address = |nexus: &Nexus| nexus.local_uri();
         let seat = |nexus| Seat { address: address(nexus), running: None, paused: false };
         let seats = bound.iter().map(seat).collect();
-        let mut local = Local { config: config.clone(), seats };
+        let mut local = Local { config: config.clone(), seats, ended: Counters::default() };
         for (node, nexus) in (0..).zip(bound) {
             local.run(node, nexus, outlets(node))?;
         }
@@ -97,7 +99,9 @@ impl<O: Outlet + 'static> Local<O> {
 
     /// Stops a node, as the end of its process does: others notice it at once.
     pub fn stop(&mut self, node: NodeId) {
-        self.seats[usize::from(node)].running = None;
+        if let Some(running) = self.seats[usize::from(node)].running.take() {
+            self.ended.add(running.node.borrow().counters());
+        }
     }
 
     /// Stops a node for a while, or lets it go on. Others notice its silence.
@@ -220,9 +224,9 @@ impl<O: Outlet + 'static> Local<O> {
         settled
     }
 
-    /// Sum of the counters of all nodes that run.
+    /// Sum of the counters of all nodes, also of those that were stopped.
     pub fn counters(&self) -> Counters {
-        let mut all = Counters::default();
+        let mut all = self.ended.clone();
         self.nodes().for_each(|node| all.add(node.counters()));
         all
     }

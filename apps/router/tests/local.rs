@@ -7,5 +7,13 @@ mod build;
 mod cluster;
 #[path = "packets/generate.rs"]
 mod generate;
+#[path = "local/hostile.rs"]
+mod hostile;
+#[path = "local/outside.rs"]
+mod outside;
 #[path = "local/packets.rs"]
 mod packets;
+#[path = "local/routes.rs"]
+mod routes;
+#[path = "local/updates.rs"]
+mod updates;

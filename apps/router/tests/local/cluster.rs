@@ -33,6 +33,9 @@ pub(crate) struct Collector {
 
 impl Outlet for Collector {
     fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), Drop> {
+        if port >= PORTS {
+            return Err(Drop::PortDown);
+        }
         let packet = packet.to_vec();
         self.log.borrow_mut().push(Left { node: self.node, port, neighbour, packet });
         Ok(())
@@ -41,7 +44,7 @@ impl Outlet for Collector {
     fn flush(&mut self) {}
 
     fn is_up(&self, port: PortId) -> bool {
-        port < 2
+        port < PORTS
     }
 }
 
@@ -50,6 +53,9 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Longer than tests of a busy machine stop for. Heartbeats follow each other after an eighth.
 pub(crate) const PATIENT: &str = "8s";
+
+/// Ports of each node.
+const PORTS: PortId = 2;
 
 /// MTU of the ports `lan1`.
 pub(crate) const NARROW: usize = 600;
@@ -140,6 +146,12 @@ impl Cluster {
     /// Passes until a condition holds.
     pub(crate) fn wait(&mut self, what: &str, done: impl FnMut(&mut Local<Collector>) -> bool) {
         assert!(self.local.run_until(LONG, done), "{what}: {:?}", self.local.counters());
+    }
+
+    /// Passes until a packet as wanted has left.
+    pub(crate) fn wait_left(&mut self, wanted: impl Fn(&Left) -> bool) {
+        let log = Rc::clone(&self.log);
+        self.wait("a packet leaves", |_| log.borrow().iter().any(&wanted));
     }
 
     /// Passes until the lookups of these nodes for an address have a route with these next hops.
