@@ -141,7 +141,8 @@ impl Running {
         let mut rpc = nexus.endpoint()?;
         let control = own.control.as_ref().map(Server::bind).transpose()?;
         let mut warnings = rpc.warnings();
-        warnings.extend(small_frames(&config, &rpc));
+        let frame = courser::Transport::caps(rpc.transport()).max_frame;
+        warnings.extend(small_frames(&config, frame));
         let routes = config.routes()?;
         let node = Node::start(&mut rpc, settings, routes, ports, ())?;
         let started_ns = rpc.context().now_ns();
@@ -224,11 +225,10 @@ impl Running {
     }
 }
 
-/// A warning when a packet does not fit a frame.
-fn small_frames(config: &Config, rpc: &Rpc) -> Option<String> {
+/// A warning when a packet does not fit a frame of this length.
+fn small_frames(config: &Config, frame: usize) -> Option<String> {
     const HEADERS: usize = 44;
     let largest = config.ports().map(|(_, _, port)| usize::from(port.mtu)).max()?;
-    let frame = courser::Transport::caps(rpc.transport()).max_frame;
     let needed = largest + HEADER_MAX + HEADERS;
     (frame < needed).then(|| {
         format!(
@@ -305,4 +305,21 @@ fn stats(config: &Config, node: &Node<SystemPorts>, rpc: &mut Rpc, started_ns: u
         "packets_retransmitted": courser.retransmitted,
         "transport_drops": transport.rx_dropped,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_that_are_shorter_than_a_packet_are_warned_of_at_the_start() {
+        let text = "[cluster]\nname='x'\ntopology='switch'\n[[node]]\nname='a'\naddress='h:1'\n\
+                    [[node.port]]\ninterface='lan0'\naddresses=['10.0.1.1/24']\n";
+        let config = Config::parse(text, ".").expect("a cluster");
+        let warning = small_frames(&config, 1_452).expect("too short");
+        assert!(warning.contains("1500 bytes needs 1568"), "{warning}");
+        assert_eq!(small_frames(&config, 1_568), None);
+        let settings = settings(&config, 0);
+        assert_eq!(courser_settings(&config, &settings).max_frame, Some(1_500 - 48));
+    }
 }

@@ -1,6 +1,7 @@
 //! A cluster of three nodes in memory: what becomes of packets, also of wrong ones, of messages that
 //! no node sends, of changes of routes, and of deaths.
 
+#[allow(dead_code, reason = "tests/packets.rs uses the rest")]
 #[path = "packets/build.rs"]
 mod build;
 #[path = "local/cluster.rs"]

@@ -155,7 +155,7 @@ fn wrong_bytes(random: &mut Random, number: u32, fingerprint: u64) -> Vec<u8> {
         2 => message(random.below(4) as u8, 1, random.next() as u8, random.next() as u8, &packet),
         _ => heartbeat(fingerprint ^ 0x101, random.below(4) as u8),
     };
-    if number % 3 == 0 && !bytes.is_empty() {
+    if number.is_multiple_of(3) && !bytes.is_empty() {
         let at = random.below(bytes.len());
         bytes[at] ^= 1 << random.below(8);
     }
