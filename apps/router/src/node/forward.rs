@@ -185,6 +185,9 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
                 exit => self.leave(cx, exit, packet),
             };
         }
+        if usize::from(head.hop.node) >= self.links.len() {
+            return self.counters.drop(Drop::BadMessage);
+        }
         // The way of a flow is the same for all its packets.
         let flow = u32::from(head.passed);
         let sent = match self.next_node(head.hop.node, flow) {

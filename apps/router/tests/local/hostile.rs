@@ -236,6 +236,23 @@ fn messages_of_a_peer_that_is_taken_for_a_node_are_counted_whatever_they_are() {
 }
 
 #[test]
+fn packets_for_nodes_that_do_not_exist_are_dropped() {
+    let mut cluster = cluster(PATIENT);
+    let mut peer = Peer::connect(&mut cluster);
+    let heartbeat = heartbeat(fingerprint(&cluster), 2);
+    peer.send(&mut cluster, &heartbeat);
+    let packet = &seeds()[0];
+    for node in 3..=u8::MAX {
+        // Kind 1: the destination is on the network of a port.
+        peer.send(&mut cluster, &message(node, 1, 0, 1, packet));
+    }
+    peer.settle(&mut cluster);
+    let counters = cluster.local.node(0).expect("it runs").counters().clone();
+    assert_eq!(counters.dropped(Drop::BadMessage), 253, "{counters:?}");
+    check_good_packets(&mut cluster);
+}
+
+#[test]
 fn skipped_and_repeated_numbers_take_bounded_memory_and_end_no_link() {
     let mut cluster = cluster("4s");
     let mut peer = Peer::connect(&mut cluster);
