@@ -146,11 +146,12 @@ impl Cluster {
             return self.node(from).run(&format!("ip link set core0 {state}")).map(drop);
         }
         self.node(from).run(&format!("ip link set to_{} {state}", name(to)))?;
-        if is_up {
-            // The kernel removed the route with the link.
-            self.node(from).batch(&mesh_route(from, to))?;
+        if !is_up {
+            return Ok(());
         }
-        Ok(())
+        // The kernel removed the route with the link.
+        self.node(from).batch(&mesh_route(from, to))?;
+        self.wait_for_links()
     }
 
     /// The cluster's file, with the sockets for control in a directory.

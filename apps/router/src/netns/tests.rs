@@ -90,8 +90,9 @@ fn a_link_of_a_mesh_goes_down_alone() {
     cluster.set_link(0, 1, false).expect("sets");
     assert_eq!((ping(0, 1), ping(1, 0), ping(0, 2), ping(1, 2)), (false, false, true, true));
     cluster.set_link(0, 1, true).expect("sets");
-    // The other node's kernel has its route still.
-    assert_eq!((ping(0, 1), ping(1, 0)), (true, true));
+    for (from, to) in [(0, 1), (1, 0)] {
+        assert!((0..50).any(|_| ping(from, to)), "{from} to {to}");
+    }
 }
 
 #[test]
