@@ -52,6 +52,8 @@ pub(super) struct Link {
     pub(super) retry_ns: u64,
     /// The last heartbeat from there.
     pub(super) heard: Option<super::members::Heard>,
+    /// Since when it is received by others only, ns.
+    pub(super) relayed_ns: Option<u64>,
 }
 
 /// From another node.

@@ -225,11 +225,16 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         let usable = (0..heard.len()).filter(usable).fold(0_u64, |set, n| set | 1 << n);
         self.usable = usable;
         self.hears = heard.iter().map(|h| h.map_or(0, |h| h.hears)).collect();
+        for n in 0..heard.len() {
+            let is_relayed = usable >> n & 1 == 0 && self.relays(n as NodeId) != 0;
+            let since_ns = self.links[n].relayed_ns.unwrap_or(now_ns);
+            self.links[n].relayed_ns = is_relayed.then_some(since_ns);
+        }
         let alive = (0..heard.len()).map(|n| {
             if n == usize::from(own) {
                 return Some(self.own_ports());
             }
-            let reached = usable >> n & 1 == 1 || self.relays(n as NodeId) != 0;
+            let reached = usable >> n & 1 == 1 || self.is_relayed(n, now_ns, silence_ns);
             // A node that only others receive has all its ports, as far as this one knows.
             reached.then(|| self.links[n].heard.map_or(u32::MAX, |h| h.ports))
         });
@@ -248,6 +253,15 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             ports.is_some_and(|ports| hop.port().is_none_or(|p| ports >> p & 1 == 1))
         });
         self.alive = alive;
+    }
+
+    /// Whether a node is reached through another one. One that has just started is connected
+    /// directly soon: until then it counts as dead, since packets that went the direct way would
+    /// overtake those before them.
+    fn is_relayed(&self, node: usize, now_ns: u64, silence_ns: u64) -> bool {
+        let was_alive = self.alive.get(node).is_some_and(Option::is_some);
+        let since = self.links[node].relayed_ns;
+        since.is_some_and(|since_ns| was_alive || now_ns.saturating_sub(since_ns) >= silence_ns)
     }
 
     /// Nodes that are connected with this one and with `last`.

@@ -84,6 +84,24 @@ fn a_node_that_starts_again_before_its_death_is_noticed_has_no_old_routes() {
     wait_routes(&mut cluster, &[0, 1, 2], 1, 1);
 }
 
+#[test]
+fn a_node_that_starts_is_reached_directly_at_first() {
+    // Packets by another node would be overtaken by those that go directly soon after.
+    let mut cluster = Cluster::start(&text("switch", PATIENT, 100));
+    for _ in 0..2 {
+        cluster.local.stop(2);
+        wait_state(&mut cluster, &[0, 1], 2, NodeState::Dead);
+        cluster.restart(2);
+        cluster.wait("all nodes are connected", |local| {
+            [(0, 2), (1, 2), (2, 0), (2, 1)].into_iter().all(|(at, of)| {
+                let state = local.node(at).expect("it runs").state(of);
+                assert_ne!(state, NodeState::ThroughAnother, "{of} at {at}");
+                state == NodeState::Direct
+            })
+        });
+    }
+}
+
 /// The exits of flows, in the order of their ports.
 fn exits(cluster: &mut Cluster, flows: u16) -> Vec<(NodeId, IpAddr)> {
     let mut exits = Vec::new();
