@@ -27,6 +27,8 @@ const POLL: Duration = Duration::from_millis(2);
 pub(super) struct Demo {
     /// In the order of their ends: processes, then their files, then their networks.
     nodes: Vec<Option<Process>>,
+    /// The process that was killed last.
+    ending: Option<Process>,
     directory: Directory,
     cluster: Cluster,
     shape: Shape,
@@ -52,7 +54,8 @@ impl Demo {
         let program = std::env::current_exe().map_err(|error| {
             Failure::Runtime(format!("this program's file is not known: {error}; mount /proc"))
         })?;
-        let mut demo = Self { nodes: Vec::new(), directory, cluster, shape, program, config };
+        let (nodes, ending) = (Vec::new(), None);
+        let mut demo = Self { nodes, ending, directory, cluster, shape, program, config };
         for node in 0..NODES {
             demo.nodes.push(None);
             demo.start_node(node)?;
@@ -73,8 +76,9 @@ impl Demo {
         self.cluster.host(host)
     }
 
-    /// Starts a node's process.
+    /// Starts a node's process, after the end of one that was killed.
     pub(super) fn start_node(&mut self, node: usize) -> Result<(), Failure> {
+        self.ending = None;
         let log = self.log(node);
         let log = File::create(&log).map_err(|error| Failure::writing(&log, &error))?;
         let mut command = Command::new(&self.program);
@@ -88,10 +92,15 @@ impl Demo {
         Ok(())
     }
 
-    /// Kills a node's process with SIGKILL. Returns the time just before.
+    /// Kills a node's process with SIGKILL, and does not wait for its end: the kernel may take long
+    /// to close its sockets. Returns the time just before.
     pub(super) fn kill_node(&mut self, node: usize) -> Instant {
         let begin = Instant::now();
-        self.nodes[node] = None;
+        self.ending = self.nodes[node].take();
+        if let Some(process) = &mut self.ending {
+            // It fails when the process has ended already.
+            let _ = process.0.kill();
+        }
         begin
     }
 
