@@ -13,8 +13,8 @@
 //!
 //! # Memory
 //!
-//! The arrays take 64 MiB and 256 KiB of address space, of which pages without a prefix are not
-//! mapped; a block takes 1 KiB. [`Fib::memory_bytes`] counts them. Blocks are reused, and not
+//! The arrays take 64 MiB and 256 KiB of address space, of which pages without a prefix, 2 MiB each
+//! where the system has such, are not mapped; a block takes 1 KiB. [`Fib::memory_bytes`] counts them. Blocks are reused, and not
 //! returned to the system. For the 512,621 prefixes of the IPv4 Internet of 2014, blocks take 2 MiB
 //! and the trie 8 MiB.
 

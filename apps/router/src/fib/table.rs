@@ -314,8 +314,24 @@ fn index(address: u128, bits: u8) -> usize {
 
 /// An array of empty entries, not on the stack.
 fn zeroed<const N: usize>() -> Box<[u32; N]> {
-    match vec![0; N].into_boxed_slice().try_into() {
+    let mut entries = vec![0; N];
+    advise_huge(&mut entries);
+    match entries.into_boxed_slice().try_into() {
         Ok(array) => array,
         Err(_) => unreachable!("a slice of N entries is an array of N entries"),
+    }
+}
+
+/// Asks for pages of 2 MiB, as far as they are within the array: random look-ups in 64 MiB of small
+/// pages miss the TLB, too, which costs more than the entry. The system may refuse.
+fn advise_huge(entries: &mut [u32]) {
+    const HUGE: usize = 2 << 20;
+    let before = entries.as_ptr().align_offset(HUGE).min(entries.len());
+    let inner = &mut entries[before..];
+    let bytes = size_of_val(inner) / HUGE * HUGE;
+    if bytes > 0 {
+        // SAFETY: the range is within the array, and the advice changes neither its bytes nor who
+        // may access them. All tests of look-ups would find other entries.
+        unsafe { libc::madvise(inner.as_mut_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
     }
 }
