@@ -31,6 +31,10 @@ use crate::route::{MAX_PORTS, PortId};
 /// Packets that [`Intake::burst`] passes at most. It bounds the time until a node's other work.
 pub const BURST: usize = 64;
 
+/// Packets between [`Intake::burst_ahead`]'s two functions: in the time for which they are processed,
+/// memory answers.
+const AHEAD: usize = 4;
+
 /// Where packets of a node's ports arrive. One thread uses it.
 pub trait Intake {
     /// Passes IP packets that have arrived, at most [`BURST`], and returns their number.
@@ -38,6 +42,17 @@ pub trait Intake {
     /// A packet is writable in place, and has no link-layer header. It has the bytes that were
     /// received: padding of the link may follow the IP packet.
     fn burst(&mut self, each: &mut dyn FnMut(PortId, &mut [u8])) -> usize;
+
+    /// As [`Intake::burst`], and passes the beginning of packets to `ahead` some packets before, so
+    /// that it can prefetch. It need not be called, and may get packets of the next burst.
+    fn burst_ahead(
+        &mut self,
+        ahead: &mut dyn FnMut(&[u8]),
+        each: &mut dyn FnMut(PortId, &mut [u8]),
+    ) -> usize {
+        let _ = ahead;
+        self.burst(each)
+    }
 }
 
 /// By which packets leave. One thread uses it.

@@ -196,7 +196,8 @@ impl Running {
         let node = &self.node;
         let mut receive =
             |port, packet: &mut [u8]| node.borrow_mut().receive(&mut cx, port, packet);
-        let received = self.intake.burst(&mut receive);
+        let mut ahead = |packet: &[u8]| node.borrow().prefetch(packet);
+        let received = self.intake.burst_ahead(&mut ahead, &mut receive);
         let polled = self.rpc.poll();
         node::end_of_pass(&self.node);
         let asked = self.answer_requests()?;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{BURST, Intake, Outlet};
+use super::{AHEAD, BURST, Intake, Outlet};
 use crate::counters::Drop;
 use crate::route::PortId;
 
@@ -67,9 +67,20 @@ impl MemoryIntake {
 
 impl Intake for MemoryIntake {
     fn burst(&mut self, each: &mut dyn FnMut(PortId, &mut [u8])) -> usize {
+        self.burst_ahead(&mut |_| {}, each)
+    }
+
+    fn burst_ahead(
+        &mut self,
+        ahead: &mut dyn FnMut(&[u8]),
+        each: &mut dyn FnMut(PortId, &mut [u8]),
+    ) -> usize {
         for passed in 0..BURST {
             if self.is_done() {
                 return passed;
+            }
+            if let Some((_, start, len)) = self.packets.places.get(self.next + AHEAD) {
+                ahead(&self.packets.bytes[*start..*start + *len]);
             }
             let (port, start, len) = self.packets.places[self.next];
             let copy = &mut self.buffer[..len];
@@ -158,6 +169,19 @@ mod tests {
         assert_eq!((seen, bursts), (300, vec![64, 64, 64, 64, 44]));
         assert_eq!(intake.burst(&mut |_, _| unreachable!()), 0);
         assert_eq!(MemoryIntake::new([], None).burst(&mut |_, _| unreachable!()), 0);
+    }
+
+    #[test]
+    fn packets_are_shown_before_they_are_passed() {
+        let packets: Vec<[u8; 1]> = (0..10).map(|i| [i]).collect();
+        let mut intake = MemoryIntake::new(packets.iter().map(|packet| (0, &packet[..])), Some(1));
+        let (shown, mut passed) = (std::cell::RefCell::new(Vec::new()), 0);
+        intake.burst_ahead(&mut |packet| shown.borrow_mut().push(packet[0]), &mut |_, packet| {
+            let last = shown.borrow().last().copied();
+            assert_eq!(last, Some((packet[0] + AHEAD as u8).min(9)));
+            passed += 1;
+        });
+        assert_eq!((passed, shown.into_inner().len()), (10, 10 - AHEAD));
     }
 
     #[test]

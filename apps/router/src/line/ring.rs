@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{sock_filter, tpacket_req, tpacket2_hdr};
 
+use super::AHEAD;
 use super::netlink::Link;
 use super::sys;
 use crate::packet;
@@ -65,10 +66,17 @@ impl Ring {
         Ok(Self { memory, socket, layout, at: 0, mtu: link.mtu, counters })
     }
 
-    /// Takes at most `most` frames, passes their IP packets, and returns the number passed.
-    pub(super) fn burst(&mut self, most: usize, each: &mut dyn FnMut(&mut [u8])) -> usize {
+    /// Takes at most `most` frames, passes their IP packets, and returns the number passed. `ahead`
+    /// gets packets some time before.
+    pub(super) fn burst(
+        &mut self,
+        most: usize,
+        ahead: &mut dyn FnMut(&[u8]),
+        each: &mut dyn FnMut(&mut [u8]),
+    ) -> usize {
         let mut passed = 0;
         for _ in 0..most {
+            self.show((self.at + AHEAD) % self.layout.frames, ahead);
             let frame = self.memory.at(self.layout.offset(self.at), self.layout.frame);
             // SAFETY: frames are aligned to 16 bytes and within the mapping (`Shared::at`), and the
             // status is their first field. The kernel and this thread access it atomically.
@@ -96,6 +104,24 @@ impl Ring {
             self.at = if self.at + 1 == self.layout.frames { 0 } else { self.at + 1 };
         }
         passed
+    }
+
+    /// Passes the packet of a frame that will be taken later, if it has arrived.
+    #[inline]
+    fn show(&self, at: usize, ahead: &mut dyn FnMut(&[u8])) {
+        let frame = self.memory.at(self.layout.offset(at), self.layout.frame);
+        // SAFETY: as in `burst`.
+        let status = unsafe { AtomicU32::from_ptr(frame.as_ptr().cast()) };
+        let state = status.load(Ordering::Acquire);
+        if state & libc::TP_STATUS_USER == 0 {
+            return;
+        }
+        // SAFETY: as in `burst`.
+        let header = unsafe { frame.cast::<tpacket2_hdr>().read() };
+        if let Ok((start, len)) = place(&header, state, self.mtu, self.layout.frame) {
+            // SAFETY: as in `burst`; nothing writes to the frame before this function returns.
+            ahead(unsafe { std::slice::from_raw_parts(frame.as_ptr().add(start), len) });
+        }
     }
 
     /// The place of a frame's IP packet, unless it is not passed, which is counted.

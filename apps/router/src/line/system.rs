@@ -161,12 +161,21 @@ impl SystemIntake {
 
 impl Intake for SystemIntake {
     fn burst(&mut self, each: &mut dyn FnMut(PortId, &mut [u8])) -> usize {
+        self.burst_ahead(&mut |_| {}, each)
+    }
+
+    fn burst_ahead(
+        &mut self,
+        ahead: &mut dyn FnMut(&[u8]),
+        each: &mut dyn FnMut(PortId, &mut [u8]),
+    ) -> usize {
         let mut passed = 0;
         let ports = self.rings.len();
         for i in 0..ports {
             let port = (self.first + i) % ports;
-            passed += self.rings[port]
-                .burst(BURST - passed, &mut |packet: &mut [u8]| each(port as PortId, packet));
+            passed += self.rings[port].burst(BURST - passed, ahead, &mut |packet: &mut [u8]| {
+                each(port as PortId, packet)
+            });
             if passed == BURST {
                 self.first = (port + 1) % ports;
                 break;

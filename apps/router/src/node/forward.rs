@@ -19,6 +19,14 @@ struct Way {
 }
 
 impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
+    /// Prefetches what [`Node::receive`] will load for a packet, which need not be good.
+    #[inline]
+    pub fn prefetch(&self, packet: &[u8]) {
+        if let Some(destination) = destination(packet) {
+            self.routes.prefetch(destination);
+        }
+    }
+
     /// Takes a packet that has arrived at a port, without its link-layer header. Bytes after its end
     /// are ignored.
     #[inline]
