@@ -23,14 +23,19 @@ fn check(result: &Value) {
         assert_eq!(result[key].as_u64(), Some(0), "{key}: {result:#}");
     }
     assert_eq!(result["drops"], serde_json::json!({}), "{result:#}");
-    for workload in ["baseline", "batching", "no_batching"] {
+    for workload in ["baseline", "batching", "no_batching", "one_by_one"] {
         let of = &result[workload];
         for key in ["rate_pps", "rate_pps_min", "packets_per_frame", "header_bytes_per_packet"] {
             assert!(of[key].as_f64() > Some(0.0), "{workload} {key}: {result:#}");
         }
         assert!(of["packets"].as_u64() > Some(100), "{result:#}");
     }
-    for key in ["look_up_and_rewrite_ns", "ratio_to_baseline", "batching_over_none"] {
+    for key in [
+        "look_up_and_rewrite_ns",
+        "ratio_to_baseline",
+        "batching_over_none",
+        "batching_over_one_by_one",
+    ] {
         for end in ["", "_min", "_max"] {
             assert!(result[format!("{key}{end}")].as_f64() > Some(0.0), "{key}: {result:#}");
         }

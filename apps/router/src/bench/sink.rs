@@ -14,6 +14,8 @@ pub(super) const PORTS: u8 = 4;
 
 /// Where the packets have their number and port, behind IPv4 and UDP headers.
 const MARK: usize = 20 + 8;
+/// Bytes of number and port.
+pub(super) const MARK_BYTES: usize = 5;
 
 /// Writes a packet's number and port to the beginning of its data.
 pub(super) fn mark(payload: &mut [u8], number: u32, port: u8) {
@@ -24,7 +26,7 @@ pub(super) fn mark(payload: &mut [u8], number: u32, port: u8) {
 /// The number and the port of a packet.
 #[inline]
 pub(super) fn marks(packet: &[u8]) -> Option<(u32, u8)> {
-    let mark = packet.get(MARK..)?.first_chunk::<5>()?;
+    let mark = packet.get(MARK..)?.first_chunk::<MARK_BYTES>()?;
     Some((u32::from_le_bytes([mark[0], mark[1], mark[2], mark[3]]), mark[4]))
 }
 
@@ -54,7 +56,7 @@ pub(super) const IDLE: usize = usize::MAX;
 /// What the two threads share.
 #[derive(Debug)]
 pub(super) struct Line {
-    pub(super) lanes: [Lane; 3],
+    pub(super) lanes: [Lane; 4],
     /// The workload, and that to which the last node's thread has changed.
     wanted: AtomicUsize,
     current: AtomicUsize,
@@ -182,7 +184,7 @@ mod tests {
         let line = Line::new();
         let mut sink = Sink::new(&line, 1, 4);
         let packet = |number, port| {
-            let mut packet = vec![0; MARK + 5];
+            let mut packet = vec![0; MARK + MARK_BYTES];
             mark(&mut packet[MARK..], number, port);
             packet
         };

@@ -33,9 +33,13 @@ const LENGTHS: [(u8, u64); 12] = [
     (12, 0),
 ];
 
-/// Bytes of prepared packets at most, and their number.
-const MEMORY: usize = 128 << 20;
+/// Packets until they repeat.
 const PACKETS: usize = 1 << 18;
+/// Frames of the ring, and their bytes.
+const FRAMES: usize = 256;
+const FRAME: usize = 2_048;
+/// Packets between the two functions of [`Arrivals::take`], as of a port.
+const AHEAD: usize = 4;
 
 /// Bytes before the data of a packet.
 const HEADERS: usize = Ipv4Header::MIN_LEN + UdpHeader::LEN;
@@ -158,16 +162,22 @@ impl Random {
     }
 }
 
-/// Packets in the order in which they arrive, each with its number and the port by which it has to
-/// leave.
-pub(super) struct Packets {
-    all: Vec<Vec<u8>>,
+/// Packets that arrive, without an end: their headers in turn in frames of a ring, where their data
+/// already is, as a network card would put them into the cache of the CPU.
+pub(super) struct Arrivals {
+    heads: Vec<Head>,
+    next: usize,
+    bytes: usize,
+    ring: Box<[[u8; FRAME]]>,
 }
 
-impl Packets {
+/// The headers of a packet, its number, and the port by which it has to leave.
+type Head = [u8; HEADERS + sink::MARK_BYTES];
+
+impl Arrivals {
     /// Packets of a size to random addresses of random prefixes of the table. The port is that of the
     /// longest prefix, as another implementation finds it.
-    pub(super) fn new(routes: &Routes, bytes: usize) -> Packets {
+    pub(super) fn new(routes: &Routes, bytes: usize) -> Arrivals {
         let mut map = PrefixMap::new();
         let mut prefixes = Vec::new();
         for route in routes.routes() {
@@ -178,30 +188,57 @@ impl Packets {
                 }
             }
         }
-        let count = PACKETS.min(MEMORY / bytes);
         let mut random = Random(0xbe9c4);
-        let mut all = Vec::with_capacity(count);
-        while all.len() < count && !prefixes.is_empty() {
+        let mut heads = Vec::with_capacity(PACKETS);
+        while heads.len() < PACKETS && !prefixes.is_empty() {
             let prefix = prefixes[random.below(prefixes.len())];
             let host = random.next() as u32 & prefix.hostmask().to_bits();
             let destination = Ipv4Addr::from(prefix.network().to_bits() | host);
             let Some((_, hop)) = map.get_lpm(&Ipv4Net::from(destination)) else { continue };
             let Some(port) = hop.port().filter(|_| hop.node == 1) else { continue };
             let sender = random.next() as u16;
-            let packet = packet(destination, sender, all.len() as u32, port, bytes);
-            if packet::parse(&packet).is_ok() {
-                all.push(packet);
+            let packet = packet(destination, sender, heads.len() as u32, port, bytes);
+            if let (Ok(_), Some(head)) = (packet::parse(&packet), packet.first_chunk()) {
+                heads.push(*head);
             }
         }
-        Packets { all }
+        let ring = vec![[0x5a; FRAME]; FRAMES].into_boxed_slice();
+        Arrivals { heads, next: 0, bytes, ring }
     }
 
+    /// Packets until they repeat.
     pub(super) fn len(&self) -> usize {
-        self.all.len()
+        self.heads.len()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.all.iter().map(|packet| &packet[..])
+    /// Bytes of a packet.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The number of the next packet.
+    pub(super) fn next(&self) -> u32 {
+        self.next as u32
+    }
+
+    /// Passes packets. `ahead` gets the headers of later ones.
+    #[inline]
+    pub(super) fn take(
+        &mut self,
+        count: usize,
+        ahead: &mut dyn FnMut(&[u8]),
+        each: &mut dyn FnMut(&mut [u8]),
+    ) -> usize {
+        for _ in 0..count {
+            if let Some(head) = self.heads.get(self.next + AHEAD) {
+                ahead(head);
+            }
+            let frame = &mut self.ring[self.next % FRAMES][..self.bytes];
+            frame[..size_of::<Head>()].copy_from_slice(&self.heads[self.next]);
+            each(frame);
+            self.next = if self.next + 1 == self.heads.len() { 0 } else { self.next + 1 };
+        }
+        count
     }
 }
 
@@ -245,15 +282,19 @@ mod tests {
         let mut routes = Routes::new();
         Table::Random(500).announce(&mut routes).expect("fits");
         for bytes in [super::super::SMALLEST, 64, 1_500] {
-            let packets = Packets::new(&routes, bytes);
-            assert_eq!(packets.len(), PACKETS.min(MEMORY / bytes));
-            for (number, packet) in (0..).zip(packets.iter()).take(100) {
+            let mut arrivals = Arrivals::new(&routes, bytes);
+            assert_eq!(arrivals.len(), PACKETS);
+            let mut expected = 0;
+            let taken = arrivals.take(PACKETS + 3, &mut |_| {}, &mut |packet| {
                 assert_eq!(packet.len(), bytes);
                 let (marked, port) = sink::marks(packet).expect("marked");
                 let header = packet::parse(packet).expect("good");
                 let found = routes.find(header.dst).expect("a route");
-                assert_eq!((marked, &found.members[0].0), (number, &hop(port)));
-            }
+                assert_eq!((marked, &found.members[0].0), (expected, &hop(port)));
+                packet::decrement_ttl(packet, &header);
+                expected = (expected + 1) % PACKETS as u32;
+            });
+            assert_eq!((taken, arrivals.next()), (PACKETS + 3, 3));
         }
     }
 }

@@ -129,11 +129,14 @@ fn print_size(out: &mut impl Write, result: &Value) -> Result<(), Failure> {
         result["table_bytes"].as_u64().unwrap_or_default() >> 20,
     )?;
     let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
-    for (key, name) in
-        [("baseline", "baseline"), ("batching", "batching"), ("no_batching", "no batching")]
-    {
+    for (key, name) in [
+        ("baseline", "baseline"),
+        ("batching", "batching"),
+        ("no_batching", "no batching"),
+        ("one_by_one", "one by one"),
+    ] {
         let of = &result[key];
-        let rate = |key: &str| show_per_second(number(&of[key]), "packets/s");
+        let rate = |key: &str| show_per_second(number(&of[key]), "pps");
         writeln!(
             out,
             "  {name:<12} {:>16}  ({} to {}), {:.1} packets a frame, {:.1} header bytes a packet",
@@ -148,6 +151,7 @@ fn print_size(out: &mut impl Write, result: &Value) -> Result<(), Failure> {
         ("look_up_and_rewrite_ns", "look-up and rewriting", " ns"),
         ("ratio_to_baseline", "batching / baseline", ""),
         ("batching_over_none", "batching / no batching", ""),
+        ("batching_over_one_by_one", "batching / one by one", ""),
     ] {
         let value = |end: &str| number(&result[format!("{key}{end}")]);
         let (low, high) = (value("_min"), value("_max"));

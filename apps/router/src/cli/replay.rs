@@ -138,7 +138,7 @@ impl Shown<'_> {
             write!(out, ", and {} frames of other protocols", self.skipped)?;
         }
         writeln!(out, "; {} arrived at {node} {port}", c.received)?;
-        writeln!(out, "{} forwarded", show_per_second(self.rate(), "packets/s"))?;
+        writeln!(out, "{} forwarded", show_per_second(self.rate(), "pps"))?;
         writeln!(out, "\nleft")?;
         for (node, port, sent) in &self.exits.ports {
             let (node, port) = self.port((*node, *port));
