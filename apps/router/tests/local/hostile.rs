@@ -148,7 +148,8 @@ fn dropped(cluster: &Cluster, reason: Drop) -> u64 {
 
 /// Random bytes, and messages with one byte changed.
 fn wrong_bytes(random: &mut Random, number: u32, fingerprint: u64) -> Vec<u8> {
-    let packet = if number % 2 == 0 { V4::default().with(1, 4) } else { V6::default().with(7, 9) };
+    let packet =
+        if number.is_multiple_of(2) { V4::default().with(1, 4) } else { V6::default().with(7, 9) };
     let mut bytes = match number % 4 {
         0 => (0..random.below(200)).map(|_| random.next() as u8).collect(),
         1 => message(0, random.below(6) as u8, 0, 1, &packet),
