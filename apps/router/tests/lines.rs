@@ -217,20 +217,20 @@ fn packets_wait_in_order_while_a_neighbour_is_resolved() {
     for (far, host) in hosts(1).into_iter().zip(hosts(0)) {
         let socket = socket(cluster.host(0), host);
         let udp_port = socket.local_addr().expect("an address").port();
-        for number in 0..3u8 {
+        for number in 0..32u8 {
             let packet = packet(far, host, udp_port, &[number; 30]);
             assert_eq!(ports.send(0, host, &packet), Ok(()));
         }
-        let fourth = packet(far, host, udp_port, &[9]);
-        assert_eq!(ports.send(0, host, &fourth), Err(Drop::Neighbour));
+        let last = packet(far, host, udp_port, &[9]);
+        assert_eq!(ports.send(0, host, &last), Err(Drop::Neighbour));
         // Both requests for a neighbour, ARP and neighbour discovery, are answered in microseconds.
         until("resolved", || {
             ports.flush();
             ports.timeout().is_none()
         });
-        assert_eq!(ports.send(0, host, &fourth), Ok(()), "resolved");
+        assert_eq!(ports.send(0, host, &last), Ok(()), "resolved");
         ports.flush();
-        for number in 0..3u8 {
+        for number in 0..32u8 {
             assert_eq!(receive(&socket), [number; 30], "{host}");
         }
         assert_eq!(receive(&socket), [9]);
