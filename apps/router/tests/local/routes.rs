@@ -46,6 +46,7 @@ fn routes_reach_all_nodes_also_those_that_start_later() {
     // It announces others than before.
     cluster.replace(2, "40.0.0.0/8", c.clone());
     cluster.wait_route(&[0, 1, 2], [40, 0, 0, 1].into(), &c);
+    wait_state(&mut cluster, &[0], 2, NodeState::Direct);
     let packet = V4 { dst: [40, 0, 0, 1], ..V4::default() };
     let left = cluster.forward(0, &packet.bytes());
     assert_eq!((left.len(), left[0].node), (1, 2));
