@@ -9,18 +9,52 @@ use courser_bench::program::{Failure, out};
 use courser_router::config::Config;
 use courser_router::run::{NodeError, Running, node_named};
 
-#[derive(Debug, Args)]
-#[command(after_help = "\
+/// A cluster's file.
+const FILE: &str = r#"[cluster]
+name = "demo"
+topology = "mesh"                   # or switch, mixed
+failure_timeout = "800ms"           # routes of a dead node are withdrawn within
+[interconnect]
+mtu = 9000                          # of the links between nodes
+[[node]]
+name = "a"
+address = "udp://192.0.2.1:31850"   # for other nodes
+control = "/run/a.sock"             # for `router ctl`, may be absent
+[[node.port]]
+interface = "eth1"
+addresses = ["10.0.1.1/24", "fd00:1::1/64"]
+mtu = 1500
+[[node]]
+name = "b"
+address = "udp://192.0.2.2:31850"
+[[node.port]]
+interface = "eth1"
+addresses = ["10.0.2.1/24", "fd00:2::1/64"]
+[routes]
+files = ["routes.txt"]              # besides the networks of ports, may be absent
+"#;
+
+fn run_help() -> String {
+    format!(
+        "\
 Forwards packets between the node's ports and the other nodes of the cluster's file. The \
 kernel keeps its part: it answers for the node's own addresses, and resolves neighbours; \
 its own forwarding has to be off (sysctl net.ipv4.ip_forward=0 and \
 net.ipv6.conf.all.forwarding=0). Needs root, or the capabilities CAP_NET_RAW and \
 CAP_NET_ADMIN. One process has one thread; run more nodes for more cores.
 
+The cluster's file, for two nodes:
+  {}
 A file of routes has a route in each line:
-  20.0.0.0/8 via b:lan0@10.0.2.9
-  30.0.0.0/8 via a:lan0@10.0.1.9*2 b:lan0@10.0.2.9    two shares to a, one to b
-  40.0.0.0/8 unreachable")]
+  20.0.0.0/8 via b:eth1@10.0.2.9
+  30.0.0.0/8 via a:eth1@10.0.1.9*2 b:eth1@10.0.2.9    two shares to a, one to b
+  40.0.0.0/8 unreachable",
+        FILE.replace('\n', "\n  ").trim_end()
+    ) + "\n"
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = run_help())]
 pub(crate) struct RunArgs {
     /// The cluster's file, the same for all nodes
     config: PathBuf,
@@ -89,4 +123,20 @@ pub(crate) fn check(args: &CheckArgs) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_of_the_help_is_valid_and_fits_a_terminal() {
+        let text = FILE.replace("[routes]\nfiles = [\"routes.txt\"]", "[routes]\nfiles = []");
+        assert_ne!(text, FILE);
+        let config = Config::parse(&text, "").expect("valid");
+        assert_eq!((config.nodes.len(), config.ports().count()), (2, 2));
+        for line in run_help().lines().filter(|line| line.starts_with("  ")) {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
 }

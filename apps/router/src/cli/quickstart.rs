@@ -30,12 +30,12 @@ Needs root, for network namespaces, and the program `ip` (Debian: iproute2); `pi
 machine's own network is changed: the nodes, the hosts and the links between them are in network \
 namespaces of this program, and vanish with it.
 
-Shows, in about 20 s:
+Shows, in about 15 s:
   1. ping and traceroute from host a to host b, by IPv4 and IPv6
-  2. UDP between all pairs of hosts: packets/s of each node, packets in a frame between nodes,
-     drops, and what arrives lost or out of order
-  3. deaths of node c, by SIGKILL and by SIGSTOP: the time until its routes are withdrawn, flows
-     between the others, ICMP errors; and its return
+  2. UDP between all pairs of hosts: packets/s of each node, messages in a
+     frame between nodes, drops, losses, packets out of order
+  3. deaths of node c, by SIGKILL and by SIGSTOP: the time until its routes are
+     withdrawn, flows between the others, ICMP errors; and its return
 
 Topologies: mesh (links between all nodes, Valiant load balancing: packets pass a third node), \
 switch (all nodes at a switch, direct ways), mixed (the hosts at the same switch, too).
@@ -48,7 +48,7 @@ pub(crate) struct QuickstartArgs {
     /// How the nodes are connected
     #[arg(long, value_enum, default_value = "mesh")]
     topology: Topology,
-    /// Shorter phases: about 10 s
+    /// Shorter phases: about 8 s
     #[arg(long)]
     quick: bool,
     /// Write the results as JSON to a file, or to standard output with -

@@ -8,7 +8,7 @@ use courser_router::netns;
 use serde_json::{Value, json};
 
 use super::Phases;
-use super::cluster::{Demo, NODES};
+use super::cluster::{Demo, NODES, States};
 use super::programs;
 use super::screen::Screen;
 use super::table::{self, Sample};
@@ -100,10 +100,10 @@ pub(super) fn kill(screen: &mut Screen, demo: &mut Demo, phases: Phases) -> Resu
     }
     let traffic_recovered = (traffic.arrivals(VICTIM) > before).then(|| begin.elapsed());
     let words =
-        traffic_recovered.map_or("not yet".to_owned(), |time| format!("after {}", ms(time)));
+        traffic_recovered.map_or("not yet".to_owned(), |time| format!("after {}", show(time)));
     screen.wrapped(&format!(
         "Started again. All nodes see each other after {}, packets arrive at host c {words}.",
-        ms(recovered)
+        show(recovered)
     ))?;
     table::watch(screen, demo, &Sample::take(demo)?, phases.after)?;
     let outcome = traffic.stop()?;
@@ -125,7 +125,7 @@ pub(super) fn silence(
     std::thread::sleep(phases.before);
     let begin = demo.continue_node(VICTIM)?;
     let recovered = returned(demo, begin)?;
-    screen.wrapped(&format!("Continued. All nodes see each other after {}.", ms(recovered)))?;
+    screen.wrapped(&format!("Continued. All nodes see each other after {}.", show(recovered)))?;
     std::thread::sleep(phases.before);
     let outcome = traffic.stop()?;
     print_others(screen, &outcome)?;
@@ -139,16 +139,15 @@ fn withdrawn(
     demo: &mut Demo,
     begin: Instant,
 ) -> Result<Vec<Duration>, Failure> {
-    let is_dead = |states: &super::cluster::States| states.of(VICTIM) == "dead";
+    let is_dead = |states: &States| states.of(VICTIM) == "dead";
     let seen = demo.until(OTHERS, LIMIT, "notice that node c is dead", is_dead)?;
     let seen: Vec<_> = seen.iter().map(|at| at.duration_since(begin)).collect();
-    let at: Vec<_> = OTHERS.iter().zip(&seen).collect();
-    let at: Vec<_> =
-        at.iter().map(|(n, t)| format!("at {} after {}", netns::name(**n), ms(**t))).collect();
+    let at = |(node, time)| format!("at {} after {}", netns::name(node), show(time));
+    let at: Vec<_> = OTHERS.into_iter().zip(seen.iter().copied()).map(at).collect();
     screen.wrapped(&format!(
         "Its routes are withdrawn {}; the limit (failure_timeout) is {}.",
         at.join(", "),
-        ms(demo.config().failure_timeout)
+        show(demo.config().failure_timeout)
     ))?;
     Ok(seen)
 }
@@ -180,7 +179,7 @@ fn print_others(screen: &mut Screen, outcome: &Outcome) -> Result<(), Failure> {
     screen.line("")
 }
 
-fn ms(time: Duration) -> String {
+fn show(time: Duration) -> String {
     show_ns(time.as_nanos() as f64)
 }
 
