@@ -13,7 +13,7 @@ use courser_router::run::{NodeError, Running, node_named};
 const FILE: &str = r#"[cluster]
 name = "demo"
 topology = "mesh"                   # or switch, mixed
-failure_timeout = "800ms"           # routes of a dead node are withdrawn within
+failure_timeout = "800ms"           # dead nodes' routes end within
 [interconnect]
 mtu = 9000                          # of the links between nodes
 [[node]]
@@ -31,7 +31,7 @@ address = "udp://192.0.2.2:31850"
 interface = "eth1"
 addresses = ["10.0.2.1/24", "fd00:2::1/64"]
 [routes]
-files = ["routes.txt"]              # besides the networks of ports, may be absent
+files = ["routes.txt"]              # besides networks of ports
 "#;
 
 fn run_help() -> String {
