@@ -8,7 +8,7 @@ mod quickstart;
 mod replay;
 mod sim;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use courser_bench::program::{Failure, VERSION};
 
 const EXAMPLES: &str = "\
@@ -52,6 +52,14 @@ pub(crate) enum Command {
     Sim(sim::SimArgs),
     /// Throughput and latency by batch and packet size, in the simulated datacenter
     Figures(figures::FiguresArgs),
+}
+
+/// How nodes are connected, as an option.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Topology {
+    Mesh,
+    Switch,
+    Mixed,
 }
 
 /// Runs a command.

@@ -12,11 +12,12 @@ mod traffic;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use courser_bench::clock::Clock;
 use courser_bench::program::{Failure, VERSION, json};
 use courser_router::netns::{self, Shape};
 
+use super::Topology;
 use cluster::{Demo, NODES};
 use report::Results;
 use screen::Screen;
@@ -56,16 +57,9 @@ pub(crate) struct QuickstartArgs {
     json: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Topology {
-    Mesh,
-    Switch,
-    Mixed,
-}
-
-impl Topology {
-    fn shape(self) -> Shape {
-        match self {
+impl From<Topology> for Shape {
+    fn from(topology: Topology) -> Shape {
+        match topology {
             Topology::Mesh => Shape::Mesh,
             Topology::Switch => Shape::Switch,
             Topology::Mixed => Shape::Mixed,
@@ -102,7 +96,8 @@ impl Phases {
 pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
     let target = args.json.as_deref();
     json::check_target(target)?;
-    let (clock, shape, phases) = (Clock::new(), args.topology.shape(), Phases::of(args.quick));
+    let (clock, phases) = (Clock::new(), Phases::of(args.quick));
+    let shape = Shape::from(args.topology);
     let mut screen = Screen::new(json::only(target));
     screen.heading(&format!("router {VERSION}"))?;
     let begin = Instant::now();

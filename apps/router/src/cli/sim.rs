@@ -10,6 +10,8 @@ use courser_bench::program::{Failure, ResultArgs, json, units};
 use courser_router::sim::{self, Cpu, Latency, Matrix, Outcome, Settings, Shape, Sizes};
 use serde_json::{Value, json};
 
+use super::Topology;
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Runs the nodes of the router, unchanged, in virtual time, with a host at each node's port that \
@@ -65,13 +67,6 @@ pub(crate) struct SimArgs {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Topology {
-    Mesh,
-    Switch,
-    Mixed,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum CpuArg {
     /// None: the cables are the limit
     None,
@@ -79,6 +74,16 @@ pub(crate) enum CpuArg {
     Measured,
     /// With the system's sockets
     Sockets,
+}
+
+impl From<Topology> for Shape {
+    fn from(topology: Topology) -> Shape {
+        match topology {
+            Topology::Mesh => Shape::Mesh,
+            Topology::Switch => Shape::Switch,
+            Topology::Mixed => Shape::Mixed,
+        }
+    }
 }
 
 impl From<CpuArg> for Cpu {
@@ -96,11 +101,7 @@ impl SimArgs {
         let defaults = Settings::default();
         Settings {
             seed: self.seed,
-            topology: match self.topology {
-                Topology::Mesh => Shape::Mesh,
-                Topology::Switch => Shape::Switch,
-                Topology::Mixed => Shape::Mixed,
-            },
+            topology: self.topology.into(),
             nodes: self.nodes,
             batch: self.batch,
             batch_budget: Duration::from_micros(self.budget_us),
