@@ -41,7 +41,9 @@ pub trait Intake {
     ///
     /// A packet is writable in place, and has no link-layer header. It has the bytes that were
     /// received: padding of the link may follow the IP packet.
-    fn burst(&mut self, each: &mut dyn FnMut(PortId, &mut [u8])) -> usize;
+    fn burst(&mut self, each: &mut dyn FnMut(PortId, &mut [u8])) -> usize {
+        self.burst_ahead(&mut |_| {}, each)
+    }
 
     /// As [`Intake::burst`], and passes the beginning of packets to `ahead` some packets before, so
     /// that it can prefetch. It need not be called, and may get packets of the next burst.
@@ -49,10 +51,7 @@ pub trait Intake {
         &mut self,
         ahead: &mut dyn FnMut(&[u8]),
         each: &mut dyn FnMut(PortId, &mut [u8]),
-    ) -> usize {
-        let _ = ahead;
-        self.burst(each)
-    }
+    ) -> usize;
 }
 
 /// By which packets leave. One thread uses it.

@@ -20,8 +20,6 @@ mod forward;
 mod link;
 mod members;
 mod order;
-#[cfg(test)]
-mod tests;
 mod valiant;
 
 use std::cell::RefCell;

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::counters::Drop;
 
-mod checksum;
+pub(crate) mod checksum;
 mod flow;
 pub mod fragment;
 pub mod icmp;

@@ -115,8 +115,12 @@ impl CaptureIntake {
 }
 
 impl Intake for CaptureIntake {
-    fn burst(&mut self, each: &mut dyn FnMut(PortId, &mut [u8])) -> usize {
-        self.packets.burst(each)
+    fn burst_ahead(
+        &mut self,
+        ahead: &mut dyn FnMut(&[u8]),
+        each: &mut dyn FnMut(PortId, &mut [u8]),
+    ) -> usize {
+        self.packets.burst_ahead(ahead, each)
     }
 }
 

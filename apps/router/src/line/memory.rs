@@ -66,10 +66,6 @@ impl MemoryIntake {
 }
 
 impl Intake for MemoryIntake {
-    fn burst(&mut self, each: &mut dyn FnMut(PortId, &mut [u8])) -> usize {
-        self.burst_ahead(&mut |_| {}, each)
-    }
-
     fn burst_ahead(
         &mut self,
         ahead: &mut dyn FnMut(&[u8]),

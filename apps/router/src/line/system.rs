@@ -160,10 +160,6 @@ impl SystemIntake {
 }
 
 impl Intake for SystemIntake {
-    fn burst(&mut self, each: &mut dyn FnMut(PortId, &mut [u8])) -> usize {
-        self.burst_ahead(&mut |_| {}, each)
-    }
-
     fn burst_ahead(
         &mut self,
         ahead: &mut dyn FnMut(&[u8]),

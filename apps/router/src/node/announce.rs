@@ -20,7 +20,7 @@ use crate::routes::{Change, ChangeError, Origin, Routes};
 /// Type of the calls.
 const ROUTES: u16 = 1;
 
-/// Bytes of changes in a call: a receiver applies so many in well under a millisecond.
+/// Bytes of changes in a call, which a receiver applies in well under a millisecond.
 const CALL_BYTES: usize = 4_096;
 
 /// Changes that may wait for a link. More are replaced by all routes.
@@ -82,9 +82,7 @@ impl Announcer {
     /// A link came up: all routes are sent.
     pub(super) fn begin(&mut self, to: NodeId) {
         let queue = &mut self.queues[usize::from(to)];
-        queue.changes.clear();
-        queue.changes.push_back(Item::Begin);
-        queue.dump = Some(None);
+        restart(queue);
         queue.in_progress = false;
     }
 

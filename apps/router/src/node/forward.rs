@@ -2,7 +2,7 @@
 
 use courser::Context;
 
-use super::link::{Head, MOST_PASSED, destination, is_packet};
+use super::link::{Head, MOST_PASSED, destination};
 use super::{Node, Origin, Probe, Spread};
 use crate::counters::Drop;
 use crate::line::Outlet;
@@ -193,13 +193,12 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
                 exit => self.leave(cx, exit, packet),
             };
         }
-        if usize::from(head.hop.node) >= self.links.len() {
+        if usize::from(head.hop.node) >= self.links.len() || head.passed >= MOST_PASSED {
             return self.counters.drop(Drop::BadMessage);
         }
-        // The way of a flow is the same for all its packets.
+        // All packets take the same of several nodes, so that none overtakes another.
         let flow = u32::from(head.passed);
         let sent = match self.next_node(head.hop.node, flow) {
-            _ if head.passed >= MOST_PASSED => Err(Drop::BadMessage),
             None => Err(Drop::LinkDown),
             Some(to) => {
                 let head = Head { passed: head.passed + 1, ..*head };
@@ -284,8 +283,9 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
 
     /// Sends a packet that this node has made.
     fn send_own(&mut self, cx: &mut Context<'_>, packet: &mut [u8]) {
-        debug_assert!(is_packet(packet), "made by this node");
-        if let Ok(header) = packet::parse(packet) {
+        let header = packet::parse(packet);
+        debug_assert!(header.is_ok(), "made by this node");
+        if let Ok(header) = header {
             self.forward(cx, Origin::Own, packet, &header);
         }
     }

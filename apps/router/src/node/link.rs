@@ -15,7 +15,6 @@ use super::order::{Order, Place};
 use super::{Node, Probe, Shared};
 use crate::counters::Drop;
 use crate::line::Outlet;
-use crate::packet;
 use crate::route::{Exit, NextHop, NodeId};
 
 /// Type of the messages.
@@ -268,11 +267,6 @@ pub(super) fn destination(packet: &[u8]) -> Option<IpAddr> {
         6 => packet.get(24..40)?.first_chunk::<16>().map(|a| IpAddr::from(*a)),
         _ => None,
     }
-}
-
-/// Whether the packet is one that a node may send on: checked again, as another node sent it.
-pub(super) fn is_packet(packet: &[u8]) -> bool {
-    packet::parse(packet).is_ok()
 }
 
 #[cfg(test)]

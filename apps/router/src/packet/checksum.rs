@@ -13,7 +13,7 @@ pub(super) fn header_is_right(fixed: &[u8; V4_LEN], options: &[u8]) -> bool {
 }
 
 /// The checksum of an IPv4 header in which the field is 0.
-pub(super) fn of_header(header: &[u8]) -> u16 {
+pub(crate) fn of_header(header: &[u8]) -> u16 {
     !fold(words(header))
 }
 

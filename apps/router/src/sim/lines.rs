@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use courser_sim::scenario::web_search::{draw, gap_ns, mean_bytes};
-use courser_sim::{HostId, Rng, World};
+use courser_sim::{HostId, Rng, STORED_OVERHEAD, WIRE_OVERHEAD, World};
 use serde::Serialize;
 
 use super::tally::{HEADERS, MARK, Mark, SharedTally};
 use super::{Settings, Shape};
 
 /// Preamble and gap of an Ethernet frame.
-pub(super) const FRAMING: u32 = 20;
+pub(super) const FRAMING: u32 = WIRE_OVERHEAD - STORED_OVERHEAD;
 /// Header and check sequence of an Ethernet frame.
 const ETHERNET: u32 = 18;
 /// Flows between two hosts, of packets of a fixed size.

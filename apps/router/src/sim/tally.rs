@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::node::{behind, outside};
 use crate::node::Probe;
+use crate::packet::checksum;
 use crate::route::NodeId;
 
 pub(super) type SharedTally = Rc<RefCell<Tally>>;
@@ -121,9 +122,7 @@ pub(super) fn packet_of(payload: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&[0, 0, 0x40, 0, TTL, UDP, 0, 0]);
     out.extend_from_slice(&source.octets());
     out.extend_from_slice(&destination.octets());
-    let sum: u32 = out.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    let sum = checksum::of_header(out);
     out[10..12].copy_from_slice(&sum.to_be_bytes());
     out.extend_from_slice(&((mark.flow >> 16) as u16).to_be_bytes());
     out.extend_from_slice(&(mark.flow as u16).to_be_bytes());
