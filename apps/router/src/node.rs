@@ -89,7 +89,7 @@ pub struct Settings {
     pub seed: u64,
     /// A hash of the settings in which all nodes have to agree. Nodes with another one are refused.
     pub fingerprint: u64,
-    /// ICMP messages for each second, and at once.
+    /// ICMP errors for each second, and at once; the same for echo replies.
     pub icmp: (u32, u32),
 }
 
@@ -125,7 +125,10 @@ pub struct Node<O, P = ()> {
     incoming: Vec<Option<Incoming>>,
     valiant: Valiant,
     announcer: Announcer,
+    /// Of errors, and of echo replies, so that a flood of packets that cannot be sent on does not
+    /// silence the answers to ping.
     limiter: Limiter,
+    echo_limiter: Limiter,
     counters: Counters,
     /// A number of this start of the node.
     life: u64,
@@ -188,6 +191,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             valiant: Valiant::new(nodes),
             announcer: Announcer::new(nodes),
             limiter: Limiter::new(per_second, burst),
+            echo_limiter: Limiter::new(per_second, burst),
             counters: Counters::default(),
             life: cx.random(),
             scratch: Vec::new(),

@@ -90,6 +90,8 @@ pub fn courser_settings(config: &Config, settings: &Settings) -> courser::Config
         max_frame: Some(usize::from(config.interconnect.mtu) - IPV6_AND_UDP),
         message_queue: config.interconnect.queue,
         max_msg_size: MAX_MESSAGE,
+        // Packets of 1,500 bytes share frames, where two of them fit one.
+        inline_max: 2_048,
         packing,
         batch_budget: config.interconnect.batch_budget,
         workers: 0,

@@ -12,7 +12,7 @@ use courser::{Context, Rpc, Transport};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{Node, Probe, Shared};
+use super::{Node, NodeState, Probe, Shared};
 use crate::line::Outlet;
 use crate::route::{Members, NextHop, NodeId};
 use crate::routes::{Change, ChangeError, Origin, Routes};
@@ -228,13 +228,14 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         }
     }
 
-    /// Applies another node's changes. `None`: they are not valid.
+    /// Applies another node's changes. `None`: they are not valid, or its heartbeats have not arrived
+    /// since it started; it sends all again.
     fn on_routes(&mut self, bytes: &[u8]) -> Option<()> {
         let (head, mut rest) = postcard::take_from_bytes::<CallHead>(bytes).ok()?;
-        let from = usize::from(head.node);
+        let known = |link: &super::Link| link.heard.is_some_and(|heard| heard.life == head.life);
         if head.fingerprint != self.settings.fingerprint
-            || from >= self.links.len()
-            || head.node == self.settings.node
+            || !self.links.get(usize::from(head.node)).is_some_and(known)
+            || matches!(self.state(head.node), NodeState::Own | NodeState::Dead)
         {
             return None;
         }

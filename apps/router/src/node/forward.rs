@@ -248,7 +248,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         let answered = header.is_ok_and(|h| icmp::echo_reply(packet, &h, &mut reply));
         if !answered {
             self.counters.drop(Drop::NotForwarded);
-        } else if self.limiter.allow(cx.now_ns()) {
+        } else if self.echo_limiter.allow(cx.now_ns()) {
             self.counters.echoes += 1;
             self.send_own(cx, &mut reply);
         } else {

@@ -7,12 +7,15 @@
 /// Early packets kept for each link: as many as Courser has in flight on a session, twice.
 const WINDOW: u32 = 2_048;
 
+/// Bytes of early packets kept for each link: more than the most messages in flight of 9,000 bytes.
+const KEPT: usize = 16 << 20;
+
 /// What to do with a message.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Place {
     /// It is the next one: process it, then those of [`Order::pop`].
     Next,
-    /// It was kept.
+    /// It was kept, or an empty one in its place if too many bytes were kept already.
     Early,
     /// It is no message of this link's: a number that was used before, or far ahead.
     Wrong,
@@ -24,8 +27,9 @@ pub(super) struct Order {
     next: u32,
     /// Early ones, from number `next` on. Empty when all were in order.
     early: std::collections::VecDeque<Option<Vec<u8>>>,
-    /// Early ones.
+    /// Early ones, and their bytes.
     waiting: u32,
+    bytes: usize,
     /// The number that they waited for at the last look.
     seen: Option<u32>,
     /// Memory of earlier ones.
@@ -64,7 +68,10 @@ impl Order {
         }
         let mut copy = self.spare.pop().unwrap_or_default();
         copy.clear();
-        copy.extend_from_slice(message);
+        if self.bytes + message.len() <= KEPT {
+            copy.extend_from_slice(message);
+        }
+        self.bytes += copy.len();
         *slot = Some(copy);
         self.waiting += 1;
         Place::Early
@@ -77,6 +84,7 @@ impl Order {
         self.early.pop_front();
         self.next = self.next.wrapping_add(1);
         self.waiting -= 1;
+        self.bytes -= message.len();
         if self.waiting == 0 {
             self.early.clear();
         }
@@ -160,6 +168,24 @@ mod tests {
         assert!(receive(&mut order, 1, &mut out));
         assert_eq!(out, [0, 1, 2]);
         assert_eq!(order.waiting, 1);
+    }
+
+    #[test]
+    fn early_messages_take_limited_memory_and_the_rest_come_empty() {
+        let mut order = Order::default();
+        let large = vec![7; 1 << 16];
+        let kept = (KEPT / large.len()) as u32;
+        for number in 1..WINDOW {
+            assert_eq!(order.take(number, &large), Place::Early);
+        }
+        assert!(order.bytes <= KEPT);
+        assert_eq!(order.take(0, &large), Place::Next);
+        for number in 1..WINDOW {
+            let message = order.pop().expect("kept");
+            assert_eq!(message.is_empty(), number > kept, "{number}");
+            order.give_back(message);
+        }
+        assert_eq!((order.bytes, order.pop()), (0, None));
     }
 
     #[test]

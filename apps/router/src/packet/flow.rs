@@ -103,7 +103,6 @@ impl Chain<'_> {
 /// ports are not used.
 #[inline]
 pub fn flow_hash(bytes: &[u8], header: &Header, seed: u64) -> u32 {
-    let (protocol, ports) = protocol_and_ports(bytes, header);
     let mut hash = seed;
     match (header.src, header.dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -119,6 +118,11 @@ pub fn flow_hash(bytes: &[u8], header: &Header, seed: u64) -> u32 {
             }
         }
     }
+    let (protocol, ports) = if header.version == Version::V4 && !header.is_fragment {
+        (header.protocol, ports(bytes, header, header.protocol, header.header_len.into()))
+    } else {
+        protocol_and_ports(bytes, header)
+    };
     hash = mix(hash, u64::from(protocol) << 32 | u64::from(ports));
     // The finalizer of MurmurHash3: each bit of the input changes half of the bits of the result.
     hash ^= hash >> 33;
@@ -135,7 +139,7 @@ fn mix(hash: u64, word: u64) -> u64 {
     product ^ product >> 32
 }
 
-#[inline]
+/// The protocol and the ports behind extension headers, or of a fragment.
 fn protocol_and_ports(bytes: &[u8], header: &Header) -> (u8, u32) {
     let upper = upper(bytes, header);
     if upper.fragment.is_some() {
@@ -143,9 +147,13 @@ fn protocol_and_ports(bytes: &[u8], header: &Header) -> (u8, u32) {
         // differ: that of the first fragment counts (RFC 8200 section 4.5).
         return (header.protocol, 0);
     }
-    let with_ports =
-        matches!(upper.protocol, number::TCP | number::UDP | number::SCTP | number::UDP_LITE);
-    let data = bytes.get(upper.at..header.total_len as usize).unwrap_or_default();
-    let ports = data.first_chunk().filter(|_| with_ports).map_or(0, |p| u32::from_be_bytes(*p));
-    (upper.protocol, ports)
+    (upper.protocol, ports(bytes, header, upper.protocol, upper.at))
+}
+
+/// The ports of a transport header; 0 if its protocol has none.
+#[inline]
+fn ports(bytes: &[u8], header: &Header, protocol: u8, at: usize) -> u32 {
+    let with_ports = matches!(protocol, number::TCP | number::UDP | number::SCTP | number::UDP_LITE);
+    let data = bytes.get(at..header.total_len as usize).unwrap_or_default();
+    data.first_chunk().filter(|_| with_ports).map_or(0, |p| u32::from_be_bytes(*p))
 }
