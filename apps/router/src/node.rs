@@ -142,8 +142,6 @@ pub struct Node<O, P = ()> {
     active: u64,
     /// For each node those that it receives heartbeats from; 0 when it is not received itself.
     hears: Vec<u64>,
-    /// A timer withdraws further routes of dead nodes.
-    withdraws: bool,
     deaths: u64,
     refused_heartbeats: u64,
     /// This node, for completions.
@@ -199,7 +197,6 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             usable: 0,
             active: 0,
             hears: vec![0; nodes],
-            withdraws: false,
             deaths: 0,
             refused_heartbeats: 0,
             own: Weak::new(),

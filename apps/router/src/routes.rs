@@ -187,16 +187,10 @@ impl Routes {
         true
     }
 
-    /// Removes routes of an origin, at most this number. Returns how many there were: fewer than
-    /// `most` when none is left.
-    pub fn withdraw_some(&mut self, origin: Origin, most: usize) -> usize {
-        let prefixes: Vec<IpNet> = self.prefixes(origin, None).take(most).collect();
-        prefixes.iter().filter(|prefix| self.withdraw(origin, prefix)).count()
-    }
-
     /// Removes all routes of an origin. Returns how many there were. Half a second for a million.
     pub fn withdraw_all(&mut self, origin: Origin) -> usize {
-        self.withdraw_some(origin, usize::MAX)
+        let prefixes: Vec<IpNet> = self.prefixes(origin, None).collect();
+        prefixes.iter().filter(|prefix| self.withdraw(origin, prefix)).count()
     }
 
     /// The next hop of a flow to a destination.
@@ -246,14 +240,14 @@ impl Routes {
         routes.take_while(move |route| prefix.is_none_or(|prefix| prefix.contains(&route.prefix)))
     }
 
-    /// The routes of an origin by prefix.
-    pub fn announced(&self, origin: Origin) -> impl Iterator<Item = Route<'_>> {
-        self.prefixes(origin, None).filter_map(move |prefix| self.get(origin, prefix))
-    }
-
-    /// As [`Routes::announced`], for the prefixes after this one, to send them in pieces.
-    pub fn announced_after(&self, origin: Origin, after: IpNet) -> impl Iterator<Item = Route<'_>> {
-        self.prefixes(origin, Some(after)).filter_map(move |prefix| self.get(origin, prefix))
+    /// The routes of an origin by prefix. To list them in pieces, `after` is the last prefix of the
+    /// piece before.
+    pub fn announced(
+        &self,
+        origin: Origin,
+        after: Option<IpNet>,
+    ) -> impl Iterator<Item = Route<'_>> {
+        self.prefixes(origin, after).filter_map(move |prefix| self.get(origin, prefix))
     }
 
     /// Prefixes of an origin, after this one.

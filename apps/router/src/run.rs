@@ -302,6 +302,7 @@ fn stats(config: &Config, node: &Node<SystemPorts>, rpc: &mut Rpc, started_ns: u
         "dropped": c.all_dropped(), "drops": drops,
         "routes": node.routes().len(), "nodes": nodes, "deaths": node.deaths(),
         "refused_heartbeats": node.refused_heartbeats(),
+        "refused_announcements": node.refused_announcements(),
         "unresolved": node.outlet().unresolved(), "refused_by_system": node.outlet().refused(),
         "messages_sent": courser.messages_sent, "frames_sent": courser.tx_frames,
         "frames_received": courser.rx_frames,

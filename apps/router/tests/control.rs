@@ -234,7 +234,7 @@ fn a_thousand_updates_and_long_lists_pass() {
         assert_eq!(failed, [0, 2]);
         assert_eq!(client.ask("routes 11.0.0.0/8").unwrap().lines().count(), 1_000);
     });
-    assert_eq!(node.routes.announced(Origin::Node(0)).count(), 1_000);
+    assert_eq!(node.routes.announced(Origin::Node(0), None).count(), 1_000);
 
     for n in 0..20_000u32 {
         let prefix = format!("12.{}.{}.0/24", n / 256, n % 256).parse().unwrap();
@@ -285,7 +285,11 @@ fn an_unfinished_line_delays_no_other_client() {
     drop(slow);
     node.run();
     assert_eq!(node.server.clients(), 1);
-    assert_eq!(node.routes.announced(Origin::Node(0)).count(), 1, "half a line is no request");
+    assert_eq!(
+        node.routes.announced(Origin::Node(0), None).count(),
+        1,
+        "half a line is no request"
+    );
 }
 
 #[test]

@@ -299,7 +299,7 @@ fn files_of_routes_are_relative_to_the_file_and_their_errors_name_a_line() {
     directory.write("r1", "# comment\n\n192.0.2.0/24 via a:lan0@10.0.1.254\n");
     directory.write("r2", "::/0 unreachable\n  # another\n");
     let routes = Config::load(&path).unwrap().routes().unwrap();
-    assert_eq!(routes.announced(Origin::File).count(), 2);
+    assert_eq!(routes.announced(Origin::File, None).count(), 2);
     assert_eq!(routes.lookup("2001::1".parse().unwrap(), 0), Lookup::Unreachable);
 
     for (line, expected) in [

@@ -1,23 +1,23 @@
 //! Which nodes are alive: heartbeats over the links.
 //!
 //! A node sends each other one a heartbeat four times in the silence after which that one counts as
-//! dead, with the set of nodes that it receives heartbeats from and the state of its ports. A node
-//! that is not received directly, but by another one, is reached through that: a cable of a mesh may
-//! fail. Next hops of dead nodes and of ports that are down get no packets.
+//! dead, with the set of nodes that it receives heartbeats from, and the state of its ports and of
+//! theirs. A node that is not received directly, but by another one, is reached through that: a cable
+//! of a mesh may fail. Next hops of dead nodes and of ports that are down get no packets.
 
 use std::time::Duration;
 
 use courser::{Context, Rpc, SessionState, Transport};
+use serde::{Deserialize, Serialize};
 
 use super::link::{HEADER_MIN, HEARTBEAT};
 use super::{Node, Probe, Shared};
 use crate::counters::Drop;
 use crate::line::Outlet;
-use crate::route::{MAX_PORTS, NodeId};
+use crate::route::{MAX_NODES, MAX_PORTS, NodeId};
 
-/// Bytes of a heartbeat after the header: fingerprint, life, nodes received, ports, number of the
-/// node. Little-endian.
-const HEARTBEAT_LEN: usize = 8 + 8 + 8 + 4 + 1;
+/// The longest `failure_timeout` of a cluster's file.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Silence after which a node counts as dead: half of the promised time, as others that still
 /// receive it may pass packets on for as long as their own silence, heartbeat and timer take.
@@ -29,12 +29,51 @@ pub(super) fn silence(failure_timeout: Duration) -> Duration {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heard {
     at_ns: u64,
-    /// Nodes that it receives heartbeats from.
-    hears: u64,
-    /// Its ports that are up.
-    ports: u32,
     /// A number of its start.
     pub(super) life: u64,
+    /// Nodes that it receives heartbeats from, and their ports that are up, by node.
+    hears: u64,
+    others: [u32; MAX_NODES],
+    /// Its ports that are up.
+    ports: u32,
+    /// Silence after which it counts others as dead: it sends heartbeats so often.
+    silence_ns: u64,
+}
+
+impl Heard {
+    fn state(&self) -> (u64, u64, u32, &[u32]) {
+        (self.life, self.hears, self.ports, &self.others)
+    }
+}
+
+/// A heartbeat: postcard, after the header of a message.
+#[derive(Serialize, Deserialize)]
+struct Heartbeat {
+    fingerprint: u64,
+    life: u64,
+    node: NodeId,
+    /// As in [`Heard`].
+    hears: u64,
+    ports: u32,
+    /// Ports of the nodes in `hears`, in their order.
+    others: Vec<u32>,
+    silence_ns: u64,
+    /// Which of the receiver's routes the sender has (`announce`).
+    epoch: u32,
+}
+
+impl Heartbeat {
+    /// Ports by node. `None`: there are not as many as nodes.
+    fn others(&self) -> Option<[u32; MAX_NODES]> {
+        let mut by_node = [0; MAX_NODES];
+        let mut given = self.others.iter();
+        for (node, ports) in by_node.iter_mut().enumerate() {
+            if self.hears >> node & 1 == 1 {
+                *ports = *given.next()?;
+            }
+        }
+        given.next().is_none().then_some(by_node)
+    }
 }
 
 /// The state of a node as another one sees it.
@@ -107,7 +146,8 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             }
         }
         self.sweep_incoming(cx);
-        self.withdraw_dead(cx);
+        self.sweep_routes(cx);
+        self.announcer.tick();
         self.send_announcements(cx);
     }
 
@@ -156,19 +196,24 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     }
 
     fn send_heartbeat(&mut self, cx: &mut Context<'_>, to: NodeId) {
-        let (settings, life) = (&self.settings, self.life);
-        let (fingerprint, own, hears) = (settings.fingerprint, settings.node, self.usable);
-        let ports = self.own_ports();
+        let heard = (0..self.links.len()).filter(|n| self.usable >> n & 1 == 1);
+        let others = heard.map(|n| self.links[n].heard.map_or(0, |heard| heard.ports));
+        let heartbeat = Heartbeat {
+            fingerprint: self.settings.fingerprint,
+            life: self.life,
+            node: self.settings.node,
+            hears: self.usable,
+            ports: self.own_ports(),
+            others: others.collect(),
+            silence_ns: self.silence_ns(),
+            epoch: self.announcer.epoch(to),
+        };
+        let Ok(bytes) = postcard::to_allocvec(&heartbeat) else { return };
         // A full queue has other messages for that node, but none that says that this one lives: the
         // next heartbeat follows soon.
-        let _ = self.send_message(cx, to, HEADER_MIN + HEARTBEAT_LEN, |message| {
+        let _ = self.send_message(cx, to, HEADER_MIN + bytes.len(), |message| {
             message[4..8].copy_from_slice(&[HEARTBEAT, 0, 0, 0]);
-            let body = &mut message[HEADER_MIN..];
-            body[..8].copy_from_slice(&fingerprint.to_le_bytes());
-            body[8..16].copy_from_slice(&life.to_le_bytes());
-            body[16..24].copy_from_slice(&hears.to_le_bytes());
-            body[24..28].copy_from_slice(&ports.to_le_bytes());
-            body[28] = own;
+            message[HEADER_MIN..].copy_from_slice(&bytes);
         });
     }
 
@@ -180,32 +225,37 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         from: Option<NodeId>,
         body: &[u8],
     ) {
-        let Some(body) = body.first_chunk::<HEARTBEAT_LEN>() else {
+        let read = postcard::from_bytes::<Heartbeat>(body).ok();
+        let Some((beat, others)) = read.and_then(|beat| beat.others().map(|o| (beat, o))) else {
             return self.counters.drop(Drop::BadMessage);
         };
-        let number = |at: usize| {
-            body[at..at + 8].iter().rev().fold(0_u64, |n, byte| n << 8 | u64::from(*byte))
-        };
-        let (fingerprint, life, hears, node) = (number(0), number(8), number(16), body[28]);
-        let ports = u32::from_le_bytes([body[24], body[25], body[26], body[27]]);
+        let node = beat.node;
         let known = usize::from(node) < self.links.len() && node != self.settings.node;
-        if fingerprint != self.settings.fingerprint || !known || from.is_some_and(|f| f != node) {
+        let same = beat.fingerprint == self.settings.fingerprint;
+        if !same || !known || from.is_some_and(|f| f != node) {
             self.refused_heartbeats += 1;
             return self.counters.drop(Drop::BadMessage);
         }
         self.name_incoming(at, node);
-        let now_ns = cx.now_ns();
-        let link = &mut self.links[usize::from(node)];
-        let before = link.heard.replace(Heard { at_ns: now_ns, hears, ports, life });
-        let own = 1 << self.settings.node;
-        if link.up && hears & own != 0 && before.is_some_and(|b| b.hears & own == 0) {
-            // While it did not receive this node, it has withdrawn the routes.
-            self.announcer.begin(node);
+        self.announcer.heard(node, beat.epoch);
+        let (own_ns, most_ns) = (self.silence_ns(), silence(LONGEST_TIMEOUT).as_nanos() as u64);
+        let heard = Heard {
+            at_ns: cx.now_ns(),
+            life: beat.life,
+            hears: beat.hears,
+            others,
+            ports: beat.ports,
+            // During a change of the setting nodes differ; those with more send less often.
+            silence_ns: beat.silence_ns.clamp(own_ns, most_ns.max(own_ns)),
+        };
+        let before = self.links[usize::from(node)].heard.replace(heard);
+        if before.is_none_or(|before| before.state() != heard.state()) {
+            self.update_alive(heard.at_ns);
         }
-        let changed = before.is_none_or(|b| (b.hears, b.ports, b.life) != (hears, ports, life));
-        if changed {
-            self.update_alive(now_ns);
-        }
+    }
+
+    fn silence_ns(&self) -> u64 {
+        silence(self.settings.failure_timeout).as_nanos() as u64
     }
 
     /// This node's ports that are up.
@@ -217,8 +267,8 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     /// Computes the nodes that are reached, and tells the routes of changes.
     pub(super) fn update_alive(&mut self, now_ns: u64) {
         let own = self.settings.node;
-        let silence_ns = silence(self.settings.failure_timeout).as_nanos() as u64;
-        let fresh = |heard: &&Heard| now_ns.saturating_sub(heard.at_ns) < silence_ns;
+        let silence_ns = self.silence_ns();
+        let fresh = |heard: &&Heard| now_ns.saturating_sub(heard.at_ns) < heard.silence_ns;
         let heard: Vec<Option<Heard>> =
             self.links.iter().map(|link| link.heard.as_ref().filter(fresh).copied()).collect();
         let usable = |n: &usize| self.links[*n].up && heard[*n].is_some();
@@ -234,9 +284,13 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             if n == usize::from(own) {
                 return Some(self.own_ports());
             }
-            let reached = usable >> n & 1 == 1 || self.is_relayed(n, now_ns, silence_ns);
-            // A node that only others receive has all its ports, as far as this one knows.
-            reached.then(|| self.links[n].heard.map_or(u32::MAX, |h| h.ports))
+            if usable >> n & 1 == 1 {
+                return heard[n].map(|heard| heard.ports);
+            }
+            // Another node knows which ports it has.
+            let relay = self.relays(n as NodeId).trailing_zeros() as usize;
+            let relay = heard.get(relay).copied().flatten();
+            relay.filter(|_| self.is_relayed(n, now_ns, silence_ns)).map(|relay| relay.others[n])
         });
         let alive: Vec<Option<u32>> = alive.collect();
         if alive == self.alive {

@@ -9,7 +9,7 @@
 
 use crate::route::{MAX_NODES, NodeId};
 
-/// Flows that are distinguished; more share entries, and their ways.
+/// Flows to a destination that are distinguished; more share entries, and their ways.
 const FLOWS: usize = 1 << 14;
 
 /// A flow without a packet for this long may take another way: longer than a packet takes through the
@@ -24,6 +24,8 @@ struct Flow {
 
 /// The ways of flows of one node.
 pub(super) struct Valiant {
+    /// By destination: flows of one entry always have the same usable ways, or they would change the
+    /// way of each other with every packet.
     flows: Vec<Flow>,
     /// Bytes sent, by destination and way.
     bytes: Vec<u64>,
@@ -33,7 +35,7 @@ pub(super) struct Valiant {
 impl Valiant {
     pub(super) fn new(nodes: usize) -> Self {
         let unused = Flow { last_ns: 0, way: NodeId::MAX };
-        Valiant { flows: vec![unused; FLOWS], bytes: vec![0; nodes * nodes], nodes }
+        Valiant { flows: vec![unused; FLOWS * nodes], bytes: vec![0; nodes * nodes], nodes }
     }
 
     /// The way of a packet of `bytes` to the node `to`, of those in the set `usable`; `None`: there
@@ -46,8 +48,7 @@ impl Valiant {
         now_ns: u64,
         usable: u64,
     ) -> Option<NodeId> {
-        // The destination is part of the hash, as flows of it.
-        let at = (flow as usize) & (FLOWS - 1);
+        let at = usize::from(to) * FLOWS + (flow as usize & (FLOWS - 1));
         let known = self.flows[at];
         let fresh = now_ns.saturating_sub(known.last_ns) < GAP_NS;
         let way = if fresh && usable.checked_shr(known.way.into()).is_some_and(|u| u & 1 == 1) {
@@ -112,6 +113,18 @@ mod tests {
         // After a gap the flow moves to the way with the fewest bytes.
         let third = v.way(1, 77, 1_500, begin + 10 * GAP_NS, 0b1111).expect("a way");
         assert!(third != first && third != second, "{first} {second} {third}");
+    }
+
+    #[test]
+    fn flows_of_one_hash_to_two_nodes_do_not_disturb_each_other() {
+        // The cable between 2 and 3 is cut.
+        let usable = |to: NodeId| if to == 2 { 0b0111 } else { 0b1011 };
+        let mut v = Valiant::new(4);
+        let mut way = |to, n: u64| v.way(to, 77, 1_500, 1_000_000_000 + n, usable(to));
+        let first = (way(2, 0), way(3, 1));
+        for n in 1..1_000 {
+            assert_eq!((way(2, 2 * n), way(3, 2 * n + 1)), first, "packet {n}");
+        }
     }
 
     #[test]

@@ -153,7 +153,8 @@ fn protocol_and_ports(bytes: &[u8], header: &Header) -> (u8, u32) {
 /// The ports of a transport header; 0 if its protocol has none.
 #[inline]
 fn ports(bytes: &[u8], header: &Header, protocol: u8, at: usize) -> u32 {
-    let with_ports = matches!(protocol, number::TCP | number::UDP | number::SCTP | number::UDP_LITE);
+    let with_ports =
+        matches!(protocol, number::TCP | number::UDP | number::SCTP | number::UDP_LITE);
     let data = bytes.get(at..header.total_len as usize).unwrap_or_default();
     data.first_chunk().filter(|_| with_ports).map_or(0, |p| u32::from_be_bytes(*p))
 }

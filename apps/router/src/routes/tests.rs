@@ -129,18 +129,17 @@ fn the_routes_of_an_origin_are_listed_in_pieces_and_withdrawn() {
         routes.announce(Origin::Node(3), prefix, &[(hop(3), 1)]).unwrap();
     }
     routes.announce(Origin::File, prefixes[0], &[(hop(1), 1)]).unwrap();
-    let listed: Vec<IpNet> = routes.announced(Origin::Node(3)).map(|r| r.prefix).collect();
+    let listed: Vec<IpNet> = routes.announced(Origin::Node(3), None).map(|r| r.prefix).collect();
     assert_eq!(listed, prefixes);
     for (at, prefix) in prefixes.into_iter().enumerate() {
         let rest: Vec<IpNet> =
-            routes.announced_after(Origin::Node(3), prefix).map(|r| r.prefix).collect();
+            routes.announced(Origin::Node(3), Some(prefix)).map(|r| r.prefix).collect();
         assert_eq!(rest, prefixes[at + 1..]);
     }
     assert!(!routes.get(Origin::File, prefixes[0]).unwrap().is_used);
     assert!(routes.get(Origin::File, prefixes[1]).is_none());
 
-    assert_eq!(routes.withdraw_some(Origin::Node(3), 3), 3);
-    assert_eq!(routes.withdraw_all(Origin::Node(3)), 1);
+    assert_eq!(routes.withdraw_all(Origin::Node(3)), 4);
     assert_eq!((routes.len(), routes.fib().len(), routes.groups().len()), (1, 1, 1));
     assert_eq!(routes.lookup(ip("10.1.1.1"), 0), via(1));
 }

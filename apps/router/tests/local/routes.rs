@@ -17,7 +17,7 @@ fn wait_routes(cluster: &mut Cluster, nodes: &[NodeId], origin: NodeId, count: u
     cluster.wait("the nodes have the routes", |local| {
         nodes.iter().all(|node| {
             let node = local.node(*node).expect("it runs");
-            node.routes().announced(Origin::Node(origin)).count() == count
+            node.routes().announced(Origin::Node(origin), None).count() == count
         })
     });
 }
@@ -71,6 +71,21 @@ fn the_routes_of_a_silent_node_are_withdrawn_and_come_back_with_it() {
     wait_state(&mut cluster, &[0, 1], 2, NodeState::Direct);
     wait_routes(&mut cluster, &[0, 1], 2, 400);
     cluster.wait_route(&[0, 1], [30, 0, 7, 1].into(), &by(2, 0, 9));
+}
+
+/// The silent node hears no heartbeat in which it counts as dead, or only one.
+#[test]
+fn a_node_that_was_silent_for_a_little_too_long_has_its_routes_again() {
+    let mut cluster = Cluster::start(&text("switch", SHORT, 100));
+    cluster.replace(2, "30.0.0.0/8", by(2, 0, 9));
+    for _ in 0..4 {
+        wait_routes(&mut cluster, &[0, 1], 2, 1);
+        cluster.local.pause(2, true);
+        wait_state(&mut cluster, &[0], 2, NodeState::Dead);
+        cluster.local.pause(2, false);
+        wait_state(&mut cluster, &[0, 1], 2, NodeState::Direct);
+    }
+    wait_routes(&mut cluster, &[0, 1], 2, 1);
 }
 
 #[test]
