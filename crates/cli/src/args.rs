@@ -49,6 +49,10 @@ pub(crate) enum Command {
     #[cfg(feature = "lab")]
     #[command(flatten)]
     Lab(courser_lab::Command),
+    /// Run the papers' experiments and compare them with the recorded results
+    #[cfg(feature = "lab")]
+    #[command(subcommand, subcommand_value_name = "WHAT")]
+    Experiments(courser_lab::ExperimentCommand),
 }
 
 #[derive(Debug, Args)]

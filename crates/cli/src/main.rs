@@ -28,6 +28,8 @@ fn main() -> ExitCode {
         Command::BenchPeer(args) => courser_bench::rpc::peer::main(&args).map_err(Failure::from),
         #[cfg(feature = "lab")]
         Command::Lab(command) => courser_lab::run(&command),
+        #[cfg(feature = "lab")]
+        Command::Experiments(command) => courser_lab::run_experiment(&command),
     })
 }
 

@@ -31,7 +31,7 @@ pub enum Command {
     SoakClient(soak::client::ClientArgs),
 }
 
-/// A command about the recorded experiments, which only `courser-lab` has.
+/// A command about the recorded experiments: of `courser-lab`, and of `courser experiments`.
 #[derive(Debug, Subcommand)]
 pub enum ExperimentCommand {
     /// Run the papers' experiments again and compare them with the recorded results
