@@ -69,6 +69,11 @@ pub trait Outlet {
 
     /// Whether a port exists and its link is up.
     fn is_up(&self, port: PortId) -> bool;
+
+    /// Bytes of the largest packet that a port takes now.
+    fn mtu(&self, _port: PortId) -> usize {
+        usize::MAX
+    }
 }
 
 /// Why a port of the operating system cannot be used.

@@ -1,14 +1,17 @@
 //! A node as a process: ports of the operating system, the interconnect over UDP, a control socket.
 
+#[cfg(test)]
+mod tests;
+
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use courser::{BindError, Nexus, Packing, Rpc, RunError, SessionError};
 use serde_json::{Map, Value, json};
 
-use crate::config::{Config, Topology};
+use crate::config::{Config, Port, Topology};
 use crate::control::{self, Request, Response, Server};
-use crate::line::{self, Intake, LineError, SystemIntake, SystemPorts};
+use crate::line::{self, Intake, LineError, Outlet, SystemIntake, SystemPorts};
 use crate::node::{self, HEADER_MAX, Node, Settings, Shared, Spread};
 use crate::route::NodeId;
 use crate::routes::RouteError;
@@ -34,6 +37,20 @@ pub enum NodeError {
     /// A port cannot be opened.
     #[error(transparent)]
     Line(#[from] LineError),
+    /// Packets that the file allows do not fit an interface.
+    #[error(
+        "port {interface} has an MTU of {file} bytes in the file, and its interface one of {link}: \
+         write `mtu = {link}` for the port, in the files of all nodes, or run \
+         `ip link set {interface} mtu {file}`"
+    )]
+    Mtu {
+        /// The interface.
+        interface: String,
+        /// The MTU of the port in the file.
+        file: u16,
+        /// The MTU of the interface.
+        link: usize,
+    },
     /// The node's Courser address cannot be used.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -57,8 +74,7 @@ pub enum NodeError {
 /// The settings of a node of a cluster's file.
 pub fn settings(config: &Config, node: NodeId) -> Settings {
     let ports = config.nodes.iter().map(|n| {
-        let port =
-            |p: &crate::config::Port| node::Port { addresses: p.addresses.clone(), mtu: p.mtu };
+        let port = |p: &Port| node::Port { addresses: p.addresses.clone(), mtu: p.mtu };
         n.ports.iter().map(port).collect()
     });
     let nodes = 0..config.nodes.len() as NodeId;
@@ -137,6 +153,7 @@ impl Running {
         let own = &config.nodes[usize::from(node)];
         let interfaces: Vec<&str> = own.ports.iter().map(|port| &port.interface[..]).collect();
         let (intake, ports) = line::open(&interfaces)?;
+        check_mtus(&own.ports, &ports)?;
         let settings = settings(&config, node);
         let courser = courser_settings(&config, &settings);
         let nexus = Nexus::bind_with(&own.address.to_string(), courser)?;
@@ -228,6 +245,14 @@ impl Running {
     }
 }
 
+/// Other nodes send packets of the file's MTU, which the interface has to take.
+fn check_mtus(file: &[Port], ports: &SystemPorts) -> Result<(), NodeError> {
+    let smaller = (0..).zip(file).find(|(at, port)| ports.mtu(*at) < usize::from(port.mtu));
+    let Some((at, port)) = smaller else { return Ok(()) };
+    let (interface, link) = (port.interface.clone(), ports.mtu(at));
+    Err(NodeError::Mtu { interface, file: port.mtu, link })
+}
+
 /// A warning when a packet does not fit a frame of this length.
 fn small_frames(config: &Config, frame: usize) -> Option<String> {
     const HEADERS: usize = 44;
@@ -309,21 +334,4 @@ fn stats(config: &Config, node: &Node<SystemPorts>, rpc: &mut Rpc, started_ns: u
         "packets_retransmitted": courser.retransmitted,
         "transport_drops": transport.rx_dropped,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn frames_that_are_shorter_than_a_packet_are_warned_of_at_the_start() {
-        let text = "[cluster]\nname='x'\ntopology='switch'\n[[node]]\nname='a'\naddress='h:1'\n\
-                    [[node.port]]\ninterface='lan0'\naddresses=['10.0.1.1/24']\n";
-        let config = Config::parse(text, ".").expect("a cluster");
-        let warning = small_frames(&config, 1_452).expect("too short");
-        assert!(warning.contains("1500 bytes needs 1568"), "{warning}");
-        assert_eq!(small_frames(&config, 1_568), None);
-        let settings = settings(&config, 0);
-        assert_eq!(courser_settings(&config, &settings).max_frame, Some(1_500 - 48));
-    }
 }

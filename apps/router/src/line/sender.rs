@@ -22,9 +22,12 @@ const IN_KERNEL: i32 = 4 << 20;
 pub(super) struct Sender {
     socket: OwnedFd,
     mac: Mac,
+    /// Bytes of the largest packet.
     mtu: usize,
     /// Frames of the queue, each in a slot of its own.
     slots: Vec<u8>,
+    /// Bytes of a slot.
+    slot: usize,
     lens: [u32; QUEUE],
     first: usize,
     queued: usize,
@@ -44,6 +47,7 @@ impl Sender {
             mac: link.mac.unwrap_or(Mac([0; 6])),
             mtu: link.mtu,
             slots: vec![0; QUEUE * (ETHERNET + link.mtu)],
+            slot: ETHERNET + link.mtu,
             lens: [0; QUEUE],
             first: 0,
             queued: 0,
@@ -54,6 +58,11 @@ impl Sender {
     /// Takes over a new link-layer address of the interface.
     pub(super) fn set_mac(&mut self, mac: Mac) {
         self.mac = mac;
+    }
+
+    /// Takes over a new MTU of the interface, at most the one that it had at the start.
+    pub(super) fn set_mtu(&mut self, mtu: usize) {
+        self.mtu = mtu.min(self.slot - ETHERNET);
     }
 
     /// Bytes of the largest packet.
@@ -84,7 +93,7 @@ impl Sender {
         }
         let slot = (self.first + self.queued) % QUEUE;
         let len = ETHERNET + packet.len();
-        let start = slot * (ETHERNET + self.mtu);
+        let start = slot * self.slot;
         let frame = &mut self.slots[start..start + len];
         frame[..6].copy_from_slice(&to.0);
         frame[6..12].copy_from_slice(&self.mac.0);
@@ -98,7 +107,7 @@ impl Sender {
     /// Hands queued packets to the system. They stay in the queue while it has no room.
     pub(super) fn flush(&mut self) {
         while self.queued > 0 {
-            let (size, first) = (ETHERNET + self.mtu, self.first);
+            let (size, first) = (self.slot, self.first);
             let frames = (0..self.queued.min(sys::SEND_BURST)).map(|i| {
                 let slot = (first + i) % QUEUE;
                 &self.slots[slot * size..slot * size + self.lens[slot] as usize]

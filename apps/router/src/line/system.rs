@@ -262,6 +262,7 @@ fn take(ports: &mut [Port], neighbours: &mut Neighbours, event: Event, now: Inst
                 if let Some(mac) = link.mac {
                     ports[id].sender.set_mac(mac);
                 }
+                ports[id].sender.set_mtu(link.mtu);
                 ports[id].set_up(link.is_up, id as PortId, neighbours);
             }
         }
@@ -325,6 +326,10 @@ impl Outlet for SystemPorts {
 
     fn is_up(&self, port: PortId) -> bool {
         self.ports.get(usize::from(port)).is_some_and(|port| port.is_up)
+    }
+
+    fn mtu(&self, port: PortId) -> usize {
+        self.ports.get(usize::from(port)).map_or(usize::MAX, |port| port.sender.mtu())
     }
 }
 

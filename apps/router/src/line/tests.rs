@@ -303,3 +303,24 @@ fn a_port_that_leaves_a_bridge_is_not_gone() {
         _ => true,
     }));
 }
+
+#[test]
+fn a_smaller_mtu_of_the_interface_is_used_at_once() {
+    let Some(cluster) = cluster() else { return };
+    let (_intake, mut ports) = lines(&cluster);
+    resolve(&mut ports);
+    let host = host_v4(0).into();
+    assert_eq!((ports.mtu(0), ports.send(0, host, &PACKET)), (1500, Ok(())));
+    ports.flush();
+    for (set, used) in [(1399, 1399), (1500, 1500), (2000, 1500)] {
+        cluster.node(0).run(&format!("ip link set lan0 mtu {set}")).expect("sets");
+        until("changed", || {
+            ports.flush();
+            ports.mtu(0) == used
+        });
+        let expected = if used < PACKET.len() { Err(Drop::TooBig) } else { Ok(()) };
+        assert_eq!(ports.send(0, host, &PACKET), expected);
+        ports.flush();
+    }
+    assert_eq!((ports.timeout(), ports.refused()), (None, 0));
+}

@@ -11,6 +11,9 @@ use crate::packet::{self, Header, Version, fragment};
 use crate::route::{Exit, NextHop, NodeId, PortId};
 use crate::routes::Lookup;
 
+#[cfg(test)]
+mod tests;
+
 /// The way of a packet: its next hop, and the hash of its flow.
 #[derive(Clone, Copy)]
 struct Way {
@@ -227,10 +230,34 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
                 self.counters.sent += 1;
                 self.counters.sent_bytes += packet.len() as u64;
             }
+            Err(Drop::TooBig) => self.too_big_here(cx, exit, port, packet),
             Err(reason) => self.not_sent(cx, reason, packet),
         }
     }
 
+    /// A packet for which the MTU of a port has become too small since this node started.
+    #[cold]
+    fn too_big_here(&mut self, cx: &mut Context<'_>, exit: Exit, port: PortId, packet: &[u8]) {
+        let mtu = self.outlet.mtu(port);
+        let header = packet::parse(packet).ok().filter(|_| packet.len() > mtu);
+        let cut = header.is_some_and(|header| {
+            fragment::fragment(packet, &header, mtu, |part| {
+                self.counters.fragments += 1;
+                self.leave(cx, exit, part);
+            })
+        });
+        if cut {
+            self.counters.fragmented += 1;
+            return;
+        }
+        self.counters.drop(Drop::TooBig);
+        if let Some(header) = header {
+            let problem = Problem::TooBig { mtu: u16::try_from(mtu).unwrap_or(u16::MAX) };
+            self.report(cx, Origin::Own, problem, packet, &header);
+        }
+    }
+
+    /// A packet that its last link does not take.
     #[cold]
     fn not_sent(&mut self, cx: &mut Context<'_>, reason: Drop, packet: &[u8]) {
         self.counters.drop(reason);

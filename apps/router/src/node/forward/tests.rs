@@ -1,0 +1,124 @@
+use std::net::IpAddr;
+use std::time::Duration;
+
+use etherparse::{IpNumber, Ipv4Header, Ipv6Header};
+
+use crate::config::Config;
+use crate::counters::{Counters, Drop};
+use crate::line::Outlet;
+use crate::local::Local;
+use crate::route::PortId;
+
+/// Ports that keep what leaves by them.
+struct Ports {
+    left: Vec<(PortId, IpAddr, Vec<u8>)>,
+    /// Of the second port.
+    mtu: usize,
+}
+
+impl Outlet for Ports {
+    fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), Drop> {
+        if packet.len() > self.mtu(port) {
+            return Err(Drop::TooBig);
+        }
+        self.left.push((port, neighbour, packet.to_vec()));
+        Ok(())
+    }
+
+    fn flush(&mut self) {}
+
+    fn is_up(&self, _: PortId) -> bool {
+        true
+    }
+
+    fn mtu(&self, port: PortId) -> usize {
+        if port == 1 { self.mtu } else { usize::MAX }
+    }
+}
+
+/// One node with two ports.
+struct Router(Local<Ports>);
+
+impl Router {
+    fn start() -> Router {
+        let text = "[cluster]\nname='x'\ntopology='switch'\n\
+                    [[node]]\nname='a'\naddress='udp://127.0.0.1:31850'\n\
+                    [[node.port]]\ninterface='lan0'\n\
+                    addresses=['10.1.0.1/24', '2001:db8:1::1/64']\n\
+                    [[node.port]]\ninterface='lan1'\n\
+                    addresses=['10.2.0.1/24', '2001:db8:2::1/64']\n";
+        let config = Config::parse(text, "").expect("valid");
+        Router(Local::new(&config, |_| Ports { left: vec![], mtu: 9_000 }).expect("starts"))
+    }
+
+    fn ports<R>(&mut self, f: impl FnOnce(&mut Ports) -> R) -> R {
+        f(self.0.node_mut(0).expect("it runs").outlet_mut())
+    }
+
+    /// A packet arrives at the first port. Returns what left.
+    fn forward(&mut self, packet: &[u8]) -> Vec<(PortId, IpAddr, Vec<u8>)> {
+        self.0.inject(0, 0, &mut packet.to_vec());
+        self.0.run_for(Duration::ZERO);
+        self.ports(|ports| std::mem::take(&mut ports.left))
+    }
+
+    fn counters(&self) -> Counters {
+        let counters = self.0.counters();
+        assert_eq!(counters.unaccounted(), 0, "{counters:?}");
+        counters
+    }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+/// A UDP packet without checksum, with data of some length, from a host at the first port.
+fn packet(to: &str, len: usize, dont_fragment: bool) -> Vec<u8> {
+    let udp_len = 8 + len as u16;
+    let mut packet = match ip(to) {
+        IpAddr::V4(to) => {
+            let header = Ipv4Header::new(udp_len, 9, IpNumber::UDP, [10, 1, 0, 9], to.octets());
+            let mut header = header.expect("short");
+            header.dont_fragment = dont_fragment;
+            header.header_checksum = header.calc_header_checksum();
+            header.to_bytes().to_vec()
+        }
+        IpAddr::V6(to) => Ipv6Header {
+            payload_length: udp_len,
+            next_header: IpNumber::UDP,
+            hop_limit: 9,
+            source: [0x20, 1, 0x0d, 0xb8, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9],
+            destination: to.octets(),
+            ..Ipv6Header::default()
+        }
+        .to_bytes()
+        .to_vec(),
+    };
+    packet.extend([&[0, 5, 0, 6], &udp_len.to_be_bytes()[..], &[0, 0], &vec![7; len]].concat());
+    packet
+}
+
+#[test]
+fn a_packet_that_is_larger_than_the_mtu_of_its_port_now_is_reported_or_fragmented() {
+    let mut router = Router::start();
+    router.ports(|ports| ports.mtu = 1_000);
+    for (to, host, at, kind) in
+        [("10.2.0.9", "10.1.0.9", 20, [3, 4]), ("2001:db8:2::9", "2001:db8:1::9", 40, [2, 0])]
+    {
+        let left = router.forward(&packet(to, 1_200, true));
+        let [(0, neighbour, message)] = &left[..] else {
+            panic!("{left:02x?} {:?}", router.counters())
+        };
+        assert_eq!((*neighbour, &message[at..at + 2]), (ip(host), &kind[..]));
+        assert_eq!(message[at + 6..at + 8], 1_000_u16.to_be_bytes(), "the MTU");
+    }
+    let counters = router.counters();
+    assert_eq!((counters.dropped(Drop::TooBig), counters.icmp_sent, counters.sent), (2, 2, 2));
+    let left = router.forward(&packet("10.2.0.9", 1_200, false));
+    let lens: Vec<_> = left.iter().map(|(port, to, p)| (*port, *to, p.len())).collect();
+    assert_eq!(lens, [(1, ip("10.2.0.9"), 996), (1, ip("10.2.0.9"), 252)]);
+    let counters = router.counters();
+    assert_eq!((counters.fragmented, counters.fragments), (1, 2));
+    assert_eq!(counters.all_dropped(), 2);
+}

@@ -1,0 +1,49 @@
+use super::*;
+use crate::netns::{Cluster, Shape, Unavailable};
+
+/// One node, or the reason why this machine has none.
+fn cluster() -> Option<Cluster> {
+    match Cluster::build(Shape::Switch, 1) {
+        Ok(cluster) => Some(cluster),
+        Err(reason @ (Unavailable::NotAllowed(_) | Unavailable::Program { .. })) => {
+            // Not by a macro, whose output the test harness hides when a test passes.
+            let text = format_args!("SKIPPED: {reason}\n");
+            let _ = std::io::Write::write_fmt(&mut std::io::stderr(), text);
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Starts the node.
+fn start(cluster: &Cluster) -> Result<Running, NodeError> {
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = Config::parse(&cluster.config(directory.path(), &[]), ".").expect("a cluster");
+    let _inside = cluster.node(0).enter().expect("enters");
+    Running::start(config, 0)
+}
+
+#[test]
+fn frames_that_are_shorter_than_a_packet_are_warned_of_at_the_start() {
+    let text = "[cluster]\nname='x'\ntopology='switch'\n[[node]]\nname='a'\naddress='h:1'\n\
+                [[node.port]]\ninterface='lan0'\naddresses=['10.0.1.1/24']\n";
+    let config = Config::parse(text, ".").expect("a cluster");
+    let warning = small_frames(&config, 1_452).expect("too short");
+    assert!(warning.contains("1500 bytes needs 1568"), "{warning}");
+    assert_eq!(small_frames(&config, 1_568), None);
+    let settings = settings(&config, 0);
+    assert_eq!(courser_settings(&config, &settings).max_frame, Some(1_500 - 48));
+}
+
+#[test]
+fn an_interface_with_a_smaller_mtu_than_in_the_file_is_refused() {
+    let Some(cluster) = cluster() else { return };
+    cluster.node(0).run("ip link set lan0 mtu 1400").expect("sets");
+    let error = start(&cluster).expect_err("refused").to_string();
+    let expected = "port lan0 has an MTU of 1500 bytes in the file, and its interface one of 1400: \
+                    write `mtu = 1400` for the port, in the files of all nodes, or run \
+                    `ip link set lan0 mtu 1500`";
+    assert_eq!(error, expected);
+    cluster.node(0).run("ip link set lan0 mtu 1600").expect("sets");
+    start(&cluster).expect("a larger one is no error");
+}
