@@ -9,6 +9,7 @@
 //!
 //! Packets have no link-layer header on this side of the traits. Every buffer and table has a limit.
 
+mod addresses;
 mod capture;
 mod memory;
 mod neighbours;

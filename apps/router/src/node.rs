@@ -20,9 +20,11 @@ mod forward;
 mod link;
 mod members;
 mod order;
+mod system;
 mod valiant;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -134,6 +136,8 @@ pub struct Node<O, P = ()> {
     life: u64,
     /// Memory for ICMP messages.
     scratch: Vec<u8>,
+    /// Addresses of this node's kernel that have a route because of it.
+    system: BTreeSet<IpAddr>,
     /// The next hops of which groups were told, as sets of nodes and of their ports.
     alive: Vec<Option<u32>>,
     /// Nodes that are connected in both directions.
@@ -193,6 +197,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             counters: Counters::default(),
             life: cx.random(),
             scratch: Vec::new(),
+            system: BTreeSet::new(),
             alive: Vec::new(),
             usable: 0,
             active: 0,

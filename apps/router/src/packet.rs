@@ -207,7 +207,7 @@ fn forwarded_v6(address: Ipv6Addr) -> bool {
 }
 
 /// Whether packets from or to an address are forwarded.
-fn forwarded(address: IpAddr) -> bool {
+pub(crate) fn forwarded(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => forwarded_v4(address),
         IpAddr::V6(address) => forwarded_v6(address),

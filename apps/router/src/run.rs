@@ -164,6 +164,7 @@ impl Running {
         warnings.extend(small_frames(&config, frame));
         let routes = config.routes()?;
         let node = Node::start(&mut rpc, settings, routes, ports, ())?;
+        follow_addresses(&node)?;
         let started_ns = rpc.context().now_ns();
         Ok(Running { config, node, rpc, nexus, intake, control, warnings, started_ns })
     }
@@ -202,6 +203,9 @@ impl Running {
             if now_ns.saturating_sub(checked_ns) >= LONGEST_SLEEP.as_nanos() as u64 / 2 {
                 checked_ns = now_ns;
                 self.take_warnings().iter().for_each(|text| warn(text));
+                if let Err(error) = follow_addresses(&self.node) {
+                    warn(&format!("an address of this machine has no route: {error}"));
+                }
                 if stop() {
                     return Ok(());
                 }
@@ -243,6 +247,13 @@ impl Running {
         fds.extend(self.control.as_ref().map(AsFd::as_fd));
         Ok(self.intake.wait(&fds, limit)?)
     }
+}
+
+/// Takes over the kernel's addresses, if they have changed.
+fn follow_addresses(node: &Shared<SystemPorts>) -> Result<(), RouteError> {
+    let mut node = node.borrow_mut();
+    let changed = node.outlet_mut().take_addresses();
+    changed.map_or(Ok(()), |addresses| node.set_system_addresses(&addresses))
 }
 
 /// Other nodes send packets of the file's MTU, which the interface has to take.

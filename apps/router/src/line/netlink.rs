@@ -1,7 +1,8 @@
-//! Reads the kernel's interfaces and neighbours by netlink, and asks it to resolve neighbours.
+//! Reads the kernel's interfaces, neighbours and addresses by netlink, and asks it to resolve
+//! neighbours.
 //!
 //! The kernel does the work of ARP and neighbour discovery (RFC 826, RFC 4861), and its table
-//! is the only one. This socket receives each change. When it missed some (`ENOBUFS`), it reads both
+//! is the only one. This socket receives each change. When it missed some (`ENOBUFS`), it reads all
 //! tables again.
 
 use std::fmt;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use netlink_packet_core::{
     NLM_F_CREATE, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
@@ -24,7 +26,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::sys;
 
 /// Multicast groups of the kernel.
-const GROUPS: [u32; 2] = [libc::RTNLGRP_LINK, libc::RTNLGRP_NEIGH];
+const GROUPS: [u32; 4] =
+    [libc::RTNLGRP_LINK, libc::RTNLGRP_NEIGH, libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR];
 /// Bytes of changes that the kernel keeps for the socket.
 const IN_KERNEL: i32 = 1 << 20;
 /// Bytes of one reading. The kernel splits its tables so that each part fits.
@@ -81,6 +84,15 @@ pub(super) enum Event {
         address: IpAddr,
         change: Change,
     },
+    /// An interface has this address.
+    Address {
+        interface: u32,
+        address: IpAddr,
+    },
+    AddressGone {
+        interface: u32,
+        address: IpAddr,
+    },
 }
 
 /// The table being read.
@@ -89,6 +101,7 @@ enum Reading {
     None,
     Links,
     Neighbours,
+    Addresses,
 }
 
 /// A netlink socket.
@@ -96,7 +109,7 @@ pub(super) struct Netlink {
     socket: Socket,
     buffer: Vec<u8>,
     reading: Reading,
-    /// Changes were missed, so both tables are to be read again.
+    /// Changes were missed, so all tables are to be read again.
     is_outdated: bool,
     /// Messages that could not be interpreted.
     pub(super) unknown: u64,
@@ -119,7 +132,7 @@ impl Netlink {
         Ok(Self { socket, buffer, reading: Reading::None, is_outdated: false, unknown: 0 })
     }
 
-    /// Reads both tables.
+    /// Reads all tables.
     pub(super) fn read_all(&mut self, each: &mut dyn FnMut(Event)) -> io::Result<()> {
         self.is_outdated = true;
         self.poll(each)?;
@@ -186,6 +199,7 @@ impl Netlink {
             Reading::None => return Ok(()),
             Reading::Links => RouteNetlinkMessage::GetLink(LinkMessage::default()),
             Reading::Neighbours => RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()),
+            Reading::Addresses => RouteNetlinkMessage::GetAddress(AddressMessage::default()),
         };
         self.send(message, NLM_F_DUMP, 1)?;
         self.reading = table;
@@ -231,7 +245,8 @@ impl Netlink {
         match message.payload {
             NetlinkPayload::Done(_) => match self.reading {
                 Reading::Links => self.request(Reading::Neighbours)?,
-                Reading::Neighbours => {
+                Reading::Neighbours => self.request(Reading::Addresses)?,
+                Reading::Addresses => {
                     self.reading = Reading::None;
                     if !self.is_outdated {
                         each(Event::End);
@@ -278,6 +293,14 @@ fn event(message: RouteNetlinkMessage) -> Option<Event> {
         }
         RouteNetlinkMessage::NewNeighbour(message) => neighbour(message, false),
         RouteNetlinkMessage::DelNeighbour(message) => neighbour(message, true),
+        RouteNetlinkMessage::NewAddress(message) => {
+            let interface = message.header.index;
+            own_address(message).map(|address| Event::Address { interface, address })
+        }
+        RouteNetlinkMessage::DelAddress(message) => {
+            let interface = message.header.index;
+            own_address(message).map(|address| Event::AddressGone { interface, address })
+        }
         _ => None,
     }
 }
@@ -327,6 +350,19 @@ fn neighbour(message: NeighbourMessage, is_gone: bool) -> Option<Event> {
         (_, None) => return None,
     };
     Some(Event::Neighbour { interface: message.header.ifindex, address: address?, change })
+}
+
+/// The interface's own address. On a point-to-point link the other attribute is its peer's.
+fn own_address(message: AddressMessage) -> Option<IpAddr> {
+    let mut own = None;
+    for attribute in message.attributes {
+        match attribute {
+            AddressAttribute::Local(address) => own = Some(address),
+            AddressAttribute::Address(address) => own = own.or(Some(address)),
+            _ => {}
+        }
+    }
+    own
 }
 
 fn mac(bytes: &[u8]) -> Option<Mac> {

@@ -1,5 +1,6 @@
 //! Ports of the operating system, as a node uses them.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
+use super::addresses::Addresses;
 use super::neighbours::{Found, Neighbours};
 use super::netlink::{Event, Link, Netlink};
 use super::ring::Ring;
@@ -61,8 +63,8 @@ pub fn open(names: &[&str]) -> Result<(SystemIntake, SystemPorts), LineError> {
         ports.push(Port { interface: link.index, sender, is_up: link.is_up, is_seen: true });
     }
     let now = Instant::now();
-    let mut ports =
-        SystemPorts { ports, neighbours: Neighbours::default(), netlink, now, read: now };
+    let (neighbours, addresses) = (Neighbours::default(), Addresses::default());
+    let mut ports = SystemPorts { ports, neighbours, addresses, netlink, now, read: now };
     // Once more, now that the ports are known.
     ports.read_all()?;
     let warned = vec![false; names.len()];
@@ -196,6 +198,7 @@ struct Port {
 pub struct SystemPorts {
     ports: Vec<Port>,
     neighbours: Neighbours,
+    addresses: Addresses,
     netlink: Netlink,
     /// The time of the pass.
     now: Instant,
@@ -223,35 +226,54 @@ impl SystemPorts {
         self.neighbours.is_resolving().then_some(Duration::from_millis(100))
     }
 
+    /// Whether the interface of a port has an address.
+    pub fn has_address(&self, port: PortId, address: IpAddr) -> bool {
+        let port = self.ports.get(usize::from(port));
+        port.is_some_and(|port| self.addresses.has(port.interface, address))
+    }
+
+    /// All addresses of the kernel, if there was a change since the last call.
+    pub fn take_addresses(&mut self) -> Option<BTreeSet<IpAddr>> {
+        self.addresses.take_changed()
+    }
+
     fn read_all(&mut self) -> io::Result<()> {
-        let Self { ports, neighbours, netlink, now, .. } = self;
-        netlink.read_all(&mut |event| take(ports, neighbours, event, *now))
+        let Self { ports, neighbours, addresses, netlink, now, .. } = self;
+        netlink.read_all(&mut |event| take(ports, neighbours, addresses, event, *now))
     }
 
     /// Takes over a change, as if the kernel had reported it.
     #[cfg(test)]
     pub(super) fn take(&mut self, event: Event) {
-        take(&mut self.ports, &mut self.neighbours, event, self.now);
+        take(&mut self.ports, &mut self.neighbours, &mut self.addresses, event, self.now);
     }
 
     fn read_changes(&mut self) {
-        let Self { ports, neighbours, netlink, now, .. } = self;
+        let Self { ports, neighbours, addresses, netlink, now, .. } = self;
         // After an error the table stays as it is, and the next call tries again.
-        let _ = netlink.poll(&mut |event| take(ports, neighbours, event, *now));
+        let _ = netlink.poll(&mut |event| take(ports, neighbours, addresses, event, *now));
         self.read = self.now;
     }
 }
 
 /// Takes over a change of the kernel's tables.
-fn take(ports: &mut [Port], neighbours: &mut Neighbours, event: Event, now: Instant) {
+fn take(
+    ports: &mut [Port],
+    neighbours: &mut Neighbours,
+    addresses: &mut Addresses,
+    event: Event,
+    now: Instant,
+) {
     let find = |interface| ports.iter().position(|port| port.interface == interface);
     match event {
         Event::Begin => {
             neighbours.begin();
+            addresses.begin();
             ports.iter_mut().for_each(|port| port.is_seen = false);
         }
         Event::End => {
             neighbours.end();
+            addresses.end();
             for (id, port) in ports.iter_mut().enumerate().filter(|(_, port)| !port.is_seen) {
                 port.set_up(false, id as PortId, neighbours);
             }
@@ -281,6 +303,8 @@ fn take(ports: &mut [Port], neighbours: &mut Neighbours, event: Event, now: Inst
                 neighbours.unresolved += dropped;
             }
         }
+        Event::Address { interface, address } => addresses.add(interface, address),
+        Event::AddressGone { interface, address } => addresses.remove(interface, address),
     }
 }
 

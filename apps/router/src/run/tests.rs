@@ -1,5 +1,6 @@
 use super::*;
 use crate::netns::{Cluster, Shape, Unavailable};
+use crate::route::Exit;
 
 /// One node, or the reason why this machine has none.
 fn cluster() -> Option<Cluster> {
@@ -46,4 +47,31 @@ fn an_interface_with_a_smaller_mtu_than_in_the_file_is_refused() {
     assert_eq!(error, expected);
     cluster.node(0).run("ip link set lan0 mtu 1600").expect("sets");
     start(&cluster).expect("a larger one is no error");
+}
+
+#[test]
+fn packets_for_addresses_of_the_kernel_are_its_own_from_the_start_and_after_changes() {
+    let Some(cluster) = cluster() else { return };
+    let node = cluster.node(0);
+    node.run("ip address add 172.20.0.1/24 dev lan0").expect("adds");
+    let mut running = start(&cluster).expect("starts");
+    let is_local = |running: &Running, address: [u8; 4]| {
+        let node = running.node.borrow();
+        let route = node.routes().find(address.into());
+        route.is_some_and(|route| route.members.iter().any(|(hop, _)| hop.exit == Exit::Local))
+    };
+    assert!(is_local(&running, [10, 0, 1, 1]), "of the file");
+    assert!(is_local(&running, [172, 20, 0, 1]), "at a port");
+    assert!(is_local(&running, [10, 9, 0, 1]), "of the interconnect");
+    node.run("ip address del 172.20.0.1/24 dev lan0").expect("removes");
+    node.run("ip address add 172.20.0.2/24 dev lo").expect("adds");
+    let limit = std::time::Instant::now() + Duration::from_secs(20);
+    let done = std::cell::Cell::new(false);
+    let stop = || done.replace(true) || std::time::Instant::now() > limit;
+    while !is_local(&running, [172, 20, 0, 2]) {
+        done.set(false);
+        running.run(&stop, &mut |text| panic!("{text}")).expect("runs");
+        assert!(std::time::Instant::now() < limit, "not in time");
+    }
+    assert!(!is_local(&running, [172, 20, 0, 1]));
 }

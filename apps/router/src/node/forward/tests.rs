@@ -122,3 +122,29 @@ fn a_packet_that_is_larger_than_the_mtu_of_its_port_now_is_reported_or_fragmente
     assert_eq!((counters.fragmented, counters.fragments), (1, 2));
     assert_eq!(counters.all_dropped(), 2);
 }
+
+#[test]
+fn packets_for_other_addresses_of_the_system_are_not_forwarded() {
+    let mut router = Router::start();
+    let set = |router: &Router, all: &[&str]| {
+        let all = all.iter().map(|text| ip(text)).collect();
+        router.0.node_mut(0).expect("it runs").set_system_addresses(&all).expect("room");
+    };
+    let ports = ["10.1.0.1", "10.2.0.1", "2001:db8:1::1", "2001:db8:2::1", "127.0.0.1", "fe80::1"];
+    let others = ["10.2.0.77", "2001:db8:2::77"];
+    set(&router, &[&ports[..], &others].concat());
+    let routes = |router: &Router| router.0.node(0).expect("it runs").routes().len();
+    assert_eq!(routes(&router), 10, "4 networks, 4 addresses of ports, and the others");
+    for to in others {
+        assert_eq!(router.forward(&packet(to, 5, false)), []);
+    }
+    assert_eq!(router.counters().to_system, 2);
+    // Without addresses, those of the ports remain.
+    set(&router, &[]);
+    assert_eq!(routes(&router), 8);
+    for to in others {
+        assert_eq!(router.forward(&packet(to, 5, false)).len(), 1, "forwarded");
+    }
+    assert_eq!(router.forward(&packet("10.2.0.1", 5, false)), []);
+    assert_eq!(router.counters().to_system, 3);
+}
