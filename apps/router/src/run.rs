@@ -1,5 +1,6 @@
 //! A node as a process: ports of the operating system, the interconnect over UDP, a control socket.
 
+mod kernel;
 #[cfg(test)]
 mod tests;
 
@@ -11,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::{Config, Port, Topology};
 use crate::control::{self, Request, Response, Server};
-use crate::line::{self, Intake, LineError, Outlet, SystemIntake, SystemPorts};
+use crate::line::{self, Intake, LineError, SystemIntake, SystemPorts};
 use crate::node::{self, HEADER_MAX, Node, Settings, Shared, Spread};
 use crate::route::NodeId;
 use crate::routes::RouteError;
@@ -153,7 +154,7 @@ impl Running {
         let own = &config.nodes[usize::from(node)];
         let interfaces: Vec<&str> = own.ports.iter().map(|port| &port.interface[..]).collect();
         let (intake, ports) = line::open(&interfaces)?;
-        check_mtus(&own.ports, &ports)?;
+        kernel::check_mtus(&own.ports, &ports)?;
         let settings = settings(&config, node);
         let courser = courser_settings(&config, &settings);
         let nexus = Nexus::bind_with(&own.address.to_string(), courser)?;
@@ -162,6 +163,7 @@ impl Running {
         let mut warnings = rpc.warnings();
         let frame = courser::Transport::caps(rpc.transport()).max_frame;
         warnings.extend(small_frames(&config, frame));
+        warnings.extend(kernel::warnings(&own.ports, &ports));
         let routes = config.routes()?;
         let node = Node::start(&mut rpc, settings, routes, ports, ())?;
         follow_addresses(&node)?;
@@ -254,14 +256,6 @@ fn follow_addresses(node: &Shared<SystemPorts>) -> Result<(), RouteError> {
     let mut node = node.borrow_mut();
     let changed = node.outlet_mut().take_addresses();
     changed.map_or(Ok(()), |addresses| node.set_system_addresses(&addresses))
-}
-
-/// Other nodes send packets of the file's MTU, which the interface has to take.
-fn check_mtus(file: &[Port], ports: &SystemPorts) -> Result<(), NodeError> {
-    let smaller = (0..).zip(file).find(|(at, port)| ports.mtu(*at) < usize::from(port.mtu));
-    let Some((at, port)) = smaller else { return Ok(()) };
-    let (interface, link) = (port.interface.clone(), ports.mtu(at));
-    Err(NodeError::Mtu { interface, file: port.mtu, link })
 }
 
 /// A warning when a packet does not fit a frame of this length.

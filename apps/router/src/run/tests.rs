@@ -75,3 +75,30 @@ fn packets_for_addresses_of_the_kernel_are_its_own_from_the_start_and_after_chan
     }
     assert!(!is_local(&running, [172, 20, 0, 1]));
 }
+
+#[test]
+fn settings_of_the_kernel_that_lose_packets_or_forward_them_twice_are_warned_of() {
+    let Some(cluster) = cluster() else { return };
+    let node = cluster.node(0);
+    assert_eq!(start(&cluster).expect("starts").take_warnings(), [""; 0]);
+    node.run("ip address del 10.0.1.1/24 dev lan0").expect("removes");
+    node.run("ip address add 10.0.1.1/24 dev core0").expect("adds");
+    let missing = "interface lan0 does not have the address 10.0.1.1/24 of the file, so that packets \
+                   to it are lost; run `ip address add 10.0.1.1/24 dev lan0`";
+    assert_eq!(start(&cluster).expect("starts").take_warnings(), [missing]);
+    node.run("ip address del 10.0.1.1/24 dev core0").expect("removes");
+    node.run("ip address add 10.0.1.1/24 dev lan0").expect("adds");
+    let twice = |setting| {
+        format!(
+            "the kernel forwards packets too, which then arrive twice; run `sysctl -w {setting}=0`"
+        )
+    };
+    // Not of a port.
+    node.set_kernel("ipv4/conf/core0/forwarding", "1").expect("sets");
+    node.set_kernel("ipv4/conf/lan0/forwarding", "1").expect("sets");
+    let forwards = twice("net/ipv4/conf/lan0/forwarding");
+    assert_eq!(start(&cluster).expect("starts").take_warnings(), [&forwards[..]]);
+    node.set_kernel("ipv6/conf/all/forwarding", "1").expect("sets");
+    let also = twice("net/ipv6/conf/all/forwarding");
+    assert_eq!(start(&cluster).expect("starts").take_warnings(), [forwards, also]);
+}
