@@ -44,8 +44,10 @@ pub enum Drop {
     Neighbour,
     /// The neighbour does not answer.
     NeighbourFailed,
-    /// The port does not exist, or is down.
+    /// The port does not exist, or is down, or went down while the packet waited.
     PortDown,
+    /// The operating system refused it: the queue of the device is full.
+    Refused,
     /// A message between nodes that is no packet, or that has passed too many nodes.
     BadMessage,
     /// For an address of this node that came from another one, and is no echo request, or one too
@@ -55,7 +57,7 @@ pub enum Drop {
 
 impl Drop {
     /// All of them, in the order of their counters.
-    pub const ALL: [Drop; 22] = [
+    pub const ALL: [Drop; 23] = [
         Drop::Truncated,
         Drop::Version,
         Drop::HeaderLength,
@@ -76,6 +78,7 @@ impl Drop {
         Drop::Neighbour,
         Drop::NeighbourFailed,
         Drop::PortDown,
+        Drop::Refused,
         Drop::BadMessage,
         Drop::NotForwarded,
     ];
@@ -103,6 +106,7 @@ impl Drop {
             Drop::Neighbour => "neighbour",
             Drop::NeighbourFailed => "neighbour_failed",
             Drop::PortDown => "port_down",
+            Drop::Refused => "refused",
             Drop::BadMessage => "bad_message",
             Drop::NotForwarded => "not_forwarded",
         }
@@ -116,7 +120,7 @@ pub struct Counters {
     pub received: u64,
     /// Their bytes, without link-layer headers.
     pub received_bytes: u64,
-    /// Packets handed to lines, those that the node made itself included.
+    /// Packets that lines have handed to the system, those that the node made itself included.
     pub sent: u64,
     /// Their bytes.
     pub sent_bytes: u64,
@@ -198,8 +202,9 @@ impl Counters {
     }
 
     /// Packets of which no counter says what became of them: 0, as each packet that a node gets or
-    /// makes is sent, dropped, or replaced by its fragments or by a reply. A dropped message of
-    /// another node that was no packet makes it smaller.
+    /// makes is sent, dropped, or replaced by its fragments or by a reply. Packets that wait in a
+    /// line make it larger until they are sent or dropped; a dropped message of another node that
+    /// was no packet makes it smaller.
     pub fn unaccounted(&self) -> i64 {
         let made = self.received + self.from_nodes + self.icmp_sent + self.fragments;
         let ended = self.sent + self.to_nodes + self.to_system + self.fragmented;

@@ -71,9 +71,51 @@ pub trait Outlet {
     /// Whether a port exists and its link is up.
     fn is_up(&self, port: PortId) -> bool;
 
+    /// Whether packets that [`send`](Self::send) has taken may wait, so that
+    /// [`take_ended`](Self::take_ended) counts them.
+    fn is_queue(&self) -> bool {
+        false
+    }
+
+    /// What has become of packets since the last call.
+    fn take_ended(&mut self) -> Ended {
+        Ended::default()
+    }
+
+    /// A packet that was taken, and whose neighbour does not answer: to be dropped as
+    /// [`Drop::NeighbourFailed`].
+    fn take_unanswered(&mut self) -> Option<Box<[u8]>> {
+        None
+    }
+
     /// Bytes of the largest packet that a port takes now.
     fn mtu(&self, _port: PortId) -> usize {
         usize::MAX
+    }
+}
+
+/// What has become of packets that a line had queued.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Ended {
+    /// Those that left.
+    pub sent: Sent,
+    /// Reasons for which others were dropped, and their numbers.
+    pub dropped: Vec<(Drop, u64)>,
+}
+
+impl Ended {
+    fn drop(&mut self, reason: Drop, packets: u64) {
+        match self.dropped.iter_mut().find(|(other, _)| *other == reason) {
+            Some((_, sum)) => *sum += packets,
+            None if packets > 0 => self.dropped.push((reason, packets)),
+            None => {}
+        }
+    }
+
+    fn add(&mut self, other: Ended) {
+        self.sent.packets += other.sent.packets;
+        self.sent.bytes += other.sent.bytes;
+        other.dropped.into_iter().for_each(|(reason, packets)| self.drop(reason, packets));
     }
 }
 

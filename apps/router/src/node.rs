@@ -33,7 +33,7 @@ use courser::{Rpc, SessionError, Transport};
 use ipnet::IpNet;
 
 use crate::counters::Counters;
-use crate::line::Outlet;
+use crate::line::{Ended, Outlet};
 use crate::packet::icmp::Limiter;
 use crate::packet::{Header, Version};
 use crate::route::{MAX_NODES, NodeId, PortId};
@@ -261,5 +261,12 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
 
 /// Ends a pass of the program's loop: packets that wait for the lines leave.
 pub fn end_of_pass<O: Outlet, P>(node: &Shared<O, P>) {
-    node.borrow_mut().outlet.flush();
+    let Node { outlet, counters, .. } = &mut *node.borrow_mut();
+    outlet.flush();
+    if outlet.is_queue() {
+        let Ended { sent, dropped } = outlet.take_ended();
+        counters.sent += sent.packets;
+        counters.sent_bytes += sent.bytes;
+        dropped.iter().for_each(|(reason, packets)| counters.drops[*reason as usize] += packets);
+    }
 }

@@ -219,6 +219,7 @@ impl Running {
     fn pass(&mut self) -> Result<bool, NodeError> {
         let mut cx = self.rpc.context();
         let node = &self.node;
+        node.borrow_mut().report_unanswered(&mut cx);
         let mut receive =
             |port, packet: &mut [u8]| node.borrow_mut().receive(&mut cx, port, packet);
         let mut ahead = |packet: &[u8]| node.borrow().prefetch(packet);

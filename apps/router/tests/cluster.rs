@@ -307,6 +307,38 @@ fn hosts_discover_the_path_mtu() {
 }
 
 #[test]
+fn packets_for_a_host_that_does_not_answer_are_reported_and_counted() {
+    let Some(running) = Running::start(Shape::Switch, 2, |text| text) else { return };
+    running.resolve();
+    for (absent, router) in
+        [("10.0.2.77", IpAddr::from(netns::lan_v4(1))), ("fd00:2::77", netns::lan_v6(1).into())]
+    {
+        // The only packet waits for the neighbour, which fails after three seconds.
+        let ping = format!("-n -c 1 -W 15 {absent}");
+        let Some(text) = running.try_program(0, "ping", &ping) else { return };
+        let reported = format!("From {router} icmp_seq=1 Destination");
+        assert!(text.contains(&reported) && text.contains("nreachable"), "{text}");
+    }
+    let begin = Instant::now();
+    while !(0..2).all(|node| unaccounted(&running, node) == 0) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{}", running.stats());
+    }
+    let stats = running.ask(1, "stats").expect("counters");
+    assert!(stats.contains("\"neighbour_failed\":2"), "{stats}");
+}
+
+/// Packets of a node of which no counter says what became of them.
+fn unaccounted(running: &Running, node: usize) -> i64 {
+    let stats = running.ask(node, "stats").expect("counters");
+    let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
+    let sum = |keys: &[&str]| -> i64 {
+        keys.iter().map(|key| stats[*key].as_i64().expect("a number")).sum()
+    };
+    sum(&["received", "from_nodes", "icmp_sent", "fragments"])
+        - sum(&["sent", "to_nodes", "to_system", "fragmented", "dropped"])
+}
+
+#[test]
 fn the_death_of_a_node_leaves_the_others_alone() {
     let Some(mut running) = Running::start(Shape::Switch, 3, |text| text) else { return };
     running.resolve();

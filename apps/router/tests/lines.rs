@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use courser_router::counters::Drop;
-use courser_router::line::{self, BURST, Intake, LineError, Outlet, SystemIntake, SystemPorts};
+use courser_router::line::{
+    self, BURST, Ended, Intake, LineError, Outlet, Sent, SystemIntake, SystemPorts,
+};
 use courser_router::netns::{
     Cluster, Namespace, Offloads, Shape, Unavailable, host_v4, host_v6, lan_v4, lan_v6,
 };
@@ -271,11 +273,17 @@ fn a_neighbour_that_does_not_answer_fails() {
             ports.send(0, absent, &packet).is_ok()
         });
         assert_eq!(ports.unresolved(), waiting, "those that waited are counted");
+        assert_eq!(ports.timeout(), Some(Duration::ZERO), "they are to be taken");
+        let mut taken = std::iter::from_fn(|| ports.take_unanswered());
+        assert!(taken.by_ref().all(|other| other[..] == packet), "unchanged");
         until("second failure", || {
             ports.flush();
             std::thread::sleep(Duration::from_millis(1));
-            ports.timeout().is_none()
+            ports.timeout() != Some(Duration::from_millis(100))
         });
+        assert!(ports.take_unanswered().is_some_and(|other| other[..] == packet));
+        assert_eq!((ports.take_unanswered(), ports.timeout()), (None, None));
+        assert_eq!(ports.take_ended(), Ended::default(), "they are not counted twice");
         waiting = ports.unresolved();
     }
 }
@@ -385,6 +393,7 @@ fn a_port_follows_its_link() {
         assert_eq!(ports.send(0, host, &packet), Err(Drop::PortDown));
         waiting += 1;
         assert_eq!((ports.timeout(), ports.unresolved()), (None, waiting), "none waits");
+        assert_eq!(ports.take_ended().dropped, [(Drop::PortDown, 1)]);
         // An error that remained would end each wait at once.
         while intake.burst(&mut |_, _| {}) > 0 {}
         intake.wait(&[], Some(Duration::ZERO)).expect("waits");
@@ -469,12 +478,13 @@ fn packets_leave_in_order_and_without_loss() {
         ports.flush();
         ports.timeout().is_none()
     });
-    let (mut sent, mut received) = (0, 0);
+    assert_eq!(ports.take_ended().sent, Sent { packets: 1, bytes: 33 });
+    let (mut sent, mut received, mut bytes) = (0, 0, 0);
     until("all packets", || {
         for _ in 0..100.min(PACKETS - sent) {
             let packet = packet(far, host, 4000, &payload(sent));
             ports.send(0, host, &packet).expect("sends");
-            sent += 1;
+            (sent, bytes) = (sent + 1, bytes + packet.len() as u64);
         }
         ports.flush();
         while at_host.burst(&mut |_, bytes| {
@@ -487,6 +497,8 @@ fn packets_leave_in_order_and_without_loss() {
         received == PACKETS
     });
     assert_eq!(ports.refused(), 0);
+    let sent = Sent { packets: PACKETS as u64, bytes };
+    assert_eq!(ports.take_ended(), Ended { sent, dropped: vec![] });
     let long = packet(far, host, 4000, &[0; 1473]);
     assert_eq!(ports.send(0, host, &long), Err(Drop::TooBig));
     assert_eq!(ports.send(0, host, b"\x20not IP"), Err(Drop::Version));

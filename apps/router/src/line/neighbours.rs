@@ -3,7 +3,7 @@
 //! The table follows the kernel's (see [`netlink`](super::netlink)) and does no I/O. The kernel
 //! resolves a neighbour in at most 3 seconds; until then a few packets wait, in order.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -65,6 +65,8 @@ pub(super) struct Neighbours {
     is_full_since: Option<Instant>,
     /// Packets that waited for a neighbour in vain.
     pub(super) unresolved: u64,
+    /// Those whose neighbour did not answer, until they are reported.
+    pub(super) unanswered: VecDeque<Box<[u8]>>,
 }
 
 impl Neighbours {
@@ -181,13 +183,13 @@ impl Neighbours {
         }
     }
 
-    /// Forgets the neighbours of a port.
-    pub(super) fn clear(&mut self, port: PortId) {
+    /// Forgets the neighbours of a port, and returns the number of packets that waited for them.
+    pub(super) fn clear(&mut self, port: PortId) -> u64 {
         let keys: Vec<Key> = self.resolving.iter().copied().filter(|key| key.0 == port).collect();
-        for key in keys {
-            self.unresolved += self.take_waiting(key).len() as u64;
-        }
+        let dropped = keys.into_iter().map(|key| self.take_waiting(key).len() as u64).sum();
+        self.unresolved += dropped;
         self.entries.retain(|key, _| key.0 != port);
+        dropped
     }
 
     /// A new reading of the kernel's table begins.
@@ -213,7 +215,9 @@ impl Neighbours {
     fn fail(&mut self, key: Key, now: Instant) {
         if self.entries.contains_key(&key) {
             let entry = Entry { state: State::Failed { since: now }, reading: self.reading };
-            self.unresolved += self.replace(key, entry).len() as u64;
+            let packets = self.replace(key, entry);
+            self.unresolved += packets.len() as u64;
+            self.unanswered.extend(packets);
         } else {
             self.take_waiting(key);
         }

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::netlink::{Link, Mac};
-use super::sys;
+use super::{Ended, sys};
 use crate::counters::Drop;
 
 /// Packets that wait for the system, at most.
@@ -31,8 +31,10 @@ pub(super) struct Sender {
     lens: [u32; QUEUE],
     first: usize,
     queued: usize,
-    /// Packets that the system refused.
+    /// Packets that the system refused, and those that waited when the interface went down.
     pub(super) refused: u64,
+    /// What became of packets, since it was taken.
+    pub(super) ended: Ended,
 }
 
 impl Sender {
@@ -52,6 +54,7 @@ impl Sender {
             first: 0,
             queued: 0,
             refused: 0,
+            ended: Ended::default(),
         })
     }
 
@@ -114,13 +117,19 @@ impl Sender {
             });
             match sys::send(self.socket.as_fd(), frames) {
                 Ok(0) => return,
-                Ok(sent) => self.take(sent),
+                Ok(sent) => {
+                    let lens = (0..sent).map(|i| self.lens[(first + i) % QUEUE] as usize);
+                    self.ended.sent.bytes += lens.map(|len| (len - ETHERNET) as u64).sum::<u64>();
+                    self.ended.sent.packets += sent as u64;
+                    self.take(sent);
+                }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return,
                     io::ErrorKind::Interrupted => {}
                     // A full queue of the device, an interface that is down or gone.
                     _ => {
                         self.refused += 1;
+                        self.ended.drop(Drop::Refused, 1);
                         self.take(1);
                     }
                 },
@@ -131,6 +140,7 @@ impl Sender {
     /// Drops all queued packets.
     pub(super) fn clear(&mut self) {
         self.refused += self.queued as u64;
+        self.ended.drop(Drop::PortDown, self.queued as u64);
         self.take(self.queued);
     }
 

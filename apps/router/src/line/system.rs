@@ -13,7 +13,7 @@ use super::neighbours::{Found, Neighbours};
 use super::netlink::{Event, Link, Netlink};
 use super::ring::Ring;
 use super::sender::Sender;
-use super::{BURST, Intake, LineError, Outlet};
+use super::{BURST, Ended, Intake, LineError, Outlet};
 use crate::counters::Drop;
 use crate::route::{MAX_PORTS, PortId};
 
@@ -220,6 +220,9 @@ impl SystemPorts {
     /// The time after which [`flush`](Outlet::flush) has something to do although no descriptor is
     /// readable.
     pub fn timeout(&self) -> Option<Duration> {
+        if !self.neighbours.unanswered.is_empty() {
+            return Some(Duration::ZERO);
+        }
         if self.ports.iter().any(|port| port.sender.is_waiting()) {
             return Some(RETRY_AFTER);
         }
@@ -296,11 +299,11 @@ fn take(
         Event::Neighbour { interface, address, change } => {
             if let Some(id) = find(interface) {
                 let sender = &mut ports[id].sender;
-                let mut dropped = 0;
                 neighbours.update(id as PortId, address, change, now, &mut |mac, packet| {
-                    dropped += u64::from(sender.push(mac, packet).is_err());
+                    if let Err(reason) = sender.push(mac, packet) {
+                        sender.ended.drop(reason, 1);
+                    }
                 });
-                neighbours.unresolved += dropped;
             }
         }
         Event::Address { interface, address } => addresses.add(interface, address),
@@ -312,7 +315,7 @@ impl Port {
     fn set_up(&mut self, is_up: bool, id: PortId, neighbours: &mut Neighbours) {
         if self.is_up && !is_up {
             // The kernel forgets its neighbours too.
-            neighbours.clear(id);
+            self.sender.ended.drop(Drop::PortDown, neighbours.clear(id));
             self.sender.clear();
         }
         self.is_up = is_up;
@@ -350,6 +353,20 @@ impl Outlet for SystemPorts {
 
     fn is_up(&self, port: PortId) -> bool {
         self.ports.get(usize::from(port)).is_some_and(|port| port.is_up)
+    }
+
+    fn is_queue(&self) -> bool {
+        true
+    }
+
+    fn take_ended(&mut self) -> Ended {
+        let mut all = Ended::default();
+        self.ports.iter_mut().for_each(|port| all.add(std::mem::take(&mut port.sender.ended)));
+        all
+    }
+
+    fn take_unanswered(&mut self) -> Option<Box<[u8]>> {
+        self.neighbours.unanswered.pop_front()
     }
 
     fn mtu(&self, port: PortId) -> usize {

@@ -233,7 +233,12 @@ fn packets_that_the_device_drops_are_counted() {
     }
     ports.flush();
     assert_eq!(ports.timeout(), None);
-    assert!((80..100).contains(&ports.refused()), "{}", ports.refused());
+    let refused = ports.refused();
+    assert!((80..100).contains(&refused), "{refused}");
+    let Ended { sent, dropped } = ports.take_ended();
+    assert_eq!(dropped, [(Drop::Refused, refused)]);
+    assert_eq!(sent, Sent { packets: 101 - refused, bytes: (101 - refused) * 1400 });
+    assert_eq!(ports.take_ended(), Ended::default());
 }
 
 #[test]
@@ -282,6 +287,7 @@ fn an_interface_that_is_missing_in_a_complete_reading_is_down() {
     ports.take(Event::End);
     assert!(!ports.is_up(0));
     assert_eq!((ports.timeout(), ports.refused()), (None, 1), "it is not sent later");
+    assert_eq!(ports.take_ended().dropped, [(Drop::PortDown, 1)]);
     ports.take(Event::Link(link(cluster.node(0), "lan0")));
     assert!(ports.is_up(0));
 }

@@ -5,7 +5,7 @@ use courser::Context;
 use super::link::{Head, MOST_PASSED, destination};
 use super::{Node, Origin, Probe, Spread};
 use crate::counters::Drop;
-use crate::line::Outlet;
+use crate::line::{BURST, Outlet};
 use crate::packet::icmp::{self, Problem};
 use crate::packet::{self, Header, Version, fragment};
 use crate::route::{Exit, NextHop, NodeId, PortId};
@@ -226,6 +226,8 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             None => Err(Drop::BadMessage),
         };
         match sent {
+            // It is counted when it has left.
+            Ok(()) if self.outlet.is_queue() => {}
             Ok(()) => {
                 self.counters.sent += 1;
                 self.counters.sent_bytes += packet.len() as u64;
@@ -254,6 +256,14 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         if let Some(header) = header {
             let problem = Problem::TooBig { mtu: u16::try_from(mtu).unwrap_or(u16::MAX) };
             self.report(cx, Origin::Own, problem, packet, &header);
+        }
+    }
+
+    /// Reports packets that waited for a neighbour which does not answer. Called once per pass.
+    pub fn report_unanswered(&mut self, cx: &mut Context<'_>) {
+        for _ in 0..BURST {
+            let Some(packet) = self.outlet.take_unanswered() else { return };
+            self.not_sent(cx, Drop::NeighbourFailed, &packet);
         }
     }
 

@@ -5,7 +5,7 @@ use etherparse::{IpNumber, Ipv4Header, Ipv6Header};
 
 use crate::config::Config;
 use crate::counters::{Counters, Drop};
-use crate::line::Outlet;
+use crate::line::{Ended, Outlet, Sent};
 use crate::local::Local;
 use crate::route::PortId;
 
@@ -14,6 +14,8 @@ struct Ports {
     left: Vec<(PortId, IpAddr, Vec<u8>)>,
     /// Of the second port.
     mtu: usize,
+    /// What became of packets that wait, if they do.
+    ended: Option<Ended>,
 }
 
 impl Outlet for Ports {
@@ -29,6 +31,14 @@ impl Outlet for Ports {
 
     fn is_up(&self, _: PortId) -> bool {
         true
+    }
+
+    fn is_queue(&self) -> bool {
+        self.ended.is_some()
+    }
+
+    fn take_ended(&mut self) -> Ended {
+        std::mem::take(self.ended.as_mut().expect("it is one"))
     }
 
     fn mtu(&self, port: PortId) -> usize {
@@ -48,7 +58,10 @@ impl Router {
                     [[node.port]]\ninterface='lan1'\n\
                     addresses=['10.2.0.1/24', '2001:db8:2::1/64']\n";
         let config = Config::parse(text, "").expect("valid");
-        Router(Local::new(&config, |_| Ports { left: vec![], mtu: 9_000 }).expect("starts"))
+        Router(
+            Local::new(&config, |_| Ports { left: vec![], mtu: 9_000, ended: None })
+                .expect("starts"),
+        )
     }
 
     fn ports<R>(&mut self, f: impl FnOnce(&mut Ports) -> R) -> R {
@@ -147,4 +160,23 @@ fn packets_for_other_addresses_of_the_system_are_not_forwarded() {
     }
     assert_eq!(router.forward(&packet("10.2.0.1", 5, false)), []);
     assert_eq!(router.counters().to_system, 3);
+}
+
+#[test]
+fn packets_are_counted_when_they_have_left_or_are_lost() {
+    let mut router = Router::start();
+    router.ports(|ports| ports.ended = Some(Ended::default()));
+    for _ in 0..5 {
+        router.forward(&packet("10.2.0.9", 5, true));
+    }
+    let counters = router.0.counters();
+    assert_eq!((counters.sent, counters.unaccounted()), (0, 5), "they wait");
+    let sent = Sent { packets: 2, bytes: 66 };
+    let dropped = vec![(Drop::Refused, 1), (Drop::PortDown, 2)];
+    router.ports(|ports| ports.ended = Some(Ended { sent, dropped: dropped.clone() }));
+    router.0.pass();
+    router.0.pass();
+    let counters = router.counters();
+    assert_eq!((counters.sent, counters.sent_bytes), (2, 66));
+    assert_eq!(counters.drops().collect::<Vec<_>>(), [dropped[1], dropped[0]]);
 }
