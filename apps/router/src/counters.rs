@@ -18,7 +18,7 @@ pub enum Drop {
     /// broadcast.
     Source,
     /// A destination that routers do not forward: multicast, loopback, link-local, unspecified,
-    /// broadcast.
+    /// broadcast, also of the network of a port.
     Destination,
     /// IPv4 options of an impossible length, and source routes.
     Options,

@@ -1,6 +1,9 @@
 //! What a node does with a packet.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use courser::Context;
+use ipnet::IpNet;
 
 use super::link::{Head, MOST_PASSED, destination};
 use super::{Node, Origin, Probe, Spread};
@@ -71,6 +74,9 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         if hop.exit == Exit::Local {
             return self.deliver(cx, origin, way, packet);
         }
+        if self.is_directed_broadcast(&hop, header.dst) {
+            return self.counters.drop(Drop::Destination);
+        }
         let is_foreign = origin != Origin::Own;
         if is_foreign && header.ttl <= 1 {
             self.counters.drop(Drop::TimeExceeded);
@@ -83,6 +89,34 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             packet::decrement_ttl(packet, header);
         }
         self.emit(cx, way, packet);
+    }
+
+    /// Whether an address is the first or last one of a port's network, to which a router sends no
+    /// packets (RFC 2644) and about which it sends no errors (RFC 1812 section 4.3.2.7).
+    #[inline]
+    fn is_directed_broadcast(&self, hop: &NextHop, address: IpAddr) -> bool {
+        // Networks with such addresses have at least two bits for hosts, here all 0 or all 1.
+        match (hop.exit, address) {
+            (Exit::Connected(port), IpAddr::V4(address))
+                if matches!(address.octets()[3] & 3, 0 | 3) =>
+            {
+                self.is_first_or_last(hop.node, port, address)
+            }
+            _ => false,
+        }
+    }
+
+    #[cold]
+    fn is_first_or_last(&self, node: NodeId, port: PortId, address: Ipv4Addr) -> bool {
+        let ports = self.settings.ports.get(usize::from(node));
+        let port = ports.and_then(|ports| ports.get(usize::from(port)));
+        let networks = port.into_iter().flat_map(|port| &port.addresses);
+        networks.into_iter().any(|network| match network {
+            IpNet::V4(net) if net.prefix_len() <= 30 => {
+                address == net.network() || address == net.broadcast()
+            }
+            _ => false,
+        })
     }
 
     /// A packet for an address of a node.

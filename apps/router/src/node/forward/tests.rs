@@ -56,7 +56,7 @@ impl Router {
                     [[node.port]]\ninterface='lan0'\n\
                     addresses=['10.1.0.1/24', '2001:db8:1::1/64']\n\
                     [[node.port]]\ninterface='lan1'\n\
-                    addresses=['10.2.0.1/24', '2001:db8:2::1/64']\n";
+                    addresses=['10.2.0.1/24', '10.3.0.5/30', '10.3.0.8/31', '2001:db8:2::1/64']\n";
         let config = Config::parse(text, "").expect("valid");
         Router(
             Local::new(&config, |_| Ports { left: vec![], mtu: 9_000, ended: None })
@@ -112,6 +112,13 @@ fn packet(to: &str, len: usize, dont_fragment: bool) -> Vec<u8> {
     packet
 }
 
+fn set_ttl(packet: &mut [u8], ttl: u8) {
+    let header = crate::packet::parse(packet).expect("good");
+    for _ in ttl..packet[8] {
+        crate::packet::decrement_ttl(packet, &header);
+    }
+}
+
 #[test]
 fn a_packet_that_is_larger_than_the_mtu_of_its_port_now_is_reported_or_fragmented() {
     let mut router = Router::start();
@@ -147,14 +154,14 @@ fn packets_for_other_addresses_of_the_system_are_not_forwarded() {
     let others = ["10.2.0.77", "2001:db8:2::77"];
     set(&router, &[&ports[..], &others].concat());
     let routes = |router: &Router| router.0.node(0).expect("it runs").routes().len();
-    assert_eq!(routes(&router), 10, "4 networks, 4 addresses of ports, and the others");
+    assert_eq!(routes(&router), 14, "networks, addresses of ports, and the others");
     for to in others {
         assert_eq!(router.forward(&packet(to, 5, false)), []);
     }
     assert_eq!(router.counters().to_system, 2);
     // Without addresses, those of the ports remain.
     set(&router, &[]);
-    assert_eq!(routes(&router), 8);
+    assert_eq!(routes(&router), 12);
     for to in others {
         assert_eq!(router.forward(&packet(to, 5, false)).len(), 1, "forwarded");
     }
@@ -179,4 +186,24 @@ fn packets_are_counted_when_they_have_left_or_are_lost() {
     let counters = router.counters();
     assert_eq!((counters.sent, counters.sent_bytes), (2, 66));
     assert_eq!(counters.drops().collect::<Vec<_>>(), [dropped[1], dropped[0]]);
+}
+
+#[test]
+fn broadcasts_to_the_network_of_a_port_are_dropped_without_a_report() {
+    let mut router = Router::start();
+    for (n, to) in (1..).zip(["10.2.0.255", "10.2.0.0", "10.3.0.4", "10.3.0.7"]) {
+        let mut expires = packet(to, 5, true);
+        for ttl in [9, 1] {
+            set_ttl(&mut expires, ttl);
+            assert_eq!(router.forward(&expires), [], "{to}");
+        }
+        let counters = router.counters();
+        assert_eq!(counters.dropped(Drop::Destination), 2 * n, "{to}");
+        assert_eq!((counters.icmp_sent, counters.all_dropped()), (0, 2 * n));
+    }
+    // Hosts: with such a last byte, on networks of two addresses, and of IPv6.
+    for to in ["10.2.0.3", "10.2.0.252", "10.3.0.9", "2001:db8:2::"] {
+        let left = router.forward(&packet(to, 5, true));
+        assert_eq!(left.iter().map(|(port, _, _)| *port).collect::<Vec<_>>(), [1], "{to}");
+    }
 }
