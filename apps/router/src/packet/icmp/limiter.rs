@@ -20,9 +20,9 @@ pub struct Limiter {
 const MESSAGE: u64 = 1_000_000_000;
 
 impl Limiter {
-    /// A limiter that starts with the credit of a burst.
+    /// A limiter that starts with the credit of a burst. With a rate of 0 it lets nothing through.
     pub fn new(per_second: u32, burst: u32) -> Self {
-        let most = u64::from(burst) * MESSAGE;
+        let most = if per_second == 0 { 0 } else { u64::from(burst) * MESSAGE };
         Limiter { per_second: per_second.into(), most, credit: most, then: 0 }
     }
 
