@@ -72,7 +72,9 @@ pub fn error(
         (IpAddr::V4(source), IpAddr::V4(to)) => {
             let quote = &original[..original.len().min(MAX_V4 - Ipv4Header::MIN_LEN - ICMP_LEN)];
             let message = Icmpv4Header::with_checksum(type_v4(problem), quote);
-            let ip = IpV4 { dscp: CONTROL, identification: 0, dont_fragment: true };
+            // As the packet's: links of an MTU below 576 bytes get it in fragments.
+            let identification = u16::from_be_bytes([original[4], original[5]]);
+            let ip = IpV4 { dscp: CONTROL, identification, dont_fragment: false };
             ip.write(source.octets(), to.octets(), &message, quote, out)
         }
         (IpAddr::V6(source), IpAddr::V6(to)) => {

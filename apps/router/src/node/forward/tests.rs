@@ -46,7 +46,7 @@ impl Outlet for Ports {
     }
 }
 
-/// One node with two ports.
+/// One node with three ports.
 struct Router(Local<Ports>);
 
 impl Router {
@@ -56,7 +56,8 @@ impl Router {
                     [[node.port]]\ninterface='lan0'\n\
                     addresses=['10.1.0.1/24', '2001:db8:1::1/64']\n\
                     [[node.port]]\ninterface='lan1'\n\
-                    addresses=['10.2.0.1/24', '10.3.0.5/30', '10.3.0.8/31', '2001:db8:2::1/64']\n";
+                    addresses=['10.2.0.1/24', '10.3.0.5/30', '10.3.0.8/31', '2001:db8:2::1/64']\n\
+                    [[node.port]]\ninterface='lan2'\nmtu=300\naddresses=['10.4.0.1/24']\n";
         let config = Config::parse(text, "").expect("valid");
         Router(
             Local::new(&config, |_| Ports { left: vec![], mtu: 9_000, ended: None })
@@ -112,6 +113,12 @@ fn packet(to: &str, len: usize, dont_fragment: bool) -> Vec<u8> {
     packet
 }
 
+/// Writes the checksum of an IPv4 header without options.
+fn fix(packet: &mut [u8]) {
+    let header = Ipv4Header::from_slice(packet).expect("long enough").0;
+    packet[10..12].copy_from_slice(&header.calc_header_checksum().to_be_bytes());
+}
+
 fn set_ttl(packet: &mut [u8], ttl: u8) {
     let header = crate::packet::parse(packet).expect("good");
     for _ in ttl..packet[8] {
@@ -154,14 +161,14 @@ fn packets_for_other_addresses_of_the_system_are_not_forwarded() {
     let others = ["10.2.0.77", "2001:db8:2::77"];
     set(&router, &[&ports[..], &others].concat());
     let routes = |router: &Router| router.0.node(0).expect("it runs").routes().len();
-    assert_eq!(routes(&router), 14, "networks, addresses of ports, and the others");
+    assert_eq!(routes(&router), 16, "networks, addresses of ports, and the others");
     for to in others {
         assert_eq!(router.forward(&packet(to, 5, false)), []);
     }
     assert_eq!(router.counters().to_system, 2);
     // Without addresses, those of the ports remain.
     set(&router, &[]);
-    assert_eq!(routes(&router), 12);
+    assert_eq!(routes(&router), 14);
     for to in others {
         assert_eq!(router.forward(&packet(to, 5, false)).len(), 1, "forwarded");
     }
@@ -206,4 +213,18 @@ fn broadcasts_to_the_network_of_a_port_are_dropped_without_a_report() {
         let left = router.forward(&packet(to, 5, true));
         assert_eq!(left.iter().map(|(port, _, _)| *port).collect::<Vec<_>>(), [1], "{to}");
     }
+}
+
+#[test]
+fn reports_reach_hosts_on_a_port_with_a_small_mtu() {
+    let mut router = Router::start();
+    let mut lost = packet("192.0.2.1", 272, true);
+    assert_eq!(lost.len(), 300);
+    lost[12..16].copy_from_slice(&[10, 4, 0, 9]);
+    fix(&mut lost);
+    let left = router.forward(&lost);
+    let lens: Vec<_> = left.iter().map(|(port, to, p)| (*port, *to, p.len())).collect();
+    assert_eq!(lens, [(2, ip("10.4.0.9"), 300), (2, ip("10.4.0.9"), 48)]);
+    let counters = router.counters();
+    assert_eq!((counters.icmp_sent, counters.dropped(Drop::TooBig)), (1, 0));
 }
