@@ -10,6 +10,7 @@ use courser::Uri;
 use ipnet::IpNet;
 use toml::Spanned;
 
+use super::route::MTU_V6;
 use super::{Config, ConfigError, IcmpRate, Interconnect, Node, Port, raw, read};
 use crate::route::{MAX_NODES, MAX_PORTS, Members, NodeId};
 use crate::routes::Routes;
@@ -230,7 +231,8 @@ impl Source<'_> {
         }
         let addresses: Vec<IpNet> =
             texts.iter().map(|text| self.address(text)).collect::<Result<_>>()?;
-        let least = if addresses.iter().any(|net| net.addr().is_ipv6()) { 1_280 } else { 68 };
+        let least =
+            if addresses.iter().any(|net| net.addr().is_ipv6()) { MTU_V6.into() } else { 68 };
         let mtu = self.number("node.port.mtu", &raw.mtu, least..=9_000, 1_500)? as u16;
         Ok(Port { interface: raw.interface.get_ref().clone(), addresses, mtu })
     }

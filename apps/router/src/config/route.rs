@@ -41,6 +41,9 @@ pub enum RouteTextError {
     Route(#[from] RouteError),
 }
 
+/// The smallest MTU of a port for IPv6.
+pub(super) const MTU_V6: u16 = 1_280;
+
 /// The beginning of a text from outside, for errors.
 fn start(text: &str) -> String {
     text.chars().take(80).collect()
@@ -63,8 +66,25 @@ pub(super) fn parse(nodes: &[Node], line: &str) -> Result<(IpNet, Members), Rout
         _ => return Err(form()),
     };
     crate::routes::check(prefix, &members)?;
+    if prefix.addr().is_ipv6() {
+        check_mtus(nodes, &members)?;
+    }
     let members = group::checked(&members).map_err(RouteError::from)?;
     Ok((prefix, members.into()))
+}
+
+/// Each link of IPv6 takes packets of 1,280 bytes (RFC 8200 section 5). Ports with IPv4 addresses
+/// only may have a smaller MTU.
+fn check_mtus(nodes: &[Node], members: &[(NextHop, u16)]) -> Result<(), RouteTextError> {
+    let mtu = |hop: &NextHop| {
+        let port = nodes.get(usize::from(hop.node))?.ports.get(usize::from(hop.port()?))?;
+        Some(port.mtu)
+    };
+    let small = members.iter().find_map(|(hop, _)| Some((hop, mtu(hop)?)).filter(|m| m.1 < MTU_V6));
+    small.map_or(Ok(()), |(hop, mtu)| {
+        let why = format!("its port has an MTU of {mtu}: IPv6 needs at least {MTU_V6}");
+        Err(RouteTextError::Hop { text: hop_text(nodes, hop), why })
+    })
 }
 
 /// A prefix without host bits. An address alone is a prefix of its full length.

@@ -278,6 +278,10 @@ fn wrong_lines_of_routes_say_what_is_wrong() {
             "next hop \"a:lan0@10.0.2.9\": the gateway is outside of the port's networks, 10.0.1.0/24, fd00:1::/64",
         ),
         ("192.0.2.0/24 via a:lan0@fd00:1::2", "fd00:1::2 is no gateway of 192.0.2.0/24"),
+        (
+            "2001:db8::/32 via b:lan0 a:lan1*2",
+            "next hop \"a:lan1\": its port has an MTU of 1200: IPv6 needs at least 1280",
+        ),
         ("192.0.2.0/24 via a:lan0 a:lan0*2", "node 0 port 0 occurs twice"),
         (&many, "65 next hops: a route has at most 64"),
     ] {
