@@ -151,9 +151,9 @@ impl Netlink {
     pub(super) fn poll(&mut self, each: &mut dyn FnMut(Event)) -> io::Result<()> {
         for _ in 0..READINGS {
             if self.is_outdated && self.reading == Reading::None {
+                self.request(Reading::Links)?;
                 self.is_outdated = false;
                 each(Event::Begin);
-                self.request(Reading::Links)?;
             }
             let mut buffer = std::mem::take(&mut self.buffer);
             buffer.clear();
@@ -201,9 +201,11 @@ impl Netlink {
             Reading::Neighbours => RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()),
             Reading::Addresses => RouteNetlinkMessage::GetAddress(AddressMessage::default()),
         };
-        self.send(message, NLM_F_DUMP, 1)?;
-        self.reading = table;
-        Ok(())
+        let sent = self.send(message, NLM_F_DUMP, 1);
+        // Without an answer to wait for, the next call begins again.
+        self.is_outdated |= sent.is_err();
+        self.reading = if sent.is_ok() { table } else { Reading::None };
+        sent
     }
 
     /// `number` tells answers about tables (1) from answers about neighbours to resolve (0).
@@ -367,4 +369,42 @@ fn own_address(message: AddressMessage) -> Option<IpAddr> {
 
 fn mac(bytes: &[u8]) -> Option<Mac> {
     bytes.try_into().ok().map(Mac)
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink_sys::protocols::NETLINK_USERSOCK;
+
+    use super::*;
+
+    #[test]
+    fn a_reading_that_could_not_begin_is_repeated() {
+        let mut netlink = Netlink::open().expect("opens");
+        // The kernel does not receive messages of this protocol.
+        let mut refusing = Socket::new(NETLINK_USERSOCK).expect("a socket");
+        refusing.set_non_blocking(true).expect("sets");
+        for reading in [Reading::None, Reading::Links, Reading::Neighbours] {
+            std::mem::swap(&mut netlink.socket, &mut refusing);
+            netlink.reading = reading;
+            netlink.is_outdated = reading == Reading::None;
+            let refused = if netlink.is_outdated {
+                netlink.poll(&mut |event| panic!("{event:?}"))
+            } else {
+                // The end of a table: length, type, flags, number, sender, result.
+                let end: [u32; 5] = [20, libc::NLMSG_DONE as u32, 1, 0, 0];
+                let end = end.map(u32::to_ne_bytes).concat();
+                netlink.messages(&end, &mut |event| panic!("{event:?}"))
+            };
+            assert!(refused.is_err(), "{reading:?}");
+            std::mem::swap(&mut netlink.socket, &mut refusing);
+            let mut events = Vec::new();
+            for _ in 0..1000 {
+                netlink.poll(&mut |event| events.push(event)).expect("reads");
+                if events.last() == Some(&Event::End) {
+                    break;
+                }
+            }
+            assert_eq!((events.first(), events.last()), (Some(&Event::Begin), Some(&Event::End)));
+        }
+    }
 }
