@@ -428,6 +428,34 @@ fn a_port_follows_its_link() {
 }
 
 #[test]
+fn a_neighbour_that_the_administrator_has_set_remains_when_its_link_was_down() {
+    let Some(cluster) = cluster() else { return };
+    let (far, host) = (hosts(1)[0], hosts(0)[0]);
+    let socket = socket(cluster.host(0), host);
+    let udp_port = socket.local_addr().expect("an address").port();
+    let mac = "02:00:00:00:00:66";
+    cluster.host(0).run(&format!("ip link set eth0 address {mac}")).expect("sets");
+    let set = format!("ip neigh replace {host} lladdr {mac} dev lan0 nud permanent");
+    cluster.node(0).run(&set).expect("sets");
+    let (_intake, mut ports) = lines(&cluster);
+    for is_up in [false, true] {
+        let state = if is_up { "up" } else { "down" };
+        cluster.host(0).run(&format!("ip link set eth0 {state}")).expect("sets");
+        until(state, || {
+            ports.flush();
+            ports.is_up(0) == is_up
+        });
+    }
+    assert_eq!(ports.send(0, host, &packet(far, host, udp_port, b"hello")), Ok(()));
+    until("sent", || {
+        ports.flush();
+        ports.timeout().is_none()
+    });
+    assert_eq!(ports.unresolved(), 0);
+    assert_eq!(receive(&socket), b"hello");
+}
+
+#[test]
 fn a_burst_arrives_in_order_and_without_loss_while_it_is_drained() {
     const PACKETS: usize = 10_000;
     // Fewer than the ring has frames.
