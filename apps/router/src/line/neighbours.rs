@@ -14,7 +14,8 @@ use crate::route::PortId;
 /// Packets that wait for one neighbour, at most: those of a few flows that begin with bursts. Linux
 /// keeps about 100.
 const WAITING_PER_NEIGHBOUR: usize = 32;
-/// Neighbours being resolved, at most, so that a scan of a network has a limit, too.
+/// Neighbours of a port being resolved, at most, so that a scan of a network has a limit, too, and
+/// does not keep other ports from resolving theirs.
 pub(super) const RESOLVING: usize = 256;
 /// Neighbours, at most. The kernel's default limit is 1,024 of each IP version.
 const NEIGHBOURS: usize = 16_384;
@@ -104,7 +105,8 @@ impl Neighbours {
     }
 
     fn resolve(&mut self, key: Key, packet: &[u8], now: Instant) -> Result<Found, Drop> {
-        if self.resolving.len() == RESOLVING || !self.has_room(&key, now) {
+        let of_port = self.resolving.iter().filter(|other| other.0 == key.0).count();
+        if of_port >= RESOLVING || !self.has_room(&key, now) {
             return Err(Drop::Neighbour);
         }
         let state = State::Resolving { since: now, packets: vec![packet.into()] };

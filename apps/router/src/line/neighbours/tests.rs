@@ -52,10 +52,14 @@ fn neighbours_being_resolved_have_a_limit() {
     }
     assert_eq!(find(&mut table, 1000, 0, now), Err(Drop::Neighbour));
     assert_eq!(find(&mut table, 1, 0, now), Ok(Found::Waits));
+    // Other ports have a limit of their own.
+    assert_eq!(table.find(1, ip(1000), &[0], now), Ok(Found::Resolve));
     update(&mut table, 7, Change::Known(MACS[0]), now);
     assert_eq!(find(&mut table, 1000, 0, now), Ok(Found::Resolve));
     table.clear(0);
     assert_eq!(table.unresolved, RESOLVING as u64 + 1);
+    assert!(table.is_resolving(), "those of the other port remain");
+    assert_eq!(table.clear(1), 1);
     assert!(table.entries.is_empty() && !table.is_resolving());
 }
 
