@@ -99,7 +99,8 @@ pub enum Topology {
     Mesh,
     /// A switch that connects all nodes, apart from the ports.
     Switch,
-    /// The interface of a port also connects the nodes.
+    /// One switch connects the nodes and the networks of ports. Each node has an interface of its own
+    /// for other nodes.
     Mixed,
 }
 
