@@ -89,29 +89,36 @@ struct Group {
     only: Option<NextHop>,
     /// In groups of several members.
     buckets: Option<Buckets>,
+    /// The members that are alive, by their positions.
+    alive: u64,
     members: Members,
     users: u32,
 }
 
 impl Group {
     fn new(members: Members, liveness: &Liveness) -> Group {
-        let weights: Vec<u16> = members.iter().map(|(_, weight)| *weight).collect();
-        let buckets = (members.len() > 1).then(|| Buckets::new(&weights));
-        let mut group = Group { only: None, buckets, members, users: 0 };
-        group.set_alive(&|hop| liveness.is_alive(hop));
+        let weights = members.iter().map(|(_, weight)| *weight);
+        let buckets = (members.len() > 1).then(|| Buckets::new(weights.collect()));
+        // Members of new buckets are all alive.
+        let alive = if buckets.is_some() { set_of(&members, |_| true) } else { 0 };
+        let mut group = Group { only: None, buckets, alive, members, users: 0 };
+        group.set_alive(liveness);
         group
     }
 
-    fn set_alive(&mut self, is_alive: &impl Fn(&NextHop) -> bool) {
-        let alive: Vec<bool> = self.members.iter().map(|(hop, _)| is_alive(hop)).collect();
-        let mut living = (0..alive.len()).filter(|at| alive[*at]);
-        self.only = match (living.next(), living.next()) {
-            (Some(one), None) => Some(self.members[one].0),
-            _ => None,
-        };
-        if let Some(buckets) = &mut self.buckets {
-            buckets.set_alive(&alive);
+    /// Returns whether a member has died or returned.
+    fn set_alive(&mut self, liveness: &Liveness) -> bool {
+        let alive = set_of(&self.members, |hop| liveness.is_alive(hop));
+        if alive == self.alive {
+            return false;
         }
+        let first = alive.trailing_zeros() as usize;
+        self.only = (alive.count_ones() == 1).then(|| self.members[first].0);
+        if let Some(buckets) = &mut self.buckets {
+            buckets.set_alive(self.alive, alive);
+        }
+        self.alive = alive;
+        true
     }
 
     #[inline]
@@ -124,12 +131,26 @@ impl Group {
     }
 }
 
+/// The positions of some members, as a set.
+fn set_of(members: &Members, is_in: impl Fn(&NextHop) -> bool) -> u64 {
+    let bits = members.iter().enumerate().map(|(at, (hop, _))| u64::from(is_in(hop)) << at);
+    bits.fold(0, |set, bit| set | bit)
+}
+
+/// The nodes of the members, as a set.
+fn nodes_of(members: &Members) -> u64 {
+    members.iter().fold(0, |set, (hop, _)| set | 1 << hop.node)
+}
+
 /// All groups. Equal lists of members are one group.
 ///
 /// A group takes less than half a kilobyte, and 50 bytes for each member.
 #[derive(Debug)]
 pub struct Groups {
     groups: Vec<Option<Group>>,
+    /// The nodes of each group's members. In a place of their own, so that a change of a node is
+    /// compared with all groups in little time.
+    nodes: Vec<u64>,
     free: Vec<GroupId>,
     by_members: BTreeMap<Members, GroupId>,
     liveness: Liveness,
@@ -157,6 +178,7 @@ impl Groups {
     pub fn with_limit(limit: usize) -> Groups {
         Groups {
             groups: Vec::new(),
+            nodes: Vec::new(),
             free: Vec::new(),
             by_members: BTreeMap::new(),
             liveness: Liveness::new(),
@@ -185,9 +207,11 @@ impl Groups {
         let group = Group::new(members.clone(), &self.liveness);
         let id = self.free.pop().unwrap_or_else(|| {
             self.groups.push(None);
+            self.nodes.push(0);
             GroupId((self.groups.len() - 1) as u32)
         });
         self.groups[id.0 as usize] = Some(group);
+        self.nodes[id.0 as usize] = nodes_of(&members);
         self.by_members.insert(members, id);
         Ok(id)
     }
@@ -201,21 +225,34 @@ impl Groups {
         if group.users == 0 {
             self.by_members.remove(&group.members);
             *place = None;
+            self.nodes[id.0 as usize] = 0;
             self.free.push(id);
         }
         true
     }
 
-    /// Sets which next hops are alive, and gives the buckets of the dead ones to others.
+    /// Sets which next hops are alive, and gives the buckets of the dead ones to others. Returns the
+    /// number of groups with a member at a node that has changed, and how many of them have a member
+    /// that has died or returned: only those are rebuilt.
     ///
-    /// Groups added later use the same state. Of next hops that no group has now, `alive` is called
-    /// for each node and port, and a gateway is alive if its port is.
-    pub fn set_alive(&mut self, alive: impl Fn(&NextHop) -> bool) {
-        let members = self.by_members.keys().flat_map(|members| members.iter().map(|(hop, _)| hop));
-        self.liveness = Liveness::of(&alive, members);
-        for group in self.groups.iter_mut().flatten() {
-            group.set_alive(&alive);
+    /// `alive` is called for each node and port; a gateway is alive if its port is. Groups added later
+    /// use the same state.
+    ///
+    /// Takes 0.2 ms for [`Groups::GROUPS`] groups, and 2 to 3 us more for each that is rebuilt: 0.17 s
+    /// if all are, with [`Groups::MEMBERS`] members each. Allocates nothing.
+    pub fn set_alive(&mut self, alive: impl Fn(&NextHop) -> bool) -> (usize, usize) {
+        let before = std::mem::replace(&mut self.liveness, Liveness::of(alive));
+        let changed = self.liveness.differs(&before);
+        let (mut compared, mut rebuilt) = (0, 0);
+        for (nodes, group) in self.nodes.iter().zip(&mut self.groups) {
+            if nodes & changed != 0
+                && let Some(group) = group
+            {
+                compared += 1;
+                rebuilt += usize::from(group.set_alive(&self.liveness));
+            }
         }
+        (compared, rebuilt)
     }
 
     /// The next hop of a flow; `None` if no member is alive.

@@ -1,53 +1,43 @@
 //! Which next hops are alive.
 
-use std::collections::BTreeSet;
-
 use crate::route::{Exit, MAX_NODES, MAX_PORTS, NextHop};
 
-/// Nodes, ports and gateways that are alive or dead.
+const _: () = assert!(MAX_NODES <= 64, "sets of nodes are 64 bits");
+
+/// Nodes and ports that are alive or dead.
 #[derive(Debug)]
 pub(super) struct Liveness {
-    nodes: [bool; MAX_NODES],
-    ports: [[bool; MAX_PORTS]; MAX_NODES],
-    /// Gateways that differ from their ports.
-    others: BTreeSet<NextHop>,
+    /// Sets of nodes: those that are alive, then, for each port number, those whose port is.
+    nodes: [u64; 1 + MAX_PORTS],
 }
 
 impl Liveness {
     /// All are alive.
-    pub(super) fn new() -> Liveness {
-        Liveness {
-            nodes: [true; MAX_NODES],
-            ports: [[true; MAX_PORTS]; MAX_NODES],
-            others: BTreeSet::new(),
-        }
+    pub(super) const fn new() -> Liveness {
+        Liveness { nodes: [u64::MAX; 1 + MAX_PORTS] }
     }
 
-    /// Asks about each node and port, and about these gateways.
-    pub(super) fn of<'a>(
-        alive: &impl Fn(&NextHop) -> bool,
-        hops: impl Iterator<Item = &'a NextHop>,
-    ) -> Liveness {
-        let mut state = Liveness::new();
-        for node in 0..MAX_NODES as u8 {
-            state.nodes[usize::from(node)] = alive(&NextHop { node, exit: Exit::Local });
-            for port in 0..MAX_PORTS as u8 {
-                state.ports[usize::from(node)][usize::from(port)] =
-                    alive(&NextHop { node, exit: Exit::Connected(port) });
-            }
+    /// Asks about each node and port.
+    pub(super) fn of(alive: impl Fn(&NextHop) -> bool) -> Liveness {
+        let set = |exit| {
+            let bit = |node| u64::from(alive(&NextHop { node: node as u8, exit })) << node;
+            (0..MAX_NODES).fold(0, |set, node| set | bit(node))
+        };
+        let mut nodes = [set(Exit::Local); 1 + MAX_PORTS];
+        for (port, nodes) in (0..).zip(&mut nodes[1..]) {
+            *nodes = set(Exit::Connected(port));
         }
-        let others = hops.filter(|hop| alive(hop) != state.is_alive(hop)).copied();
-        state.others = others.collect();
-        state
+        Liveness { nodes }
     }
 
     /// Whether a next hop is alive, of a node and port that clusters can have.
     pub(super) fn is_alive(&self, hop: &NextHop) -> bool {
-        let node = usize::from(hop.node);
-        let by_port = match hop.port() {
-            None => self.nodes[node],
-            Some(port) => self.ports[node][usize::from(port)],
-        };
-        by_port != self.others.contains(hop)
+        let exit = hop.port().map_or(0, |port| 1 + usize::from(port));
+        self.nodes[exit] >> hop.node & 1 == 1
+    }
+
+    /// The nodes of which something differs.
+    pub(super) fn differs(&self, other: &Liveness) -> u64 {
+        self.nodes.iter().zip(&other.nodes).fold(0, |set, (own, other)| set | (own ^ other))
     }
 }

@@ -156,14 +156,19 @@ fn a_group_of_dead_members_selects_none_and_keeps_its_flows() {
 fn a_group_made_after_a_death_does_not_use_the_dead() {
     let mut groups = Groups::new();
     let known = groups.intern(&[(gateway(1, 1), 1), (gateway(2, 2), 1)]).unwrap();
-    groups.set_alive(|hop| hop.node != 3 && *hop != gateway(1, 1));
+    groups.set_alive(|hop| hop.node != 3 && (hop.node, hop.port()) != (1, Some(0)));
     assert_eq!(groups.pick(known, 0), Some(gateway(2, 2)));
-    for dead in [hop(3), gateway(3, 9), gateway(1, 1), NextHop { node: 3, exit: Exit::Local }] {
+    for dead in
+        [hop(3), gateway(3, 9), gateway(1, 1), hop(1), NextHop { node: 3, exit: Exit::Local }]
+    {
         let id = groups.intern(&[(dead, 1), (hop(4), 1)]).unwrap();
         assert!(owners(&groups, id).iter().all(|owner| *owner == Some(hop(4))), "{dead}");
     }
-    let id = groups.intern(&[(gateway(1, 9), 1)]).unwrap();
-    assert_eq!(groups.pick(id, 0), Some(gateway(1, 9)), "its port is alive");
+    for alive in [Exit::Local, Exit::Connected(1)] {
+        let alive = NextHop { node: 1, exit: alive };
+        let id = groups.intern(&[(alive, 1)]).unwrap();
+        assert_eq!(groups.pick(id, 0), Some(alive), "only a port of its node is dead");
+    }
 }
 
 #[test]
@@ -176,7 +181,110 @@ fn all_bits_of_a_hash_select_the_bucket() {
     }
 }
 
+#[test]
+fn only_groups_of_which_a_member_has_changed_are_rebuilt() {
+    let mut groups = Groups::new();
+    let port = |node, port| NextHop { node, exit: Exit::Connected(port) };
+    let lists = [[hop(0), hop(1)], [hop(1), port(1, 1)], [port(1, 1), hop(2)], [hop(2), hop(3)]];
+    for list in lists {
+        groups.intern(&list.map(|hop| (hop, 1))).unwrap();
+    }
+    let mut rebuilt = |alive: &dyn Fn(&NextHop) -> bool| groups.set_alive(alive);
+    assert_eq!(rebuilt(&|_| true), (0, 0));
+    assert_eq!(rebuilt(&|hop| hop.node != 2), (2, 2));
+    assert_eq!(rebuilt(&|hop| hop.node != 2), (0, 0));
+    assert_eq!(rebuilt(&|hop| *hop != port(1, 0)), (4, 4), "two by each of the nodes 1 and 2");
+    assert_eq!(rebuilt(&|hop| *hop != port(1, 0) && hop.node != 63), (0, 0));
+    assert_eq!(rebuilt(&|hop| *hop != port(1, 1)), (3, 3));
+    assert_eq!(rebuilt(&|_| true), (3, 2), "the first one has no member at that port");
+    let removed = groups.intern(&[(hop(0), 1), (hop(1), 1)]).unwrap();
+    assert!(groups.release(removed) && groups.release(removed));
+    assert_eq!(groups.set_alive(|hop| hop.node != 0), (0, 0), "its only group is removed");
+}
+
+/// Any next hop at one of four nodes with two ports each.
+fn any_hop() -> impl Strategy<Value = NextHop> {
+    (0..4u8, 0..5u8).prop_map(|(node, exit)| match exit {
+        0 => NextHop { node, exit: Exit::Local },
+        1 | 2 => NextHop { node, exit: Exit::Connected(exit - 1) },
+        _ => {
+            let address = Ipv4Addr::new(10, 0, node, exit).into();
+            NextHop { node, exit: Exit::Gateway(exit - 3, address) }
+        }
+    })
+}
+
+/// Whether neither the node nor the port of a next hop is dead.
+fn is_alive(dead: &[NextHop], hop: &NextHop) -> bool {
+    let kills = |dead: &NextHop| match dead.port() {
+        None => true,
+        port => port == hop.port(),
+    };
+    !dead.iter().any(|dead| dead.node == hop.node && kills(dead))
+}
+
+/// A group of which every change of liveness sets the state of all members.
+struct Full {
+    id: GroupId,
+    members: Members,
+    buckets: Buckets,
+    alive: u64,
+}
+
+impl Full {
+    fn set_alive(&mut self, is_alive: impl Fn(&NextHop) -> bool) {
+        let alive = set_of(&self.members, is_alive);
+        if alive != self.alive {
+            self.buckets.set_alive(self.alive, alive);
+            self.alive = alive;
+        }
+    }
+}
+
 proptest! {
+    #[test]
+    fn groups_that_are_not_rebuilt_are_as_after_a_rebuild_of_all(
+        lists in prop::collection::vec(
+            prop::collection::btree_map(any_hop(), 1..5u16, 1..8), 1..12),
+        states in prop::collection::vec(prop::collection::vec(any_hop(), 0..4), 1..8),
+        released in any::<u16>(),
+    ) {
+        let (mut groups, mut all) = (Groups::new(), Vec::<Full>::new());
+        // Nodes and ports that are dead.
+        let mut dead: Vec<NextHop> = Vec::new();
+        let mut lists = lists.into_iter();
+        for (step, state) in states.into_iter().enumerate() {
+            for list in lists.by_ref().take(3) {
+                let members: Members = list.into_iter().collect();
+                let id = groups.intern(&members).unwrap();
+                let weights = members.iter().map(|(_, weight)| *weight).collect();
+                let alive = set_of(&members, |_| true);
+                let mut full = Full { id, buckets: Buckets::new(weights), members, alive };
+                full.set_alive(|hop| is_alive(&dead, hop));
+                if all.iter().all(|other| other.id != id) {
+                    all.push(full);
+                }
+            }
+            if released >> step & 1 == 1 && !all.is_empty() {
+                let full = all.remove(step % all.len());
+                while groups.release(full.id) {}
+            }
+            let before = std::mem::replace(&mut dead, state);
+            let differs = |full: &&Full| full.members.iter().any(|(hop, _)| {
+                is_alive(&before, hop) != is_alive(&dead, hop)
+            });
+            let expected = all.iter().filter(differs).count();
+            prop_assert_eq!(groups.set_alive(|hop| is_alive(&dead, hop)).1, expected);
+            for full in &mut all {
+                full.set_alive(|hop| is_alive(&dead, hop));
+                for flow in (0..256u32).map(|bucket| bucket << 24) {
+                    let expected = full.buckets.pick(flow).map(|at| full.members[at].0);
+                    prop_assert_eq!(groups.pick(full.id, flow), expected);
+                }
+            }
+        }
+    }
+
     #[test]
     fn members_die_and_return_with_few_moves_and_fair_shares(
         weights in prop::collection::vec(prop_oneof![Just(1u16), 1..10u16, 1..=u16::MAX], 1..20),
