@@ -197,20 +197,20 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         bytes: usize,
     ) -> Option<NodeId> {
         if self.settings.spread == Spread::Direct {
-            return self.next_node(last, flow);
+            return self.next_node(last, flow, 0);
         }
         let usable = self.ways(last);
         let way = self.valiant.way(last, flow, bytes, cx.now_ns(), usable)?;
-        if way == self.settings.node { self.next_node(last, flow) } else { Some(way) }
+        if way == self.settings.node { self.next_node(last, flow, 0) } else { Some(way) }
     }
 
     /// The node to which this one passes a packet on: its last one, or one that is connected with
-    /// that, when the link is down.
-    fn next_node(&self, last: NodeId, flow: u32) -> Option<NodeId> {
+    /// that, when the link is down: none of those in the set `except`.
+    fn next_node(&self, last: NodeId, flow: u32, except: u64) -> Option<NodeId> {
         if self.usable >> last & 1 == 1 {
             return Some(last);
         }
-        let relays = self.relays(last);
+        let relays = self.relays(last) & !except;
         let count = relays.count_ones();
         if count == 0 {
             return None;
@@ -223,7 +223,13 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     }
 
     /// A packet of another node.
-    pub(super) fn pass_on(&mut self, cx: &mut Context<'_>, head: &Head, packet: &[u8]) {
+    pub(super) fn pass_on(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: NodeId,
+        head: &Head,
+        packet: &[u8],
+    ) {
         if head.hop.node == self.settings.node {
             return match head.hop.exit {
                 Exit::Local => self.answer_echo(cx, packet),
@@ -233,9 +239,11 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         if usize::from(head.hop.node) >= self.links.len() || head.passed >= MOST_PASSED {
             return self.counters.drop(Drop::BadMessage);
         }
-        // All packets take the same of several nodes, so that none overtakes another.
+        // All packets take the same of several nodes, so that none overtakes another. The node that
+        // sent this one is none of them: its link to the last node is down, and what it said of that
+        // in its last heartbeat is old.
         let flow = u32::from(head.passed);
-        let sent = match self.next_node(head.hop.node, flow) {
+        let sent = match self.next_node(head.hop.node, flow, 1 << from) {
             None => Err(Drop::LinkDown),
             Some(to) => {
                 let head = Head { passed: head.passed + 1, ..*head };

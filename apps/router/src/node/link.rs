@@ -229,7 +229,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         self.counters.from_nodes += 1;
         self.active |= 1 << from;
         self.probe.takes(from, packet);
-        self.pass_on(cx, &head, packet);
+        self.pass_on(cx, from, &head, packet);
     }
 
     /// Forgets the state of sessions that are gone, and messages that others wait for in vain: a

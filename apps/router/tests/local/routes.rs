@@ -1,7 +1,9 @@
 //! Routes announced at nodes, and shares of flows, when nodes stop, start again, and are silent.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
+use courser_router::counters::Drop;
 use courser_router::node::NodeState;
 use courser_router::route::{Members, NodeId};
 use courser_router::routes::Origin;
@@ -116,6 +118,46 @@ fn a_node_that_starts_is_reached_directly_at_first() {
             })
         });
     }
+}
+
+#[test]
+fn a_packet_for_a_node_that_has_just_died_is_not_sent_back() {
+    let mut cluster = Cluster::start(&text("mesh", "4s", 100));
+    let packet = V4 { dst: [10, 3, 0, 9], ..V4::default() }.bytes();
+    let state = |cluster: &Cluster, node| cluster.local.node(node).expect("it runs").state(2);
+    // Both others notice it by their packets, and each believes that the other one is connected with
+    // it, unless a heartbeat is sent in this moment.
+    loop {
+        cluster.local.run_for(Duration::from_millis(1_100)); // two heartbeats
+        cluster.local.stop(2);
+        while [0, 1].iter().any(|node| state(&cluster, *node) == NodeState::Direct) {
+            cluster.inject(0, &packet);
+            cluster.inject(1, &packet);
+            cluster.local.pass();
+        }
+        if [0, 1].iter().all(|node| state(&cluster, *node) == NodeState::ThroughAnother) {
+            break;
+        }
+        cluster.restart(2);
+        assert!(cluster.local.connect(crate::cluster::LONG));
+    }
+    let passes = |cluster: &mut Cluster| {
+        (0..1_000).for_each(|_| {
+            cluster.local.pass();
+        });
+    };
+    passes(&mut cluster);
+    let counters = |cluster: &Cluster, node| {
+        let node = cluster.local.node(node).expect("it runs");
+        let counters = node.counters();
+        (counters.from_nodes, counters.passed_on, counters.dropped(Drop::LinkDown))
+    };
+    let before = [0, 1].map(|node| counters(&cluster, node));
+    cluster.inject(0, &packet);
+    passes(&mut cluster);
+    let after = [0, 1].map(|node| counters(&cluster, node));
+    assert_eq!(after[0], before[0], "nothing comes back");
+    assert_eq!(after[1], (before[1].0 + 1, before[1].1, before[1].2 + 1));
 }
 
 /// The exits of flows, in the order of their ports.
