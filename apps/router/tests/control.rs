@@ -1,5 +1,8 @@
 //! The control socket of a node, with clients of all kinds.
 
+#[path = "control/command.rs"]
+mod command;
+
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -112,10 +115,15 @@ impl Node {
     /// Runs a client beside the node.
     fn with_client<T: Send>(&mut self, client: impl FnOnce(Client) -> T + Send) -> T {
         let path = self.directory.socket();
+        self.beside(|| client(Client::connect(path).unwrap()))
+    }
+
+    /// Runs the node until `work`, in a thread of its own, is done.
+    fn beside<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> T {
         let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                let result = client(Client::connect(path).unwrap());
+                let result = work();
                 is_done.store(true, Ordering::Release);
                 result
             });
@@ -205,10 +213,16 @@ fn a_batch_is_applied_together_or_not_at_all() {
 
     let wrong = "batch begin\nroute del 192.0.2.0/25\nroute del 192.0.2.0/24\nbatch commit\n";
     let answer = node.ask(&mut stream, wrong);
-    assert!(answer.contains("error: nothing is changed: line 2: 192.0.2.0/24 is not"), "{answer}");
+    assert!(
+        answer.contains("error: nothing is changed: line 2 of the batch: 192.0.2.0/24 is not"),
+        "{answer}"
+    );
     let syntax = "batch begin\nroute del 192.0.2.0/25\nstats\nroute x\nbatch commit\n";
     let answer = node.ask(&mut stream, syntax);
-    assert!(answer.contains("error: nothing is changed: line 2: a batch has routes"), "{answer}");
+    assert!(
+        answer.contains("error: nothing is changed: line 2 of the batch: a batch has routes"),
+        "{answer}"
+    );
     let abort = "batch begin\nroute del 192.0.2.0/25\nbatch abort\nbatch commit\n";
     let answer = node.ask(&mut stream, abort);
     assert_eq!(answer, "ok\nok\nok\nerror: there is no batch: begin one\n");
@@ -257,7 +271,8 @@ fn the_client_reports_refusals_and_its_own_mistakes() {
     node.with_client(|mut client| {
         let refused = client.ask("route get x").unwrap_err();
         assert_eq!(refused.to_string(), "\"x\" is no IP address");
-        assert!(matches!(client.ask(" # x"), Err(ClientError::Line)));
+        assert!(matches!(client.ask(" # x"), Err(ClientError::Empty)));
+        assert!(matches!(client.ask("\n"), Err(ClientError::Empty)));
         assert!(matches!(client.ask("a\nb"), Err(ClientError::Line)));
         assert!(matches!(client.ask(&"x".repeat(LINE)), Err(ClientError::Line)));
         assert!(client.ask("stats").is_ok(), "the connection is in order");

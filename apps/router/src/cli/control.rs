@@ -1,11 +1,11 @@
 //! `router ctl`.
 
-use std::io::{BufRead, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::path::PathBuf;
 
 use clap::Args;
 use courser_bench::program::{Failure, out};
-use courser_router::control::{Client, ClientError};
+use courser_router::control::{Client, ClientError, LINE};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -17,7 +17,11 @@ Examples:
   router ctl a.sock route add 20.0.0.0/8 via b:lan0@10.0.2.9
   router ctl a.sock - < changes.txt        a request for each line
 
-A route that is added at one node is sent to all.")]
+A route that is added at one node is sent to all.
+
+Of standard input, empty lines and comments, from # to the end of the line, are skipped. The \
+first error ends the command and names its line. Changes of the lines before it stay, except \
+those after a `batch begin` that has no `batch commit` yet.")]
 pub(crate) struct CtlArgs {
     /// Path of the node's control socket
     socket: PathBuf,
@@ -26,36 +30,73 @@ pub(crate) struct CtlArgs {
     request: Vec<String>,
 }
 
-struct Error(ClientError);
+/// Why a request is not done.
+enum Error {
+    Client(ClientError),
+    Output(io::Error),
+}
+
+impl From<ClientError> for Error {
+    fn from(error: ClientError) -> Self {
+        Error::Client(error)
+    }
+}
 
 impl From<Error> for Failure {
-    fn from(Error(error): Error) -> Self {
+    fn from(error: Error) -> Self {
         match error {
-            ClientError::Connect { .. } => Failure::Usage(error.to_string()),
-            _ => Failure::Runtime(error.to_string()),
+            Error::Client(error @ ClientError::Connect { .. }) => Failure::Usage(error.to_string()),
+            Error::Client(error) => Failure::Runtime(error.to_string()),
+            Error::Output(error) => error.into(),
         }
     }
 }
 
 pub(crate) fn run(args: &CtlArgs) -> Result<(), Failure> {
-    let mut client = Client::connect(&args.socket).map_err(Error)?;
+    let mut client = Client::connect(&args.socket).map_err(Error::from)?;
     let mut stdout = out::stdout();
     if args.request == ["-"] {
-        for line in std::io::stdin().lock().lines() {
-            request(&mut client, &line?, &mut stdout)?;
-        }
-        return Ok(());
+        return requests(&mut client, io::stdin().lock(), &mut stdout);
     }
-    request(&mut client, &args.request.join(" "), &mut stdout)
+    Ok(request(&mut client, &args.request.join(" "), &mut stdout)?)
 }
 
-fn request(client: &mut Client, line: &str, out: &mut impl Write) -> Result<(), Failure> {
+/// Makes the request of each line.
+fn requests(
+    client: &mut Client,
+    mut input: impl BufRead,
+    out: &mut impl Write,
+) -> Result<(), Failure> {
+    let mut line = Vec::new();
+    for number in 1_u64.. {
+        line.clear();
+        let failed = |what: String| Failure::Runtime(format!("line {number}: {what}"));
+        // A longer line is no request, however long it is.
+        let mut start = input.by_ref().take(LINE as u64 + 1);
+        let read = start.read_until(b'\n', &mut line);
+        if read.map_err(|error| failed(format!("cannot read standard input: {error}")))? == 0 {
+            break;
+        }
+        if line.len() > LINE {
+            return Err(failed(ClientError::Line.to_string()));
+        }
+        let text = std::str::from_utf8(&line).map_err(|_| failed("no UTF-8 text".to_owned()))?;
+        match request(client, text, out) {
+            Ok(()) | Err(Error::Client(ClientError::Empty)) => {}
+            Err(Error::Client(error)) => return Err(failed(error.to_string())),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn request(client: &mut Client, line: &str, out: &mut impl Write) -> Result<(), Error> {
     let mut written = Ok(());
     let mut print = |line: &str| {
         if written.is_ok() {
             written = writeln!(out, "{line}");
         }
     };
-    client.request(line, &mut print).map_err(Error)?;
-    Ok(written?)
+    client.request(line, &mut print)?;
+    written.map_err(Error::Output)
 }

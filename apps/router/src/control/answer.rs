@@ -49,7 +49,7 @@ pub fn changed(outcome: Result<(), ChangeError>, changes: usize) -> Response {
         Err(ChangeError { refusal, .. }) if changes == 1 => Response::Error(refusal.to_string()),
         Err(ChangeError { position, refusal }) => {
             let line = position + 1;
-            Response::Error(format!("nothing is changed: line {line}: {refusal}"))
+            Response::Error(format!("nothing is changed: line {line} of the batch: {refusal}"))
         }
     }
 }

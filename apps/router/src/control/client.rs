@@ -8,6 +8,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::LINE;
+use super::parse::content;
 
 /// Bytes of a line of an answer at most.
 const ANSWER: u64 = 1 << 20;
@@ -36,6 +37,9 @@ pub enum ClientError {
     /// The request is no line that a node accepts.
     #[error("a request is one line of at most {max} bytes", max = LINE - 1)]
     Line,
+    /// There is no request: nothing, or a comment, which a node does not answer.
+    #[error("an empty line or a comment is no request: `help` lists them")]
+    Empty,
 }
 
 /// A connection to a running node.
@@ -100,9 +104,11 @@ impl Client {
     }
 
     fn send(&mut self, line: &str) -> Result<(), ClientError> {
-        let content = line.split('#').next().unwrap_or_default().trim();
-        // The node does not answer an empty line.
-        if content.is_empty() || content.contains('\n') || content.len() >= LINE {
+        let content = content(line);
+        if content.is_empty() {
+            return Err(ClientError::Empty);
+        }
+        if content.contains('\n') || content.len() >= LINE {
             return Err(ClientError::Line);
         }
         Ok(self.stream.get_mut().write_all(format!("{content}\n").as_bytes())?)

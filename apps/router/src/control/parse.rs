@@ -53,9 +53,14 @@ fn start(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
+/// A line without its comment.
+pub(super) fn content(line: &str) -> &str {
+    line.split('#').next().unwrap_or_default().trim()
+}
+
 /// Reads a line.
 pub(super) fn line(config: &Config, text: &str) -> Result<Line, LineError> {
-    let text = text.split('#').next().unwrap_or_default().trim();
+    let text = content(text);
     let unknown = || LineError::Unknown(start(text));
     let (command, rest) = split(text);
     let (word, arguments) = split(rest);
@@ -147,7 +152,9 @@ impl Batch {
     pub(super) fn commit(self) -> Result<Vec<Change>, String> {
         match self.wrong {
             None => Ok(self.changes),
-            Some((line, error)) => Err(format!("nothing is changed: line {line}: {error}")),
+            Some((line, error)) => {
+                Err(format!("nothing is changed: line {line} of the batch: {error}"))
+            }
         }
     }
 }

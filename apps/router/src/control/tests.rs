@@ -81,7 +81,8 @@ fn a_batch_has_limits() {
         (added, batch.commit().unwrap_err())
     };
     let host = net("192.0.2.1/32");
-    let wrong = |line: usize| format!("nothing is changed: line {line}: a batch has at most ");
+    let wrong =
+        |line: usize| format!("nothing is changed: line {line} of the batch: a batch has at most ");
     for (change, most) in [
         (Change::Delete(host), BATCH_CHANGES),
         (Change::Delete(net("192.0.2.0/25")), BATCH_CHANGES),
@@ -102,5 +103,5 @@ fn a_batch_with_a_wrong_line_fails_with_the_first_one() {
     assert_eq!(batch.add(Err("first".to_owned())), Err("first".to_owned()));
     batch.add(Ok(Change::Delete(net("10.0.0.0/8")))).unwrap();
     assert_eq!(batch.add(Err("second".to_owned())), Err("second".to_owned()));
-    assert_eq!(batch.commit(), Err("nothing is changed: line 2: first".to_owned()));
+    assert_eq!(batch.commit(), Err("nothing is changed: line 2 of the batch: first".to_owned()));
 }
