@@ -10,7 +10,7 @@
 //! | `route add PREFIX unreachable` | as above; packets are rejected |
 //! | `route replace PREFIX ...` | `ok`; adds or replaces |
 //! | `route del PREFIX` | `ok`, if this node announces it |
-//! | `batch begin` ... `batch commit` | the `route` lines between are applied together, or none of them |
+//! | `batch begin` ... `batch commit` | this node applies the `route` lines between together, or none of them |
 //! | `batch abort` | forgets them |
 //! | `route get ADDRESS [FLOW]` | the route, and the next hop of a flow (a hash, 0 if absent) |
 //! | `routes [PREFIX]` | all routes, or those within a prefix, with their origins |
@@ -19,8 +19,13 @@
 //! | `help` | this list |
 //!
 //! A route that is changed here has the node as its origin. The node sends it to all others, so one
-//! node is enough for each route. Between lines of `routes`, packets are forwarded and routes may
-//! change.
+//! node is enough for each route. At the node itself, no packet is forwarded between two changes of a
+//! batch. Other nodes get the changes in one call or several, and forward packets between those: a
+//! batch is not atomic for the cluster. Between lines of `routes`, packets are forwarded and routes
+//! may change.
+//!
+//! Empty lines and comments, from `#` on, have no answer. A request without a line feed before the
+//! end of the stream may be incomplete: it is refused, not carried out.
 //!
 //! # Routing daemons
 //!

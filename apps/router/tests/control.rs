@@ -410,8 +410,18 @@ fn answers_follow_an_end_of_input() {
     stream.shutdown(Shutdown::Write).unwrap();
     node.run();
     let text = String::from_utf8(available(&mut stream)).unwrap();
-    assert!(text.starts_with("{}\nok\n10.0.1.0/24") && text.ends_with("ok\n{}\nok\n"), "{text}");
+    let unfinished = "error: the last line has no line feed at its end: nothing is done for it\n";
+    let end = format!("ok\n{{}}\nok\n{unfinished}");
+    assert!(text.starts_with("{}\nok\n10.0.1.0/24") && text.ends_with(&end), "{text}");
     assert!(is_closed(&mut stream));
+    for (bytes, answer) in [("stats", unfinished), (" # no request", ""), ("stats\n ", "{}\nok\n")]
+    {
+        let mut stream = node.connect();
+        stream.write_all(bytes.as_bytes()).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        node.run();
+        assert_eq!(available(&mut stream), answer.as_bytes(), "{bytes}");
+    }
 }
 
 #[test]

@@ -114,7 +114,7 @@ impl<S: Read + Write> Connection<S> {
         let mut buffer = [0; LINE];
         let room = LINE - self.input.len();
         match self.stream.read(&mut buffer[..room]) {
-            Ok(0) => self.is_ended = true,
+            Ok(0) => self.end(),
             Ok(length) => self.input.extend_from_slice(&buffer[..length]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.is_readable = false,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -126,6 +126,16 @@ impl<S: Read + Write> Connection<S> {
             self.is_ended = true;
         }
         Ok(())
+    }
+
+    /// The client sends no more. Half a request must not be carried out as if it were a whole one.
+    fn end(&mut self) {
+        self.is_ended = true;
+        if !parse::content(&String::from_utf8_lossy(&self.input)).is_empty() {
+            let reason = "the last line has no line feed at its end: nothing is done for it";
+            self.answer(Response::Error(reason.to_owned()));
+        }
+        self.input.clear();
     }
 
     fn take_line(&mut self) -> Option<Vec<u8>> {
