@@ -1,20 +1,21 @@
 //! The control socket of a node, with clients of all kinds.
 
+#[path = "control/bind.rs"]
+mod bind;
 #[path = "control/command.rs"]
 mod command;
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use courser_router::config::Config;
 use courser_router::control::{
-    self, BindError, CLIENTS, Client, ClientError, LINE, Request, Response, Server,
+    self, CLIENTS, Client, ClientError, LINE, Request, Response, Server,
 };
 use courser_router::routes::{Origin, Routes};
 
@@ -464,38 +465,6 @@ fn too_many_clients_are_refused() {
     assert_eq!(node.server.clients(), 0);
     let mut stream = node.connect();
     assert_eq!(node.ask(&mut stream, "stats\n"), "{}\nok\n");
-}
-
-#[test]
-fn the_socket_of_a_dead_process_is_replaced_and_of_a_live_one_kept() {
-    let mut node = Node::new("bind");
-    let path = node.directory.socket();
-    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(matches!(Server::bind(&path), Err(BindError::InUse { .. })));
-    let mut stream = node.connect();
-    assert_eq!(node.ask(&mut stream, "stats\n"), "{}\nok\n", "it is still there");
-    let Node { server, directory, .. } = node;
-    drop(server);
-    assert!(!path.exists());
-
-    // A process that ends leaves the file.
-    drop(UnixListener::bind(&path).unwrap());
-    assert!(path.exists());
-    drop(Server::bind(&path).unwrap());
-    let foreign = UnixListener::bind(&path).unwrap();
-    assert!(matches!(Server::bind(&path), Err(BindError::InUse { .. })));
-    assert!(path.exists());
-    drop(foreign);
-
-    let file = directory.0.join("file");
-    fs::write(&file, "text").unwrap();
-    let error = Server::bind(&file).unwrap_err();
-    assert!(matches!(error, BindError::NoSocket { .. }), "{error}");
-    assert_eq!(fs::read_to_string(&file).unwrap(), "text");
-    let absent = Server::bind(directory.0.join("no/a.sock")).unwrap_err().to_string();
-    assert!(absent.contains("No such file") && absent.contains("its directory must"), "{absent}");
-    let long = Server::bind(directory.0.join("x".repeat(120))).unwrap_err();
-    assert!(matches!(long, BindError::System { .. }), "{long}");
 }
 
 #[test]
