@@ -4,7 +4,8 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use courser_router::control::Client;
@@ -159,6 +160,8 @@ struct Datagrams {
     count: u32,
     /// Between two datagrams.
     gap: Duration,
+    /// Datagrams at most that were sent and have not arrived.
+    window: u32,
 }
 
 /// What became of them.
@@ -180,20 +183,33 @@ impl Datagrams {
             let queue = 16 << 20;
             rustix::net::sockopt::set_socket_recv_buffer_size_force(&receiver, queue)
                 .expect("root");
-            let receiver = scope.spawn(move || receive(&receiver, all));
-            let sender = scope.spawn(move || running.inside(self.from, || self.send_all()));
+            let arrived = Arc::new(AtomicU32::new(0));
+            let number = Arc::clone(&arrived);
+            let receiver = scope.spawn(move || receive(&receiver, all, &number));
+            let sender = move || running.inside(self.from, || self.send_all(&arrived));
+            let sender = scope.spawn(sender);
             meanwhile();
             sender.join().expect("no panic");
             receiver.join().expect("no panic")
         })
     }
 
-    fn send_all(&self) {
+    fn send_all(&self, arrived: &AtomicU32) {
         let any = if self.address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let sockets: Vec<_> =
             (0..self.flows).map(|_| UdpSocket::bind(any).expect("a socket")).collect();
         let begin = Instant::now();
         for number in 0..self.count {
+            let sent = number * self.flows;
+            let full =
+                || sent.saturating_sub(arrived.load(Ordering::Relaxed)) > self.window - self.flows;
+            let last = Instant::now();
+            while self.window < u32::MAX && full() {
+                if last.elapsed() > Duration::from_secs(10) {
+                    return; // as some are lost, which the caller sees
+                }
+                std::thread::yield_now();
+            }
             for (flow, socket) in (0_u32..).zip(&sockets) {
                 let mut datagram = [0_u8; 64];
                 datagram[..4].copy_from_slice(&flow.to_le_bytes());
@@ -207,7 +223,7 @@ impl Datagrams {
     }
 }
 
-fn receive(socket: &UdpSocket, all: u32) -> Arrived {
+fn receive(socket: &UdpSocket, all: u32, number: &AtomicU32) -> Arrived {
     socket.set_read_timeout(Some(Duration::from_millis(1_500))).expect("a timeout");
     let mut next = std::collections::BTreeMap::new();
     let mut arrived = Arrived { sent: all, ..Arrived::default() };
@@ -217,11 +233,12 @@ fn receive(socket: &UdpSocket, all: u32) -> Arrived {
         let Ok((8.., _)) = socket.recv_from(&mut datagram) else { break };
         let word =
             |at: usize| datagram[at..at + 4].iter().rev().fold(0, |n, b| n << 8 | u32::from(*b));
-        let (flow, number) = (word(0), word(4));
+        let (flow, at) = (word(0), word(4));
         let expected: &mut u32 = next.entry(flow).or_default();
         arrived.received += 1;
-        arrived.reordered += u32::from(number < *expected);
-        *expected = (*expected).max(number + 1);
+        arrived.reordered += u32::from(at < *expected);
+        *expected = (*expected).max(at + 1);
+        number.store(arrived.received, Ordering::Relaxed);
     }
     arrived
 }
@@ -299,11 +316,24 @@ fn tcp_carries_bytes_unchanged_and_udp_floods_stay_in_order() {
         let Some(running) = Running::start(shape, 3, |text| text) else { return };
         copy_over_tcp(&running, 0, 1, v4(1), megabytes << 20);
         copy_over_tcp(&running, 2, 0, v6(0), megabytes << 18);
-        let flood = |from, to, address| {
-            let gap = Duration::from_micros(20);
-            Datagrams { from, to, address, flows: 8, count: 5_000, gap }
+        let flood = |from, to, address, gap, window| Datagrams {
+            from,
+            to,
+            address,
+            flows: 8,
+            count: 5_000,
+            gap,
+            window,
         };
         running.resolve();
+        // Fewer than the queue of a link has room for.
+        for (from, to, address) in [(0, 2, v4(2)), (1, 0, v6(0))] {
+            let arrived = flood(from, to, address, Duration::ZERO, 512).send(&running, || ());
+            let all = (arrived.sent, 0);
+            assert_eq!((arrived.received, arrived.reordered), all, "{shape:?} {}", running.stats());
+        }
+        let gap = Duration::from_micros(20);
+        let flood = |from, to, address| flood(from, to, address, gap, u32::MAX);
         let before = running.losses();
         let mut back = Arrived::default();
         let arrived = flood(0, 2, v4(2)).send(&running, || {
@@ -313,8 +343,7 @@ fn tcp_carries_bytes_unchanged_and_udp_floods_stay_in_order() {
         println!("{shape:?} {arrived:?} {back:?}, {losses} losses");
         for arrived in [arrived, back] {
             assert_eq!(arrived.reordered, 0, "{shape:?} {arrived:?} {}", running.stats());
-            // More than a queue in memory holds.
-            assert!(arrived.received > 4_096, "{shape:?} {arrived:?} {}", running.stats());
+            assert!(arrived.received > 1_000, "{shape:?} {arrived:?} {}", running.stats());
         }
         // A machine with other work has no time for all, but each loss is counted.
         let lost = arrived.sent + back.sent - arrived.received - back.received;
@@ -395,6 +424,7 @@ fn the_death_of_a_node_leaves_the_others_alone() {
         flows: 8,
         count: 2_000,
         gap: Duration::from_millis(1),
+        window: u32::MAX,
     };
     let mut withdrawn = Duration::MAX;
     let arrived = traffic.send(&running, || {
@@ -440,11 +470,12 @@ fn a_hundred_updates_a_second_lose_no_packet() {
         flows: 8,
         count: 3_000,
         gap: Duration::from_millis(1),
+        window: u32::MAX,
     };
     std::thread::scope(|scope| {
         // Counts what arrives at the other host.
         let other = running.inside(2, || UdpSocket::bind((address, 5_000))).expect("bound");
-        let other = scope.spawn(move || receive(&other, u32::MAX));
+        let other = scope.spawn(move || receive(&other, u32::MAX, &AtomicU32::new(0)));
         let first = traffic(1).send(&running, || {
             for update in 0..250 {
                 let (node, host) = [("c", 3), ("b", 2)][update % 2];
