@@ -437,6 +437,8 @@ fn a_neighbour_that_the_administrator_has_set_remains_when_its_link_was_down() {
     cluster.host(0).run(&format!("ip link set eth0 address {mac}")).expect("sets");
     let set = format!("ip neigh replace {host} lladdr {mac} dev lan0 nud permanent");
     cluster.node(0).run(&set).expect("sets");
+    // The host does not answer requests for its address.
+    cluster.host(0).run("ip link set eth0 arp off").expect("sets");
     let (_intake, mut ports) = lines(&cluster);
     for is_up in [false, true] {
         let state = if is_up { "up" } else { "down" };
@@ -453,6 +455,19 @@ fn a_neighbour_that_the_administrator_has_set_remains_when_its_link_was_down() {
     });
     assert_eq!(ports.unresolved(), 0);
     assert_eq!(receive(&socket), b"hello");
+    // A request to resolve it would have ended that.
+    let kept = cluster.node(0).run(&format!("ip neigh show to {host} dev lan0")).expect("runs");
+    assert!(kept.contains("PERMANENT"), "{kept}");
+    // With its interface the node's kernel forgets it.
+    cluster.node(0).run("ip link set lan0 down").expect("sets");
+    cluster.node(0).run("ip link set lan0 up").expect("sets");
+    until("forgotten", || {
+        ports.flush();
+        ports.is_up(0) && {
+            let _ = ports.send(0, host, &packet(far, host, udp_port, b"waits"));
+            ports.timeout().is_some()
+        }
+    });
 }
 
 #[test]

@@ -185,12 +185,15 @@ impl Neighbours {
         }
     }
 
-    /// Forgets the neighbours of a port, and returns the number of packets that waited for them.
+    /// A port went down: drops packets that wait for its neighbours, and returns their number. The
+    /// kernel reports each neighbour that it forgets; those that the administrator has set remain.
     pub(super) fn clear(&mut self, port: PortId) -> u64 {
         let keys: Vec<Key> = self.resolving.iter().copied().filter(|key| key.0 == port).collect();
         let dropped = keys.into_iter().map(|key| self.take_waiting(key).len() as u64).sum();
         self.unresolved += dropped;
-        self.entries.retain(|key, _| key.0 != port);
+        self.entries.retain(|key, entry| {
+            key.0 != port || matches!(entry.state, State::Known(_) | State::Stale { .. })
+        });
         dropped
     }
 

@@ -147,11 +147,6 @@ impl Netlink {
         Ok(())
     }
 
-    /// Lets the next call of [`poll`](Self::poll) begin to read all tables.
-    pub(super) fn read_again(&mut self) {
-        self.is_outdated = true;
-    }
-
     /// Passes the changes since the last call, without waiting.
     pub(super) fn poll(&mut self, each: &mut dyn FnMut(Event)) -> io::Result<()> {
         for _ in 0..READINGS {

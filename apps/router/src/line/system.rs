@@ -242,9 +242,7 @@ impl SystemPorts {
 
     fn read_all(&mut self) -> io::Result<()> {
         let Self { ports, neighbours, addresses, netlink, now, .. } = self;
-        netlink.read_all(&mut |event| {
-            take(ports, neighbours, addresses, event, *now);
-        })
+        netlink.read_all(&mut |event| take(ports, neighbours, addresses, event, *now))
     }
 
     /// Takes over a change, as if the kernel had reported it.
@@ -256,26 +254,19 @@ impl SystemPorts {
     fn read_changes(&mut self) {
         let Self { ports, neighbours, addresses, netlink, now, .. } = self;
         // After an error the table stays as it is, and the next call tries again.
-        let mut has_come_up = false;
-        let _ = netlink.poll(&mut |event| {
-            has_come_up |= take(ports, neighbours, addresses, event, *now);
-        });
-        if has_come_up {
-            // Neighbours that the administrator has set were forgotten, but not by the kernel.
-            netlink.read_again();
-        }
+        let _ = netlink.poll(&mut |event| take(ports, neighbours, addresses, event, *now));
         self.read = self.now;
     }
 }
 
-/// Takes over a change of the kernel's tables. True: a port has come up.
+/// Takes over a change of the kernel's tables.
 fn take(
     ports: &mut [Port],
     neighbours: &mut Neighbours,
     addresses: &mut Addresses,
     event: Event,
     now: Instant,
-) -> bool {
+) {
     let find = |interface| ports.iter().position(|port| port.interface == interface);
     match event {
         Event::Begin => {
@@ -297,7 +288,7 @@ fn take(
                     ports[id].sender.set_mac(mac);
                 }
                 ports[id].sender.set_mtu(link.mtu);
-                return ports[id].set_up(link.is_up, id as PortId, neighbours);
+                ports[id].set_up(link.is_up, id as PortId, neighbours);
             }
         }
         Event::LinkGone(interface) => {
@@ -318,20 +309,15 @@ fn take(
         Event::Address { interface, address } => addresses.add(interface, address),
         Event::AddressGone { interface, address } => addresses.remove(interface, address),
     }
-    false
 }
 
 impl Port {
-    /// True: it was down, and is up now.
-    fn set_up(&mut self, is_up: bool, id: PortId, neighbours: &mut Neighbours) -> bool {
+    fn set_up(&mut self, is_up: bool, id: PortId, neighbours: &mut Neighbours) {
         if self.is_up && !is_up {
-            // The kernel forgets those neighbours too that it has found itself.
             self.sender.ended.drop(Drop::PortDown, neighbours.clear(id));
             self.sender.clear();
         }
-        let has_come_up = is_up && !self.is_up;
         self.is_up = is_up;
-        has_come_up
     }
 }
 
