@@ -131,7 +131,8 @@ fn losses_between_nodes_delay_packets_and_keep_their_order() {
     }
 }
 
-/// A run with traffic in which `fault` happens after 5 ms; runs for 100 ms.
+/// A cluster with 100 ms of traffic, of which 5 ms are over when `fault` happens. The rest is the
+/// test's to run.
 fn with_fault(settings: &Settings, fault: impl FnOnce(&mut Cluster)) -> Cluster {
     let mut cluster = Cluster::new(settings).expect("a cluster");
     let begin_ns = cluster.world.now_ns();
