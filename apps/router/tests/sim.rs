@@ -45,18 +45,23 @@ fn figures_have_a_point_for_each_size_and_batch() {
 }
 
 #[test]
-fn settings_out_of_range_are_errors_of_usage() {
+fn errors_of_options_name_the_option_with_its_range_and_unit() {
     for (arguments, text) in [
-        ("sim --nodes 1", "nodes = 1 is out of range; use 2 to 32"),
-        ("sim --bytes 63", "packet_bytes = 63 is out of range; use 64 to 1,518 bytes"),
-        ("sim --load 0", "load_ppm = 0 is out of range; use 1 to 1,000,000 per million"),
-        ("sim --load 101", "load_ppm = 1010000 is out of range"),
-        ("sim --ms 0", "time_ns = 0 is out of range; use 1 ns to 10 s"),
-        ("sim --batch 0", "batch = 0 is out of range; use 1 to 64"),
-        ("figures --batch 65", "batch = 65 is out of range; use 1 to 64"),
-        ("figures --bytes 1519", "packet_bytes = 1519 is out of range"),
-        ("sim --gbps 0", "line_rate_bps = 0 is out of range"),
-        ("figures --gbps 0", "line_rate_bps = 0 is out of range"),
+        ("sim --nodes 1", "'1' for '--nodes <NODES>': write 2 to 32 nodes"),
+        ("sim --nodes 33", "'33' for '--nodes <NODES>': write 2 to 32 nodes"),
+        ("sim --bytes 63", "'63' for '--bytes <BYTES>': write 64 to 1518 bytes"),
+        ("sim --load 0", "'0' for '--load <LOAD>': write 0.0001 to 100 per cent"),
+        ("sim --load 150", "'150' for '--load <LOAD>': write 0.0001 to 100 per cent"),
+        ("sim --load nan", "'nan' for '--load <LOAD>': write 0.0001 to 100 per cent"),
+        ("sim --load inf", "'inf' for '--load <LOAD>': write 0.0001 to 100 per cent"),
+        ("sim --ms 0", "'0' for '--ms <MS>': write 0.000001 to 10000 ms"),
+        ("sim --ms inf", "'inf' for '--ms <MS>': write 0.000001 to 10000 ms"),
+        ("sim --batch 0", "'0' for '--batch <BATCH>': write 1 to 64 packets"),
+        ("sim --gbps 0", "'0' for '--gbps <GBPS>': write 1 to 1000 Gbit/s"),
+        ("sim --gbps 1001", "'1001' for '--gbps <GBPS>': write 1 to 1000 Gbit/s"),
+        ("figures --batch 1,65", "'65' for '--batch <BATCH>': write 1 to 64 packets"),
+        ("figures --bytes 1519", "'1519' for '--bytes <BYTES>': write 64 to 1518 bytes"),
+        ("figures --gbps 0", "'0' for '--gbps <GBPS>': write 1 to 1000 Gbit/s"),
     ] {
         let output = router(arguments);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();

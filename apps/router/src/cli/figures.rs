@@ -10,7 +10,7 @@ use courser_bench::program::{Failure, ResultArgs, grid, json, progress, units};
 use courser_router::sim::figures::{BATCHES, Point, SIZES, Sweep};
 use serde_json::json;
 
-use super::sim::{CpuArg, failure, report};
+use super::sim::{CpuArg, batch, bytes, failure, gbps, report};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -26,17 +26,17 @@ Examples:
   router figures
   router figures --cpu sockets --bytes 64 --batch 1,32")]
 pub(crate) struct FiguresArgs {
-    /// Sizes of packets on Ethernet, bytes
-    #[arg(long, value_delimiter = ',', default_values_t = SIZES)]
+    /// Sizes of packets on Ethernet, 64 to 1518 bytes
+    #[arg(long, value_delimiter = ',', default_values_t = SIZES, value_parser = bytes())]
     bytes: Vec<u32>,
-    /// Batches
-    #[arg(long, value_delimiter = ',', default_values_t = BATCHES)]
+    /// Batches, 1 to 64 packets
+    #[arg(long, value_delimiter = ',', default_values_t = BATCHES, value_parser = batch())]
     batch: Vec<usize>,
     /// Links between nodes
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2], value_parser = clap::value_parser!(u32).range(1..=2))]
     links: Vec<u32>,
-    /// Rate of ports and cables, Gbit/s
-    #[arg(long, default_value_t = 10)]
+    /// Rate of ports and cables, 1 to 1000 Gbit/s
+    #[arg(long, default_value_t = 10, value_parser = gbps())]
     gbps: u64,
     /// Microseconds that a packet waits at most for others that share its frame, 0 to 250
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=250))]
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &FiguresArgs) -> Result<(), Failure> {
     json::check_target(target)?;
     let sweep = Sweep {
         seed: args.seed,
-        line_rate_bps: args.gbps.saturating_mul(1_000_000_000),
+        line_rate_bps: args.gbps * 1_000_000_000,
         cpu: args.cpu.into(),
         batch_budget: Duration::from_micros(args.budget_us),
         sizes: args.bytes.clone(),

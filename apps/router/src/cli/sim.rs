@@ -1,6 +1,9 @@
 //! `router sim`.
 
+use std::fmt::Display;
 use std::io::Write;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -30,34 +33,34 @@ pub(crate) struct SimArgs {
     #[arg(long, value_enum, default_value = "mesh")]
     topology: Topology,
     /// Nodes, 2 to 32
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = number(2..=32_u32, "nodes"))]
     nodes: u32,
     /// Packets taken in a pass, whose messages share frames, 1 to 64; 1: no batching
-    #[arg(long, default_value_t = 32)]
+    #[arg(long, default_value_t = 32, value_parser = batch())]
     batch: usize,
     /// Microseconds that a packet waits at most for others that share its frame, 0 to 250
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=250))]
     budget_us: u64,
     /// Bytes of each packet on Ethernet, 64 to 1518
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = bytes())]
     bytes: u32,
     /// Flows of real sizes instead of single packets
     #[arg(long, conflicts_with = "bytes")]
     flows: bool,
-    /// Load of the ports, in per cent
-    #[arg(long, default_value_t = 20.0)]
+    /// Load of the ports in per cent, at most 100
+    #[arg(long, default_value_t = 20.0, value_parser = number(0.0001..=100.0, "per cent"))]
     load: f64,
     /// All packets of a host go to one other: the worst case for direct ways
     #[arg(long)]
     adversarial: bool,
-    /// Rate of ports and cables, Gbit/s
-    #[arg(long, default_value_t = 10)]
+    /// Rate of ports and cables, 1 to 1000 Gbit/s
+    #[arg(long, default_value_t = 10, value_parser = gbps())]
     gbps: u64,
     /// CPU time of frames and packets
     #[arg(long, value_enum, default_value = "measured")]
     cpu: CpuArg,
-    /// Measured virtual time, ms
-    #[arg(long, default_value_t = 1.0)]
+    /// Measured virtual time, at most 10000 ms
+    #[arg(long, default_value_t = 1.0, value_parser = number(0.000001..=10_000.0, "ms"))]
     ms: f64,
     /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
@@ -74,6 +77,35 @@ pub(crate) enum CpuArg {
     Measured,
     /// With the system's sockets
     Sockets,
+}
+
+/// Parses a number within a range, which no other value of a float is in.
+fn number<T>(
+    range: RangeInclusive<T>,
+    unit: &'static str,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("write {} to {} {unit}", range.start(), range.end()))
+    }
+}
+
+/// Parses packets of a batch.
+pub(super) fn batch() -> impl Fn(&str) -> Result<usize, String> + Clone + Send + Sync + 'static {
+    number(1..=64, "packets")
+}
+
+/// Parses bytes of a packet on Ethernet.
+pub(super) fn bytes() -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync + 'static {
+    number(64..=1_518, "bytes")
+}
+
+/// Parses the rate of a cable.
+pub(super) fn gbps() -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
+    number(1..=1_000, "Gbit/s")
 }
 
 impl From<Topology> for Shape {
@@ -105,15 +137,15 @@ impl SimArgs {
             nodes: self.nodes,
             batch: self.batch,
             batch_budget: Duration::from_micros(self.budget_us),
-            line_rate_bps: self.gbps.saturating_mul(1_000_000_000),
+            line_rate_bps: self.gbps * 1_000_000_000,
             sizes: match self.flows {
                 true => Sizes::WebSearch,
                 false => Sizes::Fixed { packet_bytes: self.bytes },
             },
-            load_ppm: (self.load * 10_000.0) as u32,
+            load_ppm: (self.load * 10_000.0).round() as u32,
             matrix: if self.adversarial { Matrix::Shift(1) } else { Matrix::Uniform },
             cpu: self.cpu.into(),
-            time_ns: (self.ms * 1e6) as u64,
+            time_ns: (self.ms * 1e6).round() as u64,
             failure_timeout: Duration::from_millis(40),
             ..defaults
         }
@@ -205,4 +237,43 @@ fn print(out: &mut Out, settings: &Settings, o: &Outcome) -> Result<(), Failure>
 fn drops(drops: &[(&'static str, u64)]) -> String {
     let texts: Vec<_> = drops.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
     if texts.is_empty() { "none".to_owned() } else { texts.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn parse(options: &str) -> Result<SimArgs, String> {
+        let words = ["router", "sim"].into_iter().chain(options.split_whitespace());
+        match Cli::try_parse_from(words).map_err(|error| error.to_string())?.command {
+            Command::Sim(args) => Ok(args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_ends_of_all_ranges_are_settings_in_range() {
+        for options in [
+            "--nodes 2 --batch 1 --bytes 64 --load 0.0001 --gbps 1 --ms 0.000001 --budget-us 0",
+            "--nodes 32 --batch 64 --bytes 1518 --load 100 --gbps 1000 --ms 10000 --budget-us 250",
+        ] {
+            let settings = parse(options).expect("options").settings();
+            assert!(settings.check().is_ok(), "{options}: {settings:?}");
+        }
+        let settings = parse("--load 0.57 --ms 0.0157").expect("options").settings();
+        assert_eq!((settings.load_ppm, settings.time_ns), (5_700, 15_700), "no rounding down");
+    }
+
+    #[test]
+    fn values_that_are_no_numbers_are_refused() {
+        for value in ["nan", "NaN", "inf", "-inf", "infinity", "1e999", "-1", "-0", "", "x"] {
+            for option in ["load", "ms", "gbps", "nodes", "batch", "bytes"] {
+                let error = parse(&format!("--{option}={value}")).expect_err(value);
+                assert!(error.contains(&format!("'--{option} <")), "{error}");
+            }
+        }
+    }
 }
