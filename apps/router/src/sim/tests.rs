@@ -92,7 +92,7 @@ fn valiant_keeps_every_cable_below_its_bound_for_ten_adversarial_matrices() {
             nodes,
             matrix: matrix.clone(),
             load_ppm: 300_000,
-            time_ns: 2_000_000,
+            time_ns: 400_000,
             ..Settings::default()
         };
         let outcome = all_arrive(&settings);
