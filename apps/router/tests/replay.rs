@@ -107,14 +107,14 @@ fn a_capture_goes_through_the_built_in_cluster_and_all_packets_are_counted() {
         result["drops"].as_object().expect("drops").values().flat_map(Value::as_u64).sum();
     assert_eq!([drops], numbers(&result, ["dropped"]));
     // All good packets leave at b, in their order, and ICMP messages, which have other sources.
-    let left = packets(&out.join("b-lan0.pcap"));
+    let left = packets(&out.join("b@lan0.pcap"));
     assert_eq!(result["ports"][1]["node"], "b");
     assert_eq!(result["ports"][1]["packets"].as_u64(), Some(left.len() as u64));
     let source = |packet: &Vec<u8>| parse(packet).expect("good").src;
     let sources: Vec<_> = good().iter().map(source).collect();
     let left: Vec<_> = left.iter().map(source).filter(|s| sources.contains(s)).collect();
     assert_eq!(left, sources.repeat(3));
-    assert!(packets(&out.join("a-lan0.pcap")).is_empty());
+    assert!(packets(&out.join("a@lan0.pcap")).is_empty());
 }
 
 #[test]
@@ -134,6 +134,49 @@ fn packets_arrive_at_the_port_of_a_cluster_file() {
         left,
         [Some(good().iter().filter(|p| p.len() <= 1_500).count() as u64), Some(0), Some(icmp)]
     );
+}
+
+#[test]
+fn each_port_has_a_file_of_its_own() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let out = directory.path().join("left");
+    // Node a-b with port c, and node a with port b-c.
+    let config = CONFIG.replace("name = 'a'", "name = 'a-b'").replace("name = 'b'", "name = 'a'");
+    let config = config.replacen("'lan0'", "'c'", 1).replace("'lan0'", "'b-c'");
+    let config = file(&directory, "cluster.toml", config);
+    let arguments = ["--config", path(&config), "--node", "a", "--port", "lan1"];
+    let text = succeeds(&[&[CAPTURE, "--out", path(&out)], &arguments[..]].concat());
+    assert!(text.contains("a-b c"), "{text}");
+    let mut names: Vec<_> = std::fs::read_dir(&out)
+        .expect("a directory")
+        .map(|entry| entry.expect("a file").file_name().into_string().expect("text"))
+        .collect();
+    names.sort();
+    assert_eq!(names, ["a-b@c.pcap", "a@b-c.pcap", "a@lan1.pcap"]);
+    assert!(!packets(&out.join("a-b@c.pcap")).is_empty());
+    assert!(packets(&out.join("a@b-c.pcap")).is_empty());
+}
+
+#[test]
+fn no_file_is_overwritten_also_not_the_input() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let content = std::fs::read(CAPTURE).expect("there");
+    let input = file(&directory, "b@lan0.pcap", &content);
+    let error = fails(&[path(&input), "--out", path(directory.path())]);
+    assert!(
+        error.contains("b@lan0.pcap exists: remove it, or choose another directory"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read(&input).expect("there"), content);
+    assert_eq!(std::fs::read_dir(directory.path()).expect("there").count(), 1, "no other file");
+    // A link to a file that is not there would be one to write to.
+    let link = directory.path().join("a@lan0.pcap");
+    std::os::unix::fs::symlink(directory.path().join("absent"), &link).expect("a link");
+    std::fs::remove_file(&input).expect("there");
+    let error = fails(&[CAPTURE, "--out", path(directory.path())]);
+    assert!(error.contains("a@lan0.pcap exists"), "{error}");
+    std::fs::remove_file(link).expect("there");
+    succeeds(&[CAPTURE, "--out", path(directory.path())]);
 }
 
 #[test]

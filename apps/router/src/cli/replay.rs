@@ -22,7 +22,7 @@ destinations.
 Examples:
   router replay packets.pcap
   router replay packets.pcap --config cluster.toml --node b --port lan0
-  router replay packets.pcap --out left        what left, in left/b-lan0.pcap and so on")]
+  router replay packets.pcap --out left        what left, in left/b@lan0.pcap and so on")]
 pub(crate) struct ReplayArgs {
     /// A capture of Ethernet frames or IP packets, pcap or pcapng
     file: PathBuf,
@@ -35,7 +35,7 @@ pub(crate) struct ReplayArgs {
     /// Interface of the port at which they arrive; the node's first one if absent
     #[arg(long)]
     port: Option<String>,
-    /// Write what leaves each port to NODE-PORT.pcap in a directory
+    /// Write what leaves each port to a new file NODE@PORT.pcap in a directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Forward the packets that often

@@ -1,11 +1,13 @@
 //! Forwards the packets of a capture through all nodes of a cluster in memory.
 
+use std::fs::File;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Local;
-use crate::config::Config;
+use crate::config::{Config, Node, Port};
 use crate::counters::{Counters, Drop};
 use crate::line::{
     CaptureError, CaptureIntake, CaptureOutlet, CountingOutlet, Intake, Outlet, Sent,
@@ -89,6 +91,9 @@ pub enum ReplayError {
         /// The system's error.
         error: std::io::Error,
     },
+    /// A file of packets that leave would replace another one.
+    #[error("{path} exists: remove it, or choose another directory", path = .0.display())]
+    Exists(PathBuf),
     /// Nodes did not connect to each other.
     #[error(
         "the nodes are not connected after {0:?}; raise failure_timeout, or end other programs"
@@ -137,7 +142,7 @@ pub struct Replay {
     pub announced: Vec<(NodeId, Vec<Change>)>,
     /// Where the packets arrive.
     pub arrival: (NodeId, PortId),
-    /// The directory for what leaves: a file `NODE-PORT.pcap` for each port.
+    /// The directory for what leaves: a new file `NODE@PORT.pcap` for each port.
     pub out: Option<PathBuf>,
 }
 
@@ -191,22 +196,39 @@ impl Replay {
     }
 
     fn outlets(&self) -> Result<Vec<ReplayOutlet>, ReplayError> {
-        if let Some(path) = &self.out {
-            let failed = |error| ReplayError::Directory { path: path.clone(), error };
-            std::fs::create_dir_all(path).map_err(failed)?;
-        }
-        let outlet = |node: &crate::config::Node| {
-            let path = |out: &PathBuf, port: &crate::config::Port| {
-                out.join(format!("{}-{}.pcap", node.name, port.interface))
-            };
-            let files = self.out.as_ref().map(|out| {
-                let paths: Vec<_> = node.ports.iter().map(|port| path(out, port)).collect();
-                CaptureOutlet::create(&paths.iter().map(Path::new).collect::<Vec<_>>())
-            });
+        let files = self.out.as_ref().map(|out| self.files(out)).transpose()?;
+        let mut files = files.into_iter().flatten();
+        let outlet = |node: &Node| {
             let count = CountingOutlet::new(node.ports.len());
-            Ok(ReplayOutlet { count, files: files.transpose()? })
+            let paths = files.next().map(|paths| {
+                CaptureOutlet::create(&paths.iter().map(|path| path.as_path()).collect::<Vec<_>>())
+            });
+            Ok(ReplayOutlet { count, files: paths.transpose()? })
         };
         self.config.nodes.iter().map(outlet).collect()
+    }
+
+    /// Creates a file for each port, by node. None of them, if one exists.
+    fn files(&self, out: &Path) -> Result<Vec<Vec<PathBuf>>, ReplayError> {
+        let failed = |error| ReplayError::Directory { path: out.to_owned(), error };
+        std::fs::create_dir_all(out).map_err(failed)?;
+        // No name of a node or an interface has an @, so that all files differ.
+        let paths = |node: &Node| {
+            let port = |port: &Port| out.join(format!("{}@{}.pcap", node.name, port.interface));
+            node.ports.iter().map(port).collect()
+        };
+        let paths: Vec<Vec<PathBuf>> = self.config.nodes.iter().map(paths).collect();
+        if let Some(path) = paths.iter().flatten().find(|path| path.symlink_metadata().is_ok()) {
+            return Err(ReplayError::Exists(path.clone()));
+        }
+        for path in paths.iter().flatten() {
+            // Fails if another program has made it meanwhile.
+            File::create_new(path).map_err(|error| match error.kind() {
+                ErrorKind::AlreadyExists => ReplayError::Exists(path.clone()),
+                _ => CaptureError::File { path: path.clone(), error }.into(),
+            })?;
+        }
+        Ok(paths)
     }
 
     /// Announces the routes, and waits until all nodes have them.
