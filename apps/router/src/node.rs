@@ -136,6 +136,9 @@ pub struct Node<O, P = ()> {
     life: u64,
     /// Memory for ICMP messages.
     scratch: Vec<u8>,
+    /// Bits of an IPv4 address that are all 0 in the first, and all 1 in the last address of the
+    /// network of each port.
+    host_mask: u32,
     /// Addresses of this node's kernel that have a route because of it.
     system: BTreeSet<IpAddr>,
     /// The next hops of which groups were told, as sets of nodes and of their ports.
@@ -197,6 +200,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             counters: Counters::default(),
             life: cx.random(),
             scratch: Vec::new(),
+            host_mask: forward::host_mask(settings.ports.iter().flatten()),
             system: BTreeSet::new(),
             alive: Vec::new(),
             usable: 0,

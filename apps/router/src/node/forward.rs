@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use courser::Context;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 
 use super::link::{Head, MOST_PASSED, destination};
-use super::{Node, Origin, Probe, Spread};
+use super::{Node, Origin, Port, Probe, Spread};
 use crate::counters::Drop;
 use crate::line::{BURST, Outlet};
 use crate::packet::icmp::{self, Problem};
@@ -22,6 +22,19 @@ mod tests;
 struct Way {
     hop: NextHop,
     flow: u32,
+}
+
+/// IPv4 networks of ports of which two addresses are no hosts.
+fn networks<'a>(ports: impl Iterator<Item = &'a Port>) -> impl Iterator<Item = &'a Ipv4Net> {
+    ports.flat_map(|port| &port.addresses).filter_map(|net| match net {
+        IpNet::V4(net) if net.prefix_len() <= 30 => Some(net),
+        _ => None,
+    })
+}
+
+/// The bits for hosts of the smallest of these networks.
+pub(super) fn host_mask<'a>(ports: impl Iterator<Item = &'a Port>) -> u32 {
+    networks(ports).map(|net| net.hostmask().to_bits()).min().unwrap_or(u32::MAX)
 }
 
 impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
@@ -95,28 +108,19 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     /// packets (RFC 2644) and about which it sends no errors (RFC 1812 section 4.3.2.7).
     #[inline]
     fn is_directed_broadcast(&self, hop: &NextHop, address: IpAddr) -> bool {
-        // Networks with such addresses have at least two bits for hosts, here all 0 or all 1.
-        match (hop.exit, address) {
-            (Exit::Connected(port), IpAddr::V4(address))
-                if matches!(address.octets()[3] & 3, 0 | 3) =>
-            {
-                self.is_first_or_last(hop.node, port, address)
-            }
-            _ => false,
-        }
+        let (Exit::Connected(port), IpAddr::V4(address)) = (hop.exit, address) else {
+            return false;
+        };
+        // Few other addresses have such bits.
+        let bits = address.to_bits() & self.host_mask;
+        (bits == 0 || bits == self.host_mask) && self.is_first_or_last(hop.node, port, address)
     }
 
     #[cold]
     fn is_first_or_last(&self, node: NodeId, port: PortId, address: Ipv4Addr) -> bool {
         let ports = self.settings.ports.get(usize::from(node));
         let port = ports.and_then(|ports| ports.get(usize::from(port)));
-        let networks = port.into_iter().flat_map(|port| &port.addresses);
-        networks.into_iter().any(|network| match network {
-            IpNet::V4(net) if net.prefix_len() <= 30 => {
-                address == net.network() || address == net.broadcast()
-            }
-            _ => false,
-        })
+        networks(port.into_iter()).any(|net| address == net.network() || address == net.broadcast())
     }
 
     /// A packet for an address of a node.
