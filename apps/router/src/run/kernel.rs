@@ -17,8 +17,12 @@ pub(super) fn check_mtus(file: &[Port], ports: &SystemPorts) -> Result<(), NodeE
 /// What is wrong with the settings of ports, with what corrects it.
 pub(super) fn warnings(file: &[Port], ports: &SystemPorts) -> Vec<String> {
     let mut warnings = Vec::new();
-    let mut settings: Vec<_> =
-        file.iter().map(|port| format!("net/ipv4/conf/{}/forwarding", port.interface)).collect();
+    let of_port = |port: &Port| {
+        // The second one overrides that of all interfaces, since Linux 6.17.
+        ["ipv4/conf/IF/forwarding", "ipv6/conf/IF/force_forwarding"]
+            .map(|setting| format!("net/{}", setting.replace("IF", &port.interface)))
+    };
+    let mut settings: Vec<String> = file.iter().flat_map(of_port).collect();
     settings.push("net/ipv6/conf/all/forwarding".to_owned());
     for setting in settings.iter().filter(|setting| is_set(setting)) {
         warnings.push(format!(

@@ -101,4 +101,11 @@ fn settings_of_the_kernel_that_lose_packets_or_forward_them_twice_are_warned_of(
     node.set_kernel("ipv6/conf/all/forwarding", "1").expect("sets");
     let also = twice("net/ipv6/conf/all/forwarding");
     assert_eq!(start(&cluster).expect("starts").take_warnings(), [forwards, also]);
+    node.set_kernel("ipv4/conf/lan0/forwarding", "0").expect("sets");
+    node.set_kernel("ipv6/conf/all/forwarding", "0").expect("sets");
+    // Kernels before 6.17 do not have it.
+    if node.set_kernel("ipv6/conf/lan0/force_forwarding", "1").is_ok() {
+        let forwards = twice("net/ipv6/conf/lan0/force_forwarding");
+        assert_eq!(start(&cluster).expect("starts").take_warnings(), [forwards]);
+    }
 }
