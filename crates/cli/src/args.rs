@@ -51,7 +51,14 @@ pub(crate) enum Command {
     Lab(courser_lab::Command),
     /// Run the papers' experiments and compare them with the recorded results
     #[cfg(feature = "lab")]
-    #[command(subcommand, subcommand_value_name = "WHAT")]
+    #[command(
+        subcommand,
+        subcommand_value_name = "WHAT",
+        after_help = "\
+Examples:
+  courser experiments verify --short         a few points of each experiment
+  courser experiments report --out page.html our figures beside the papers'"
+    )]
     Experiments(courser_lab::ExperimentCommand),
 }
 
