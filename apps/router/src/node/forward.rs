@@ -151,15 +151,25 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         if origin != Origin::Own {
             packet::decrement_ttl(packet, header);
         }
-        let cut = fragment::fragment(packet, header, mtu.into(), |part| {
-            self.counters.fragments += 1;
-            self.emit(cx, way, part);
-        });
-        if cut {
-            self.counters.fragmented += 1;
-        } else {
+        if !self.cut(packet, header, mtu.into(), |node, part| node.emit(cx, way, part)) {
             self.counters.drop(Drop::TooBig);
         }
+    }
+
+    /// Sends a packet in fragments. False if it cannot be cut.
+    fn cut(
+        &mut self,
+        packet: &[u8],
+        header: &Header,
+        mtu: usize,
+        mut send: impl FnMut(&mut Self, &[u8]),
+    ) -> bool {
+        let cut = fragment::fragment(packet, header, mtu, |part| {
+            self.counters.fragments += 1;
+            send(self, part);
+        });
+        self.counters.fragmented += u64::from(cut);
+        cut
     }
 
     /// The largest packet that leaves by a next hop.
@@ -288,14 +298,8 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     fn too_big_here(&mut self, cx: &mut Context<'_>, exit: Exit, port: PortId, packet: &[u8]) {
         let mtu = self.outlet.mtu(port);
         let header = packet::parse(packet).ok().filter(|_| packet.len() > mtu);
-        let cut = header.is_some_and(|header| {
-            fragment::fragment(packet, &header, mtu, |part| {
-                self.counters.fragments += 1;
-                self.leave(cx, exit, part);
-            })
-        });
-        if cut {
-            self.counters.fragmented += 1;
+        let leave = |node: &mut Self, part: &[u8]| node.leave(cx, exit, part);
+        if header.is_some_and(|header| self.cut(packet, &header, mtu, leave)) {
             return;
         }
         self.counters.drop(Drop::TooBig);
