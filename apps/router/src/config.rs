@@ -67,6 +67,7 @@ pub use self::route::RouteTextError;
 pub(crate) use self::route::parse_prefix;
 use crate::route::{Exit, Members, NextHop, NodeId, PortId};
 use crate::routes::{Origin, RouteError, Routes};
+pub(crate) use check::FAILURE_TIMEOUT;
 
 /// Why a configuration is not used.
 #[derive(Debug, Error)]

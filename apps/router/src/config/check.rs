@@ -25,7 +25,7 @@ const NAME: usize = 32;
 /// Bytes of the path of a Unix socket at most.
 const SOCKET_PATH: usize = 107;
 const PORT_ADDRESSES: usize = 16;
-const FAILURE_TIMEOUT: RangeInclusive<Duration> =
+pub(crate) const FAILURE_TIMEOUT: RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_secs(60);
 
 /// The text of the file, to name lines of it.

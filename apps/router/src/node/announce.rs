@@ -195,7 +195,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         let head = CallHead { fingerprint, life: self.life, node, number };
         let queue = &mut self.announcer.queues[usize::from(to)];
         let Some(bytes) = queue.next_call(&self.routes, Origin::Node(node), &head) else { return };
-        let Ok(mut request) = cx.alloc(bytes.len()) else { return queue.not_sent() };
+        let Ok(mut request) = cx.alloc(bytes.len()) else { return queue.done(false) };
         request.copy_from_slice(&bytes);
         let node = self.own.clone();
         let sent = cx.call(session, ROUTES, request, move |cx, done| {
@@ -203,7 +203,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             node.borrow_mut().changes_sent(cx, to, session, done.result.err());
         });
         if sent.is_err() {
-            queue.not_sent();
+            queue.done(false);
         }
     }
 

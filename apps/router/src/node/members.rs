@@ -12,12 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use super::link::{HEADER_MIN, HEARTBEAT};
 use super::{Node, Probe, Shared};
+use crate::config::FAILURE_TIMEOUT;
 use crate::counters::Drop;
 use crate::line::Outlet;
 use crate::route::{MAX_NODES, MAX_PORTS, NodeId};
-
-/// The longest `failure_timeout` of a cluster's file.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Silence after which a node counts as dead: half of the promised time, as others that still
 /// receive it may pass packets on for as long as their own silence, heartbeat and timer take.
@@ -238,7 +236,8 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         }
         self.name_incoming(at, node);
         self.announcer.heard(node, beat.epoch);
-        let (own_ns, most_ns) = (self.silence_ns(), silence(LONGEST_TIMEOUT).as_nanos() as u64);
+        let (own_ns, most_ns) =
+            (self.silence_ns(), silence(*FAILURE_TIMEOUT.end()).as_nanos() as u64);
         let heard = Heard {
             at_ns: cx.now_ns(),
             life: beat.life,
@@ -267,7 +266,6 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     /// Computes the nodes that are reached, and tells the routes of changes.
     pub(super) fn update_alive(&mut self, now_ns: u64) {
         let own = self.settings.node;
-        let silence_ns = self.silence_ns();
         let fresh = |heard: &&Heard| now_ns.saturating_sub(heard.at_ns) < heard.silence_ns;
         let heard: Vec<Option<Heard>> =
             self.links.iter().map(|link| link.heard.as_ref().filter(fresh).copied()).collect();
@@ -290,7 +288,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             // Another node knows which ports it has.
             let relay = self.relays(n as NodeId).trailing_zeros() as usize;
             let relay = heard.get(relay).copied().flatten();
-            relay.filter(|_| self.is_relayed(n, now_ns, silence_ns)).map(|relay| relay.others[n])
+            relay.filter(|_| self.is_relayed(n, now_ns)).map(|relay| relay.others[n])
         });
         let alive: Vec<Option<u32>> = alive.collect();
         if alive == self.alive {
@@ -312,10 +310,12 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     /// Whether a node is reached through another one. One that has just started is connected
     /// directly soon: until then it counts as dead, since packets that went the direct way would
     /// overtake those before them.
-    fn is_relayed(&self, node: usize, now_ns: u64, silence_ns: u64) -> bool {
+    fn is_relayed(&self, node: usize, now_ns: u64) -> bool {
         let was_alive = self.alive.get(node).is_some_and(Option::is_some);
         let since = self.links[node].relayed_ns;
-        since.is_some_and(|since_ns| was_alive || now_ns.saturating_sub(since_ns) >= silence_ns)
+        since.is_some_and(|since_ns| {
+            was_alive || now_ns.saturating_sub(since_ns) >= self.silence_ns()
+        })
     }
 
     /// Nodes that are connected with this one and with `last`.

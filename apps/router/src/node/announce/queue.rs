@@ -118,12 +118,7 @@ impl Queue {
         Some(call.bytes)
     }
 
-    /// The call could not be made.
-    pub(super) fn not_sent(&mut self) {
-        self.done(false);
-    }
-
-    /// The call is over. After a failure all is sent again, later after each one in a row.
+    /// The call is over, or could not be made. After a failure all is sent again, later after each one in a row.
     pub(super) fn done(&mut self, ok: bool) {
         self.in_progress = false;
         if !ok {

@@ -47,8 +47,7 @@ impl Received {
         if self.valid { self.next.epoch } else { 0 }
     }
 
-    /// The node is dead, or has sent what is not valid: after a call that failed the next ones are
-    /// refused until it begins again.
+    /// The node has sent what is not valid: calls are refused until it begins again.
     pub(super) fn refuse(&mut self) {
         self.valid = false;
     }
