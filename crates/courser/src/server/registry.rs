@@ -1,6 +1,7 @@
 //! Typed services on a server whose handlers run on any thread.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use crate::message::Reply;
 use crate::server::Server;
@@ -54,10 +55,12 @@ impl Registry for Server {
         F::Output: Reply + Send,
     {
         let limit = self.nexus.config().max_msg_size as usize;
+        let handler = Arc::new(handler);
         self.on(number, move |mut work| {
-            let future = Server::receive(limit, &mut work, &handler);
+            let handler = handler.clone();
+            // Within the future, so that arguments are decoded where the handler runs.
             async move {
-                if let Some(future) = future {
+                if let Some(future) = Server::receive(limit, &mut work, &*handler) {
                     let reply = future.await;
                     work.reply(reply);
                 }
@@ -71,10 +74,11 @@ impl Registry for Server {
         F: Future<Output = ()> + Send + 'static,
     {
         let limit = self.nexus.config().max_msg_size as usize;
+        let handler = Arc::new(handler);
         self.on_message(number, move |mut work: Work| {
-            let future = Server::receive(limit, &mut work, &handler);
+            let handler = handler.clone();
             async move {
-                if let Some(future) = future {
+                if let Some(future) = Server::receive(limit, &mut work, &*handler) {
                     future.await;
                 }
                 drop(work); // counts as unfinished until here

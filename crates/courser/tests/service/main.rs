@@ -5,6 +5,7 @@
 mod calls;
 mod codecs;
 mod connecting;
+mod decoding;
 mod hostile;
 mod kv;
 mod mutated;
