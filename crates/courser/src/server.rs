@@ -32,7 +32,7 @@ use crate::nexus::Nexus;
 use crate::service::Services;
 use crate::shutdown::ShutdownReport;
 use crate::worker::Work;
-use control::Control;
+use control::{Control, Watchman};
 use driver::{Driver, Setup};
 use handler::{Handler, handler};
 use running::Quota;
@@ -72,8 +72,10 @@ const SLOTS: u8 = 32;
 /// it has answered before. Calls of a [`crate::Client`] that it makes while it is polled inherit its
 /// deadline. Tasks that it spawns have neither.
 ///
-/// A handler that panics fails its own request only ([`crate::Status::Panicked`]). A handler that is
-/// dropped or ends without an answer answers with an error.
+/// A handler that panics fails its own request only ([`crate::Status::Panicked`]). A handler that
+/// ends without an answer answers with [`crate::Status::NoReply`], one that its runtime drops with
+/// [`crate::Status::Dropped`], or [`crate::Status::NotStarted`] before its first poll. When a tokio
+/// runtime ends, the server shuts down.
 ///
 /// # Limits
 /// [`Server::max_in_progress`] handlers are in progress at a time. Further requests are refused with
@@ -166,7 +168,8 @@ impl Server {
         self
     }
 
-    /// Runs handlers as tasks of a tokio runtime.
+    /// Runs handlers as tasks of a tokio runtime. When the runtime ends, the server shuts down, and
+    /// ends with [`ServerError::RuntimeEnded`].
     #[cfg(feature = "tokio")]
     #[must_use]
     pub fn on_tokio(self, runtime: tokio::runtime::Handle) -> Self {
@@ -193,8 +196,8 @@ impl Server {
 
     // ---- handlers -----------------------------------------------------------------------------
 
-    /// Registers the handler of a request type, in place of an earlier one. `f` is called on the
-    /// endpoint's thread, and makes the future that runs elsewhere.
+    /// Registers the handler of a request type, in place of an earlier one. `f` is called where its
+    /// future is polled, before the first poll.
     pub fn on<F, Fut>(&mut self, req_type: u16, f: F)
     where
         F: Fn(Work) -> Fut + Send + Sync + 'static,
@@ -267,7 +270,7 @@ impl Server {
         let setup = Setup {
             requests: self.requests,
             messages: self.messages,
-            spawner,
+            spawner: spawner.clone(),
             in_place: self.in_place,
             quota: quota.clone(),
         };
@@ -277,6 +280,7 @@ impl Server {
         for n in 0..self.endpoints {
             start_thread(&nexus, n, setup.clone(), serving.control.clone())?;
         }
+        spawner.watch(Box::pin(Watchman::new(serving.control.clone())));
         Ok(serving)
     }
 }

@@ -15,6 +15,7 @@
 //! mailboxes by the number of submitted requests; answers handled per pass by the mailbox
 //! (`control/mailbox.rs`).
 
+mod dropping;
 mod origin;
 mod owned;
 mod pool;
@@ -39,6 +40,7 @@ use origin::{Origin, Outcome};
 use pool::{Job, Registered};
 use work::Incoming;
 
+pub(crate) use dropping::drop_as;
 pub(crate) use origin::Answer;
 pub(crate) use owned::Arrived;
 use owned::own;

@@ -45,6 +45,11 @@ pub enum Status {
     /// The call's deadline passed while its handler ran, which was dropped without an answer. The
     /// client sees [`CallError::DeadlineExceeded`].
     Expired = 12,
+    /// The server dropped the request before its handler started: the runtime of its handlers has
+    /// ended, or refused the handler.
+    NotStarted = 13,
+    /// The server dropped the handler while it ran, before it had answered.
+    Dropped = 14,
     /// An unknown code.
     Other = u16::MAX,
 }
@@ -65,6 +70,8 @@ impl Status {
             10 => Status::Cancelled,
             11 => Status::ShuttingDown,
             12 => Status::Expired,
+            13 => Status::NotStarted,
+            14 => Status::Dropped,
             _ => Status::Other,
         }
     }
@@ -107,6 +114,14 @@ impl Status {
                 "the deadline passed while the handler ran; check the load of the server or set a later \
                  one"
             }
+            Status::NotStarted => {
+                "the server dropped the request before its handler was started; call again, or \
+                 another server"
+            }
+            Status::Dropped => {
+                "the server dropped the handler before it had answered, as its runtime has ended; \
+                 check whether the server still runs"
+            }
             Status::Other => {
                 "the server reports an error that this version does not know; upgrade this side"
             }
@@ -122,10 +137,11 @@ impl Status {
             | Status::WorkersBusy
             | Status::DeadlineExceeded
             | Status::Cancelled
-            | Status::ShuttingDown => Executed::Never,
+            | Status::ShuttingDown
+            | Status::NotStarted => Executed::Never,
             Status::NoReply | Status::ResponseFailed | Status::Rejected => Executed::Yes,
             // A handler that panicked, or was dropped, has run in part.
-            Status::Panicked | Status::Expired | Status::Other => Executed::Maybe,
+            Status::Panicked | Status::Expired | Status::Dropped | Status::Other => Executed::Maybe,
         }
     }
 }
@@ -345,6 +361,8 @@ mod tests {
             Status::Cancelled,
             Status::ShuttingDown,
             Status::Expired,
+            Status::NotStarted,
+            Status::Dropped,
             Status::Other,
         ] {
             assert_eq!(Status::from_code(s as u16), s);

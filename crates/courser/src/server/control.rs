@@ -1,14 +1,20 @@
 //! How a server is told to end, and how it reports its end.
 
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::error::ServerError;
 use crate::control::Mailbox;
 use crate::shutdown::ShutdownReport;
+
+/// Time for a server whose runtime has ended to send the answers of its handlers, all of which were
+/// dropped.
+const RUNTIME_GRACE: Duration = Duration::from_secs(1);
 
 /// What the threads of a server are to do; later ones replace earlier ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -36,6 +42,8 @@ struct State {
     report: ShutdownReport,
     error: Option<ServerError>,
     waker: Option<Waker>,
+    /// Of the task that waits for the end of the server on the runtime of its handlers.
+    watcher: Option<Waker>,
 }
 
 impl Control {
@@ -86,12 +94,24 @@ impl Control {
                 state.mailboxes.iter().for_each(Mailbox::wake);
             }
         }
-        let waker = if state.threads == 0 { state.waker.take() } else { None };
+        let wakers = match state.threads {
+            0 => [state.waker.take(), state.watcher.take()],
+            _ => [None, None],
+        };
         drop(state);
         self.ended.notify_all();
-        if let Some(waker) = waker {
-            waker.wake();
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+
+    /// The runtime of the handlers has ended: the server shuts down with an error.
+    fn runtime_ended(&self) {
+        let mut state = self.lock();
+        if state.threads == 0 || self.command() != Command::Run {
+            return; // it ends, or has ended, in another way
         }
+        state.error.get_or_insert(ServerError::RuntimeEnded);
+        drop(state);
+        self.set(Command::ShutDown, RUNTIME_GRACE);
     }
 
     fn result(state: &mut State) -> Result<ShutdownReport, ServerError> {
@@ -120,6 +140,41 @@ impl Control {
             state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         Self::result(&mut state)
+    }
+}
+
+/// A future that ends when the server has ended; [`super::Spawn::watch`].
+pub(super) struct Watchman {
+    control: Arc<Control>,
+    /// It was polled, and the server has not ended.
+    watches: bool,
+}
+
+impl Watchman {
+    pub(super) fn new(control: Arc<Control>) -> Self {
+        Watchman { control, watches: false }
+    }
+}
+
+impl Future for Watchman {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.control.lock();
+        let runs = state.threads > 0;
+        let old = if runs { state.watcher.replace(cx.waker().clone()) } else { None };
+        drop(state);
+        drop(old); // may run code of the application
+        self.watches = runs;
+        if runs { Poll::Pending } else { Poll::Ready(()) }
+    }
+}
+
+impl Drop for Watchman {
+    fn drop(&mut self) {
+        if self.watches {
+            self.control.runtime_ended();
+        }
     }
 }
 

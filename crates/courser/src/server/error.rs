@@ -35,6 +35,13 @@ pub enum ServerError {
     /// The thread of an endpoint panicked.
     #[error("the thread of an endpoint panicked; read the log")]
     Panicked,
+    /// The runtime of the handlers has ended ([`super::Server::on_tokio`], [`super::Spawn::watch`]).
+    /// The server has refused requests since then.
+    #[error(
+        "the runtime of the handlers has ended, so that no handler can run; shut the server down \
+         before its runtime, or keep the runtime for as long"
+    )]
+    RuntimeEnded,
     /// An event loop failed.
     #[error(transparent)]
     Run(#[from] RunError),

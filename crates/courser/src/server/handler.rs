@@ -1,16 +1,18 @@
 //! A handler and its requests: the future that runs it, with cancellation, deadline and panics.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
+
+use courser_proto::Status;
 
 use super::running::Ticket;
 use super::spawn::{HandlerFuture, Spawn};
 use crate::deadline::with;
 use crate::panics::caught;
-use crate::worker::Work;
+use crate::worker::{Work, drop_as};
 
 /// A handler of any type: begins the future for a request.
 pub(super) type Handler = Arc<dyn Fn(Work, Ticket) -> HandlerFuture + Send + Sync>;
@@ -21,37 +23,98 @@ where
     F: Fn(Work) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = ()> + Send + 'static,
 {
+    let f = Arc::new(f);
     Arc::new(move |work, ticket| {
         let (req_type, expires) = (work.req_type(), work.expires());
-        // Also the function may call, before its first await.
-        let future = with(expires, || f(work));
-        Box::pin(guarded(future, ticket, req_type, expires))
+        let stage = Stage::Waiting { work: Some(work), f: f.clone() };
+        Box::pin(Guarded { stage, ticket, req_type, expires })
     })
 }
 
-/// Polls a handler until it ends, panics, or is cancelled, and drops it then.
-async fn guarded(
-    future: impl Future<Output = ()>,
-    mut ticket: Ticket,
-    req_type: u16,
-    expires: Option<Instant>,
-) {
-    // Declared after the ticket, and so dropped before it.
-    let mut future = pin!(future);
-    poll_fn(|cx| {
-        if ticket.is_cancelled() {
+pin_project_lite::pin_project! {
+    /// How far a handler has come.
+    #[project = StageProjection]
+    enum Stage<F, Fut> {
+        /// Nothing of the handler has run.
+        Waiting { work: Option<Work>, f: Arc<F> },
+        Running { #[pin] future: Fut },
+        Ended,
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// Starts a handler, polls it until it ends, panics, or is cancelled, and drops it then.
+    struct Guarded<F, Fut> {
+        // Dropped before the ticket.
+        #[pin]
+        stage: Stage<F, Fut>,
+        ticket: Ticket,
+        req_type: u16,
+        expires: Option<Instant>,
+    }
+
+    impl<F, Fut> PinnedDrop for Guarded<F, Fut> {
+        fn drop(this: Pin<&mut Self>) {
+            let mut stage = this.project().stage;
+            // The runtime of the handlers drops it, or this server does, before its end.
+            if let StageProjection::Running { .. } = stage.as_mut().project() {
+                drop_as(Status::Dropped, || stage.set(Stage::Ended));
+            }
+        }
+    }
+}
+
+impl<F: Fn(Work) -> Fut, Fut: Future<Output = ()>> Guarded<F, Fut> {
+    /// Calls the function on the first poll. Ready: there is no future to poll.
+    fn start(self: Pin<&mut Self>) -> Poll<()> {
+        let mut this = self.project();
+        let StageProjection::Waiting { work, f } = this.stage.as_mut().project() else {
+            return Poll::Pending;
+        };
+        let Some(mut work) = work.take() else { return Poll::Ready(()) };
+        // It may have waited for its first poll.
+        if work.is_late() {
+            work.fail(Status::DeadlineExceeded);
+            return Poll::Ready(());
+        }
+        work.start();
+        let mut future = None;
+        // The function may panic, and may call before the first await of its future.
+        caught("async", *this.req_type, || future = Some(with(*this.expires, || f(work))));
+        let Some(future) = future else { return Poll::Ready(()) };
+        this.stage.set(Stage::Running { future });
+        Poll::Pending
+    }
+}
+
+impl<F: Fn(Work) -> Fut, Fut: Future<Output = ()>> Future for Guarded<F, Fut> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.as_mut().start().is_ready() {
+            return Poll::Ready(());
+        }
+        let mut this = self.project();
+        let StageProjection::Running { future } = this.stage.as_mut().project() else {
+            return Poll::Ready(());
+        };
+        if this.ticket.is_cancelled() {
+            drop_as(Status::Dropped, || this.stage.set(Stage::Ended));
             return Poll::Ready(());
         }
         let mut polled = Poll::Pending;
-        let panicked = caught("async", req_type, || {
-            polled = with(expires, || future.as_mut().poll(cx));
+        let panicked = caught("async", *this.req_type, || {
+            polled = with(*this.expires, || future.poll(cx));
         });
-        if panicked || (polled.is_pending() && ticket.wait(cx.waker())) {
-            return Poll::Ready(());
-        }
-        polled
-    })
-    .await;
+        let status = match polled {
+            _ if panicked => Status::Panicked,
+            Poll::Ready(()) => Status::NoReply,
+            Poll::Pending if this.ticket.wait(cx.waker()) => Status::Dropped,
+            Poll::Pending => return Poll::Pending,
+        };
+        drop_as(status, || this.stage.set(Stage::Ended));
+        Poll::Ready(())
+    }
 }
 
 /// Starts a handler. `in_place`: polls it once on this thread, and passes it on if it does not end.

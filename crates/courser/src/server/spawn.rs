@@ -2,6 +2,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
+#[cfg(feature = "tokio")]
+use std::task::{Context, Waker};
 
 /// A handler in progress: the future that a [`Spawn`] runs to its end, or drops.
 pub type HandlerFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -11,8 +13,18 @@ pub type HandlerFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 ///
 /// It runs on the thread of an endpoint, and must neither block nor poll the future.
 pub trait Spawn: Send + Sync + 'static {
-    /// Starts to run a handler. If it drops the future, the request is answered with an error.
+    /// Starts to run a handler. If the future is dropped, the request is answered with an error:
+    /// [`crate::Status::NotStarted`] before its first poll, [`crate::Status::Dropped`] afterwards.
     fn spawn(&self, handler: HandlerFuture);
+
+    /// Called once, when the server has started, with a future that ends when the server does. A
+    /// runtime that may end before the server runs it as a task. If the future is dropped after its
+    /// first poll, the server shuts down, and ends with [`crate::ServerError::RuntimeEnded`].
+    ///
+    /// By default nothing runs it, and each handler that the runtime drops fails its own call.
+    fn watch(&self, server: HandlerFuture) {
+        drop(server);
+    }
 
     /// Calls `poll` in the context that handlers need, for servers that poll them in place
     /// ([`crate::Server::in_place`]).
@@ -36,6 +48,14 @@ pub(super) struct OnTokio(pub(super) tokio::runtime::Handle);
 impl Spawn for OnTokio {
     fn spawn(&self, handler: HandlerFuture) {
         drop(self.0.spawn(handler));
+    }
+
+    fn watch(&self, mut server: HandlerFuture) {
+        // A runtime that has ended drops it without a poll.
+        let polled = server.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if polled.is_pending() {
+            drop(self.0.spawn(server));
+        }
     }
 
     fn enter(&self, poll: &mut dyn FnMut()) {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use courser_proto::RequestId;
+use courser_proto::{RequestId, Status};
 
 use super::calls::AwaitedCalls;
 use super::connect::Dials;
@@ -346,8 +346,11 @@ impl Core {
         let cancelled: Vec<_> =
             slots.filter(|(_, slot)| is_cancelled(slot)).map(|(at, _)| at as u32).collect();
         for &at in &cancelled {
+            // Before its reply handle does, which would state that the handler has ended.
+            if let Some(id) = self.tasks.slots[at as usize].request {
+                self.proto.reply_status(id, Status::Expired);
+            }
             let task = self.tasks.remove(at);
-            // Its reply handle answers the request.
             let panicked = caught("async", 0, || drop(task));
             self.handled.panics += u64::from(panicked);
         }

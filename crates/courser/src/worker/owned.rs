@@ -30,7 +30,14 @@ impl<T: Transport> Rpc<T> {
     /// Costs the copy of a request of one packet, and for an answer of another thread what
     /// [`Work`] states.
     pub fn on_owned(&mut self, req_type: u16, handler: impl Fn(Work) + 'static) {
-        self.on_arrived(req_type, || false, move |arrived| handler(arrived.work));
+        self.on_arrived(
+            req_type,
+            || false,
+            move |Arrived { mut work, .. }| {
+                work.start();
+                handler(work);
+            },
+        );
     }
 
     /// [`Rpc::on_owned`] with what a server needs to know of a request.

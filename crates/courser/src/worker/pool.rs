@@ -405,10 +405,11 @@ impl Shared {
 
     /// Returns the job if it can be started. Answers a job past its deadline, and drops one of an
     /// endpoint that is gone.
-    fn begin(&self, job: Job) -> Option<Job> {
+    fn begin(&self, mut job: Job) -> Option<Job> {
         let gone = job.work.origin().is_gone();
         if !gone && job.work.deadline().is_none_or(|t| !t.has_passed(self.clock.now())) {
             count(&self.counts.started);
+            job.work.start();
             return Some(job);
         }
         self.guarded(job.work.req_type(), || {

@@ -9,6 +9,7 @@ use courser_buf::{AllocError, Arena, MsgBuf};
 use courser_proto::{ReplyError, RequestId, SessionId, Status};
 
 use crate::message::{Reply, to_message, zeroed};
+use crate::worker::dropping;
 use crate::worker::origin::{Origin, Outcome};
 use crate::worker::queue::Deadline;
 
@@ -17,9 +18,10 @@ use crate::worker::queue::Deadline;
 ///
 /// It may be stored, sent to other threads, and answered from any of them after the handler has
 /// returned. Dropping it answers with an error, so that the client does not wait for its deadline:
-/// [`Status::NoReply`], [`Status::Expired`] after the deadline, or [`Status::Panicked`] when a panic
-/// drops it. If the endpoint or the
-/// session has ended by then, the answer is dropped. All answers to a one-way message are ignored.
+/// [`Status::NoReply`], [`Status::Expired`] after the deadline, [`Status::Panicked`] when a panic
+/// drops it, or [`Status::Dropped`] when a [`crate::Server`] or its runtime drops the handler that
+/// has it. If the endpoint or the session has ended by then, the answer is dropped. All answers to a
+/// one-way message are ignored.
 ///
 /// Answering takes the endpoint's mailbox lock for some ten nanoseconds, and one system call if
 /// the endpoint sleeps.
@@ -31,7 +33,16 @@ pub struct Work {
     request: Option<MsgBuf>,
     deadline: Option<Deadline>,
     origin: Arc<Origin>,
-    answered: bool,
+    stage: Stage,
+}
+
+/// How far a request has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Its handler has not started.
+    Waiting,
+    Started,
+    Answered,
 }
 
 /// What a [`Work`] is.
@@ -52,7 +63,8 @@ impl Work {
         if let Incoming::Message(_) = incoming {
             origin.message_begins();
         }
-        Work { incoming, req_type, request: Some(request), deadline, origin, answered: false }
+        let (request, stage) = (Some(request), Stage::Waiting);
+        Work { incoming, req_type, request, deadline, origin, stage }
     }
 
     /// The type of the request or message.
@@ -139,7 +151,7 @@ impl Work {
         self.fail(Status::Rejected);
     }
 
-    pub(super) fn fail(mut self, status: Status) {
+    pub(crate) fn fail(mut self, status: Status) {
         self.answer(Outcome::Status(status));
     }
 
@@ -151,16 +163,37 @@ impl Work {
         }
     }
 
+    /// Its handler starts: from here on an answer states that it may have run.
+    pub(crate) fn start(&mut self) {
+        self.stage = Stage::Started;
+    }
+
     /// Drops the request without an answer; the caller answers it.
     pub(super) fn drop_unanswered(mut self) {
-        self.answered = true;
+        self.stage = Stage::Answered;
     }
 
     fn answer(&mut self, outcome: Outcome) {
-        self.answered = true;
+        self.stage = Stage::Answered;
         if let Incoming::Request(id) = self.incoming {
             self.origin.answer(id, outcome);
         }
+    }
+
+    /// The status of a request that is dropped now.
+    fn unanswered(&self) -> Status {
+        match dropping::status() {
+            _ if self.stage == Stage::Waiting => Status::NotStarted,
+            Some(Status::Panicked) => Status::Panicked,
+            _ if std::thread::panicking() => Status::Panicked,
+            _ if self.is_late() => Status::Expired,
+            dropping => dropping.unwrap_or(Status::NoReply),
+        }
+    }
+
+    /// Whether its deadline has passed. Reads the clock if there is one.
+    pub(crate) fn is_late(&self) -> bool {
+        self.time_left().is_some_and(|left| left.is_zero())
     }
 
     /// The time of the deadline.
@@ -190,15 +223,8 @@ impl Deref for Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        if !self.answered {
-            let panics = std::thread::panicking();
-            let late = || self.time_left().is_some_and(|left| left.is_zero());
-            let status = match panics {
-                true => Status::Panicked,
-                false if late() => Status::Expired,
-                false => Status::NoReply,
-            };
-            self.answer(Outcome::Status(status));
+        if self.stage != Stage::Answered {
+            self.answer(Outcome::Status(self.unanswered()));
         }
         if let Incoming::Message(_) = self.incoming {
             self.request = None; // its memory is free when the endpoint learns of it

@@ -28,5 +28,6 @@ mod shares;
 mod shm;
 mod shutdown;
 mod transports;
+mod verdicts;
 mod virtual_time;
 mod workers;
