@@ -50,6 +50,8 @@ pub use wait::{ClientCall, ClientSend};
 struct Limits {
     sessions: usize,
     in_flight: usize,
+    /// Of calls without a setting of their own.
+    wait_for_ready: bool,
 }
 
 /// A connection to a server for any number of threads and tasks, of any runtime or none.
@@ -76,10 +78,17 @@ struct Limits {
 ///
 /// # Sessions
 /// The client begins with one session, and connects further ones, up to
-/// [`ClientBuilder::sessions`], while all slots of those it has are in use. When the last session is
-/// lost, calls in progress end with their error, which states whether they ran. The next call
-/// connects again, and calls wait meanwhile for [`Config::connect_timeout`], or up to their deadline.
-/// The sessions are closed when the last clone of the client and the last of its calls are dropped.
+/// [`ClientBuilder::sessions`], while all slots of those it has are in use. The sessions are closed
+/// when the last clone of the client and the last of its calls are dropped.
+///
+/// # A lost server
+/// When the last session is lost, calls in progress end with [`CallFailure::Lost`], which states
+/// whether they ran. The client connects again, with pauses of 5 to 500 ms, until 30 s after the
+/// last call. Calls that begin meanwhile wait for the connect that is under way. When it fails, they
+/// fail with its cause ([`CallFailure::NotConnected`], never executed), and further calls fail at
+/// once until the next connect begins: a server whose system refuses connections costs a call less
+/// than a millisecond, one that is silent at most [`Config::connect_timeout`]. Calls with
+/// [`ClientCall::wait_for_ready`] wait for the server instead.
 ///
 /// # Cost
 /// The endpoint has a thread of its own, unless clients share [`Endpoints`]. A call costs about half
@@ -153,8 +162,13 @@ impl Client {
     /// Another client of the same server, with the same limits and the same endpoint, that has
     /// sessions of its own: its calls do not wait behind those of this one.
     pub fn another(&self) -> ClientConnect {
+        self.connect_another(None)
+    }
+
+    fn connect_another(&self, wait_for_ready: Option<bool>) -> ClientConnect {
         let Inner { uri, limits, user, thread, greetings, .. } = &*self.inner;
-        ClientConnect::begin(user.clone(), *thread, uri.clone(), *limits, greetings.clone())
+        let waits = wait_for_ready.unwrap_or(limits.wait_for_ready);
+        ClientConnect::begin(user.clone(), *thread, uri.clone(), *limits, greetings.clone(), waits)
     }
 
     /// The address of the server.

@@ -191,10 +191,12 @@ fn is_exhausted(e: &io::Error) -> bool {
 #[non_exhaustive]
 pub enum LostReason {
     /// The other side closed it because its nexus has ended.
-    #[error("the other nexus closed the control connection; connect again when it is back")]
+    #[error(
+        "the other nexus closed the control connection, as when its process ends; try again when it is back"
+    )]
     Closed,
     /// The operating system ended it.
-    #[error("the control connection broke: {0}; check the network, then connect again")]
+    #[error("the control connection broke: {0}; check the network, then try again")]
     Io(Arc<io::Error>),
     /// The other side sent invalid bytes.
     #[error("the control connection was closed: {0}")]
@@ -222,7 +224,7 @@ pub enum LostReason {
     #[error("the other side did not greet within {0:?}; check that it is a Courser server")]
     NoGreeting(Duration),
     /// This side closed it: no endpoint had a session over it for this duration.
-    #[error("no session has used the control connection for {0:?}; connect again")]
+    #[error("no session has used the control connection for {0:?}; try again")]
     Unused(Duration),
     /// This side closed it, which had no session or only evicted ones, to make room for another one.
     #[error(

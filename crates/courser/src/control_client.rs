@@ -526,7 +526,11 @@ impl<T: Transport> Rpc<T> {
         while let Some(at) = self.connections.dialing.iter().position(|d| d.deadline_ns <= now_ns) {
             let d = &self.connections.dialing[at];
             let after_ms = self.connections.timeout.as_millis() as u64;
-            let error = SessionError::Timeout { server: d.server.clone(), after_ms };
+            let server = d.server.clone();
+            let error = match d.control {
+                Some(_) => SessionError::Timeout { server, after_ms },
+                None => DialError::Timeout { addr: server, after: self.connections.timeout }.into(),
+            };
             self.dial_failed(at, error);
             any = true;
         }

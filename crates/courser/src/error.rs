@@ -145,11 +145,28 @@ pub enum SessionError {
     #[error("{FORKED}")]
     Forked,
     /// There is no such session.
-    #[error("the session was closed, or ended long ago; connect again")]
+    #[error("the session was closed, or ended long ago; try again with a new one")]
     Gone,
 }
 
 impl SessionError {
+    /// Whether a later connect may succeed without a change of this program: the server is not
+    /// there, or not ready.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            SessionError::Dial(e) => {
+                matches!(e, DialError::Connect { .. } | DialError::Timeout { .. })
+            }
+            SessionError::Refused(_)
+            | SessionError::Timeout { .. }
+            | SessionError::PeerFailed(_)
+            | SessionError::EndpointGone
+            | SessionError::Evicted
+            | SessionError::DatapathSilent { .. } => true,
+            _ => false,
+        }
+    }
+
     /// The kind of the cause, as calls on the session report it ([`crate::CallError::NotConnected`]).
     pub fn end(&self) -> SessionEnd {
         match self {

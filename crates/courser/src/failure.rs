@@ -20,13 +20,24 @@ pub enum CallFailure {
     /// There is no memory for the request, or for the copy of the response.
     #[error(transparent)]
     NoMemory(#[from] AllocError),
-    /// The session was lost before the call started, and could not be connected again in time.
+    /// There is no session with the server: the last one was lost before the call started, and a
+    /// connect has failed, or did not succeed in the time that the call had.
     #[error("no session with {server}: {reason}")]
     NotConnected {
         /// The address of the server.
         server: Arc<str>,
         /// The text of the last [`crate::SessionError`].
         reason: Arc<str>,
+    },
+    /// The session was lost while the call was in progress ([`crate::Client`] only).
+    #[error("the session with {server} was lost during the call: {reason} ({executed})")]
+    Lost {
+        /// The address of the server.
+        server: Arc<str>,
+        /// The text of its [`crate::SessionError`].
+        reason: Arc<str>,
+        /// Whether the handler ran.
+        executed: Executed,
     },
     /// The process was forked from that of the endpoint.
     #[error("{FORKED}")]
@@ -44,6 +55,7 @@ impl CallFailure {
                 Executed::Never
             }
             CallFailure::Failed(e) => e.executed(),
+            CallFailure::Lost { executed, .. } => *executed,
             // Of a response: requests have their memory before the call.
             CallFailure::NoMemory(_) | CallFailure::Stopped => Executed::Maybe,
         }

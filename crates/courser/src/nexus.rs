@@ -92,6 +92,8 @@ impl Nexus {
             failure_timeout: config.failure_timeout,
             inbound: config.max_connections,
             inbound_per_host: config.max_connections_per_address,
+            // Its error names the cause, so it comes before the endpoint's own time-out.
+            dial: config.connect_timeout - config.connect_timeout / 16,
             ..Limits::default()
         };
         let (control, bound) = Control::start(&platform, &sockets, addr, limits)?;

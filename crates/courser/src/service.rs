@@ -27,7 +27,8 @@
 //! - `LocalKv`, the same for the thread of one endpoint, and for simulations: nothing is `Send`;
 //! - `KvClient`, with a method for each of the trait. Calls start when they are awaited, and take a
 //!   deadline: `kv.get(key).deadline(ms).await?`. Dropping the future cancels the call, and drops
-//!   the handler's future;
+//!   the handler's future. Without a connection to the server they fail at once, or wait for it:
+//!   `kv.get(key).wait_for_ready(true).await?`;
 //! - `KvServer`, which registers the handlers: [`Service::register`],
 //!   [`LocalService::register_local`].
 //!
@@ -79,7 +80,7 @@ mod stream;
 mod writer;
 
 pub use crate::message::to_message;
-pub use channel::{BlockingChannel, Channel, DefaultChannel, Dial};
+pub use channel::{BlockingChannel, CallOptions, Channel, DefaultChannel, Dial};
 pub use client::{OneWay, Sending, Unary, UnaryCall};
 #[cfg(feature = "postcard")]
 pub use codec::Postcard;

@@ -344,7 +344,12 @@ fn error_texts_of_clients_and_servers_end_with_an_advice() {
             CallFailure::Rejected(RejectReason::NotClient),
             CallFailure::Failed(CallError::Closed(Executed::Never)),
             CallFailure::NoMemory(no_memory()),
-            CallFailure::NotConnected { server: "udp://db1:1".into(), reason: text(lost) },
+            CallFailure::NotConnected { server: "udp://db1:1".into(), reason: text(lost.clone()) },
+            CallFailure::Lost {
+                server: "udp://db1:1".into(),
+                reason: text(lost),
+                executed: Executed::Maybe
+            },
             CallFailure::Forked,
             CallFailure::Stopped,
         ],

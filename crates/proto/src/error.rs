@@ -15,6 +15,16 @@ pub enum Executed {
     Yes,
 }
 
+impl fmt::Display for Executed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Executed::Never => "never executed",
+            Executed::Maybe => "may have executed",
+            Executed::Yes => "executed",
+        })
+    }
+}
+
 /// Status codes of a server's error response; the numbers are those of the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
@@ -152,7 +162,7 @@ impl Status {
 #[non_exhaustive]
 pub enum SessionEnd {
     /// The server's control port could not be reached.
-    #[error("its server could not be reached; call session_error() for address and reason")]
+    #[error("its server could not be reached; call Rpc::session_error for address and reason")]
     Unreachable,
     /// The server accepted the control connection, but no endpoint answered in time.
     #[error(
@@ -167,10 +177,10 @@ pub enum SessionEnd {
     #[error("its server sent an unusable answer; check that both sides run the same version")]
     BadAnswer,
     /// The datapath address of the server cannot be reached.
-    #[error("its server has no reachable datapath address; call session_error() for the reason")]
+    #[error("its server has no reachable datapath address; call Rpc::session_error for the reason")]
     NoPath,
     /// The control connection ended: the peer failed, or the network in between.
-    #[error("its control connection ended; connect again, session_error() has the reason")]
+    #[error("its control connection ended; connect again, Rpc::session_error has the reason")]
     PeerFailed,
     /// The server closed its endpoint.
     #[error("its server closed the endpoint; connect to another endpoint or server")]
@@ -243,7 +253,7 @@ impl fmt::Display for CallError {
             CallError::NotConnected(end) => write!(f, "the session was not connected: {end}")?,
             CallError::Server(s) => f.write_str(s.text())?,
             CallError::PeerFailed(_) => {
-                f.write_str("the peer failed; connect again, session_error() has the reason")?;
+                f.write_str("the peer failed; connect again, Rpc::session_error has the reason")?;
             }
             CallError::DatapathSilent(_) => f.write_str(
                 "the peer's control connection is up, but the datapath carries no packet; check \
@@ -251,7 +261,7 @@ impl fmt::Display for CallError {
             )?,
             CallError::Closed(_) => f.write_str("this side closed the session; connect again")?,
             CallError::DeadlineExceeded(_) => f.write_str(
-                "the deadline of the call passed; check the load of the server or set a later one",
+                "the deadline of the call passed; check that the server runs, and its load, or set a later one",
             )?,
             CallError::Cancelled(_) => {
                 f.write_str(
@@ -269,11 +279,7 @@ impl fmt::Display for CallError {
                  raise max_msg_size"
             )?,
         }
-        f.write_str(match self.executed() {
-            Executed::Never => " (never executed)",
-            Executed::Maybe => " (may have executed)",
-            Executed::Yes => " (executed)",
-        })
+        write!(f, " ({})", self.executed())
     }
 }
 

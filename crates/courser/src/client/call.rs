@@ -15,12 +15,23 @@ use crate::failure::CallFailure;
 /// The result of a call: a response, or `None` of a message.
 pub(super) type Outcome = Result<Option<MsgBuf>, CallFailure>;
 
+/// Where a call or message goes, and how long it may wait: see [`Call`].
+pub(super) struct Target {
+    pub(super) link: usize,
+    pub(super) req_type: u16,
+    pub(super) one_way: bool,
+    pub(super) wait_for_ready: bool,
+    pub(super) expires: Option<Instant>,
+}
+
 /// A call or message.
 pub(super) struct Call {
     /// The client's number at its endpoint.
     pub(super) link: usize,
     pub(super) req_type: u16,
     pub(super) one_way: bool,
+    /// It waits for a session where others fail at once.
+    pub(super) wait_for_ready: bool,
     pub(super) expires: Option<Instant>,
     /// Set with [`Stage::Done`], for callers that spin.
     done: AtomicBool,
@@ -63,14 +74,11 @@ pub(super) enum Dropped {
 }
 
 impl Call {
-    pub(super) fn new(
-        (link, req_type, one_way): (usize, u16, bool),
-        request: MsgBuf,
-        expires: Option<Instant>,
-        waker: Option<Waker>,
-    ) -> Self {
+    pub(super) fn new(target: Target, request: MsgBuf, waker: Option<Waker>) -> Self {
+        let Target { link, req_type, one_way, wait_for_ready, expires } = target;
         let progress = Mutex::new(Progress { stage: Stage::Waiting(request), waker });
-        Call { link, req_type, one_way, expires, done: AtomicBool::new(false), progress }
+        let done = AtomicBool::new(false);
+        Call { link, req_type, one_way, wait_for_ready, expires, done, progress }
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {

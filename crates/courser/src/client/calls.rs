@@ -11,7 +11,7 @@ use slab::Slab;
 use super::call::{Call, Started};
 use super::error::ClientError;
 use super::inbox::{DROPPED_KEPT, Open, Submitted};
-use super::link::{Link, Session, Waiting};
+use super::link::{FirstConnect, Link, Session, Waiting};
 use crate::context::Context;
 use crate::error::SessionError;
 use crate::failure::CallFailure;
@@ -75,7 +75,8 @@ impl State {
     /// Handles what clients have submitted, and empties the lists.
     pub(super) fn accept(&mut self, cx: &mut Context<'_>, submitted: &mut Submitted) {
         for open in submitted.opens.drain(..) {
-            let key = self.links.insert(Link::new(open));
+            let until_ns = cx.now_ns().saturating_add(self.connect_timeout_ns);
+            let key = self.links.insert(Link::new(open, until_ns));
             self.connect(cx, key);
         }
         for call in submitted.calls.drain(..) {
@@ -169,15 +170,14 @@ impl State {
             None => u64::MAX,
             Some(at) => now_ns.saturating_add(left_ns(at, &self.clock)),
         };
-        let connected = !link.sessions.is_empty();
-        let give_up_ns =
-            if connected { u64::MAX } else { now_ns.saturating_add(self.connect_timeout_ns) };
-        link.wait(Waiting { call, expires_ns, give_up_ns });
+        let waiting = Waiting { call, expires_ns, give_up_ns: u64::MAX };
+        link.wait(waiting, now_ns, now_ns.saturating_add(self.connect_timeout_ns));
         if !link.messages.is_empty() {
             link.due_ns = link.due_ns.min(now_ns.saturating_add(MESSAGES_NS));
         }
         self.due_ns = self.due_ns.min(link.due_ns);
         self.connect_for_waiting(cx, key, now_ns);
+        self.fail_fast(key);
     }
 
     /// Connects a session for calls that wait, if there is none, or if all slots are in use.
@@ -185,11 +185,23 @@ impl State {
     fn connect_for_waiting(&mut self, cx: &mut Context<'_>, key: usize, now_ns: u64) {
         let Some(link) = self.links.get(key) else { return };
         let wanted = match link.sessions.is_empty() {
-            true => !link.is_connecting() && link.retry_ns == u64::MAX,
+            true => !link.is_connecting() && (link.retry_ns == u64::MAX || link.retry_ns <= now_ns),
             false => !link.waiting.is_empty() && link.may_grow(now_ns),
         };
         if wanted {
             self.connect(cx, key);
+        }
+    }
+
+    /// Ends the calls that do not wait for a session if the last connect has failed.
+    #[cold]
+    fn fail_fast(&mut self, key: usize) {
+        let Some(link) = self.links.get_mut(key).filter(|link| link.is_backing_off()) else {
+            return;
+        };
+        let failure = link.not_connected();
+        for Waiting { call, .. } in link.take_fail_fast() {
+            self.finish(&call, Err(failure.clone()));
         }
     }
 
@@ -218,6 +230,7 @@ impl State {
         if let Some(link) = self.links.get_mut(key) {
             let queue = if waiting.call.one_way { &mut link.messages } else { &mut link.waiting };
             queue.push_front(waiting);
+            self.fail_fast(key);
         }
     }
 
@@ -239,7 +252,7 @@ impl State {
             Ok(response) => cx.core.response(done.request, response.0).map(Some),
             Err(e) => Err(e),
         };
-        let outcome = outcome.map_err(CallFailure::Failed);
+        let outcome = outcome.map_err(|e| self.failure(cx, &call, done.session, e));
         self.finish(&call, outcome);
         if let Some(link) = self.links.get_mut(call.link) {
             link.ended(done.session, at);
@@ -247,6 +260,27 @@ impl State {
                 self.start_waiting(cx, call.link);
             }
         }
+    }
+
+    /// The error of a call that has ended. A session that was lost is removed.
+    #[cold]
+    fn failure(
+        &mut self,
+        cx: &mut Context<'_>,
+        call: &Call,
+        session: SessionId,
+        error: CallError,
+    ) -> CallFailure {
+        let lost = cx.session_error(session).filter(|_| is_loss(error));
+        let (Some(why), Some(link)) = (lost, self.links.get(call.link)) else {
+            return CallFailure::Failed(error);
+        };
+        let server = link.uri.clone();
+        if let Some(at) = link.sessions.iter().position(|s| s.id == session) {
+            self.lose(cx, call.link, at);
+        }
+        let reason = why.to_string().into();
+        CallFailure::Lost { server, reason, executed: error.executed() }
     }
 
     /// A session has room for messages.
@@ -294,7 +328,7 @@ impl State {
         });
         match sent {
             Ok(_) => drop(entry.insert(Pending::Greeting { key, at })),
-            Err(reason) => self.not_greeted(cx, key, reason),
+            Err(reason) => self.not_greeted(cx, key, ClientError::Service(reason)),
         }
     }
 
@@ -308,21 +342,27 @@ impl State {
             Ok(response) => cx.core.response(done.request, response.0),
             Err(e) => Err(e),
         };
+        if let Err(e) = answer
+            && is_loss(e)
+            && let Some(why) = cx.session_error(session)
+        {
+            return self.not_greeted(cx, key, why.into());
+        }
         match answer.map_err(|e| e.to_string()).and_then(|answer| link.greetings.check(at, answer))
         {
             Ok(()) => self.greet(cx, key, session, at + 1),
-            Err(reason) => self.not_greeted(cx, key, reason),
+            Err(reason) => self.not_greeted(cx, key, ClientError::Service(reason)),
         }
     }
 
-    /// The server of a new session does not have what the client needs.
+    /// The server of a new session does not have what the client needs, or was lost again.
     #[cold]
-    fn not_greeted(&mut self, cx: &mut Context<'_>, key: usize, reason: String) {
+    fn not_greeted(&mut self, cx: &mut Context<'_>, key: usize, error: ClientError) {
         let greeting = self.links.get_mut(key).and_then(|link| link.greeting.take());
         if let Some(id) = greeting {
             cx.close(id);
         }
-        self.not_connected(cx, key, ClientError::Service(reason));
+        self.not_connected(cx, key, error);
     }
 
     #[cold]
@@ -330,8 +370,8 @@ impl State {
         let Some(link) = self.links.get_mut(key) else { return };
         let slots = cx.session_stats(id).map_or(1, |stats| stats.slots as usize);
         link.connected(Session { id, calls: 0, slots });
-        if let Some(opening) = link.opening.take() {
-            match opening.finish(Ok(key)) {
+        if let Some(first) = link.first.take() {
+            match first.opening.finish(Ok(key)) {
                 Ok(waker) => self.wakers.extend(waker),
                 Err(()) => return self.close(cx, key),
             }
@@ -343,14 +383,30 @@ impl State {
     #[cold]
     fn not_connected(&mut self, cx: &mut Context<'_>, key: usize, error: ClientError) {
         let Some(link) = self.links.get_mut(key) else { return };
-        if let Some(opening) = link.opening.take() {
-            self.links.remove(key);
-            let waker = opening.finish(Err(error));
-            return self.wakers.extend(waker.ok().flatten());
+        let now_ns = cx.now_ns();
+        if let Some(first) = &mut link.first {
+            let again = error.may_pass() && now_ns < first.until_ns;
+            first.error = Some(error);
+            if !again || first.opening.is_abandoned() {
+                return self.give_up(cx, key);
+            }
+            link.due_ns = first.until_ns;
+        } else {
+            link.reason = Some(error.to_string().into());
         }
-        link.reason = Some(error.to_string().into());
-        link.back_off(cx.now_ns());
-        self.due_ns = self.due_ns.min(link.retry_ns);
+        link.back_off(now_ns);
+        self.due_ns = self.due_ns.min(link.retry_ns).min(link.due_ns);
+        self.fail_fast(key);
+    }
+
+    /// A client was not connected in its time.
+    #[cold]
+    fn give_up(&mut self, cx: &mut Context<'_>, key: usize) {
+        let Some(link) = self.links.get_mut(key) else { return };
+        let Some(FirstConnect { opening, error, .. }) = link.first.take() else { return };
+        self.close(cx, key);
+        let waker = opening.finish(Err(error.unwrap_or(SessionError::Gone.into())));
+        self.wakers.extend(waker.ok().flatten());
     }
 
     /// A session has ended. If it was the last one, another is connected.
@@ -362,7 +418,7 @@ impl State {
         link.lose(at);
         if link.sessions.is_empty() {
             let now_ns = cx.now_ns();
-            link.give_up_by(now_ns.saturating_add(self.connect_timeout_ns));
+            link.give_up_by(now_ns, now_ns.saturating_add(self.connect_timeout_ns));
             self.due_ns = self.due_ns.min(link.due_ns);
             self.connect_for_waiting(cx, key, now_ns);
         }
@@ -434,7 +490,7 @@ impl State {
         let Some(link) = self.links.get_mut(key) else { return };
         if link.retry_ns <= now_ns {
             link.retry_ns = u64::MAX;
-            if link.is_waiting() && link.sessions.is_empty() && !link.is_connecting() {
+            if link.is_wanted(now_ns) {
                 self.connect(cx, key);
             }
         }
@@ -442,16 +498,15 @@ impl State {
         if link.due_ns > now_ns {
             return;
         }
-        let failure = CallFailure::NotConnected {
-            server: link.uri.clone(),
-            reason: link.reason.clone().unwrap_or_else(|| SessionError::Gone.to_string().into()),
+        if link.first.as_ref().is_some_and(|first| first.until_ns <= now_ns) {
+            return self.give_up(cx, key);
+        }
+        let failure = match link.sessions.is_empty() {
+            true => link.not_connected(),
+            false => CallFailure::Failed(CallError::DeadlineExceeded(Executed::Never)),
         };
-        for Waiting { call, expires_ns, .. } in link.take_due(now_ns) {
-            let outcome = match expires_ns <= now_ns {
-                true => CallFailure::Failed(CallError::DeadlineExceeded(Executed::Never)),
-                false => failure.clone(),
-            };
-            self.finish(&call, Err(outcome));
+        for Waiting { call, .. } in link.take_due(now_ns) {
+            self.finish(&call, Err(failure.clone()));
         }
         let Some(link) = self.links.get_mut(key) else { return };
         if !link.messages.is_empty() {
@@ -466,7 +521,7 @@ impl State {
     pub(super) fn stop(&mut self, last: Submitted) {
         let links = std::mem::take(&mut self.links);
         let waiting = links.into_iter().flat_map(|(_, link)| {
-            let opening = link.opening.clone();
+            let opening = link.first.map(|first| first.opening);
             self.wakers
                 .extend(opening.and_then(|o| o.finish(Err(ClientError::Stopped)).ok().flatten()));
             link.waiting.into_iter().chain(link.messages).map(|w| w.call)
@@ -486,6 +541,12 @@ impl State {
             self.wakers.extend(waker.ok().flatten());
         }
     }
+}
+
+/// Whether a call ended because its session did.
+fn is_loss(error: CallError) -> bool {
+    use CallError as E;
+    matches!(error, E::PeerFailed(_) | E::DatapathSilent(_) | E::NotConnected(_) | E::Closed(_))
 }
 
 fn left_ns(at: Instant, clock: &Clock) -> u64 {

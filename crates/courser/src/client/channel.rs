@@ -2,13 +2,12 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::time::Duration;
 
 use courser_buf::{AllocError, MsgBuf};
 
 use super::blocking::block_on;
 use super::{Client, ClientAnother, ClientCall, ClientSend, Greeting};
-use crate::service::{BlockingChannel, Channel, Dial, HelloError};
+use crate::service::{BlockingChannel, CallOptions, Channel, Dial, HelloError};
 
 impl Channel for Client {
     type Call<'a> = ClientCall;
@@ -26,24 +25,24 @@ impl Channel for Client {
     }
 
     #[inline]
-    fn call(&self, req_type: u16, request: MsgBuf, deadline: Option<Duration>) -> ClientCall {
-        Client::call(self, req_type, request).deadline(deadline)
+    fn call(&self, req_type: u16, request: MsgBuf, options: CallOptions) -> ClientCall {
+        Client::call(self, req_type, request).options(options)
     }
 
-    fn call_owned(&self, req_type: u16, request: MsgBuf, deadline: Option<Duration>) -> ClientCall {
-        Channel::call(self, req_type, request, deadline)
+    fn call_owned(&self, req_type: u16, request: MsgBuf, options: CallOptions) -> ClientCall {
+        Channel::call(self, req_type, request, options)
     }
 
-    fn send(&self, msg_type: u16, message: MsgBuf, deadline: Option<Duration>) -> ClientSend {
-        Client::send(self, msg_type, message).deadline(deadline)
+    fn send(&self, msg_type: u16, message: MsgBuf, options: CallOptions) -> ClientSend {
+        Client::send(self, msg_type, message).options(options)
     }
 
     fn greet(&self, greeting: Greeting) {
         self.inner.greetings.add(greeting);
     }
 
-    fn another(&self) -> ClientAnother {
-        ClientAnother::new(Client::another(self))
+    fn another(&self, options: CallOptions) -> ClientAnother {
+        ClientAnother::new(self.connect_another(options.wait_for_ready))
     }
 }
 

@@ -32,7 +32,7 @@ pub struct ClientBuilder {
 
 impl Default for ClientBuilder {
     fn default() -> Self {
-        let limits = Limits { sessions: 32, in_flight: 1_024 };
+        let limits = Limits { sessions: 32, in_flight: 1_024, wait_for_ready: false };
         ClientBuilder { config: None, endpoints: None, limits }
     }
 }
@@ -68,9 +68,18 @@ impl ClientBuilder {
         self
     }
 
+    /// The setting of all calls and messages without one of their own:
+    /// [`ClientCall::wait_for_ready`](crate::ClientCall::wait_for_ready). Default `false`. With it
+    /// [`ClientBuilder::connect`] waits too: for a server that is not there yet, or refuses, for
+    /// [`Config::connect_timeout`].
+    pub fn wait_for_ready(mut self, waits: bool) -> Self {
+        self.limits.wait_for_ready = waits;
+        self
+    }
+
     /// Connects. Await the result, or block with [`ClientConnect::wait`].
     pub fn connect(self, uri: &str) -> ClientConnect {
-        let Limits { sessions, in_flight } = self.limits;
+        let Limits { sessions, in_flight, wait_for_ready } = self.limits;
         let settings = [
             ("ClientBuilder::sessions", sessions, MOST_SESSIONS),
             ("ClientBuilder::in_flight", in_flight, MOST_IN_FLIGHT),
@@ -88,7 +97,8 @@ impl ClientBuilder {
             },
         };
         let thread = user.next_thread();
-        ClientConnect::begin(user, thread, uri.into(), self.limits, Greetings::default())
+        let greetings = Greetings::default();
+        ClientConnect::begin(user, thread, uri.into(), self.limits, greetings, wait_for_ready)
     }
 }
 
@@ -127,12 +137,14 @@ impl ClientConnect {
         uri: Arc<str>,
         limits: Limits,
         greetings: Greetings,
+        wait_for_ready: bool,
     ) -> Self {
         let opening = Arc::new(Opening::default());
         let open = Open {
             uri: uri.clone(),
             limits,
             greetings: greetings.clone(),
+            wait_for_ready,
             opening: opening.clone(),
         };
         match user.thread(thread).inbox.open(open) {

@@ -46,3 +46,10 @@ pub enum ClientError {
     #[error("the thread of the endpoint has ended; start other endpoints")]
     Stopped,
 }
+
+impl ClientError {
+    /// Whether a later connect may succeed without a change of this program.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, ClientError::Session(e) if e.may_pass())
+    }
+}

@@ -21,6 +21,8 @@ pub(super) struct Open {
     pub(super) uri: Arc<str>,
     pub(super) limits: super::Limits,
     pub(super) greetings: super::Greetings,
+    /// A connect that fails is repeated until its time is over.
+    pub(super) wait_for_ready: bool,
     pub(super) opening: Arc<Opening>,
 }
 

@@ -7,9 +7,15 @@ use courser_proto::SessionId;
 
 use super::Limits;
 use super::call::Call;
+use super::error::ClientError;
 use super::greeting::Greetings;
 use super::inbox::Open;
 use super::opening::Opening;
+use crate::error::SessionError;
+use crate::failure::CallFailure;
+
+/// Time after the last call without a session for which connects go on, ns.
+const WANTED_NS: u64 = 30_000_000_000;
 
 /// Time until a lost server is connected again, ns: at first, and at most. Doubled each time.
 const BACKOFF_NS: (u64, u64) = (5_000_000, 500_000_000);
@@ -39,6 +45,23 @@ impl Waiting {
     pub(super) fn due_ns(&self) -> u64 {
         self.expires_ns.min(self.give_up_ns)
     }
+
+    /// There is no session: a call that waits for one and has no deadline waits until then. Other
+    /// calls end with the connect that is under way, or by their deadline.
+    fn give_up_by(&mut self, give_up_ns: u64) {
+        if self.call.wait_for_ready && self.expires_ns == u64::MAX {
+            self.give_up_ns = self.give_up_ns.min(give_up_ns);
+        }
+    }
+}
+
+/// The connect of a client that has not had a session.
+pub(super) struct FirstConnect {
+    pub(super) opening: Arc<Opening>,
+    /// Until when failed connects are repeated, ns; 0: they are not.
+    pub(super) until_ns: u64,
+    /// The error of the last of them.
+    pub(super) error: Option<ClientError>,
 }
 
 /// See the module.
@@ -52,8 +75,8 @@ pub(super) struct Link {
     /// A connected session whose server is being checked.
     pub(super) greeting: Option<SessionId>,
     pub(super) greetings: Greetings,
-    /// The client, until its first session is connected.
-    pub(super) opening: Option<Arc<Opening>>,
+    /// Until its first session is connected.
+    pub(super) first: Option<FirstConnect>,
     /// Calls beyond the limit, and calls without a session; in order.
     pub(super) waiting: VecDeque<Waiting>,
     /// Messages for which there is no room; in order.
@@ -64,6 +87,8 @@ pub(super) struct Link {
     pub(super) retry_ns: u64,
     /// The last wait before that.
     backoff_ns: u64,
+    /// It connects again in the background until then, although no call waits.
+    wanted_ns: u64,
     /// Not to connect further sessions before.
     pub(super) grow_ns: u64,
     /// The text of the last error of a session.
@@ -71,8 +96,10 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(open: Open) -> Self {
-        let Open { uri, limits, greetings, opening } = open;
+    /// `until_ns`: the end of the time for its first session.
+    pub(super) fn new(open: Open, until_ns: u64) -> Self {
+        let Open { uri, limits, greetings, wait_for_ready, opening } = open;
+        let until_ns = if wait_for_ready { until_ns } else { 0 };
         Link {
             uri,
             limits,
@@ -81,12 +108,13 @@ impl Link {
             connecting: None,
             greeting: None,
             greetings,
-            opening: Some(opening),
+            first: Some(FirstConnect { opening, until_ns, error: None }),
             waiting: VecDeque::new(),
             messages: VecDeque::new(),
             due_ns: u64::MAX,
             retry_ns: u64::MAX,
             backoff_ns: 0,
+            wanted_ns: 0,
             grow_ns: 0,
             reason: None,
         }
@@ -159,8 +187,26 @@ impl Link {
         }
     }
 
-    /// Adds a call or message to those that wait.
-    pub(super) fn wait(&mut self, waiting: Waiting) {
+    /// Whether a call without a session fails at once: a connect has failed, and it is too early for
+    /// the next one.
+    pub(super) fn is_backing_off(&self) -> bool {
+        self.sessions.is_empty() && !self.is_connecting() && self.retry_ns != u64::MAX
+    }
+
+    /// Whether to connect now, if the time for it has come.
+    pub(super) fn is_wanted(&self, now_ns: u64) -> bool {
+        self.sessions.is_empty()
+            && !self.is_connecting()
+            && (self.is_waiting() || self.first.is_some() || now_ns < self.wanted_ns)
+    }
+
+    /// Adds a call or message to those that wait. Without a session it waits until `give_up_ns` at
+    /// most.
+    pub(super) fn wait(&mut self, mut waiting: Waiting, now_ns: u64, give_up_ns: u64) {
+        if self.sessions.is_empty() {
+            waiting.give_up_by(give_up_ns);
+            self.wanted_ns = now_ns.saturating_add(WANTED_NS);
+        }
         self.due_ns = self.due_ns.min(waiting.due_ns());
         let queue = if waiting.call.one_way { &mut self.messages } else { &mut self.waiting };
         queue.push_back(waiting);
@@ -170,30 +216,46 @@ impl Link {
         !self.waiting.is_empty() || !self.messages.is_empty()
     }
 
-    /// There is no session: those that wait do so for a limited time.
-    pub(super) fn give_up_by(&mut self, give_up_ns: u64) {
+    /// The error of calls that get no session.
+    pub(super) fn not_connected(&self) -> CallFailure {
+        let reason = self.reason.clone();
+        let reason = reason.unwrap_or_else(|| SessionError::Gone.to_string().into());
+        CallFailure::NotConnected { server: self.uri.clone(), reason }
+    }
+
+    /// The last session is lost: calls that wait do so for a limited time.
+    pub(super) fn give_up_by(&mut self, now_ns: u64, give_up_ns: u64) {
+        self.wanted_ns = now_ns.saturating_add(WANTED_NS);
         for waiting in self.waiting.iter_mut().chain(&mut self.messages) {
-            waiting.give_up_ns = waiting.give_up_ns.min(give_up_ns);
+            waiting.give_up_by(give_up_ns);
         }
         if self.is_waiting() {
             self.due_ns = self.due_ns.min(give_up_ns);
         }
     }
 
+    /// Removes those that do not wait for a session.
+    pub(super) fn take_fail_fast(&mut self) -> Vec<Waiting> {
+        let mut taken = Vec::new();
+        for queue in [&mut self.waiting, &mut self.messages] {
+            take_if(queue, |w| !w.call.wait_for_ready, &mut taken);
+        }
+        taken
+    }
+
     /// Removes those that are due, and sets the time of the next.
     pub(super) fn take_due(&mut self, now_ns: u64) -> Vec<Waiting> {
         let mut due = Vec::new();
         let mut next_ns = u64::MAX;
-        for queue in [&mut self.waiting, &mut self.messages] {
-            for _ in 0..queue.len() {
-                let Some(waiting) = queue.pop_front() else { break };
-                if waiting.due_ns() <= now_ns {
-                    due.push(waiting);
-                } else {
-                    next_ns = next_ns.min(waiting.due_ns());
-                    queue.push_back(waiting);
-                }
+        let mut is_due = |waiting: &Waiting| {
+            let at_ns = waiting.due_ns();
+            if at_ns > now_ns {
+                next_ns = next_ns.min(at_ns);
             }
+            at_ns <= now_ns
+        };
+        for queue in [&mut self.waiting, &mut self.messages] {
+            take_if(queue, &mut is_due, &mut due);
         }
         self.due_ns = next_ns;
         due
@@ -203,5 +265,21 @@ impl Link {
     pub(super) fn drop_over(&mut self) {
         self.waiting.retain(|w| !w.call.is_over());
         self.messages.retain(|w| !w.call.is_over());
+    }
+}
+
+/// Moves some of a queue to `to`, and keeps the others in their order.
+fn take_if(
+    queue: &mut VecDeque<Waiting>,
+    mut is_taken: impl FnMut(&Waiting) -> bool,
+    to: &mut Vec<Waiting>,
+) {
+    for _ in 0..queue.len() {
+        let Some(waiting) = queue.pop_front() else { return };
+        if is_taken(&waiting) {
+            to.push(waiting);
+        } else {
+            queue.push_back(waiting);
+        }
     }
 }

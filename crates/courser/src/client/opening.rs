@@ -39,6 +39,10 @@ impl Opening {
         Ok(state.waker.take())
     }
 
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.lock().abandoned
+    }
+
     pub(super) fn poll(&self, waker: &Waker) -> Poll<Result<usize, ClientError>> {
         let mut state = self.lock();
         if let Some(result) = state.result.take() {

@@ -6,7 +6,7 @@ use std::task::{Poll, Wake, Waker};
 
 use courser_buf::Arena;
 
-use super::call::{Call, Dropped, Started};
+use super::call::{Call, Dropped, Started, Target};
 use super::*;
 use crate::error::CallRejected;
 
@@ -21,7 +21,9 @@ impl Wake for Count {
 }
 
 fn call(arena: &Arena, waker: Option<Waker>) -> Call {
-    Call::new((0, 1, false), arena.alloc(300).expect("memory"), None, waker)
+    let target =
+        Target { link: 0, req_type: 1, one_way: false, wait_for_ready: false, expires: None };
+    Call::new(target, arena.alloc(300).expect("memory"), waker)
 }
 
 #[test]

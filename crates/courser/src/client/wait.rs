@@ -10,11 +10,12 @@ use std::time::Duration;
 use courser_buf::MsgBuf;
 
 use super::blocking::block_on;
-use super::call::{Call, Outcome};
+use super::call::{Call, Outcome, Target};
 use super::{Client, misplaced};
 use crate::deadline::{earliest, inherited};
 use crate::failure::CallFailure;
 use crate::platform::Clock;
+use crate::service::CallOptions;
 use crate::spin::cpus;
 
 /// Checks for a result that a blocking call makes before its thread sleeps: some 20 us.
@@ -27,20 +28,21 @@ struct Submission {
 }
 
 enum Stage {
-    New { req_type: u16, message: MsgBuf, deadline: Option<Duration>, one_way: bool },
+    New { req_type: u16, message: MsgBuf, options: CallOptions, one_way: bool },
     Submitted(Arc<Call>),
     Over,
 }
 
 impl Submission {
     fn new(client: Client, req_type: u16, message: MsgBuf, one_way: bool) -> Self {
-        let stage = Stage::New { req_type, message, deadline: None, one_way };
+        let stage = Stage::New { req_type, message, options: CallOptions::default(), one_way };
         Submission { client, stage }
     }
 
-    fn set_deadline(&mut self, after: Option<Duration>) {
-        if let Stage::New { deadline, .. } = &mut self.stage {
-            *deadline = after;
+    /// Changes the options of a call that has not begun.
+    fn set(&mut self, change: impl FnOnce(&mut CallOptions)) {
+        if let Stage::New { options, .. } = &mut self.stage {
+            change(options);
         }
     }
 
@@ -61,22 +63,24 @@ impl Submission {
     }
 
     fn submit(&mut self, waker: Option<&Waker>) -> Result<(), CallFailure> {
-        let (req_type, message, deadline, one_way) =
+        let (req_type, message, options, one_way) =
             match std::mem::replace(&mut self.stage, Stage::Over) {
-                Stage::New { req_type, message, deadline, one_way } => {
-                    (req_type, message, deadline, one_way)
+                Stage::New { req_type, message, options, one_way } => {
+                    (req_type, message, options, one_way)
                 }
                 submitted => {
                     self.stage = submitted;
                     return Ok(());
                 }
             };
+        let inner = &*self.client.inner;
         // An instant that the clock cannot represent is no deadline.
-        let own = deadline.and_then(|after| Clock::System.now().checked_add(after));
+        let own = options.deadline.and_then(|after| Clock::System.now().checked_add(after));
         let expires = earliest(own, inherited());
-        let what = (self.client.inner.link, req_type, one_way);
-        let call = Arc::new(Call::new(what, message, expires, waker.cloned()));
-        self.client.inner.inbox().call(&call)?;
+        let wait_for_ready = options.wait_for_ready.unwrap_or(inner.limits.wait_for_ready);
+        let target = Target { link: inner.link, req_type, one_way, wait_for_ready, expires };
+        let call = Arc::new(Call::new(target, message, waker.cloned()));
+        inner.inbox().call(&call)?;
         self.stage = Stage::Submitted(call);
         Ok(())
     }
@@ -124,7 +128,22 @@ impl ClientCall {
     /// [`crate::CallError::DeadlineExceeded`]: see [`crate::CallBuilder::deadline`]. A call that a
     /// handler of a [`crate::Server`] makes while it is polled also ends at the handler's deadline.
     pub fn deadline(mut self, after: impl Into<Option<Duration>>) -> Self {
-        self.submission.set_deadline(after.into());
+        let deadline = after.into();
+        self.submission.set(|options| options.deadline = deadline);
+        self
+    }
+
+    /// Without a connection to the server, the call waits for one until its deadline, or for
+    /// [`crate::Config::connect_timeout`] if it has none. By default (`false`, or
+    /// [`crate::ClientBuilder::wait_for_ready`]) it fails with [`CallFailure::NotConnected`] as soon
+    /// as a connect has failed: [`Client`] has the details. Either way it has not run.
+    pub fn wait_for_ready(mut self, waits: bool) -> Self {
+        self.submission.set(|options| options.wait_for_ready = Some(waits));
+        self
+    }
+
+    pub(super) fn options(mut self, new: CallOptions) -> Self {
+        self.submission.set(|options| *options = new);
         self
     }
 
@@ -171,7 +190,20 @@ impl ClientSend {
     /// The message is not delivered later than `after` from now: see
     /// [`crate::MessageBuilder::deadline`].
     pub fn deadline(mut self, after: impl Into<Option<Duration>>) -> Self {
-        self.submission.set_deadline(after.into());
+        let deadline = after.into();
+        self.submission.set(|options| options.deadline = deadline);
+        self
+    }
+
+    /// Without a connection to the server, the message waits for one: see
+    /// [`ClientCall::wait_for_ready`].
+    pub fn wait_for_ready(mut self, waits: bool) -> Self {
+        self.submission.set(|options| options.wait_for_ready = Some(waits));
+        self
+    }
+
+    pub(super) fn options(mut self, new: CallOptions) -> Self {
+        self.submission.set(|options| *options = new);
         self
     }
 

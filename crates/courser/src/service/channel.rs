@@ -10,6 +10,25 @@ use super::writer::Memory;
 use crate::client::Greeting;
 use crate::failure::CallFailure;
 
+/// Settings of one call, message or stream.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct CallOptions {
+    /// See [`crate::CallBuilder::deadline`]; `None`: no deadline, or that of the handler that makes
+    /// the call.
+    pub deadline: Option<Duration>,
+    /// See [`crate::ClientCall::wait_for_ready`]; `None`: the setting of the connection. Only
+    /// connections that connect again by themselves have it.
+    pub wait_for_ready: Option<bool>,
+}
+
+impl CallOptions {
+    /// A call without a deadline that never waits for another connection, as it has a meaning on
+    /// this one only.
+    pub(crate) const FAIL_FAST: CallOptions =
+        CallOptions { deadline: None, wait_for_ready: Some(false) };
+}
+
 /// A connection to a server, on which typed clients call: a session of this thread's endpoint, or a
 /// handle for any thread.
 pub trait Channel: Clone + 'static {
@@ -40,23 +59,18 @@ pub trait Channel: Clone + 'static {
         usize::MAX
     }
 
-    /// Calls; see [`crate::CallBuilder::deadline`] for the deadline.
-    fn call(&self, req_type: u16, request: MsgBuf, deadline: Option<Duration>) -> Self::Call<'_>;
+    /// Calls.
+    fn call(&self, req_type: u16, request: MsgBuf, options: CallOptions) -> Self::Call<'_>;
 
     /// [`Channel::call`] with a future that has a clone of this connection.
-    fn call_owned(
-        &self,
-        req_type: u16,
-        request: MsgBuf,
-        deadline: Option<Duration>,
-    ) -> Self::OwnedCall;
+    fn call_owned(&self, req_type: u16, request: MsgBuf, options: CallOptions) -> Self::OwnedCall;
 
     /// Sends a one-way message when there is room for it.
-    fn send(&self, msg_type: u16, message: MsgBuf, deadline: Option<Duration>) -> Self::Sent<'_>;
+    fn send(&self, msg_type: u16, message: MsgBuf, options: CallOptions) -> Self::Sent<'_>;
 
     /// Connects another session with the same server. A stream has a session of its own, so that a
-    /// reader that stalls delays no other call.
-    fn another(&self) -> Self::Another<'_>;
+    /// reader that stalls delays no other call. The options are those of the stream.
+    fn another(&self, options: CallOptions) -> Self::Another<'_>;
 
     /// A connection that connects again by itself makes this call on each new session first.
     #[doc(hidden)]

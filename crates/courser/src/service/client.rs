@@ -10,7 +10,7 @@ use std::time::Duration;
 use courser_buf::MsgBuf;
 
 use super::answer;
-use super::channel::{BlockingChannel, Channel, ChannelMemory};
+use super::channel::{BlockingChannel, CallOptions, Channel, ChannelMemory};
 use super::codec::{Decode, Encode};
 use super::error::{EncodeError, RpcError};
 use super::stream::{OpenStream, OpenUpload, Pool};
@@ -63,13 +63,13 @@ impl<C: Channel> TypedClient<C> {
     ) -> Unary<'_, C, K, T, E> {
         let request = self.encode::<K, A>(arguments);
         let channel = &self.channel;
-        Unary { channel, number, request, deadline: None, types: PhantomData }
+        Unary { channel, number, request, options: CallOptions::default(), types: PhantomData }
     }
 
     #[inline]
     pub fn one_way<K: Encode<A>, A>(&self, number: u16, arguments: &A) -> OneWay<'_, C> {
         let message = self.encode::<K, A>(arguments);
-        OneWay { channel: &self.channel, number, message, deadline: None }
+        OneWay { channel: &self.channel, number, message, options: CallOptions::default() }
     }
 
     pub fn open_stream<K: Encode<A>, A, T, E>(
@@ -95,7 +95,7 @@ pub struct Unary<'a, C: Channel, K, T, E> {
     channel: &'a C,
     number: u16,
     request: Result<MsgBuf, EncodeError>,
-    deadline: Option<Duration>,
+    options: CallOptions,
     types: Types<(K, T, E)>,
 }
 
@@ -103,7 +103,7 @@ impl<C: Channel, K, T, E> std::fmt::Debug for Unary<'_, C, K, T, E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Unary")
             .field("number", &self.number)
-            .field("deadline", &self.deadline)
+            .field("options", &self.options)
             .finish_non_exhaustive()
     }
 }
@@ -114,7 +114,14 @@ impl<C: Channel, K, T, E> Unary<'_, C, K, T, E> {
     /// of the handler that makes the call.
     #[inline]
     pub fn deadline(mut self, after: impl Into<Option<Duration>>) -> Self {
-        self.deadline = after.into();
+        self.options.deadline = after.into();
+        self
+    }
+
+    /// Without a connection to the server, waits for it in place of failing at once, if the channel
+    /// is a [`crate::Client`]: see [`crate::ClientCall::wait_for_ready`].
+    pub fn wait_for_ready(mut self, waits: bool) -> Self {
+        self.options.wait_for_ready = Some(waits);
         self
     }
 }
@@ -138,7 +145,7 @@ impl<'a, C: Channel, K: Decode<T> + Decode<E>, T, E> IntoFuture for Unary<'a, C,
     fn into_future(self) -> Self::IntoFuture {
         let state = match self.request {
             Ok(request) => {
-                Started::Running { future: self.channel.call(self.number, request, self.deadline) }
+                Started::Running { future: self.channel.call(self.number, request, self.options) }
             }
             Err(error) => Started::Failed { error: Some(error) },
         };
@@ -205,14 +212,14 @@ pub struct OneWay<'a, C: Channel> {
     channel: &'a C,
     number: u16,
     message: Result<MsgBuf, EncodeError>,
-    deadline: Option<Duration>,
+    options: CallOptions,
 }
 
 impl<C: Channel> std::fmt::Debug for OneWay<'_, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OneWay")
             .field("number", &self.number)
-            .field("deadline", &self.deadline)
+            .field("options", &self.options)
             .finish_non_exhaustive()
     }
 }
@@ -220,7 +227,14 @@ impl<C: Channel> std::fmt::Debug for OneWay<'_, C> {
 impl<C: Channel> OneWay<'_, C> {
     /// The message is not delivered later than `after`: see [`crate::MessageBuilder::deadline`].
     pub fn deadline(mut self, after: impl Into<Option<Duration>>) -> Self {
-        self.deadline = after.into();
+        self.options.deadline = after.into();
+        self
+    }
+
+    /// Without a connection to the server, waits for it in place of failing at once, if the channel
+    /// is a [`crate::Client`]: see [`crate::ClientCall::wait_for_ready`].
+    pub fn wait_for_ready(mut self, waits: bool) -> Self {
+        self.options.wait_for_ready = Some(waits);
         self
     }
 }
@@ -243,7 +257,7 @@ impl<'a, C: Channel> IntoFuture for OneWay<'a, C> {
     fn into_future(self) -> Sending<'a, C> {
         let state = match self.message {
             Ok(message) => {
-                Started::Running { future: self.channel.send(self.number, message, self.deadline) }
+                Started::Running { future: self.channel.send(self.number, message, self.options) }
             }
             Err(error) => Started::Failed { error: Some(error) },
         };

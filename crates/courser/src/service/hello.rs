@@ -8,7 +8,7 @@ use courser_buf::MsgBuf;
 use courser_proto::{CallError, Status};
 
 use super::answer::{self, Refusal, tag};
-use super::channel::{Channel, ChannelMemory};
+use super::channel::{CallOptions, Channel, ChannelMemory};
 use super::error::{DecodeError, EncodeError, NoError, RpcError};
 use super::services::{HELLO, ServiceInfo, Services};
 use super::writer::{self, Writer};
@@ -119,7 +119,7 @@ pub async fn hello<C: Channel>(channel: &C, info: &ServiceInfo) -> Result<(), He
         out.extend(&bytes).map_err(|_| out.reason(EncodeError::TooLarge { limit: 0 }))
     };
     let request = writer::message(&ChannelMemory(channel), write)?;
-    let response = match channel.call(HELLO, request, None).await {
+    let response = match channel.call(HELLO, request, CallOptions::default()).await {
         Err(CallFailure::Failed(CallError::Server(Status::UnknownType))) => {
             let others = "handlers without a service".to_owned();
             return Err(HelloError::NoService { service: info.name.to_owned(), others });

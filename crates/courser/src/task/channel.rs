@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use courser_buf::{AllocError, MsgBuf};
 use courser_proto::{CallError, SessionEnd, SessionState};
@@ -14,7 +13,7 @@ use super::lent;
 use super::local::Session;
 use crate::core::Core;
 use crate::failure::CallFailure;
-use crate::service::Channel;
+use crate::service::{CallOptions, Channel};
 
 /// Another session with the server of a [`Session`].
 #[derive(Debug)]
@@ -50,18 +49,13 @@ impl Channel for Session {
     }
 
     #[inline]
-    fn call(&self, req_type: u16, request: MsgBuf, deadline: Option<Duration>) -> Call<'_> {
-        Session::call(self, req_type, request).deadline(deadline)
+    fn call(&self, req_type: u16, request: MsgBuf, options: CallOptions) -> Call<'_> {
+        Session::call(self, req_type, request).deadline(options.deadline)
     }
 
-    fn call_owned(
-        &self,
-        req_type: u16,
-        request: MsgBuf,
-        deadline: Option<Duration>,
-    ) -> Self::OwnedCall {
+    fn call_owned(&self, req_type: u16, request: MsgBuf, options: CallOptions) -> Self::OwnedCall {
         let session = self.clone();
-        Box::pin(async move { session.call(req_type, request).deadline(deadline).await })
+        Box::pin(async move { session.call(req_type, request).deadline(options.deadline).await })
     }
 
     fn limit(&self) -> usize {
@@ -73,11 +67,11 @@ impl Channel for Session {
         !lent::try_with(self.queue(), gone).unwrap_or(false)
     }
 
-    fn send(&self, msg_type: u16, message: MsgBuf, deadline: Option<Duration>) -> Sent<'_> {
-        Session::send(self, msg_type, message).deadline(deadline)
+    fn send(&self, msg_type: u16, message: MsgBuf, options: CallOptions) -> Sent<'_> {
+        Session::send(self, msg_type, message).deadline(options.deadline)
     }
 
-    fn another(&self) -> Another {
+    fn another(&self, _: CallOptions) -> Another {
         Another(self.uri().map(|uri| self.local().connect(uri)))
     }
 }

@@ -22,6 +22,7 @@ mod hostile;
 mod messages;
 mod panics;
 mod paths;
+mod ready;
 mod registered;
 mod server;
 mod shares;

@@ -10,6 +10,7 @@ mod hostile;
 mod kv;
 mod mutated;
 mod panics;
+mod ready;
 mod replaced;
 mod stopping;
 mod streams;

@@ -6,10 +6,10 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use courser::service::{
-    Channel, Received, Registry, Service, Services, SessionKey, Streaming, Upload, to_message,
+    CallOptions, Channel, Received, Registry, Service, Services, SessionKey, Streaming, Upload,
+    to_message,
 };
 use courser::{AllocError, CallError, CallFailure, MsgBuf, Reply, Status};
 use courser_buf::Arena;
@@ -95,7 +95,7 @@ impl Channel for Session {
     fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
         self.server.arena.alloc(len)
     }
-    fn call(&self, number: u16, request: MsgBuf, _: Option<Duration>) -> Running {
+    fn call(&self, number: u16, request: MsgBuf, _: CallOptions) -> Running {
         let (answer, answered) = oneshot::channel();
         let (server, key) = (self.server.clone(), SessionKey::new(0, self.number));
         let (future, abort) = abortable(async move {
@@ -110,13 +110,13 @@ impl Channel for Session {
         self.server.pool.spawn(ended).unwrap();
         Running(answered, abort)
     }
-    fn call_owned(&self, number: u16, request: MsgBuf, after: Option<Duration>) -> Running {
-        self.call(number, request, after)
+    fn call_owned(&self, number: u16, request: MsgBuf, options: CallOptions) -> Running {
+        self.call(number, request, options)
     }
-    fn send(&self, _: u16, _: MsgBuf, _: Option<Duration>) -> Self::Sent<'_> {
+    fn send(&self, _: u16, _: MsgBuf, _: CallOptions) -> Self::Sent<'_> {
         std::future::ready(Ok(()))
     }
-    fn another(&self) -> Self::Another<'_> {
+    fn another(&self, _: CallOptions) -> Self::Another<'_> {
         let number = self.server.sessions.fetch_add(1, Ordering::Relaxed);
         std::future::ready(Ok(Session { server: self.server.clone(), number }))
     }

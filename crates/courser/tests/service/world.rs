@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use courser::service::{
-    Channel, LocalRegistry, Received, Registry, Services, SessionKey, to_message,
+    CallOptions, Channel, LocalRegistry, Received, Registry, Services, SessionKey, to_message,
 };
 use courser::{AllocError, CallError, CallFailure, Executed, MsgBuf, Reply, Status};
 use courser_buf::Arena;
@@ -359,20 +359,20 @@ impl Channel for Session {
     fn limit(&self) -> usize {
         LIMIT
     }
-    fn call(&self, number: u16, request: MsgBuf, deadline: Option<Duration>) -> Running {
-        self.world.state.borrow_mut().deadlines.push(deadline);
+    fn call(&self, number: u16, request: MsgBuf, options: CallOptions) -> Running {
+        self.world.state.borrow_mut().deadlines.push(options.deadline);
         self.world.start(self.number, number, request, false)
     }
-    fn call_owned(&self, number: u16, request: MsgBuf, deadline: Option<Duration>) -> Running {
-        self.call(number, request, deadline)
+    fn call_owned(&self, number: u16, request: MsgBuf, options: CallOptions) -> Running {
+        self.call(number, request, options)
     }
-    fn send(&self, number: u16, message: MsgBuf, deadline: Option<Duration>) -> Self::Sent<'_> {
-        self.world.state.borrow_mut().deadlines.push(deadline);
+    fn send(&self, number: u16, message: MsgBuf, options: CallOptions) -> Self::Sent<'_> {
+        self.world.state.borrow_mut().deadlines.push(options.deadline);
         let running = self.world.start(self.number, number, message, true);
         std::mem::forget(running); // it is not cancelled
         std::future::ready(Ok(()))
     }
-    fn another(&self) -> Self::Another<'_> {
+    fn another(&self, _: CallOptions) -> Self::Another<'_> {
         std::future::ready(Ok(self.world.session()))
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use courser_buf::MsgBuf;
 
 use super::{Streaming, Upload};
-use crate::service::channel::{Channel, ChannelMemory};
+use crate::service::channel::{CallOptions, Channel, ChannelMemory};
 use crate::service::client::Types;
 use crate::service::error::{EncodeError, RpcError};
 use crate::service::writer::{self, Writer};
@@ -55,7 +55,7 @@ struct Plan<'a, C: Channel> {
     number: u16,
     stream: u32,
     request: Result<MsgBuf, EncodeError>,
-    deadline: Option<Duration>,
+    options: CallOptions,
 }
 
 impl<'a, C: Channel> Plan<'a, C> {
@@ -71,12 +71,12 @@ impl<'a, C: Channel> Plan<'a, C> {
             let written = out.extend(&stream.to_le_bytes());
             written.map_err(|_| out.reason(EncodeError::TooLarge { limit: 0 }))
         });
-        Plan { channel, pool, number, stream, request, deadline: None }
+        Plan { channel, pool, number, stream, request, options: CallOptions::default() }
     }
 
     fn start(self) -> Connecting<'a, C> {
         let state = match (&self.request, self.pool.take()) {
-            (Ok(_), None) => State::Connecting { future: self.channel.another() },
+            (Ok(_), None) => State::Connecting { future: self.channel.another(self.options) },
             (_, known) => State::Connected { channel: known },
         };
         Connecting { plan: Some(self), state }
@@ -119,12 +119,12 @@ impl<C: Channel> Connecting<'_, C> {
             StateProjection::Connecting { future } => Some(ready!(future.poll(cx))?),
             StateProjection::Connected { channel } => channel.take(),
         };
-        let Some(Plan { pool, number, stream, request, deadline, .. }) = this.plan.take() else {
+        let Some(Plan { pool, number, stream, request, options, .. }) = this.plan.take() else {
             return Poll::Pending; // polled after its end
         };
         let request = request?;
         let Some(channel) = channel else { return Poll::Pending };
-        let open = channel.call_owned(number, request, deadline);
+        let open = channel.call_owned(number, request, options);
         Poll::Ready(Ok(Opened { channel, pool: pool.clone(), stream, open }))
     }
 }
@@ -157,7 +157,14 @@ macro_rules! opening {
             /// The whole stream ends with an error if it has not ended within `after`, counted from
             /// when its session is connected.
             pub fn deadline(mut self, after: impl Into<Option<Duration>>) -> Self {
-                self.plan.deadline = after.into();
+                self.plan.options.deadline = after.into();
+                self
+            }
+
+            /// Without a connection to the server, waits for it in place of failing at once, if the
+            /// channel is a [`crate::Client`]: see [`crate::ClientCall::wait_for_ready`].
+            pub fn wait_for_ready(mut self, waits: bool) -> Self {
+                self.plan.options.wait_for_ready = Some(waits);
                 self
             }
         }

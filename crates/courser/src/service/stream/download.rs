@@ -16,7 +16,7 @@ use super::batch::Reading;
 use super::client::{Opened, Pool};
 use crate::failure::CallFailure;
 use crate::service::answer::{self, tag};
-use crate::service::channel::{Channel, ChannelMemory};
+use crate::service::channel::{CallOptions, Channel, ChannelMemory};
 use crate::service::client::Types;
 use crate::service::codec::{Decode, Payload};
 use crate::service::error::{DecodeError, EncodeError, RpcError, StreamError};
@@ -117,7 +117,11 @@ impl<C: Channel, K, T, E> Streaming<C, K, T, E> {
             request[..4].copy_from_slice(&self.stream.to_le_bytes());
             request[4..].copy_from_slice(&self.next_pull.to_le_bytes());
             self.next_pull = self.next_pull.wrapping_add(1);
-            self.pulls.push_back(Pull::Running(self.channel.call_owned(PULL, request, None)));
+            self.pulls.push_back(Pull::Running(self.channel.call_owned(
+                PULL,
+                request,
+                CallOptions::FAIL_FAST,
+            )));
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use super::WINDOW;
 use super::batch::{self, Filling};
 use super::client::{Opened, Pool};
 use crate::service::answer::{self, tag};
-use crate::service::channel::{Channel, ChannelMemory};
+use crate::service::channel::{CallOptions, Channel, ChannelMemory};
 use crate::service::codec::{Decode, Encode};
 use crate::service::error::{RpcError, StreamError};
 use crate::service::services::PUSH;
@@ -106,7 +106,7 @@ impl<C: Channel, K, I, T, E> Upload<C, K, I, T, E> {
         trailer[8] = u8::from(is_last);
         let request = batch::with_trailer(batch, &trailer, &ChannelMemory(&self.channel))?;
         self.next_push = self.next_push.wrapping_add(1);
-        self.pushes.push_back(self.channel.call_owned(PUSH, request, None));
+        self.pushes.push_back(self.channel.call_owned(PUSH, request, CallOptions::FAIL_FAST));
         Ok(())
     }
 
