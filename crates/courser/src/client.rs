@@ -198,14 +198,14 @@ impl Client {
     /// [`ClientCall::wait`].
     #[inline]
     pub fn call(&self, req_type: u16, request: MsgBuf) -> ClientCall {
-        ClientCall::new(self.clone(), req_type, request)
+        ClientCall::new(self.clone(), req_type.into(), request)
     }
 
     /// Sends a one-way message ([`crate::Context::send`]) when there is room for it. It begins when
     /// it is first polled, or by [`ClientSend::wait`]. Messages of one client leave in the order in
     /// which they begin.
     pub fn send(&self, msg_type: u16, message: MsgBuf) -> ClientSend {
-        ClientSend::new(self.clone(), msg_type, message)
+        ClientSend::new(self.clone(), msg_type.into(), message)
     }
 }
 

@@ -48,6 +48,32 @@ pub enum CallFailure {
 }
 
 impl CallFailure {
+    /// The failure of a call that was not made, because a call that has to come before it failed.
+    pub(crate) fn before_the_call(self) -> Self {
+        use CallError::{Cancelled, Closed, DatapathSilent, DeadlineExceeded, PeerFailed};
+        match self {
+            CallFailure::Failed(e) => CallFailure::Failed(match e {
+                PeerFailed(_) => PeerFailed(Executed::Never),
+                DatapathSilent(_) => DatapathSilent(Executed::Never),
+                Closed(_) => Closed(Executed::Never),
+                DeadlineExceeded(_) => DeadlineExceeded(Executed::Never),
+                Cancelled(_) => Cancelled(Executed::Never),
+                e if e.executed() == Executed::Never => e,
+                e => return CallFailure::not_connected(e),
+            }),
+            CallFailure::Lost { server, reason, .. } => {
+                CallFailure::Lost { server, reason, executed: Executed::Never }
+            }
+            CallFailure::NoMemory(_) | CallFailure::Stopped => CallFailure::not_connected(self),
+            failure => failure,
+        }
+    }
+
+    fn not_connected(reason: impl std::fmt::Display) -> Self {
+        let (server, reason) = ("the server".into(), reason.to_string().into());
+        CallFailure::NotConnected { server, reason }
+    }
+
     /// Whether the handler ran.
     pub fn executed(&self) -> Executed {
         match self {

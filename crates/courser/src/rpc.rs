@@ -108,6 +108,19 @@ pub(crate) struct Handlers {
     pub(crate) on_completion: Option<Box<dyn Conclude>>,
 }
 
+impl Handlers {
+    /// A handler of a service is not replaced.
+    #[track_caller]
+    pub(crate) fn assert_free(&self, handlers: &[Option<Handler>], number: u16) {
+        let is_set = handlers.get(usize::from(number)).is_some_and(Option::is_some);
+        assert!(
+            !(is_set && self.services.has(number)),
+            "request type {number:#06x} is that of a service; set one below 0x4000, except 0x03f0 to \
+             0x03ff"
+        );
+    }
+}
+
 /// One thread's endpoint, made by [`crate::Nexus::endpoint`]. Not `Send`: the endpoint, its
 /// handlers and its continuations stay on the thread that made it.
 ///
@@ -179,8 +192,12 @@ impl<T: Transport> Rpc<T> {
     /// A panic of the handler is caught and logged: the request is answered with
     /// [`crate::Status::Panicked`] unless it was answered before, and the handler runs again for
     /// the next request. Panics of continuations and timers are not caught.
+    ///
+    /// # Panics
+    /// The request type is that of a method of a service of this endpoint.
     #[doc(alias = "register_handler")]
     #[doc(alias = "register_req_func")]
+    #[track_caller]
     pub fn on(
         &mut self,
         req_type: u16,
@@ -200,8 +217,10 @@ impl<T: Transport> Rpc<T> {
         self.register(req_type, Box::new(observed));
     }
 
+    #[track_caller]
     pub(crate) fn register(&mut self, req_type: u16, handler: Handler) {
         let at = usize::from(req_type);
+        self.handlers.assert_free(&self.handlers.by_type, req_type);
         if self.handlers.by_type.len() <= at {
             self.handlers.by_type.resize_with(at + 1, || None);
         }

@@ -158,12 +158,17 @@ impl<T: Transport> Rpc<T> {
     /// messages and of requests are apart. It runs as a handler of requests does ([`Rpc::on`]); there
     /// is nothing to answer, and a reply is ignored. Messages without a handler are counted
     /// ([`crate::HandlerStats::messages_unhandled`]) and dropped.
+    ///
+    /// # Panics
+    /// The type is that of a method of a service of this endpoint.
+    #[track_caller]
     pub fn on_message(
         &mut self,
         msg_type: u16,
         handler: impl FnMut(&mut Context<'_>, Request<'_>) + 'static,
     ) {
         let at = usize::from(msg_type);
+        self.handlers.assert_free(&self.handlers.messages, msg_type);
         if self.handlers.messages.len() <= at {
             self.handlers.messages.resize_with(at + 1, || None);
         }

@@ -90,6 +90,8 @@ pub struct Server {
     requests: Vec<(u16, Handler)>,
     messages: Vec<(u16, Handler)>,
     services: Services,
+    /// A request type of a service for which another handler was set.
+    taken: Option<u16>,
     control: Arc<Control>,
 }
 
@@ -138,6 +140,7 @@ impl Server {
             requests: Vec::new(),
             messages: Vec::new(),
             services: Services::default(),
+            taken: None,
             control: Arc::default(),
         })
     }
@@ -198,11 +201,17 @@ impl Server {
 
     /// Registers the handler of a request type, in place of an earlier one. `f` is called where its
     /// future is polled, before the first poll.
+    ///
+    /// The request types of services are not free: [`Server::serve`] fails if one of them is set here.
     pub fn on<F, Fut>(&mut self, req_type: u16, f: F)
     where
         F: Fn(Work) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
+        if self.has(req_type) && self.services.has(req_type) {
+            self.taken = Some(req_type);
+            return;
+        }
         self.requests.retain(|(known, _)| *known != req_type);
         self.requests.push((req_type, handler(f)));
     }
@@ -214,6 +223,11 @@ impl Server {
         F: Fn(Work) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
+        let is_taken = self.messages.iter().any(|(known, _)| *known == msg_type);
+        if is_taken && self.services.has(msg_type) {
+            self.taken = Some(msg_type);
+            return;
+        }
         self.messages.retain(|(known, _)| *known != msg_type);
         self.messages.push((msg_type, handler(f)));
     }
@@ -258,6 +272,9 @@ impl Server {
             if !(1..=most).contains(&value) {
                 return Err(ServerError::Setting { name, value, most });
             }
+        }
+        if let Some(req_type) = self.taken {
+            return Err(ServerError::Taken { req_type });
         }
         let spawner = match self.spawner {
             Some(spawner) => spawner,

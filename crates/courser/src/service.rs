@@ -64,11 +64,13 @@
 //! or the service another one, when they change in a way that the codec cannot read. A
 //! [`crate::Client`] asks again on each new session, so also after its server was replaced.
 //!
-//! Methods have numbers, hashes of their names from 0x0400 to 0x3FFF; `#[method(id = N)]` sets
-//! another one. Collisions in a service are errors of the compiler, those of two services on one
-//! server errors of their registration. The library has 0x03F0 to 0x03FF.
+//! The server assigns request types to the methods of its services when they are registered, from
+//! 0x4000 on, and a client asks for them on each connection: methods are found by their names, in any
+//! order. Handlers without a service beside them have types below 0x4000, except 0x03F0 to 0x03FF,
+//! which are the library's.
 
 mod answer;
+mod binding;
 mod channel;
 mod client;
 mod codec;
@@ -101,7 +103,14 @@ pub use stream::{
 };
 pub use writer::{Memory, WriteError, Writer, encode};
 
-// For connections of others.
+// For connections.
+#[doc(hidden)]
+pub use self::binding::MethodId;
+pub(crate) use self::{
+    binding::{Numbers, number},
+    hello::{read as read_hello, read_response as read_hello_bytes, request as hello_request},
+    services::HELLO,
+};
 #[doc(hidden)]
 pub use crate::client::Greeting;
 
@@ -111,7 +120,6 @@ pub use self::{
     answer::{Answer, Refusal},
     channel::dial,
     client::TypedClient,
-    hello::hello,
     services::{begin, begin_local},
     stream::{AllOk, StreamEnd},
 };

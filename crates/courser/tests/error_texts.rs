@@ -376,6 +376,7 @@ fn error_texts_of_clients_and_servers_end_with_an_advice() {
             ServerError::Bind(BindError::Forked),
             ServerError::Thread(broken()),
             ServerError::Setting { name: "endpoints", value: 0, most: 9 },
+            ServerError::Taken { req_type: 0x4000 },
             ServerError::VirtualTime,
             ServerError::Panicked,
             ServerError::RuntimeEnded,
@@ -462,7 +463,8 @@ fn error_texts_of_services_end_with_an_advice() {
     check(
         include_str!("../src/service/registry.rs"),
         &texts![
-            RegisterError::Taken { service: "Kv", method: "get", number: 7, other: name() },
+            RegisterError::Taken { service: "Kv", number: 0x4000 },
+            RegisterError::Full { service: "Kv", methods: 500, left: 400 },
             RegisterError::Name { service: "Kv" },
         ],
     );

@@ -7,9 +7,9 @@
 #![forbid(unsafe_code)]
 
 mod expand;
+mod hash;
 mod kinds;
 mod model;
-mod number;
 mod options;
 #[cfg(test)]
 mod tests;
@@ -24,8 +24,7 @@ use proc_macro::TokenStream;
 /// network, default the name of the trait. `crate = path`: where `courser` is, default `::courser`.
 ///
 /// # Attributes of methods
-/// `#[oneway]`: a message without an answer. `#[method(id = N)]`: the number of the method, in
-/// place of the hash of its name.
+/// `#[oneway]`: a message without an answer.
 #[proc_macro_attribute]
 pub fn service(options: TokenStream, item: TokenStream) -> TokenStream {
     generate(options.into(), item.into()).unwrap_or_else(|e| e.into_compile_error()).into()

@@ -1,15 +1,17 @@
 //! The trait of a service: what its methods are, and which forms are refused.
 
+use std::collections::BTreeSet;
+
 use proc_macro2::{Span, TokenStream};
 use quote::ToTokens;
 use syn::spanned::Spanned;
 use syn::{
-    Attribute, FnArg, Ident, ItemTrait, LitInt, Pat, TraitItem, TraitItemFn, Type, TypeImplTrait,
+    Attribute, FnArg, Ident, ItemTrait, Pat, TraitItem, TraitItemFn, Type, TypeImplTrait,
     Visibility,
 };
 
+use crate::hash;
 use crate::kinds::{self, Outcome};
-use crate::number;
 use crate::options::Options;
 
 /// A service.
@@ -27,7 +29,6 @@ pub(crate) struct Service {
 pub(crate) struct Method {
     pub(crate) ident: Ident,
     pub(crate) attributes: Vec<Attribute>,
-    pub(crate) number: u16,
     pub(crate) arguments: Vec<Argument>,
     pub(crate) kind: Kind,
 }
@@ -74,9 +75,18 @@ impl Method {
         self.arguments.iter().filter(|a| !matches!(a.role, Role::Incoming(_)))
     }
 
-    /// A line that changes when the method does, apart from the names of its parameters.
+    /// The name on the network.
+    pub(crate) fn name(&self) -> String {
+        plain(&self.ident)
+    }
+
+    /// A hash that changes when the method does, apart from the names of its parameters.
+    pub(crate) fn signature(&self) -> u64 {
+        hash::of(&self.line())
+    }
+
     fn line(&self) -> String {
-        let mut line = format!("{} {} {}(", self.number, self.kind.name(), self.ident);
+        let mut line = format!("{} {}(", self.kind.name(), self.name());
         for argument in &self.arguments {
             line += &without_spaces(&argument.ty);
             line.push(',');
@@ -97,15 +107,6 @@ impl Method {
 
 fn without_spaces(tokens: &impl ToTokens) -> String {
     tokens.to_token_stream().to_string().split_whitespace().collect()
-}
-
-impl Service {
-    /// The fingerprint without the codec. The order of methods has no influence.
-    pub(crate) fn fingerprint(&self) -> u64 {
-        let mut lines: Vec<String> = self.methods.iter().map(Method::line).collect();
-        lines.sort();
-        number::hash(&format!("{}\n{}", self.name, lines.join("\n")))
-    }
 }
 
 /// Errors of several places, all of which are reported.
@@ -148,14 +149,14 @@ pub(crate) fn read(options: Options, item: TokenStream) -> syn::Result<Service> 
     let mut methods = Vec::new();
     for inner in item.items {
         match inner {
-            TraitItem::Fn(f) => match method(&name, f) {
+            TraitItem::Fn(f) => match method(f) {
                 Ok(method) => methods.push(method),
                 Err(e) => errors.add(e),
             },
             other => errors.at(other.span(), "a service has methods only"),
         }
     }
-    check_numbers(&methods, &mut errors);
+    check_names(&methods, &mut errors);
     errors.finish()?;
     let (ident, vis, attributes) = (item.ident, item.vis, item.attrs);
     Ok(Service { options, name, ident, vis, attributes, methods })
@@ -167,7 +168,7 @@ fn plain(ident: &Ident) -> String {
     text.strip_prefix("r#").map_or(text.clone(), str::to_owned)
 }
 
-fn method(service: &str, f: TraitItemFn) -> syn::Result<Method> {
+fn method(f: TraitItemFn) -> syn::Result<Method> {
     let mut errors = Errors::default();
     let own = own_attributes(&f.attrs, &mut errors);
     check_form(&f, &mut errors);
@@ -181,10 +182,9 @@ fn method(service: &str, f: TraitItemFn) -> syn::Result<Method> {
     };
     errors.finish()?;
     let ident = f.sig.ident;
-    let number = own.number.unwrap_or_else(|| number::of_method(service, &plain(&ident)));
     let attributes = f.attrs.into_iter().filter(|a| !is_own(a)).collect();
     let kind = kind.expect("without errors there is a kind");
-    Ok(Method { ident, attributes, number, arguments, kind })
+    Ok(Method { ident, attributes, arguments, kind })
 }
 
 /// Refuses what no method of a service has.
@@ -317,7 +317,6 @@ fn kind(f: &TraitItemFn, arguments: &[Argument], oneway: Option<Span>) -> syn::R
 #[derive(Default)]
 struct Own {
     oneway: Option<Span>,
-    number: Option<u16>,
 }
 
 fn is_own(attribute: &Attribute) -> bool {
@@ -336,11 +335,9 @@ fn own_attributes(attributes: &[Attribute], errors: &mut Errors) -> Own {
                 errors.at(attribute.span(), "`#[oneway]` is there twice; remove one");
             }
         } else if attribute.path().is_ident("method") {
-            match explicit_number(attribute) {
-                Ok(number) if own.number.is_none() => own.number = Some(number),
-                Ok(_) => errors.at(attribute.span(), "`#[method]` is there twice; remove one"),
-                Err(e) => errors.add(e),
-            }
+            let text =
+                "methods have no numbers of their own: servers assign them; remove `#[method]`";
+            errors.at(attribute.span(), text);
         } else {
             others.push(attribute.clone());
         }
@@ -349,31 +346,13 @@ fn own_attributes(attributes: &[Attribute], errors: &mut Errors) -> Own {
     own
 }
 
-fn explicit_number(attribute: &Attribute) -> syn::Result<u16> {
-    let mut number = None;
-    attribute.parse_nested_meta(|meta| {
-        if !meta.path.is_ident("id") {
-            return Err(meta.error("unknown option; write `#[method(id = N)]`"));
-        }
-        let literal: LitInt = meta.value()?.parse()?;
-        let value: u16 = literal.base10_parse()?;
-        if number::LIBRARY.contains(&value) {
-            let text = "numbers 0x03F0 to 0x03FF are those of the library; choose another one";
-            return Err(syn::Error::new(literal.span(), text));
-        }
-        number = Some(value);
-        Ok(())
-    })?;
-    number.ok_or_else(|| syn::Error::new(attribute.span(), "write `#[method(id = N)]`"))
-}
-
 /// Attributes that the generated code can carry. Others would be dropped, or change one of the
 /// copies.
 fn check_attributes(attributes: &[Attribute], of: &str, errors: &mut Errors) {
     const PASSED: [&str; 6] = ["doc", "allow", "expect", "warn", "deny", "deprecated"];
     for attribute in attributes {
         if !PASSED.iter().any(|passed| attribute.path().is_ident(passed)) {
-            let own = if of == "a method" { "`oneway`, `method(id = N)`, " } else { "" };
+            let own = if of == "a method" { "`oneway`, " } else { "" };
             errors.at(
                 attribute.path().span(),
                 format!("unknown attribute of {of} of a service; known are {own}`doc`, `deprecated` and levels of lints"),
@@ -382,33 +361,26 @@ fn check_attributes(attributes: &[Attribute], of: &str, errors: &mut Errors) {
     }
 }
 
-/// No two methods have one number or one name.
-fn check_numbers(methods: &[Method], errors: &mut Errors) {
-    for (i, method) in methods.iter().enumerate() {
-        let Some(earlier) = methods[..i].iter().find(|m| m.number == method.number) else {
-            continue;
-        };
-        if earlier.ident == method.ident {
-            errors.at(
-                method.ident.span(),
-                format!("two methods are named `{}`; rename one", method.ident),
-            );
-            continue;
-        }
-        errors.at(
-            method.ident.span(),
-            format!(
-                "`{}` and `{}` have the same number, {:#06x}; give one of them another: #[method(id = {})]",
-                earlier.ident,
-                method.ident,
-                method.number,
-                free_number(methods),
-            ),
-        );
-    }
-}
+/// Most methods of a service.
+const MOST_METHODS: usize = 4_096;
+/// Most bytes of a name.
+const MOST_BYTES: usize = 255;
 
-/// A number that no method has.
-fn free_number(methods: &[Method]) -> u16 {
-    (1..number::LIBRARY.start).find(|n| methods.iter().all(|m| m.number != *n)).unwrap_or(1)
+fn check_names(methods: &[Method], errors: &mut Errors) {
+    let mut names = BTreeSet::new();
+    for method in methods {
+        let name = method.name();
+        if name.len() > MOST_BYTES {
+            let text = format!("the name of a method has at most {MOST_BYTES} bytes; shorten it");
+            errors.at(method.ident.span(), text);
+        }
+        if !names.insert(name) {
+            let text = format!("two methods are named `{}`; rename one", method.ident);
+            errors.at(method.ident.span(), text);
+        }
+    }
+    if let Some(method) = methods.get(MOST_METHODS) {
+        let text = format!("a service has at most {MOST_METHODS} methods; split it");
+        errors.at(method.ident.span(), text);
+    }
 }

@@ -67,11 +67,8 @@ fn a_method_has_one_stream() {
 
 #[test]
 fn unknown_attributes_and_options_are_refused() {
-    one("#[cache] async fn a(&self);", "cache", "known are `oneway`, `method(id = N)`");
-    one("#[method(no = 1)] async fn a(&self);", "no", "#[method(id = N)]");
-    one("#[method] async fn a(&self);", "method", "expected attribute arguments");
-    one("#[method(id = 70000)] async fn a(&self);", "70000", "too large");
-    one("#[method(id = 0x03F1)] async fn a(&self);", "0x03F1", "those of the library");
+    one("#[cache] async fn a(&self);", "cache", "known are `oneway`, `doc`");
+    one("#[method(id = 7)] async fn a(&self);", "#[method(id = 7)]", "remove `#[method]`");
     one("#[oneway(x)] async fn a(&self);", "(", "unexpected token");
     one("#[oneway] #[oneway] async fn a(&self);", "#[oneway]", "twice");
     one("async fn a(&self, #[x] b: u8);", "#[x]", "no attributes");
@@ -90,26 +87,12 @@ fn unknown_attributes_and_options_are_refused() {
 }
 
 #[test]
-fn methods_with_one_number_are_named_with_a_number_that_is_free() {
-    let found =
-        method("#[method(id = 1)] async fn a(&self);\n#[method(id = 1)] async fn b(&self);");
-    assert_eq!(found.len(), 1);
-    assert_eq!(found[0].0, "b");
-    assert_eq!(
-        found[0].1,
-        "`a` and `b` have the same number, 0x0001; give one of them another: #[method(id = 2)]"
-    );
-    // Two names with one hash.
-    let mut names = std::collections::BTreeMap::new();
-    let (a, b) = (0..)
-        .find_map(|i| {
-            let name = format!("m{i}");
-            let other = names.insert(crate::number::of_method("Kv", &name), name.clone())?;
-            Some((other, name))
-        })
-        .unwrap();
-    let found = method(&format!("async fn {a}(&self);\nasync fn {b}(&self);"));
-    assert!(found.len() == 1 && found[0].0 == b && found[0].1.contains(&a), "{found:?}");
+fn names_of_methods_differ_and_have_a_length() {
+    one("async fn a(&self);\nasync fn a(&self);", "a", "two methods are named `a`");
+    let long = "a".repeat(256);
+    one(&format!("async fn {long}(&self);"), &long, "at most 255 bytes");
+    let many: Vec<_> = (0..4_097).map(|n| format!("async fn m{n}(&self);")).collect();
+    one(&many.join("\n"), "m4096", "at most 4096 methods");
 }
 
 #[test]
@@ -119,22 +102,23 @@ fn all_errors_of_a_service_are_reported_together() {
 }
 
 #[test]
-fn the_fingerprint_depends_on_what_is_sent_and_nothing_else() {
+fn signatures_depend_on_what_is_sent_and_nothing_else() {
     let print = |item: &str| {
         let options = crate::options::read(TokenStream::new()).unwrap();
-        crate::model::read(options, item.parse().unwrap()).unwrap().fingerprint()
+        let service = crate::model::read(options, item.parse().unwrap()).unwrap();
+        let mut all: Vec<_> = service.methods.iter().map(|m| (m.name(), m.signature())).collect();
+        all.sort();
+        all
     };
     let first =
         print("trait Kv { async fn get(&self, key: Key) -> Result<V, E>; async fn len(&self); }");
     let same = "pub trait Kv { #[doc = \"x\"] async fn len( &self ) -> (); /// y\n async fn get(&self, k: Key) -> Result < V,E > ; }";
     assert_eq!(first, print(same));
     for other in [
-        "trait Kw { async fn get(&self, key: Key) -> Result<V, E>; async fn len(&self); }",
         "trait Kv { async fn get(&self, key: Kez) -> Result<V, E>; async fn len(&self); }",
         "trait Kv { async fn get(&self, key: Key) -> Result<V, F>; async fn len(&self); }",
         "trait Kv { async fn get(&self, key: Key) -> V; async fn len(&self); }",
         "trait Kv { async fn get(&self, key: Key) -> Result<V, E>; #[oneway] async fn len(&self); }",
-        "trait Kv { async fn get(&self, key: Key) -> Result<V, E>; #[method(id = 3)] async fn len(&self); }",
         "trait Kv { async fn get(&self, key: Key) -> Result<V, E>; }",
     ] {
         assert_ne!(first, print(other), "{other}");

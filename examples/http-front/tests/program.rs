@@ -1,13 +1,16 @@
 //! The program, as its users run it, over real sockets.
 
+mod endless;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use courser::Server;
-use courser_example_kv::{KvClient, KvServer, Store};
+use courser_example_kv::{KvServer, Store};
+use endless::Endless;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -88,18 +91,14 @@ impl Drop for Dropped {
 #[test]
 fn a_client_of_http_that_goes_away_ends_the_handler_of_its_call() {
     let (events, heard) = mpsc::channel();
-    // A store whose `get` never ends.
-    let mut server = Server::bind("udp://127.0.0.1:0").unwrap();
-    server = server.add_service(KvServer::new(Store::default())).unwrap();
-    let get = KvClient::SERVICE.methods.iter().find(|method| method.name == "get").unwrap();
-    server.on(get.number, move |work| {
+    let server = Server::bind("udp://127.0.0.1:0").unwrap();
+    let events = Mutex::new(events);
+    let begin = move || {
+        let events = events.lock().unwrap();
         let _ = events.send("begun");
-        let dropped = Dropped(events.clone());
-        async move {
-            let _held = (work, dropped);
-            std::future::pending().await
-        }
-    });
+        Dropped(events.clone())
+    };
+    let server = server.add_service(KvServer::new(Endless(begin))).unwrap();
     let (kv, _serving) = (server.local_uri(), server.serve().unwrap());
     let front = Front::start(&kv);
     let connection = front.send("GET /kv/apple", "");

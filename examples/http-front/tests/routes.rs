@@ -1,13 +1,16 @@
 //! The routes, with a key-value server behind them.
 
+mod endless;
+
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
-use courser::{Client, Server, ServerHandle};
+use courser::{Server, ServerHandle};
 use courser_example_http_front::routes;
 use courser_example_kv::{KvClient, KvServer, MAX_VALUE, Store};
+use endless::Endless;
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
@@ -82,16 +85,11 @@ async fn errors_have_their_status() {
 /// Handlers that never answer: a server of the same service that is stuck.
 #[tokio::test]
 async fn a_deadline_that_has_passed_is_a_gateway_timeout() {
-    let mut server = Server::bind("udp://127.0.0.1:0").unwrap();
-    for method in KvClient::SERVICE.methods {
-        server.on(method.number, |work| async move {
-            let _work = work;
-            std::future::pending().await
-        });
-    }
+    let server = Server::bind("udp://127.0.0.1:0").unwrap();
+    let server = server.add_service(KvServer::new(Endless(|| ()))).unwrap();
     let (uri, serving) = (server.local_uri(), server.serve().unwrap());
     tokio::spawn(serving);
-    let front = routes(KvClient::unchecked(Client::connect(&uri).await.unwrap()));
+    let front = routes(KvClient::connect(&uri).await.unwrap());
     let began = std::time::Instant::now();
     let (status, text) = ask(&front, "GET", "/kv/apple", "50", "").await;
     assert_eq!(status, StatusCode::GATEWAY_TIMEOUT, "{text}");

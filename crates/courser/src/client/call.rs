@@ -11,6 +11,7 @@ use courser_proto::{CallId, RejectReason};
 
 use crate::error::CallRejected;
 use crate::failure::CallFailure;
+use crate::service::MethodId;
 
 /// The result of a call: a response, or `None` of a message.
 pub(super) type Outcome = Result<Option<MsgBuf>, CallFailure>;
@@ -18,7 +19,7 @@ pub(super) type Outcome = Result<Option<MsgBuf>, CallFailure>;
 /// Where a call or message goes, and how long it may wait: see [`Call`].
 pub(super) struct Target {
     pub(super) link: usize,
-    pub(super) req_type: u16,
+    pub(super) method: MethodId,
     pub(super) one_way: bool,
     pub(super) wait_for_ready: bool,
     pub(super) expires: Option<Instant>,
@@ -28,7 +29,7 @@ pub(super) struct Target {
 pub(super) struct Call {
     /// The client's number at its endpoint.
     pub(super) link: usize,
-    pub(super) req_type: u16,
+    pub(super) method: MethodId,
     pub(super) one_way: bool,
     /// It waits for a session where others fail at once.
     pub(super) wait_for_ready: bool,
@@ -75,10 +76,10 @@ pub(super) enum Dropped {
 
 impl Call {
     pub(super) fn new(target: Target, request: MsgBuf, waker: Option<Waker>) -> Self {
-        let Target { link, req_type, one_way, wait_for_ready, expires } = target;
+        let Target { link, method, one_way, wait_for_ready, expires } = target;
         let progress = Mutex::new(Progress { stage: Stage::Waiting(request), waker });
         let done = AtomicBool::new(false);
-        Call { link, req_type, one_way, wait_for_ready, expires, done, progress }
+        Call { link, method, one_way, wait_for_ready, expires, done, progress }
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {

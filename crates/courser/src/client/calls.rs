@@ -1,5 +1,6 @@
 //! The calls and sessions of clients, at the thread of their endpoint.
 
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use slab::Slab;
 
 use super::call::{Call, Started};
 use super::error::ClientError;
+use super::greeting::{Service, Services, place};
 use super::inbox::{DROPPED_KEPT, Open, Submitted};
 use super::link::{FirstConnect, Link, Session, Waiting};
 use crate::context::Context;
@@ -19,6 +21,7 @@ use crate::machine::Thread;
 use crate::message::Completion;
 use crate::platform::Clock;
 use crate::rpc::Rpc;
+use crate::service::{HELLO, MethodId, number};
 
 /// Pause between two searches for expired calls that have not started, ns, and for each of them, so
 /// that they take a small part of the time.
@@ -35,8 +38,19 @@ enum Pending {
         /// Where its session was in [`Link::sessions`].
         at: usize,
     },
-    /// A greeting of a link, by its number.
-    Greeting { key: usize, at: usize },
+    /// The server of a session is asked for a service of a link.
+    Asked { key: usize, service: NonZeroU16 },
+}
+
+/// The request type of a call of a service.
+enum Numbered {
+    As(u16),
+    /// The server is being asked for it.
+    Waits,
+    /// The call has ended with an error.
+    Ended,
+    /// The session has ended.
+    Lost,
 }
 
 /// See the module.
@@ -122,20 +136,30 @@ impl State {
     /// Starts a call or sends a message. Returns false if it has to wait.
     fn start(&mut self, cx: &mut Context<'_>, call: &Arc<Call>) -> bool {
         loop {
-            let Some(link) = self.links.get_mut(call.link) else { return true };
+            let Some(link) = self.links.get(call.link) else { return true };
             let picked = if call.one_way { link.first() } else { link.pick() };
             let Some(at) = picked else { return false };
+            let req_type = match self.number(cx, call, at) {
+                Numbered::As(req_type) => req_type,
+                Numbered::Waits => return false,
+                Numbered::Ended => return true,
+                Numbered::Lost => {
+                    self.lose(cx, call.link, at);
+                    continue;
+                }
+            };
+            let Some(link) = self.links.get_mut(call.link) else { return true };
             let session = link.sessions[at].id;
             let left = call.expires.map(|at| at.saturating_duration_since(self.clock.now()));
             let entry = self.pending.vacant_entry();
             let tag = entry.key() as u64;
             let started = call.start(|request| match call.one_way {
                 true => {
-                    let message = cx.message(session, call.req_type, request);
+                    let message = cx.message(session, req_type, request);
                     message.deadline(left).send().map(|()| None)
                 }
                 false => {
-                    let request = cx.request(session, call.req_type, request);
+                    let request = cx.request(session, req_type, request);
                     request.deadline(left).tag(tag).send().map(Some)
                 }
             });
@@ -157,6 +181,52 @@ impl State {
                 Started::Refused(reason) => self.finish(call, Err(CallFailure::Rejected(reason))),
             }
             return true;
+        }
+    }
+
+    /// Finds the request type of a call on a session.
+    #[inline]
+    fn number(&mut self, cx: &mut Context<'_>, call: &Call, at: usize) -> Numbered {
+        let MethodId { service: Some(service), number: index } = call.method else {
+            return Numbered::As(call.method.number);
+        };
+        let Some(link) = self.links.get(call.link) else { return Numbered::Ended };
+        let session = &link.sessions[at];
+        match session.services.get(service) {
+            _ if index == MethodId::ASKS => Numbered::As(HELLO),
+            Service::Known(numbers) => Numbered::As(number(numbers, index)),
+            Service::Asked => Numbered::Waits,
+            Service::Unknown => self.ask_first(cx, call, (at, session.id), service),
+            Service::Refused(reason) => {
+                let (server, reason) = (link.uri.clone(), reason.clone());
+                self.finish(call, Err(CallFailure::NotConnected { server, reason }));
+                Numbered::Ended
+            }
+        }
+    }
+
+    /// Asks the server of a session for the service of its first call.
+    #[cold]
+    fn ask_first(
+        &mut self,
+        cx: &mut Context<'_>,
+        call: &Call,
+        (at, id): (usize, SessionId),
+        service: NonZeroU16,
+    ) -> Numbered {
+        match self.ask(cx, call.link, id, service) {
+            Ok(()) => {
+                if let Some(link) = self.links.get_mut(call.link) {
+                    link.sessions[at].services.set(service, Service::Asked);
+                }
+                Numbered::Waits
+            }
+            Err(CallFailure::Rejected(RejectReason::NoSession(_))) => Numbered::Lost,
+            Err(CallFailure::Rejected(RejectReason::QueueFull { .. })) => Numbered::Waits,
+            Err(failure) => {
+                self.finish(call, Err(failure.before_the_call()));
+                Numbered::Ended
+            }
         }
     }
 
@@ -245,7 +315,7 @@ impl State {
     pub(super) fn completed(&mut self, cx: &mut Context<'_>, tag: u64, done: Completion<'_>) {
         let (call, at) = match self.pending.try_remove(tag as usize) {
             Some(Pending::Call { call, at }) => (call, at),
-            Some(Pending::Greeting { key, at }) => return self.greeted(cx, key, at, done),
+            Some(Pending::Asked { key, service }) => return self.answered(cx, key, service, done),
             None => return,
         };
         let outcome = match done.result {
@@ -253,6 +323,9 @@ impl State {
             Err(e) => Err(e),
         };
         let outcome = outcome.map_err(|e| self.failure(cx, &call, done.session, e));
+        if call.method.number == MethodId::ASKS {
+            self.asked(&call, done.session, &outcome);
+        }
         self.finish(&call, outcome);
         if let Some(link) = self.links.get_mut(call.link) {
             link.ended(done.session, at);
@@ -308,57 +381,118 @@ impl State {
         }
     }
 
-    /// Makes the greeting of this number on a new session; after the last one calls use it.
+    /// Asks the server of a new session for the services from this place on; after the last one calls
+    /// use the session.
     #[cold]
-    fn greet(&mut self, cx: &mut Context<'_>, key: usize, id: SessionId, at: usize) {
+    fn greet(&mut self, cx: &mut Context<'_>, key: usize, id: SessionId, from: usize) {
         let Some(link) = self.links.get_mut(key) else { return };
-        let Some((req_type, bytes)) = link.greetings.request(at) else {
+        let Some(service) = link.greetings.next(from) else {
             link.greeting = None;
             return self.connected(cx, key, id);
         };
         link.greeting = Some(id);
-        let entry = self.pending.vacant_entry();
-        let tag = entry.key() as u64;
-        let request = cx.alloc_recycled(bytes.len()).map_err(|e| e.to_string());
-        let sent = request.and_then(|mut request| {
-            request.copy_from_slice(&bytes);
-            let call = cx.request(id, req_type, request);
-            let call = call.deadline(Duration::from_nanos(self.connect_timeout_ns)).tag(tag);
-            call.send().map_err(|e| e.to_string())
-        });
-        match sent {
-            Ok(_) => drop(entry.insert(Pending::Greeting { key, at })),
-            Err(reason) => self.not_greeted(cx, key, ClientError::Service(reason)),
+        if let Err(e) = self.ask(cx, key, id, service) {
+            self.not_greeted(cx, key, ClientError::Service(e.to_string()));
         }
     }
 
+    /// Asks the server of a session for a service.
+    ///
+    /// # Errors
+    /// The call did not start.
     #[cold]
-    fn greeted(&mut self, cx: &mut Context<'_>, key: usize, at: usize, done: Completion<'_>) {
-        let session = done.session;
-        let Some(link) = self.links.get(key).filter(|link| link.greeting == Some(session)) else {
-            return; // closed meanwhile
-        };
+    fn ask(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: usize,
+        id: SessionId,
+        service: NonZeroU16,
+    ) -> Result<(), CallFailure> {
+        let greeting = self.links.get(key).and_then(|link| link.greetings.get(service));
+        let Some(greeting) = greeting else { return Err(CallFailure::Stopped) };
+        let bytes = greeting.request();
+        let mut request = cx.alloc_recycled(bytes.len())?;
+        request.copy_from_slice(&bytes);
+        let entry = self.pending.vacant_entry();
+        let call = cx.request(id, HELLO, request).tag(entry.key() as u64);
+        let call = call.deadline(Duration::from_nanos(self.connect_timeout_ns));
+        call.send().map_err(|e| e.reason)?;
+        entry.insert(Pending::Asked { key, service });
+        Ok(())
+    }
+
+    /// The server of a session has answered for a service, or the call has failed.
+    #[cold]
+    fn answered(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: usize,
+        service: NonZeroU16,
+        done: Completion<'_>,
+    ) {
+        let id = done.session;
         let answer = match done.result {
             Ok(response) => cx.core.response(done.request, response.0),
             Err(e) => Err(e),
         };
-        if let Err(e) = answer
-            && is_loss(e)
-            && let Some(why) = cx.session_error(session)
-        {
-            return self.not_greeted(cx, key, why.into());
+        let failed = answer.is_err();
+        let lost = answer.as_ref().err().filter(|e| is_loss(**e)).and(cx.session_error(id));
+        let Some(link) = self.links.get_mut(key) else { return };
+        let Some(greeting) = link.greetings.get(service) else { return };
+        let numbers = greeting.read(answer.map_err(CallFailure::Failed));
+        if link.greeting == Some(id) {
+            if let Some(why) = lost {
+                return self.not_greeted(cx, key, why.into());
+            }
+            return match numbers {
+                Ok(numbers) => {
+                    link.greeted.set(service, Service::Known(numbers));
+                    self.greet(cx, key, id, place(service) + 1)
+                }
+                Err(e) => self.not_greeted(cx, key, ClientError::Service(e.to_string())),
+            };
         }
-        match answer.map_err(|e| e.to_string()).and_then(|answer| link.greetings.check(at, answer))
-        {
-            Ok(()) => self.greet(cx, key, session, at + 1),
-            Err(reason) => self.not_greeted(cx, key, ClientError::Service(reason)),
+        let Some(session) = link.sessions.iter_mut().find(|s| s.id == id) else { return };
+        let is_lost = cx.session_state(id) != SessionState::Connected;
+        match numbers {
+            Ok(numbers) => session.services.set(service, Service::Known(numbers)),
+            // Calls that wait find out that the session has ended, and connect.
+            Err(_) if is_lost => session.services.set(service, Service::Unknown),
+            Err(e) => {
+                let reason: Arc<str> = e.to_string().into();
+                // After a failed call the next call asks again.
+                let to = if failed { Service::Unknown } else { Service::Refused(reason.clone()) };
+                session.services.set(service, to);
+                let server = link.uri.clone();
+                for Waiting { call, .. } in link.take_service(service) {
+                    let (server, reason) = (server.clone(), reason.clone());
+                    self.finish(&call, Err(CallFailure::NotConnected { server, reason }));
+                }
+            }
+        }
+        self.start_waiting(cx, key);
+    }
+
+    /// A typed client has asked the server of a session for its service.
+    #[cold]
+    fn asked(&mut self, call: &Call, id: SessionId, answer: &Result<Option<MsgBuf>, CallFailure>) {
+        let Some(service) = call.method.service else { return };
+        let Some(link) = self.links.get_mut(call.link) else { return };
+        let Some(greeting) = link.greetings.get(service) else { return };
+        let Ok(Some(answer)) = answer else { return };
+        let Ok(numbers) = greeting.read_bytes(answer) else { return };
+        link.greetings.confirm(service);
+        if let Some(session) = link.sessions.iter_mut().find(|s| s.id == id) {
+            session.services.set(service, Service::Known(numbers));
         }
     }
 
     /// The server of a new session does not have what the client needs, or was lost again.
     #[cold]
     fn not_greeted(&mut self, cx: &mut Context<'_>, key: usize, error: ClientError) {
-        let greeting = self.links.get_mut(key).and_then(|link| link.greeting.take());
+        let Some(link) = self.links.get_mut(key) else { return };
+        link.greeted = Services::default();
+        let greeting = link.greeting.take();
         if let Some(id) = greeting {
             cx.close(id);
         }
@@ -369,7 +503,8 @@ impl State {
     fn connected(&mut self, cx: &mut Context<'_>, key: usize, id: SessionId) {
         let Some(link) = self.links.get_mut(key) else { return };
         let slots = cx.session_stats(id).map_or(1, |stats| stats.slots as usize);
-        link.connected(Session { id, calls: 0, slots });
+        let services = std::mem::take(&mut link.greeted);
+        link.connected(Session { id, calls: 0, slots, services });
         if let Some(first) = link.first.take() {
             match first.opening.finish(Ok(key)) {
                 Ok(waker) => self.wakers.extend(waker),
@@ -531,7 +666,7 @@ impl State {
         let pending = std::mem::take(&mut self.pending).into_iter();
         calls.extend(pending.filter_map(|(_, pending)| match pending {
             Pending::Call { call, .. } => Some(call),
-            Pending::Greeting { .. } => None,
+            Pending::Asked { .. } => None,
         }));
         for call in calls {
             self.finish(&call, Err(CallFailure::Stopped));

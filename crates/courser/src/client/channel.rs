@@ -1,13 +1,14 @@
 //! Typed clients on a [`Client`].
 
 use std::future::Future;
+use std::num::NonZeroU16;
 use std::pin::pin;
 
 use courser_buf::{AllocError, MsgBuf};
 
 use super::blocking::block_on;
 use super::{Client, ClientAnother, ClientCall, ClientSend, Greeting};
-use crate::service::{BlockingChannel, CallOptions, Channel, Dial, HelloError};
+use crate::service::{BlockingChannel, CallOptions, Channel, Dial, HelloError, MethodId};
 
 impl Channel for Client {
     type Call<'a> = ClientCall;
@@ -37,8 +38,21 @@ impl Channel for Client {
         Client::send(self, msg_type, message).options(options)
     }
 
-    fn greet(&self, greeting: Greeting) {
-        self.inner.greetings.add(greeting);
+    fn adopt(&self, greeting: Greeting) -> Option<NonZeroU16> {
+        self.inner.greetings.add(greeting)
+    }
+
+    #[inline]
+    fn call_method(&self, method: MethodId, request: MsgBuf, options: CallOptions) -> ClientCall {
+        ClientCall::new(self.clone(), method, request).options(options)
+    }
+
+    fn open_method(&self, method: MethodId, request: MsgBuf, options: CallOptions) -> ClientCall {
+        Channel::call_method(self, method, request, options)
+    }
+
+    fn send_method(&self, method: MethodId, message: MsgBuf, options: CallOptions) -> ClientSend {
+        ClientSend::new(self.clone(), method, message).options(options)
     }
 
     fn another(&self, options: CallOptions) -> ClientAnother {

@@ -1,67 +1,113 @@
-//! Calls that a client makes on each new session before any other: they check that the server, which
-//! may have been replaced, still has the services that the client uses.
+//! Services of a client: its sessions ask their servers for them, which may have been replaced.
+//!
+//! Services of checked typed clients are asked for on each new session before any call, so that a
+//! session with a server that does not have them is not used. The others are asked for by the first
+//! call of the service on a session.
 
-use std::fmt;
+use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use courser_buf::MsgBuf;
 
-/// Reads the answer of a greeting.
-type Check = dyn Fn(MsgBuf) -> Result<(), String> + Send + Sync;
+use crate::failure::CallFailure;
+use crate::service::{
+    HelloError, Numbers, ServiceInfo, hello_request, read_hello, read_hello_bytes,
+};
 
-/// A call on each new session of a client. Its check returns why the session is of no use.
+/// A service of a typed client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(hidden)]
 pub struct Greeting {
-    req_type: u16,
-    request: Vec<u8>,
-    check: Box<Check>,
+    pub(crate) info: &'static ServiceInfo,
+    /// Another version of the service is an error.
+    pub(crate) checked: bool,
 }
 
 impl Greeting {
-    pub fn new(
-        req_type: u16,
-        request: Vec<u8>,
-        check: impl Fn(MsgBuf) -> Result<(), String> + Send + Sync + 'static,
-    ) -> Self {
-        Greeting { req_type, request, check: Box::new(check) }
+    pub(super) fn request(&self) -> Vec<u8> {
+        hello_request(self.info)
+    }
+
+    pub(super) fn read_bytes(&self, answer: &[u8]) -> Result<Numbers, HelloError> {
+        read_hello_bytes(self.info, self.checked, answer)
+    }
+
+    pub(super) fn read(&self, answer: Result<MsgBuf, CallFailure>) -> Result<Numbers, HelloError> {
+        read_hello(self.info, self.checked, answer)
     }
 }
 
-impl fmt::Debug for Greeting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Greeting").field("req_type", &self.req_type).finish_non_exhaustive()
-    }
-}
-
-/// The greetings of a client, in the order in which they were added.
+/// The services of a client, by their numbers, which begin at 1. The second part states that new
+/// sessions ask for the service before they are used.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Greetings(Arc<Mutex<Vec<Greeting>>>);
+pub(super) struct Greetings(Arc<Mutex<Vec<(Greeting, bool)>>>);
 
 impl Greetings {
-    fn lock(&self) -> MutexGuard<'_, Vec<Greeting>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Greeting, bool)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a greeting, unless there is the same one.
-    pub(super) fn add(&self, new: Greeting) {
+    /// The number of a service.
+    pub(super) fn add(&self, new: Greeting) -> Option<NonZeroU16> {
         let mut all = self.lock();
-        let same =
-            |known: &Greeting| (known.req_type, &known.request) == (new.req_type, &new.request);
-        if !all.iter().any(same) {
-            all.push(new);
+        let at = all.iter().position(|(known, _)| *known == new).unwrap_or(all.len());
+        let number = u16::try_from(at + 1).ok().and_then(NonZeroU16::new)?;
+        if at == all.len() {
+            all.push((new, false));
+        }
+        Some(number)
+    }
+
+    pub(super) fn get(&self, service: NonZeroU16) -> Option<Greeting> {
+        self.lock().get(place(service)).map(|(greeting, _)| *greeting)
+    }
+
+    /// A server has had the service: from now on new sessions ask for it first.
+    pub(super) fn confirm(&self, service: NonZeroU16) {
+        if let Some((greeting, first)) = self.lock().get_mut(place(service)) {
+            *first = greeting.checked;
         }
     }
 
-    /// The request of a greeting; `None`: there are no more.
-    pub(super) fn request(&self, at: usize) -> Option<(u16, Vec<u8>)> {
-        self.lock().get(at).map(|greeting| (greeting.req_type, greeting.request.clone()))
+    /// The first service at this place or behind it that new sessions ask for.
+    pub(super) fn next(&self, from: usize) -> Option<NonZeroU16> {
+        let at = self.lock().iter().skip(from).position(|(_, first)| *first)? + from;
+        u16::try_from(at + 1).ok().and_then(NonZeroU16::new)
+    }
+}
+
+/// The place of a service in lists.
+pub(super) fn place(service: NonZeroU16) -> usize {
+    usize::from(service.get()) - 1
+}
+
+/// The services of a session.
+#[derive(Default, Debug)]
+pub(super) struct Services(Vec<Service>);
+
+/// A service of a session.
+#[derive(Clone, Default, Debug)]
+pub(super) enum Service {
+    #[default]
+    Unknown,
+    /// The server is being asked.
+    Asked,
+    Known(Numbers),
+    /// The server has another version, or does not have it; the text says so.
+    Refused(Arc<str>),
+}
+
+impl Services {
+    #[inline]
+    pub(super) fn get(&self, service: NonZeroU16) -> &Service {
+        self.0.get(place(service)).unwrap_or(&Service::Unknown)
     }
 
-    /// Checks the answer to a greeting.
-    pub(super) fn check(&self, at: usize, answer: MsgBuf) -> Result<(), String> {
-        match self.lock().get(at) {
-            Some(greeting) => (greeting.check)(answer),
-            None => Ok(()),
+    pub(super) fn set(&mut self, service: NonZeroU16, to: Service) {
+        let at = place(service);
+        if self.0.len() <= at {
+            self.0.resize_with(at + 1, Service::default);
         }
+        self.0[at] = to;
     }
 }

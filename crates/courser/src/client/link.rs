@@ -1,6 +1,7 @@
 //! The sessions of one client, and the calls that wait for them, at the thread of its endpoint.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use courser_proto::SessionId;
@@ -8,7 +9,7 @@ use courser_proto::SessionId;
 use super::Limits;
 use super::call::Call;
 use super::error::ClientError;
-use super::greeting::Greetings;
+use super::greeting::{Greetings, Services};
 use super::inbox::Open;
 use super::opening::Opening;
 use crate::error::SessionError;
@@ -30,6 +31,7 @@ pub(super) struct Session {
     pub(super) calls: usize,
     /// Calls that it has room for at its server; further ones wait at this side.
     pub(super) slots: usize,
+    pub(super) services: Services,
 }
 
 /// A call or message that has not started.
@@ -74,6 +76,8 @@ pub(super) struct Link {
     pub(super) connecting: Option<SessionId>,
     /// A connected session whose server is being checked.
     pub(super) greeting: Option<SessionId>,
+    /// Its services.
+    pub(super) greeted: Services,
     pub(super) greetings: Greetings,
     /// Until its first session is connected.
     pub(super) first: Option<FirstConnect>,
@@ -107,6 +111,7 @@ impl Link {
             calls: 0,
             connecting: None,
             greeting: None,
+            greeted: Services::default(),
             greetings,
             first: Some(FirstConnect { opening, until_ns, error: None }),
             waiting: VecDeque::new(),
@@ -157,6 +162,19 @@ impl Link {
         self.calls -= lost.calls;
     }
 
+    /// Removes the calls of a service that wait.
+    pub(super) fn take_service(&mut self, service: NonZeroU16) -> Vec<Waiting> {
+        let mut taken = Vec::new();
+        for queue in [&mut self.waiting, &mut self.messages] {
+            let all = std::mem::take(queue);
+            let (of_service, others): (Vec<_>, Vec<_>) =
+                all.into_iter().partition(|w| w.call.method.service == Some(service));
+            taken.extend(of_service);
+            queue.extend(others);
+        }
+        taken
+    }
+
     /// Whether a session is being connected or checked.
     pub(super) fn is_connecting(&self) -> bool {
         self.connecting.is_some() || self.greeting.is_some()
@@ -165,6 +183,7 @@ impl Link {
     /// Whether another session should be connected, as calls wait for a slot.
     pub(super) fn may_grow(&self, now_ns: u64) -> bool {
         !self.is_connecting()
+            && self.pick().is_none()
             && self.sessions.len() < self.limits.sessions
             && self.calls < self.limits.in_flight
             && now_ns >= self.grow_ns

@@ -22,7 +22,7 @@ impl Wake for Count {
 
 fn call(arena: &Arena, waker: Option<Waker>) -> Call {
     let target =
-        Target { link: 0, req_type: 1, one_way: false, wait_for_ready: false, expires: None };
+        Target { link: 0, method: 1.into(), one_way: false, wait_for_ready: false, expires: None };
     Call::new(target, arena.alloc(300).expect("memory"), waker)
 }
 

@@ -15,7 +15,7 @@ use super::{Client, misplaced};
 use crate::deadline::{earliest, inherited};
 use crate::failure::CallFailure;
 use crate::platform::Clock;
-use crate::service::CallOptions;
+use crate::service::{CallOptions, MethodId};
 use crate::spin::cpus;
 
 /// Checks for a result that a blocking call makes before its thread sleeps: some 20 us.
@@ -28,14 +28,14 @@ struct Submission {
 }
 
 enum Stage {
-    New { req_type: u16, message: MsgBuf, options: CallOptions, one_way: bool },
+    New { method: MethodId, message: MsgBuf, options: CallOptions, one_way: bool },
     Submitted(Arc<Call>),
     Over,
 }
 
 impl Submission {
-    fn new(client: Client, req_type: u16, message: MsgBuf, one_way: bool) -> Self {
-        let stage = Stage::New { req_type, message, options: CallOptions::default(), one_way };
+    fn new(client: Client, method: MethodId, message: MsgBuf, one_way: bool) -> Self {
+        let stage = Stage::New { method, message, options: CallOptions::default(), one_way };
         Submission { client, stage }
     }
 
@@ -63,10 +63,10 @@ impl Submission {
     }
 
     fn submit(&mut self, waker: Option<&Waker>) -> Result<(), CallFailure> {
-        let (req_type, message, options, one_way) =
+        let (method, message, options, one_way) =
             match std::mem::replace(&mut self.stage, Stage::Over) {
-                Stage::New { req_type, message, options, one_way } => {
-                    (req_type, message, options, one_way)
+                Stage::New { method, message, options, one_way } => {
+                    (method, message, options, one_way)
                 }
                 submitted => {
                     self.stage = submitted;
@@ -78,7 +78,7 @@ impl Submission {
         let own = options.deadline.and_then(|after| Clock::System.now().checked_add(after));
         let expires = earliest(own, inherited());
         let wait_for_ready = options.wait_for_ready.unwrap_or(inner.limits.wait_for_ready);
-        let target = Target { link: inner.link, req_type, one_way, wait_for_ready, expires };
+        let target = Target { link: inner.link, method, one_way, wait_for_ready, expires };
         let call = Arc::new(Call::new(target, message, waker.cloned()));
         inner.inbox().call(&call)?;
         self.stage = Stage::Submitted(call);
@@ -120,8 +120,8 @@ pub struct ClientCall {
 }
 
 impl ClientCall {
-    pub(super) fn new(client: Client, req_type: u16, request: MsgBuf) -> Self {
-        ClientCall { submission: Submission::new(client, req_type, request, false) }
+    pub(super) fn new(client: Client, method: MethodId, request: MsgBuf) -> Self {
+        ClientCall { submission: Submission::new(client, method, request, false) }
     }
 
     /// Ends the call within `after` from its start, with
@@ -183,8 +183,8 @@ pub struct ClientSend {
 }
 
 impl ClientSend {
-    pub(super) fn new(client: Client, msg_type: u16, message: MsgBuf) -> Self {
-        ClientSend { submission: Submission::new(client, msg_type, message, true) }
+    pub(super) fn new(client: Client, method: MethodId, message: MsgBuf) -> Self {
+        ClientSend { submission: Submission::new(client, method, message, true) }
     }
 
     /// The message is not delivered later than `after` from now: see

@@ -26,6 +26,15 @@ pub enum ServerError {
         /// The largest value.
         most: usize,
     },
+    /// A handler was set for the request type of a service.
+    #[error(
+        "request type {req_type:#06x} is that of a service, and has another handler; set one below \
+         0x4000 for that one, except 0x03f0 to 0x03ff"
+    )]
+    Taken {
+        /// The request type.
+        req_type: u16,
+    },
     /// The nexus was made with [`crate::Nexus::bind_in`], where threads do not see the time pass.
     #[error(
         "in virtual time the simulation drives every endpoint, and a server has threads that do; \

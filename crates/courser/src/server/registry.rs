@@ -14,7 +14,8 @@ impl Server {
     /// Adds a typed service ([`crate::service`](mod@crate::service)), beside other services and handlers.
     ///
     /// # Errors
-    /// A method has the number of another handler, or the server has a service of this name.
+    /// The server has a service of this name, or a handler without a service has one of the request
+    /// types of methods.
     pub fn add_service(mut self, service: impl Service) -> Result<Self, RegisterError> {
         service.register(&mut self)?;
         Ok(self)

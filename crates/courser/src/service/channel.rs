@@ -1,10 +1,12 @@
 //! What a typed client needs of the connection below it.
 
 use std::future::Future;
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use courser_buf::{AllocError, MsgBuf};
 
+use super::binding::MethodId;
 use super::hello::HelloError;
 use super::writer::Memory;
 use crate::client::Greeting;
@@ -72,9 +74,46 @@ pub trait Channel: Clone + 'static {
     /// reader that stalls delays no other call. The options are those of the stream.
     fn another(&self, options: CallOptions) -> Self::Another<'_>;
 
-    /// A connection that connects again by itself makes this call on each new session first.
+    /// A connection that connects again by itself, or has several sessions, asks the server of each of
+    /// them for a service. Returns the number of the service at this connection, for [`MethodId`].
     #[doc(hidden)]
-    fn greet(&self, _: Greeting) {}
+    fn adopt(&self, _: Greeting) -> Option<NonZeroU16> {
+        None
+    }
+
+    /// [`Channel::call`] of a method.
+    #[doc(hidden)]
+    #[inline]
+    fn call_method(
+        &self,
+        method: MethodId,
+        request: MsgBuf,
+        options: CallOptions,
+    ) -> Self::Call<'_> {
+        self.call(method.req_type(), request, options)
+    }
+
+    /// [`Channel::call_owned`] of a method.
+    #[doc(hidden)]
+    fn open_method(
+        &self,
+        method: MethodId,
+        request: MsgBuf,
+        options: CallOptions,
+    ) -> Self::OwnedCall {
+        self.call_owned(method.req_type(), request, options)
+    }
+
+    /// [`Channel::send`] to a method.
+    #[doc(hidden)]
+    fn send_method(
+        &self,
+        method: MethodId,
+        message: MsgBuf,
+        options: CallOptions,
+    ) -> Self::Sent<'_> {
+        self.send(method.req_type(), message, options)
+    }
 
     /// Whether calls may still succeed. A session that has ended is not used for another stream.
     fn is_usable(&self) -> bool {

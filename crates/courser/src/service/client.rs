@@ -10,9 +10,12 @@ use std::time::Duration;
 use courser_buf::MsgBuf;
 
 use super::answer;
+use super::binding::{Binding, MethodId, Unmade};
 use super::channel::{BlockingChannel, CallOptions, Channel, ChannelMemory};
 use super::codec::{Decode, Encode};
 use super::error::{EncodeError, RpcError};
+use super::hello::HelloError;
+use super::services::ServiceInfo;
 use super::stream::{OpenStream, OpenUpload, Pool};
 use super::writer;
 use crate::failure::CallFailure;
@@ -20,16 +23,19 @@ use crate::failure::CallFailure;
 /// Types that a value has to do with, without holding any.
 pub(super) type Types<T> = PhantomData<fn() -> T>;
 
-/// The part of generated clients that does not depend on the service.
+/// The part of generated clients that does not depend on the service. Methods have the places that
+/// they have in [`ServiceInfo::methods`].
 #[doc(hidden)]
 pub struct TypedClient<C> {
     channel: C,
+    service: Arc<Binding>,
     pool: Arc<Pool<C>>,
 }
 
 impl<C: Channel> Clone for TypedClient<C> {
     fn clone(&self) -> Self {
-        TypedClient { channel: self.channel.clone(), pool: self.pool.clone() }
+        let (service, pool) = (self.service.clone(), self.pool.clone());
+        TypedClient { channel: self.channel.clone(), service, pool }
     }
 }
 
@@ -40,10 +46,24 @@ impl<C> std::fmt::Debug for TypedClient<C> {
 }
 
 impl<C: Channel> TypedClient<C> {
+    /// A client of a server that has the service in the same version.
+    pub async fn checked(channel: C, info: &'static ServiceInfo) -> Result<Self, HelloError> {
+        let service = Binding::new(&channel, info, true);
+        let asking = service.ask(&channel, CallOptions::default())?;
+        service.set(asking.await?);
+        Ok(TypedClient::of(channel, service))
+    }
+
+    /// A client that asks for the request types with its first call.
+    pub fn unchecked(channel: C, info: &'static ServiceInfo) -> Self {
+        let service = Binding::new(&channel, info, false);
+        TypedClient::of(channel, service)
+    }
+
     // Not `Send` for the sessions of a thread, which is right: the clients are not either.
     #[allow(clippy::arc_with_non_send_sync)]
-    pub fn new(channel: C) -> Self {
-        TypedClient { channel, pool: Arc::new(Pool::default()) }
+    fn of(channel: C, service: Binding) -> Self {
+        TypedClient { channel, service: Arc::new(service), pool: Arc::new(Pool::default()) }
     }
 
     pub fn channel(&self) -> &C {
@@ -56,36 +76,44 @@ impl<C: Channel> TypedClient<C> {
     }
 
     #[inline]
-    pub fn unary<K: Encode<A>, A, T, E>(
-        &self,
-        number: u16,
-        arguments: &A,
-    ) -> Unary<'_, C, K, T, E> {
+    pub fn unary<K: Encode<A>, A, T, E>(&self, index: u16, arguments: &A) -> Unary<'_, C, K, T, E> {
         let request = self.encode::<K, A>(arguments);
-        let channel = &self.channel;
-        Unary { channel, number, request, options: CallOptions::default(), types: PhantomData }
+        let (channel, service) = (&self.channel, &*self.service);
+        Unary {
+            channel,
+            service,
+            index,
+            request,
+            options: CallOptions::default(),
+            types: PhantomData,
+        }
     }
 
     #[inline]
-    pub fn one_way<K: Encode<A>, A>(&self, number: u16, arguments: &A) -> OneWay<'_, C> {
+    pub fn one_way<K: Encode<A>, A>(&self, index: u16, arguments: &A) -> OneWay<'_, C> {
         let message = self.encode::<K, A>(arguments);
-        OneWay { channel: &self.channel, number, message, options: CallOptions::default() }
+        let (channel, service) = (&self.channel, &*self.service);
+        OneWay { channel, service, index, message, options: CallOptions::default() }
     }
 
     pub fn open_stream<K: Encode<A>, A, T, E>(
         &self,
-        number: u16,
+        index: u16,
         arguments: &A,
     ) -> OpenStream<'_, C, K, T, E> {
-        OpenStream::new(&self.channel, &self.pool, number, |out| K::encode(arguments, out))
+        OpenStream::new(&self.channel, (&self.pool, &self.service), index, |out| {
+            K::encode(arguments, out)
+        })
     }
 
     pub fn open_upload<K: Encode<A>, A, I, T, E>(
         &self,
-        number: u16,
+        index: u16,
         arguments: &A,
     ) -> OpenUpload<'_, C, K, I, T, E> {
-        OpenUpload::new(&self.channel, &self.pool, number, |out| K::encode(arguments, out))
+        OpenUpload::new(&self.channel, (&self.pool, &self.service), index, |out| {
+            K::encode(arguments, out)
+        })
     }
 }
 
@@ -93,7 +121,8 @@ impl<C: Channel> TypedClient<C> {
 #[must_use = "a call starts when it is awaited"]
 pub struct Unary<'a, C: Channel, K, T, E> {
     channel: &'a C,
-    number: u16,
+    service: &'a Binding,
+    index: u16,
     request: Result<MsgBuf, EncodeError>,
     options: CallOptions,
     types: Types<(K, T, E)>,
@@ -102,7 +131,7 @@ pub struct Unary<'a, C: Channel, K, T, E> {
 impl<C: Channel, K, T, E> std::fmt::Debug for Unary<'_, C, K, T, E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Unary")
-            .field("number", &self.number)
+            .field("method", &self.index)
             .field("options", &self.options)
             .finish_non_exhaustive()
     }
@@ -143,34 +172,71 @@ impl<'a, C: Channel, K: Decode<T> + Decode<E>, T, E> IntoFuture for Unary<'a, C,
 
     #[inline]
     fn into_future(self) -> Self::IntoFuture {
-        let state = match self.request {
-            Ok(request) => {
-                Started::Running { future: self.channel.call(self.number, request, self.options) }
-            }
-            Err(error) => Started::Failed { error: Some(error) },
-        };
+        let Unary { channel, service, index, request, options, .. } = self;
+        let state = Started::new(channel, service, index, request, options, C::call_method);
         UnaryCall { state, types: PhantomData }
     }
 }
 
+/// [`Channel::call_method`] or [`Channel::send_method`].
+type Make<'a, C, F> = fn(&'a C, MethodId, MsgBuf, CallOptions) -> F;
+
 pin_project_lite::pin_project! {
     /// A future, or the reason that there is none.
     #[project = StartedProjection]
-    enum Started<F> {
+    enum Started<'a, C, F>
+    where
+        C: Channel,
+    {
         Running { #[pin] future: F },
+        Unmade { call: Box<Unmade<'a, C>> },
         Failed { error: Option<EncodeError> },
     }
 }
 
-impl<F: Future<Output = Result<T, CallFailure>>, T> Started<F> {
+impl<'a, C: Channel, F> Started<'a, C, F> {
     #[inline]
-    fn poll<E>(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T, RpcError<E>>> {
+    fn new(
+        channel: &'a C,
+        service: &'a Binding,
+        index: u16,
+        request: Result<MsgBuf, EncodeError>,
+        options: CallOptions,
+        make: Make<'a, C, F>,
+    ) -> Self {
+        let unmade = match (request, service.method(index)) {
+            (Ok(request), Some(method)) => {
+                return Started::Running { future: make(channel, method, request, options) };
+            }
+            (Ok(request), None) => Unmade::new(channel, service, index, request, options),
+            (Err(error), _) => Err(error),
+        };
+        match unmade {
+            Ok(call) => Started::Unmade { call },
+            Err(error) => Started::Failed { error: Some(error) },
+        }
+    }
+}
+
+impl<'a, C: Channel, F: Future<Output = Result<T, CallFailure>>, T> Started<'a, C, F> {
+    #[inline]
+    fn poll<E>(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        make: Make<'a, C, F>,
+    ) -> Poll<Result<T, RpcError<E>>> {
+        if let StartedProjection::Unmade { call } = self.as_mut().project() {
+            let (method, request) = ready!(call.poll(cx))?;
+            let future = make(call.channel, method, request, call.options);
+            self.set(Started::Running { future });
+        }
         match self.project() {
             StartedProjection::Running { future } => future.poll(cx).map_err(RpcError::Call),
             StartedProjection::Failed { error } => match error.take() {
                 Some(error) => Poll::Ready(Err(error.into())),
                 None => Poll::Pending, // polled after its end
             },
+            StartedProjection::Unmade { .. } => Poll::Pending, // it is running now
         }
     }
 }
@@ -184,7 +250,7 @@ pin_project_lite::pin_project! {
         C: 'a,
     {
         #[pin]
-        state: Started<C::Call<'a>>,
+        state: Started<'a, C, C::Call<'a>>,
         types: Types<(K, T, E)>,
     }
 }
@@ -200,7 +266,7 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Future for UnaryCall<'_, C, K, 
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let response = ready!(self.project().state.poll(cx))?;
+        let response = ready!(self.project().state.poll(cx, C::call_method))?;
         Poll::Ready(answer::decode::<K, T, E>(response))
     }
 }
@@ -210,7 +276,8 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Future for UnaryCall<'_, C, K, 
 #[must_use = "a message is sent when it is awaited"]
 pub struct OneWay<'a, C: Channel> {
     channel: &'a C,
-    number: u16,
+    service: &'a Binding,
+    index: u16,
     message: Result<MsgBuf, EncodeError>,
     options: CallOptions,
 }
@@ -218,7 +285,7 @@ pub struct OneWay<'a, C: Channel> {
 impl<C: Channel> std::fmt::Debug for OneWay<'_, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OneWay")
-            .field("number", &self.number)
+            .field("method", &self.index)
             .field("options", &self.options)
             .finish_non_exhaustive()
     }
@@ -255,12 +322,8 @@ impl<'a, C: Channel> IntoFuture for OneWay<'a, C> {
     type IntoFuture = Sending<'a, C>;
 
     fn into_future(self) -> Sending<'a, C> {
-        let state = match self.message {
-            Ok(message) => {
-                Started::Running { future: self.channel.send(self.number, message, self.options) }
-            }
-            Err(error) => Started::Failed { error: Some(error) },
-        };
+        let OneWay { channel, service, index, message, options } = self;
+        let state = Started::new(channel, service, index, message, options, C::send_method);
         Sending { state }
     }
 }
@@ -274,7 +337,7 @@ pin_project_lite::pin_project! {
         C: 'a,
     {
         #[pin]
-        state: Started<C::Sent<'a>>,
+        state: Started<'a, C, C::Sent<'a>>,
     }
 }
 
@@ -288,6 +351,6 @@ impl<C: Channel> Future for Sending<'_, C> {
     type Output = Result<(), RpcError<super::NoError>>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().state.poll(cx)
+        self.project().state.poll(cx, C::send_method)
     }
 }

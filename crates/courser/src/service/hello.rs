@@ -1,22 +1,25 @@
-//! The first call of a client: whether its server has the service in the same version.
+//! The call by which a client asks its server for a service: whether the server has it in the same
+//! version, and the request types that the server has assigned to its methods.
 //!
 //! Request: a format number, the fingerprint (8 bytes, little endian), the name and the codec, each
-//! after a byte with its length. Response: a kind, and for `OTHER` the server's fingerprint and
-//! codec, for `UNKNOWN` the names of the server's services.
+//! after a byte with its length, the number of methods (2 bytes), and their names in order, each after
+//! a byte with its length. Response: a kind; for `OTHER` the server's fingerprint and codec; for both
+//! `SAME` and `OTHER` the request type of each method (2 bytes; 0xFFFF: the server does not have it);
+//! for `UNKNOWN` the names of the server's services.
 
 use courser_buf::MsgBuf;
 use courser_proto::{CallError, Status};
 
 use super::answer::{self, Refusal, tag};
-use super::channel::{CallOptions, Channel, ChannelMemory};
+use super::binding::Numbers;
 use super::error::{DecodeError, EncodeError, NoError, RpcError};
-use super::services::{HELLO, ServiceInfo, Services};
-use super::writer::{self, Writer};
-use crate::client::{ClientError, Greeting};
+use super::services::{Assigned, MISSING, ServiceInfo, Services};
+use crate::client::ClientError;
 use crate::failure::CallFailure;
 use crate::message::{Reply, ReplySink};
 
-const FORMAT: u8 = 1;
+/// Format 1 had no methods: names were hashed to request types.
+const FORMAT: u8 = 2;
 
 const SAME: u8 = 0;
 const OTHER: u8 = 1;
@@ -94,6 +97,11 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(bytes))
     }
 
+    fn short(&mut self) -> Result<u16, DecodeError> {
+        let bytes = self.bytes(2)?.try_into().unwrap_or_default();
+        Ok(u16::from_le_bytes(bytes))
+    }
+
     fn text(&mut self) -> Result<&'a str, DecodeError> {
         let len = self.byte()?;
         let text = std::str::from_utf8(self.bytes(usize::from(len))?);
@@ -108,51 +116,62 @@ fn put_text(text: &str, out: &mut Vec<u8>) {
     out.extend(&text.as_bytes()[..text.len().min(255)]);
 }
 
-/// Asks a server for a service.
-#[doc(hidden)]
-pub async fn hello<C: Channel>(channel: &C, info: &ServiceInfo) -> Result<(), HelloError> {
+/// The request that asks for a service.
+pub(crate) fn request(info: &ServiceInfo) -> Vec<u8> {
     let mut bytes = vec![FORMAT];
     bytes.extend(info.fingerprint.to_le_bytes());
     put_text(info.name, &mut bytes);
     put_text(info.codec, &mut bytes);
-    let write = |out: &mut Writer<'_>| {
-        out.extend(&bytes).map_err(|_| out.reason(EncodeError::TooLarge { limit: 0 }))
-    };
-    let request = writer::message(&ChannelMemory(channel), write)?;
-    let response = match channel.call(HELLO, request, CallOptions::default()).await {
-        Err(CallFailure::Failed(CallError::Server(Status::UnknownType))) => {
-            let others = "handlers without a service".to_owned();
-            return Err(HelloError::NoService { service: info.name.to_owned(), others });
-        }
-        response => response?,
-    };
-    read_answer(info, response)?;
-    let info = *info;
-    let check = move |answer| read_answer(&info, answer).map_err(|e| e.to_string());
-    channel.greet(Greeting::new(HELLO, bytes, check));
-    Ok(())
+    bytes.extend((info.methods.len() as u16).to_le_bytes());
+    info.methods.iter().for_each(|method| put_text(method.name, &mut bytes));
+    bytes
 }
 
-fn read_answer(info: &ServiceInfo, response: MsgBuf) -> Result<(), HelloError> {
-    let (tag, payload) = answer::split(response)?;
-    if tag != tag::OK {
-        return Err(match answer::refused::<NoError>(tag, &payload) {
+/// Reads the answer of a server. `checked`: another version of the service is an error.
+pub(crate) fn read(
+    info: &ServiceInfo,
+    checked: bool,
+    answer: Result<MsgBuf, CallFailure>,
+) -> Result<Numbers, HelloError> {
+    match answer {
+        Err(CallFailure::Failed(CallError::Server(Status::UnknownType))) if checked => {
+            let others = "handlers without a service".to_owned();
+            Err(HelloError::NoService { service: info.name.to_owned(), others })
+        }
+        answer => read_response(info, checked, &answer?),
+    }
+}
+
+/// Reads the response of a server.
+pub(crate) fn read_response(
+    info: &ServiceInfo,
+    checked: bool,
+    response: &[u8],
+) -> Result<Numbers, HelloError> {
+    let (tag, payload) = response.split_last().ok_or(DecodeError::Form("an empty response"))?;
+    if *tag != tag::OK {
+        return Err(match answer::refused::<NoError>(*tag, payload) {
             RpcError::Decode(e) => e.into(),
             RpcError::Encode(e) => e.into(),
             _ => DecodeError::Form("a hello that was refused").into(),
         });
     }
-    let mut reader = Reader(&payload);
+    let mut reader = Reader(payload);
     match reader.byte()? {
-        SAME => Ok(()),
-        OTHER => Err(HelloError::Mismatch(Box::new(Mismatch {
-            service: info.name.to_owned(),
-            client_fingerprint: info.fingerprint,
-            client_codec: info.codec.to_owned(),
-            server_fingerprint: reader.number()?,
-            server_codec: printable(reader.text()?),
-        }))),
-        UNKNOWN => {
+        SAME => {}
+        OTHER => {
+            let (server_fingerprint, server_codec) = (reader.number()?, reader.text()?);
+            if checked {
+                return Err(HelloError::Mismatch(Box::new(Mismatch {
+                    service: info.name.to_owned(),
+                    client_fingerprint: info.fingerprint,
+                    client_codec: info.codec.to_owned(),
+                    server_fingerprint,
+                    server_codec: printable(server_codec),
+                })));
+            }
+        }
+        UNKNOWN if checked => {
             let count = usize::from(reader.byte()?).min(MAX_NAMES);
             let names: Result<Vec<_>, _> =
                 (0..count).map(|_| reader.text().map(printable)).collect();
@@ -160,10 +179,13 @@ fn read_answer(info: &ServiceInfo, response: MsgBuf) -> Result<(), HelloError> {
                 none if none.is_empty() => "none at all".to_owned(),
                 names => names,
             };
-            Err(HelloError::NoService { service: info.name.to_owned(), others })
+            return Err(HelloError::NoService { service: info.name.to_owned(), others });
         }
-        _ => Err(DecodeError::Form("a hello of an unknown kind").into()),
+        UNKNOWN => return Ok(info.methods.iter().map(|_| MISSING).collect()),
+        _ => return Err(DecodeError::Form("a hello of an unknown kind").into()),
     }
+    let numbers: Result<Numbers, _> = info.methods.iter().map(|_| reader.short()).collect();
+    Ok(numbers?)
 }
 
 /// A text of the peer without control characters.
@@ -188,39 +210,77 @@ impl Reply for HelloReply {
 
 /// Answers a hello.
 pub(super) fn answer(services: &Services, request: &[u8]) -> HelloReply {
-    let (fingerprint, name, codec) = match read_request(request) {
-        Ok(read) => read,
-        Err(e) => return HelloReply::Refused(services.undecoded(e)),
-    };
-    let list = services.lock();
-    let mut bytes = Vec::new();
-    match list.iter().find(|info| info.name == name) {
-        Some(info) if info.fingerprint == fingerprint && info.codec == codec => bytes.push(SAME),
-        Some(info) => {
-            services.mismatch();
-            bytes.push(OTHER);
-            bytes.extend(info.fingerprint.to_le_bytes());
-            put_text(info.codec, &mut bytes);
+    match read_request(request).and_then(|asked| answer_asked(services, asked)) {
+        Ok(mut bytes) => {
+            bytes.push(tag::OK);
+            HelloReply::Bytes(bytes)
         }
-        None => {
-            services.mismatch();
-            let count = list.len().min(MAX_NAMES);
-            bytes.extend([UNKNOWN, count as u8]);
-            list.iter().take(count).for_each(|info| put_text(info.name, &mut bytes));
-        }
+        Err(e) => HelloReply::Refused(services.undecoded(e)),
     }
-    bytes.push(tag::OK);
-    HelloReply::Bytes(bytes)
 }
 
-fn read_request(request: &[u8]) -> Result<(u64, &str, &str), DecodeError> {
-    let mut reader = Reader(request);
-    if reader.byte()? != FORMAT {
-        return Err(DecodeError::Form("a hello of an unknown format"));
+fn answer_asked(services: &Services, asked: Asked<'_>) -> Result<Vec<u8>, DecodeError> {
+    let list = services.lock();
+    let Some(service) = list.iter().find(|service| service.info.name == asked.name) else {
+        services.mismatch();
+        let count = list.len().min(MAX_NAMES);
+        let mut bytes = vec![UNKNOWN, count as u8];
+        list.iter().take(count).for_each(|other| put_text(other.info.name, &mut bytes));
+        return Ok(bytes);
+    };
+    let info = &service.info;
+    let mut bytes = Vec::new();
+    if info.fingerprint == asked.fingerprint && info.codec == asked.codec {
+        bytes.push(SAME);
+    } else {
+        services.mismatch();
+        bytes.push(OTHER);
+        bytes.extend(info.fingerprint.to_le_bytes());
+        put_text(info.codec, &mut bytes);
     }
-    let read = (reader.number()?, reader.text()?, reader.text()?);
-    match reader.0 {
-        [] => Ok(read),
+    put_numbers(service, asked.methods, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The request types of the methods that a client has. Both lists are in order.
+fn put_numbers(
+    service: &Assigned,
+    mut asked: Reader<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), DecodeError> {
+    let count = asked.short()?;
+    let (own, mut at) = (service.info.methods, 0);
+    for _ in 0..count {
+        let name = asked.text()?;
+        while own.get(at).is_some_and(|method| method.name < name) {
+            at += 1;
+        }
+        let is_same = own.get(at).is_some_and(|method| method.name == name);
+        let number = if is_same { service.number(at) } else { MISSING };
+        out.extend(number.to_le_bytes());
+    }
+    match asked.0 {
+        [] => Ok(()),
         left => Err(DecodeError::Trailing { left: left.len() }),
     }
+}
+
+/// The request of a client.
+struct Asked<'a> {
+    fingerprint: u64,
+    name: &'a str,
+    codec: &'a str,
+    /// Their number and their names, which are not read yet.
+    methods: Reader<'a>,
+}
+
+fn read_request(request: &[u8]) -> Result<Asked<'_>, DecodeError> {
+    let mut reader = Reader(request);
+    match reader.byte()? {
+        FORMAT => {}
+        1 => return Err(DecodeError::Form("a hello of an earlier version of Courser")),
+        _ => return Err(DecodeError::Form("a hello of an unknown format")),
+    }
+    let (fingerprint, name, codec) = (reader.number()?, reader.text()?, reader.text()?);
+    Ok(Asked { fingerprint, name, codec, methods: reader })
 }

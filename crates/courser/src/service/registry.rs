@@ -153,7 +153,7 @@ pub trait Service {
     /// Registers the handlers of all methods.
     ///
     /// # Errors
-    /// A number has a handler, or a service of this name is registered.
+    /// See [`RegisterError`].
     fn register<R: Registry>(self, registry: &mut R) -> Result<(), RegisterError>;
 }
 
@@ -162,7 +162,7 @@ pub trait LocalService {
     /// Registers the handlers of all methods.
     ///
     /// # Errors
-    /// A number has a handler, or a service of this name is registered.
+    /// See [`RegisterError`].
     fn register_local<R: LocalRegistry>(self, registry: &mut R) -> Result<(), RegisterError>;
 }
 
@@ -170,20 +170,30 @@ pub trait LocalService {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// A number of the service is that of another handler.
+    /// A handler without a service has a request type that the server assigns to methods, or that of
+    /// the library.
     #[error(
-        "{service}.{method} has the number {number:#06x}, which {other} has on this server too; \
-         set another one with #[method(id = N)]"
+        "request type {number:#06x} has a handler without a service, and service {service} needs it; \
+         set one below 0x4000 for the handler, except 0x03f0 to 0x03ff"
     )]
     Taken {
         /// The service that is registered.
         service: &'static str,
-        /// Its method.
-        method: &'static str,
-        /// The number of both.
+        /// The request type of both.
         number: u16,
-        /// The other handler.
-        other: String,
+    },
+    /// The services of the server have more methods than there are request types.
+    #[error(
+        "service {service} has {methods} methods, and the server has request types for {left} more; \
+         split the services over several servers"
+    )]
+    Full {
+        /// The service that is registered.
+        service: &'static str,
+        /// Its methods.
+        methods: usize,
+        /// Request types that are left.
+        left: usize,
     },
     /// Services have the same name.
     #[error(

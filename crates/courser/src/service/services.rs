@@ -11,10 +11,15 @@ use super::hello::{self, HelloReply};
 use super::registry::{LocalRegistry, Received, RegisterError, Registry};
 use super::stream::Streams;
 
-/// Numbers of the library's own methods.
+/// Request types of the library's own methods.
 pub(crate) const HELLO: u16 = 0x03F0;
 pub(crate) const PULL: u16 = 0x03F1;
 pub(crate) const PUSH: u16 = 0x03F2;
+/// Request types that servers assign to the methods of their services. Earlier versions hashed names to
+/// types below, so a call of such a client does not reach another method.
+const ASSIGNED: std::ops::Range<u16> = 0x4000..0xFFFF;
+/// The request type of methods that a server does not have. It is never assigned.
+pub(crate) const MISSING: u16 = 0xFFFF;
 
 /// What a service is called on the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +32,7 @@ pub struct ServiceInfo {
     /// A hash of its name, its codec, and the names and types of its methods. It does not cover the
     /// fields of these types.
     pub fingerprint: u64,
-    /// Its methods.
+    /// Its methods, ordered by their names.
     pub methods: &'static [MethodInfo],
 }
 
@@ -36,10 +41,28 @@ impl ServiceInfo {
     pub const fn new(
         name: &'static str,
         codec: &'static str,
-        base: u64,
         methods: &'static [MethodInfo],
     ) -> Self {
-        ServiceInfo { name, codec, fingerprint: fingerprint(base, codec), methods }
+        let mut hash = fnv(FNV_BASIS, name.as_bytes());
+        let mut i = 0;
+        while i < methods.len() {
+            hash = fnv(hash, &methods[i].signature.to_le_bytes());
+            i += 1;
+        }
+        ServiceInfo { name, codec, fingerprint: fnv(hash, codec.as_bytes()), methods }
+    }
+
+    /// The place of a method among [`ServiceInfo::methods`].
+    #[doc(hidden)]
+    pub const fn index(&self, method: &str) -> u16 {
+        let mut i = 0;
+        while i < self.methods.len() {
+            if is_same(self.methods[i].name.as_bytes(), method.as_bytes()) {
+                return i as u16;
+            }
+            i += 1;
+        }
+        panic!("the service has no method of this name")
     }
 }
 
@@ -49,25 +72,54 @@ impl ServiceInfo {
 pub struct MethodInfo {
     /// Its name.
     pub name: &'static str,
-    /// Its request type, or message type.
-    pub number: u16,
+    /// A hash of its name, its kind and its types.
+    signature: u64,
 }
 
 impl MethodInfo {
     #[doc(hidden)]
-    pub const fn new(name: &'static str, number: u16) -> Self {
-        MethodInfo { name, number }
+    pub const fn new(name: &'static str, signature: u64) -> Self {
+        MethodInfo { name, signature }
     }
 }
 
-/// Continues a hash (FNV-1a) with the name of a codec.
-const fn fingerprint(base: u64, codec: &str) -> u64 {
-    let (mut hash, bytes, mut i) = (base, codec.as_bytes(), 0);
+const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// Continues a hash (FNV-1a).
+const fn fnv(mut hash: u64, bytes: &[u8]) -> u64 {
+    let mut i = 0;
     while i < bytes.len() {
         hash = (hash ^ bytes[i] as u64).wrapping_mul(0x0100_0000_01b3);
         i += 1;
     }
     hash
+}
+
+const fn is_same(a: &[u8], b: &[u8]) -> bool {
+    let mut i = 0;
+    while i < a.len() && i < b.len() && a[i] == b[i] {
+        i += 1;
+    }
+    i == a.len() && i == b.len()
+}
+
+/// A service of a server: its methods have consecutive request types.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Assigned {
+    pub(super) info: ServiceInfo,
+    first: u16,
+}
+
+impl Assigned {
+    /// The request type of the method at this place of [`ServiceInfo::methods`].
+    pub(super) fn number(&self, index: usize) -> u16 {
+        self.first + index as u16
+    }
+
+    /// The first type behind the methods.
+    fn end(&self) -> u16 {
+        self.number(self.info.methods.len())
+    }
 }
 
 /// Counters of the services of a server.
@@ -95,7 +147,7 @@ pub struct Services(Arc<Shared>);
 
 #[derive(Default, Debug)]
 struct Shared {
-    list: Mutex<Vec<ServiceInfo>>,
+    list: Mutex<Vec<Assigned>>,
     counters: Counters,
     streams: Streams,
 }
@@ -131,10 +183,27 @@ impl Services {
 
     /// The services.
     pub fn list(&self) -> Vec<ServiceInfo> {
-        self.lock().clone()
+        self.lock().iter().map(|service| service.info).collect()
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Vec<ServiceInfo>> {
+    /// The request type that a method has at this server. It is another one at other servers.
+    pub fn request_type(&self, service: &str, method: &str) -> Option<u16> {
+        let list = self.lock();
+        let service = list.iter().find(|s| s.info.name == service)?;
+        let index = service.info.methods.iter().position(|m| m.name == method)?;
+        Some(service.number(index))
+    }
+
+    /// Whether a request type is that of a method, or of the library's own methods.
+    pub(crate) fn has(&self, req_type: u16) -> bool {
+        let list = self.lock();
+        match req_type {
+            HELLO | PULL | PUSH => !list.is_empty(),
+            _ => list.iter().any(|service| (service.first..service.end()).contains(&req_type)),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Assigned>> {
         self.0.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -167,40 +236,33 @@ impl Services {
         count(&self.0.counters.mismatches);
     }
 
-    /// Adds a service, whose handlers are registered next. Returns whether it is the first one.
+    /// Adds a service, whose handlers are registered next: with the request type of its first method,
+    /// and whether it is the first service.
     ///
     /// # Errors
-    /// A name or a number is taken.
+    /// The name is taken, no types are left, or a handler without a service has one of them.
     fn add(
         &self,
         info: &ServiceInfo,
         is_taken: &dyn Fn(u16) -> bool,
-    ) -> Result<bool, RegisterError> {
+    ) -> Result<(u16, bool), RegisterError> {
+        let service = info.name;
         let mut list = self.lock();
-        if list.iter().any(|other| other.name == info.name) {
-            return Err(RegisterError::Name { service: info.name });
+        if list.iter().any(|other| other.info.name == service) {
+            return Err(RegisterError::Name { service });
         }
-        let taken = |method: &'static str, number, other| {
-            Err(RegisterError::Taken { service: info.name, method, number, other })
-        };
-        for method in info.methods {
-            for other in list.iter() {
-                if let Some(same) = other.methods.iter().find(|m| m.number == method.number) {
-                    let other = format!("{}.{}", other.name, same.name);
-                    return taken(method.name, method.number, other);
-                }
-            }
-            if is_taken(method.number) {
-                let other = "a handler without a service".to_owned();
-                return taken(method.name, method.number, other);
-            }
+        let is_first = list.is_empty();
+        let first = list.last().map_or(ASSIGNED.start, Assigned::end);
+        let (methods, left) = (info.methods.len(), usize::from(ASSIGNED.end - first));
+        if methods > left {
+            return Err(RegisterError::Full { service, methods, left });
         }
-        let first = list.is_empty();
-        if first && let Some(number) = [HELLO, PULL, PUSH].into_iter().find(|n| is_taken(*n)) {
-            return taken("(connect or stream)", number, "a handler without a service".to_owned());
+        let own = [HELLO, PULL, PUSH].into_iter().filter(|_| is_first);
+        if let Some(number) = own.chain(first..first + methods as u16).find(|n| is_taken(*n)) {
+            return Err(RegisterError::Taken { service, number });
         }
-        list.push(*info);
-        Ok(first)
+        list.push(Assigned { info: *info, first });
+        Ok((first, is_first))
     }
 
     /// Decodes the arguments of a request, or counts why it cannot be.
@@ -215,17 +277,22 @@ impl Services {
     }
 }
 
-/// Adds a service to a server, and the library's methods if it is the first one.
+/// Adds a service to a server, and the library's methods if it is the first one. Returns the request
+/// type of its first method.
 #[doc(hidden)]
-pub fn begin<R: Registry>(registry: &mut R, info: &ServiceInfo) -> Result<Services, RegisterError> {
+pub fn begin<R: Registry>(
+    registry: &mut R,
+    info: &ServiceInfo,
+) -> Result<(Services, u16), RegisterError> {
     let services = registry.services().clone();
-    if services.add(info, &|number| registry.is_taken(number))? {
+    let (first, is_first) = services.add(info, &|number| registry.is_taken(number))?;
+    if is_first {
         let (hello, pull, push) = (services.clone(), services.clone(), services.clone());
         registry.on_request(HELLO, move |received: Received<'_>| ready(hello.hello(&received)));
         registry.on_request(PULL, move |received: Received<'_>| pull.pull(received));
         registry.on_request(PUSH, move |received: Received<'_>| push.push(received));
     }
-    Ok(services)
+    Ok((services, first))
 }
 
 /// [`begin`] on an endpoint's own thread.
@@ -233,13 +300,14 @@ pub fn begin<R: Registry>(registry: &mut R, info: &ServiceInfo) -> Result<Servic
 pub fn begin_local<R: LocalRegistry>(
     registry: &mut R,
     info: &ServiceInfo,
-) -> Result<Services, RegisterError> {
+) -> Result<(Services, u16), RegisterError> {
     let services = registry.services().clone();
-    if services.add(info, &|number| registry.is_taken(number))? {
+    let (first, is_first) = services.add(info, &|number| registry.is_taken(number))?;
+    if is_first {
         let (hello, pull, push) = (services.clone(), services.clone(), services.clone());
         registry.on_request(HELLO, move |received: Received<'_>| ready(hello.hello(&received)));
         registry.on_request(PULL, move |received: Received<'_>| pull.pull(received));
         registry.on_request(PUSH, move |received: Received<'_>| push.push(received));
     }
-    Ok(services)
+    Ok((services, first))
 }

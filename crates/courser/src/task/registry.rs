@@ -20,7 +20,8 @@ impl<T: Transport> Rpc<T> {
     /// [`Rpc::on_async`].
     ///
     /// # Errors
-    /// A method has the number of another handler, or a service of this name is registered.
+    /// The endpoint has a service of this name, or a handler without a service has one of the request
+    /// types of methods.
     pub fn add_service(&mut self, service: impl LocalService) -> Result<(), RegisterError> {
         service.register_local(self)
     }

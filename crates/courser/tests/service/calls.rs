@@ -116,7 +116,7 @@ fn failures_of_the_network_are_failures_of_calls() {
 #[test]
 fn a_request_that_cannot_be_decoded_is_a_typed_error_and_counted() {
     let (world, _, _) = serve(7);
-    let get = KvClient::SERVICE.methods.iter().find(|m| m.name == "get").unwrap().number;
+    let get = world.services.request_type("Kv", "get").unwrap();
     for request in [&[][..], &[3, b'a'], &[1, 0xff], &[1, b'a', 0]] {
         let answer = world.run(world.raw(1, get, request)).unwrap();
         assert_eq!(answer.last(), Some(&2), "{request:?}");

@@ -186,7 +186,7 @@ fn plain_bytes_are_passed_as_they_are() {
         assert_eq!(raw.word(*b"word").await.unwrap(), *b"word");
         raw.text("text".into()).await.unwrap();
     });
-    let word = RawClient::SERVICE.methods.iter().find(|m| m.name == "word").unwrap().number;
+    let word = world.services.request_type("Raw", "word").unwrap();
     let answer = world.run(world.raw(1, word, b"long word")).unwrap();
     assert_eq!(answer.last(), Some(&2));
     drop(answer);

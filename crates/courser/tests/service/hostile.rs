@@ -5,15 +5,12 @@ use std::sync::atomic::Ordering;
 use courser::service::{LocalRegistry, RpcError};
 
 use crate::calls::serve;
-use crate::kv::KvClient;
+use crate::kv::{KvClient, number};
 use crate::world::World;
 
+const HELLO: u16 = 0x03F0;
 const PULL: u16 = 0x03F1;
 const PUSH: u16 = 0x03F2;
-
-fn number(name: &str) -> u16 {
-    KvClient::SERVICE.methods.iter().find(|m| m.name == name).unwrap().number
-}
 
 fn pull(stream: u32, batch: u32) -> Vec<u8> {
     [stream.to_le_bytes(), batch.to_le_bytes()].concat()
@@ -90,9 +87,13 @@ fn wrong_numbers_of_batches_are_refused_and_the_stream_goes_on() {
     // An open stream of the server that fills its batches.
     let mut arguments = vec![0xff; 9];
     arguments.extend([0x01, 100]); // u64::MAX items of 100 bytes
-    let opened = world.raw(50, 7, &open(&arguments, 4));
+    let opened = world.raw(50, number("count"), &open(&arguments, 4));
     world.settle();
-    assert_eq!(refusal(&world, 50, 7, &open(&arguments, 4)), Some((5, 3)), "opened twice");
+    assert_eq!(
+        refusal(&world, 50, number("count"), &open(&arguments, 4)),
+        Some((5, 3)),
+        "opened twice"
+    );
     assert_eq!(refusal(&world, 50, PULL, &pull(4, 2)), Some((5, 2)), "too far ahead");
     assert_eq!(refusal(&world, 50, PUSH, &push(&[b"x"], 4, 0, 0)), Some((5, 4)), "direction");
     assert_eq!(refusal(&world, 51, PULL, &pull(4, 2)), Some((5, 1)), "another session");
@@ -112,7 +113,7 @@ fn pushes_before_a_stream_of_the_server_is_opened_leave_nothing_in_it() {
     let (world, _, _) = serve(9);
     let mut early = world.raw(50, PUSH, &push(&[&[1; 60_000]], 4, 0, 1));
     world.settle();
-    let opened = world.raw(50, 7, &open(&[3, 1], 4)); // three items of a byte
+    let opened = world.raw(50, number("count"), &open(&[3, 1], 4)); // three items of a byte
     let refused = world.run(&mut early).unwrap();
     assert_eq!(refused[..], [4, 5], "direction");
     drop((refused, early));
@@ -186,17 +187,34 @@ fn malformed_calls_of_the_library_are_typed_errors() {
     }
     assert_eq!(refusal(&world, 1, PULL, &[0; 9]), Some((2, 0)));
     assert_eq!(refusal(&world, 1, PUSH, &[2; 9]), Some((2, 0)));
-    assert_eq!(refusal(&world, 1, 7, &[0; 3]), Some((2, 0)));
-    for hello in [&[][..], &[2], &[1; 9], &[1; 30], &[0xff; 300]] {
-        assert_eq!(refusal(&world, 1, 0x03F0, hello), Some((2, 0)));
+    assert_eq!(refusal(&world, 1, number("count"), &[0; 3]), Some((2, 0)));
+    for hello in [&[][..], &[2], &[2; 9], &[2; 13], &[0xff; 300]] {
+        assert_eq!(refusal(&world, 1, HELLO, hello), Some((2, 0)));
     }
+    // Names of methods that are too few, too many, or no text.
+    let hello = |names: &[u8]| [&[2][..], &[7; 8], b"\x02Kv\x08postcard", names].concat();
+    for names in [&b"\x02\x00\x03get"[..], b"\x00\x00\x03get", b"\x01\x00\x01\xff", b"\xff\xff"] {
+        assert_eq!(refusal(&world, 1, HELLO, &hello(names)), Some((2, 0)), "{names:?}");
+    }
+    // In another order they are not found.
+    let answer = world.run(world.raw(1, HELLO, &hello(b"\x02\x00\x03put\x03get"))).unwrap();
+    let numbers = &answer[answer.len() - 5..];
+    let put = number("put").to_le_bytes();
+    assert_eq!(numbers, [put[0], put[1], 0xff, 0xff, 0]);
+    drop(answer);
     world.assert_clean();
 }
 
 /// A server that answers with any bytes.
 fn false_server(open_answer: &'static [u8], pull_answer: &'static [u8]) -> World {
     let mut world = World::new(8);
-    for method in [7, number("upload")] {
+    let numbers: Vec<u8> = (0..8_u16).flat_map(|at| (0x4000 + at).to_le_bytes()).collect();
+    let hello = [&[0][..], &numbers, &[0]].concat();
+    LocalRegistry::on_request(&mut world, HELLO, move |_| {
+        let hello = hello.clone();
+        async move { hello }
+    });
+    for method in [number("count"), number("upload")] {
         LocalRegistry::on_request(&mut world, method, move |_| async move {
             if open_answer == b"never" {
                 std::future::pending::<()>().await;

@@ -35,12 +35,16 @@ pub trait Kv {
     /// All keys from one on.
     fn scan(&self, from: String) -> impl Stream<Item = Result<(String, String), KvError>>;
     /// Numbers from 0.
-    #[method(id = 7)]
     fn count(&self, to: u64, size: u32) -> impl Stream<Item = (u64, Vec<u8>)>;
     /// Adds up lengths.
     async fn upload(&self, name: String, chunks: Incoming<Vec<u8>>) -> Result<u64, KvError>;
     /// Never ends.
     async fn hang(&self);
+}
+
+/// The request type of a method, at a server with this service alone.
+pub fn number(method: &str) -> u16 {
+    0x4000 + KvClient::SERVICE.methods.iter().position(|m| m.name == method).unwrap() as u16
 }
 
 /// A store for any thread.

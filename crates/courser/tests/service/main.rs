@@ -9,6 +9,7 @@ mod decoding;
 mod hostile;
 mod kv;
 mod mutated;
+mod numbers;
 mod panics;
 mod ready;
 mod replaced;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::calls::serve;
 use crate::codecs::{Point, Rows};
-use crate::kv::{KvClient, KvError};
+use crate::kv::{KvError, number};
 
 fn mutations() -> u64 {
     let set = std::env::var("COURSER_MUTATIONS").ok();
@@ -132,20 +132,18 @@ fn mutated_bytes_are_an_error_or_a_value() {
 
 /// Calls of every kind as bytes: method, and request.
 fn requests() -> Vec<(u16, Vec<u8>)> {
-    let method =
-        |name: &str| KvClient::SERVICE.methods.iter().find(|m| m.name == name).unwrap().number;
     let with_stream = |bytes: Vec<u8>, stream: u32| [bytes, stream.to_le_bytes().to_vec()].concat();
     let text = |text: &str| encoded::<Postcard, _>(&text.to_owned());
     let mut all = vec![
-        (method("get"), text("key")),
-        (method("put"), encoded::<Postcard, _>(&("key".to_owned(), "value".to_owned()))),
-        (method("len"), vec![]),
-        (0x03F0, [&[1][..], &[7; 8], b"\x02Kv\x08postcard"].concat()),
+        (number("get"), text("key")),
+        (number("put"), encoded::<Postcard, _>(&("key".to_owned(), "value".to_owned()))),
+        (number("len"), vec![]),
+        (0x03F0, [&[2][..], &[7; 8], b"\x02Kv\x08postcard\x02\x00\x03get\x03put"].concat()),
     ];
     for stream in 0..3 {
-        all.push((method("scan"), with_stream(text(""), stream)));
-        all.push((7, with_stream(encoded::<Postcard, _>(&(9u64, 90u32)), stream)));
-        all.push((method("upload"), with_stream(text("n"), stream)));
+        all.push((number("scan"), with_stream(text(""), stream)));
+        all.push((number("count"), with_stream(encoded::<Postcard, _>(&(9u64, 90u32)), stream)));
+        all.push((number("upload"), with_stream(text("n"), stream)));
         for batch in 0..3 {
             all.push((0x03F1, with_stream(vec![], stream)));
             all.last_mut().unwrap().1.extend(u32::to_le_bytes(batch));

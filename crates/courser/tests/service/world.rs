@@ -111,6 +111,12 @@ impl World {
         }
     }
 
+    /// The server is replaced by another one.
+    pub fn replace(&self, by: &World) {
+        let handlers = std::mem::take(&mut by.state.borrow_mut().handlers);
+        self.state.borrow_mut().handlers = handlers;
+    }
+
     pub fn session(&self) -> Session {
         let mut state = self.state.borrow_mut();
         state.sessions += 1;

@@ -9,11 +9,12 @@ use crate::model::{Kind, Method, Role, Service};
 pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
     let Names { krate, codec, client, .. } = names;
     let Service { ident, vis, methods, name, .. } = service;
-    let base = service.fingerprint();
     let calls = methods.iter().map(|method| call(service, method, names));
-    let table = methods.iter().map(|method| {
-        let (name, number) = (method.ident.to_string(), method.number);
-        quote!(#krate::service::MethodInfo::new(#name, #number))
+    let mut ordered: Vec<&Method> = methods.iter().collect();
+    ordered.sort_by_key(|method| method.name());
+    let table = ordered.iter().map(|method| {
+        let (name, signature) = (method.name(), method.signature());
+        quote!(#krate::service::MethodInfo::new(#name, #signature))
     });
     let note = format!("Calls the service [`{ident}`]. Clones share the connection.");
     quote! {
@@ -37,11 +38,10 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
 
         #[allow(dead_code)]
         impl #client {
-            /// The names, numbers and fingerprint of the service.
+            /// The names and the fingerprint of the service.
             #vis const SERVICE: #krate::service::ServiceInfo = #krate::service::ServiceInfo::new(
                 #name,
                 <#codec as #krate::service::Codec>::NAME,
-                #base,
                 &[#(#table),*],
             );
 
@@ -66,14 +66,16 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
             #vis async fn new(
                 channel: Chan,
             ) -> ::core::result::Result<Self, #krate::service::HelloError> {
-                #krate::service::hello(&channel, &#client::SERVICE).await?;
-                ::core::result::Result::Ok(Self::unchecked(channel))
+                let client = #krate::service::TypedClient::checked(channel, &#client::SERVICE);
+                ::core::result::Result::Ok(Self { client: client.await? })
             }
 
-            /// A client on this connection. If its server has another version of the service, calls
-            /// fail with errors of decoding, or return wrong values.
+            /// A client on this connection. Its first call asks the server which of the methods it
+            /// has, which takes a round trip. If the server has another version of the service, calls
+            /// of methods that it does not have are refused, and the others may fail with errors of
+            /// decoding, or return wrong values.
             #vis fn unchecked(channel: Chan) -> Self {
-                Self { client: #krate::service::TypedClient::new(channel) }
+                Self { client: #krate::service::TypedClient::unchecked(channel, &#client::SERVICE) }
             }
 
             /// The connection.
@@ -89,7 +91,8 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
 fn call(service: &Service, method: &Method, names: &Names) -> TokenStream {
     let Names { krate, codec, .. } = names;
     let vis = &service.vis;
-    let Method { ident, attributes, number, kind, .. } = method;
+    let Method { ident, attributes, kind, .. } = method;
+    let index = names.index(method);
     let parameters = method.sent().map(|a| {
         let (name, ty) = (&a.ident, &a.ty);
         match &a.role {
@@ -118,7 +121,7 @@ fn call(service: &Service, method: &Method, names: &Names) -> TokenStream {
     quote! {
         #(#attributes)*
         #vis fn #ident(&self, #(#parameters),*) -> #krate::service::#returned {
-            self.client.#function(#number, #sent)
+            self.client.#function(#index, #sent)
         }
     }
 }

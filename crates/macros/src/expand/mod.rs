@@ -40,6 +40,12 @@ impl Names {
         }
     }
 
+    /// The place of a method in the table of its service, which `#[cfg]` may shorten.
+    fn index(&self, method: &Method) -> TokenStream {
+        let (client, name) = (&self.client, method.name());
+        quote!(const { #client::SERVICE.index(#name) })
+    }
+
     /// The type of an application error.
     fn error(&self, error: Option<&Type>) -> TokenStream {
         let krate = &self.krate;

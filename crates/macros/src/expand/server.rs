@@ -59,7 +59,7 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
                 self,
                 registry: &mut Reg,
             ) -> ::core::result::Result<(), #krate::service::RegisterError> {
-                let __services = #krate::service::begin(registry, &#client::SERVICE)?;
+                let (__services, __first) = #krate::service::begin(registry, &#client::SERVICE)?;
                 #(#sendable)*
                 ::core::result::Result::Ok(())
             }
@@ -74,7 +74,7 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
                 self,
                 registry: &mut Reg,
             ) -> ::core::result::Result<(), #krate::service::RegisterError> {
-                let __services = #krate::service::begin_local(registry, &#client::SERVICE)?;
+                let (__services, __first) = #krate::service::begin_local(registry, &#client::SERVICE)?;
                 #(#unsendable)*
                 ::core::result::Result::Ok(())
             }
@@ -85,7 +85,7 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
 /// Registers the handler of a method of the trait `of`.
 fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
     let Names { krate, codec, .. } = names;
-    let Method { ident, number, .. } = method;
+    let (ident, index) = (&method.ident, names.index(method));
     let (types, tuple) = (arguments_type(method), arguments_tuple(method));
     let passed = method.arguments.iter().map(|a| &a.ident);
     let run =
@@ -143,7 +143,7 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
         }
     };
     quote! {
-        registry.#register(#number, {
+        registry.#register(__first + #index, {
             let (__service, __services) = (self.service.clone(), __services.clone());
             move |__received: #krate::service::Received<'_>| {
                 let __service = __service.clone();

@@ -11,6 +11,7 @@ use std::time::Duration;
 use courser_buf::MsgBuf;
 
 use super::{Streaming, Upload};
+use crate::service::binding::{Asking, Binding, Numbers, number, unmade};
 use crate::service::channel::{CallOptions, Channel, ChannelMemory};
 use crate::service::client::Types;
 use crate::service::error::{EncodeError, RpcError};
@@ -21,10 +22,14 @@ const MAX_IDLE: usize = 8;
 
 /// The sessions of a client's streams.
 pub(crate) struct Pool<C> {
-    idle: Mutex<Vec<C>>,
+    idle: Mutex<Vec<Idle<C>>>,
     /// The number of the next stream.
     next: AtomicU32,
 }
+
+/// A session, and the request types that its server has assigned to the methods. `None`: the
+/// connection knows them.
+type Idle<C> = (C, Option<Numbers>);
 
 impl<C> Default for Pool<C> {
     fn default() -> Self {
@@ -34,16 +39,24 @@ impl<C> Default for Pool<C> {
 
 impl<C: Channel> Pool<C> {
     /// A session that was used before.
-    fn take(&self) -> Option<C> {
+    fn take(&self) -> Option<Idle<C>> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        std::iter::from_fn(|| idle.pop()).find(C::is_usable)
+        std::iter::from_fn(|| idle.pop()).find(|(channel, _)| channel.is_usable())
     }
+}
 
+/// The way back of a stream's session to its pool.
+pub(super) struct Return<C> {
+    pool: Arc<Pool<C>>,
+    numbers: Option<Numbers>,
+}
+
+impl<C: Channel> Return<C> {
     /// Returns the session of a stream that has ended.
     pub(super) fn put(&self, channel: C) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < MAX_IDLE && channel.is_usable() {
-            idle.push(channel);
+            idle.push((channel, self.numbers.clone()));
         }
     }
 }
@@ -52,7 +65,8 @@ impl<C: Channel> Pool<C> {
 struct Plan<'a, C: Channel> {
     channel: &'a C,
     pool: &'a Arc<Pool<C>>,
-    number: u16,
+    service: &'a Binding,
+    index: u16,
     stream: u32,
     request: Result<MsgBuf, EncodeError>,
     options: CallOptions,
@@ -61,8 +75,8 @@ struct Plan<'a, C: Channel> {
 impl<'a, C: Channel> Plan<'a, C> {
     fn new(
         channel: &'a C,
-        pool: &'a Arc<Pool<C>>,
-        number: u16,
+        (pool, service): (&'a Arc<Pool<C>>, &'a Binding),
+        index: u16,
         encode: impl FnOnce(&mut Writer<'_>) -> Result<(), EncodeError>,
     ) -> Self {
         let stream = pool.next.fetch_add(1, Ordering::Relaxed);
@@ -71,13 +85,13 @@ impl<'a, C: Channel> Plan<'a, C> {
             let written = out.extend(&stream.to_le_bytes());
             written.map_err(|_| out.reason(EncodeError::TooLarge { limit: 0 }))
         });
-        Plan { channel, pool, number, stream, request, options: CallOptions::default() }
+        Plan { channel, pool, service, index, stream, request, options: CallOptions::default() }
     }
 
     fn start(self) -> Connecting<'a, C> {
         let state = match (&self.request, self.pool.take()) {
             (Ok(_), None) => State::Connecting { future: self.channel.another(self.options) },
-            (_, known) => State::Connected { channel: known },
+            (_, known) => State::Connected { session: known },
         };
         Connecting { plan: Some(self), state }
     }
@@ -86,16 +100,21 @@ impl<'a, C: Channel> Plan<'a, C> {
 /// A stream whose open call has started.
 pub(super) struct Opened<C: Channel> {
     pub(super) channel: C,
-    pub(super) pool: Arc<Pool<C>>,
+    pub(super) pool: Return<C>,
     pub(super) stream: u32,
     pub(super) open: C::OwnedCall,
 }
 
 pin_project_lite::pin_project! {
     #[project = StateProjection]
-    enum State<F, C> {
+    enum State<F, C>
+    where
+        C: Channel,
+    {
         Connecting { #[pin] future: F },
-        Connected { channel: Option<C> },
+        /// The server of the new session is asked for the service.
+        Asking { channel: Option<C>, asking: Asking<C> },
+        Connected { session: Option<Idle<C>> },
     }
 }
 
@@ -114,18 +133,41 @@ pin_project_lite::pin_project! {
 
 impl<C: Channel> Connecting<'_, C> {
     fn poll<E>(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Opened<C>, RpcError<E>>> {
-        let this = self.project();
-        let channel = match this.state.project() {
-            StateProjection::Connecting { future } => Some(ready!(future.poll(cx))?),
-            StateProjection::Connected { channel } => channel.take(),
+        let mut this = self.project();
+        let Some(plan) = this.plan.as_ref() else { return Poll::Pending }; // polled after its end
+        let session = loop {
+            let next = match this.state.as_mut().project() {
+                StateProjection::Connecting { future } => {
+                    let channel = ready!(future.poll(cx))?;
+                    match plan.service.is_adopted() {
+                        true => State::Connected { session: Some((channel, None)) },
+                        false => {
+                            let asking = plan.service.ask(&channel, plan.options)?;
+                            State::Asking { channel: Some(channel), asking }
+                        }
+                    }
+                }
+                StateProjection::Asking { channel, asking } => {
+                    let numbers = ready!(Pin::new(asking).poll(cx)).map_err(unmade)?;
+                    State::Connected { session: channel.take().map(|c| (c, Some(numbers))) }
+                }
+                StateProjection::Connected { session } => break session.take(),
+            };
+            this.state.set(next);
         };
-        let Some(Plan { pool, number, stream, request, options, .. }) = this.plan.take() else {
-            return Poll::Pending; // polled after its end
+        let Some(Plan { pool, service, index, stream, request, options, .. }) = this.plan.take()
+        else {
+            return Poll::Pending;
         };
         let request = request?;
-        let Some(channel) = channel else { return Poll::Pending };
-        let open = channel.call_owned(number, request, options);
-        Poll::Ready(Ok(Opened { channel, pool: pool.clone(), stream, open }))
+        let Some((channel, numbers)) = session else { return Poll::Pending };
+        let method = match &numbers {
+            Some(numbers) => number(numbers, index).into(),
+            None => service.adopted_method(index),
+        };
+        let open = channel.open_method(method, request, options);
+        let pool = Return { pool: pool.clone(), numbers };
+        Poll::Ready(Ok(Opened { channel, pool, stream, open }))
     }
 }
 
@@ -140,18 +182,18 @@ macro_rules! opening {
 
         impl<C: Channel, $($types),*> std::fmt::Debug for $plan<'_, C, $($types),*> {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.debug_struct(stringify!($plan)).field("number", &self.plan.number).finish_non_exhaustive()
+                f.debug_struct(stringify!($plan)).field("method", &self.plan.index).finish_non_exhaustive()
             }
         }
 
         impl<'a, C: Channel, $($types),*> $plan<'a, C, $($types),*> {
             pub(crate) fn new(
                 channel: &'a C,
-                pool: &'a Arc<Pool<C>>,
-                number: u16,
+                shared: (&'a Arc<Pool<C>>, &'a Binding),
+                index: u16,
                 encode: impl FnOnce(&mut Writer<'_>) -> Result<(), EncodeError>,
             ) -> Self {
-                $plan { plan: Plan::new(channel, pool, number, encode), types: PhantomData }
+                $plan { plan: Plan::new(channel, shared, index, encode), types: PhantomData }
             }
 
             /// The whole stream ends with an error if it has not ended within `after`, counted from

@@ -5,7 +5,6 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use courser_buf::MsgBuf;
@@ -13,7 +12,7 @@ use futures_core::Stream;
 
 use super::WINDOW;
 use super::batch::Reading;
-use super::client::{Opened, Pool};
+use super::client::{Opened, Return};
 use crate::failure::CallFailure;
 use crate::service::answer::{self, tag};
 use crate::service::channel::{CallOptions, Channel, ChannelMemory};
@@ -30,7 +29,7 @@ use crate::service::services::PULL;
 /// two more, and the item that did not fit.
 pub struct Streaming<C: Channel, K, T, E> {
     channel: C,
-    pool: Arc<Pool<C>>,
+    pool: Return<C>,
     stream: u32,
     /// Until the end has arrived.
     open: Option<C::OwnedCall>,

@@ -5,7 +5,6 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use courser_buf::{AllocError, MsgBuf};
@@ -13,7 +12,7 @@ use futures_core::Stream;
 
 use super::WINDOW;
 use super::batch::{self, Filling};
-use super::client::{Opened, Pool};
+use super::client::{Opened, Return};
 use crate::service::answer::{self, tag};
 use crate::service::channel::{CallOptions, Channel, ChannelMemory};
 use crate::service::codec::{Decode, Encode};
@@ -32,7 +31,7 @@ const TRAILER: usize = 9;
 /// the next item waits. The server holds those on the way.
 pub struct Upload<C: Channel, K, I, T, E> {
     channel: C,
-    pool: Arc<Pool<C>>,
+    pool: Return<C>,
     stream: u32,
     /// Until the outcome has arrived.
     open: Option<C::OwnedCall>,

@@ -1,0 +1,192 @@
+//! The methods of a service at the server of a connection: clients ask for their request types.
+
+use std::fmt;
+use std::future::Future;
+use std::num::NonZeroU16;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+
+use courser_buf::MsgBuf;
+
+use super::channel::{CallOptions, Channel, ChannelMemory};
+use super::error::{EncodeError, RpcError};
+use super::hello::{self, HelloError};
+use super::services::{HELLO, MISSING, ServiceInfo};
+use super::writer;
+use crate::client::Greeting;
+use crate::failure::CallFailure;
+
+/// The handler that a call is for: a request type, or a method of a service whose request type the
+/// connection finds out when it sends the call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[doc(hidden)]
+pub struct MethodId {
+    /// A service of [`Channel::adopt`].
+    pub(crate) service: Option<NonZeroU16>,
+    /// The place of the method in the service, [`MethodId::ASKS`], or the request type.
+    pub(crate) number: u16,
+}
+
+impl MethodId {
+    /// The place of the call that asks for the service. Methods have smaller ones.
+    pub(crate) const ASKS: u16 = u16::MAX;
+
+    /// The request type, on connections that adopt no services.
+    #[inline]
+    pub fn req_type(self) -> u16 {
+        self.number
+    }
+}
+
+impl From<u16> for MethodId {
+    #[inline]
+    fn from(req_type: u16) -> Self {
+        MethodId { service: None, number: req_type }
+    }
+}
+
+/// The request types of the methods of a service, ordered as [`ServiceInfo::methods`].
+pub(crate) type Numbers = Arc<[u16]>;
+
+/// The type of the method at this place.
+#[inline]
+pub(crate) fn number(numbers: &Numbers, index: u16) -> u16 {
+    numbers.get(usize::from(index)).copied().unwrap_or(MISSING)
+}
+
+/// A service of a typed client on its connection.
+pub(crate) struct Binding {
+    info: &'static ServiceInfo,
+    /// Another version of the service is an error.
+    checked: bool,
+    /// The number of the service at a connection that asks for itself.
+    adopted: Option<NonZeroU16>,
+    /// Of another connection, once they are known.
+    numbers: OnceLock<Numbers>,
+}
+
+impl fmt::Debug for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Binding").field("service", &self.info.name).finish_non_exhaustive()
+    }
+}
+
+impl Binding {
+    pub(crate) fn new(channel: &impl Channel, info: &'static ServiceInfo, checked: bool) -> Self {
+        let adopted = channel.adopt(Greeting { info, checked });
+        Binding { info, checked, adopted, numbers: OnceLock::new() }
+    }
+
+    /// The method at a place of [`ServiceInfo::methods`]. `None`: the server was not asked yet.
+    #[inline]
+    pub(crate) fn method(&self, index: u16) -> Option<MethodId> {
+        match self.numbers.get() {
+            Some(numbers) => Some(number(numbers, index).into()),
+            None => self.adopted.map(|_| self.adopted_method(index)),
+        }
+    }
+
+    pub(crate) fn adopted_method(&self, index: u16) -> MethodId {
+        MethodId { service: self.adopted, number: index }
+    }
+
+    /// Whether the connection, and others of its kind, ask for the service themselves.
+    pub(crate) fn is_adopted(&self) -> bool {
+        self.adopted.is_some()
+    }
+
+    pub(crate) fn set(&self, numbers: Numbers) {
+        if self.adopted.is_none() {
+            let _ = self.numbers.set(numbers); // the same ones, if another call was faster
+        }
+    }
+
+    /// Asks the server of a connection for the service.
+    pub(crate) fn ask<C: Channel>(
+        &self,
+        channel: &C,
+        options: CallOptions,
+    ) -> Result<Asking<C>, EncodeError> {
+        let bytes = hello::request(self.info);
+        let request = writer::message(&ChannelMemory(channel), |out| {
+            out.extend(&bytes).map_err(|_| out.reason(EncodeError::TooLarge { limit: 0 }))
+        })?;
+        let method = match self.adopted {
+            Some(_) => self.adopted_method(MethodId::ASKS),
+            None => HELLO.into(),
+        };
+        let call = channel.open_method(method, request, options);
+        Ok(Asking { call, info: self.info, checked: self.checked })
+    }
+}
+
+/// A server is asked for a service: a future of the request types of its methods.
+pub(crate) struct Asking<C: Channel> {
+    call: C::OwnedCall,
+    info: &'static ServiceInfo,
+    checked: bool,
+}
+
+impl<C: Channel> Future for Asking<C> {
+    type Output = Result<Numbers, HelloError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(Pin::new(&mut self.call).poll(cx));
+        Poll::Ready(hello::read(self.info, self.checked, answer))
+    }
+}
+
+/// The error of a call that was not made, because the server was asked in vain.
+pub(crate) fn unmade<E>(error: HelloError) -> RpcError<E> {
+    RpcError::Call(match error {
+        HelloError::Call(failure) => failure.before_the_call(),
+        error => {
+            let (server, reason) = ("the server of this client".into(), error.to_string().into());
+            CallFailure::NotConnected { server, reason }
+        }
+    })
+}
+
+/// A call or message that is made when its server was asked for the service.
+pub(crate) struct Unmade<'a, C: Channel> {
+    pub(crate) channel: &'a C,
+    pub(crate) service: &'a Binding,
+    pub(crate) index: u16,
+    pub(crate) options: CallOptions,
+    request: Option<MsgBuf>,
+    asking: Asking<C>,
+}
+
+impl<'a, C: Channel> Unmade<'a, C> {
+    #[cold]
+    pub(crate) fn new(
+        channel: &'a C,
+        service: &'a Binding,
+        index: u16,
+        request: MsgBuf,
+        options: CallOptions,
+    ) -> Result<Box<Self>, EncodeError> {
+        let asking = service.ask(channel, options)?;
+        let request = Some(request);
+        Ok(Box::new(Unmade { channel, service, index, options, request, asking }))
+    }
+
+    /// The method and the request.
+    #[cold]
+    pub(crate) fn poll<E>(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(MethodId, MsgBuf), RpcError<E>>> {
+        let numbers = match ready!(Pin::new(&mut self.asking).poll(cx)) {
+            Ok(numbers) => numbers,
+            Err(e) => return Poll::Ready(Err(unmade(e))),
+        };
+        let method = number(&numbers, self.index).into();
+        self.service.set(numbers);
+        match self.request.take() {
+            Some(request) => Poll::Ready(Ok((method, request))),
+            None => Poll::Pending, // polled after its end
+        }
+    }
+}
