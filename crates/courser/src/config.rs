@@ -184,7 +184,7 @@ pub struct Config {
     /// thread sleeps, where there are several CPUs after polling for 10 us.
     pub workers: usize,
     /// Requests that may wait for a worker, of all endpoints of the nexus together: 1 to 1,048,576,
-    /// default 1,024; further ones are answered with `Status::WorkersBusy`. Cost: up to 288 bytes
+    /// default 1,024; further ones are answered with `Status::WorkersBusy`. Cost: up to 320 bytes
     /// each, and the request's buffer from the endpoint's `memory_limit`.
     pub worker_queue: usize,
     /// Switches for benchmarks and tests, which may change in any version.

@@ -95,6 +95,7 @@ mod rpc;
 mod send;
 mod server;
 pub mod service;
+mod shares;
 mod shutdown;
 mod spin;
 mod task;
@@ -129,7 +130,7 @@ pub use message::{Completion, Reply, ReplyHandle, Request, Response};
 pub use nexus::Nexus;
 pub use rpc::{EndpointHandle, Rpc};
 pub use send::MessageBuilder;
-pub use server::{HandlerFuture, Server, ServerError, ServerHandle, Serving, Spawn};
+pub use server::{HandlerFuture, Server, ServerError, ServerHandle, ServerStats, Serving, Spawn};
 pub use shutdown::ShutdownReport;
 pub use task::{
     Another, Call, Connecting, Elapsed, JoinHandle, Local, Sent, Session, Sleep, TaskEnded,

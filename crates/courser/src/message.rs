@@ -33,6 +33,15 @@ impl Request<'_> {
         self.session
     }
 
+    /// Bytes of message memory that it has to itself: one of several packets.
+    #[inline]
+    pub(crate) fn held(&self) -> u32 {
+        match &self.body {
+            Body::Borrowed(_) => 0,
+            Body::Owned(message) => u32::try_from(message.len()).unwrap_or(u32::MAX),
+        }
+    }
+
     /// The deadline of the call, in the time of [`Context::now_ns`]; `None`: it has none. An estimate:
     /// up to about a round trip before the client's own deadline, and after it only for requests
     /// that waited more than 3.7 s in this process's socket while it was stopped.

@@ -16,6 +16,7 @@ mod handler;
 mod registry;
 mod running;
 mod spawn;
+mod stats;
 #[cfg(test)]
 mod tests;
 mod workers;
@@ -30,17 +31,18 @@ use crate::config::Config;
 use crate::error::BindError;
 use crate::nexus::Nexus;
 use crate::service::Services;
+use crate::shares::Shares;
 use crate::shutdown::ShutdownReport;
 use crate::worker::Work;
 use control::{Control, Watchman};
 use driver::{Driver, Setup};
 use handler::{Handler, handler};
-use running::Quota;
 use workers::Workers;
 
 pub use control::ServerHandle;
 pub use error::ServerError;
 pub use spawn::{HandlerFuture, Spawn};
+pub use stats::ServerStats;
 
 /// Most endpoints of a server.
 const MOST_ENDPOINTS: usize = 1_024;
@@ -79,7 +81,11 @@ const SLOTS: u8 = 32;
 ///
 /// # Limits
 /// [`Server::max_in_progress`] handlers are in progress at a time. Further requests are refused with
-/// [`crate::Status::WorkersBusy`], and further one-way messages are dropped and counted.
+/// [`crate::Status::WorkersBusy`], and further one-way messages are dropped and counted
+/// ([`ServerHandle::stats`]). Clients and addresses have shares: one client alone may have 15/16 of the
+/// handlers, and leaves the rest to others, whose share grows as its handlers end. The one-way messages
+/// of several packets that handlers have are a third of the memory that is left for a client, and half
+/// for an address.
 pub struct Server {
     nexus: Nexus,
     endpoints: usize,
@@ -156,7 +162,8 @@ impl Server {
     }
 
     /// Handlers that may be in progress at a time, over all endpoints: 1 to 16,777,216, default
-    /// 16,384. Cost: about 300 bytes each, and the size of the handler's future.
+    /// 16,384. From 8 on, those of one client or address leave some to others. Cost: about 300 bytes
+    /// each, and the size of the handler's future.
     #[must_use]
     pub fn max_in_progress(mut self, handlers: usize) -> Self {
         self.max_in_progress = handlers;
@@ -283,16 +290,17 @@ impl Server {
                 Arc::new(Workers::start(threads).map_err(ServerError::Thread)?)
             }
         };
-        let quota = Arc::new(Quota::new(self.max_in_progress));
+        let places = Shares::new(self.max_in_progress);
         let setup = Setup {
             requests: self.requests,
             messages: self.messages,
             spawner: spawner.clone(),
             in_place: self.in_place,
-            quota: quota.clone(),
+            places: places.clone(),
         };
+        let _ = self.control.published.places.set(places.clone()); // a server runs once
         // Dropped on an error: the threads that have started end.
-        let serving = Serving { control: self.control, quota };
+        let serving = Serving { control: self.control, places };
         let nexus = Arc::new(self.nexus);
         for n in 0..self.endpoints {
             start_thread(&nexus, n, setup.clone(), serving.control.clone())?;
@@ -307,7 +315,7 @@ impl Server {
 #[must_use = "dropping it stops the server"]
 pub struct Serving {
     control: Arc<Control>,
-    quota: Arc<Quota>,
+    places: Arc<Shares>,
 }
 
 impl Serving {
@@ -318,7 +326,7 @@ impl Serving {
 
     /// Handlers in progress.
     pub fn in_progress(&self) -> usize {
-        self.quota.in_progress()
+        self.places.held()
     }
 
     /// Blocks the thread until the server has ended.
@@ -381,7 +389,7 @@ fn start_thread(
         };
         control.begin(rpc.mailbox.clone());
         let mut ending = Ending { control, result: Err(ServerError::Panicked) };
-        let driver = Driver::new(rpc, setup);
+        let driver = Driver::new(rpc, setup, &ending.control);
         let _ = made.send(Ok(())); // it accepts sessions
         ending.result = driver.drive(&ending.control).map_err(ServerError::Run);
         drop(nexus); // before the end is reported, so that the address is free then

@@ -25,6 +25,7 @@ mod tests;
 mod virtual_time;
 mod work;
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use courser_buf::MsgBuf;
@@ -36,6 +37,7 @@ use crate::error::WorkerError;
 use crate::machine::Thread;
 use crate::message::Request;
 use crate::rpc::Rpc;
+use crate::shares::{Entrance, Full, Place};
 use origin::{Origin, Outcome};
 use pool::{Job, Registered};
 use work::Incoming;
@@ -43,7 +45,7 @@ use work::Incoming;
 pub(crate) use dropping::drop_as;
 pub(crate) use origin::Answer;
 pub(crate) use owned::Arrived;
-use owned::own;
+use owned::{own, place_for_message};
 pub(crate) use pool::Pool;
 pub use pool::WorkerStats;
 pub(crate) use queue::Deadline;
@@ -55,8 +57,12 @@ pub use work::Work;
 pub struct HandlerStats {
     /// Dispatch and worker handlers that panicked.
     pub panics: u64,
-    /// Requests refused with [`Status::WorkersBusy`] because the workers' queue was full.
+    /// Requests refused with [`Status::WorkersBusy`]: the workers' queue was full, or as many handlers
+    /// of a server were in progress as may be, or the next counter has them too.
     pub workers_busy: u64,
+    /// Requests among them for which there was room, but none for their client or its address, which
+    /// held its share.
+    pub over_share: u64,
     /// Requests refused with [`Status::NoMemory`] because there was no memory for the copy.
     pub no_memory: u64,
     /// Worker answers whose session had ended.
@@ -65,16 +71,51 @@ pub struct HandlerStats {
     pub messages_unhandled: u64,
     /// One-way messages whose deadline passed while other handlers of their burst ran.
     pub messages_expired: u64,
-    /// One-way messages dropped because the workers' queue was full.
+    /// One-way messages dropped because the workers' queue was full, as many handlers were in progress
+    /// as may be, or the next counter has them too.
     pub messages_busy: u64,
+    /// One-way messages among them for which there was room, but none for their client or its address,
+    /// which held its share of the places or of the memory.
+    pub messages_over_share: u64,
     /// One-way messages dropped because there was no memory for the copy for a worker.
     pub messages_no_memory: u64,
+}
+
+impl HandlerStats {
+    pub(crate) fn plus(self, other: HandlerStats) -> HandlerStats {
+        HandlerStats {
+            panics: self.panics + other.panics,
+            workers_busy: self.workers_busy + other.workers_busy,
+            over_share: self.over_share + other.over_share,
+            no_memory: self.no_memory + other.no_memory,
+            gone: self.gone + other.gone,
+            messages_unhandled: self.messages_unhandled + other.messages_unhandled,
+            messages_expired: self.messages_expired + other.messages_expired,
+            messages_busy: self.messages_busy + other.messages_busy,
+            messages_over_share: self.messages_over_share + other.messages_over_share,
+            messages_no_memory: self.messages_no_memory + other.messages_no_memory,
+        }
+    }
+
+    /// Counts a request for which there is no place.
+    pub(crate) fn refused(&mut self, full: Full) {
+        self.workers_busy += 1;
+        self.over_share += u64::from(full == Full::Share);
+    }
+
+    /// Counts a one-way message for which there is no place.
+    pub(crate) fn message_refused(&mut self, full: Full) {
+        self.messages_busy += 1;
+        self.messages_over_share += u64::from(full == Full::Share);
+    }
 }
 
 /// The state of an endpoint that uses the worker pool.
 #[derive(Debug)]
 pub(crate) struct Workers {
     pool: Pool,
+    /// To the places in the queue.
+    entrance: Rc<Entrance>,
     /// Set by the first [`Rpc::on_worker`].
     origin: Option<Arc<Origin>>,
     /// [`courser_proto::Endpoint::given_up`] and the time, ns, at the last search of the queue.
@@ -87,7 +128,8 @@ const SEARCH_INTERVAL_NS: u64 = 1_000_000;
 
 impl Workers {
     pub(crate) fn new(pool: Pool) -> Self {
-        Workers { pool, origin: None, seen_given_up: 0, searched_ns: 0 }
+        let entrance = Rc::new(Entrance::new(pool.places().clone()));
+        Workers { pool, entrance, origin: None, seen_given_up: 0, searched_ns: 0 }
     }
 
     /// Worker handlers that panicked.
@@ -121,10 +163,9 @@ impl<T: Transport> Rpc<T> {
         req_type: u16,
         handler: impl Fn(Work) + Send + Sync + 'static,
     ) -> Result<(), WorkerError> {
-        let (pool, handler) = self.worker_handler(handler)?;
-        let submit_request = move |cx: &mut Context<'_>, request: Request<'_>| {
-            submit_request(cx, request, &handler, &pool)
-        };
+        let to = self.worker_handler(handler)?;
+        let submit_request =
+            move |cx: &mut Context<'_>, request: Request<'_>| submit_request(cx, request, &to);
         self.register(req_type, Box::new(submit_request));
         Ok(())
     }
@@ -149,8 +190,8 @@ impl<T: Transport> Rpc<T> {
         msg_type: u16,
         handler: impl Fn(Work) + Send + Sync + 'static,
     ) -> Result<(), WorkerError> {
-        let (pool, handler) = self.worker_handler(handler)?;
-        self.on_message(msg_type, move |cx, message| submit_message(cx, message, &handler, &pool));
+        let to = self.worker_handler(handler)?;
+        self.on_message(msg_type, move |cx, message| submit_message(cx, message, &to));
         Ok(())
     }
 
@@ -158,10 +199,11 @@ impl<T: Transport> Rpc<T> {
     fn worker_handler(
         &mut self,
         handler: impl Fn(Work) + Send + Sync + 'static,
-    ) -> Result<(Pool, Arc<Registered>), WorkerError> {
+    ) -> Result<WorkerHandler, WorkerError> {
         self.workers.pool.start()?;
         let handler = Arc::new(Registered { origin: self.origin(), run: handler });
-        Ok((self.workers.pool.clone(), handler))
+        let (pool, entrance) = (self.workers.pool.clone(), self.workers.entrance.clone());
+        Ok(WorkerHandler { handler, pool, entrance })
     }
 
     /// The state of requests that leave this thread.
@@ -247,50 +289,77 @@ impl<T: Transport> Rpc<T> {
     }
 }
 
+/// A handler for workers, and how its requests reach it.
+struct WorkerHandler {
+    handler: Arc<Registered>,
+    pool: Pool,
+    entrance: Rc<Entrance>,
+}
+
 /// Step 13 of a packet's path, for worker handlers.
-fn submit_request(
-    cx: &mut Context<'_>,
-    request: Request<'_>,
-    handler: &Arc<Registered>,
-    pool: &Pool,
-) {
+fn submit_request(cx: &mut Context<'_>, request: Request<'_>, to: &WorkerHandler) {
     let Some(id) = cx.request.take() else { return };
-    if let Err(refused) = submit(cx, Incoming::Request(id), request, handler, pool) {
+    // Before the copy, as refusing must be cheap under overload.
+    let submitted = match to.entrance.take(&cx.core.proto, id.session()) {
+        Ok(place) => submit(cx, Incoming::Request(id), request, place, to),
+        Err(full) => Err(to.refuse(full)),
+    };
+    if let Err(refused) = submitted {
         refused.answer(cx, id);
     }
 }
 
 /// The same for worker handlers of one-way messages.
-fn submit_message(
-    cx: &mut Context<'_>,
-    message: Request<'_>,
-    handler: &Arc<Registered>,
-    pool: &Pool,
-) {
+fn submit_message(cx: &mut Context<'_>, message: Request<'_>, to: &WorkerHandler) {
     let incoming = Incoming::Message(message.session);
-    match submit(cx, incoming, message, handler, pool) {
-        Ok(()) => {}
-        Err(Refused::Busy) => cx.core.handled.messages_busy += 1,
-        Err(Refused::NoMemory) => cx.core.handled.messages_no_memory += 1,
+    let submitted = match place_for_message(cx, &message, &to.entrance) {
+        Ok(place) => submit(cx, incoming, message, place, to),
+        Err(full) => Err(to.refuse(full)),
+    };
+    if let Err(refused) = submitted {
+        refused.drop_message(cx);
     }
 }
 
-/// Why a request or message is not handed to workers.
+/// Why a request or message is not handed to its handler.
 enum Refused {
-    Busy,
+    Busy(Full),
     NoMemory,
 }
 
 impl Refused {
     /// Counts and answers a request.
+    #[cold]
     fn answer(self, cx: &mut Context<'_>, id: RequestId) {
         let handled = &mut cx.core.handled;
-        let (counter, status) = match self {
-            Refused::Busy => (&mut handled.workers_busy, Status::WorkersBusy),
-            Refused::NoMemory => (&mut handled.no_memory, Status::NoMemory),
+        let status = match self {
+            Refused::Busy(full) => {
+                handled.refused(full);
+                Status::WorkersBusy
+            }
+            Refused::NoMemory => {
+                handled.no_memory += 1;
+                Status::NoMemory
+            }
         };
-        *counter += 1;
         cx.core.proto.reply_status(id, status);
+    }
+
+    /// Counts a message, which is dropped.
+    #[cold]
+    fn drop_message(self, cx: &mut Context<'_>) {
+        let handled = &mut cx.core.handled;
+        match self {
+            Refused::Busy(full) => handled.message_refused(full),
+            Refused::NoMemory => handled.messages_no_memory += 1,
+        }
+    }
+}
+
+impl WorkerHandler {
+    fn refuse(&self, full: Full) -> Refused {
+        self.pool.count_refused();
+        Refused::Busy(full)
     }
 }
 
@@ -298,22 +367,16 @@ fn submit(
     cx: &Context<'_>,
     incoming: Incoming,
     request: Request<'_>,
-    handler: &Arc<Registered>,
-    pool: &Pool,
+    place: Place,
+    to: &WorkerHandler,
 ) -> Result<(), Refused> {
-    let busy = || {
-        pool.count_refused();
-        Refused::Busy
-    };
-    // Before the copy, as refusing must be cheap under overload.
-    if pool.is_full() {
-        return Err(busy());
-    }
-    let (work, _) = own(cx, incoming, request, &handler.origin)?;
-    pool.submit(Job { handler: handler.clone(), work }).map_err(|job| {
+    let (mut work, _) = own(cx, incoming, request, &to.handler.origin)?;
+    work.queue(place);
+    let job = Job { handler: to.handler.clone(), work };
+    to.pool.submit(job).map_err(|job| {
         // Other endpoints filled the queue after the check.
         job.work.drop_unanswered();
-        busy()
+        to.refuse(Full::All)
     })
 }
 

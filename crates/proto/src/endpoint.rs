@@ -107,6 +107,7 @@ impl<C> Endpoint<C> {
     ) -> Result<Self, ConfigError> {
         cfg.validate()?;
         let (max_held_per_peer, copies) = (cfg.max_held_per_peer, !cfg.zero_copy_rx);
+        let memory = arena.config().limit_bytes;
         let framing = framing.into();
         let budget = budget_of(&cfg, &framing);
         let mut tx = TxBatch::new(framing, &cfg);
@@ -122,7 +123,7 @@ impl<C> Endpoint<C> {
             now_ns: 0,
             sessions: Sessions::new(),
             peers: Peers::new(id),
-            quotas: Quotas::new(max_held_per_peer, copies),
+            quotas: Quotas::new(max_held_per_peer, copies).with_memory(memory),
             deferred: Deferred::default(),
             tx,
             timers: Timers::new(),

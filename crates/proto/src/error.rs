@@ -42,7 +42,8 @@ pub enum Status {
     ResponseFailed = 5,
     /// The handler rejected the request.
     Rejected = 6,
-    /// The queue of the server's workers is full; nothing was started (E10).
+    /// The server has as many requests for workers or handlers as it takes, in all or of this client;
+    /// nothing was started (E10).
     WorkersBusy = 7,
     /// The handler panicked before it had answered.
     Panicked = 8,
@@ -107,8 +108,8 @@ impl Status {
             }
             Status::Rejected => "the handler rejected the request; check what the handler requires",
             Status::WorkersBusy => {
-                "the queue of the server's workers is full; try again later, or raise its \
-                 worker_queue"
+                "the server has as many requests for handlers as it takes at a time, in all or of this \
+                 client; try again later, or raise its max_in_progress or worker_queue"
             }
             Status::Panicked => "the handler panicked; read the log of the server",
             Status::DeadlineExceeded => {

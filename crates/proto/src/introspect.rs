@@ -141,6 +141,23 @@ impl<C> Endpoint<C> {
         }
     }
 
+    /// The client of a server session: its number here, which a later client may have again, and its
+    /// control connection, which no other client has or had.
+    #[inline]
+    pub fn client_of(&self, session: SessionId) -> Option<(u32, u64)> {
+        match self.sessions.get(session.index as usize) {
+            Some(Session::Server(s)) if s.generation == session.generation => {
+                Some((s.quota, self.quotas.control_of(s.quota)?))
+            }
+            _ => None,
+        }
+    }
+
+    /// The address of a client, by its number here; 0: there is no such client.
+    pub fn client_host(&self, client: u32) -> u128 {
+        self.quotas.host_of(client).unwrap_or(0)
+    }
+
     /// Whether there is a session of this number, in any state.
     pub fn is_session(&self, index: u32) -> bool {
         matches!(self.sessions.get(index as usize), Some(Session::Client(_) | Session::Server(_)))

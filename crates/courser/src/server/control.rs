@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::error::ServerError;
+use super::stats::{Published, ServerStats};
 use crate::control::Mailbox;
 use crate::shutdown::ShutdownReport;
 
@@ -31,6 +32,7 @@ pub(super) struct Control {
     command: AtomicU8,
     state: Mutex<State>,
     ended: Condvar,
+    pub(super) published: Published,
 }
 
 #[derive(Default)]
@@ -188,7 +190,7 @@ fn sum(a: ShutdownReport, b: ShutdownReport) -> ShutdownReport {
     }
 }
 
-/// Ends a [`crate::Server`] from any thread; made by [`crate::Server::handle`].
+/// Ends a [`crate::Server`], and reads its counters, from any thread; made by [`crate::Server::handle`].
 #[derive(Clone)]
 pub struct ServerHandle {
     pub(super) control: Arc<Control>,
@@ -207,6 +209,13 @@ impl ServerHandle {
     /// what was left. A second call has no effect, and [`ServerHandle::stop`] cuts it short.
     pub fn shutdown(&self, grace: Duration) {
         self.control.set(Command::ShutDown, grace);
+    }
+}
+
+impl ServerHandle {
+    /// The counters of the server, also after its end; all 0 before it runs.
+    pub fn stats(&self) -> ServerStats {
+        self.control.published.sum()
     }
 }
 

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use super::control::{Command, Control};
 use super::handler::{Handler, run};
-use super::running::{Quota, Running, Watch};
+use super::running::Watch;
 use super::spawn::Spawn;
+use super::stats::ServerStats;
 use crate::error::RunError;
 use crate::rpc::Rpc;
+use crate::shares::{Entrance, Shares};
 use crate::shutdown::ShutdownReport;
 use crate::spin::few_cpus;
 use crate::worker::Arrived;
@@ -27,7 +29,8 @@ pub(super) struct Setup {
     pub(super) messages: Vec<(u16, Handler)>,
     pub(super) spawner: Arc<dyn Spawn>,
     pub(super) in_place: bool,
-    pub(super) quota: Arc<Quota>,
+    /// Of handlers in progress.
+    pub(super) places: Arc<Shares>,
 }
 
 /// An endpoint with its handlers. Dropping it cancels those that run.
@@ -38,32 +41,33 @@ pub(super) struct Driver {
     begun: u64,
     /// All threads of the process are pinned to one CPU.
     always_yields: bool,
+    /// The counters that were published last, and the number of this endpoint there.
+    published: ServerStats,
+    number: usize,
 }
 
 impl Driver {
-    pub(super) fn new(mut rpc: Rpc, setup: Setup) -> Self {
-        let Setup { requests, messages, spawner, in_place, quota } = setup;
-        let watch = Rc::new(Watch::new(Arc::new(Running::new(quota.clone()))));
+    pub(super) fn new(mut rpc: Rpc, setup: Setup, control: &Control) -> Self {
+        let Setup { requests, messages, spawner, in_place, places } = setup;
+        let watch = Rc::new(Watch::new(Arc::default()));
+        let entrance = Rc::new(Entrance::new(places));
         let begin = |handler: Handler| {
             let (watch, spawner) = (watch.clone(), spawner.clone());
-            move |Arrived { work, id, expires_ns }: Arrived| {
-                let ticket = watch.begin(id, expires_ns);
+            move |Arrived { work, id, expires_ns, place }: Arrived| {
+                let ticket = watch.begin(id, expires_ns, place);
                 run(handler(work, ticket), &*spawner, in_place);
             }
         };
-        let is_full = || {
-            let quota = quota.clone();
-            move || quota.is_full()
-        };
         for (req_type, handler) in requests {
-            rpc.on_arrived(req_type, is_full(), begin(handler));
+            rpc.on_arrived(req_type, entrance.clone(), begin(handler));
         }
         for (msg_type, handler) in messages {
-            rpc.on_message_arrived(msg_type, is_full(), begin(handler));
+            rpc.on_message_arrived(msg_type, entrance.clone(), begin(handler));
         }
         rpc.accept_sessions(); // also without a handler
         let always_yields = rpc.spin.yields;
-        Driver { rpc, watch, begun: 0, always_yields }
+        let (number, published) = (control.published.add(), ServerStats::default());
+        Driver { rpc, watch, begun: 0, always_yields, published, number }
     }
 
     /// Runs the endpoint until it is told to end.
@@ -71,10 +75,23 @@ impl Driver {
         self.rpc.may_block()?;
         loop {
             match control.command() {
-                Command::Run => self.pass(None)?,
+                Command::Run => {
+                    self.publish(control);
+                    self.pass(None)?;
+                }
                 Command::Stop => return Ok(self.rpc.left_behind()),
                 Command::ShutDown => return self.shut_down(control),
             }
+        }
+    }
+
+    /// Publishes the counters if they have changed.
+    #[inline]
+    fn publish(&mut self, control: &Control) {
+        let stats = ServerStats::of(&self.rpc);
+        if stats != self.published {
+            self.published = stats;
+            control.published.publish(self.number, stats);
         }
     }
 
@@ -118,7 +135,8 @@ impl Driver {
                 let left_ns = if stops { 0 } else { end_ns.saturating_sub(now_ns) };
                 return self.rpc.shutdown(Duration::from_nanos(left_ns));
             }
-            self.pass(Some(end_ns.min(now_ns + DRAIN_CHECK_NS)))?;
+            self.publish(control);
+            self.pass(Some(end_ns.min(now_ns.saturating_add(DRAIN_CHECK_NS))))?;
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The handlers of an endpoint that are in progress, so that they can be cancelled.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -9,29 +8,7 @@ use courser_proto::{Endpoint, RequestId};
 use slab::Slab;
 
 use crate::continuations::Cont;
-
-/// The number of handlers in progress at all endpoints of a server, and its limit.
-#[derive(Debug)]
-pub(super) struct Quota {
-    in_progress: AtomicUsize,
-    limit: usize,
-}
-
-impl Quota {
-    pub(super) fn new(limit: usize) -> Self {
-        Quota { in_progress: AtomicUsize::new(0), limit }
-    }
-
-    /// One load.
-    #[inline]
-    pub(super) fn is_full(&self) -> bool {
-        self.in_progress.load(Ordering::Relaxed) >= self.limit
-    }
-
-    pub(super) fn in_progress(&self) -> usize {
-        self.in_progress.load(Ordering::Relaxed)
-    }
-}
+use crate::shares::Place;
 
 /// A handler in progress.
 struct Entry {
@@ -45,27 +22,27 @@ struct Entry {
 }
 
 /// The handlers of one endpoint.
+#[derive(Default)]
 pub(super) struct Running {
     entries: Mutex<Slab<Entry>>,
-    quota: Arc<Quota>,
 }
 
 impl Running {
-    pub(super) fn new(quota: Arc<Quota>) -> Self {
-        Running { entries: Mutex::new(Slab::new()), quota }
-    }
-
     fn lock(&self) -> MutexGuard<'_, Slab<Entry>> {
         // Only a failed allocation panics under this lock, and it leaves the entries intact.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A handler begins.
-    pub(super) fn begin(self: &Arc<Self>, id: Option<RequestId>, expires_ns: u64) -> Ticket {
-        self.quota.in_progress.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        id: Option<RequestId>,
+        expires_ns: u64,
+        place: Place,
+    ) -> Ticket {
         let entry = Entry { id, expires_ns, waker: None, cancelled: false };
         let key = self.lock().insert(entry);
-        Ticket { running: self.clone(), key, polled: false }
+        Ticket { running: self.clone(), key, polled: false, _place: place }
     }
 
     /// Cancels the handlers that `is_over` selects. Their tasks drop them.
@@ -89,6 +66,8 @@ pub(super) struct Ticket {
     running: Arc<Running>,
     key: usize,
     polled: bool,
+    /// Among the handlers in progress.
+    _place: Place,
 }
 
 impl Ticket {
@@ -116,7 +95,6 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let entry = self.running.lock().try_remove(self.key);
-        self.running.quota.in_progress.fetch_sub(1, Ordering::Relaxed);
         drop(entry);
     }
 }
@@ -152,11 +130,11 @@ impl Watch {
         }
     }
 
-    pub(super) fn begin(&self, id: Option<RequestId>, expires_ns: u64) -> Ticket {
+    pub(super) fn begin(&self, id: Option<RequestId>, expires_ns: u64, place: Place) -> Ticket {
         let expires_ns = expires_ns.saturating_add(LATE_NS);
         self.due_ns.set(self.due_ns.get().min(expires_ns));
         self.begun.set(self.begun.get() + 1);
-        self.running.begin(id, expires_ns)
+        self.running.begin(id, expires_ns, place)
     }
 
     /// Handlers that have begun so far.

@@ -12,17 +12,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_ticket_counts_until_it_is_dropped() {
-    let quota = Arc::new(Quota::new(2));
-    let running = Arc::new(Running::new(quota.clone()));
-    let mut first = running.begin(None, u64::MAX);
-    let second = running.begin(None, 7);
-    assert!(quota.is_full() && quota.in_progress() == 2);
+    let (places, running) = (Shares::new(2), Arc::new(Running::default()));
+    let mut first = running.begin(None, u64::MAX, places.place(1).expect("a place"));
+    let second = running.begin(None, 7, places.place(1).expect("a place"));
+    assert!(places.place(2).is_err() && places.held() == 2);
     drop(second);
-    assert!(!quota.is_full());
+    assert!(places.place(2).is_ok());
     // Not asked before the first poll.
     assert!(!first.is_cancelled() && !first.is_cancelled() && !first.wait(Waker::noop()));
     drop(first);
-    assert_eq!(quota.in_progress(), 0);
+    assert_eq!(places.held(), 0);
 }
 
 #[test]

@@ -17,6 +17,7 @@ use super::queue::{LocalFuture, LocalQueue};
 use crate::control::Mailbox;
 use crate::core::Core;
 use crate::panics::caught;
+use crate::shares::{Entrance, Shares};
 
 /// Tasks, calls and messages of the futures of an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -83,6 +84,9 @@ struct Slot {
     deadline_ns: u64,
 }
 
+/// Most tasks of one-way messages. Those of requests are limited by the slots of their sessions.
+const MOST_MESSAGES: usize = 16_384;
+
 /// Notified at the end of what a future waits for.
 #[derive(Debug)]
 pub(super) enum Waiter {
@@ -112,6 +116,8 @@ pub(crate) struct Tasks {
     /// Tasks with a request.
     handlers: usize,
     live: usize,
+    /// To the tasks of one-way messages.
+    pub(super) messages: Entrance,
 }
 
 impl Tasks {
@@ -131,6 +137,7 @@ impl Tasks {
             dials: Dials::default(),
             handlers: 0,
             live: 0,
+            messages: Entrance::new(Shares::new(MOST_MESSAGES)),
         }
     }
 

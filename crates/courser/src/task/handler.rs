@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::message::{Reply, ReplyHandle, Request};
 use crate::panics::caught;
 use crate::rpc::Rpc;
+use crate::shares::Place;
 
 impl<T: Transport> Rpc<T> {
     /// Registers an async handler of a request type, in place of an earlier one. It runs as one of
@@ -71,6 +72,10 @@ impl<T: Transport> Rpc<T> {
 
     /// Registers an async handler of one-way messages ([`Rpc::on_message`]), in place of an earlier
     /// one: see [`Rpc::on_async`]. Its future is not dropped when the client is gone.
+    ///
+    /// At most 16,384 futures of messages wait at an endpoint, in which clients and addresses have
+    /// shares, as they have in the memory of large messages. Messages beyond are dropped and counted
+    /// ([`crate::HandlerStats::messages_busy`]).
     pub fn on_message_async<F, H>(&mut self, msg_type: u16, mut handler: H)
     where
         H: FnMut(Request<'_>) -> F + 'static,
@@ -78,15 +83,22 @@ impl<T: Transport> Rpc<T> {
     {
         let mut spare: Option<Pin<Box<Option<F>>>> = None;
         self.on_message(msg_type, move |cx, message| {
-            let expires_ns = message.expires_ns;
+            let (session, expires_ns) = (message.session, message.expires_ns);
+            if let Err(full) = cx.core.tasks.messages.would_refuse(&cx.core.proto, session) {
+                return cx.core.handled.message_refused(full);
+            }
+            let held = message.held();
             let future = handler(message);
             let mut place = spare.take().unwrap_or_else(|| Box::pin(None));
             place.as_mut().set(Some(future));
             if first_poll(cx, &mut place, expires_ns).is_ready() {
                 place.as_mut().set(None);
                 spare = Some(place);
-            } else {
-                suspend_message(cx, msg_type, place, expires_ns);
+                return;
+            }
+            match cx.core.tasks.messages.take_with_memory(&cx.core.proto, session, held) {
+                Ok(share) => suspend_message(cx, msg_type, place, expires_ns, share),
+                Err(full) => cx.core.handled.message_refused(full),
             }
         });
     }
@@ -113,11 +125,13 @@ fn suspend_message<F>(
     msg_type: u16,
     mut place: Pin<Box<Option<F>>>,
     expires_ns: u64,
+    share: Place,
 ) where
     F: Future<Output = ()> + 'static,
 {
     let queue = cx.core.queue.clone();
     let task = poll_fn(move |task| {
+        let _counts = &share; // until the task is dropped
         let Some(future) = place.as_mut().as_pin_mut() else { return Poll::Ready(()) };
         let mut polled = Poll::Ready(());
         let mut panicked = caught("async message", msg_type, || polled = future.poll(task));

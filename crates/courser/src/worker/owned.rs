@@ -1,5 +1,6 @@
 //! Requests for handlers that run elsewhere than on workers: each becomes a [`Work`] in the dispatch.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use courser_net::Transport;
@@ -8,6 +9,7 @@ use courser_proto::RequestId;
 use crate::context::Context;
 use crate::message::Request;
 use crate::rpc::Rpc;
+use crate::shares::{Entrance, Full, Place};
 use crate::worker::origin::Origin;
 use crate::worker::work::Incoming;
 use crate::worker::{Refused, Work, owned};
@@ -19,6 +21,8 @@ pub(crate) struct Arrived {
     pub(crate) id: Option<RequestId>,
     /// In the endpoint's time; `u64::MAX`: never.
     pub(crate) expires_ns: u64,
+    /// Held until the handler ends.
+    pub(crate) place: Place,
 }
 
 impl<T: Transport> Rpc<T> {
@@ -30,59 +34,78 @@ impl<T: Transport> Rpc<T> {
     /// Costs the copy of a request of one packet, and for an answer of another thread what
     /// [`Work`] states.
     pub fn on_owned(&mut self, req_type: u16, handler: impl Fn(Work) + 'static) {
-        self.on_arrived(
-            req_type,
-            || false,
-            move |Arrived { mut work, .. }| {
-                work.start();
-                handler(work);
-            },
-        );
-    }
-
-    /// [`Rpc::on_owned`] with what a server needs to know of a request.
-    /// While `is_full` returns true, requests are refused with [`courser_proto::Status::WorkersBusy`].
-    pub(crate) fn on_arrived(
-        &mut self,
-        req_type: u16,
-        is_full: impl Fn() -> bool + 'static,
-        handler: impl Fn(Arrived) + 'static,
-    ) {
         let origin = self.origin();
         let dispatch = move |cx: &mut Context<'_>, request: Request<'_>| {
             let Some(id) = cx.request.take() else { return };
-            let taken = match is_full() {
-                true => Err(Refused::Busy),
-                false => own(cx, Incoming::Request(id), request, &origin),
-            };
-            match taken {
-                Ok((work, expires_ns)) => handler(Arrived { work, id: Some(id), expires_ns }),
+            match own(cx, Incoming::Request(id), request, &origin) {
+                Ok((mut work, _)) => {
+                    work.start();
+                    handler(work);
+                }
                 Err(refused) => refused.answer(cx, id),
             }
         };
         self.register(req_type, Box::new(dispatch));
     }
 
-    /// The same for one-way messages, which are dropped while `is_full` returns true.
+    /// [`Rpc::on_owned`] with what a server needs to know of a request. Requests for which there is no
+    /// place are refused with [`courser_proto::Status::WorkersBusy`].
+    pub(crate) fn on_arrived(
+        &mut self,
+        req_type: u16,
+        entrance: Rc<Entrance>,
+        handler: impl Fn(Arrived) + 'static,
+    ) {
+        let origin = self.origin();
+        let dispatch = move |cx: &mut Context<'_>, request: Request<'_>| {
+            let Some(id) = cx.request.take() else { return };
+            // Before the copy, as refusing must be cheap under overload.
+            let taken = match entrance.take(&cx.core.proto, id.session()) {
+                Ok(place) => {
+                    own(cx, Incoming::Request(id), request, &origin).map(|own| (own, place))
+                }
+                Err(full) => Err(Refused::Busy(full)),
+            };
+            match taken {
+                Ok(((work, expires_ns), place)) => {
+                    handler(Arrived { work, id: Some(id), expires_ns, place });
+                }
+                Err(refused) => refused.answer(cx, id),
+            }
+        };
+        self.register(req_type, Box::new(dispatch));
+    }
+
+    /// The same for one-way messages, which are dropped if there is no place.
     pub(crate) fn on_message_arrived(
         &mut self,
         msg_type: u16,
-        is_full: impl Fn() -> bool + 'static,
+        entrance: Rc<Entrance>,
         handler: impl Fn(Arrived) + 'static,
     ) {
         let origin = self.origin();
         self.on_message(msg_type, move |cx, message| {
             let incoming = Incoming::Message(message.session);
-            if is_full() {
-                cx.core.handled.messages_busy += 1;
-                return;
-            }
+            let place = match place_for_message(cx, &message, &entrance) {
+                Ok(place) => place,
+                Err(full) => return Refused::Busy(full).drop_message(cx),
+            };
             match own(cx, incoming, message, &origin) {
-                Ok((work, expires_ns)) => handler(Arrived { work, id: None, expires_ns }),
-                Err(_) => cx.core.handled.messages_no_memory += 1,
+                Ok((work, expires_ns)) => handler(Arrived { work, id: None, expires_ns, place }),
+                Err(refused) => refused.drop_message(cx),
             }
         });
     }
+}
+
+/// A place for a message. The memory of one of several packets counts too: the quota of its client is
+/// for requests without an answer, which it is no longer.
+pub(super) fn place_for_message(
+    cx: &Context<'_>,
+    message: &Request<'_>,
+    entrance: &Entrance,
+) -> Result<Place, Full> {
+    entrance.take_with_memory(&cx.core.proto, message.session, message.held())
 }
 
 /// A request with its memory, and its deadline.

@@ -25,6 +25,7 @@ use crate::error::WorkerError;
 use crate::machine::{Machine, Thread, VirtualWorkers};
 use crate::panics::caught;
 use crate::platform::{Clock, Platform};
+use crate::shares::Shares;
 use crate::spin::cpus;
 use crate::worker::origin::Origin;
 use crate::worker::queue::{Deadline, Queue};
@@ -50,7 +51,7 @@ pub(super) struct Job {
 }
 
 // `Config::worker_queue` documents twice this size, as a list that has just grown is half empty.
-const _: () = assert!(size_of::<(u64, Deadline, Job)>() <= 144);
+const _: () = assert!(size_of::<(u64, Deadline, Job)>() <= 160);
 
 /// Counters of a nexus's workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -101,6 +102,8 @@ impl Drop for User {
 pub(super) struct Shared {
     clock: Clock,
     threads_wanted: usize,
+    /// In the queue.
+    places: Arc<Shares>,
     queue_limit: usize,
     spin_time: Duration,
     /// CPUs of the workers. Without this, a worker would inherit the affinity of the endpoint's
@@ -146,6 +149,7 @@ impl Pool {
         let shared = Shared {
             clock: platform.clock(Thread::Workers),
             threads_wanted: threads,
+            places: Shares::new(queue_limit),
             queue_limit,
             spin_time: if cpus() > 1 { SPIN } else { Duration::ZERO },
             cpus: if machine.is_none() { sched_getaffinity(None).ok() } else { None },
@@ -190,12 +194,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether a job would be refused now: one load.
-    pub(super) fn is_full(&self) -> bool {
-        self.user.shared.queued.load(Ordering::Relaxed) >= self.user.shared.queue_limit
+    /// The places in the queue.
+    pub(super) fn places(&self) -> &Arc<Shares> {
+        &self.user.shared.places
     }
 
-    /// Counts a request or message refused because of [`Pool::is_full`].
+    /// Counts a request or message for which there was no place.
     pub(super) fn count_refused(&self) {
         count(&self.user.shared.counts.refused);
     }
@@ -406,6 +410,7 @@ impl Shared {
     /// Returns the job if it can be started. Answers a job past its deadline, and drops one of an
     /// endpoint that is gone.
     fn begin(&self, mut job: Job) -> Option<Job> {
+        job.work.leave_queue();
         let gone = job.work.origin().is_gone();
         if !gone && job.work.deadline().is_none_or(|t| !t.has_passed(self.clock.now())) {
             count(&self.counts.started);

@@ -9,6 +9,7 @@ use courser_buf::{AllocError, Arena, MsgBuf};
 use courser_proto::{ReplyError, RequestId, SessionId, Status};
 
 use crate::message::{Reply, to_message, zeroed};
+use crate::shares::Place;
 use crate::worker::dropping;
 use crate::worker::origin::{Origin, Outcome};
 use crate::worker::queue::Deadline;
@@ -34,6 +35,8 @@ pub struct Work {
     deadline: Option<Deadline>,
     origin: Arc<Origin>,
     stage: Stage,
+    /// In the queue of workers.
+    place: Option<Place>,
 }
 
 /// How far a request has come.
@@ -63,8 +66,20 @@ impl Work {
         if let Incoming::Message(_) = incoming {
             origin.message_begins();
         }
-        let (request, stage) = (Some(request), Stage::Waiting);
-        Work { incoming, req_type, request, deadline, origin, stage }
+        let (request, stage, place) = (Some(request), Stage::Waiting, None);
+        Work { incoming, req_type, request, deadline, origin, stage, place }
+    }
+
+    /// It waits for a worker.
+    pub(super) fn queue(&mut self, place: Place) {
+        self.place = Some(place);
+    }
+
+    /// A worker has taken it. The memory of a message counts until it is dropped.
+    pub(super) fn leave_queue(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.leave();
+        }
     }
 
     /// The type of the request or message.

@@ -18,6 +18,7 @@ mod driving;
 mod examples;
 mod failures;
 mod false_servers;
+mod greedy;
 mod hostile;
 mod messages;
 mod panics;

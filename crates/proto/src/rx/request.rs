@@ -228,7 +228,7 @@ impl<C> Endpoint<C> {
         } else if msg_size > self.cfg.max_msg_size {
             Some(Status::TooLarge)
         } else {
-            (self.quotas.room_of(quota) == 0).then_some(Status::NoMemory)
+            self.quotas.is_full(quota).then_some(Status::NoMemory)
         }
     }
 

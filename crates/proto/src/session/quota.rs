@@ -58,7 +58,9 @@ pub(crate) struct Quotas {
     pub(super) promised: u64,
     /// Most bytes that one client may hold.
     limit: u64,
-    /// Number of clients at or above the limit.
+    /// Most bytes that the clients of one address may hold.
+    host_limit: u64,
+    /// Number of clients and addresses at or above their limit.
     full: u32,
     closing: bool,
     /// Requests are copied before they are handled.
@@ -81,11 +83,17 @@ impl Quotas {
             vacant: Vec::new(),
             promised: 0,
             limit: limit as u64,
+            host_limit: u64::MAX,
             full: 0,
             closing: false,
             copies,
             needs_check: copies,
         }
+    }
+
+    /// With the size of the memory: the clients of one address may hold three quarters of it.
+    pub(crate) fn with_memory(self, bytes: usize) -> Self {
+        Quotas { host_limit: (bytes as u64 / 4 * 3).max(1), ..self }
     }
 
     /// Rejects all new requests from now on.
@@ -105,8 +113,14 @@ impl Quotas {
     }
 
     /// The control connection of a client.
-    pub(super) fn control_of(&self, client: u32) -> Option<u64> {
+    pub(crate) fn control_of(&self, client: u32) -> Option<u64> {
         self.clients.get(client as usize).map(|t| t.control)
+    }
+
+    /// The address of a client.
+    pub(crate) fn host_of(&self, client: u32) -> Option<u128> {
+        let host = self.clients.get(client as usize)?.host;
+        self.hosts.get(host as usize).map(|h| h.host)
     }
 
     /// Server sessions of the clients of an address.
@@ -246,17 +260,24 @@ impl Quotas {
         self.limit.saturating_sub(held)
     }
 
+    /// Whether a client, or its address, holds what it may.
+    pub(crate) fn is_full(&self, client: u32) -> bool {
+        let Some(t) = self.clients.get(client as usize) else { return true };
+        let host = self.hosts.get(t.host as usize);
+        t.held >= self.limit || host.is_none_or(|h| h.held >= self.host_limit)
+    }
+
     /// Charges bytes to a client.
     pub(crate) fn charge(&mut self, client: u32, bytes: u32) {
         let Some(t) = self.clients.get_mut(client as usize) else { return };
-        let was_full = t.held >= self.limit;
-        t.held += u64::from(bytes);
-        if t.held >= self.limit && !was_full {
-            self.full += 1;
-            self.needs_check = true;
-        }
-        if let Some(h) = self.host_mut(client) {
-            h.held += u64::from(bytes);
+        let Some(h) = self.hosts.get_mut(t.host as usize) else { return };
+        for (held, limit) in [(&mut t.held, self.limit), (&mut h.held, self.host_limit)] {
+            let was_full = *held >= limit;
+            *held += u64::from(bytes);
+            if *held >= limit && !was_full {
+                self.full += 1;
+                self.needs_check = true;
+            }
         }
     }
 
@@ -271,15 +292,15 @@ impl Quotas {
     #[cold]
     pub(super) fn release_bytes(&mut self, client: u32, bytes: u64) {
         let Some(t) = self.clients.get_mut(client as usize) else { return };
-        let was_full = t.held >= self.limit;
+        let Some(h) = self.hosts.get_mut(t.host as usize) else { return };
         debug_assert!(t.held >= bytes, "more bytes released than charged");
-        t.held = t.held.saturating_sub(bytes);
-        if was_full && t.held < self.limit {
-            self.full -= 1;
-            self.needs_check = self.closing || self.full > 0 || self.copies;
-        }
-        if let Some(h) = self.host_mut(client) {
-            h.held = h.held.saturating_sub(bytes);
+        for (held, limit) in [(&mut t.held, self.limit), (&mut h.held, self.host_limit)] {
+            let was_full = *held >= limit;
+            *held = held.saturating_sub(bytes);
+            if was_full && *held < limit {
+                self.full -= 1;
+                self.needs_check = self.closing || self.full > 0 || self.copies;
+            }
         }
     }
 
@@ -337,6 +358,21 @@ mod tests {
         s.close();
         s.release(b, 10);
         assert!(s.needs_check && s.is_closing());
+    }
+
+    #[test]
+    fn the_clients_of_an_address_are_rejected_when_they_hold_three_quarters_of_the_memory() {
+        let mut s = Quotas::new(100, false).with_memory(200);
+        let (a, b, other) = (s.enter(7, 1), s.enter(8, 1), s.enter(9, 2));
+        s.charge(a, 99);
+        assert!(!s.needs_check);
+        s.charge(b, 51);
+        assert!(s.needs_check && s.is_full(a) && s.is_full(b) && !s.is_full(other));
+        s.release(a, 1);
+        assert!(!s.needs_check && !s.is_full(a) && !s.is_full(b));
+        s.release(a, 98);
+        s.release(b, 51);
+        [a, b, other].into_iter().for_each(|client| s.leave(client));
     }
 
     #[test]
