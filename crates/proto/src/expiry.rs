@@ -385,12 +385,13 @@ impl<C> Endpoint<C> {
             self.reclaim_grants(); // the response waits for this endpoint's own budget
             return self.extend_deadline(session, slot_no, now_ns);
         }
-        if slot.in_flight() == 0 || has_part && mutant::is_on(Mutant::RfrNotRepeated) {
+        let parked = slot.is_parked();
+        if slot.in_flight() == 0 && !parked || has_part && mutant::is_on(Mutant::RfrNotRepeated) {
             // Nothing is in flight: the slot waits for credits that other slots hold.
             return self.extend_deadline(session, slot_no, now_ns);
         }
         let awaited = slot.awaits_grant();
-        let only_last = slot.has_only_last_in_flight();
+        let only_last = slot.has_only_last_in_flight() || parked;
         let probes = s.agreed.recovery == Recovery::Selective && slot.retries < PROBES;
         let credits = if probes { slot.probe() } else { slot.roll_back() };
         let units = credits * slot.units();

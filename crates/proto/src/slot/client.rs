@@ -8,14 +8,15 @@
 //! A message of several packets of a session with selective recovery has a [`Board`], the
 //! retransmission scoreboard. Then nothing rolls back: of the packets between `acked` and `sent`,
 //! or `rcvd` and `requested`, `idle` hold no credit, because they have arrived out of order, or because
-//! they are to be sent again (`lost` of them).
+//! they are to be sent again (`lost` of them). The last packet of a request that is *parked*, that is
+//! known to be with its handler, holds none either.
 //!
 //! # Invariants
 //! 1. `in_flight = (req_sent - req_acked) + (resp_requested - resp_rcvd) - idle`: the credits held by
 //!    this slot.
 //! 2. Once a response packet has arrived all request packets are acknowledged.
 //! 3. A credit return never acknowledges the last request packet; the response does (E42).
-//! 4. `lost <= idle`, and both equal the counts of the board.
+//! 4. `lost <= idle`, and both equal the counts of the board; a parked packet is counted in `idle` too.
 
 use courser_buf::{MsgBuf, prefetch};
 
@@ -152,6 +153,9 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) quarantined: bool,
     /// Counted by its path as a slot that awaits a grant.
     awaiting: bool,
+    /// The server has stated that the request is with its handler: its last packet holds no credit
+    /// until it is sent again.
+    parked: bool,
     /// One above the packet to which the current message last went back without a timeout; 0:
     /// none.
     went_back: u32,
@@ -175,6 +179,7 @@ impl<C> ClientSlot<C> {
             single: Single::No,
             quarantined: false,
             awaiting: false,
+            parked: false,
             went_back: 0,
             ack_owed: false,
             tracked: false,
@@ -454,6 +459,7 @@ impl<C> ClientSlot<C> {
     fn take_counts(&mut self) {
         if let Some(board) = &self.board {
             (self.idle, self.lost) = board.idle_and_lost();
+            self.idle += u32::from(self.parked);
         }
     }
 
@@ -514,7 +520,7 @@ impl<C> ClientSlot<C> {
             self.acknowledge(self.req_packets);
             self.resp_high = 1;
             self.went_back = 0;
-            (self.idle, self.lost) = (0, 0);
+            (self.idle, self.lost, self.parked) = (0, 0, false);
             if let Some(board) = &mut self.board {
                 board.begin_response();
             }
@@ -554,6 +560,7 @@ impl<C> ClientSlot<C> {
     pub(crate) fn roll_back(&mut self) -> u32 {
         let credits = self.in_flight();
         self.single = Single::No;
+        self.unpark();
         if let Some(board) = &mut self.board {
             let is_response = self.resp_packets > 0;
             match board.time_out(is_response, self.retries > 0) {
@@ -581,6 +588,7 @@ impl<C> ClientSlot<C> {
         if !self.board.as_mut().is_some_and(|board| board.probe()) {
             return self.roll_back();
         }
+        self.unpark();
         self.take_counts();
         before.saturating_sub(self.in_flight())
     }
@@ -679,7 +687,7 @@ impl<C> ClientSlot<C> {
         self.resp_rcvd = 0;
         self.req_packets = 0;
         (self.req_sent, self.req_acked) = (0, 0);
-        (self.idle, self.lost) = (0, 0);
+        (self.idle, self.lost, self.parked) = (0, 0, false);
         self.went_back = 0;
         self.granted = u32::MAX;
         self.resp = None;
@@ -759,6 +767,7 @@ impl<C> ClientSlot<C> {
             );
             assert!(self.resp_rcvd == 0 || self.req_acked == self.req_packets, "invariant 2");
             let idle = self.board.as_ref().map_or((0, 0), |b| b.idle_and_lost());
+            let idle = (idle.0 + u32::from(self.parked), idle.1);
             assert_eq!((self.idle, self.lost), idle, "invariant 4");
             self.board.iter().for_each(|board| board.check());
         } else {
@@ -766,6 +775,7 @@ impl<C> ClientSlot<C> {
             assert_eq!(self.single, Single::No);
             assert_eq!((self.in_flight(), self.expires_ns), (0, u64::MAX));
             assert!(self.req.is_none() && self.cont.is_none() && self.went_back == 0);
+            assert!(!self.parked);
         }
         let asked = (self.req_packets, self.resp_high, self.resp_packets);
         let sent = (self.req_acked, self.req_sent, self.req_high, self.queued);
@@ -781,7 +791,7 @@ impl<C> ClientSlot<C> {
         let waits_until = match self.single {
             // A timeout after its transmission: as long as that of the path at that time.
             Single::Sent => u64::MAX - 1,
-            _ if self.in_flight() > 0 => self.deadline_ns,
+            _ if self.in_flight() > 0 || self.parked => self.deadline_ns,
             _ => u64::MAX,
         };
         self.tracked || self.timer_ns <= self.expires_ns.min(waits_until)

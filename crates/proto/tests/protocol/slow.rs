@@ -87,6 +87,35 @@ fn a_fast_neighbour_does_not_wait_for_a_slow_handler() {
 }
 
 #[test]
+fn requests_that_are_long_with_their_handlers_hold_no_credits_of_the_others() {
+    // A pool of one credit, and a timeout of up to a second: if the long ones held it until their
+    // timeouts, a short one would take seconds.
+    let client = Config { rto_max_ns: 1_000_000_000, ..config() };
+    let server = Config { rx_queue_frames: 1, ..client.clone() };
+    let mut w = World::new(&[client, server], 1);
+    w.nodes[1].handler = Box::new(|id, _| match id {
+        0..60 => Action::Defer(60_000_000_000, vec![]),
+        _ => Action::Reply(vec![]),
+    });
+    let sessions: Vec<_> = (0..61).map(|_| w.connect(0, 1)).collect();
+    for id in 0..60 {
+        w.call(0, sessions[usize::from(id)], id, if id % 2 == 0 { 10 } else { 3 * DPP });
+    }
+    w.run_to(3_000_000_000);
+    for id in 60..100 {
+        let start_ns = w.now_ns;
+        w.call(0, sessions[60], id, 10);
+        assert_eq!(w.finish(0, 1)[0].id, u64::from(id));
+        let took_ns = w.now_ns - start_ns;
+        assert!(took_ns < 5_000_000, "call {id} took {took_ns} ns");
+        let next_ns = w.now_ns + 20_000_000;
+        w.run_to(next_ns);
+    }
+    let stats = w.ep(0).session_stats(sessions[60]).unwrap();
+    assert_eq!((stats.pool, stats.pool_left), (1, 1), "between two probes");
+}
+
+#[test]
 fn slots_take_turns_for_credits() {
     // E31: large messages share the credits of their session, and small ones do not wait for their
     // end.

@@ -22,7 +22,7 @@ impl<C> ClientSlot<C> {
         let missing = holes.iter().last().ok_or(Drop::Inconsistent)?.first;
         // Packets that were rolled back are sent again in any case.
         let is_in_flight = (self.req_acked..self.req_sent).contains(&missing);
-        if self.resp_rcvd > 0 || !is_in_flight || self.went_back > missing {
+        if self.resp_rcvd > 0 || self.parked || !is_in_flight || self.went_back > missing {
             return Err(Drop::Duplicate);
         }
         let before = self.in_flight();

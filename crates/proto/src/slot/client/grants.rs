@@ -47,7 +47,21 @@ impl<C> ClientSlot<C> {
         // A server that acknowledges all that it has granted owes no further credit return, so no
         // grant would follow. Only a faulty one does that, or a flipped bit in the grant.
         self.granted = self.granted.max(self.req_acked + 1);
+        if in_progress && self.has_only_last_in_flight() {
+            (self.parked, self.idle) = (true, self.idle + 1);
+        }
         Ok(before.saturating_sub(self.in_flight()))
+    }
+
+    /// Whether the request is with its handler, and holds no credit: the server has stated it. The
+    /// response may take long, and what is on no wire must not keep others from sending.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.parked
+    }
+
+    /// The last packet is to be sent again.
+    pub(super) fn unpark(&mut self) {
+        self.idle -= u32::from(std::mem::take(&mut self.parked));
     }
 
     /// Whether a grant allows more than the slot may send.

@@ -80,13 +80,23 @@ fn a_request_that_waits_for_a_grant_is_in_progress_before_it_is_whole() {
 }
 
 #[test]
-fn in_progress_keeps_the_last_credit() {
-    let mut s = client(2);
-    send(&mut s, 2);
-    assert_eq!(credit_return(&mut s, 0, true), Err(Drop::Inconsistent));
-    assert_eq!(credit_return(&mut s, 1, true), Ok(1));
-    assert_eq!(credit_return(&mut s, 1, true), Ok(0), "still in progress");
-    assert_eq!(s.in_flight(), 1);
+fn a_request_with_its_handler_holds_no_credit_until_it_is_sent_again() {
+    for packets in [1, 2] {
+        let mut s = client(packets);
+        send(&mut s, packets);
+        assert_eq!(credit_return(&mut s, packets, true), Err(Drop::Inconsistent));
+        assert_eq!(credit_return(&mut s, packets - 1, true), Ok(packets));
+        assert_eq!(credit_return(&mut s, packets - 1, true), Ok(0), "still in progress");
+        assert_eq!((s.in_flight(), s.sendable(), s.is_parked()), (0, 0, true));
+        s.check();
+        // A probe takes a credit, which an answer of either kind returns.
+        assert_eq!(s.roll_back(), 0);
+        assert_eq!((s.sendable(), s.is_parked()), (1, false));
+        send(&mut s, 1);
+        assert_eq!((s.in_flight(), credit_return(&mut s, packets - 1, true)), (1, Ok(1)));
+        assert_eq!(response(&mut s, 0, 5, 1), Ok(0), "it held none");
+        assert_eq!(s.in_flight(), 0);
+    }
 }
 
 #[test]
