@@ -38,7 +38,10 @@
 //! ([`ServiceStats`]).
 //!
 //! # Streams
-//! `kv.scan(from).await?` is a [`Streaming`], `kv.load().await?` an [`Upload`]. Each stream has a
+//! `kv.scan(from).await?` is a [`Streaming`], `kv.load().await?` an [`Upload`]. A stream is open when
+//! its `.await` returns: the server has accepted it, its handler has begun and the handler's stream was
+//! polled once, so an event after that is seen by a handler that watches for events. Errors of opening
+//! are those of the `.await`, as are errors that the handler's stream has at once. Each stream has a
 //! session of its own, so one that stalls delays no call. Items travel in batches of up to 64 KiB,
 //! or one larger item, and at most two batches are between the ends. A batch is in a buffer of up
 //! to 80 KiB, and of up to a quarter more than its bytes if it is larger. So each end holds at most
@@ -48,7 +51,8 @@
 //! | of the server | 2 batches | 2 batches, and an item |
 //! | of the client | 3 batches, and an item | 2 batches |
 //!
-//! and some 300 bytes of state at the server. Items keep their order. The end is typed: a server's
+//! and some 300 bytes of state at the server. A server holds no batch before the first item is read,
+//! and at most one item that it was polled for. Items keep their order. The end is typed: a server's
 //! stream ends with its error or without one, a client's with the outcome of the handler. Dropping
 //! either end cancels the other one.
 //!

@@ -150,10 +150,8 @@ pub enum StreamError {
     /// A batch was asked for from a stream of the client, or sent to one of the server.
     #[error("a stream has the other direction; use the same version of the service at both ends")]
     Direction = 4,
-    /// Too many streams of the session have batches and were not opened.
-    #[error(
-        "the session has too many streams that were not opened; start a stream before its batches"
-    )]
+    /// Too many streams wait to be opened, on the session or at the server.
+    #[error("too many streams wait to be opened; open fewer of them at a time")]
     TooMany = 5,
     /// The server's message has a code that this version does not have.
     #[error("the server refused a batch of a stream; use the same version of Courser at both ends")]

@@ -15,6 +15,7 @@ use super::stream::Streams;
 pub(crate) const HELLO: u16 = 0x03F0;
 pub(crate) const PULL: u16 = 0x03F1;
 pub(crate) const PUSH: u16 = 0x03F2;
+pub(crate) const ACCEPT: u16 = 0x03F3;
 /// Request types that servers assign to the methods of their services. Earlier versions hashed names to
 /// types below, so a call of such a client does not reach another method.
 const ASSIGNED: std::ops::Range<u16> = 0x4000..0xFFFF;
@@ -132,12 +133,12 @@ pub struct ServiceStats {
     pub mismatches: u64,
     /// Pulls and pushes that broke the rules of streams.
     pub stream_errors: u64,
-    /// Pulls and pushes of streams that the server does not have. Some are late: they arrive after
-    /// the end of their stream.
+    /// Pulls and pushes of streams that the server does not have, which are refused at once. Some are
+    /// late: they arrive after the end of their stream.
     pub unknown_streams: u64,
     /// Streams that were opened.
     pub streams_opened: u64,
-    /// Streams that are open.
+    /// Streams that are open, and calls that wait for one to be opened.
     pub streams: u64,
 }
 
@@ -198,7 +199,7 @@ impl Services {
     pub(crate) fn has(&self, req_type: u16) -> bool {
         let list = self.lock();
         match req_type {
-            HELLO | PULL | PUSH => !list.is_empty(),
+            HELLO | PULL | PUSH | ACCEPT => !list.is_empty(),
             _ => list.iter().any(|service| (service.first..service.end()).contains(&req_type)),
         }
     }
@@ -257,7 +258,7 @@ impl Services {
         if methods > left {
             return Err(RegisterError::Full { service, methods, left });
         }
-        let own = [HELLO, PULL, PUSH].into_iter().filter(|_| is_first);
+        let own = [HELLO, PULL, PUSH, ACCEPT].into_iter().filter(|_| is_first);
         if let Some(number) = own.chain(first..first + methods as u16).find(|n| is_taken(*n)) {
             return Err(RegisterError::Taken { service, number });
         }
@@ -287,10 +288,11 @@ pub fn begin<R: Registry>(
     let services = registry.services().clone();
     let (first, is_first) = services.add(info, &|number| registry.is_taken(number))?;
     if is_first {
-        let (hello, pull, push) = (services.clone(), services.clone(), services.clone());
+        let [hello, pull, push, accept] = [(); 4].map(|()| services.clone());
         registry.on_request(HELLO, move |received: Received<'_>| ready(hello.hello(&received)));
         registry.on_request(PULL, move |received: Received<'_>| pull.pull(received));
         registry.on_request(PUSH, move |received: Received<'_>| push.push(received));
+        registry.on_request(ACCEPT, move |received: Received<'_>| accept.accept(received));
     }
     Ok((services, first))
 }
@@ -304,10 +306,11 @@ pub fn begin_local<R: LocalRegistry>(
     let services = registry.services().clone();
     let (first, is_first) = services.add(info, &|number| registry.is_taken(number))?;
     if is_first {
-        let (hello, pull, push) = (services.clone(), services.clone(), services.clone());
+        let [hello, pull, push, accept] = [(); 4].map(|()| services.clone());
         registry.on_request(HELLO, move |received: Received<'_>| ready(hello.hello(&received)));
         registry.on_request(PULL, move |received: Received<'_>| pull.pull(received));
         registry.on_request(PUSH, move |received: Received<'_>| push.push(received));
+        registry.on_request(ACCEPT, move |received: Received<'_>| accept.accept(received));
     }
     Ok((services, first))
 }

@@ -5,13 +5,15 @@
 //! calls. Batches are numbered from 0, and at most two are between the ends, which is the credit.
 //! So a reader that stalls stops the writer, and each end holds a bounded number of bytes.
 //!
-//! Trailers, behind the codec's bytes, little endian: an open call has the number of its stream (4
-//! bytes, chosen by the client); a pull is that number and the number of the batch (4); a push has
-//! both, and whether it is the last one (1).
+//! A client sends an *accept* call together with the open call. It is answered when the handler has
+//! made its stream, which ends the wait of the client that opens the stream. Pulls and pushes follow,
+//! so those of a stream that is not open are refused at once.
 //!
-//! Packets of a session can overtake each other, so pulls and pushes may arrive before their open
-//! call. They wait for it, and end when their own calls do.
+//! Trailers, behind the codec's bytes, little endian: an open call and an accept call have the number
+//! of their stream (4 bytes, chosen by the client); a pull is that number and the number of the batch
+//! (4); a push has both, and whether it is the last one (1).
 
+mod accept;
 mod batch;
 mod client;
 mod download;

@@ -109,15 +109,19 @@ impl Kv for Store {
 
     fn scan(&self, from: String) -> impl Stream<Item = Result<(String, String), KvError>> {
         let alive = Alive::new(&self.live);
+        let is_late = from != "refuse";
         let found: Vec<_> = match from.as_str() {
+            "refuse" => vec![Err(KvError::Missing)],
             "fail" => vec![Ok(("a".into(), "b".into())), Err(KvError::Missing)],
             _ => {
                 let map = self.map.lock().unwrap();
                 map.range(from..).map(|(k, v)| Ok((k.clone(), v.clone()))).collect()
             }
         };
-        stream::unfold((found.into_iter(), alive), |(mut found, alive)| async move {
-            yields().await;
+        stream::unfold((found.into_iter(), alive), move |(mut found, alive)| async move {
+            if is_late {
+                yields().await;
+            }
             found.next().map(|item| (item, (found, alive)))
         })
     }
@@ -134,6 +138,9 @@ impl Kv for Store {
 
     async fn upload(&self, name: String, mut chunks: Incoming<Vec<u8>>) -> Result<u64, KvError> {
         let _alive = Alive::new(&self.live);
+        if name == "refuse" {
+            return Err(KvError::Missing);
+        }
         let mut sum = 0;
         while let Some(chunk) = chunks.next().await {
             yields().await;

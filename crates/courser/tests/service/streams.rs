@@ -1,11 +1,13 @@
 //! Streams of the server.
 
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use courser::CallFailure;
-use courser::service::{LocalService, RpcError};
-use futures::TryStreamExt;
+use courser::service::{LocalService, RpcError, Service, Stream};
+use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures::future::join_all;
+use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::calls::serve;
 use crate::kv::{KvClient, KvError, KvServer, LocalStore};
@@ -33,6 +35,101 @@ fn items_arrive_in_order_whatever_the_network_reorders() {
         assert_eq!(store.live.load(Ordering::Relaxed), 0);
         drop(kv);
         world.assert_clean();
+    }
+}
+
+#[test]
+fn a_stream_is_open_when_its_await_returns() {
+    for seed in 0..100 {
+        let (world, kv, store) = serve(seed);
+        world.run(async {
+            let numbers = kv.count(5, 1).await.unwrap();
+            // Nothing has polled the stream yet.
+            assert_eq!(store.live.load(Ordering::Relaxed), 1, "seed {seed}");
+            drop(numbers);
+        });
+        world.assert_clean();
+        assert_eq!(store.live.load(Ordering::Relaxed), 0);
+    }
+}
+
+/// Publishes numbers.
+#[courser::service]
+pub trait Bell {
+    /// Numbers that are published after the call.
+    fn rings(&self) -> impl Stream<Item = u64>;
+    /// The same; the stream subscribes when it is first polled.
+    fn lazy_rings(&self) -> impl Stream<Item = u64>;
+}
+
+#[derive(Default)]
+struct Tower(Mutex<Vec<UnboundedSender<u64>>>);
+
+impl Tower {
+    fn subscribe(&self) -> UnboundedReceiver<u64> {
+        let (sender, receiver) = unbounded();
+        self.0.lock().unwrap().push(sender);
+        receiver
+    }
+
+    fn ring(&self, number: u64) {
+        self.0.lock().unwrap().retain(|watcher| watcher.unbounded_send(number).is_ok());
+    }
+}
+
+impl Bell for Arc<Tower> {
+    fn rings(&self) -> impl Stream<Item = u64> {
+        self.subscribe()
+    }
+
+    fn lazy_rings(&self) -> impl Stream<Item = u64> {
+        let tower = self.clone();
+        stream::once(async move { tower.subscribe() }).flatten()
+    }
+}
+
+#[test]
+fn an_event_after_the_await_reaches_each_watcher() {
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        let tower = Arc::new(Tower::default());
+        BellServer::new(tower.clone()).register(&mut world).unwrap();
+        let bell = BellClient::unchecked(world.session());
+        world.run(async {
+            let mut watchers = Vec::new();
+            for i in 0..50 {
+                watchers.push(match i % 2 {
+                    0 => bell.rings().await.unwrap(),
+                    _ => bell.lazy_rings().await.unwrap(),
+                });
+            }
+            tower.ring(7);
+            for mut watcher in watchers {
+                assert_eq!(watcher.next().await, Some(Ok(7)));
+            }
+        });
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn errors_of_opening_a_stream_are_those_of_its_await() {
+    for seed in 0..100 {
+        let (world, kv, store) = serve(seed);
+        world.run(async {
+            let error = kv.scan("refuse".into()).await.unwrap_err();
+            assert_eq!(error, RpcError::Service(KvError::Missing));
+            let error = kv.upload("refuse".into()).await.unwrap_err();
+            assert_eq!(error, RpcError::Service(KvError::Missing));
+            // A method that the server does not have.
+            world.forget("scan");
+            let error = kv.scan(String::new()).await.unwrap_err();
+            assert!(matches!(error, RpcError::Call(CallFailure::Failed(_))), "{error:?}");
+            // A stream that has ended before its first item is no error.
+            assert!(kv.count(0, 0).await.unwrap().next().await.is_none());
+        });
+        world.assert_clean();
+        assert_eq!(store.live.load(Ordering::Relaxed), 0);
     }
 }
 

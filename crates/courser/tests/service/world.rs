@@ -123,6 +123,12 @@ impl World {
         Session { world: self.clone(), number: state.sessions }
     }
 
+    /// Removes the handler of a method of the key-value store.
+    pub fn forget(&self, method: &str) {
+        let number = crate::kv::number(method);
+        self.state.borrow_mut().handlers.remove(&(false, number));
+    }
+
     /// Calls that the server has not answered, or the client not taken.
     pub fn calls(&self) -> usize {
         self.state.borrow().calls.len()

@@ -131,7 +131,7 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
             let incoming = method.arguments.iter().find(|a| matches!(a.role, Role::Incoming(_)));
             let incoming = incoming.map(|a| &a.ident);
             let ty = answer_type(names, out.error.as_ref());
-            let outcome = outcome(out.error.is_some(), quote!(#run.await));
+            let outcome = outcome(out.error.is_some(), quote!(__open.run(#run).await));
             let answer = quote! {
                 match __opened {
                     #ok((#tuple, #incoming, __open)) => #ty::new(#outcome),

@@ -11,14 +11,22 @@ use std::time::Duration;
 use courser_buf::MsgBuf;
 
 use super::{Streaming, Upload};
+use crate::failure::CallFailure;
+use crate::service::answer::{self, tag};
 use crate::service::binding::{Asking, Binding, Numbers, number, unmade};
 use crate::service::channel::{CallOptions, Channel, ChannelMemory};
 use crate::service::client::Types;
-use crate::service::error::{EncodeError, RpcError};
+use crate::service::codec::Decode;
+use crate::service::error::{EncodeError, RpcError, StreamError};
+use crate::service::services::ACCEPT;
 use crate::service::writer::{self, Writer};
 
 /// Sessions without a stream that are kept for the next ones.
 const MAX_IDLE: usize = 8;
+
+/// Accept calls of a stream that is opened: a server with very many of them answers the oldest ones
+/// before their streams are open.
+const ASK_AGAIN: u32 = 64;
 
 /// The sessions of a client's streams.
 pub(crate) struct Pool<C> {
@@ -93,16 +101,71 @@ impl<'a, C: Channel> Plan<'a, C> {
             (Ok(_), None) => State::Connecting { future: self.channel.another(self.options) },
             (_, known) => State::Connected { session: known },
         };
-        Connecting { plan: Some(self), state }
+        Connecting { plan: Some(self), state, opening: None }
     }
 }
 
-/// A stream whose open call has started.
+/// A stream that the server has accepted, or that has ended.
 pub(super) struct Opened<C: Channel> {
     pub(super) channel: C,
     pub(super) pool: Return<C>,
     pub(super) stream: u32,
-    pub(super) open: C::OwnedCall,
+    pub(super) open: OpenCall<C>,
+}
+
+/// The open call of a stream.
+pub(super) enum OpenCall<C: Channel> {
+    Running(C::OwnedCall),
+    Answered(MsgBuf),
+}
+
+/// A stream whose open call has started.
+struct Starting<C: Channel> {
+    channel: C,
+    pool: Return<C>,
+    stream: u32,
+    options: CallOptions,
+    open: C::OwnedCall,
+    /// `None`: the stream has ended, and the answer of the open call follows.
+    accept: Option<C::OwnedCall>,
+    /// Accept calls that were made.
+    asked: u32,
+}
+
+impl<C: Channel> Starting<C> {
+    fn ask(&mut self) -> Result<(), CallFailure> {
+        let mut request = self.channel.alloc(4)?;
+        request.copy_from_slice(&self.stream.to_le_bytes());
+        // It ends with the open call, which has the deadline.
+        let options = CallOptions { deadline: None, ..self.options };
+        self.accept = Some(self.channel.call_owned(ACCEPT, request, options));
+        self.asked += 1;
+        Ok(())
+    }
+
+    /// Waits until the stream is accepted, or has ended. Returns the answer of the open call if that
+    /// was first.
+    fn poll<E>(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<MsgBuf>, RpcError<E>>> {
+        loop {
+            // Both are polled, so that both are started.
+            if let Poll::Ready(answer) = Pin::new(&mut self.open).poll(cx) {
+                return Poll::Ready(answer.map(Some).map_err(RpcError::Call));
+            }
+            let Some(accept) = &mut self.accept else { return Poll::Pending };
+            let (tag, payload) = answer::split(ready!(Pin::new(accept).poll(cx))?)?;
+            self.accept = None;
+            match tag {
+                tag::OK => return Poll::Ready(Ok(None)),
+                tag::ENDED => {}
+                tag => match answer::refused(tag, &payload) {
+                    RpcError::Stream(StreamError::TooMany) if self.asked < ASK_AGAIN => {
+                        self.ask()?;
+                    }
+                    error => return Poll::Ready(Err(error)),
+                },
+            }
+        }
+    }
 }
 
 pin_project_lite::pin_project! {
@@ -119,7 +182,7 @@ pin_project_lite::pin_project! {
 }
 
 pin_project_lite::pin_project! {
-    /// Connects the session of a stream.
+    /// Connects the session of a stream, and opens the stream.
     struct Connecting<'a, C>
     where
         C: Channel,
@@ -128,46 +191,71 @@ pin_project_lite::pin_project! {
         plan: Option<Plan<'a, C>>,
         #[pin]
         state: State<C::Another<'a>, C>,
+        opening: Option<Starting<C>>,
+    }
+}
+
+/// Waits for a session on which the numbers of the methods are known. `None`: it was taken before.
+fn connected<E, C: Channel>(
+    mut state: Pin<&mut State<C::Another<'_>, C>>,
+    plan: &Plan<'_, C>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<Option<Idle<C>>, RpcError<E>>> {
+    loop {
+        let next = match state.as_mut().project() {
+            StateProjection::Connecting { future } => {
+                let channel = ready!(future.poll(cx))?;
+                match plan.service.is_adopted() {
+                    true => State::Connected { session: Some((channel, None)) },
+                    false => {
+                        let asking = plan.service.ask(&channel, plan.options)?;
+                        State::Asking { channel: Some(channel), asking }
+                    }
+                }
+            }
+            StateProjection::Asking { channel, asking } => {
+                let numbers = ready!(Pin::new(asking).poll(cx)).map_err(unmade)?;
+                State::Connected { session: channel.take().map(|c| (c, Some(numbers))) }
+            }
+            StateProjection::Connected { session } => return Poll::Ready(Ok(session.take())),
+        };
+        state.set(next);
     }
 }
 
 impl<C: Channel> Connecting<'_, C> {
     fn poll<E>(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Opened<C>, RpcError<E>>> {
         let mut this = self.project();
-        let Some(plan) = this.plan.as_ref() else { return Poll::Pending }; // polled after its end
-        let session = loop {
-            let next = match this.state.as_mut().project() {
-                StateProjection::Connecting { future } => {
-                    let channel = ready!(future.poll(cx))?;
-                    match plan.service.is_adopted() {
-                        true => State::Connected { session: Some((channel, None)) },
-                        false => {
-                            let asking = plan.service.ask(&channel, plan.options)?;
-                            State::Asking { channel: Some(channel), asking }
-                        }
-                    }
-                }
-                StateProjection::Asking { channel, asking } => {
-                    let numbers = ready!(Pin::new(asking).poll(cx)).map_err(unmade)?;
-                    State::Connected { session: channel.take().map(|c| (c, Some(numbers))) }
-                }
-                StateProjection::Connected { session } => break session.take(),
+        if this.opening.is_none() {
+            let Some(plan) = this.plan.as_ref() else { return Poll::Pending }; // after its end
+            let session = ready!(connected(this.state.as_mut(), plan, cx))?;
+            let Some(Plan { pool, service, index, stream, request, options, .. }) =
+                this.plan.take()
+            else {
+                return Poll::Pending;
             };
-            this.state.set(next);
-        };
-        let Some(Plan { pool, service, index, stream, request, options, .. }) = this.plan.take()
-        else {
+            let request = request?;
+            let Some((channel, numbers)) = session else { return Poll::Pending };
+            let method = match &numbers {
+                Some(numbers) => number(numbers, index).into(),
+                None => service.adopted_method(index),
+            };
+            let open = channel.open_method(method, request, options);
+            let pool = Return { pool: pool.clone(), numbers };
+            let mut starting =
+                Starting { channel, pool, stream, options, open, accept: None, asked: 0 };
+            starting.ask()?;
+            *this.opening = Some(starting);
+        }
+        let Some(starting) = this.opening else { return Poll::Pending };
+        let result = ready!(starting.poll(cx));
+        let Some(Starting { channel, pool, stream, open, .. }) = this.opening.take() else {
             return Poll::Pending;
         };
-        let request = request?;
-        let Some((channel, numbers)) = session else { return Poll::Pending };
-        let method = match &numbers {
-            Some(numbers) => number(numbers, index).into(),
-            None => service.adopted_method(index),
-        };
-        let open = channel.open_method(method, request, options);
-        let pool = Return { pool: pool.clone(), numbers };
-        Poll::Ready(Ok(Opened { channel, pool, stream, open }))
+        Poll::Ready(result.map(|answer| {
+            let open = answer.map_or(OpenCall::Running(open), OpenCall::Answered);
+            Opened { channel, pool, stream, open }
+        }))
     }
 }
 
@@ -211,7 +299,10 @@ macro_rules! opening {
             }
         }
 
-        impl<'a, C: Channel, $($types),*> IntoFuture for $plan<'a, C, $($types),*> {
+        impl<'a, C: Channel, $($types),*> IntoFuture for $plan<'a, C, $($types),*>
+        where
+            K: Decode<T> + Decode<E>,
+        {
             type Output = Result<$opened<C, $($types),*>, RpcError<E>>;
             type IntoFuture = $future<'a, C, $($types),*>;
 
@@ -240,27 +331,40 @@ macro_rules! opening {
             }
         }
 
-        impl<C: Channel, $($types),*> Future for $future<'_, C, $($types),*> {
+        impl<C: Channel, $($types),*> Future for $future<'_, C, $($types),*>
+        where
+            K: Decode<T> + Decode<E>,
+        {
             type Output = Result<$opened<C, $($types),*>, RpcError<E>>;
 
             fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
                 let opened = ready!(self.project().connecting.poll(cx))?;
-                Poll::Ready(Ok($opened::new(opened)))
+                Poll::Ready($opened::new(opened))
             }
         }
     };
 }
 
 opening! {
-    /// A stream of the server that is opened by `.await`, which connects its session.
+    /// A stream of the server that is opened by `.await`. It ends when the server has accepted the
+    /// stream: one round trip, and those of connecting a session unless one is kept from an earlier
+    /// stream. The handler has made its stream then, and the stream was polled once.
+    ///
+    /// # Errors
+    /// The request was refused, or the handler's stream has begun with an error.
     OpenStream,
-    /// The future of [`OpenStream`].
+    /// The future of [`OpenStream`]. Dropping it cancels the stream.
     Opening -> Streaming, K, T, E
 }
 
 opening! {
-    /// A stream of the client that is opened by `.await`, which connects its session.
+    /// A stream of the client that is opened by `.await`. It ends when the server has accepted the
+    /// stream: one round trip, and those of connecting a session unless one is kept from an earlier
+    /// stream. The handler has begun then.
+    ///
+    /// # Errors
+    /// The request was refused, or the handler has returned an error before it has waited for an item.
     OpenUpload,
-    /// The future of [`OpenUpload`].
+    /// The future of [`OpenUpload`]. Dropping it cancels the stream.
     OpeningUpload -> Upload, K, I, T, E
 }

@@ -12,7 +12,7 @@ use futures_core::Stream;
 
 use super::WINDOW;
 use super::batch::Reading;
-use super::client::{Opened, Return};
+use super::client::{OpenCall, Opened, Return};
 use crate::failure::CallFailure;
 use crate::service::answer::{self, tag};
 use crate::service::channel::{CallOptions, Channel, ChannelMemory};
@@ -89,14 +89,20 @@ impl<C: Channel, K, T, E> fmt::Debug for Streaming<C, K, T, E> {
     }
 }
 
-impl<C: Channel, K, T, E> Streaming<C, K, T, E> {
-    pub(super) fn new(opened: Opened<C>) -> Self {
+impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
+    /// # Errors
+    /// The open call has ended with an error, before the first item.
+    pub(super) fn new(opened: Opened<C>) -> Result<Self, RpcError<E>> {
         let Opened { channel, pool, stream, open } = opened;
-        Streaming {
+        let (open, ended) = match open {
+            OpenCall::Running(open) => (Some(open), None),
+            OpenCall::Answered(answer) => (None, Some(answer)),
+        };
+        let mut new = Streaming {
             channel,
             pool,
             stream,
-            open: Some(open),
+            open,
             pulls: VecDeque::new(),
             next_pull: 0,
             reading: None,
@@ -105,9 +111,22 @@ impl<C: Channel, K, T, E> Streaming<C, K, T, E> {
             no_more: false,
             done: false,
             types: PhantomData,
+        };
+        if let Some(answer) = ended {
+            new.read_end(answer)?;
+            if let Some((0, Some(_))) = &new.end {
+                new.close(false);
+                return Err(new
+                    .end
+                    .and_then(|(_, error)| error)
+                    .unwrap_or(CallFailure::Stopped.into()));
+            }
         }
+        Ok(new)
     }
+}
 
+impl<C: Channel, K, T, E> Streaming<C, K, T, E> {
     /// Pulls batches as far as the window allows.
     fn pull(&mut self) -> Result<(), RpcError<E>> {
         let held = u32::from(self.reading.is_some());

@@ -108,21 +108,16 @@ impl Services {
 fn poll_push(call: &mut Use, cx: &mut Context<'_>) -> Poll<PushReply> {
     let entry = call.entry.clone();
     let mut stream = entry.lock();
-    let reply = match stream.direction {
-        Some(Direction::Outgoing) => {
-            PushReply::Refused(call.services().stream_error(StreamError::Direction))
-        }
-        _ if stream.undecoded => {
-            PushReply::Refused(Refusal::Undecoded(DecodeError::Form("an item of a batch")))
-        }
-        _ if stream.next > call.number => PushReply::Taken,
-        _ if stream.ended => PushReply::Ended,
-        _ => {
-            call.wait(&mut stream, cx.waker());
-            return Poll::Pending;
-        }
-    };
-    Poll::Ready(reply)
+    Poll::Ready(if stream.undecoded {
+        PushReply::Refused(Refusal::Undecoded(DecodeError::Form("an item of a batch")))
+    } else if stream.next > call.number {
+        PushReply::Taken
+    } else if stream.ended {
+        PushReply::Ended
+    } else {
+        call.wait(&mut stream, cx.waker());
+        return Poll::Pending;
+    })
 }
 
 /// The answer to a push.

@@ -13,7 +13,7 @@ use super::{WINDOW, batch};
 use crate::message::{Reply, ReplySink};
 use crate::service::answer::{self, Refusal, RefusalReply, tag};
 use crate::service::codec::{Decode, Encode};
-use crate::service::error::{DecodeError, EncodeError, StreamError};
+use crate::service::error::{DecodeError, EncodeError};
 use crate::service::registry::Received;
 use crate::service::services::Services;
 use crate::service::writer::Memory;
@@ -80,7 +80,12 @@ impl Services {
         }
         let (stream, number) = read_trailer(&trailer);
         let key = (received.session(), stream);
-        Use::new(self, key, number, Direction::Outgoing, |_| Ok(()))
+        Use::new(self, key, number, Direction::Outgoing, |stream| {
+            if !std::mem::replace(&mut stream.pulled, true) {
+                stream.wake_handler();
+            }
+            Ok(())
+        })
     }
 }
 
@@ -96,17 +101,6 @@ pub(super) fn read_trailer(trailer: &[u8]) -> (u32, u32) {
 fn poll_pull(call: &mut Use, arena: &Arena, cx: &mut Context<'_>) -> Poll<PullReply> {
     let entry = call.entry.clone();
     let mut stream = entry.lock();
-    match stream.direction {
-        Some(Direction::Incoming) => {
-            let refusal = call.services().stream_error(StreamError::Direction);
-            return Poll::Ready(PullReply::Refused(refusal));
-        }
-        None => {
-            call.wait(&mut stream, cx.waker());
-            return Poll::Pending;
-        }
-        Some(Direction::Outgoing) => {}
-    }
     if stream.next == call.number {
         let batch = stream.ready.pop_front().or_else(|| stream.filling.take());
         if let Some(batch) = batch {
@@ -147,8 +141,23 @@ impl Reply for PullReply {
     }
 }
 
+/// The end of a handler's stream: what it returns after the last item.
+fn end_of<T, E>(end: Option<Result<T, E>>) -> Result<(), E> {
+    end.map_or(Ok(()), |end| end.map(drop))
+}
+
+/// The first item of a stream, which the handler may have before the client pulls.
+enum First<T> {
+    Unpolled,
+    Item(T),
+    Taken,
+}
+
 impl Outgoing {
     /// Sends the items of a stream, as the client takes them, and returns the end.
+    ///
+    /// The stream is polled once before it is accepted, so that it has begun then, and an error that
+    /// it has at once is that of opening it. Nothing more is taken from it before the first pull.
     pub async fn send_all<K, T, E, S>(self, items: S) -> StreamEnd<K, E>
     where
         K: Encode<T> + Encode<E>,
@@ -156,7 +165,8 @@ impl Outgoing {
     {
         let mut outcome = {
             let mut items = pin!(items);
-            Some(poll_fn(|cx| self.fill::<K, T, E, S>(items.as_mut(), cx)).await)
+            let mut first = First::Unpolled;
+            Some(poll_fn(|cx| self.fill::<K, T, E, S>(items.as_mut(), &mut first, cx)).await)
         };
         let batches = poll_fn(|cx| self.drained(cx)).await;
         let end = match outcome.take() {
@@ -172,6 +182,7 @@ impl Outgoing {
     fn fill<K, T, E, S>(
         &self,
         mut items: Pin<&mut S>,
+        first: &mut First<T>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Result<(), E>, EncodeError>>
     where
@@ -179,10 +190,22 @@ impl Outgoing {
         S: Stream<Item = Result<T, E>>,
     {
         loop {
+            if matches!(first, First::Unpolled) {
+                match items.as_mut().poll_next(cx) {
+                    Poll::Ready(Some(Ok(item))) => *first = First::Item(item),
+                    Poll::Ready(ended) => return Poll::Ready(Ok(end_of(ended))),
+                    Poll::Pending => *first = First::Taken,
+                }
+                self.open.accept();
+            }
             if !self.make_room(cx) {
                 return Poll::Pending;
             }
-            let ended = match items.as_mut().poll_next(cx) {
+            let next = match std::mem::replace(first, First::Taken) {
+                First::Item(item) => Poll::Ready(Some(Ok(item))),
+                _ => items.as_mut().poll_next(cx),
+            };
+            let ended = match next {
                 Poll::Ready(Some(Ok(item))) => match self.add::<K, T>(&item) {
                     Ok(false) => continue,
                     Ok(true) => {
@@ -192,8 +215,7 @@ impl Outgoing {
                     }
                     Err(e) => Err(e),
                 },
-                Poll::Ready(Some(Err(e))) => Ok(Err(e)),
-                Poll::Ready(None) => Ok(Ok(())),
+                Poll::Ready(ended) => Ok(end_of(ended)),
                 Poll::Pending => {
                     let mut stream = self.open.entry.lock();
                     if !stream.filling.is_empty() {
@@ -219,7 +241,7 @@ impl Outgoing {
             let next = stream.next;
             stream.wake(next);
         }
-        let room = stream.ready.len() < WINDOW as usize;
+        let room = stream.pulled && stream.ready.len() < WINDOW as usize;
         if !room {
             stream.handler = Some(cx.waker().clone());
         }

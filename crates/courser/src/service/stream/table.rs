@@ -1,21 +1,20 @@
 //! The streams of a server: one entry for each, by its session and its number.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::future::{Future, poll_fn};
 use std::ops::{Deref, DerefMut};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use courser_buf::MsgBuf;
 
+use super::accept::Accepts;
 use super::{WINDOW, batch::Filling, slot};
 use crate::service::answer::Refusal;
 use crate::service::error::StreamError;
 use crate::service::registry::SessionKey;
 use crate::service::services::{Services, count};
-
-/// Streams of a session that have pulls or pushes and no open call. Only packets that overtake each
-/// other make them, of the one stream that a client has on a session, or a hostile client.
-const MAX_UNOPENED: u32 = 4;
 
 /// A stream of a session.
 pub(super) type Key = (SessionKey, u32);
@@ -25,37 +24,27 @@ pub(super) type Key = (SessionKey, u32);
 pub(crate) struct Streams(Mutex<Table>);
 
 #[derive(Debug, Default)]
-struct Table {
+pub(super) struct Table {
     entries: BTreeMap<Key, Arc<Entry>>,
-    /// By session, where there are any.
-    unopened: BTreeMap<SessionKey, u32>,
+    pub(super) accepts: Accepts,
 }
 
 impl Table {
-    fn unopened(&self, session: SessionKey) -> u32 {
-        self.unopened.get(&session).copied().unwrap_or(0)
-    }
-
-    fn begin_unopened(&mut self, session: SessionKey) {
-        *self.unopened.entry(session).or_default() += 1;
-    }
-
-    fn end_unopened(&mut self, session: SessionKey) {
-        match self.unopened(session) {
-            0 | 1 => drop(self.unopened.remove(&session)),
-            more => drop(self.unopened.insert(session, more - 1)),
-        }
+    /// Whether the handler of an open call has accepted the stream.
+    pub(super) fn is_accepted(&self, key: Key) -> bool {
+        self.entries.get(&key).is_some_and(|entry| entry.lock().accepted)
     }
 }
 
 impl Streams {
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Streams that are open, or have calls that wait.
+    /// Streams that are open, and calls that wait for one.
     pub(crate) fn len(&self) -> usize {
-        self.lock().entries.len()
+        let table = self.lock();
+        table.entries.len() + table.accepts.len()
     }
 }
 
@@ -67,10 +56,14 @@ pub(super) enum Direction {
 }
 
 /// A stream.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Entry(Mutex<Stream>);
 
 impl Entry {
+    fn new(direction: Direction) -> Self {
+        Entry(Mutex::new(Stream::new(direction)))
+    }
+
     pub(super) fn lock(&self) -> Locked<'_> {
         Locked(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
@@ -104,14 +97,15 @@ impl Drop for Locked<'_> {
 }
 
 /// The state of a stream. The wakers of calls that wait have the slot of their batch.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Stream {
-    /// `None`: its open call did not arrive yet.
-    pub(super) direction: Option<Direction>,
+    direction: Direction,
+    /// The handler has made its stream, or waits for the first item.
+    accepted: bool,
+    /// Outgoing: the client wants items.
+    pub(super) pulled: bool,
     /// The open call has ended, or the handler wants no more items.
     pub(super) ended: bool,
-    /// Calls that use the entry, besides the open call.
-    calls: usize,
     /// The first batch that was not pulled, or whose items the handler did not take.
     pub(super) next: u32,
     /// Pulls or pushes whose answer is due later: whether there is one, and its waker.
@@ -135,6 +129,26 @@ pub(super) struct Stream {
 }
 
 impl Stream {
+    fn new(direction: Direction) -> Self {
+        Stream {
+            direction,
+            accepted: false,
+            pulled: false,
+            ended: false,
+            next: 0,
+            waiting: Default::default(),
+            handler: None,
+            woken: Default::default(),
+            ready: VecDeque::new(),
+            filling: Filling::default(),
+            complete: false,
+            last: 0,
+            pushed: Default::default(),
+            reading: false,
+            undecoded: false,
+        }
+    }
+
     /// Wakes the call of a batch, when the stream is unlocked.
     pub(super) fn wake(&mut self, number: u32) {
         let at = slot(number);
@@ -178,31 +192,44 @@ pub struct Open {
 }
 
 impl Open {
-    /// Opens a stream, or the one whose pulls or pushes have arrived earlier.
+    /// Opens a stream.
     pub(super) fn new(
         services: &Services,
         key: Key,
         direction: Direction,
     ) -> Result<Self, Refusal> {
         let mut table = services.streams().lock();
-        let entry = table.entries.entry(key).or_default().clone();
-        let mut stream = entry.lock();
-        if stream.direction.is_some() {
+        if table.entries.contains_key(&key) {
             return Err(services.stream_error(StreamError::Open));
         }
-        stream.direction = Some(direction);
-        if direction == Direction::Outgoing {
-            // Of pushes that came before, which are refused.
-            (stream.pushed, stream.complete) = (Default::default(), false);
-        }
-        if stream.calls > 0 {
-            table.end_unopened(key.0);
-        }
-        (0..WINDOW).for_each(|number| stream.wake(number)); // they check the direction
-        drop(table); // before the tasks are woken
-        drop(stream);
+        let entry = Arc::new(Entry::new(direction));
+        table.entries.insert(key, entry.clone());
+        drop(table);
         count(&services.counters().streams_opened);
         Ok(Open { services: services.clone(), key, entry })
+    }
+
+    /// Accepts the stream: its client may send calls about it.
+    pub(super) fn accept(&self) {
+        let mut table = self.services.streams().lock();
+        self.entry.lock().accepted = true;
+        let waker = table.accepts.accepted(self.key);
+        drop(table);
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Runs the handler of a stream of the client, and accepts the stream when the handler waits.
+    pub async fn run<T>(&self, handler: impl Future<Output = T>) -> T {
+        let mut handler = pin!(handler);
+        let mut accepted = false;
+        poll_fn(|cx| {
+            let polled = handler.as_mut().poll(cx);
+            if polled.is_pending() && !std::mem::replace(&mut accepted, true) {
+                self.accept();
+            }
+            polled
+        })
+        .await
     }
 }
 
@@ -210,7 +237,9 @@ impl Drop for Open {
     fn drop(&mut self) {
         let mut table = self.services.streams().lock();
         table.entries.remove(&self.key);
+        let waker = table.accepts.ended(self.key);
         drop(table);
+        waker.into_iter().for_each(Waker::wake);
         let mut stream = self.entry.lock();
         stream.end();
         stream.wake_handler();
@@ -220,62 +249,43 @@ impl Drop for Open {
 /// A pull or a push that uses a stream, and occupies the slot of its batch.
 #[derive(Debug)]
 pub(super) struct Use {
-    services: Services,
-    key: Key,
     pub(super) number: u32,
     pub(super) entry: Arc<Entry>,
 }
 
 impl Use {
-    /// Finds the stream of a call, which may not be open yet. `accept` checks the state of the
-    /// stream, whose slot for the batch is free.
+    /// Finds the stream of a call. `check` tests the state of the stream, whose slot for the batch is
+    /// free.
     pub(super) fn new(
         services: &Services,
         key: Key,
         number: u32,
         direction: Direction,
-        accept: impl FnOnce(&mut Stream) -> Result<(), StreamError>,
+        check: impl FnOnce(&mut Stream) -> Result<(), StreamError>,
     ) -> Result<Self, Refusal> {
         let error = |e| Err(services.stream_error(e));
-        let mut table = services.streams().lock();
-        let known = table.entries.get(&key).cloned();
-        let entry = match known {
-            Some(entry) => entry,
-            // The first calls may overtake the open call, later ones follow an answer.
-            None if number >= WINDOW => return error(StreamError::Unknown),
-            None if table.unopened(key.0) >= MAX_UNOPENED => return error(StreamError::TooMany),
-            None => Arc::default(),
-        };
+        let known = services.streams().lock().entries.get(&key).cloned();
+        let Some(entry) = known else { return error(StreamError::Unknown) };
         let mut stream = entry.lock();
-        if stream.direction.is_some_and(|actual| actual != direction) {
+        if !stream.accepted {
+            return error(StreamError::Unknown);
+        }
+        if stream.direction != direction {
             return error(StreamError::Direction);
         }
         // The call to a stream that has ended is answered at once.
         if !stream.ended {
             let in_window = number.checked_sub(stream.next).is_some_and(|ahead| ahead < WINDOW);
-            if !in_window && stream.direction.is_none() {
-                return error(StreamError::Unknown);
-            }
             if !in_window || stream.waiting[slot(number)].is_some() {
                 return error(StreamError::Sequence);
             }
-            if let Err(e) = accept(&mut stream) {
+            if let Err(e) = check(&mut stream) {
                 return error(e);
             }
             stream.waiting[slot(number)] = Some(None);
         }
-        if stream.calls == 0 && stream.direction.is_none() {
-            table.entries.insert(key, entry.clone());
-            table.begin_unopened(key.0);
-        }
-        stream.calls += 1;
-        drop(table); // before tasks are woken
         drop(stream);
-        Ok(Use { services: services.clone(), key, number, entry })
-    }
-
-    pub(super) fn services(&self) -> &Services {
-        &self.services
+        Ok(Use { number, entry })
     }
 
     /// Waits for a change of the stream.
@@ -286,16 +296,10 @@ impl Use {
 
 impl Drop for Use {
     fn drop(&mut self) {
-        let mut table = self.services.streams().lock();
         let mut stream = self.entry.lock();
         // The slot of an earlier batch is that of a later one.
         if self.number >= stream.next {
             stream.waiting[slot(self.number)] = None;
-        }
-        stream.calls -= 1;
-        if stream.calls == 0 && stream.direction.is_none() {
-            table.entries.remove(&self.key);
-            table.end_unopened(self.key.0);
         }
     }
 }

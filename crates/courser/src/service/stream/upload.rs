@@ -12,7 +12,7 @@ use futures_core::Stream;
 
 use super::WINDOW;
 use super::batch::{self, Filling};
-use super::client::{Opened, Return};
+use super::client::{OpenCall, Opened, Return};
 use crate::service::answer::{self, tag};
 use crate::service::channel::{CallOptions, Channel, ChannelMemory};
 use crate::service::codec::{Decode, Encode};
@@ -73,15 +73,29 @@ impl<C: Channel> Memory for BatchMemory<'_, C> {
     }
 }
 
-impl<C: Channel, K, I, T, E> Upload<C, K, I, T, E> {
-    pub(super) fn new(opened: Opened<C>) -> Self {
+impl<C: Channel, K: Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, T, E> {
+    /// # Errors
+    /// The open call has ended with an error, before the first item.
+    pub(super) fn new(opened: Opened<C>) -> Result<Self, RpcError<E>> {
         let Opened { channel, pool, stream, open } = opened;
-        Upload {
+        let (open, outcome) = match open {
+            OpenCall::Running(open) => (Some(open), None),
+            OpenCall::Answered(answer) => match answer::decode::<K, T, E>(answer) {
+                Ok(value) => (None, Some(Ok(value))),
+                Err(e) => {
+                    if let RpcError::Service(_) = e {
+                        pool.put(channel);
+                    }
+                    return Err(e);
+                }
+            },
+        };
+        Ok(Upload {
             channel,
             pool,
             stream,
-            open: Some(open),
-            outcome: None,
+            open,
+            outcome,
             pushes: VecDeque::new(),
             next_push: 0,
             filling: Filling::default(),
@@ -90,9 +104,11 @@ impl<C: Channel, K, I, T, E> Upload<C, K, I, T, E> {
             finishing: false,
             finished: false,
             types: PhantomData,
-        }
+        })
     }
+}
 
+impl<C: Channel, K, I, T, E> Upload<C, K, I, T, E> {
     /// Whether the handler has returned, or the call has failed: items are discarded.
     pub fn has_ended(&self) -> bool {
         self.outcome.is_some()
