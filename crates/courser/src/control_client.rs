@@ -393,7 +393,7 @@ impl<T: Transport> Rpc<T> {
     ) -> Result<ConnectAccept, ConnectRefuseReason> {
         let client = Addr { port: request.port, ..addr(remote, 0) };
         self.core.proto.make_room(request, client, control)?;
-        let path = if self.core.proto.knows_peer(request, client) {
+        let path = if self.core.proto.knows_peer(request, client, control) {
             None
         } else {
             let opened = self.transport.path_open(client, Some(addr(local, 0)));

@@ -24,6 +24,16 @@ const BACKOFF_MAX: u8 = 10;
 /// How long a receiver's advice on unscheduled packets holds, ns.
 const ADVICE_NS: u64 = 100_000_000;
 
+/// A frame whose number is further ahead than this of the newest one is no frame of the same run: more
+/// than a peer may have in flight. Alone it is not believed.
+const NEAR: i32 = 1 << 16;
+
+/// Instead of the newest number, before the first frame: numbers from 0 on are far ahead of it.
+const NONE_YET: u32 = 0_u32.wrapping_sub(1 << 30);
+
+/// Frames received after a far one among which the second has to be.
+const SECOND_WITHIN: u32 = 64;
+
 /// A time that is far from any real time.
 const NEVER: u64 = 1 << 63;
 
@@ -33,8 +43,10 @@ pub(crate) struct Path {
     rtt: Rtt,
     transit: Transit,
     reorder: ReorderWindow,
-    /// Number of the newest frame received.
-    newest: Option<u32>,
+    /// Number of the newest frame received, or [`NONE_YET`].
+    newest: u32,
+    /// The last frame that was too far ahead to be believed.
+    far: Option<Far>,
     /// The newest received frame with a send time.
     echo: Option<Echo>,
     /// Number of the next frame to send.
@@ -83,6 +95,14 @@ pub(crate) struct Path {
     queue_delay: QueueDelay,
 }
 
+/// A frame that was more than [`NEAR`] ahead.
+#[derive(Clone, Copy, Debug)]
+struct Far {
+    number: u32,
+    /// Frames received up to it.
+    received: u32,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Echo {
     sent_at: u32,
@@ -95,7 +115,8 @@ impl Path {
             rtt: Rtt::new(cfg),
             transit: Transit::new(),
             reorder: ReorderWindow::default(),
-            newest: None,
+            newest: NONE_YET,
+            far: None,
             echo: None,
             tx_number: 0,
             timed_ns: NEVER,
@@ -135,10 +156,13 @@ impl Path {
         self.received = self.received.wrapping_add(1);
         self.marked = self.marked.wrapping_add(u32::from(ecn == Ecn::Ce));
         (self.held, self.deadline_base_ns) = (h.held, i64::MIN);
-        let ahead = self.newest.map_or(1, |newest| h.number.wrapping_sub(newest) as i32);
+        let mut ahead = h.number.wrapping_sub(self.newest) as i32;
+        if ahead > NEAR {
+            ahead = self.on_far(h.number);
+        }
         let mut marks = 0;
         if ahead > 0 {
-            self.newest = Some(h.number);
+            self.newest = h.number;
             marks = h.ecn.marked.wrapping_sub(self.reported.marked);
             self.reported_marks = self.reported_marks.wrapping_add(marks.into());
             self.reported = h.ecn;
@@ -159,6 +183,29 @@ impl Path {
         let is_signal = marks != 0 || is_slow || self.rtt.drains() != drained;
         self.signals = is_signal && self.watch_ns != u32::MAX;
         ahead > 1
+    }
+
+    /// A frame is far ahead, or the first one. One with a changed number would make all later frames
+    /// old, for up to 2^31 of them, so only the second of two that are near each other is newer. Returns
+    /// how far it is ahead; 0: it is not believed.
+    #[cold]
+    fn on_far(&mut self, number: u32) -> i32 {
+        if self.newest == NONE_YET && number <= NEAR as u32 {
+            return 1; // senders count from 0
+        }
+        let received = self.received;
+        let is_near = |far: &Far| {
+            let apart = number.wrapping_sub(far.number) as i32;
+            apart != 0
+                && apart.unsigned_abs() <= NEAR as u32
+                && received.wrapping_sub(far.received) <= SECOND_WITHIN
+        };
+        let first = self.far.replace(Far { number, received });
+        if first.as_ref().is_none_or(|far| !is_near(far)) {
+            return 0;
+        }
+        self.far = None;
+        NEAR
     }
 
     /// Takes the number of a frame that is sent now; a number is never used twice.
@@ -544,6 +591,65 @@ mod tests {
         assert_eq!(p.rtt.report(&cfg).unwrap().0, 2_000);
         p.on_frame(&frame(6, 900_000_000), Ecn::NotEct, 900_004_000);
         assert_eq!(p.rtt.report(&cfg).unwrap().0, 4_000);
+    }
+
+    /// A header with a round trip of `rtt_ns` at `now_ns`.
+    fn echoed(number: u32, now_ns: u64, rtt_ns: u64) -> FrameHeader {
+        FrameHeader { echo_at: Some((now_ns - rtt_ns) as u32), ..header(number, now_ns as u32) }
+    }
+
+    #[test]
+    fn one_frame_far_ahead_changes_nothing_and_round_trips_are_still_measured() {
+        let cfg = Config::default();
+        let mut now_ns = 10_000;
+        for far in [NEAR as u32 + 300, 1 << 20, i32::MAX as u32] {
+            let mut p = path();
+            p.on_frame(&echoed(5, now_ns, 2_000), Ecn::NotEct, now_ns);
+            // It is repeated by the network, which is no second frame.
+            for _ in 0..2 {
+                let ecn = EcnCounts { marked: 999, received: 999 };
+                let forged = FrameHeader { ecn, ..echoed(far, now_ns, 9_000) };
+                assert!(!p.on_frame(&forged, Ecn::NotEct, now_ns), "a gap");
+            }
+            assert_eq!((p.rtt.latest_ns(), p.marks_reported()), (2_000, 0), "{far}");
+            for number in 6..200 {
+                now_ns += 1_000;
+                let rtt_ns = 3_000 + u64::from(number);
+                let frame = echoed(number, now_ns, rtt_ns);
+                assert!(!p.on_frame(&frame, Ecn::NotEct, now_ns), "{number} is the next one");
+                assert_eq!(p.rtt.latest_ns(), rtt_ns, "{far}");
+            }
+            // Much later another one, near the first: they do not belong together.
+            p.on_frame(&echoed(far + 1, now_ns, 9_000), Ecn::NotEct, now_ns);
+            assert_ne!(p.rtt.latest_ns(), 9_000);
+            assert!(p.rtt.report(&cfg).is_some());
+        }
+    }
+
+    #[test]
+    fn a_changed_number_of_the_first_frame_does_not_make_all_later_ones_old() {
+        let mut p = path();
+        p.on_frame(&echoed(1 << 30, 10_000, 9_000), Ecn::NotEct, 10_000);
+        p.on_frame(&echoed(1, 20_000, 2_000), Ecn::NotEct, 20_000);
+        assert_eq!(p.rtt.latest_ns(), 2_000);
+    }
+
+    #[test]
+    fn numbers_that_jump_are_accepted_with_the_second_frame() {
+        for (second, third) in [(1, 2), (-1, 1), (1_000, 999)] {
+            let mut p = path();
+            p.on_frame(&echoed(5, 10_000, 2_000), Ecn::NotEct, 10_000);
+            let jumped = |by: i32| (1_u32 << 25).wrapping_add_signed(by);
+            p.on_frame(&echoed(jumped(0), 20_000, 3_000), Ecn::NotEct, 20_000);
+            p.on_frame(&echoed(4, 20_000, 2_000), Ecn::NotEct, 20_000); // reordered
+            assert_eq!(p.rtt.latest_ns(), 2_000);
+            let frame = echoed(jumped(second), 30_000, 4_000);
+            assert!(p.on_frame(&frame, Ecn::NotEct, 30_000), "frames are missing");
+            assert_eq!(p.rtt.latest_ns(), 4_000);
+            p.on_frame(&echoed(jumped(third), 40_000, 5_000), Ecn::NotEct, 40_000);
+            let expected_ns = if third > second { 5_000 } else { 4_000 };
+            assert_eq!(p.rtt.latest_ns(), expected_ns);
+        }
     }
 
     #[test]

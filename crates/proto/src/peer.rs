@@ -46,6 +46,8 @@ pub(crate) struct Peer {
     /// A gap packet to it is queued.
     pub(crate) gap_queued: bool,
     pub(crate) endpoint_id: u64,
+    /// The control connection of all sessions with it.
+    pub(crate) control: u64,
     pub(crate) sessions: u32,
 }
 
@@ -73,6 +75,7 @@ impl Peer {
             selective: false,
             gap_queued: false,
             endpoint_id: 0,
+            control: 0,
             sessions: 0,
         }
     }
@@ -106,8 +109,8 @@ pub(crate) struct Peers {
     pub(crate) held: HeldCalls,
     entries: Vec<Option<Peer>>,
     vacant: Vec<u32>,
-    /// Live peers by endpoint number and address: one, or, when both sides have dialed each other
-    /// at the same time, several, of which the last one serves later connects.
+    /// Live peers by endpoint number and address: one for each control connection between the two, or
+    /// several of which the last one serves later connects.
     pub(crate) known: BTreeMap<PeerName, Vec<u32>>,
     /// Peers without a session that a connect in progress may need, and their control connections.
     pub(crate) lingering: Vec<(u32, u64)>,

@@ -38,7 +38,7 @@ impl<C> Endpoint<C> {
             return Err(ConnectRefuseReason::TooManyOfPeer { limit });
         }
         let limit = self.cfg.max_paths_per_peer as u32;
-        if !self.knows_peer(r, addr) && self.quotas.paths_of(control) >= limit {
+        if !self.knows_peer(r, addr, control) && self.quotas.paths_of(control) >= limit {
             return Err(ConnectRefuseReason::TooManyPathsOfPeer { limit });
         }
         let of_host = self.quotas.sessions_of(addr.host);

@@ -116,21 +116,24 @@ impl<C> Endpoint<C> {
         first.is_some_and(|((id, _), _)| *id == endpoint_id)
     }
 
-    /// Whether a client's request from this address belongs to a live peer, so that
-    /// [`ConnectOffer::path`] is not needed.
-    pub fn knows_peer(&self, r: &ConnectRequest, addr: Addr) -> bool {
-        self.find_peer(r, addr).is_some()
+    /// Whether a client's request from this address, over this control connection, belongs to a live
+    /// peer, so that [`ConnectOffer::path`] is not needed.
+    pub fn knows_peer(&self, r: &ConnectRequest, addr: Addr, control: u64) -> bool {
+        self.find_peer(r, addr, control).is_some()
     }
 
-    /// The live peer of a request. The address has to match: an endpoint's number is not secret
-    /// among its peers, and sharing a peer would reveal its cookie.
+    /// The live peer of a request. The control connection has to match: an endpoint's number is not
+    /// secret among its peers, other processes may have the same address (behind a translation of
+    /// addresses, or a proxy), and sharing a peer would reveal its cookie. The address has to match
+    /// too, as the peer's path leads there.
     /// A client proposes only numbers that are free at the client. If it proposes the number of an
     /// existing peer with another cookie, it has dropped its side of that peer: it has cancelled an
     /// earlier connect whose end has not arrived here. Under that number the client expects the new
     /// cookie, and would reject frames with the old one.
-    fn find_peer(&self, r: &ConnectRequest, addr: Addr) -> Option<u32> {
-        let at = *self.peers.known.get(&(r.endpoint_id, addr))?.last()?;
-        let p = self.peers.get(at as usize)?.as_ref()?;
+    fn find_peer(&self, r: &ConnectRequest, addr: Addr, control: u64) -> Option<u32> {
+        let known = self.peers.known.get(&(r.endpoint_id, addr))?;
+        let over = |at: &u32| Some((*at, self.peers.at(*at).filter(|p| p.control == control)?));
+        let (at, p) = known.iter().rev().find_map(over)?;
         (p.remote != r.peer || p.tx_cookie == r.cookie).then_some(at)
     }
 
@@ -143,7 +146,7 @@ impl<C> Endpoint<C> {
         offer: ConnectOffer,
     ) -> Result<ConnectAccept, ConnectRefuseReason> {
         self.make_room(r, offer.addr, offer.control)?;
-        let known = self.find_peer(r, offer.addr);
+        let known = self.find_peer(r, offer.addr, offer.control);
         let dpp = self.check_request(r, known, &offer)?;
         let queue = self.cfg.rx_queue_frames;
         let credits = r.credits.min(self.cfg.credits).min(offer.credits.max(1));
@@ -160,6 +163,7 @@ impl<C> Endpoint<C> {
             let mut p = Peer::tentative(offer.random, &self.cfg);
             p.state = PeerState::Live;
             p.endpoint_id = r.endpoint_id;
+            p.control = offer.control;
             p.addr = offer.addr;
             p.remote = r.peer;
             p.tx_cookie = r.cookie;
@@ -289,7 +293,7 @@ impl<C> Endpoint<C> {
             return Err(ConnectError::Closed);
         }
         let wanted_slots = s.slots.count();
-        let tentative = s.peer;
+        let (tentative, control) = (s.peer, s.agreed.control);
         let asked = self.peers.get(tentative as usize).and_then(Option::as_ref);
         let Some(asked) = asked.filter(|p| p.rx_cookie == a.client_cookie) else {
             return Err(ConnectError::Closed);
@@ -309,7 +313,7 @@ impl<C> Endpoint<C> {
             && (a.schemes.recovery == recovery || a.schemes.recovery == Recovery::GoBackN)
             && frame <= self.tx.max_frame();
         let reserved = if sane { self.unreserve_pool(tentative) } else { 0 };
-        if !sane || !self.attach_peer(tentative, a, addr, path) {
+        if !sane || !self.attach_peer((tentative, control), a, addr, path) {
             self.refused(a.client_session, SessionEnd::BadAnswer);
             return Err(ConnectError::BadAnswer);
         }
@@ -360,7 +364,13 @@ impl<C> Endpoint<C> {
 
     /// Makes the tentative peer live, or drops it in favour of the earlier one that the server
     /// named.
-    fn attach_peer(&mut self, tentative: u32, a: &ConnectAccept, addr: Addr, path: PathId) -> bool {
+    fn attach_peer(
+        &mut self,
+        (tentative, control): (u32, u64),
+        a: &ConnectAccept,
+        addr: Addr,
+        path: PathId,
+    ) -> bool {
         let now_ns = self.now_ns;
         let Some(p) = self.peers.at_mut(a.client_peer) else { return false };
         p.sessions += 1;
@@ -368,6 +378,7 @@ impl<C> Endpoint<C> {
             p.credits.set_room(a.room);
             p.state = PeerState::Live;
             p.endpoint_id = a.endpoint_id;
+            p.control = control;
             p.addr = addr;
             p.path_id = path;
             p.remote = a.peer;
@@ -380,6 +391,7 @@ impl<C> Endpoint<C> {
         }
         let same = p.state == PeerState::Live
             && p.endpoint_id == a.endpoint_id
+            && p.control == control
             && p.data_per_packet == a.data_per_packet
             && p.tx_cookie == a.cookie
             && p.integrity == a.schemes.integrity

@@ -106,7 +106,7 @@ fn a_connect_after_a_cancelled_one_does_not_get_its_cookie() {
     let second = w.dial(0, 6);
     assert_eq!(first.request.peer, second.request.peer, "the number is used again");
     let late = w.accept(1, 0, &first.request).unwrap();
-    assert!(!w.ep(1).knows_peer(&second.request, addr(0)));
+    assert!(!w.ep(1).knows_peer(&second.request, addr(0), 7));
     let a = w.accept(1, 0, &second.request).unwrap();
     assert_ne!((late.peer, late.cookie), (a.peer, a.cookie));
     let e = w.ep(0).established(&late, addr(1), PathId(1)).unwrap_err();
@@ -144,13 +144,52 @@ fn an_endpoint_number_from_another_address_is_another_peer() {
     let (_, f) = w.connect_forge(0, 1);
     let mut r = w.dial(0, 6).request;
     let thief = Addr { host: 0xbad, port: port(0) };
-    assert!(w.ep(1).knows_peer(&r, addr(0)));
-    assert!(!w.ep(1).knows_peer(&r, thief));
+    assert!(w.ep(1).knows_peer(&r, addr(0), 7));
+    assert!(!w.ep(1).knows_peer(&r, thief, 7));
     let stolen = ConnectOffer { addr: thief, path: None, ..offer(0) };
     assert_eq!(w.ep(1).accept(&r, stolen), Err(ConnectRefuseReason::NoPath));
     r.peer = 17;
     let own = w.ep(1).accept(&r, ConnectOffer { addr: thief, ..offer(0) }).unwrap();
     assert_ne!((own.peer, own.cookie), (f.accept.peer, f.accept.cookie));
+}
+
+#[test]
+fn an_endpoint_number_over_another_control_connection_is_another_peer() {
+    // Two processes may have one address, behind a translation of addresses or a proxy.
+    let mut w = World::pair(config());
+    let (s, f) = w.connect_forge(0, 1);
+    let mut r = w.dial(0, 6).request;
+    assert!(w.ep(1).knows_peer(&r, addr(0), 7));
+    assert!(!w.ep(1).knows_peer(&r, addr(0), 8));
+    let other = ConnectOffer { control: 8, ..offer(0) };
+    let unpathed = ConnectOffer { path: None, ..other };
+    assert_eq!(w.ep(1).accept(&r, unpathed), Err(ConnectRefuseReason::NoPath));
+    r.peer = 17;
+    let own = w.ep(1).accept(&r, other).unwrap();
+    assert_ne!((own.peer, own.cookie), (f.accept.peer, f.accept.cookie));
+    // Either connection has the peer of its own, whichever is the later one.
+    for (control, of) in [(7, f.accept.peer), (8, own.peer)] {
+        let mut again = w.dial(0, 6).request;
+        again.peer = 20 + control as u32;
+        assert_eq!(w.ep(1).accept(&again, ConnectOffer { control, ..offer(0) }).unwrap().peer, of);
+    }
+    // The end of the other connection does not touch this session.
+    w.ep(1).peer_lost(8, &mut Vec::new());
+    w.call(0, s, 1, 10);
+    assert!(w.finish(0, 1)[0].result.is_ok());
+}
+
+#[test]
+fn an_answer_over_another_control_connection_joins_no_peer_of_this_one() {
+    let mut w = World::pair(config());
+    let (_, f) = w.connect_forge(0, 1);
+    let d = w.dial(0, 6);
+    let mut a = w.accept(1, 0, &d.request).unwrap();
+    assert_eq!(a.client_peer, f.accept.client_peer);
+    w.ep(0).bind_control(d.session, 8);
+    a.cookie = f.accept.cookie;
+    let e = w.ep(0).established(&a, addr(1), PathId(1)).unwrap_err();
+    assert_eq!(e, ConnectError::BadAnswer);
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn endpoints_of_one_process_are_limited_and_counted_until_they_leave() {
     let limit = ConnectRefuseReason::TooManyPathsOfPeer { limit: 3 };
     assert_eq!(connect(&mut w, (1, 9, 7)).unwrap_err(), limit);
     connect(&mut w, (1, 9, 8)).unwrap();
-    connect(&mut w, (1, 9, 7)).unwrap(); // the path of the other connection
+    assert_eq!(connect(&mut w, (1, 9, 7)).unwrap_err(), limit, "it is another path");
     assert!(w.ep(1).disconnected(first.session, 0, 7).is_some());
     connect(&mut w, (1, 8, 7)).unwrap();
     assert_eq!(connect(&mut w, (1, 10, 7)).unwrap_err(), limit);

@@ -16,7 +16,7 @@ pub struct Forge {
 
 impl Forge {
     pub fn new(accept: ConnectAccept) -> Forge {
-        Forge { accept, number: 1 << 20 }
+        Forge { accept, number: 1 << 15 }
     }
 
     /// A header that passes the ingress validation of node `to`.
