@@ -2,7 +2,7 @@
 //! divided; buffered bytes are bounded; decoded messages survive encoding and decoding.
 //! The first byte of the input chooses how the rest is cut.
 
-use courser_proto::{CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg};
+use courser_proto::{CONTROL_GREETING, CONTROL_MAX, ControlDecoder, ControlError, ControlMsg};
 
 use crate::support::Rng;
 
@@ -13,7 +13,7 @@ pub fn run(bytes: &[u8]) {
     let most = [1, 3, 16, 300][usize::from(cut % 4)];
     let pieces = decode(stream, |_| 1 + rng.below(most) as usize);
     assert_eq!(whole, pieces, "cutting a stream differently changed what it says");
-    let mut written = CONTROL_PREAMBLE.to_vec();
+    let mut written = CONTROL_GREETING.to_vec();
     for msg in &whole.0 {
         written.extend(msg.encode());
     }

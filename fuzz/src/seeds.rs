@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use courser_proto::wire::{EcnCounts, FRAME_HEADER, Holes, Packet, parse_packet};
 use courser_proto::{
-    CONTROL_PREAMBLE, ConnectAccept, ConnectRefuseReason, ConnectRequest, ControlMsg, EndpointRef,
+    CONTROL_GREETING, ConnectAccept, ConnectRefuseReason, ConnectRequest, ControlMsg, EndpointRef,
     Integrity, Recovery, RemoteSession, Room, Schemes,
 };
 
@@ -175,19 +175,19 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
 /// it.
 fn streams() -> Vec<Seed> {
     let mut out = Vec::new();
-    let mut all = CONTROL_PREAMBLE.to_vec();
+    let mut all = CONTROL_GREETING.to_vec();
     let mut put = |name: &str, stream: &[u8]| {
         out.push(("control", name.to_owned(), [&[out.len() as u8], stream].concat()));
         out.push(("control_live", name.to_owned(), stream.to_vec()));
     };
-    put("greeting", &CONTROL_PREAMBLE);
+    put("greeting", &CONTROL_GREETING);
     for (name, msg) in messages() {
         let bytes = msg.encode();
-        put(name, &[&CONTROL_PREAMBLE[..], &bytes].concat());
+        put(name, &[&CONTROL_GREETING[..], &bytes].concat());
         all.extend(bytes);
     }
     put("all", &all);
-    let mut long = CONTROL_PREAMBLE.to_vec();
+    let mut long = CONTROL_GREETING.to_vec();
     long.extend((courser_proto::CONTROL_MAX as u32 + 1).to_le_bytes());
     put("too_long", &long);
     put("another_version", b"CRSR\x07\x00\x09\x00");
@@ -195,7 +195,7 @@ fn streams() -> Vec<Seed> {
     // A session that is closed, and one whose peer leaves.
     let [connect, .., gone] = &messages()[..] else { return out };
     let twice = [connect.1.encode(), connect.1.encode(), gone.1.encode()].concat();
-    put("two_sessions", &[&CONTROL_PREAMBLE[..], &twice].concat());
+    put("two_sessions", &[&CONTROL_GREETING[..], &twice].concat());
     out
 }
 

@@ -84,9 +84,9 @@ impl Connections {
         ))
     }
 
-    /// The least protection of frames between these addresses.
-    fn integrity(&self, remote: IpAddr, local: IpAddr) -> Integrity {
-        let default = if is_same_host(remote, local) { Integrity::None } else { Integrity::Crc };
+    /// The least protection of frames within a host, or between two.
+    fn integrity(&self, same_host: bool) -> Integrity {
+        let default = if same_host { Integrity::None } else { Integrity::Crc };
         self.integrity.unwrap_or(default)
     }
 
@@ -266,8 +266,8 @@ impl<T: Transport> Rpc<T> {
         for item in mail.drain(..) {
             match item {
                 Mail::Dialed { ticket, result } => self.on_dialed(ticket, result),
-                Mail::Msg { control, remote, local, msg } => {
-                    self.on_control_message(control, remote, local, msg);
+                Mail::Msg { control, remote, local, same_host, msg } => {
+                    self.on_control_message(control, (remote, local, same_host), msg);
                 }
                 Mail::Lost { control, reason } => self.on_lost(control, &reason),
                 Mail::Scarce { host } => {
@@ -306,12 +306,13 @@ impl<T: Transport> Rpc<T> {
         self.transport.path_close(path.id);
         let from = self.me();
         let sent_ns = self.core.now_ns();
-        let integrity = self.connections.integrity(remote, local);
+        let integrity = self.connections.integrity(d.same_host);
         let dialing = &mut self.connections.dialing[at];
         dialing.sent_ns = sent_ns;
         dialing.control = Some((d.control, remote, local));
         dialing.request.max_frame = path.max_frame as u32;
-        if is_same_host(remote, local) {
+        // Packets that stay on the host use no switch buffer.
+        if d.same_host {
             self.core.proto.raise_local_credits(dialing.session, &mut dialing.request);
         }
         self.core.proto.require_integrity(dialing.session, &mut dialing.request, integrity);
@@ -329,11 +330,11 @@ impl<T: Transport> Rpc<T> {
         self.core.remember_failure(d.session, error);
     }
 
-    fn on_control_message(&mut self, control: u64, remote: IpAddr, local: IpAddr, msg: ControlMsg) {
+    fn on_control_message(&mut self, control: u64, ends: (IpAddr, IpAddr, bool), msg: ControlMsg) {
         match msg {
             ControlMsg::Connect { from, request, .. } => {
                 let (session, client_cookie) = (request.session, request.cookie);
-                let answer = self.accept(control, (remote, local), from.index, &request);
+                let answer = self.accept(control, ends, from.index, &request);
                 self.notify_evicted();
                 let msg = match answer {
                     Ok(accept) => ControlMsg::Accept { to: from, from: self.me(), accept },
@@ -387,7 +388,7 @@ impl<T: Transport> Rpc<T> {
     fn accept(
         &mut self,
         control: u64,
-        (remote, local): (IpAddr, IpAddr),
+        (remote, local, same_host): (IpAddr, IpAddr, bool),
         client_index: u16,
         request: &ConnectRequest,
     ) -> Result<ConnectAccept, ConnectRefuseReason> {
@@ -411,8 +412,8 @@ impl<T: Transport> Rpc<T> {
             control,
             client_index,
             random: self.core.platform.random_u64() as u32,
-            integrity: self.connections.integrity(remote, local),
-            credits: match is_same_host(remote, local) {
+            integrity: self.connections.integrity(same_host),
+            credits: match same_host {
                 true => u32::MAX,
                 false => self.core.proto.credits_remote(),
             },
@@ -537,11 +538,6 @@ impl<T: Transport> Rpc<T> {
         self.close_unused_paths();
         any
     }
-}
-
-/// Packets between equal addresses stay on the host and use no switch buffer.
-fn is_same_host(remote: IpAddr, local: IpAddr) -> bool {
-    remote == local
 }
 
 fn addr(ip: IpAddr, port: u16) -> Addr {

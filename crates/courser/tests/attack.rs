@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use courser::{Config, Nexus, SessionError};
-use courser_proto::CONTROL_PREAMBLE;
+use courser_proto::CONTROL_GREETING;
 use courser_proto::wire::WIRE_VERSION;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
@@ -60,7 +60,7 @@ fn attacker(n: usize, to: SocketAddr) -> Option<TcpStream> {
     socket.connect_timeout(&to.into(), Duration::from_millis(200)).ok()?;
     socket.set_nonblocking(true).ok()?;
     let mut stream = TcpStream::from(socket);
-    stream.write_all(&CONTROL_PREAMBLE).ok()?;
+    stream.write_all(&CONTROL_GREETING).ok()?;
     Some(stream)
 }
 

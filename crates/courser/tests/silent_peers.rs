@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 use courser::{Config, Nexus};
-use courser_proto::{CONTROL_MAX, CONTROL_PREAMBLE};
+use courser_proto::{CONTROL_GREETING, CONTROL_MAX};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const PEERS: usize = 1000;
@@ -50,7 +50,7 @@ fn a_silent_peer_costs_less_than_four_kibibytes() {
     let silent = each();
     // The maximum that a peer can make the nexus hold: the longest message without its last byte.
     let length = (CONTROL_MAX as u32).to_le_bytes();
-    let bytes = [&CONTROL_PREAMBLE[..], &length, &[0; CONTROL_MAX - 1]].concat();
+    let bytes = [&CONTROL_GREETING[..], &length, &[0; CONTROL_MAX - 1]].concat();
     for peer in &mut peers {
         peer.write_all(&bytes).unwrap();
     }

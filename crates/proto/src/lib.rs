@@ -43,6 +43,7 @@ mod options;
 mod overload;
 mod pace;
 mod path;
+mod pause;
 mod peer;
 mod prefetch;
 mod reply;
@@ -72,10 +73,10 @@ pub use memory::{MemoryUse, SessionBytes};
 pub use options::{CallId, CallOptions};
 pub use overload::serve_newest;
 pub use session::{
-    Beat, CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectOffer,
-    ConnectRefuseReason, ConnectRequest, ControlDecoder, ControlError, ControlMsg, Dialed,
-    EndpointRef, Established, Evicted, Heartbeat, IdleSession, InvalidField, RemoteSession,
-    Schemes, SessionId, SessionState,
+    Beat, CONTROL_GREETING, CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError,
+    ConnectOffer, ConnectRefuseReason, ConnectRequest, ControlDecoder, ControlError, ControlMsg,
+    Dialed, EndpointRef, Established, Evicted, Heartbeat, HostIdentity, IdleSession, InvalidField,
+    RemoteSession, Schemes, SessionId, SessionState,
 };
 pub use stats::{DROP_NAMES, DROP_REASONS, Drop, EndpointStats, PACKET_KINDS};
 pub use tx::Framing;

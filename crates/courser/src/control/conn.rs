@@ -5,7 +5,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use courser_proto::{CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlMsg, Heartbeat};
+use courser_proto::{
+    CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlMsg, Heartbeat, HostIdentity,
+};
 
 use super::LostReason;
 use super::network::Stream;
@@ -40,6 +42,8 @@ pub(super) struct Conn<S> {
     pub(super) remote: SocketAddr,
     /// The local address.
     pub(super) local: SocketAddr,
+    /// Both sides are known to be on one host.
+    pub(super) same_host: bool,
     /// The dial that opened it; `None`: inbound.
     pub(super) dial: Option<u64>,
     /// Expiry of its timer. Before the connection is open, it ends then; afterwards its heartbeat
@@ -60,6 +64,8 @@ pub(super) struct Conn<S> {
     /// `out` contains an unsent `Pong`, which answers every `Ping` until it is written.
     pub(super) pong: bool,
     decoder: ControlDecoder,
+    /// The identity of this host is queued.
+    stated_host: bool,
     /// A message that arrived together with the greeting.
     held: Option<ControlMsg>,
     out: Vec<u8>,
@@ -83,6 +89,7 @@ impl<S: Stream> Conn<S> {
             phase,
             remote: canonical(remote),
             local: remote,
+            same_host: false,
             dial,
             deadline,
             heartbeat: None,
@@ -93,6 +100,7 @@ impl<S: Stream> Conn<S> {
             ready: false,
             pong: false,
             decoder: ControlDecoder::default(),
+            stated_host: false,
             held: None,
             out: CONTROL_PREAMBLE.to_vec(),
             written: 0,
@@ -114,14 +122,21 @@ impl<S: Stream> Conn<S> {
         Ok(())
     }
 
-    /// Parses the next greeting or message of the received bytes.
-    pub(super) fn step(&mut self) -> Result<Option<Step>, LostReason> {
+    /// Parses the next greeting or message of the received bytes. Queues the rest of the greeting when
+    /// the other side's version is known; `host` is this host.
+    pub(super) fn step(&mut self, host: HostIdentity) -> Result<Option<Step>, LostReason> {
         if let Some(msg) = self.held.take() {
             return Ok(Some(Step::Msg(msg)));
         }
         let msg = self.decoder.next_msg();
+        if self.decoder.wants_host() && !std::mem::replace(&mut self.stated_host, true) {
+            self.out.extend_from_slice(&host.0);
+        }
         if self.phase == Phase::Greeting && self.decoder.greeted() {
             self.phase = Phase::Open;
+            // Addresses alone prove nothing, and machines that were copied have one identity.
+            let same_address = self.remote.ip() == self.local.ip();
+            self.same_host = same_address && host.is_same(self.decoder.host());
             // The decoder keeps the bytes of an invalid message, so the next call returns the error
             // again.
             self.held = msg.unwrap_or_default();

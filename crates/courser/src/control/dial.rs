@@ -240,7 +240,8 @@ impl<N: Network> Driver<N> {
         let Some(conn) = self.conns.get_mut(&n) else { return };
         conn.used.insert(w.index);
         conn.usage.touch(now);
-        let result = Ok(Dialed { control: n, remote: conn.remote, local: conn.local });
+        let Conn { remote, local, same_host, .. } = *conn;
+        let result = Ok(Dialed { control: n, remote, local, same_host });
         w.mailbox.post(Mail::Dialed { ticket: w.ticket, result });
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use courser_proto::ControlMsg;
+use courser_proto::{ControlMsg, HostIdentity};
 
 use super::conn::{Conn, Phase, Step};
 use super::dial::{Dialing, Target};
@@ -65,6 +65,8 @@ pub(super) enum Timer {
 /// set.
 pub(super) struct Driver<N: Network> {
     pub(super) net: N,
+    /// The host of the network.
+    host: HostIdentity,
     pub(super) parts: Parts,
     pub(super) conns: BTreeMap<u64, Conn<N::Stream>>,
     pub(super) inbound: usize,
@@ -121,6 +123,7 @@ impl<N: Network> Driver<N> {
     pub(super) fn new(net: N, parts: Parts) -> Self {
         let epoch = parts.clock.now();
         Driver {
+            host: net.host(),
             net,
             parts,
             conns: BTreeMap::new(),
@@ -312,7 +315,7 @@ impl<N: Network> Driver<N> {
         for _ in 0..READS_PER_PASS {
             loop {
                 let Some(conn) = self.conns.get_mut(&n) else { return };
-                match conn.step() {
+                match conn.step(self.host) {
                     Ok(Some(Step::Greeted)) => self.on_open(n),
                     Ok(Some(Step::Msg(msg))) => self.route(n, msg),
                     Ok(None) => break,
@@ -320,6 +323,10 @@ impl<N: Network> Driver<N> {
                 }
             }
             let Some(conn) = self.conns.get_mut(&n) else { return };
+            if conn.pending() > 0 && !conn.dirty {
+                conn.dirty = true; // the rest of the greeting
+                self.dirty.push(n);
+            }
             match conn.fill() {
                 Ok(true) => {
                     self.on_bytes_received(n);
@@ -341,6 +348,9 @@ impl<N: Network> Driver<N> {
 
     /// Handles the end of the greeting.
     fn on_open(&mut self, n: u64) {
+        if let Some(conn) = self.conns.get_mut(&n) {
+            conn.same_host |= self.net.is_within_host();
+        }
         self.start_heartbeat(n);
         if let Some(dial) = self.conns.get(&n).and_then(|conn| conn.dial) {
             self.dial_done(dial, n);

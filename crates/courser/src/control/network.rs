@@ -7,6 +7,8 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 
+use courser_proto::HostIdentity;
+
 /// A readiness event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ready {
@@ -19,6 +21,14 @@ pub(super) enum Ready {
 /// A network with one listener.
 pub(super) trait Network {
     type Stream: Stream;
+
+    /// The host that this nexus is on.
+    fn host(&self) -> HostIdentity;
+
+    /// Whether the network proves that the other side of each connection is on this host.
+    fn is_within_host(&self) -> bool {
+        false
+    }
 
     /// Accepts a connection; `WouldBlock` when none is ready.
     fn accept(&mut self) -> io::Result<(Self::Stream, SocketAddr)>;

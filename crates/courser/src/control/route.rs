@@ -181,8 +181,8 @@ impl<N: Network> Driver<N> {
     fn post(&mut self, control: u64, index: u16, msg: ControlMsg) -> bool {
         let Some(conn) = self.conns.get_mut(&control) else { return false };
         let Some(e) = self.endpoints.get(&index) else { return false };
-        let (remote, local) = (conn.remote.ip(), conn.local.ip());
-        let posted = e.mailbox.post(Mail::Msg { control, remote, local, msg });
+        let (remote, local, same_host) = (conn.remote.ip(), conn.local.ip(), conn.same_host);
+        let posted = e.mailbox.post(Mail::Msg { control, remote, local, same_host, msg });
         if posted {
             conn.used.insert(index);
         }

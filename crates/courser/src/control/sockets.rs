@@ -4,6 +4,7 @@
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use courser_net::shm::ControlListener;
 use courser_net::{ControlSockets, OpenError};
+use courser_proto::HostIdentity;
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixStream};
 use mio::unix::SourceFd;
@@ -56,6 +58,7 @@ pub(super) struct Sockets {
     poll: Poll,
     events: Events,
     listener: Listener,
+    host: HostIdentity,
     /// The queue for results of resolver threads.
     inlet: Inlet,
 }
@@ -78,7 +81,8 @@ impl Sockets {
             Ok((poll, Inlet { events, wake: Wake::Poll(waker) }))
         };
         let (poll, inlet) = sockets(&mut listener).map_err(ListenError::Poll)?;
-        Ok((Sockets { poll, events: Events::with_capacity(EVENTS), listener, inlet }, bound))
+        let (events, host) = (Events::with_capacity(EVENTS), this_host());
+        Ok((Sockets { poll, events, listener, host, inlet }, bound))
     }
 
     /// The queue whose wake-up ends [`Sockets::wait`].
@@ -128,6 +132,15 @@ impl Listener {
 impl Network for Sockets {
     type Stream = ControlStream;
 
+    fn host(&self) -> HostIdentity {
+        self.host
+    }
+
+    /// Only processes of this machine reach a Unix socket.
+    fn is_within_host(&self) -> bool {
+        matches!(self.listener, Listener::Unix { .. })
+    }
+
     fn accept(&mut self) -> io::Result<(ControlStream, SocketAddr)> {
         match &self.listener {
             Listener::Tcp { listener, .. } => {
@@ -173,6 +186,21 @@ impl Network for Sockets {
             inlet.send(Event::Resolved { dial, result: addrs.map(Iterator::collect) });
         })?;
         Ok(None)
+    }
+}
+
+/// The identity of this boot of the machine and of this thread's network namespace, which the nexus's
+/// sockets belong to; unknown where the kernel does not tell.
+fn this_host() -> HostIdentity {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let space = std::fs::metadata("/proc/thread-self/ns/net");
+    let (Ok(boot), Ok(space)) = (boot, space) else { return HostIdentity::UNKNOWN };
+    let digits: String = boot.trim().chars().filter(|&c| c != '-').collect();
+    match u128::from_str_radix(&digits, 16) {
+        Ok(boot) if digits.len() == 32 => {
+            HostIdentity((boot ^ u128::from(space.ino())).to_be_bytes())
+        }
+        _ => HostIdentity::UNKNOWN,
     }
 }
 

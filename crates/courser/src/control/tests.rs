@@ -9,11 +9,14 @@ mod support;
 mod unix;
 mod usage;
 
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use courser_proto::{ConnectRefuseReason, ControlError, ControlMsg};
+use courser_proto::{
+    CONTROL_GREETING, CONTROL_PREAMBLE, ConnectRefuseReason, ControlError, ControlMsg,
+};
 
 use super::mailbox::MAIL_MAX;
 use super::*;
@@ -225,6 +228,45 @@ fn stopping_answers_dials_and_closes_connections() {
     eventually("the queue is closed", || !client.control.send(Command::Unregister { index: 0 }));
 }
 
+/// Whether a node takes a peer at this address, with this greeting, for one on its host.
+fn is_on_host(node: &Node, e: &End, from: [u8; 4], greeting: &[u8]) -> bool {
+    let mut peer = Peer::connect_from(from, node.port);
+    peer.greet_as(greeting);
+    peer.send(&connect(PEER_ENDPOINT, Some(0), 1));
+    loop {
+        match e.next() {
+            Mail::Msg { same_host, .. } => return same_host,
+            Mail::Lost { .. } => {} // the one before
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// With a proxy beside each of two processes both see the loopback address at the other end.
+#[test]
+fn a_host_is_known_by_its_identity_and_not_by_addresses_alone() {
+    let node = Node::start("127.0.0.1:0", Limits::default());
+    let e = node.register(0, true);
+    let (here, there) = ([127, 0, 0, 1], [127, 0, 0, 2]);
+    let mut own = [0; 24];
+    let mut peer = Peer::connect(node.port);
+    peer.stream.write_all(&CONTROL_PREAMBLE).unwrap();
+    peer.stream.read_exact(&mut own).unwrap();
+    assert_ne!(own[8..], [0; 16], "this machine has no identity");
+    assert!(is_on_host(&node, &e, here, &own));
+    assert!(!is_on_host(&node, &e, there, &own), "another address");
+    let mut other = own;
+    other[23] ^= 1;
+    assert!(!is_on_host(&node, &e, here, &other), "another host");
+    assert!(!is_on_host(&node, &e, here, &CONTROL_GREETING), "an unknown host");
+    let old = [&own[..4], &[10, 0, 10, 0]].concat();
+    assert!(!is_on_host(&node, &e, here, &old), "a version that does not state its host");
+
+    let client = Node::start("127.0.0.1:0", Limits::default());
+    let dialed = client.dial(&client.register(0, false), "127.0.0.1", node.port).unwrap();
+    assert!(dialed.same_host);
+}
+
 #[test]
 fn a_full_mailbox_refuses_clients_and_closes_connections() {
     let node = Node::start("127.0.0.1:0", Limits::default());
@@ -232,11 +274,11 @@ fn a_full_mailbox_refuses_clients_and_closes_connections() {
     let mut peer = Peer::connect(node.port);
     peer.greet();
     peer.send(&connect(PEER_ENDPOINT, Some(0), 1));
-    let (control, remote, local, msg) = e.msg();
+    let Mail::Msg { control, remote, local, same_host, msg } = e.next() else { panic!() };
     for _ in 0..MAIL_MAX {
-        assert!(e.mailbox.post(Mail::Msg { control, remote, local, msg: msg.clone() }));
+        assert!(e.mailbox.post(Mail::Msg { control, remote, local, same_host, msg: msg.clone() }));
     }
-    assert!(!e.mailbox.post(Mail::Msg { control, remote, local, msg }), "the mailbox is full");
+    assert!(!e.mailbox.post(Mail::Msg { control, remote, local, same_host, msg }));
 
     peer.send(&connect(PEER_ENDPOINT, Some(0), 2));
     let reason = ConnectRefuseReason::NoEndpoint;

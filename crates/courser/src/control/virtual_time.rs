@@ -2,8 +2,10 @@
 //! machine's streams.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
+
+use courser_proto::HostIdentity;
 
 use super::driver::Driver;
 use super::network::{self, Network, Ready};
@@ -55,6 +57,7 @@ impl std::fmt::Debug for SimDriver {
 pub(super) struct Streams {
     machine: Weak<dyn Machine>,
     listener: Box<dyn Listener>,
+    host: HostIdentity,
     /// A stream was registered since the last call of [`Listener::ready`] and may be ready.
     needs_poll: bool,
     tokens: Vec<u64>,
@@ -68,7 +71,12 @@ impl Streams {
     ) -> io::Result<(Streams, SocketAddr)> {
         let (listener, bound) = machine.listen(bind)?;
         let machine = Arc::downgrade(machine);
-        Ok((Streams { machine, listener, needs_poll: false, tokens: Vec::new() }, bound))
+        // In a simulation addresses are true.
+        let host = HostIdentity(match bound.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        });
+        Ok((Streams { machine, listener, host, needs_poll: false, tokens: Vec::new() }, bound))
     }
 
     /// Appends the streams that have become ready, and always the listener, as an empty accept
@@ -83,6 +91,10 @@ impl Streams {
 
 impl Network for Streams {
     type Stream = Box<dyn Stream>;
+
+    fn host(&self) -> HostIdentity {
+        self.host
+    }
 
     fn accept(&mut self) -> io::Result<(Box<dyn Stream>, SocketAddr)> {
         self.listener.accept()

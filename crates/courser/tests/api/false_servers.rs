@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::*;
 use courser::{Config, ConnectRefuseReason, LostReason, SessionError, SessionState};
 use courser_proto::{
-    CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectRequest, ControlDecoder, ControlMsg,
+    CONTROL_GREETING, ConnectAccept, ConnectError, ConnectRequest, ControlDecoder, ControlMsg,
     EndpointRef, RemoteSession, Room, Schemes,
 };
 
@@ -38,7 +38,7 @@ impl FalseServer {
             let stream = listener.accept().unwrap().0;
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             let mut server = FalseServer { stream, decoder: ControlDecoder::default() };
-            server.stream.write_all(&CONTROL_PREAMBLE).unwrap();
+            server.stream.write_all(&CONTROL_GREETING).unwrap();
             f(server);
         });
         (uri, thread)

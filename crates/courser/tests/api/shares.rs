@@ -11,7 +11,7 @@ use courser::{
     ShmOptions,
 };
 use courser_net::shm::ControlListener;
-use courser_proto::{CONTROL_PREAMBLE, ControlDecoder, ControlMsg};
+use courser_proto::{CONTROL_GREETING, ControlDecoder, ControlMsg};
 
 const ECHO: u16 = 1;
 
@@ -71,7 +71,7 @@ fn connects_of_one_connection_leave_paths_for_others() {
     let mut hostile = ControlListener::connect(&dir.0, at).unwrap();
     hostile.set_nonblocking(false).unwrap();
     hostile.set_read_timeout(Some(PATIENCE)).unwrap();
-    hostile.write_all(&CONTROL_PREAMBLE).unwrap();
+    hostile.write_all(&CONTROL_GREETING).unwrap();
     (0..256).for_each(|n| hostile.write_all(&connect_request(n).encode()).unwrap());
     let (mut decoder, mut accepted, mut refused) = (ControlDecoder::default(), 0, 0);
     while accepted + refused < 256 {

@@ -1,7 +1,9 @@
 //! Control messages between two nexuses, over a reliable byte stream (ADR 13, E66).
 //!
 //! The stream starts with 8 bytes in each direction, [`CONTROL_PREAMBLE`]: `CRSR`, then the oldest
-//! and the newest supported control version (16 bits each, little endian). Then messages follow: a
+//! and the newest supported control version (16 bits each, little endian). Both sides speak the newest
+//! version that both support. From version 11 on each side's [`HostIdentity`] follows, 16 bytes, when
+//! the other side's preamble is known. Then messages follow: a
 //! 32-bit little-endian length, and a [`ControlMsg`] of that length in postcard's format. No input
 //! is trusted: a length above [`CONTROL_MAX`] or an undecodable message ends the connection with a
 //! typed error.
@@ -16,13 +18,41 @@ use super::connect::{
 pub const CONTROL_MAX: usize = 1024;
 /// Most slots of a session.
 const MAX_SLOTS: usize = 32;
-/// The control version of this build.
-const VERSION: u16 = 10;
-/// The greeting of this build.
+/// The oldest and the newest control version of this build.
+const OLDEST: u16 = 10;
+const NEWEST: u16 = 11;
+/// The first version whose greeting has the identity of the host.
+const WITH_HOST: u16 = 11;
+/// The first part of the greeting of this build.
 pub const CONTROL_PREAMBLE: [u8; 8] = {
-    let [a, b] = VERSION.to_le_bytes();
-    [b'C', b'R', b'S', b'R', a, b, a, b]
+    let ([a, b], [c, d]) = (OLDEST.to_le_bytes(), NEWEST.to_le_bytes());
+    [b'C', b'R', b'S', b'R', a, b, c, d]
 };
+/// The whole greeting of a side whose host is not known, to another side of this build.
+pub const CONTROL_GREETING: [u8; 24] = {
+    let mut bytes = [0; 24];
+    let mut at = 0;
+    while at < CONTROL_PREAMBLE.len() {
+        bytes[at] = CONTROL_PREAMBLE[at];
+        at += 1;
+    }
+    bytes
+};
+
+/// Identifies the host of a nexus. Addresses do not: with a proxy beside each of two processes both see
+/// the loopback address at the other end, and hosts behind a translation of addresses share one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HostIdentity(pub [u8; 16]);
+
+impl HostIdentity {
+    /// All zeros: the identity is not known.
+    pub const UNKNOWN: HostIdentity = HostIdentity([0; 16]);
+
+    /// Whether both are known to be one host.
+    pub fn is_same(self, other: HostIdentity) -> bool {
+        self == other && self != HostIdentity::UNKNOWN
+    }
+}
 
 /// A control message.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -109,14 +139,14 @@ pub enum ControlError {
     /// The other side uses Courser's protocol in an incompatible version.
     #[error(
         "the other side speaks control versions {theirs_oldest} to {theirs_newest}, this one \
-         {ours}; upgrade the older one"
+         {OLDEST} to {ours}; upgrade the older one"
     )]
     Version {
         /// Oldest version of the other side.
         theirs_oldest: u16,
         /// Newest version of the other side.
         theirs_newest: u16,
-        /// Our version.
+        /// Our newest version.
         ours: u16,
     },
     /// A message exceeds the maximum length.
@@ -148,6 +178,9 @@ impl ControlMsg {
 #[derive(Debug, Default)]
 pub struct ControlDecoder {
     greeted: bool,
+    /// The version that both sides speak; 0: not known yet.
+    version: u16,
+    host: HostIdentity,
     buf: Vec<u8>,
 }
 
@@ -164,6 +197,16 @@ impl ControlDecoder {
         n
     }
 
+    /// Whether the other side expects the identity of this side's host.
+    pub fn wants_host(&self) -> bool {
+        self.version >= WITH_HOST
+    }
+
+    /// The other side's host.
+    pub fn host(&self) -> HostIdentity {
+        self.host
+    }
+
     /// Whether a compatible greeting was received.
     pub fn greeted(&self) -> bool {
         self.greeted
@@ -173,19 +216,8 @@ impl ControlDecoder {
     /// # Errors
     /// The stream is invalid from here on.
     pub fn next_msg(&mut self) -> Result<Option<ControlMsg>, ControlError> {
-        if !self.greeted {
-            let Some(hello) = self.buf.get(..8) else { return Ok(None) };
-            if hello[..4] != CONTROL_PREAMBLE[..4] {
-                return Err(ControlError::NotCourser);
-            }
-            let theirs_oldest = u16::from_le_bytes([hello[4], hello[5]]);
-            let theirs_newest = u16::from_le_bytes([hello[6], hello[7]]);
-            if !(theirs_oldest..=theirs_newest).contains(&VERSION) {
-                let ours = VERSION;
-                return Err(ControlError::Version { theirs_oldest, theirs_newest, ours });
-            }
-            self.greeted = true;
-            self.buf.drain(..8);
+        if !self.greeted && !self.greet()? {
+            return Ok(None);
         }
         let Some(&[a, b, c, d]) = self.buf.first_chunk::<4>() else { return Ok(None) };
         let len = u32::from_le_bytes([a, b, c, d]);
@@ -201,5 +233,31 @@ impl ControlDecoder {
         }
         self.buf.drain(..4 + len as usize);
         Ok(Some(msg))
+    }
+
+    /// Reads the greeting; `false`: it is not complete.
+    fn greet(&mut self) -> Result<bool, ControlError> {
+        if self.version == 0 {
+            let Some(hello) = self.buf.get(..8) else { return Ok(false) };
+            if hello[..4] != CONTROL_PREAMBLE[..4] {
+                return Err(ControlError::NotCourser);
+            }
+            let theirs_oldest = u16::from_le_bytes([hello[4], hello[5]]);
+            let theirs_newest = u16::from_le_bytes([hello[6], hello[7]]);
+            let version = theirs_newest.min(NEWEST);
+            if version < theirs_oldest.max(OLDEST) {
+                let ours = NEWEST;
+                return Err(ControlError::Version { theirs_oldest, theirs_newest, ours });
+            }
+            self.version = version;
+            self.buf.drain(..8);
+        }
+        if self.version >= WITH_HOST {
+            let Some(host) = self.buf.first_chunk() else { return Ok(false) };
+            self.host = HostIdentity(*host);
+            self.buf.drain(..self.host.0.len());
+        }
+        self.greeted = true;
+        Ok(true)
     }
 }

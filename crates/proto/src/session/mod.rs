@@ -27,7 +27,10 @@ pub use connect::{
     ConnectAccept, ConnectError, ConnectOffer, ConnectRefuseReason, ConnectRequest, Dialed,
     EndpointRef, Established, Evicted, InvalidField, RemoteSession, Schemes,
 };
-pub use control::{CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg};
+pub use control::{
+    CONTROL_GREETING, CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg,
+    HostIdentity,
+};
 pub use heartbeat::{Beat, Heartbeat};
 pub use id::{IdleSession, SessionId};
 pub(crate) use quota::Quotas;

@@ -1,8 +1,8 @@
 //! The control stream: any bytes, in any pieces.
 
 use courser_proto::{
-    CONTROL_MAX, CONTROL_PREAMBLE, ConnectRefuseReason, ControlDecoder, ControlError, ControlMsg,
-    EndpointRef, RemoteSession,
+    CONTROL_GREETING, CONTROL_MAX, ConnectRefuseReason, ControlDecoder, ControlError, ControlMsg,
+    EndpointRef, HostIdentity, RemoteSession,
 };
 use proptest::prelude::*;
 
@@ -28,7 +28,7 @@ fn messages() -> Vec<ControlMsg> {
 }
 
 fn stream(messages: &[ControlMsg]) -> Vec<u8> {
-    let mut out = CONTROL_PREAMBLE.to_vec();
+    let mut out = CONTROL_GREETING.to_vec();
     messages.iter().for_each(|m| out.extend_from_slice(&m.encode()));
     out
 }
@@ -60,10 +60,16 @@ fn messages_are_decoded_from_any_pieces() {
         assert_eq!(decode(&bytes, piece), (all.clone(), Ok(())));
     }
     let mut d = ControlDecoder::default();
-    d.push(&bytes[..7]);
-    assert_eq!((d.next_msg(), d.greeted()), (Ok(None), false));
-    d.push(&bytes[7..8]);
-    assert_eq!((d.next_msg(), d.greeted()), (Ok(None), true));
+    for (part, seen) in [
+        (0..7, (false, false)),
+        (7..8, (true, false)),
+        (8..23, (true, false)),
+        (23..24, (true, true)),
+    ] {
+        d.push(&bytes[part]);
+        assert_eq!(d.next_msg(), Ok(None));
+        assert_eq!((d.wants_host(), d.greeted()), seen);
+    }
 }
 
 #[test]
@@ -76,10 +82,36 @@ fn a_long_stream_in_one_push_loses_nothing() {
 fn other_protocols_and_versions_are_distinguished() {
     let ended = |bytes: &[u8]| decode(bytes, 100).1;
     assert_eq!(ended(b"GET / HTTP/1.1\r\n"), Err(ControlError::NotCourser));
-    let (theirs_oldest, theirs_newest, ours) = (11, 12, 10);
-    let version = ControlError::Version { theirs_oldest, theirs_newest, ours };
-    assert_eq!(ended(b"CRSR\x0b\0\x0c\0"), Err(version));
-    assert_eq!(ended(b"CRSR\0\0\x0b\0"), Ok(()), "a newer one that still speaks ours");
+    for (theirs_oldest, theirs_newest) in [(12, 13), (8, 9), (11, 10)] {
+        let version = ControlError::Version { theirs_oldest, theirs_newest, ours: 11 };
+        let hello = [b'C', b'R', b'S', b'R', theirs_oldest as u8, 0, theirs_newest as u8, 0];
+        assert_eq!(ended(&hello), Err(version));
+    }
+    assert_eq!(ended(b"CRSR\0\0\x0c\0"), Ok(()), "a newer one that still speaks ours");
+}
+
+#[test]
+fn a_greeting_states_the_host_from_version_11_on() {
+    let host = [7; 16];
+    let ping = ControlMsg::Ping.encode();
+    for newest in [11, 12, 0xff] {
+        let bytes = [&[b'C', b'R', b'S', b'R', 10, 0, newest, 0][..], &host, &ping].concat();
+        for piece in [1, 9, 100] {
+            assert_eq!(decode(&bytes, piece), (vec![ControlMsg::Ping], Ok(())));
+        }
+        let mut d = ControlDecoder::default();
+        d.push(&bytes);
+        assert_eq!(d.next_msg(), Ok(Some(ControlMsg::Ping)));
+        assert_eq!(d.host(), HostIdentity(host));
+    }
+    let mut d = ControlDecoder::default();
+    d.push(b"CRSR\x0a\0\x0a\0");
+    d.push(&ping);
+    assert_eq!((d.next_msg(), d.wants_host()), (Ok(Some(ControlMsg::Ping)), false));
+    // Unknown hosts are not one host.
+    assert!(d.greeted() && !d.host().is_same(HostIdentity::UNKNOWN));
+    assert!(HostIdentity(host).is_same(HostIdentity(host)));
+    assert!(!HostIdentity(host).is_same(HostIdentity([8; 16])));
 }
 
 #[test]
@@ -93,7 +125,7 @@ fn idle_messages_are_limited_to_the_maximum_of_slots() {
 
 #[test]
 fn lengths_are_limited() {
-    let with = |len: u32| [&CONTROL_PREAMBLE[..], &len.to_le_bytes(), &[0xff; 2000]].concat();
+    let with = |len: u32| [&CONTROL_GREETING[..], &len.to_le_bytes(), &[0xff; 2000]].concat();
     let max = CONTROL_MAX as u32;
     assert_eq!(decode(&with(max + 1), 9).1, Err(ControlError::TooLong(max + 1)));
     assert_eq!(decode(&with(u32::MAX), 9).1, Err(ControlError::TooLong(u32::MAX)));
@@ -103,7 +135,7 @@ fn lengths_are_limited() {
     let mut m = messages()[4].encode();
     m.push(0);
     m[0] += 1;
-    assert_eq!(decode(&[&CONTROL_PREAMBLE[..], &m].concat(), 9).1, Err(ControlError::Undecodable));
+    assert_eq!(decode(&[&CONTROL_GREETING[..], &m].concat(), 9).1, Err(ControlError::Undecodable));
 }
 
 #[test]
@@ -117,7 +149,7 @@ proptest! {
     #[test]
     fn parsing_any_bytes_is_total(bytes in proptest::collection::vec(any::<u8>(), 0..3000),
             piece in 1..1500usize, greeted: bool) {
-        let bytes = if greeted { [&CONTROL_PREAMBLE[..], &bytes].concat() } else { bytes };
+        let bytes = if greeted { [&CONTROL_GREETING[..], &bytes].concat() } else { bytes };
         let _ = decode(&bytes, piece);
     }
 

@@ -1,11 +1,13 @@
 //! Peers with another version, another protocol, no answers, slow answers, or too many connections
 //! or messages.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use courser_proto::{CONTROL_MAX, CONTROL_PREAMBLE, ControlError, ControlMsg, EndpointRef};
+use courser_proto::{
+    CONTROL_GREETING, CONTROL_MAX, CONTROL_PREAMBLE, ControlError, ControlMsg, EndpointRef,
+};
 
 use super::support::*;
 use crate::control::{DialError, Limits, LostReason};
@@ -36,7 +38,7 @@ fn both_sides_report_an_incompatible_version() {
         assert_eq!(peer.read(&mut hello), 0, "closed");
     });
     let error = node.dial(&e, "127.0.0.1", port).unwrap_err();
-    let cause = ControlError::Version { theirs_oldest: 90, theirs_newest: 91, ours: 10 };
+    let cause = ControlError::Version { theirs_oldest: 90, theirs_newest: 91, ours: 11 };
     assert!(matches!(error, DialError::Handshake { cause: c, .. } if c == cause), "{error:?}");
     assert!(error.to_string().contains("upgrade the older one"), "{error}");
     thread.join().unwrap();
@@ -108,7 +110,7 @@ fn garbage_ends_its_own_connection_only() {
                 bad.greet();
                 bad.stream.write_all(bytes).unwrap();
             } else {
-                bad.stream.write_all(&[&CONTROL_PREAMBLE, bytes].concat()).unwrap();
+                bad.stream.write_all(&[&CONTROL_GREETING, bytes].concat()).unwrap();
             }
             assert_eq!(bad.recv(), None, "garbage {i}");
         }
@@ -141,14 +143,14 @@ fn garbage_on_an_open_connection_ends_its_sessions() {
 fn half_a_greeting_is_dropped() {
     let limits = Limits { greeting: Duration::from_millis(100), ..Limits::default() };
     let node = Node::start("127.0.0.1:0", limits);
-    for sent in [0, 4, 7] {
+    for sent in [0, 4, 7, 8, 23] {
         let mut peer = Peer::connect(node.port);
-        peer.stream.write_all(&CONTROL_PREAMBLE[..sent]).unwrap();
-        let mut hello = [0; 8];
-        assert_eq!(peer.read(&mut hello), 8);
-        assert_eq!(peer.read(&mut hello), 0, "closed");
+        peer.stream.write_all(&CONTROL_GREETING[..sent]).unwrap();
+        let mut hello = Vec::new();
+        peer.stream.read_to_end(&mut hello).unwrap(); // until it is closed
+        assert_eq!(hello.len(), if sent < 8 { 8 } else { 24 });
     }
-    assert_eq!(node.control.stats().failed_greetings, 3);
+    assert_eq!(node.control.stats().failed_greetings, 5);
     // The same limit does not end an open connection.
     let mut peer = Peer::connect(node.port);
     peer.greet();
@@ -187,7 +189,7 @@ fn messages_arrive_however_the_stream_is_cut() {
     let node = Node::start("127.0.0.1:0", Limits::default());
     let e = node.register(0, true);
     let mut peer = Peer::connect(node.port);
-    for byte in [&CONTROL_PREAMBLE[..], &connect(PEER_ENDPOINT, None, 7).encode()].concat() {
+    for byte in [&CONTROL_GREETING[..], &connect(PEER_ENDPOINT, None, 7).encode()].concat() {
         peer.stream.write_all(&[byte]).unwrap();
     }
     assert_eq!(requested_session(&e.msg().3), 7);
@@ -223,7 +225,7 @@ fn not_reading(limits: Limits) {
     let port = listener.local_addr().unwrap().port();
     node.ask(&e, 1, "127.0.0.1", port);
     let mut peer: TcpStream = listener.accept().unwrap().0;
-    peer.write_all(&CONTROL_PREAMBLE).unwrap();
+    peer.write_all(&CONTROL_GREETING).unwrap();
     let control = e.dialed(1).unwrap().control;
     let end = Instant::now() + PATIENCE;
     while !e.mailbox.has_mail() {

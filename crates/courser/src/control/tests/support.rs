@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use courser_net::ControlSockets;
 use courser_proto::{
-    CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlDecoder, ControlMsg, EndpointRef,
-    Integrity, Recovery, RemoteSession, Room, Schemes,
+    CONTROL_GREETING, CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlDecoder, ControlMsg,
+    EndpointRef, Integrity, Recovery, RemoteSession, Room, Schemes,
 };
 
 use socket2::{Domain, Socket, Type};
@@ -126,7 +126,7 @@ impl End {
 
     pub(super) fn msg(&self) -> (u64, IpAddr, IpAddr, ControlMsg) {
         match self.next() {
-            Mail::Msg { control, remote, local, msg } => (control, remote, local, msg),
+            Mail::Msg { control, remote, local, msg, .. } => (control, remote, local, msg),
             other => panic!("{other:?}"),
         }
     }
@@ -166,10 +166,17 @@ impl Peer {
 
     /// Exchanges greetings.
     pub(super) fn greet(&mut self) {
-        self.stream.write_all(&CONTROL_PREAMBLE).unwrap();
-        let mut hello = [0; 8];
+        self.greet_as(&CONTROL_GREETING);
+    }
+
+    /// Exchanges greetings; this is that of the peer.
+    pub(super) fn greet_as(&mut self, greeting: &[u8]) {
+        self.stream.write_all(greeting).unwrap();
+        // One of an older version gets no more than the preamble.
+        let mut hello = vec![0; greeting.len()];
         self.stream.read_exact(&mut hello).unwrap();
-        assert_eq!(hello, CONTROL_PREAMBLE);
+        assert_eq!(hello[..8], CONTROL_PREAMBLE);
+        hello[..8].copy_from_slice(&greeting[..8]);
         self.decoder.push(&hello);
     }
 

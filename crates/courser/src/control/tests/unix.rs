@@ -49,6 +49,7 @@ fn messages_are_exchanged_and_no_tcp_port_is_open() {
 
     let dialed = client.dial(&c, "127.0.0.1", server.port).unwrap();
     assert_eq!(dialed.remote, server.at_loopback());
+    assert!(dialed.same_host);
     let ask = connect(c.me(), Some(3), 11);
     client.send(dialed.control, ask.clone());
     let (back, remote, local, msg) = s.msg();
