@@ -44,7 +44,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use courser_net::{ControlSockets, ThisProcess};
 use courser_proto::{ControlError, ControlMsg};
@@ -88,6 +88,12 @@ pub(crate) enum Mail {
         control: u64,
         /// The reason.
         reason: LostReason,
+    },
+    /// The other side of a connection does not answer: the time of its last frame on the datapath is
+    /// wanted ([`Command::SignOfLife`]).
+    Unanswered {
+        /// The connection.
+        control: u64,
     },
     /// Connections are scarce: sessions that were never used are to end, so that their connections
     /// can be closed for others.
@@ -190,6 +196,23 @@ fn is_exhausted(e: &io::Error) -> bool {
     e.raw_os_error().is_some_and(|code| exhausted.iter().any(|x| x.raw_os_error() == code))
 }
 
+/// A pause of this process that is worth to be named.
+const PAUSE_NAMED: Duration = Duration::from_millis(100);
+
+/// The error text of a silent peer, with the remedy.
+fn silent_text(after: Duration, paused: Duration) -> String {
+    let own = if paused < PAUSE_NAMED {
+        String::new()
+    } else {
+        format!(", and this process did not run for {paused:.1?} of that time")
+    };
+    format!(
+        "the other nexus sent nothing for {after:.1?}, not even answers to heartbeats{own}; check that \
+         its process is not stopped or starved of CPU time, that its machine runs, and that the \
+         network passes TCP, or raise Config::failure_timeout"
+    )
+}
+
 /// Why a control connection ended.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -214,15 +237,14 @@ pub enum LostReason {
         /// Bytes that are queued for it.
         pending: usize,
     },
-    /// Nothing was received, not even answers to heartbeats.
-    #[error(
-        "the other nexus sent nothing for {after:?}, not even answers to heartbeats; check that its \
-         process is not stopped or starved of CPU time, that its machine runs, and that the \
-         network passes TCP, or raise Config::failure_timeout"
-    )]
+    /// Nothing was received, neither answers to heartbeats nor frames of the datapath, while this
+    /// process ran for `Config::failure_timeout`.
+    #[error("{}", silent_text(*.after, *.paused))]
     Silent {
-        /// The timeout: `Config::failure_timeout`.
+        /// Time since something was received.
         after: Duration,
+        /// The part of it in which this process did not run.
+        paused: Duration,
     },
     /// The greeting did not arrive in time.
     #[error("the other side did not greet within {0:?}; check that it is a Courser server")]
@@ -301,6 +323,13 @@ pub(crate) enum Command {
         control: u64,
         /// The message.
         msg: ControlMsg,
+    },
+    /// The answer to [`Mail::Unanswered`].
+    SignOfLife {
+        /// The connection.
+        control: u64,
+        /// When the last frame of its other side arrived.
+        at: Instant,
     },
     /// Ends the thread and all connections.
     Stop,

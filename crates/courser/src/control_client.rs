@@ -20,6 +20,9 @@ use crate::core::{Core, PendingCommand};
 use crate::error::{RunError, SessionError};
 use crate::rpc::Rpc;
 
+/// A deadline that is noticed late by this part of its time shows that this thread did not run.
+const LATE_PART: u64 = 32;
+
 /// A session that is connecting.
 struct Dialing {
     ticket: u64,
@@ -28,6 +31,8 @@ struct Dialing {
     server: String,
     request: ConnectRequest,
     deadline_ns: u64,
+    /// It has got more time because this thread was late.
+    excused: bool,
     /// When the connect request was sent, ns.
     sent_ns: u64,
     /// The number of the open control connection, with the remote and the local address.
@@ -177,6 +182,7 @@ impl<T: Transport> Rpc<T> {
             server: uri.to_string(),
             request: dialed.request,
             deadline_ns: self.core.now_ns().saturating_add(timeout_ns),
+            excused: false,
             sent_ns: 0,
             control: None,
         });
@@ -270,6 +276,7 @@ impl<T: Transport> Rpc<T> {
                     self.on_control_message(control, (remote, local, same_host), msg);
                 }
                 Mail::Lost { control, reason } => self.on_lost(control, &reason),
+                Mail::Unanswered { control } => self.on_unanswered(control),
                 Mail::Scarce { host } => {
                     self.core.proto.evict_clients(host.map(|host| addr(host, 0).host));
                     self.notify_evicted();
@@ -279,6 +286,15 @@ impl<T: Transport> Rpc<T> {
         self.mail = mail;
         self.close_unused_paths();
         self.renew_shield();
+    }
+
+    /// Reports the last frame from the other side of a control connection on which nothing arrives.
+    fn on_unanswered(&mut self, control: u64) {
+        if let Some(age_ns) = self.core.proto.last_frame_age_ns(control)
+            && let Some(at) = self.core.instant_before(age_ns)
+        {
+            self.control.send(Command::SignOfLife { control, at });
+        }
     }
 
     fn close_unused_paths(&mut self) {
@@ -524,8 +540,15 @@ impl<T: Transport> Rpc<T> {
     pub(crate) fn check_dialing(&mut self) -> bool {
         let mut any = false;
         let now_ns = self.core.now_ns();
+        let timeout_ns = u64::try_from(self.connections.timeout.as_nanos()).unwrap_or(u64::MAX);
         while let Some(at) = self.connections.dialing.iter().position(|d| d.deadline_ns <= now_ns) {
-            let d = &self.connections.dialing[at];
+            let d = &mut self.connections.dialing[at];
+            // A thread that did not run may have the answer before it.
+            let is_late = now_ns - d.deadline_ns > timeout_ns / LATE_PART;
+            if is_late && !std::mem::replace(&mut d.excused, true) {
+                d.deadline_ns = now_ns.saturating_add(timeout_ns / 4);
+                continue;
+            }
             let after_ms = self.connections.timeout.as_millis() as u64;
             let server = d.server.clone();
             let error = match d.control {

@@ -170,6 +170,12 @@ impl Core {
         Some(Deadline { received: since, expires: until })
     }
 
+    /// The instant that was `age_ns` before the last reading of the clock, as other threads read it.
+    pub(crate) fn instant_before(&self, age_ns: u64) -> Option<std::time::Instant> {
+        let since_ns = self.now_ns().saturating_sub(self.proto.now_ns());
+        self.clock.now().checked_sub(Duration::from_nanos(since_ns.saturating_add(age_ns)))
+    }
+
     /// The next number of the endpoint's generator (splitmix64: Steele et al., OOPSLA '14).
     pub(crate) fn random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -76,7 +76,7 @@ pub use session::{
     Beat, CONTROL_GREETING, CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError,
     ConnectOffer, ConnectRefuseReason, ConnectRequest, ControlDecoder, ControlError, ControlMsg,
     Dialed, EndpointRef, Established, Evicted, Heartbeat, HostIdentity, IdleSession, InvalidField,
-    RemoteSession, Schemes, SessionId, SessionState,
+    RemoteSession, Schemes, SessionId, SessionState, Silence,
 };
 pub use stats::{DROP_NAMES, DROP_REASONS, Drop, EndpointStats, PACKET_KINDS};
 pub use tx::Framing;

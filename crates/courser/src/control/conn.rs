@@ -49,6 +49,8 @@ pub(super) struct Conn<S> {
     /// Expiry of its timer. Before the connection is open, it ends then; afterwards its heartbeat
     /// is checked.
     pub(super) deadline: Instant,
+    /// It has got more time for its greeting because this thread was late.
+    pub(super) excused: bool,
     /// Failure detection of an open connection.
     pub(super) heartbeat: Option<Heartbeat>,
     /// Endpoints of this nexus that exchanged messages over it; they are notified when it ends.
@@ -92,6 +94,7 @@ impl<S: Stream> Conn<S> {
             same_host: false,
             dial,
             deadline,
+            excused: false,
             heartbeat: None,
             used: BTreeSet::new(),
             usage: Usage::new(now),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::conn::{Conn, Phase};
-use super::driver::{Driver, Timer};
+use super::driver::{Driver, Timer, more_time};
 use super::network::Network;
 use super::{DialError, Dialed, LostReason, Mail, Mailbox};
 
@@ -47,6 +47,8 @@ pub(super) struct Dialing {
     /// The current connection attempt.
     attempt: Option<u64>,
     deadline: Instant,
+    /// It has got more time because this thread was late.
+    excused: bool,
     /// The most specific failure so far.
     failure: Option<DialError>,
 }
@@ -110,6 +112,7 @@ impl<N: Network> Driver<N> {
             addrs: literal.into_iter().collect(),
             attempt: None,
             deadline,
+            excused: false,
             failure: None,
         };
         self.dials.insert(dial, d);
@@ -196,10 +199,18 @@ impl<N: Network> Driver<N> {
         self.next_attempt(dial);
     }
 
-    /// Handles the timeout of a dial.
+    /// Handles the timeout of a dial, whose timer was removed from the list.
     pub(super) fn dial_timed_out(&mut self, dial: u64) {
-        let limit = self.parts.limits.dial;
+        let (now, limit) = (self.now(), self.parts.limits.dial);
         let Some(d) = self.dials.get_mut(&dial) else { return };
+        if let Some(at) = more_time(d.deadline, now, limit, &mut d.excused) {
+            d.deadline = at;
+            self.timers.insert((at, Timer::Dial(dial)));
+            if let Some(n) = d.attempt {
+                self.set_timer(n, at);
+            }
+            return;
+        }
         d.addrs.clear();
         match d.attempt {
             Some(n) => self.close(n, LostReason::NoGreeting(limit)),

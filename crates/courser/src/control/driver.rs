@@ -37,6 +37,21 @@ const PENDING_EACH: usize = 8 << 10;
 /// Pause of accepting after descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// A timer that is late by this part of its time shows that this thread did not run.
+const LATE_PART: u32 = 32;
+
+/// The new deadline of a peer that has not answered within `limit`, once: this thread did not run for
+/// some time, and neither asked nor read meanwhile. `None`: the deadline stands.
+pub(super) fn more_time(
+    deadline: Instant,
+    now: Instant,
+    limit: Duration,
+    excused: &mut bool,
+) -> Option<Instant> {
+    let is_late = now.saturating_duration_since(deadline) > limit / LATE_PART;
+    (is_late && !std::mem::replace(excused, true)).then(|| now + limit / 4)
+}
+
 /// The arguments of the thread.
 pub(super) struct Parts {
     pub(super) queue: Receiver<Event>,

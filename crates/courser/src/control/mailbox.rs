@@ -145,7 +145,8 @@ impl Mailbox {
     /// would block the endpoint forever.
     pub(crate) fn post(&self, mail: Mail) -> bool {
         let mut inbox = self.lock();
-        let is_limited = matches!(mail, Mail::Msg { .. } | Mail::Scarce { .. });
+        let is_limited =
+            matches!(mail, Mail::Msg { .. } | Mail::Unanswered { .. } | Mail::Scarce { .. });
         if inbox.mail.len() >= MAIL_MAX && is_limited {
             return false;
         }

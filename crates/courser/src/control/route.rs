@@ -37,6 +37,7 @@ impl<N: Network> Driver<N> {
             Command::Unregister { index } => self.unregister(index),
             Command::Dial { index, ticket, host, port } => self.on_dial(index, ticket, host, port),
             Command::Send { control, msg } => self.on_send(control, msg),
+            Command::SignOfLife { control, at } => self.on_sign_of_life(control, at),
             Command::Stop => self.stopping = true,
             #[cfg(test)]
             Command::Inspect(to) => {

@@ -192,7 +192,7 @@ fn a_silent_peer_fails_exactly_after_the_failure_timeout() {
     world.run_for(1);
     let error = world.rpc(client).session_error(session).unwrap();
     let timeout = config().failure_timeout;
-    let silent = |r: &LostReason| matches!(r, LostReason::Silent { after } if *after == timeout);
+    let silent = |r: &LostReason| matches!(r, LostReason::Silent { after, paused: Duration::ZERO } if *after == timeout);
     assert!(matches!(&error, SessionError::PeerFailed(r) if silent(r)), "{error}");
     let failed = Err(CallError::PeerFailed(Executed::Maybe));
     assert_eq!(*ends.borrow(), [(0, 101 * timeout_ns, failed)]);

@@ -116,6 +116,14 @@ impl<C> Endpoint<C> {
         first.is_some_and(|((id, _), _)| *id == endpoint_id)
     }
 
+    /// Time since the last frame of the endpoints behind a control connection, ns; `None`: it has no live
+    /// peer. A sign of life of their process, while its control connection is silent.
+    pub fn last_frame_age_ns(&self, control: u64) -> Option<u64> {
+        let of = |p: &&Peer| p.control == control && p.state == PeerState::Live;
+        let last_ns = self.peers.iter().flatten().filter(of).map(|p| p.path.last_rx_ns()).max()?;
+        Some(self.now_ns.saturating_sub(last_ns))
+    }
+
     /// Whether a client's request from this address, over this control connection, belongs to a live
     /// peer, so that [`ConnectOffer::path`] is not needed.
     pub fn knows_peer(&self, r: &ConnectRequest, addr: Addr, control: u64) -> bool {

@@ -9,6 +9,9 @@
 //! Anything received restarts the timeout, so a busy connection carries no pings. One side of a
 //! connection leads; the other sends its first ping after 3/8 of the timeout. So on an idle
 //! connection only one side sends pings, and pings do not cross.
+//!
+//! Silence is measured in this side's running time: a poll that comes late shows that this side did not
+//! run, and that time is not held against the other side.
 
 use crate::mutant::{self, Mutant};
 
@@ -27,6 +30,15 @@ pub enum Beat {
     Dead,
 }
 
+/// How long nothing was received from the other side ([`Heartbeat::silence`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Silence {
+    /// Time since something was received, ns.
+    pub total_ns: u64,
+    /// The part of it in which this side did not run, as far as late polls have shown, ns.
+    pub paused_ns: u64,
+}
+
 /// Failure detection of one connection. Each side has its own, and the timeouts may differ.
 ///
 /// Guarantees, for a caller that polls at the times of [`Beat::Wait`]:
@@ -34,15 +46,20 @@ pub enum Beat {
 /// - [`Beat::Dead`] exactly when the timeout has passed since something was received;
 /// - pings at least a quarter of the timeout apart: at most four in any timeout.
 ///
-/// A caller that polls late was stopped itself, and may have sent no ping: the other side then has
-/// a quarter of the timeout to answer a first ping.
+/// A caller that polls late was stopped itself, and may have sent no ping. The guarantees then hold for
+/// the time without the delays of its polls, and the other side has at least a quarter of the timeout
+/// to answer a first ping.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
     timeout_ns: u64,
     /// Delay of the first ping.
     first_ping_ns: u64,
     received_ns: u64,
-    /// First and last ping since something was received.
+    /// Delays of polls since something was received.
+    paused_ns: u64,
+    /// When the next poll is due; `u64::MAX`: there was none yet.
+    due_ns: u64,
+    /// First and last ping since something was received, as times after that without the delays.
     pinged_ns: Option<(u64, u64)>,
 }
 
@@ -52,7 +69,14 @@ impl Heartbeat {
     pub fn new(timeout_ns: u64, now_ns: u64) -> Self {
         let timeout_ns = timeout_ns.max(PARTS);
         let first_ping_ns = timeout_ns.div_ceil(PARTS);
-        Heartbeat { timeout_ns, first_ping_ns, received_ns: now_ns, pinged_ns: None }
+        Heartbeat {
+            timeout_ns,
+            first_ping_ns,
+            received_ns: now_ns,
+            paused_ns: 0,
+            due_ns: u64::MAX,
+            pinged_ns: None,
+        }
     }
 
     /// The following side.
@@ -61,35 +85,71 @@ impl Heartbeat {
         Heartbeat { first_ping_ns: leader.timeout_ns / 8 + leader.first_ping_ns, ..leader }
     }
 
-    /// Records that something was received. Costs two stores.
+    /// Records that something was received. Costs three stores.
     pub fn on_received(&mut self, now_ns: u64) {
         self.received_ns = now_ns;
+        self.paused_ns = 0;
         self.pinged_ns = None;
+    }
+
+    /// Records that a sign of life of the other side had come at `at_ns` by another way. Delays of
+    /// polls that are already known still count, as some may have come after it.
+    pub fn on_sign_of_life(&mut self, at_ns: u64) {
+        if at_ns > self.received_ns {
+            self.received_ns = at_ns;
+            self.pinged_ns = None;
+        }
+    }
+
+    /// Whether a ping has found no answer for a quarter of the timeout.
+    pub fn is_unanswered(&self) -> bool {
+        self.pinged_ns.is_some_and(|(first, last)| first != last)
+    }
+
+    /// The silence of the other side.
+    pub fn silence(&self, now_ns: u64) -> Silence {
+        let total_ns = now_ns.saturating_sub(self.received_ns);
+        Silence { total_ns, paused_ns: self.paused_ns.min(total_ns) }
     }
 
     /// The action that is due now.
     pub fn poll(&mut self, now_ns: u64) -> Beat {
+        self.note_delay(now_ns);
+        let Silence { total_ns, paused_ns } = self.silence(now_ns);
+        let silent_ns = total_ns - paused_ns;
         let part = self.timeout_ns.div_ceil(PARTS);
         let Some((first, last)) = self.pinged_ns else {
-            let due = self.received_ns.saturating_add(self.first_ping_ns);
-            if now_ns < due {
-                return Beat::Wait(due);
+            if silent_ns < self.first_ping_ns {
+                return self.wait(self.first_ping_ns);
             }
-            self.pinged_ns = Some((now_ns, now_ns));
+            self.pinged_ns = Some((silent_ns, silent_ns));
             return Beat::Ping;
         };
-        let silent = self.received_ns.saturating_add(self.timeout_ns);
         let never = mutant::is_on(Mutant::PeerNeverDead);
-        let dead = if never { u64::MAX } else { silent.max(first.saturating_add(part)) };
-        if now_ns >= dead {
+        let dead = if never { u64::MAX } else { self.timeout_ns.max(first.saturating_add(part)) };
+        if silent_ns >= dead {
             return Beat::Dead;
         }
         let due = last.saturating_add(part);
-        if now_ns < due {
-            return Beat::Wait(due.min(dead));
+        if silent_ns < due {
+            return self.wait(due.min(dead));
         }
-        self.pinged_ns = Some((first, now_ns));
+        self.pinged_ns = Some((first, silent_ns));
         Beat::Ping
+    }
+
+    /// A poll that comes later than it was due shows that this side did not run.
+    fn note_delay(&mut self, now_ns: u64) {
+        let due_ns = self.due_ns.max(self.received_ns);
+        self.paused_ns = self.paused_ns.saturating_add(now_ns.saturating_sub(due_ns));
+        self.due_ns = self.due_ns.max(now_ns);
+    }
+
+    /// Waits until the silence is this long.
+    fn wait(&mut self, silent_ns: u64) -> Beat {
+        let since_ns = self.received_ns.saturating_add(self.paused_ns);
+        self.due_ns = since_ns.saturating_add(silent_ns);
+        Beat::Wait(self.due_ns)
     }
 }
 
@@ -162,6 +222,49 @@ mod tests {
         assert_eq!(h.poll(50_200), Beat::Dead);
     }
 
+    /// The time in which a side did not run is not held against the other: it has all of its time to
+    /// answer, from when this side runs again.
+    #[test]
+    fn a_side_that_did_not_run_gives_the_other_that_time() {
+        for stop in [0, 100, 199, 200, 350, 799] {
+            let mut h = Heartbeat::new(800, 0);
+            let (mut now, mut due) = (0, 0);
+            let mut pings = 0;
+            let death = loop {
+                match h.poll(now) {
+                    Beat::Wait(at) => due = at,
+                    Beat::Ping => pings += 1,
+                    Beat::Dead => break now,
+                }
+                // It does not run from `stop` on for 50,000.
+                now = if now <= stop && due > stop { stop + 50_000 } else { due.max(now) };
+            };
+            let late = death - 800;
+            assert!((49_000..=50_000).contains(&late), "stopped at {stop}: {late}");
+            assert_eq!(pings, 3, "stopped at {stop}");
+            let silence = h.silence(death);
+            assert_eq!((silence.total_ns, silence.paused_ns), (death, late));
+        }
+    }
+
+    #[test]
+    fn a_sign_of_life_by_another_way_counts_from_its_time() {
+        let mut h = Heartbeat::new(800, 0);
+        assert_eq!(run(&mut h, 0, 650).1, None);
+        assert!(h.is_unanswered());
+        h.on_sign_of_life(500);
+        assert!(!h.is_unanswered());
+        assert_eq!(run(&mut h, 700, 2_000), (vec![700, 900, 1_100], Some(1_300)));
+        h.on_sign_of_life(400); // older than what is known
+        assert_eq!(h.poll(1_300), Beat::Dead);
+        // One from before a pause of this side leaves it that time.
+        let mut h = Heartbeat::new(800, 0);
+        assert_eq!(h.poll(0), Beat::Wait(200));
+        assert_eq!(h.poll(5_000), Beat::Ping);
+        h.on_sign_of_life(100);
+        assert_eq!(run(&mut h, 5_000, 10_000).1, Some(5_700));
+    }
+
     #[test]
     fn the_ends_of_the_range_do_not_overflow() {
         for timeout in [0, 1, 2, 3, 4, 5, 7] {
@@ -210,6 +313,39 @@ mod tests {
             }
             let part = timeout.div_ceil(PARTS);
             prop_assert!(pings.windows(2).all(|w| w[1] - w[0] >= part), "{pings:?}");
+        }
+
+        /// With polls that are late by any time, a peer is declared dead exactly when this side has run
+        /// for the timeout since something was received.
+        #[test]
+        fn late_polls_count_the_time_in_which_this_side_ran(
+            timeout in 4_u64..5000,
+            leads: bool,
+            delays in prop::collection::vec(prop_oneof![Just(0), 0_u64..20_000], 1..60),
+            received_after in prop::collection::vec(0_u64..6000, 1..20),
+        ) {
+            let mut h = if leads { Heartbeat::new } else { Heartbeat::following }(timeout, 0);
+            let (mut now, mut paused, mut since) = (0_u64, 0_u64, 0_u64);
+            let (mut delays, mut gaps) = (delays.into_iter(), received_after.into_iter());
+            let mut gap = gaps.next();
+            let death = loop {
+                match h.poll(now) {
+                    Beat::Ping => {}
+                    Beat::Wait(at) => {
+                        prop_assert!(at > now);
+                        if let Some(g) = gap && since + g > now && since + g <= at {
+                            since += g;
+                            (now, paused, gap) = (since, 0, gaps.next());
+                            h.on_received(now);
+                            continue;
+                        }
+                        let delay = delays.next().unwrap_or(0);
+                        (now, paused) = (at + delay, paused + delay);
+                    }
+                    Beat::Dead => break now,
+                }
+            };
+            prop_assert_eq!(death - since - paused, timeout);
         }
 
         /// Late polls never declare a peer dead that got no ping a quarter of the timeout before.

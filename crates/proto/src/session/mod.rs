@@ -31,7 +31,7 @@ pub use control::{
     CONTROL_GREETING, CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg,
     HostIdentity,
 };
-pub use heartbeat::{Beat, Heartbeat};
+pub use heartbeat::{Beat, Heartbeat, Silence};
 pub use id::{IdleSession, SessionId};
 pub(crate) use quota::Quotas;
 pub(crate) use shares::Memory;

@@ -124,6 +124,54 @@ fn a_silent_datapath_is_named_and_ends_all_sessions_of_the_peer() {
     assert_eq!(w.ep(0).next_deadline(), None);
 }
 
+/// Steps until the endpoint has sent packets again, for lack of an answer.
+fn until_retransmission(w: &mut World, node: usize) {
+    let before = w.ep(node).stats().tx_packets;
+    while w.ep(node).stats().tx_packets < before + 3 {
+        assert!(w.step());
+    }
+}
+
+#[test]
+fn a_pause_of_this_endpoint_is_not_held_against_its_peer() {
+    let limit = config().datapath_timeout_ns;
+    for one_way in [false, true] {
+        let mut w = World::pair(config());
+        let s = w.connect(0, 1);
+        w.filter = Some(Box::new(|from, _| from == 0));
+        if one_way {
+            w.send_message(0, s, 0, 10, None).unwrap();
+        } else {
+            w.call(0, s, 0, 10);
+        }
+        until_retransmission(&mut w, 0);
+        // It is stopped, and what it had sent is lost.
+        w.now_ns += 2 * limit;
+        w.filter = None;
+        let end = w.now_ns + limit;
+        while w.now_ns < end && w.step() {}
+        assert_eq!(w.ep(0).poll_failed(), None, "one-way: {one_way}");
+        if !one_way {
+            assert!(w.finish(0, 1)[0].result.is_ok());
+        }
+    }
+}
+
+#[test]
+fn a_dead_datapath_is_found_after_a_pause_of_this_endpoint() {
+    let limit = config().datapath_timeout_ns;
+    let mut w = World::pair(config());
+    let s = w.connect(0, 1);
+    w.filter = Some(Box::new(|from, _| from == 0));
+    w.call(0, s, 0, 10);
+    until_retransmission(&mut w, 0);
+    w.now_ns += 20 * limit;
+    let start = w.now_ns;
+    assert_eq!(w.finish(0, 1)[0].result, Err(CallError::DatapathSilent(Executed::Maybe)));
+    let waited = w.now_ns - start;
+    assert!((limit..limit + 2 * config().rto_max_ns).contains(&waited), "{waited}");
+}
+
 #[test]
 fn a_closed_session_ends_its_calls_and_its_id_becomes_stale() {
     let mut w = World::pair(config());
