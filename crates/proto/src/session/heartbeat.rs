@@ -18,6 +18,10 @@ use crate::mutant::{self, Mutant};
 /// Interval of pings, as a fraction of the timeout.
 const PARTS: u64 = 4;
 
+/// Signs of life by other ways count for this many timeouts after something was received: a connection
+/// that is broken in itself ends although the other side lives.
+const SIGNS: u64 = 10;
+
 /// Result of [`Heartbeat::poll`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Beat {
@@ -55,6 +59,8 @@ pub struct Heartbeat {
     /// Delay of the first ping.
     first_ping_ns: u64,
     received_ns: u64,
+    /// Signs of life by other ways count until then.
+    signs_until_ns: u64,
     /// Delays of polls since something was received.
     paused_ns: u64,
     /// When the next poll is due; `u64::MAX`: there was none yet.
@@ -73,6 +79,7 @@ impl Heartbeat {
             timeout_ns,
             first_ping_ns,
             received_ns: now_ns,
+            signs_until_ns: now_ns.saturating_add(SIGNS.saturating_mul(timeout_ns)),
             paused_ns: 0,
             due_ns: u64::MAX,
             pinged_ns: None,
@@ -85,17 +92,19 @@ impl Heartbeat {
         Heartbeat { first_ping_ns: leader.timeout_ns / 8 + leader.first_ping_ns, ..leader }
     }
 
-    /// Records that something was received. Costs three stores.
+    /// Records that something was received. Costs four stores.
     pub fn on_received(&mut self, now_ns: u64) {
         self.received_ns = now_ns;
+        self.signs_until_ns = now_ns.saturating_add(SIGNS.saturating_mul(self.timeout_ns));
         self.paused_ns = 0;
         self.pinged_ns = None;
     }
 
-    /// Records that a sign of life of the other side had come at `at_ns` by another way. Delays of
-    /// polls that are already known still count, as some may have come after it.
+    /// Records that a sign of life of the other side had come at `at_ns` by another way. It counts for
+    /// up to ten timeouts after something was received. Delays of polls that are already known still
+    /// count, as some may have come after it.
     pub fn on_sign_of_life(&mut self, at_ns: u64) {
-        if at_ns > self.received_ns {
+        if at_ns > self.received_ns && at_ns < self.signs_until_ns {
             self.received_ns = at_ns;
             self.pinged_ns = None;
         }
@@ -257,6 +266,15 @@ mod tests {
         assert_eq!(run(&mut h, 700, 2_000), (vec![700, 900, 1_100], Some(1_300)));
         h.on_sign_of_life(400); // older than what is known
         assert_eq!(h.poll(1_300), Beat::Dead);
+        // They do not keep a connection that is broken in itself.
+        let mut h = Heartbeat::new(800, 0);
+        for now in 0.. {
+            h.on_sign_of_life(now);
+            if h.poll(now) == Beat::Dead {
+                assert_eq!(now, 8_000 + 799);
+                break;
+            }
+        }
         // One from before a pause of this side leaves it that time.
         let mut h = Heartbeat::new(800, 0);
         assert_eq!(h.poll(0), Beat::Wait(200));
