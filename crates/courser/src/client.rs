@@ -26,6 +26,7 @@ mod link;
 mod opening;
 #[cfg(test)]
 mod tests;
+mod virtual_time;
 mod wait;
 
 use std::fmt;
@@ -43,6 +44,7 @@ pub use connect::{ClientAnother, ClientBuilder, ClientConnect};
 pub use endpoints::Endpoints;
 pub use error::ClientError;
 pub use greeting::Greeting;
+pub use virtual_time::VirtualClients;
 pub use wait::{ClientCall, ClientSend};
 
 /// Limits of one client.
@@ -83,7 +85,7 @@ struct Limits {
 ///
 /// # A lost server
 /// When the last session is lost, calls in progress end with [`CallFailure::Lost`], which states
-/// whether they ran. The client connects again, with pauses of 5 to 500 ms, until 30 s after the
+/// whether they ran. The client connects again, with pauses of 2.5 to 500 ms, until 30 s after the
 /// last call. Calls that begin meanwhile wait for the connect that is under way. When it fails, they
 /// fail with its cause ([`CallFailure::NotConnected`], never executed), and further calls fail at
 /// once until the next connect begins: a server whose system refuses connections costs a call less

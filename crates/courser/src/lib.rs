@@ -163,6 +163,8 @@ pub mod parts {
     pub mod machine {
         //! The layer below a nexus, for simulators: see [`crate::Nexus::bind_in`].
         #[doc(inline)]
+        pub use crate::client::VirtualClients;
+        #[doc(inline)]
         pub use crate::machine::*;
         pub use courser_net::{AnyTransport, BindSpec, OpenError};
         pub use courser_proto::RequestId;

@@ -18,8 +18,8 @@ use crate::packet::HostId;
 /// Bytes that a stream buffers for a receiver that does not read.
 const WINDOW: usize = 64 << 10;
 
-/// Connections that await acceptance, per listener.
-const BACKLOG: usize = 1_024;
+/// Connections that await acceptance, per listener: the backlog of a nexus.
+const BACKLOG: usize = 4_096;
 
 pub(crate) type SharedStreams = Arc<Mutex<Streams>>;
 
@@ -92,6 +92,8 @@ pub(crate) struct Streams {
     /// Processes whose control loop has work.
     pub(crate) stirred: BTreeSet<Life>,
     next: u64,
+    /// Connections that a listener's machine has established.
+    pub(crate) established: u64,
 }
 
 impl Streams {
@@ -207,6 +209,7 @@ impl Streams {
         if let Some(conn) = self.conns.get_mut(&s.conn) {
             conn.ends[1] = Some(end);
         }
+        self.established += 1;
         self.send(s.conn, 1, Segment::SynAck);
         self.stirred.insert(life);
     }

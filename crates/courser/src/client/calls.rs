@@ -529,7 +529,7 @@ impl State {
         } else {
             link.reason = Some(error.to_string().into());
         }
-        link.back_off(now_ns);
+        link.back_off(now_ns, cx.core.random());
         self.due_ns = self.due_ns.min(link.retry_ns).min(link.due_ns);
         self.fail_fast(key);
     }

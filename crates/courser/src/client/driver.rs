@@ -21,10 +21,18 @@ pub(super) fn run(rpc: Rpc, inbox: Arc<Inbox>, stop: &AtomicBool) {
     let state = State::new(&rpc);
     let always_yields = rpc.spin.yields;
     let mut driver = Driver { inbox, state: Rc::new(RefCell::new(state)), rpc, always_yields };
-    driver.register();
+    register(&mut driver.rpc, &driver.state);
     if let Err(e) = driver.drive(stop) {
         tracing::error!("the endpoint of a client has ended: {e}");
     }
+}
+
+/// Passes the endpoint's events to the clients.
+pub(super) fn register(rpc: &mut Rpc, state: &Rc<RefCell<State>>) {
+    let of = state.clone();
+    rpc.on_completion(move |cx, tag, done| of.borrow_mut().completed(cx, tag, done));
+    let of = state.clone();
+    rpc.on_room(move |cx, session| of.borrow_mut().on_room(cx, session));
 }
 
 /// Dropping it ends what is submitted and all calls, also after a panic of this thread.
@@ -37,13 +45,6 @@ struct Driver {
 }
 
 impl Driver {
-    fn register(&mut self) {
-        let state = self.state.clone();
-        self.rpc.on_completion(move |cx, tag, done| state.borrow_mut().completed(cx, tag, done));
-        let state = self.state.clone();
-        self.rpc.on_room(move |cx, session| state.borrow_mut().on_room(cx, session));
-    }
-
     fn drive(&mut self, stop: &AtomicBool) -> Result<(), RunError> {
         self.rpc.may_block()?;
         let mut submitted = Submitted::default();

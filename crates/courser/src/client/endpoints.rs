@@ -73,6 +73,16 @@ impl Endpoints {
     }
 }
 
+impl Endpoints {
+    /// A single endpoint that its owner drives.
+    pub(super) fn driven(inbox: Arc<Inbox>, arena: Arena, limit: usize) -> Endpoints {
+        let (stop, thread) = (Arc::default(), Mutex::new(None));
+        let threads = vec![EndpointThread { inbox, arena, limit, stop, thread }];
+        let group = Group { threads, next: AtomicUsize::new(0), users: AtomicUsize::new(1) };
+        Endpoints { user: Some(User(Arc::new(group))) }
+    }
+}
+
 impl Drop for Endpoints {
     fn drop(&mut self) {
         let Some(user) = self.user.take() else { return };

@@ -18,7 +18,9 @@ use crate::failure::CallFailure;
 /// Time after the last call without a session for which connects go on, ns.
 const WANTED_NS: u64 = 30_000_000_000;
 
-/// Time until a lost server is connected again, ns: at first, and at most. Doubled each time.
+/// Time until a lost server is connected again, ns: at first, and at most. Doubled each time. The first
+/// half of it passes in any case; the rest is drawn, so that the clients of a server that comes back do
+/// not come all at once.
 const BACKOFF_NS: (u64, u64) = (5_000_000, 500_000_000);
 
 /// After a session beside others could not be connected, ns.
@@ -197,12 +199,13 @@ impl Link {
         }
     }
 
-    /// A connect failed: the next one is made later.
-    pub(super) fn back_off(&mut self, now_ns: u64) {
+    /// A connect failed: the next one is made later. `random` are random bits.
+    pub(super) fn back_off(&mut self, now_ns: u64, random: u64) {
         self.grow_ns = now_ns.saturating_add(GROW_AGAIN_NS);
         if self.sessions.is_empty() {
             self.backoff_ns = (2 * self.backoff_ns).clamp(BACKOFF_NS.0, BACKOFF_NS.1);
-            self.retry_ns = now_ns.saturating_add(self.backoff_ns);
+            let half_ns = self.backoff_ns / 2;
+            self.retry_ns = now_ns.saturating_add(half_ns + random % (half_ns + 1));
         }
     }
 
@@ -300,5 +303,40 @@ fn take_if(
         } else {
             queue.push_back(waiting);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link() -> Link {
+        let limits = Limits { sessions: 1, in_flight: 1, wait_for_ready: false };
+        let (uri, greetings, opening) =
+            ("udp://[::1]:1".into(), Greetings::default(), Arc::default());
+        Link::new(Open { uri, limits, greetings, wait_for_ready: false, opening }, 0)
+    }
+
+    #[test]
+    fn connects_are_repeated_after_times_that_grow_and_differ() {
+        let (mut first, mut last) = (link(), link());
+        let mut most_ns = BACKOFF_NS.0;
+        for round in 0..20 {
+            first.back_off(1_000, 0);
+            last.back_off(1_000, most_ns / 2);
+            assert_eq!(first.retry_ns, 1_000 + most_ns / 2, "round {round}");
+            assert_eq!(last.retry_ns, 1_000 + most_ns, "round {round}");
+            most_ns = (2 * most_ns).min(BACKOFF_NS.1);
+        }
+        // The longest waits are spread over half of the largest.
+        let mut random = 1_u64;
+        let mut slots = [0; 10];
+        for _ in 0..10_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            first.back_off(0, random >> 11);
+            let after_ns = first.retry_ns - BACKOFF_NS.1 / 2;
+            slots[(after_ns * 10 / (BACKOFF_NS.1 / 2 + 1)) as usize] += 1;
+        }
+        assert!(slots.iter().all(|n| (800..1_200).contains(n)), "{slots:?}");
     }
 }

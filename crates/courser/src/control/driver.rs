@@ -27,7 +27,7 @@ const FIRST_NUMBER: u64 = 2;
 /// Commands per pass.
 const COMMANDS: usize = 1024;
 /// Connections accepted per pass.
-const ACCEPTS_PER_PASS: usize = 64;
+const ACCEPTS_PER_PASS: usize = 256;
 /// Reads of one connection per pass. Each reads at most one message's length: 4 KiB, or 800 of the
 /// shortest messages. With this limit, thousands of connections that send without pause delay the
 /// others by less than a heartbeat.
@@ -172,10 +172,16 @@ impl<N: Network> Driver<N> {
 
     /// Runs one pass with the readiness events in `ready`.
     pub(super) fn pass(&mut self, ready: &mut Vec<Ready>) {
+        if ready.contains(&Ready::Listener) {
+            self.accept_ready = !self.accept_paused;
+        }
+        // New connections first: their dials wait, and their greetings are read in this pass.
+        if std::mem::take(&mut self.accept_ready) {
+            self.accept();
+        }
         for r in ready.drain(..) {
-            match r {
-                Ready::Listener => self.accept_ready = !self.accept_paused,
-                Ready::Conn { n, writable } => self.on_ready(n, writable),
+            if let Ready::Conn { n, writable } = r {
+                self.on_ready(n, writable);
             }
         }
         self.run_commands();
@@ -214,9 +220,6 @@ impl<N: Network> Driver<N> {
     }
 
     fn resume_ready(&mut self) {
-        if std::mem::take(&mut self.accept_ready) {
-            self.accept();
-        }
         for n in std::mem::take(&mut self.ready) {
             if let Some(conn) = self.conns.get_mut(&n) {
                 conn.ready = false;

@@ -185,7 +185,8 @@ impl Mailbox {
             return;
         }
         let before = self.shared.flags.fetch_or(SUBMITTED, Ordering::AcqRel);
-        if before & (ASLEEP | EXTERNAL) != 0 {
+        // A simulated endpoint sleeps whenever it is not polled.
+        if before & (ASLEEP | EXTERNAL) != 0 || matches!(self.shared.wake, Wake::Machine(..)) {
             self.wake_sleeper();
         }
     }

@@ -29,8 +29,9 @@ const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
 /// Readiness events per wait.
 const EVENTS: usize = 1024;
-/// Established connections that the kernel queues for `accept`.
-const BACKLOG: i32 = 1024;
+/// Established connections that the kernel queues for `accept`: as many as Linux allows by default
+/// (`net.core.somaxconn`). When it is full, a client's request is dropped, and repeated after a second.
+const BACKLOG: i32 = 4096;
 
 /// Why a nexus cannot listen.
 pub(super) enum ListenError {

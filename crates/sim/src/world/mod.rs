@@ -346,6 +346,11 @@ impl World {
         lock(&self.streams).open()
     }
 
+    /// Control connections that were established so far.
+    pub fn control_established(&self) -> u64 {
+        lock(&self.streams).established
+    }
+
     /// Whether a host's process runs.
     pub fn is_running(&self, host: HostId) -> bool {
         self.hosts.get(host.0 as usize).is_some_and(|h| h.process.is_some())

@@ -7,6 +7,7 @@ mod memory;
 mod packing;
 mod physics;
 mod races;
+mod restart;
 mod services;
 mod swarm;
 mod world;
