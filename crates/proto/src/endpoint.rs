@@ -27,7 +27,6 @@ use crate::config::{Config, ConfigError};
 use crate::deferred::Deferred;
 use crate::event::Completion;
 use crate::loss::{Boards, TailLoss};
-use crate::pause::Pause;
 use crate::peer::Peers;
 use crate::session::{Evicted, IdleSession, Quotas, SessionId, Sessions};
 use crate::stats::EndpointStats;
@@ -49,8 +48,6 @@ pub struct Endpoint<C> {
     pub(crate) deferred: Deferred<C>,
     pub(crate) tx: TxBatch,
     pub(crate) timers: Timers,
-    /// Of this endpoint itself.
-    pub(crate) pause: Pause,
     pub(crate) tail_loss: TailLoss,
     pub(crate) boards: Boards,
     /// Packets that all peers together may have in flight to this endpoint.
@@ -130,7 +127,6 @@ impl<C> Endpoint<C> {
             deferred: Deferred::default(),
             tx,
             timers: Timers::new(),
-            pause: Pause::default(),
             tail_loss: TailLoss::new(),
             boards: Boards::new(),
             budget,

@@ -87,7 +87,8 @@ impl<C> Endpoint<C> {
 
     #[cold]
     fn expire_timers(&mut self, now_ns: u64) {
-        self.pause.on_timers(self.timers.next_ns(), now_ns, self.cfg.datapath_timeout_ns);
+        let due_ns = self.timers.next_ns();
+        self.timers.pause.on_timers(due_ns, now_ns, self.cfg.datapath_timeout_ns);
         let mut left = MAX_EXPIRIES;
         while left > 0 {
             if let Some(entry) = self.timers.first_due(now_ns)
@@ -313,7 +314,7 @@ impl<C> Endpoint<C> {
             // pass the path.
             let stuck_ns = now_ns.saturating_sub(slot.last_rx_ns.max(started_ns));
             let is_silent = silent_ns >= timeout_ns || stuck_ns / 2 >= timeout_ns;
-            if is_silent && !self.pause.excuses(now_ns) {
+            if is_silent && !self.timers.pause.excuses(now_ns) {
                 return Verdict::Silent;
             }
         }

@@ -24,6 +24,13 @@ pub(crate) enum PeerState {
 /// No open frame to this peer.
 pub(crate) const NO_FRAME: u32 = u32::MAX;
 
+/// The endpoint of a peer, and the control connection of all sessions with it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Party {
+    pub(crate) endpoint_id: u64,
+    pub(crate) control: u64,
+}
+
 /// See the module's documentation. In order of use: a small RPC needs the fields at the front.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -45,9 +52,7 @@ pub(crate) struct Peer {
     pub(crate) selective: bool,
     /// A gap packet to it is queued.
     pub(crate) gap_queued: bool,
-    pub(crate) endpoint_id: u64,
-    /// The control connection of all sessions with it.
-    pub(crate) control: u64,
+    pub(crate) party: Party,
     pub(crate) sessions: u32,
 }
 
@@ -56,7 +61,7 @@ pub(crate) type PeerName = (u64, Addr);
 
 impl Peer {
     pub(crate) fn name(&self) -> PeerName {
-        (self.endpoint_id, self.addr)
+        (self.party.endpoint_id, self.addr)
     }
 
     pub(crate) fn tentative(rx_cookie: u32, cfg: &Config) -> Self {
@@ -74,8 +79,7 @@ impl Peer {
             path: Path::new(cfg),
             selective: false,
             gap_queued: false,
-            endpoint_id: 0,
-            control: 0,
+            party: Party::default(),
             sessions: 0,
         }
     }

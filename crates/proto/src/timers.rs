@@ -19,6 +19,7 @@
 use std::collections::VecDeque;
 
 use crate::config::SESSIONS_LIMIT;
+use crate::pause::Pause;
 use crate::wire::MAX_SESSION;
 
 /// A timer entry: a place and a time. The generation distinguishes a session from its successor.
@@ -99,6 +100,8 @@ pub(crate) struct Timers {
     later: RadixHeap,
     /// Obsolete later entries are removed when there are this many.
     sift_at: usize,
+    /// Pauses of this endpoint, as late timers show them.
+    pub(crate) pause: Pause,
 }
 
 /// With more first timers, none is cancelled: 1 MB, which calls fill within a `Config::rto_min_ns`
@@ -137,6 +140,7 @@ impl Timers {
             quiet: VecDeque::new(),
             later: RadixHeap::new(),
             sift_at: SIFT_MIN,
+            pause: Pause::default(),
         }
     }
 

@@ -24,8 +24,8 @@ impl<C> Endpoint<C> {
         let timeout_ns = self.cfg.datapath_timeout_ns;
         let silent_ns = now_ns.saturating_sub(peer.path.last_rx_ns().max(outgoing.waits_since_ns));
         let stuck_ns = now_ns.saturating_sub(outgoing.waits_since_ns);
-        let is_silent =
-            (silent_ns >= timeout_ns || stuck_ns / 2 >= timeout_ns) && !self.pause.excuses(now_ns);
+        let is_silent = (silent_ns >= timeout_ns || stuck_ns / 2 >= timeout_ns)
+            && !self.timers.pause.excuses(now_ns);
         if outgoing.retries > 0 && is_silent { Verdict::Silent } else { Verdict::MessagesDue }
     }
 

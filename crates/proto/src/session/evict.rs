@@ -108,7 +108,7 @@ impl<C> Endpoint<C> {
         let Some(Session::Server(s)) = self.sessions.get(own as usize) else { return false };
         let (peer, session, index) = (s.peer, s.remote, s.client_index);
         let Some(Some(p)) = self.peers.get(peer as usize) else { return false };
-        let client = EndpointRef { index, id: p.endpoint_id };
+        let client = EndpointRef { index, id: p.party.endpoint_id };
         self.outbox.evicted.push_back(Evicted { control, client, session, own });
         self.free_session(own);
         let path = self.release_peer(peer);

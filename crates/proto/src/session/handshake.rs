@@ -14,7 +14,7 @@ use crate::endpoint::Endpoint;
 use crate::error::SessionEnd;
 use crate::integrity::Integrity;
 use crate::loss::Recovery;
-use crate::peer::{Peer, PeerState};
+use crate::peer::{Party, Peer, PeerState};
 use crate::wire::{FRAME_HEADER, MAX_PEER, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER};
 
 impl<C> Endpoint<C> {
@@ -119,7 +119,7 @@ impl<C> Endpoint<C> {
     /// Time since the last frame of the endpoints behind a control connection, ns; `None`: it has no live
     /// peer. A sign of life of their process, while its control connection is silent.
     pub fn last_frame_age_ns(&self, control: u64) -> Option<u64> {
-        let of = |p: &&Peer| p.control == control && p.state == PeerState::Live;
+        let of = |p: &&Peer| p.party.control == control && p.state == PeerState::Live;
         let last_ns = self.peers.iter().flatten().filter(of).map(|p| p.path.last_rx_ns()).max()?;
         Some(self.now_ns.saturating_sub(last_ns))
     }
@@ -140,7 +140,8 @@ impl<C> Endpoint<C> {
     /// cookie, and would reject frames with the old one.
     fn find_peer(&self, r: &ConnectRequest, addr: Addr, control: u64) -> Option<u32> {
         let known = self.peers.known.get(&(r.endpoint_id, addr))?;
-        let over = |at: &u32| Some((*at, self.peers.at(*at).filter(|p| p.control == control)?));
+        let over =
+            |at: &u32| Some((*at, self.peers.at(*at).filter(|p| p.party.control == control)?));
         let (at, p) = known.iter().rev().find_map(over)?;
         (p.remote != r.peer || p.tx_cookie == r.cookie).then_some(at)
     }
@@ -170,8 +171,7 @@ impl<C> Endpoint<C> {
         let peer_no = known.unwrap_or_else(|| {
             let mut p = Peer::tentative(offer.random, &self.cfg);
             p.state = PeerState::Live;
-            p.endpoint_id = r.endpoint_id;
-            p.control = offer.control;
+            p.party = Party { endpoint_id: r.endpoint_id, control: offer.control };
             p.addr = offer.addr;
             p.remote = r.peer;
             p.tx_cookie = r.cookie;
@@ -380,13 +380,13 @@ impl<C> Endpoint<C> {
         path: PathId,
     ) -> bool {
         let now_ns = self.now_ns;
+        let party = Party { endpoint_id: a.endpoint_id, control };
         let Some(p) = self.peers.at_mut(a.client_peer) else { return false };
         p.sessions += 1;
         if a.client_peer == tentative {
             p.credits.set_room(a.room);
             p.state = PeerState::Live;
-            p.endpoint_id = a.endpoint_id;
-            p.control = control;
+            p.party = party;
             p.addr = addr;
             p.path_id = path;
             p.remote = a.peer;
@@ -398,8 +398,7 @@ impl<C> Endpoint<C> {
             return true;
         }
         let same = p.state == PeerState::Live
-            && p.endpoint_id == a.endpoint_id
-            && p.control == control
+            && p.party == party
             && p.data_per_packet == a.data_per_packet
             && p.tx_cookie == a.cookie
             && p.integrity == a.schemes.integrity

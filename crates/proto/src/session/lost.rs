@@ -89,7 +89,7 @@ impl<C> Endpoint<C> {
             Session::Draining(_) | Session::Vacant { .. } => return None,
         };
         let peer = self.peers.get(peer as usize)?.as_ref()?;
-        Some(((peer.state == PeerState::Live).then_some(peer.endpoint_id), control))
+        Some(((peer.state == PeerState::Live).then_some(peer.party.endpoint_id), control))
     }
 
     /// Sets the control connection of a session that is still connecting.
