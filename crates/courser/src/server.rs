@@ -197,7 +197,7 @@ impl Server {
     /// Polls each handler once on the endpoint's thread, and passes only those to the spawner that
     /// have not ended then; default false. Saves two changes of threads, 10 us and more, for handlers
     /// that seldom wait. Cost: a handler that blocks, or computes for long before it first waits,
-    /// delays all packets of its endpoint.
+    /// delays all packets of its endpoint. Requests of 64 KiB and more are passed on at once.
     #[must_use]
     pub fn in_place(mut self, in_place: bool) -> Self {
         self.in_place = in_place;

@@ -80,6 +80,7 @@ mod client;
 mod codec;
 mod error;
 mod hello;
+mod load;
 mod registry;
 mod services;
 mod stream;
@@ -92,12 +93,13 @@ pub use client::{OneWay, Sending, Unary, UnaryCall};
 pub use codec::Postcard;
 #[cfg(feature = "prost")]
 pub use codec::Prost;
-pub use codec::{Bytes, Codec, Decode, Encode, Payload};
+pub use codec::{Bytes, Codec, Decode, Encode, Payload, RoundTripError, round_trip};
 #[cfg(feature = "rkyv")]
 pub use codec::{Rkyv, View};
 pub use error::{DecodeError, EncodeError, NoError, RpcError, StreamError};
 pub use futures_core::Stream;
 pub use hello::{HelloError, Mismatch};
+pub(crate) use load::{Charge, LARGE, Turn};
 pub use registry::{
     LocalRegistry, LocalService, Received, RegisterError, Registry, Service, SessionKey,
 };

@@ -11,6 +11,7 @@ use super::spawn::Spawn;
 use super::stats::ServerStats;
 use crate::error::RunError;
 use crate::rpc::Rpc;
+use crate::service::LARGE;
 use crate::shares::{Entrance, Shares};
 use crate::shutdown::ShutdownReport;
 use crate::spin::few_cpus;
@@ -55,6 +56,7 @@ impl Driver {
             let (watch, spawner) = (watch.clone(), spawner.clone());
             move |Arrived { work, id, expires_ns, place }: Arrived| {
                 let ticket = watch.begin(id, expires_ns, place);
+                let in_place = in_place && work.len() < LARGE;
                 run(handler(work, ticket), &*spawner, in_place);
             }
         };

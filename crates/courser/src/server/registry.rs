@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::message::Reply;
 use crate::server::Server;
 use crate::service::{
-    Received, RegisterError, Registry, Service, ServiceStats, Services, SessionKey,
+    Charge, LARGE, Received, RegisterError, Registry, Service, ServiceStats, Services, SessionKey,
+    Turn,
 };
 use crate::worker::Work;
 
@@ -21,22 +22,53 @@ impl Server {
         Ok(self)
     }
 
+    fn shared<H>(&self, handler: H) -> Arc<Shared<H>> {
+        let limit = self.nexus.config().max_msg_size as usize;
+        Arc::new(Shared { handler, services: self.services.clone(), limit })
+    }
+
     /// Reads the counters of the typed services, also while the server runs.
     pub fn service_stats(&self) -> impl Fn() -> ServiceStats + Send + Sync + use<> {
         let services = self.services.clone();
         move || services.stats()
     }
+}
 
-    /// Passes a request or message to the handler of a service.
-    fn receive<R>(
-        limit: usize,
-        work: &mut Work,
-        handler: impl FnOnce(Received<'_>) -> R,
-    ) -> Option<R> {
-        let message = work.take()?;
-        let session = SessionKey::of(work.endpoint(), work.session());
-        Some(handler(Received::owned(message, session, work.arena(), limit)))
+/// A handler of a service, with what its requests share.
+struct Shared<H> {
+    handler: H,
+    services: Services,
+    /// The largest message.
+    limit: usize,
+}
+
+impl<H> Shared<H> {
+    /// Waits until a request may be decoded, if it is large.
+    async fn turn(&self, work: &Work) -> Option<Turn<'_>> {
+        if work.len() < LARGE {
+            return None;
+        }
+        Some(self.services.load().turn(session(work)).await)
     }
+
+    /// The account of the heap of a request.
+    fn charge(&self, work: &Work) -> Charge<'_> {
+        Charge::new(self.services.load(), work.arena().config().limit_bytes)
+    }
+
+    /// Passes a request or message to the handler, which decodes it.
+    fn receive<F>(&self, work: &mut Work, charge: &Charge<'_>) -> Option<F>
+    where
+        H: Fn(Received<'_>) -> F,
+    {
+        let message = work.take()?;
+        let received = Received::owned(message, session(work), work.arena(), self.limit);
+        Some((self.handler)(received.charged_to(charge)))
+    }
+}
+
+fn session(work: &Work) -> SessionKey {
+    SessionKey::of(work.endpoint(), work.session())
 }
 
 impl Registry for Server {
@@ -55,13 +87,16 @@ impl Registry for Server {
         F: Future + Send + 'static,
         F::Output: Reply + Send,
     {
-        let limit = self.nexus.config().max_msg_size as usize;
-        let handler = Arc::new(handler);
+        let shared = self.shared(handler);
         self.on(number, move |mut work| {
-            let handler = handler.clone();
+            let shared = shared.clone();
             // Within the future, so that arguments are decoded where the handler runs.
             async move {
-                if let Some(future) = Server::receive(limit, &mut work, &*handler) {
+                let turn = shared.turn(&work).await;
+                let charge = shared.charge(&work);
+                let future = shared.receive(&mut work, &charge);
+                drop(turn);
+                if let Some(future) = future {
                     let reply = future.await;
                     work.reply(reply);
                 }
@@ -74,12 +109,15 @@ impl Registry for Server {
         H: Fn(Received<'_>) -> F + Send + Sync + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
-        let limit = self.nexus.config().max_msg_size as usize;
-        let handler = Arc::new(handler);
+        let shared = self.shared(handler);
         self.on_message(number, move |mut work: Work| {
-            let handler = handler.clone();
+            let shared = shared.clone();
             async move {
-                if let Some(future) = Server::receive(limit, &mut work, &*handler) {
+                let turn = shared.turn(&work).await;
+                let charge = shared.charge(&work);
+                let future = shared.receive(&mut work, &charge);
+                drop(turn);
+                if let Some(future) = future {
                     future.await;
                 }
                 drop(work); // counts as unfinished until here

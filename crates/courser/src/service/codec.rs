@@ -1,6 +1,7 @@
 //! Codecs: how values become bytes.
 
 mod bytes;
+mod heap;
 #[cfg(feature = "postcard")]
 mod postcard;
 #[cfg(feature = "prost")]
@@ -8,12 +9,14 @@ mod prost;
 #[cfg(feature = "rkyv")]
 mod rkyv;
 
-use courser_buf::{AllocError, MsgBuf};
+use courser_buf::{AllocError, Arena, MsgBuf};
 
 use super::error::{DecodeError, EncodeError};
+use super::load::Charge;
 use super::writer::{Memory, Writer};
 
 pub use self::bytes::Bytes;
+pub(crate) use self::heap::Heap;
 #[cfg(feature = "postcard")]
 pub use self::postcard::Postcard;
 #[cfg(feature = "prost")]
@@ -56,14 +59,65 @@ pub trait Decode<T>: Codec {
     /// Reads a value from all bytes of the payload.
     ///
     /// # Errors
-    /// The bytes are no value of this type. Bytes come from the network: this must not panic, and
-    /// allocate no more than a multiple of their number.
+    /// The bytes are no value of this type. Bytes come from the network: this must not panic,
+    /// overflow the stack, take longer than their number explains, or allocate more than a multiple
+    /// of it ([`Payload::reserve_heap`]).
     fn decode(from: Payload<'_>) -> Result<T, DecodeError>;
+}
+
+/// Encodes a value, decodes it, and encodes the result: the bytes are the same if the type is read
+/// as it is written. For tests of types whose two directions are written by hand, or have different
+/// attributes. Maps and sets without an order may differ in theirs.
+///
+/// ```
+/// use courser::service::{Postcard, round_trip};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Half {
+///     #[serde(skip_serializing)]
+///     unsent: u8,
+///     sent: u8,
+/// }
+/// # #[cfg(feature = "postcard")]
+/// assert!(round_trip::<Postcard, _>(&Half { unsent: 1, sent: 2 }).is_err());
+/// ```
+///
+/// # Errors
+/// The value is not encoded, or not decoded, or the bytes differ.
+pub fn round_trip<K: Encode<T> + Decode<T>, T>(value: &T) -> Result<T, RoundTripError> {
+    let arena = Arena::heap();
+    let first = super::writer::encode::<K, T>(value, &arena)?;
+    let decoded = K::decode(Payload::borrowed(&first, &arena))?;
+    let second = super::writer::encode::<K, T>(&decoded, &arena)?;
+    if first[..] == second[..] { Ok(decoded) } else { Err(RoundTripError::Differs) }
+}
+
+/// A value does not survive encoding and decoding.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RoundTripError {
+    /// It is not encoded.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    /// It is not decoded.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// It becomes another value.
+    #[error(
+        "the decoded value has other bytes; use attributes and functions that fit each other in \
+         both directions"
+    )]
+    Differs,
 }
 
 /// The bytes of a value: borrowed from a received packet or batch, or a message of their own.
 #[derive(Debug)]
-pub struct Payload<'a>(Inner<'a>);
+pub struct Payload<'a> {
+    inner: Inner<'a>,
+    /// The account of the heap that its value uses, at servers.
+    charge: Option<&'a Charge<'a>>,
+}
 
 enum Inner<'a> {
     Borrowed(&'a [u8], &'a dyn Memory),
@@ -94,19 +148,39 @@ impl<'a> Payload<'a> {
     /// Borrowed bytes, and memory for a copy of them.
     #[inline]
     pub fn borrowed(bytes: &'a [u8], memory: &'a dyn Memory) -> Self {
-        Payload(Inner::Borrowed(bytes, memory))
+        Payload { inner: Inner::Borrowed(bytes, memory), charge: None }
     }
 
     /// A whole message.
     #[inline]
     pub fn owned(message: MsgBuf) -> Self {
-        Payload(Inner::Owned(message))
+        Payload { inner: Inner::Owned(message), charge: None }
+    }
+
+    /// Counts the heap of the value at a server.
+    pub(crate) fn charged_to(&mut self, charge: &'a Charge<'a>) {
+        self.charge = Some(charge);
+    }
+
+    /// What the value may use of the heap.
+    #[inline]
+    pub(crate) fn heap(&self) -> Heap<'a> {
+        Heap::new(self.bytes().len(), self.charge)
+    }
+
+    /// Counts heap that the decoded value will use, for codecs that cannot bound it otherwise: at
+    /// most 4 MiB and 64 bytes for each byte of the message. Call it once, before it is allocated.
+    ///
+    /// # Errors
+    /// It is above the limit of a message, or the values that the server holds are above theirs.
+    pub fn reserve_heap(&self, bytes: usize) -> Result<(), DecodeError> {
+        self.heap().charge(bytes)
     }
 
     /// The bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        self.0.bytes()
+        self.inner.bytes()
     }
 
     /// The bytes in a message, which begins at a multiple of 64. Copies borrowed bytes.
@@ -114,7 +188,7 @@ impl<'a> Payload<'a> {
     /// # Errors
     /// No memory for the copy.
     pub fn take(self) -> Result<MsgBuf, AllocError> {
-        match self.0 {
+        match self.inner {
             Inner::Owned(message) => Ok(message),
             Inner::Borrowed(bytes, memory) => {
                 let mut message = memory.alloc(bytes.len())?;
@@ -127,7 +201,7 @@ impl<'a> Payload<'a> {
     /// Shortens to the first `len` bytes.
     #[inline]
     pub(crate) fn truncate(&mut self, len: usize) {
-        match &mut self.0 {
+        match &mut self.inner {
             Inner::Borrowed(bytes, _) => *bytes = bytes.get(..len).unwrap_or(bytes),
             Inner::Owned(message) => message.truncate(len),
         }

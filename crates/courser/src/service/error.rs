@@ -90,6 +90,14 @@ pub enum EncodeError {
         /// The codec's own words.
         detail: Cow<'static, str>,
     },
+    /// The value is nested too deep to be decoded.
+    #[error(
+        "a value has more than {levels} levels of nesting; make it flatter, as a list of nodes"
+    )]
+    TooDeep {
+        /// The most levels.
+        levels: u32,
+    },
     /// The server could not encode its answer.
     #[error("the server cannot encode its answer ({0}); check the handler of the server")]
     Remote(Box<str>),
@@ -122,6 +130,38 @@ pub enum DecodeError {
     /// The message does not have the form of this protocol.
     #[error("a message of a service is malformed: {0}; use Courser's typed services at both ends")]
     Form(&'static str),
+    /// The value is nested too deep, or uses too much stack.
+    #[error(
+        "a value has more than {levels} levels of nesting; make it flatter, as a list of nodes"
+    )]
+    TooDeep {
+        /// The most levels.
+        levels: u32,
+    },
+    /// A list or map has more elements than bytes.
+    #[error(
+        "a list has elements without bytes, or more elements than its message has bytes; use the \
+         same version of the service at both ends, and send a number in place of a list of units"
+    )]
+    Elements,
+    /// The value needs much more memory than its message has bytes.
+    #[error(
+        "a value needs more than {limit} bytes of heap, the limit for a message of its length; put \
+         large variants of enums into a Box"
+    )]
+    HeapLimit {
+        /// The limit for the length of the message.
+        limit: usize,
+    },
+    /// The values of the requests that a server handles use too much memory.
+    #[error(
+        "the requests that the server handles hold {limit} bytes of heap; call again later, or raise \
+         Config::memory_limit of the server"
+    )]
+    HeapFull {
+        /// The limit of all requests.
+        limit: usize,
+    },
     /// No memory for a copy of the message.
     #[error(transparent)]
     NoMemory(#[from] AllocError),

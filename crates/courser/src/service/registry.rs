@@ -7,6 +7,7 @@ use courser_proto::{Body, SessionId};
 
 use super::codec::{Decode, Payload};
 use super::error::DecodeError;
+use super::load::Charge;
 use super::services::Services;
 use crate::message::Reply;
 
@@ -59,6 +60,12 @@ impl<'a> Received<'a> {
     #[inline]
     pub fn owned(message: MsgBuf, session: SessionKey, arena: &'a Arena, limit: usize) -> Self {
         Received { payload: Payload::owned(message), session, arena, limit }
+    }
+
+    /// Counts the heap of its arguments.
+    pub(crate) fn charged_to(mut self, charge: &'a Charge<'a>) -> Self {
+        self.payload.charged_to(charge);
+        self
     }
 
     /// The session that it arrived on.

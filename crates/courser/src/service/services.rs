@@ -8,6 +8,7 @@ use super::answer::Refusal;
 use super::codec::Decode;
 use super::error::{DecodeError, StreamError};
 use super::hello::{self, HelloReply};
+use super::load::Load;
 use super::registry::{LocalRegistry, Received, RegisterError, Registry};
 use super::stream::Streams;
 
@@ -151,6 +152,7 @@ struct Shared {
     list: Mutex<Vec<Assigned>>,
     counters: Counters,
     streams: Streams,
+    load: Load,
 }
 
 #[derive(Default, Debug)]
@@ -214,6 +216,11 @@ impl Services {
 
     pub(super) fn streams(&self) -> &Streams {
         &self.0.streams
+    }
+
+    /// The load that decoding is.
+    pub(crate) fn load(&self) -> &Load {
+        &self.0.load
     }
 
     #[cold]

@@ -1,7 +1,9 @@
 //! Where arguments are decoded, and what happens when that fails.
 
+use std::future::IntoFuture;
+
 use courser::service::{DecodeError, RpcError};
-use courser::{CallError, CallFailure, Executed, Server, Status};
+use courser::{CallError, CallFailure, Client, Executed, Server, Status};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// A value whose decoding has effects: `1` is an error, `2` panics.
@@ -75,4 +77,99 @@ fn arguments_are_decoded_on_the_thread_that_runs_the_handler() {
     assert_eq!(decodes_on(|server| server.spawn_with(spawn)), "a tokio thread");
     let name = decodes_on(|server| server.in_place(true));
     assert!(name.starts_with("courser-server-"), "{name}");
+}
+
+/// A type that contains itself.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Tree {
+    trees: Vec<Tree>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Empty {}
+
+#[courser::service(name = "Attacked")]
+pub trait Attacked {
+    async fn tree(&self, tree: Tree) -> u32;
+    async fn units(&self, units: Vec<Empty>) -> u32;
+    async fn lists(&self, lists: Vec<Vec<u8>>) -> u32;
+    async fn honest(&self, n: u32) -> u32;
+}
+
+/// The same methods, with any bytes.
+mod bytes {
+    #[courser::service(name = "Attacked", codec = Bytes)]
+    pub trait Attacker {
+        async fn tree(&self, bytes: Vec<u8>) -> [u8; 4];
+        async fn units(&self, bytes: Vec<u8>) -> [u8; 4];
+        async fn lists(&self, bytes: Vec<u8>) -> Vec<u8>;
+        async fn honest(&self, bytes: [u8; 4]) -> [u8; 4];
+    }
+}
+
+struct Target;
+
+impl Attacked for Target {
+    async fn tree(&self, tree: Tree) -> u32 {
+        tree.trees.len() as u32
+    }
+    async fn units(&self, units: Vec<Empty>) -> u32 {
+        units.len() as u32
+    }
+    async fn lists(&self, lists: Vec<Vec<u8>>) -> u32 {
+        lists.len() as u32
+    }
+    async fn honest(&self, n: u32) -> u32 {
+        n + 1
+    }
+}
+
+/// What an attacker's call ends with: the server could not decode it.
+fn refused<T: std::fmt::Debug>(ended: Result<T, RpcError<courser::service::NoError>>, why: &str) {
+    match ended {
+        Err(RpcError::Decode(DecodeError::Remote(text))) => assert!(text.contains(why), "{text}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn attack(settings: impl FnOnce(Server) -> Server) {
+    let server = settings(Server::bind("udp://127.0.0.1:0").unwrap());
+    let server = server.add_service(AttackedServer::new(Target)).unwrap();
+    let uri = server.local_uri();
+    let serving = server.serve().unwrap();
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let honest = scope.spawn(|| {
+            let client = futures::executor::block_on(AttackedClient::connect(&uri)).unwrap();
+            let mut calls = 0_u32;
+            while !ended.load(std::sync::atomic::Ordering::Relaxed) || calls < 100 {
+                let answer = client.honest(calls).deadline(std::time::Duration::from_secs(20));
+                assert_eq!(answer.wait(), Ok(calls + 1));
+                calls += 1;
+            }
+        });
+        let channel = Client::connect(&uri).wait().unwrap();
+        let client = bytes::AttackerClient::unchecked(channel);
+        refused(client.tree(vec![1; 20_000]).wait(), "levels");
+        refused(client.units(vec![0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]).wait(), "elements");
+        refused(client.units(vec![3, 0, 0, 0]).wait(), "elements");
+        // Each byte is a list, of 24 bytes on the heap.
+        let elements = 800_000_u32;
+        let arena = courser_buf::Arena::heap();
+        let length = courser::service::encode::<courser::service::Postcard, _>(&elements, &arena);
+        let mut lists = length.unwrap().to_vec();
+        lists.resize(lists.len() + elements as usize, 0);
+        let calls = (0..30).map(|_| client.lists(lists.clone()).into_future());
+        for ended in futures::executor::block_on(futures::future::join_all(calls)) {
+            assert!(ended.is_ok(), "{ended:?}");
+        }
+        ended.store(true, std::sync::atomic::Ordering::Relaxed);
+        honest.join().unwrap();
+    });
+    drop(serving);
+}
+
+#[test]
+fn attacks_by_decoding_take_no_call_from_an_honest_client() {
+    attack(|server| server.in_place(true));
 }

@@ -2,12 +2,14 @@
 
 #![allow(unreachable_pub)]
 
+mod attributes;
 mod calls;
 mod codecs;
 mod connecting;
 mod decoding;
 mod hostile;
 mod kv;
+mod limits;
 mod mutated;
 mod numbers;
 mod panics;

@@ -11,8 +11,17 @@ use crate::service::writer::Writer;
 /// Messages of Protocol Buffers, by [prost](https://docs.rs/prost). A method has at most one
 /// parameter, and its error is a message too. Unknown fields are skipped, so that messages can get
 /// new ones.
+///
+/// # Limits
+/// Messages may be nested up to 100 levels, which is prost's limit. Each element has a byte or more.
+/// An empty message in a list has two bytes and takes the size of its type on the heap, which the
+/// codec does not see: a server counts four bytes of heap for each byte received. Messages with
+/// hundreds of fields do not belong into lists from strangers.
 #[derive(Clone, Copy, Debug)]
 pub struct Prost;
+
+/// Bytes of heap that are counted for each byte of a message.
+const HEAP_PER_BYTE: usize = 4;
 
 impl Codec for Prost {
     const NAME: &'static str = "protobuf";
@@ -36,6 +45,7 @@ impl<T: Message> Encode<T> for Prost {
 
 impl<T: Message + Default> Decode<T> for Prost {
     fn decode(from: Payload<'_>) -> Result<T, DecodeError> {
+        from.reserve_heap(from.bytes().len().saturating_mul(HEAP_PER_BYTE))?;
         T::decode(from.bytes()).map_err(|e| DecodeError::Codec {
             codec: Self::NAME,
             detail: Cow::Owned(e.to_string()),

@@ -31,7 +31,11 @@ use crate::service::writer::{Memory, WriteError, Writer};
 /// **Alignment**: a message begins at a multiple of 64 bytes, so archived types of an alignment of
 /// up to 64 are read in place. Messages of one packet are copied once, larger ones are not copied.
 ///
-/// Values with more than 64 levels of pointers are refused.
+/// # Limits
+/// Values with more than 128 levels of pointers are refused. For a value that is deserialized a server
+/// counts four bytes of heap for each byte received; a view uses none. The elements of a list lie in
+/// the message, except those without bytes: do not use lists of them with strangers, since they may
+/// have four billion elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Rkyv;
 
@@ -40,7 +44,10 @@ impl Codec for Rkyv {
 }
 
 /// Levels of pointers in a value, which use the stack when they are checked.
-const MAX_DEPTH: NonZeroUsize = NonZeroUsize::new(64).expect("64 is not 0");
+const MAX_DEPTH: NonZeroUsize = NonZeroUsize::new(128).expect("128 is not 0");
+
+/// Bytes of heap that are counted for each byte of a value that is deserialized.
+const HEAP_PER_BYTE: usize = 4;
 
 /// A message, checked once and read in place as an archived `T`. Dereferences to
 /// `rkyv::Archived<T>`.
@@ -180,6 +187,7 @@ where
     T::Archived: Checked + Deserialize<T, HighDeserializer<Error>>,
 {
     fn decode(from: Payload<'_>) -> Result<T, DecodeError> {
+        from.reserve_heap(from.bytes().len().saturating_mul(HEAP_PER_BYTE))?;
         let aligned = from.bytes().as_ptr().addr().is_multiple_of(align_of::<T::Archived>());
         if aligned {
             return read(from.bytes());
