@@ -10,8 +10,13 @@ use serde::{Deserialize, Serialize};
 /// Largest value, bytes.
 pub const MAX_VALUE: usize = 1 << 20;
 
-/// Entries that a scan copies while it holds the lock.
-const PAGE: usize = 64;
+/// Bytes of keys and values that a scan copies while it holds the lock, and keeps for its client; an
+/// entry that is larger is a page alone. A bound of entries would be none of memory: 64 values of 1 MiB
+/// are 64 MiB for each reader.
+const PAGE: usize = 64 << 10;
+
+/// Bytes of an entry besides its key and its value.
+const ENTRY: usize = size_of::<(String, Vec<u8>)>();
 
 /// Why a method has no result. It travels as it is: the client matches on it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
@@ -57,7 +62,13 @@ impl Store {
 
     fn page(&self, from: String) -> Vec<(String, Vec<u8>)> {
         let entries = self.entries();
-        entries.range(from..).take(PAGE).map(|(k, v)| (k.clone(), v.clone())).collect()
+        let mut bytes = 0;
+        let fits = |(key, value): &(&String, &Vec<u8>)| {
+            let is_first = bytes == 0;
+            bytes += key.len() + value.len() + ENTRY;
+            is_first || bytes <= PAGE
+        };
+        entries.range(from..).take_while(fits).map(|(k, v)| (k.clone(), v.clone())).collect()
     }
 }
 
