@@ -15,6 +15,29 @@ use crate::spin::cpus;
 
 pub use tuning::Tuning;
 
+/// Bounds of times.
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+/// A transport that limits no setting.
+const LARGEST: Caps = Caps {
+    scheme: "any",
+    max_frame: 1 << 16,
+    headroom: 0,
+    tailroom: 0,
+    gather: 2,
+    gather_from: usize::MAX,
+    train_frames: 1,
+    train_bytes: 1 << 16,
+    rx_queue_frames: 1_024,
+    small_frame: 1,
+    rx_queue_small_frames: 1_024,
+    rx_queue_per_peer: false,
+    polls_memory: false,
+    holds_frames: false,
+};
+
 /// Bound of `Config::workers`.
 const MAX_WORKERS: usize = 1024;
 const MAX_WORKER_QUEUE: usize = 1 << 20;
@@ -103,7 +126,7 @@ pub struct Config {
     /// do not count, single-packet responses count with their slot's buffer. Default 256 MiB.
     pub max_held_per_peer: usize,
     /// Time without calls after which a session frees its slots' memory, on both sides, and notifies
-    /// the server that its last responses have arrived. Default 1 s.
+    /// the server that its last responses have arrived: the shorter bound of `rto` to 24 h, default 1 s.
     pub idle_after: Duration,
     /// Largest frame (datagram payload), bytes. `None`: what a 1500-byte link carries. Never more
     /// than the path MTU allows.
@@ -117,12 +140,12 @@ pub struct Config {
     /// address (`udp://[::]:31850?gso=off`) replace these. Default: none.
     pub transport: OptionSet,
     /// How long an endpoint spins after its last packet before it sleeps; five times as long while
-    /// calls are unanswered. `None`: 100 us, or no spinning where the machine or the container has
-    /// one CPU only. Cost: spinning occupies a core; a sleeping endpoint sees the next packet about
+    /// calls are unanswered: 0 to 24 h. `None`: 100 us, or no spinning where the machine or the
+    /// container has one CPU only. Cost: spinning occupies a core; a sleeping endpoint sees the next packet about
     /// 30 us later. After 20 us without a packet, or at once in a process whose threads are all
     /// pinned to one CPU, the endpoint yields the CPU between two polls, about 0.3 us each.
     pub spin: Option<Duration>,
-    /// Time limit of a connect. Default 5 s.
+    /// Time limit of a connect: 1 ms to 24 h, default 5 s.
     pub connect_timeout: Duration,
     /// Silence after which another nexus counts as failed, and its sessions with it, in both roles:
     /// calls end with `CallError::PeerFailed`, the server's side is freed. 10 ms to 1 h, default
@@ -152,12 +175,13 @@ pub struct Config {
     /// `None`, the default: a CRC-32C of each frame to peers on other hosts, nothing within a host.
     /// Cost of the checksum: about 15 ns per small frame and 0.1 ns per byte, on each side.
     pub integrity: Option<Integrity>,
-    /// Bounds of the retransmission timeout. Default 1 ms to 1 s, and 20 ms before the first round
-    /// trip was measured.
+    /// Bounds of the retransmission timeout, 1 us to 60 s. Default 1 ms to 1 s, and 20 ms before the
+    /// first round trip was measured.
     pub rto: (Duration, Duration),
     /// Silence of the datapath, while calls are unanswered, after which a peer is given up. A server
     /// drops a request of which no packet arrives for as long, or that has waited for memory for as
-    /// long. A client makes a call that is refused for lack of memory again for as long. Default 5 s.
+    /// long. A client makes a call that is refused for lack of memory again for as long. 1 ms to 24 h,
+    /// default 5 s.
     pub datapath_timeout: Duration,
     /// Packets of at most this many data bytes, and of which two fit the transport's largest frame, are
     /// copied and share frames; others leave without a copy. Two of 706 bytes fit a datagram of an
@@ -252,8 +276,10 @@ fn rx_queue(caps: &Caps) -> u32 {
 }
 
 impl Config {
-    /// Checks the settings of the nexus; the protocol checks its own for each endpoint.
+    /// Checks all settings. Those of the protocol are checked again for each endpoint, with what its
+    /// transport adds.
     pub(crate) fn validate(&self) -> Result<(), BindError> {
+        self.validate_times()?;
         if self.workers > MAX_WORKERS {
             return Err(BindError::Workers(self.workers));
         }
@@ -271,6 +297,34 @@ impl Config {
         let t = self.failure_timeout;
         if t < Duration::from_millis(10) || t > Duration::from_secs(3600) {
             return Err(BindError::FailureTimeout(t));
+        }
+        Ok(self.for_transport(&LARGEST).validate()?)
+    }
+
+    fn validate_times(&self) -> Result<(), BindError> {
+        let (least, most) = self.rto;
+        let tuning = &self.tuning;
+        let us = Duration::from_micros;
+        for (name, value, from, to, range) in [
+            ("connect_timeout", self.connect_timeout, us(1_000), DAY, "from 1 ms to 24 h"),
+            ("datapath_timeout", self.datapath_timeout, us(1_000), DAY, "from 1 ms to 24 h"),
+            ("spin", self.spin.unwrap_or_default(), Duration::ZERO, DAY, "from 0 to 24 h"),
+            ("rto.0", least, us(1), MINUTE, "from 1 us to 60 s"),
+            ("rto.1", most, least, MINUTE, "from rto.0, its lower bound, to 60 s"),
+            ("idle_after", self.idle_after, least, DAY, "from rto.0 to 24 h"),
+            ("batch_budget", self.batch_budget, us(0), least / 4, "from 0 to a quarter of rto.0"),
+            (
+                "tuning.timestamp_interval",
+                tuning.timestamp_interval,
+                us(0),
+                SECOND,
+                "from 0 to 1 s",
+            ),
+            ("tuning.base_rtt", tuning.base_rtt, us(0), SECOND, "from 0 to 1 s"),
+        ] {
+            if !(from..=to).contains(&value) {
+                return Err(BindError::Duration { name, value, range });
+            }
         }
         Ok(())
     }
@@ -348,7 +402,7 @@ impl Config {
             recovery: self.recovery,
             rto_min_ns: ns(self.rto.0),
             rto_max_ns: ns(self.rto.1),
-            rto_initial_ns: defaults.rto_initial_ns.clamp(ns(self.rto.0), ns(self.rto.1)),
+            rto_initial_ns: defaults.rto_initial_ns.min(ns(self.rto.1)).max(ns(self.rto.0)),
             datapath_timeout_ns: ns(self.datapath_timeout),
         }
     }

@@ -36,6 +36,16 @@ pub enum BindError {
     /// [`Config::failure_timeout`](crate::Config::failure_timeout) is out of its range.
     #[error("a failure_timeout of {0:?} is out of range; set it from 10 ms to 1 h")]
     FailureTimeout(std::time::Duration),
+    /// A time of [`Config`](crate::Config) is out of its range.
+    #[error("Config::{name} is {value:?}; set it {range}")]
+    Duration {
+        /// The setting.
+        name: &'static str,
+        /// Its value.
+        value: std::time::Duration,
+        /// The allowed range.
+        range: &'static str,
+    },
     /// Message memory cannot be set up.
     #[error("cannot set up message memory: {0}")]
     Memory(String),

@@ -287,6 +287,11 @@ fn library_error_texts_end_with_an_advice() {
             BindError::Transport(OpenError::transport(MemError::InUse(1, 2))),
             BindError::Config(config.validate().unwrap_err()),
             BindError::FailureTimeout(Duration::ZERO),
+            BindError::Duration {
+                name: "rto.0",
+                value: Duration::ZERO,
+                range: "from 1 us to 60 s"
+            },
             BindError::Memory(map().to_string()),
             BindError::System(arena),
             BindError::Connections { name: "max_connections", limit: 0 },

@@ -26,6 +26,7 @@ mod paths;
 mod ready;
 mod registered;
 mod server;
+mod settings;
 mod shares;
 mod shm;
 mod shutdown;
