@@ -52,7 +52,8 @@
 //! | of the client | 3 batches, and an item | 2 batches |
 //!
 //! and some 300 bytes of state at the server. A server holds no batch before the first item is read,
-//! and at most one item that it was polled for. Items keep their order. The end is typed: a server's
+//! and at most one item that it was polled for; and none that its client does not wait for while all
+//! streams hold more than an eighth of the memory that is left. Items keep their order. The end is typed: a server's
 //! stream ends with its error or without one, a client's with the outcome of the handler. Dropping
 //! either end cancels the other one.
 //!

@@ -141,6 +141,8 @@ pub struct ServiceStats {
     pub streams_opened: u64,
     /// Streams that are open, and calls that wait for one to be opened.
     pub streams: u64,
+    /// Bytes of the buffers with items that the streams of the server hold and clients did not pull.
+    pub stream_bytes: u64,
 }
 
 /// The state that the services of a server share. Clones share it.
@@ -181,6 +183,7 @@ impl Services {
             unknown_streams: read(&c.unknown_streams),
             streams_opened: read(&c.streams_opened),
             streams: self.0.streams.len() as u64,
+            stream_bytes: self.0.streams.held() as u64,
         }
     }
 

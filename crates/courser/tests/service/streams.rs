@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use courser::CallFailure;
 use courser::service::{LocalService, RpcError, Service, Stream};
+use courser_buf::{Arena, ArenaConfig, Heap};
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures::future::join_all;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::calls::serve;
-use crate::kv::{KvClient, KvError, KvServer, LocalStore};
+use crate::kv::{KvClient, KvError, KvServer, LocalStore, Store};
 use crate::world::World;
 
 /// What both ends of a stream hold of items of up to 16 KiB: two batches on the way or read, two
@@ -329,5 +330,45 @@ fn streams_of_a_service_without_send_are_the_same() {
         upload.send(&vec![1; 30]).await.unwrap();
         assert_eq!(upload.finish().await.unwrap(), 30);
     });
+    world.assert_clean();
+}
+
+#[test]
+fn streams_that_are_not_read_leave_memory_to_others() {
+    // Of both ends here: the clients of 100 streams hold 16 MiB, and their server could hold 24.
+    let limit_bytes = 32 << 20;
+    let config = ArenaConfig { limit_bytes, ..ArenaConfig::default() };
+    let mut world = World::new(11);
+    world.arena = Arena::new(Arc::new(Heap::default()), config).unwrap();
+    let store = Arc::new(Store::default());
+    KvServer::shared(store.clone()).register(&mut world).unwrap();
+    let kv = world.run(KvClient::new(world.session())).unwrap();
+    let mut unread = world.run(async {
+        let mut unread = Vec::new();
+        for _ in 0..100 {
+            let mut numbers = kv.count(400, 1_000).await.unwrap();
+            // Reads the first batch to its end, so that the server fills the next ones.
+            for i in 0..10 {
+                assert_eq!(numbers.next().await.unwrap().unwrap().0, i);
+            }
+            unread.push(numbers);
+        }
+        unread
+    });
+    world.settle();
+    let held = world.services.stats().stream_bytes;
+    assert!(held > 0 && held <= (limit_bytes / 8 + (256 << 10)) as u64, "{held} bytes");
+    assert!(world.arena.alloc(8 << 20).is_ok(), "a large message of another client");
+    // Streams go on, and each batch is made when it is pulled.
+    world.run(async {
+        for numbers in &mut unread {
+            for i in 10..400 {
+                assert_eq!(numbers.next().await.unwrap().unwrap().0, i);
+            }
+            assert!(numbers.next().await.is_none());
+        }
+    });
+    drop(unread);
+    assert_eq!(world.services.stats().stream_bytes, 0);
     world.assert_clean();
 }

@@ -17,11 +17,18 @@ pub(super) struct Filling {
     batch: Option<MsgBuf>,
     /// A batch was complete before, so that the next one is expected to be.
     many: bool,
+    /// An item that begins the next batch gets no more room than it needs: memory is short.
+    pub(super) tight: bool,
 }
 
 impl Filling {
     pub(super) fn is_empty(&self) -> bool {
         self.batch.is_none()
+    }
+
+    /// Bytes of its buffer.
+    pub(super) fn capacity(&self) -> usize {
+        self.batch.as_ref().map_or(0, MsgBuf::capacity)
     }
 
     /// Whether no other item is added.
@@ -72,7 +79,8 @@ impl Filling {
             return Ok(None);
         }
         // Too many bytes: the item moves to a batch of its own.
-        let mut next = match memory.alloc((batch.len() - begin).max(FULL)) {
+        let room = if self.tight { 0 } else { FULL };
+        let mut next = match memory.alloc((batch.len() - begin).max(room)) {
             Ok(next) => next,
             Err(e) => {
                 self.restore(Some(batch), begin);

@@ -34,6 +34,10 @@ impl Memory for Limited {
     }
 }
 
+/// Streams hold at most this part of the memory that is left in batches that their clients do not wait
+/// for. Beyond it a batch is made when it is pulled.
+const AHEAD_PART: usize = 8;
+
 /// An open stream whose items the handler sends.
 #[doc(hidden)]
 #[derive(Debug)]
@@ -117,6 +121,7 @@ fn poll_pull(call: &mut Use, arena: &Arena, cx: &mut Context<'_>) -> Poll<PullRe
     if stream.ended || nothing_left {
         return Poll::Ready(PullReply::Ended);
     }
+    stream.wake_handler(); // it may have waited for a pull
     call.wait(&mut stream, cx.waker());
     Poll::Pending
 }
@@ -241,11 +246,21 @@ impl Outgoing {
             let next = stream.next;
             stream.wake(next);
         }
-        let room = stream.pulled && stream.ready.len() < WINDOW as usize;
+        let ahead = self.may_read_ahead();
+        stream.filling.tight = !ahead;
+        let room =
+            stream.pulled && stream.ready.len() < WINDOW as usize && (ahead || stream.is_awaited());
         if !room {
             stream.handler = Some(cx.waker().clone());
         }
         room
+    }
+
+    /// Whether the stream may hold batches that its client does not wait for.
+    fn may_read_ahead(&self) -> bool {
+        let arena = &self.memory.arena;
+        let free = arena.config().limit_bytes.saturating_sub(arena.in_use_bytes());
+        self.open.held_by_all() <= free / AHEAD_PART
     }
 
     /// Adds an item to the batch. Returns whether a batch is complete.

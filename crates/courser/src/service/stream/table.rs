@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -21,7 +22,11 @@ pub(super) type Key = (SessionKey, u32);
 
 /// The streams of a server.
 #[derive(Debug, Default)]
-pub(crate) struct Streams(Mutex<Table>);
+pub(crate) struct Streams {
+    table: Mutex<Table>,
+    /// Bytes of the buffers with batches that were not pulled.
+    held: Arc<AtomicUsize>,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -38,7 +43,12 @@ impl Table {
 
 impl Streams {
     pub(super) fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of the buffers with batches of a server that were not pulled.
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
     }
 
     /// Streams that are open, and calls that wait for one.
@@ -60,8 +70,8 @@ pub(super) enum Direction {
 pub(super) struct Entry(Mutex<Stream>);
 
 impl Entry {
-    fn new(direction: Direction) -> Self {
-        Entry(Mutex::new(Stream::new(direction)))
+    fn new(direction: Direction, total: Arc<AtomicUsize>) -> Self {
+        Entry(Mutex::new(Stream::new(direction, total)))
     }
 
     pub(super) fn lock(&self) -> Locked<'_> {
@@ -90,6 +100,7 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         if let Some(mut stream) = self.0.take() {
             let woken = std::mem::take(&mut stream.woken);
+            stream.count_held();
             drop(stream);
             woken.into_iter().flatten().for_each(Waker::wake);
         }
@@ -126,11 +137,16 @@ pub(super) struct Stream {
     pub(super) reading: bool,
     /// Incoming: a batch could not be decoded.
     pub(super) undecoded: bool,
+    /// Bytes of the buffers of `ready` and `filling`, as counted in the sum over all streams.
+    held: usize,
+    total: Arc<AtomicUsize>,
 }
 
 impl Stream {
-    fn new(direction: Direction) -> Self {
+    fn new(direction: Direction, total: Arc<AtomicUsize>) -> Self {
         Stream {
+            held: 0,
+            total,
             direction,
             accepted: false,
             pulled: false,
@@ -147,6 +163,21 @@ impl Stream {
             reading: false,
             undecoded: false,
         }
+    }
+
+    /// Updates the sum of what streams hold.
+    fn count_held(&mut self) {
+        let ready: usize = self.ready.iter().map(MsgBuf::capacity).sum();
+        let held = ready + self.filling.capacity();
+        if held != self.held {
+            self.total.fetch_add(held.wrapping_sub(self.held), Ordering::Relaxed);
+            self.held = held;
+        }
+    }
+
+    /// Whether the client waits for the next batch and there is none.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.ready.is_empty() && self.waiting[slot(self.next)].is_some()
     }
 
     /// Wakes the call of a batch, when the stream is unlocked.
@@ -202,11 +233,16 @@ impl Open {
         if table.entries.contains_key(&key) {
             return Err(services.stream_error(StreamError::Open));
         }
-        let entry = Arc::new(Entry::new(direction));
+        let entry = Arc::new(Entry::new(direction, services.streams().held.clone()));
         table.entries.insert(key, entry.clone());
         drop(table);
         count(&services.counters().streams_opened);
         Ok(Open { services: services.clone(), key, entry })
+    }
+
+    /// Bytes of the buffers with batches that were not pulled, of all streams of the server.
+    pub(super) fn held_by_all(&self) -> usize {
+        self.services.streams().held()
     }
 
     /// Accepts the stream: its client may send calls about it.
