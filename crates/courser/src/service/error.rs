@@ -92,7 +92,7 @@ pub enum EncodeError {
     },
     /// The value is nested too deep to be decoded.
     #[error(
-        "a value has more than {levels} levels of nesting; make it flatter, as a list of nodes"
+        "a value has more than {levels} levels of nesting; use a flatter type, such as a list of nodes"
     )]
     TooDeep {
         /// The most levels.
@@ -132,7 +132,7 @@ pub enum DecodeError {
     Form(&'static str),
     /// The value is nested too deep, or uses too much stack.
     #[error(
-        "a value has more than {levels} levels of nesting; make it flatter, as a list of nodes"
+        "a value has more than {levels} levels of nesting; use a flatter type, such as a list of nodes"
     )]
     TooDeep {
         /// The most levels.
@@ -146,8 +146,8 @@ pub enum DecodeError {
     Elements,
     /// The value needs much more memory than its message has bytes.
     #[error(
-        "a value needs more than {limit} bytes of heap, the limit for a message of its length; put \
-         large variants of enums into a Box"
+        "a value needs more than {limit} bytes of heap, the limit for a message of its length; use a \
+         Box for large variants of enums"
     )]
     HeapLimit {
         /// The limit for the length of the message.

@@ -3,7 +3,7 @@
 //! `COURSER_MUTATIONS` sets the number of messages of each test, 100,000 otherwise.
 
 use courser::service::{
-    Bytes, Decode, DecodeError, Encode, Payload, Postcard, Prost, Rkyv, RpcError, View,
+    Bytes, Decode, DecodeError, Encode, Payload, Postcard, Prost, Rkyv, RpcError, View, round_trip,
 };
 use courser_buf::{Arena, MsgBuf};
 use serde::{Deserialize, Serialize};
@@ -106,6 +106,39 @@ fn decode_mutated<K: Encode<T> + Decode<T> + Decode<U>, T, U>(values: &[T]) -> u
 #[test]
 fn mutated_postcard_is_an_error_or_a_value() {
     assert!(decode_mutated::<Postcard, Shape, Shape>(&shapes()) > mutations() / 4);
+}
+
+/// A type that contains itself in every way.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+enum Value {
+    Null,
+    Units(Vec<()>),
+    Bytes(Vec<u8>),
+    List(Vec<Value>),
+    Map(std::collections::BTreeMap<String, Value>),
+    Maybe(Option<Box<Value>>),
+    Two { left: Box<Value>, right: Box<Value> },
+}
+
+#[test]
+fn mutated_values_of_a_recursive_type_are_an_error_or_survive_a_round_trip() {
+    let leaves = || vec![Value::Null, Value::Bytes(vec![1; 9]), Value::Units(vec![])];
+    let maybe = |value| Value::Maybe(Some(Box::new(value)));
+    let two = Value::Two { left: Box::new(maybe(Value::Null)), right: Box::new(Value::Null) };
+    let map = (0..3).map(|i| (i.to_string(), maybe(Value::List(leaves())))).collect();
+    let chain = (0..60).fold(Value::Null, |inner, _| maybe(inner));
+    let values = [two, Value::Map(map), Value::List(leaves()), chain];
+    let originals: Vec<_> = values.iter().map(encoded::<Postcard, Value>).collect();
+    let (arena, mut random, mut errors) = (Arena::heap(), Random(3), 0);
+    for _ in 0..mutations() / 2 {
+        let mut bytes = originals[random.below(originals.len())].clone();
+        random.mutate(&mut bytes);
+        match <Postcard as Decode<Value>>::decode(Payload::borrowed(&bytes, &arena)) {
+            Ok(value) => assert_eq!(round_trip::<Postcard, _>(&value), Ok(value)),
+            Err(_) => errors += 1,
+        }
+    }
+    assert!(errors > mutations() / 20);
 }
 
 #[test]
