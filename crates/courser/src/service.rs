@@ -90,10 +90,10 @@ mod writer;
 pub use crate::message::to_message;
 pub use channel::{BlockingChannel, CallOptions, Channel, DefaultChannel, Dial};
 pub use client::{OneWay, Sending, Unary, UnaryCall};
-#[cfg(feature = "postcard")]
-pub use codec::Postcard;
 #[cfg(feature = "prost")]
 pub use codec::Prost;
+#[cfg(feature = "postcard")]
+pub use codec::{ByteString, Postcard};
 pub use codec::{Bytes, Codec, Decode, Encode, Payload, RoundTripError, round_trip};
 #[cfg(feature = "rkyv")]
 pub use codec::{Rkyv, View};

@@ -40,6 +40,10 @@ pub trait Kv {
     /// The value of a key.
     async fn get(&self, key: String) -> Result<Vec<u8>, KvError>;
     /// Stores a value, in place of an earlier one. Repeating it changes nothing.
+    ///
+    /// A `Vec<u8>` that is a parameter or a result is copied at once. In a field of a type, or an item
+    /// with other values as below, large ones should be a `serde_bytes::ByteBuf`, which has the same
+    /// encoding: a `Vec<u8>` is read byte by byte there.
     async fn put(&self, key: String, value: Vec<u8>) -> Result<(), KvError>;
     /// Removes a key.
     async fn delete(&self, key: String) -> Result<(), KvError>;

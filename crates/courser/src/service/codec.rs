@@ -18,7 +18,7 @@ use super::writer::{Memory, Writer};
 pub use self::bytes::Bytes;
 pub(crate) use self::heap::Heap;
 #[cfg(feature = "postcard")]
-pub use self::postcard::Postcard;
+pub use self::postcard::{ByteString, Postcard};
 #[cfg(feature = "prost")]
 pub use self::prost::Prost;
 #[cfg(feature = "rkyv")]

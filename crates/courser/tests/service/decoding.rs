@@ -173,3 +173,36 @@ fn attack(settings: impl FnOnce(Server) -> Server) {
 fn attacks_by_decoding_take_no_call_from_an_honest_client() {
     attack(|server| server.in_place(true));
 }
+
+#[courser::service]
+trait Strings {
+    async fn joined(&self, first: Vec<u8>, n: u16, second: Vec<u8>) -> Vec<u8>;
+    async fn lists(&self, first: Vec<u8>, second: Vec<Vec<u8>>) -> Vec<Vec<u8>>;
+}
+
+impl Strings for Service {
+    async fn joined(&self, first: Vec<u8>, n: u16, second: Vec<u8>) -> Vec<u8> {
+        [&first[..], &n.to_be_bytes(), &second].concat()
+    }
+    async fn lists(&self, first: Vec<u8>, mut second: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        second.push(first);
+        second
+    }
+}
+
+#[test]
+fn byte_strings_are_arguments_among_others() {
+    let mut world = crate::world::World::new(1);
+    courser::service::Service::register(StringsServer::new(Service), &mut world).unwrap();
+    let client = world.run(StringsClient::new(world.session())).unwrap();
+    world.run(async {
+        let (first, second) = (vec![7; 100_000], vec![200; 300]);
+        let joined = [&first[..], &[1, 2], &second].concat();
+        assert_eq!(client.joined(first.clone(), 258, second.clone()).await, Ok(joined));
+        assert_eq!(client.joined(vec![], 258, vec![]).await, Ok(vec![1, 2]));
+        let lists = client.lists(first.clone(), vec![second.clone()]).await;
+        assert_eq!(lists, Ok(vec![second, first]));
+    });
+    drop(client);
+    world.assert_clean();
+}

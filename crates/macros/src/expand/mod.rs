@@ -5,10 +5,11 @@ mod server;
 mod traits;
 
 use proc_macro2::TokenStream;
-use quote::{format_ident, quote};
+use quote::{ToTokens, format_ident, quote};
 use syn::{Ident, Path, Type};
 
-use crate::model::{Method, Role, Service};
+use crate::kinds;
+use crate::model::{Argument, Method, Role, Service};
 
 /// All items that the attribute generates.
 pub(crate) fn service(service: &Service) -> TokenStream {
@@ -53,21 +54,47 @@ impl Names {
     }
 }
 
-/// The type of the arguments on the network: none, one, or a tuple.
-fn arguments_type(method: &Method) -> TokenStream {
-    let types: Vec<_> = method.sent().map(|a| &a.ty).collect();
-    match types[..] {
+/// Whether the server reads an argument as a byte string, which has the encoding of its type. A lone
+/// argument is recognized by the codec.
+fn is_byte_string(argument: &Argument, method: &Method, names: &Names) -> bool {
+    let Names { krate, codec, .. } = names;
+    let postcard: Path = syn::parse_quote!(#krate::service::Postcard);
+    let byte: Type = syn::parse_quote!(u8);
+    *codec == postcard
+        && method.sent().count() > 1
+        && kinds::argument(&argument.ty, "Vec") == Some(&byte)
+}
+
+/// The type of the arguments as the server reads them: none, one, or a tuple.
+fn arguments_type(method: &Method, names: &Names) -> TokenStream {
+    let krate = &names.krate;
+    let types: Vec<_> = (method.sent())
+        .map(|a| match is_byte_string(a, method, names) {
+            true => quote!(#krate::service::ByteString),
+            false => a.ty.to_token_stream(),
+        })
+        .collect();
+    match &types[..] {
         [one] => quote!(#one),
         _ => quote!((#(#types),*)),
     }
 }
 
-/// The pattern, or the expression, that goes with [`arguments_type`].
-fn arguments_tuple(method: &Method) -> TokenStream {
-    let names: Vec<_> = method.sent().map(|a| &a.ident).collect();
-    match names[..] {
+/// The pattern that goes with [`arguments_type`].
+fn arguments_pattern(method: &Method, names: &Names) -> TokenStream {
+    let krate = &names.krate;
+    let patterns: Vec<_> = (method.sent())
+        .map(|a| {
+            let name = &a.ident;
+            match is_byte_string(a, method, names) {
+                true => quote!(#krate::service::ByteString(#name)),
+                false => quote!(#name),
+            }
+        })
+        .collect();
+    match &patterns[..] {
         [one] => quote!(#one),
-        _ => quote!((#(#names),*)),
+        _ => quote!((#(#patterns),*)),
     }
 }
 
@@ -80,6 +107,9 @@ fn arguments_sent(method: &Method) -> TokenStream {
         let name = &one.ident;
         return quote!(#name);
     }
-    let tuple = arguments_tuple(method);
-    quote!(&#tuple)
+    let names: Vec<_> = method.sent().map(|a| &a.ident).collect();
+    match names[..] {
+        [one] => quote!(&#one),
+        _ => quote!(&(#(#names),*)),
+    }
 }

@@ -4,7 +4,7 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::Ident;
 
-use super::{Names, arguments_tuple, arguments_type};
+use super::{Names, arguments_pattern, arguments_type};
 use crate::model::{Kind, Method, Role, Service};
 
 pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
@@ -86,7 +86,7 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
 fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
     let Names { krate, codec, .. } = names;
     let (ident, index) = (&method.ident, names.index(method));
-    let (types, tuple) = (arguments_type(method), arguments_tuple(method));
+    let (types, tuple) = (arguments_type(method, names), arguments_pattern(method, names));
     let passed = method.arguments.iter().map(|a| &a.ident);
     let run =
         quote!(<<Ptr as ::core::ops::Deref>::Target as #of>::#ident(&__service, #(#passed),*));
