@@ -82,6 +82,7 @@ mod control_client;
 mod core;
 mod deadline;
 mod dispatch;
+mod drain;
 mod error;
 mod event_loop;
 mod failure;
@@ -124,6 +125,7 @@ pub use courser_proto::{
     Executed, Integrity, MemoryUse, Packing, Recovery, RejectReason, ReplyError, Role,
     SessionBytes, SessionEnd, SessionId, SessionState, SessionStats, Status,
 };
+pub use drain::{DrainToken, Draining};
 pub use error::{BindError, CallRejected, RunError, SessionError, WorkerError};
 pub use failure::CallFailure;
 pub use message::{Completion, Reply, ReplyHandle, Request, Response};

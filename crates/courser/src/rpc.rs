@@ -432,6 +432,7 @@ impl<T: Transport> Drop for Rpc<T> {
         self.core.queue.close();
         drop(self.core.tasks.take_futures());
         self.detach_workers();
+        self.handlers.services.drain_token().set();
     }
 }
 

@@ -28,6 +28,7 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 
 use crate::config::Config;
+use crate::drain::DrainToken;
 use crate::error::BindError;
 use crate::nexus::Nexus;
 use crate::service::Services;
@@ -137,6 +138,7 @@ impl Server {
         if nexus.is_virtual() {
             return Err(ServerError::VirtualTime);
         }
+        let services = Services::default();
         Ok(Server {
             nexus,
             endpoints: 1,
@@ -145,9 +147,9 @@ impl Server {
             spawner: None,
             requests: Vec::new(),
             messages: Vec::new(),
-            services: Services::default(),
             taken: None,
-            control: Arc::default(),
+            control: Arc::new(Control::new(services.drain_token().clone())),
+            services,
         })
     }
 
@@ -256,6 +258,12 @@ impl Server {
         ServerHandle { control: self.control.clone() }
     }
 
+    /// A token that is set when the server begins to shut down, or stops: for services that end long
+    /// calls early.
+    pub fn drain_token(&self) -> DrainToken {
+        self.control.drain.clone()
+    }
+
     /// Serves until [`ServerHandle::stop`] or [`ServerHandle::shutdown`], and blocks the thread.
     /// Returns what was not finished.
     ///
@@ -297,6 +305,7 @@ impl Server {
             spawner: spawner.clone(),
             in_place: self.in_place,
             places: places.clone(),
+            services: self.services,
         };
         let _ = self.control.published.places.set(places.clone()); // a server runs once
         // Dropped on an error: the threads that have started end.

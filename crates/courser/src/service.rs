@@ -55,7 +55,8 @@
 //! and at most one item that it was polled for; and none that its client does not wait for while all
 //! streams hold more than an eighth of the memory that is left. Items keep their order. The end is typed: a server's
 //! stream ends with its error or without one, a client's with the outcome of the handler. Dropping
-//! either end cancels the other one.
+//! either end cancels the other one. When the server shuts down, both end with
+//! [`MidStreamError::ShuttingDown`], unless their items flow and end within the grace.
 //!
 //! # Codecs
 //! `#[service(codec = ..)]`: `Postcard` (types of serde, the default), `Prost` (Protocol Buffers,
@@ -97,7 +98,7 @@ pub use codec::{ByteString, Postcard};
 pub use codec::{Bytes, Codec, Decode, Encode, Payload, RoundTripError, round_trip};
 #[cfg(feature = "rkyv")]
 pub use codec::{Rkyv, View};
-pub use error::{DecodeError, EncodeError, NoError, RpcError, StreamError};
+pub use error::{DecodeError, EncodeError, MidStreamError, NoError, RpcError, StreamError};
 pub use futures_core::Stream;
 pub use hello::{HelloError, Mismatch};
 pub(crate) use load::{Charge, LARGE, Turn};

@@ -5,6 +5,7 @@ use std::time::Duration;
 use courser_net::Transport;
 
 use crate::control::Command;
+use crate::drain::DrainToken;
 use crate::error::RunError;
 use crate::rpc::Rpc;
 
@@ -14,6 +15,17 @@ const CHECK_INTERVAL_NS: u64 = 200_000;
 /// Time to wait when only acknowledgements are missing, ns. A client whose event loop runs
 /// acknowledges a response within 0.4 s (ADR 6), so the others do not run theirs.
 const ACK_GRACE_NS: u64 = 1_000_000_000;
+
+/// Time after which a stream of which no item moves ends.
+const STALL: Duration = Duration::from_millis(75);
+
+/// Time from the end of all streams to the end of the grace, in which their clients learn it, ns.
+const LAST_STREAMS_NS: u64 = 100_000_000;
+
+/// When to end all streams, ns.
+pub(crate) fn streams_end_ns(grace_ns: u64, end_ns: u64) -> u64 {
+    end_ns.saturating_sub(LAST_STREAMS_NS.min(grace_ns / 2))
+}
 
 /// The calls, requests and messages that a graceful shutdown did not finish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -48,7 +60,9 @@ impl<T: Transport> Rpc<T> {
     /// 2. The event loop runs until all handlers have answered, workers have finished their
     ///    messages, the clients have acknowledged the answers, and the calls of this endpoint have
     ///    ended. When only acknowledgements are missing, it waits at most one second, as their
-    ///    clients do not run their event loops.
+    ///    clients do not run their event loops. Streams of typed services of which no item moves for
+    ///    75 to 150 ms end with [`crate::service::MidStreamError::ShuttingDown`], all others 100 ms before
+    ///    the end of the grace, or at half of it.
     /// 3. The sessions are closed and the peers notified.
     ///
     /// Dropping the endpoint does only step 3, so calls of its peers end with `PeerFailed`.
@@ -68,11 +82,16 @@ impl<T: Transport> Rpc<T> {
         self.begin_shutdown();
         let grace_ns = u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
         let end_ns = self.core.now_ns().saturating_add(grace_ns);
+        let mut streams_end_ns = streams_end_ns(grace_ns, end_ns);
         // Set while only acknowledgements are missing.
         let mut ack_deadline_ns = None;
         let mut next_check_ns = 0;
         loop {
             let now_ns = self.core.now_ns();
+            if now_ns >= streams_end_ns {
+                streams_end_ns = u64::MAX;
+                self.end_streams();
+            }
             if now_ns >= next_check_ns {
                 if self.is_drained() {
                     break;
@@ -95,10 +114,34 @@ impl<T: Transport> Rpc<T> {
     }
 
     /// The first step of [`Rpc::shutdown`]: refuses new sessions and new requests from now on,
-    /// while requests that have begun continue. It cannot be undone.
+    /// while requests that have begun and the items of open streams continue. It sets the
+    /// [`DrainToken`], and cannot be undone.
     pub fn begin_shutdown(&mut self) {
+        if self.core.proto.is_shutting_down() {
+            return;
+        }
         self.control.send(Command::SetAccepts { index: self.index, accepts: false });
-        self.core.proto.shut_down();
+        let (services, index) = (self.handlers.services.clone(), self.index);
+        let carriers = services.carriers();
+        let has_services = !carriers.is_empty();
+        self.core.proto.shut_down_except(carriers);
+        services.drain_token().set();
+        if has_services {
+            services.end_stalled_streams(index); // none yet
+            self.context().every(STALL, move |_| services.end_stalled_streams(index));
+        }
+    }
+
+    /// Ends the open streams of typed services with an error that names the shutdown, also those
+    /// whose items flow. [`Rpc::shutdown`] does so shortly before the end of its grace.
+    pub fn end_streams(&mut self) {
+        self.handlers.services.end_streams(self.index);
+    }
+
+    /// A token that is set when the shutdown begins, or when the endpoint is dropped: for services
+    /// that end long calls early.
+    pub fn drain_token(&self) -> DrainToken {
+        self.handlers.services.drain_token().clone()
     }
 
     /// Whether the second step of [`Rpc::shutdown`] is complete, so that dropping the endpoint

@@ -433,7 +433,8 @@ fn control_connection_error_texts_end_with_an_advice() {
 #[test]
 fn error_texts_of_services_end_with_an_advice() {
     use courser::service::{
-        DecodeError, EncodeError, HelloError, Mismatch, RegisterError, RpcError, StreamError,
+        DecodeError, EncodeError, HelloError, MidStreamError, Mismatch, RegisterError, RpcError,
+        StreamError,
     };
     let (codec, name) = ("postcard", || "Kv".to_owned());
     let encode = || EncodeError::TooLarge { limit: 1 };
@@ -449,6 +450,11 @@ fn error_texts_of_services_end_with_an_advice() {
             Own::Encode(encode()),
             Own::Decode(decode()),
             Own::Stream(StreamError::Unknown),
+            Own::MidStream(MidStreamError::ShuttingDown { items: 7 }),
+            MidStreamError::ShuttingDown { items: 7 },
+            MidStreamError::Call(failure()),
+            MidStreamError::Encode(encode()),
+            MidStreamError::Decode(decode()),
             encode(),
             EncodeError::NoMemory(no_memory()),
             EncodeError::Codec { codec, detail: detail() },

@@ -1,5 +1,7 @@
 //! Graceful shutdown of an endpoint.
 
+use std::ops::Range;
+
 use crate::endpoint::Endpoint;
 use crate::session::Session;
 use crate::slot::ServerPhase;
@@ -9,7 +11,13 @@ impl<C> Endpoint<C> {
     /// requests with [`crate::Status::ShuttingDown`], without execution. Work in progress
     /// continues.
     pub fn shut_down(&mut self) {
-        self.quotas.close();
+        self.shut_down_except(0..0);
+    }
+
+    /// [`Endpoint::shut_down`] that goes on to accept requests of these types, which belong to work
+    /// in progress.
+    pub fn shut_down_except(&mut self, types: Range<u16>) {
+        self.quotas.close(types);
     }
 
     /// Whether [`Endpoint::shut_down`] was called.

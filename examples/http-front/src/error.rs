@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use courser::service::{NoError, RpcError};
+use courser::service::{MidStreamError, NoError, RpcError};
 use courser::{CallError, CallFailure, Executed};
 use courser_example_kv::KvError;
 use serde_json::json;
@@ -55,7 +55,10 @@ fn of_call<E>(error: &RpcError<E>) -> StatusCode {
             StatusCode::GATEWAY_TIMEOUT
         }
         // The server is gone, or busy.
-        RpcError::Call(_) => StatusCode::SERVICE_UNAVAILABLE,
+        RpcError::Call(_)
+        | RpcError::MidStream(MidStreamError::Call(_) | MidStreamError::ShuttingDown { .. }) => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         _ => StatusCode::BAD_GATEWAY,
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::error::ServerError;
 use super::stats::{Published, ServerStats};
 use crate::control::Mailbox;
+use crate::drain::DrainToken;
 use crate::shutdown::ShutdownReport;
 
 /// Time for a server whose runtime has ended to send the answers of its handlers, all of which were
@@ -33,6 +34,7 @@ pub(super) struct Control {
     state: Mutex<State>,
     ended: Condvar,
     pub(super) published: Published,
+    pub(super) drain: DrainToken,
 }
 
 #[derive(Default)]
@@ -49,6 +51,10 @@ struct State {
 }
 
 impl Control {
+    pub(super) fn new(drain: DrainToken) -> Self {
+        Control { drain, ..Control::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // Only a failed allocation panics under this lock, and it leaves the state intact.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -75,6 +81,8 @@ impl Control {
         }
         self.command.fetch_max(command as u8, Ordering::AcqRel);
         state.mailboxes.iter().for_each(Mailbox::wake);
+        drop(state);
+        self.drain.set();
     }
 
     /// A thread has an endpoint.
@@ -205,7 +213,8 @@ impl ServerHandle {
 
     /// Ends the server gracefully, within `grace`: new requests are refused with
     /// [`crate::Status::ShuttingDown`], handlers in progress end, and their clients get the answers;
-    /// see [`crate::Rpc::shutdown`]. [`crate::Server::run`] and [`crate::Server::serve`] then return
+    /// streams end as [`crate::Rpc::shutdown`] states. Long calls may end early, since their services
+    /// can hold a [`DrainToken`]. [`crate::Server::run`] and [`crate::Server::serve`] then return
     /// what was left. A second call has no effect, and [`ServerHandle::stop`] cuts it short.
     pub fn shutdown(&self, grace: Duration) {
         self.control.set(Command::ShutDown, grace);

@@ -11,9 +11,9 @@ use super::spawn::Spawn;
 use super::stats::ServerStats;
 use crate::error::RunError;
 use crate::rpc::Rpc;
-use crate::service::LARGE;
+use crate::service::{LARGE, Services};
 use crate::shares::{Entrance, Shares};
-use crate::shutdown::ShutdownReport;
+use crate::shutdown::{ShutdownReport, streams_end_ns};
 use crate::spin::few_cpus;
 use crate::worker::Arrived;
 
@@ -32,6 +32,7 @@ pub(super) struct Setup {
     pub(super) in_place: bool,
     /// Of handlers in progress.
     pub(super) places: Arc<Shares>,
+    pub(super) services: Services,
 }
 
 /// An endpoint with its handlers. Dropping it cancels those that run.
@@ -49,7 +50,8 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) fn new(mut rpc: Rpc, setup: Setup, control: &Control) -> Self {
-        let Setup { requests, messages, spawner, in_place, places } = setup;
+        let Setup { requests, messages, spawner, in_place, places, services } = setup;
+        rpc.handlers.services = services;
         let watch = Rc::new(Watch::new(Arc::default()));
         let entrance = Rc::new(Entrance::new(places));
         let begin = |handler: Handler| {
@@ -128,6 +130,7 @@ impl Driver {
         let grace_ns = u64::try_from(control.grace().as_nanos()).unwrap_or(u64::MAX);
         let start_ns = self.rpc.core.now_ns();
         let end_ns = start_ns.saturating_add(grace_ns);
+        let mut streams_end_ns = streams_end_ns(grace_ns, end_ns);
         loop {
             let now_ns = self.rpc.core.now_ns();
             let answered =
@@ -136,6 +139,10 @@ impl Driver {
                 let stops = control.command() == Command::Stop;
                 let left_ns = if stops { 0 } else { end_ns.saturating_sub(now_ns) };
                 return self.rpc.shutdown(Duration::from_nanos(left_ns));
+            }
+            if now_ns >= streams_end_ns {
+                streams_end_ns = u64::MAX;
+                self.rpc.end_streams();
             }
             self.publish(control);
             self.pass(Some(end_ns.min(now_ns.saturating_add(DRAIN_CHECK_NS))))?;

@@ -47,8 +47,8 @@ pub enum ServerError {
     /// The runtime of the handlers has ended ([`super::Server::on_tokio`], [`super::Spawn::watch`]).
     /// The server has refused requests since then.
     #[error(
-        "the runtime of the handlers has ended, so that no handler can run; shut the server down \
-         before its runtime, or keep the runtime for as long"
+        "the runtime of the handlers has ended, so that no handler can run; stop the server before \
+         its runtime"
     )]
     RuntimeEnded,
     /// An event loop failed.

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use courser_buf::{AllocError, MsgBuf};
 
 use super::codec::{Decode, Encode, Payload};
-use super::error::{DecodeError, EncodeError, RpcError, StreamError};
+use super::error::{DecodeError, EncodeError, MidStreamError, RpcError, StreamError};
 use super::writer::{Memory, ROOM, Writer, Written};
 use crate::message::{Reply, ReplySink};
 
@@ -28,6 +28,9 @@ pub(crate) mod tag {
     pub(crate) const REFUSED: u8 = 5;
     /// Of an open call: text, and the number of batches before the item that could not be encoded.
     pub(crate) const ITEM_UNENCODED: u8 = 6;
+    /// Of an open call: the server shuts down. The number of batches before, of a stream of the
+    /// client the number of items that its handler took (8 bytes).
+    pub(crate) const SHUTTING_DOWN: u8 = 7;
 }
 
 /// Bytes of error texts in responses.
@@ -39,6 +42,8 @@ const MAX_TEXT: usize = 200;
 pub enum Refusal {
     Undecoded(DecodeError),
     Stream(StreamError),
+    /// The server shuts down; items that the handler took.
+    ShuttingDown(u64),
 }
 
 impl Refusal {
@@ -46,6 +51,10 @@ impl Refusal {
         match self {
             Refusal::Undecoded(e) => text(e, tag::UNDECODED, out),
             Refusal::Stream(e) => out.extend([*e as u8, tag::REFUSED]),
+            Refusal::ShuttingDown(items) => {
+                out.extend(items.to_le_bytes());
+                out.push(tag::SHUTTING_DOWN);
+            }
         }
     }
 }
@@ -195,6 +204,10 @@ pub(crate) fn refused<E>(tag: u8, payload: &[u8]) -> RpcError<E> {
         (tag::UNDECODED, _) => DecodeError::Remote(text()).into(),
         (tag::UNENCODED, _) => EncodeError::Remote(text()).into(),
         (tag::REFUSED, [code]) => StreamError::from_code(*code).into(),
+        (tag::SHUTTING_DOWN, items) => match items.try_into() {
+            Ok(items) => MidStreamError::ShuttingDown { items: u64::from_le_bytes(items) }.into(),
+            Err(_) => DecodeError::Form("an end of a stream without its length").into(),
+        },
         (tag::ENDED, []) => DecodeError::Form("the end of a stream in place of a value").into(),
         _ => DecodeError::Form("a response with an unknown mark").into(),
     }

@@ -41,6 +41,9 @@ pub enum RpcError<E> {
     /// The other end of a stream refused a batch.
     #[error(transparent)]
     Stream(#[from] StreamError),
+    /// A stream that was open has failed, or one of its items.
+    #[error(transparent)]
+    MidStream(#[from] MidStreamError),
 }
 
 impl<E> RpcError<E> {
@@ -52,8 +55,10 @@ impl<E> RpcError<E> {
             RpcError::Encode(EncodeError::Remote(_)) => Executed::Yes,
             RpcError::Encode(_) => Executed::Never,
             RpcError::Decode(DecodeError::Remote(_)) => Executed::Never,
+            // It is not known which kind of handler has answered.
+            RpcError::Decode(DecodeError::Form(_)) => Executed::Maybe,
             RpcError::Decode(_) => Executed::Yes,
-            RpcError::Stream(_) => Executed::Maybe,
+            RpcError::Stream(_) | RpcError::MidStream(_) => Executed::Maybe,
         }
     }
 
@@ -65,8 +70,46 @@ impl<E> RpcError<E> {
             RpcError::Encode(e) => RpcError::Encode(e),
             RpcError::Decode(e) => RpcError::Decode(e),
             RpcError::Stream(e) => RpcError::Stream(e),
+            RpcError::MidStream(e) => RpcError::MidStream(e),
         })
     }
+
+    /// An error of a call, or of an item, of a stream whose own call goes on: its handler may have
+    /// started, whatever the error states about the call.
+    pub(crate) fn mid_stream(self) -> Self {
+        RpcError::MidStream(match self {
+            RpcError::Call(e) => MidStreamError::Call(e),
+            RpcError::Encode(e) => MidStreamError::Encode(e),
+            RpcError::Decode(e) => MidStreamError::Decode(e),
+            other => return other,
+        })
+    }
+}
+
+/// Why a stream that was open has failed, or one of its items. Its handler may have started, and may
+/// have run in part.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MidStreamError {
+    /// The server shuts down.
+    #[error(
+        "the server is shutting down, and ended the stream after {items} items; connect to another \
+         server and open it again"
+    )]
+    ShuttingDown {
+        /// Items that were delivered: to the reader of a server's stream, to the handler of a
+        /// client's.
+        items: u64,
+    },
+    /// A call that carries items has failed.
+    #[error("a call that carries items of a stream failed: {0}")]
+    Call(#[source] CallFailure),
+    /// An item could not be encoded.
+    #[error("an item of a stream: {0}")]
+    Encode(#[source] EncodeError),
+    /// An item could not be decoded.
+    #[error("an item of a stream: {0}")]
+    Decode(#[source] DecodeError),
 }
 
 /// A value could not be encoded.

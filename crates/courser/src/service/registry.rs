@@ -28,6 +28,11 @@ impl SessionKey {
     pub fn of(endpoint: u16, session: SessionId) -> Self {
         SessionKey { endpoint, number: session.key() }
     }
+
+    /// Whether it is a session of an endpoint.
+    pub(super) fn is_of(&self, endpoint: u16) -> bool {
+        self.endpoint == endpoint
+    }
 }
 
 /// A request, or a one-way message, that a server passes to a typed service.

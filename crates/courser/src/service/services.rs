@@ -1,6 +1,7 @@
 //! The state that the services of a server share: their names, their streams, counters.
 
 use std::future::ready;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,6 +12,7 @@ use super::hello::{self, HelloReply};
 use super::load::Load;
 use super::registry::{LocalRegistry, Received, RegisterError, Registry};
 use super::stream::Streams;
+use crate::drain::DrainToken;
 
 /// Request types of the library's own methods.
 pub(crate) const HELLO: u16 = 0x03F0;
@@ -155,6 +157,7 @@ struct Shared {
     counters: Counters,
     streams: Streams,
     load: Load,
+    drain: DrainToken,
 }
 
 #[derive(Default, Debug)]
@@ -185,6 +188,27 @@ impl Services {
             streams: self.0.streams.len() as u64,
             stream_bytes: self.0.streams.held() as u64,
         }
+    }
+
+    /// States whether the server shuts down.
+    pub fn drain_token(&self) -> &DrainToken {
+        &self.0.drain
+    }
+
+    /// Request types of calls that belong to open streams.
+    pub(crate) fn carriers(&self) -> Range<u16> {
+        if self.lock().is_empty() { 0..0 } else { PULL..ACCEPT + 1 }
+    }
+
+    /// Ends the streams of an endpoint that made no progress since the last call, as the server shuts
+    /// down.
+    pub(crate) fn end_stalled_streams(&self, endpoint: u16) {
+        self.0.streams.shut_down(endpoint, false);
+    }
+
+    /// Ends all streams of an endpoint, as the server shuts down.
+    pub(crate) fn end_streams(&self, endpoint: u16) {
+        self.0.streams.shut_down(endpoint, true);
     }
 
     /// The services.

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use courser::CallFailure;
-use courser::service::{LocalService, RpcError, Service, Stream};
+use courser::service::{LocalService, MidStreamError, RpcError, Service, Stream};
+use courser::{CallFailure, Executed};
 use courser_buf::{Arena, ArenaConfig, Heap};
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures::future::join_all;
@@ -253,7 +253,8 @@ fn an_item_that_is_too_large_ends_the_stream_with_an_error_after_those_before_it
         let mut scan = kv.scan("a".into()).await.unwrap();
         assert_eq!(scan.next().await.unwrap().unwrap().0, "a");
         let error = scan.next().await.unwrap().unwrap_err();
-        assert!(matches!(error, RpcError::Encode(_)), "{error:?}");
+        assert!(matches!(error, RpcError::MidStream(MidStreamError::Encode(_))), "{error:?}");
+        assert_eq!(error.executed(), Executed::Maybe, "the handler goes on after the item");
         assert!(scan.next().await.is_none());
     });
     world.assert_clean();
@@ -305,7 +306,10 @@ fn a_stream_whose_calls_fail_ends_with_the_failure() {
         });
         match result {
             Ok(()) => complete += 1,
-            Err(RpcError::Call(CallFailure::Failed(_))) => failed += 1,
+            Err(
+                RpcError::Call(CallFailure::Failed(_))
+                | RpcError::MidStream(MidStreamError::Call(CallFailure::Failed(_))),
+            ) => failed += 1,
             Err(other) => panic!("{other:?}"),
         }
         world.state.borrow_mut().failures = 0;

@@ -4,8 +4,8 @@ use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use courser::CallFailure;
-use courser::service::RpcError;
+use courser::service::{MidStreamError, RpcError};
+use courser::{CallFailure, Executed};
 
 use crate::calls::serve;
 use crate::kv::KvError;
@@ -106,7 +106,8 @@ fn an_item_that_is_too_large_is_refused_and_others_are_sent() {
         let mut upload = kv.upload("n".into()).await.unwrap();
         upload.send(&vec![1; 10]).await.unwrap();
         let error = upload.send(&vec![1; 9 << 20]).await.unwrap_err();
-        assert!(matches!(error, RpcError::Encode(_)), "{error:?}");
+        assert!(matches!(error, RpcError::MidStream(MidStreamError::Encode(_))), "{error:?}");
+        assert_eq!(error.executed(), Executed::Maybe, "its handler runs");
         upload.send(&vec![1; 1_000_000]).await.unwrap();
         upload.send(&vec![1; 10]).await.unwrap();
         assert_eq!(upload.finish().await, Ok(1_000_020));
@@ -174,7 +175,10 @@ fn an_upload_whose_calls_fail_ends_with_the_failure() {
         });
         match result {
             Ok(500_000) => complete += 1,
-            Err(RpcError::Call(CallFailure::Failed(_))) => failed += 1,
+            Err(
+                RpcError::Call(CallFailure::Failed(_))
+                | RpcError::MidStream(MidStreamError::Call(CallFailure::Failed(_))),
+            ) => failed += 1,
             other => panic!("{other:?}"),
         }
         world.state.borrow_mut().failures = 0;

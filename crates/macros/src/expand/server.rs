@@ -131,10 +131,13 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
             let incoming = method.arguments.iter().find(|a| matches!(a.role, Role::Incoming(_)));
             let incoming = incoming.map(|a| &a.ident);
             let ty = answer_type(names, out.error.as_ref());
-            let outcome = outcome(out.error.is_some(), quote!(__open.run(#run).await));
+            let outcome = outcome(out.error.is_some(), quote!(outcome));
             let answer = quote! {
                 match __opened {
-                    #ok((#tuple, #incoming, __open)) => #ty::new(#outcome),
+                    #ok((#tuple, #incoming, __open)) => match __open.run(#run).await {
+                        #ok(outcome) => #ty::new(#outcome),
+                        #err(refusal) => #ty::refused(refusal),
+                    },
                     #err(refusal) => #ty::refused(refusal),
                 }
             };

@@ -195,7 +195,7 @@ impl<C> Endpoint<C> {
         data: &'f [u8],
     ) -> Option<Event<'f, C>> {
         let expires_ns = self.server_slot_mut(id).map_or(u64::MAX, |slot| slot.expires_ns);
-        let refusal = match self.rejection(quota, h.msg_size) {
+        let refusal = match self.rejection(quota, h.req_type, h.msg_size) {
             Some(status) => Err(status),
             None if expires_ns <= self.now_ns => Err(Status::DeadlineExceeded),
             None => self.request_body(data).map_err(|_| Status::NoMemory),
@@ -222,8 +222,8 @@ impl<C> Endpoint<C> {
     }
 
     /// Why a new request of a client process is rejected, if it is.
-    pub(crate) fn rejection(&self, quota: u32, msg_size: u32) -> Option<Status> {
-        if self.quotas.is_closing() {
+    pub(crate) fn rejection(&self, quota: u32, req_type: u16, msg_size: u32) -> Option<Status> {
+        if self.quotas.refuses(req_type) {
             Some(Status::ShuttingDown)
         } else if msg_size > self.cfg.max_msg_size {
             Some(Status::TooLarge)

@@ -99,9 +99,10 @@ impl<C> Endpoint<C> {
             return Room::Refused(Status::NoMemory);
         };
         let (size, at, had, held) = (slot.req_size, slot.message(), slot.room(), slot.held);
+        let req_type = slot.req_type;
         let is_first = at == NO_MESSAGE;
         let left = self.quotas.room_of(quota).saturating_add(held.into());
-        if is_first && let Some(status) = self.rejection(quota, size) {
+        if is_first && let Some(status) = self.rejection(quota, req_type, size) {
             return Room::Refused(status);
         }
         if is_first && u64::from(size) > left {

@@ -7,6 +7,7 @@
 //! here. Sessions are also counted per address, as an address may open many connections.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use super::SessionId;
 
@@ -63,6 +64,8 @@ pub(crate) struct Quotas {
     /// Number of clients and addresses at or above their limit.
     full: u32,
     closing: bool,
+    /// Request types that are not rejected while closing.
+    continuing: Range<u16>,
     /// Requests are copied before they are handled.
     copies: bool,
     /// New requests need a check: the endpoint is shutting down, a client is at its limit, or
@@ -86,6 +89,7 @@ impl Quotas {
             host_limit: u64::MAX,
             full: 0,
             closing: false,
+            continuing: 0..0,
             copies,
             needs_check: copies,
         }
@@ -96,14 +100,20 @@ impl Quotas {
         Quotas { host_limit: (bytes as u64 / 4 * 3).max(1), ..self }
     }
 
-    /// Rejects all new requests from now on.
-    pub(crate) fn close(&mut self) {
+    /// Rejects new requests from now on, except those of some types.
+    pub(crate) fn close(&mut self, except: Range<u16>) {
         self.closing = true;
+        self.continuing = except;
         self.needs_check = true;
     }
 
     pub(crate) fn is_closing(&self) -> bool {
         self.closing
+    }
+
+    /// Whether new requests of a type are rejected.
+    pub(crate) fn refuses(&self, req_type: u16) -> bool {
+        self.closing && !self.continuing.contains(&req_type)
     }
 
     /// Server sessions of the process behind a control connection.
@@ -355,9 +365,10 @@ mod tests {
         s.leave(a);
         assert_eq!((s.control_of(b), s.enter(11, 1)), (Some(8), a), "the entry is used again");
         s.check();
-        s.close();
+        s.close(3..5);
         s.release(b, 10);
         assert!(s.needs_check && s.is_closing());
+        assert_eq!([2, 3, 4, 5].map(|req_type| s.refuses(req_type)), [true, false, false, true]);
     }
 
     #[test]

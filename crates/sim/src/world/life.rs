@@ -15,6 +15,9 @@ use crate::host::process::{Endpoints, Process, SetupError};
 use crate::packet::HostId;
 use crate::rng::Rng;
 
+/// Time from the end of all streams to the end of the grace, ns; as in [`courser::Rpc::shutdown`].
+const LAST_STREAMS_NS: u64 = 100_000_000;
+
 /// Interval of the checks whether a process that stops has finished.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
@@ -131,6 +134,13 @@ impl World {
         let end_ns = self.now_ns.saturating_add(grace_ns);
         self.resume(host);
         self.after(LOOK_EVERY, move |world| world.stopping(life, end_ns));
+        let streams_end_ns = end_ns.saturating_sub(LAST_STREAMS_NS.min(grace_ns / 2));
+        self.at(streams_end_ns, move |world| {
+            if let Some(p) = world.process(life) {
+                p.endpoints.iter_mut().for_each(|e| e.rpc.end_streams());
+                world.resume(life.host);
+            }
+        });
     }
 
     /// Whether a process that stops has finished.

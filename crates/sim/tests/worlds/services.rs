@@ -8,11 +8,11 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::service::{HelloError, Incoming, RpcError, Stream};
-use courser::{Local, Nexus, TaskStats};
+use courser::service::{HelloError, Incoming, MidStreamError, RpcError, Stream};
+use courser::{DrainToken, Executed, Local, Nexus, TaskStats};
 use courser_sim::fabric::{LinkFaults, Topology};
 use courser_sim::{HostId, LinkId, World, WorldConfig};
-use futures::stream;
+use futures::{StreamExt, future, stream};
 
 const SERVER: HostId = HostId(0);
 const CLIENT: HostId = HostId(1);
@@ -35,6 +35,10 @@ trait Store {
     async fn first(&self, chunks: Incoming<Vec<u8>>) -> u64;
     /// Has no end.
     async fn hang(&self);
+    /// Counts from 0, then has no further item.
+    fn watch(&self, to: u64) -> impl Stream<Item = u64>;
+    /// Waits until the server shuts down.
+    async fn wait(&self) -> bool;
 }
 
 /// Another version of it.
@@ -54,6 +58,7 @@ struct Shop {
     /// Items that streams made, and handlers that are alive.
     made: Rc<Cell<u64>>,
     alive: Rc<()>,
+    drain: RefCell<DrainToken>,
 }
 
 impl LocalStore for Shop {
@@ -88,15 +93,23 @@ impl LocalStore for Shop {
         let _alive = self.alive.clone();
         pending::<()>().await;
     }
+    fn watch(&self, to: u64) -> impl Stream<Item = u64> {
+        let alive = self.alive.clone();
+        stream::iter(0..to).chain(stream::pending()).inspect(move |_| {
+            let _ = &alive;
+        })
+    }
+    async fn wait(&self) -> bool {
+        let drain = self.drain.borrow().clone();
+        drain.draining().await;
+        drain.is_draining()
+    }
 }
 
 type Client = StoreClient<courser::Session>;
 
-/// Runs a client's future in a world with loss, and checks that nothing is left.
-fn run<F>(seed: u64, loss_ppm: u32, client: impl FnOnce(Local, String, Rc<Shop>) -> F) -> World
-where
-    F: Future<Output = ()> + 'static,
-{
+/// A world with loss, a server, and the endpoint of a client.
+fn world(seed: u64, loss_ppm: u32) -> (World, Rc<Shop>) {
     let mut world = World::new(WorldConfig::new(seed, Topology::two_hosts())).unwrap();
     for link in 0..world.fabric().links() {
         let faults = LinkFaults { loss_ppm, duplicate_ppm: loss_ppm, ..LinkFaults::default() };
@@ -106,11 +119,21 @@ where
     let of_server = shop.clone();
     let start = move |nexus: &Nexus| -> Result<_, Box<dyn std::error::Error>> {
         let mut rpc = nexus.endpoint()?;
+        of_server.drain.replace(rpc.drain_token());
         rpc.add_service(StoreServer::shared(of_server.clone()))?;
         Ok(rpc)
     };
     world.start(SERVER, move |nexus| start(nexus).map_err(|e| e.to_string())).unwrap();
     world.start(CLIENT, Nexus::endpoint).unwrap();
+    (world, shop)
+}
+
+/// Runs a client's future in a world with loss, and checks that nothing is left.
+fn run<F>(seed: u64, loss_ppm: u32, client: impl FnOnce(Local, String, Rc<Shop>) -> F) -> World
+where
+    F: Future<Output = ()> + 'static,
+{
+    let (mut world, shop) = world(seed, loss_ppm);
     let uri = world.uri(SERVER);
     let rpc = world.rpc(CLIENT);
     let (local, handle) = (rpc.local(), rpc.handle());
@@ -241,4 +264,145 @@ fn worlds_with_services_are_the_same_for_the_same_seed() {
     };
     assert_eq!(digest(4), digest(4));
     assert_ne!(digest(4), digest(5));
+}
+
+/// The items that were delivered before the server shut down.
+fn shutting_down<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, RpcError<E>>) -> u64 {
+    match result {
+        Err(RpcError::MidStream(MidStreamError::ShuttingDown { items })) => items,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Stops the server when the client's future has set its flag, and runs the future to its end. It has
+/// the time of the stop then, in the time of its endpoint.
+fn stop<F>(
+    seed: u64,
+    grace: Duration,
+    client: impl FnOnce(Client, Local, Rc<Cell<u64>>) -> F + 'static,
+) where
+    F: Future<Output = ()> + 'static,
+{
+    let (mut world, shop) = world(seed, [0, 1_000][seed as usize % 2]);
+    let uri = world.uri(SERVER);
+    let rpc = world.rpc(CLIENT);
+    let (local, handle) = (rpc.local(), rpc.handle());
+    let session = local.connect(&uri);
+    let stopped_ns = Rc::new(Cell::new(u64::MAX));
+    let flag = stopped_ns.clone();
+    let own = local.clone();
+    let client = async move {
+        let store = Client::unchecked(session.await.unwrap());
+        client(store, own, flag).await;
+    };
+    let task = local.spawn(client);
+    handle.wake();
+    let limit = Duration::from_secs(30);
+    assert!(world.run_until(limit, |_| stopped_ns.get() == 0), "seed {seed}: it does not begin");
+    stopped_ns.set(world.rpc(CLIENT).context().now_ns());
+    world.stop(SERVER, grace);
+    assert!(world.run_until(limit, |_| task.is_finished()), "seed {seed}: a stream does not end");
+    world.run_for(Duration::from_secs(1));
+    assert!(world.endpoint(SERVER, 0).is_none(), "seed {seed}: the server runs");
+    assert_eq!(Rc::strong_count(&shop.alive), 1, "seed {seed}: a handler is alive");
+    assert!(world.violations().is_empty(), "seed {seed}: {:?}", world.violations());
+}
+
+#[test]
+fn streams_without_items_end_within_a_tenth_of_a_second_of_the_token_and_others_flow_on() {
+    for seed in 0..6 {
+        stop(seed, Duration::from_secs(20), |store, local, stopped_ns| async move {
+            let mut watch = store.watch(5).await.unwrap();
+            for n in 0..5 {
+                assert_eq!(watch.next().await.unwrap().unwrap(), n);
+            }
+            let mut stalls = store.count(1_000_000, 10_000).await.unwrap();
+            stalls.next().await.unwrap().unwrap();
+            let mut flow = store.count(1_000, 10_000).await.unwrap();
+            flow.next().await.unwrap().unwrap();
+            let mut idle = store.upload().await.unwrap();
+            idle.send(&vec![1; 100]).await.unwrap();
+            idle.flush().await.unwrap();
+            let mut upload = store.upload().await.unwrap();
+            upload.send(&vec![1; 100]).await.unwrap();
+            upload.flush().await.unwrap();
+            let waits = async { store.wait().await };
+            let ends = async {
+                local.sleep(MS).await; // `waits` is at the server
+                stopped_ns.set(0);
+                assert_eq!(shutting_down(watch.next().await.unwrap()), 5);
+                let took_ns = local.now_ns() - stopped_ns.get();
+                assert!(took_ns < 100_000_000, "{took_ns} ns");
+                assert_eq!(shutting_down(idle.finish().await), 1);
+                let took_ns = local.now_ns() - stopped_ns.get();
+                assert!(took_ns < 100_000_000, "{took_ns} ns");
+                let mut items = 1;
+                let named = loop {
+                    match stalls.next().await.unwrap() {
+                        Ok(_) => items += 1,
+                        end => break shutting_down(end),
+                    }
+                };
+                assert_eq!(named, items);
+                let refused = store.get(1).await.unwrap_err();
+                assert_eq!(refused.executed(), Executed::Never, "{refused}");
+            };
+            let flows = async {
+                // For a second and more.
+                for n in 1..1_000 {
+                    assert_eq!(flow.next().await.unwrap().unwrap().0, n);
+                    upload.send(&vec![1; 100]).await.unwrap();
+                    local.sleep(MS).await;
+                }
+                assert!(flow.next().await.is_none());
+                assert_eq!(upload.finish().await.unwrap(), 100_000);
+            };
+            let (waited, ..) = future::join3(waits, ends, flows).await;
+            assert!(waited.unwrap());
+        });
+    }
+}
+
+#[test]
+fn streams_that_flow_at_the_end_of_the_grace_end_with_the_number_of_their_items() {
+    for seed in 0..4 {
+        stop(seed, Duration::from_secs(1), |store, local, stopped_ns| async move {
+            let mut flow = store.count(u64::MAX, 10_000).await.unwrap();
+            let mut upload = store.upload().await.unwrap();
+            upload.send(&vec![1; 1_000]).await.unwrap();
+            upload.flush().await.unwrap();
+            flow.next().await.unwrap().unwrap();
+            stopped_ns.set(0);
+            let in_time = |stopped_ns: &Cell<u64>| {
+                let took_ns = local.now_ns() - stopped_ns.get();
+                assert!((850_000_000..1_000_000_000).contains(&took_ns), "{took_ns} ns");
+            };
+            let sends = async {
+                let mut sent = 1;
+                let failed = loop {
+                    if let Err(e) = upload.send(&vec![1; 1_000]).await {
+                        break e;
+                    }
+                    sent += 1;
+                    local.sleep(MS).await;
+                };
+                in_time(&stopped_ns);
+                let taken = shutting_down::<(), _>(Err(failed));
+                assert!(taken <= sent && taken + 200 > sent, "{taken} of {sent}");
+            };
+            let reads = async {
+                let mut received = 1;
+                let delivered = loop {
+                    match flow.next().await.unwrap() {
+                        Ok(_) => received += 1,
+                        end => break shutting_down(end),
+                    }
+                    local.sleep(MS).await;
+                };
+                in_time(&stopped_ns);
+                assert_eq!(delivered, received);
+            };
+            future::join(sends, reads).await;
+        });
+    }
 }

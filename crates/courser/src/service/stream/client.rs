@@ -152,7 +152,9 @@ impl<C: Channel> Starting<C> {
                 return Poll::Ready(answer.map(Some).map_err(RpcError::Call));
             }
             let Some(accept) = &mut self.accept else { return Poll::Pending };
-            let (tag, payload) = answer::split(ready!(Pin::new(accept).poll(cx))?)?;
+            let answer = ready!(Pin::new(accept).poll(cx)).map_err(RpcError::Call);
+            let answer = answer.and_then(|answer| Ok(answer::split(answer)?));
+            let (tag, payload) = answer.map_err(RpcError::mid_stream)?;
             self.accept = None;
             match tag {
                 tag::OK => return Poll::Ready(Ok(None)),

@@ -18,7 +18,7 @@ use crate::service::answer::{self, tag};
 use crate::service::channel::{CallOptions, Channel, ChannelMemory};
 use crate::service::client::Types;
 use crate::service::codec::{Decode, Payload};
-use crate::service::error::{DecodeError, EncodeError, RpcError, StreamError};
+use crate::service::error::{DecodeError, EncodeError, MidStreamError, RpcError, StreamError};
 use crate::service::services::PULL;
 
 /// The items of a stream of the server. An error is the last item. Dropping the stream cancels it:
@@ -38,6 +38,8 @@ pub struct Streaming<C: Channel, K, T, E> {
     reading: Option<Reading>,
     /// Batches that were read.
     read: u32,
+    /// Items that were returned.
+    items: u64,
     /// The number of batches, and the outcome.
     end: Option<(u32, Option<RpcError<E>>)>,
     /// The server has answered a pull that nothing follows.
@@ -107,6 +109,7 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
             next_pull: 0,
             reading: None,
             read: 0,
+            items: 0,
             end: None,
             no_more: false,
             done: false,
@@ -131,7 +134,8 @@ impl<C: Channel, K, T, E> Streaming<C, K, T, E> {
     fn pull(&mut self) -> Result<(), RpcError<E>> {
         let held = u32::from(self.reading.is_some());
         while !self.no_more && self.end.is_none() && (self.pulls.len() as u32) + held < WINDOW {
-            let mut request = self.channel.alloc(8).map_err(CallFailure::from)?;
+            let request = self.channel.alloc(8).map_err(CallFailure::from);
+            let mut request = request.map_err(MidStreamError::Call)?;
             request[..4].copy_from_slice(&self.stream.to_le_bytes());
             request[4..].copy_from_slice(&self.next_pull.to_le_bytes());
             self.next_pull = self.next_pull.wrapping_add(1);
@@ -164,13 +168,14 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
             self.reading = None;
             self.read = self.read.wrapping_add(1);
         }
-        Some(item.map_err(RpcError::Decode))
+        self.items += u64::from(item.is_ok());
+        Some(item.map_err(|e| MidStreamError::Decode(e).into()))
     }
 
     /// Reads the end from the answer of the open call.
     fn read_end(&mut self, response: MsgBuf) -> Result<(), RpcError<E>> {
         let (tag, mut payload) = answer::split(response)?;
-        if !matches!(tag, tag::OK | tag::FAILED | tag::ITEM_UNENCODED) {
+        if !matches!(tag, tag::OK | tag::FAILED | tag::ITEM_UNENCODED | tag::SHUTTING_DOWN) {
             return Err(answer::refused(tag, &payload));
         }
         let Some((value, batches)) = payload.split_last_chunk::<4>() else {
@@ -182,7 +187,14 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
             tag::FAILED => {
                 Some(RpcError::Service(<K as Decode<E>>::decode(Payload::owned(payload))?))
             }
-            tag::ITEM_UNENCODED => Some(EncodeError::Remote(answer::peer_text(&payload)).into()),
+            tag::ITEM_UNENCODED => {
+                let text = answer::peer_text(&payload);
+                Some(MidStreamError::Encode(EncodeError::Remote(text)).into())
+            }
+            // The items are counted when it is returned.
+            tag::SHUTTING_DOWN if len == 0 => {
+                Some(MidStreamError::ShuttingDown { items: 0 }.into())
+            }
             _ if len == 0 => None,
             _ => return Err(DecodeError::Trailing { left: len }.into()),
         };
@@ -232,7 +244,11 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
         if let Some((batches, error)) = &mut self.end
             && *batches == self.read
         {
-            return Step::Next(error.take().map(Err));
+            let mut error = error.take();
+            if let Some(RpcError::MidStream(MidStreamError::ShuttingDown { items })) = &mut error {
+                *items = self.items;
+            }
+            return Step::Next(error.map(Err));
         }
         // All of them are polled, so that each is started.
         self.pulls.iter_mut().for_each(|pull| pull.poll(cx));
@@ -241,7 +257,7 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
                 self.pulls.pop_front();
                 match answer.map_err(RpcError::Call).and_then(|m| self.pulled(m)) {
                     Ok(()) => Step::Again,
-                    Err(e) => Step::Next(Some(Err(e))),
+                    Err(e) => Step::Next(Some(Err(e.mid_stream()))),
                 }
             }
             Some(None) => Step::Wait,

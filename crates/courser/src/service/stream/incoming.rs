@@ -156,7 +156,10 @@ impl<T> Incoming<T> {
         if let Err(e) = &item {
             let _ = self.services.undecoded(e.clone());
             self.fail();
-        } else if is_empty {
+            return Some(item);
+        }
+        self.entry.take_item();
+        if is_empty {
             self.batch_taken();
         }
         Some(item)

@@ -168,18 +168,39 @@ impl Outgoing {
         K: Encode<T> + Encode<E>,
         S: Stream<Item = Result<T, E>>,
     {
-        let mut outcome = {
+        let outcome = {
             let mut items = pin!(items);
             let mut first = First::Unpolled;
-            Some(poll_fn(|cx| self.fill::<K, T, E, S>(items.as_mut(), &mut first, cx)).await)
+            let filling = poll_fn(|cx| self.fill::<K, T, E, S>(items.as_mut(), &mut first, cx));
+            self.unless_shut_down(filling).await
         };
-        let batches = poll_fn(|cx| self.drained(cx)).await;
-        let end = match outcome.take() {
-            Some(Ok(end)) => Ok((end, batches)),
-            Some(Err(e)) => Err(Unsent::Unencoded(e, batches)),
-            None => unreachable!("it is taken once"),
+        let drained = match &outcome {
+            Ok(_) => self.unless_shut_down(poll_fn(|cx| self.drained(cx))).await,
+            Err(batches) => Err(*batches),
+        };
+        let end = match (outcome, drained) {
+            (Ok(Ok(end)), Ok(batches)) => Ok((end, batches)),
+            (Ok(Err(e)), Ok(batches)) => Err(Unsent::Unencoded(e, batches)),
+            (Err(batches), _) | (_, Err(batches)) => Err(Unsent::ShuttingDown(batches)),
         };
         StreamEnd { end, codec: PhantomData }
+    }
+
+    /// Waits for a future of the stream, at most until the stream is to end because the server shuts
+    /// down.
+    ///
+    /// # Errors
+    /// It is, after this number of batches.
+    async fn unless_shut_down<R>(&self, future: impl Future<Output = R>) -> Result<R, u32> {
+        let mut future = pin!(future);
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(ready) => Poll::Ready(Ok(ready)),
+            Poll::Pending => {
+                let mut stream = self.open.entry.lock();
+                if stream.own(cx.waker()) { Poll::Ready(Err(stream.next)) } else { Poll::Pending }
+            }
+        })
+        .await
     }
 
     /// Takes items until the stream ends, while there is room for them. Returns the application's
@@ -305,6 +326,8 @@ enum Unsent {
     Refused(Refusal),
     /// An item, after this number of batches.
     Unencoded(EncodeError, u32),
+    /// The server shuts down, after this number of batches.
+    ShuttingDown(u32),
 }
 
 impl<K, E> StreamEnd<K, E> {
@@ -329,6 +352,11 @@ impl<K: Encode<E>, E> Reply for StreamEnd<K, E> {
                 Ok(tag)
             }),
             Err(Unsent::Refused(refusal)) => RefusalReply(refusal).send_to(to),
+            Err(Unsent::ShuttingDown(batches)) => answer::reply(to, |out| {
+                // A failure is kept in the writer.
+                let _ = out.extend(&batches.to_le_bytes());
+                Ok(tag::SHUTTING_DOWN)
+            }),
             Err(Unsent::Unencoded(e, batches)) => answer::reply(to, |out| {
                 // A failure is kept in the writer.
                 let _ = out.extend(answer::short_text(&e).as_bytes());

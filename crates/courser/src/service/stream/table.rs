@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
 use courser_buf::MsgBuf;
 
@@ -56,6 +56,23 @@ impl Streams {
         let table = self.lock();
         table.entries.len() + table.accepts.len()
     }
+
+    /// Ends open streams of an endpoint, as the server shuts down: all, or those in which no batch was
+    /// pulled and no item taken since the last call.
+    pub(crate) fn shut_down(&self, endpoint: u16, all: bool) {
+        let table = self.lock();
+        let of_endpoint = table.entries.iter().filter(|((session, _), _)| session.is_of(endpoint));
+        let entries: Vec<_> = of_endpoint.map(|(_, entry)| entry.clone()).collect();
+        drop(table); // before tasks are woken
+        for entry in entries {
+            let mut stream = entry.lock();
+            let progress = u64::from(stream.next) + entry.taken();
+            let stalls = stream.seen.replace(progress) == Some(progress);
+            if all || stalls {
+                stream.shut_down();
+            }
+        }
+    }
 }
 
 /// Which end sends the items.
@@ -67,15 +84,27 @@ pub(super) enum Direction {
 
 /// A stream.
 #[derive(Debug)]
-pub(super) struct Entry(Mutex<Stream>);
+pub(super) struct Entry {
+    stream: Mutex<Stream>,
+    /// Incoming: items that the handler took.
+    taken: AtomicU64,
+}
 
 impl Entry {
     fn new(direction: Direction, total: Arc<AtomicUsize>) -> Self {
-        Entry(Mutex::new(Stream::new(direction, total)))
+        Entry { stream: Mutex::new(Stream::new(direction, total)), taken: AtomicU64::new(0) }
     }
 
     pub(super) fn lock(&self) -> Locked<'_> {
-        Locked(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+        Locked(Some(self.stream.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    pub(super) fn take_item(&self) {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
     }
 }
 
@@ -124,7 +153,7 @@ pub(super) struct Stream {
     /// The future of the open call, or the handler that reads items.
     pub(super) handler: Option<Waker>,
     /// To be woken when the stream is unlocked: the waiting calls, and the handler.
-    woken: [Option<Waker>; WINDOW as usize + 1],
+    woken: [Option<Waker>; WINDOW as usize + 2],
     /// Outgoing: complete batches, at most [`WINDOW`].
     pub(super) ready: VecDeque<MsgBuf>,
     pub(super) filling: Filling,
@@ -140,6 +169,12 @@ pub(super) struct Stream {
     /// Bytes of the buffers of `ready` and `filling`, as counted in the sum over all streams.
     held: usize,
     total: Arc<AtomicUsize>,
+    /// The server shuts down, and the stream is to end.
+    pub(super) shuts_down: bool,
+    /// The future of the open call, to be woken when it is.
+    owner: Option<Waker>,
+    /// The progress of the stream when the server last looked at it.
+    seen: Option<u64>,
 }
 
 impl Stream {
@@ -162,6 +197,9 @@ impl Stream {
             pushed: Default::default(),
             reading: false,
             undecoded: false,
+            shuts_down: false,
+            owner: None,
+            seen: None,
         }
     }
 
@@ -201,6 +239,22 @@ impl Stream {
         if let Some(waker) = self.handler.take() {
             self.woken[WINDOW as usize] = Some(waker);
         }
+    }
+
+    /// Makes the future of the open call end the stream.
+    fn shut_down(&mut self) {
+        self.shuts_down = true;
+        if let Some(waker) = self.owner.take() {
+            self.woken[WINDOW as usize + 1] = Some(waker);
+        }
+    }
+
+    /// The future of the open call is pending. Whether it has to end instead.
+    pub(super) fn own(&mut self, waker: &Waker) -> bool {
+        if !self.owner.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            self.owner = Some(waker.clone());
+        }
+        self.shuts_down
     }
 
     /// Ends the stream: calls that wait are answered, batches are freed.
@@ -254,16 +308,25 @@ impl Open {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Runs the handler of a stream of the client, and accepts the stream when the handler waits.
-    pub async fn run<T>(&self, handler: impl Future<Output = T>) -> T {
+    /// Runs the handler of a stream of the client, and accepts the stream when the handler waits. It
+    /// runs at most until the stream is to end because the server shuts down.
+    ///
+    /// # Errors
+    /// It is; the handler is dropped.
+    pub async fn run<T>(&self, handler: impl Future<Output = T>) -> Result<T, Refusal> {
         let mut handler = pin!(handler);
         let mut accepted = false;
         poll_fn(|cx| {
-            let polled = handler.as_mut().poll(cx);
-            if polled.is_pending() && !std::mem::replace(&mut accepted, true) {
+            if let Poll::Ready(outcome) = handler.as_mut().poll(cx) {
+                return Poll::Ready(Ok(outcome));
+            }
+            if !std::mem::replace(&mut accepted, true) {
                 self.accept();
             }
-            polled
+            match self.entry.lock().own(cx.waker()) {
+                true => Poll::Ready(Err(Refusal::ShuttingDown(self.entry.taken()))),
+                false => Poll::Pending,
+            }
         })
         .await
     }

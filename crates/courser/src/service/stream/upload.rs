@@ -16,7 +16,7 @@ use super::client::{OpenCall, Opened, Return};
 use crate::service::answer::{self, tag};
 use crate::service::channel::{CallOptions, Channel, ChannelMemory};
 use crate::service::codec::{Decode, Encode};
-use crate::service::error::{RpcError, StreamError};
+use crate::service::error::{MidStreamError, RpcError, StreamError};
 use crate::service::services::PUSH;
 use crate::service::writer::Memory;
 
@@ -119,7 +119,8 @@ impl<C: Channel, K, I, T, E> Upload<C, K, I, T, E> {
         trailer[..4].copy_from_slice(&self.stream.to_le_bytes());
         trailer[4..8].copy_from_slice(&self.next_push.to_le_bytes());
         trailer[8] = u8::from(is_last);
-        let request = batch::with_trailer(batch, &trailer, &ChannelMemory(&self.channel))?;
+        let request = batch::with_trailer(batch, &trailer, &ChannelMemory(&self.channel));
+        let request = request.map_err(MidStreamError::Encode)?;
         self.next_push = self.next_push.wrapping_add(1);
         self.pushes.push_back(self.channel.call_owned(PUSH, request, CallOptions::FAIL_FAST));
         Ok(())
@@ -149,7 +150,7 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
             return Ok(());
         }
         let added = self.filling.add::<K, I>(item, &BatchMemory(&self.channel));
-        self.complete = added?;
+        self.complete = added.map_err(MidStreamError::Encode)?;
         poll_fn(|cx| {
             self.progress(cx);
             Poll::Ready(())
@@ -298,9 +299,9 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
                 Ok((tag::ENDED, _)) => discards = true,
                 Ok((tag, payload)) => match answer::refused(tag, &payload) {
                     RpcError::Stream(StreamError::Unknown) => discards = true,
-                    refused => error = Some(refused),
+                    refused => error = Some(refused.mid_stream()),
                 },
-                Err(e) => error = Some(e),
+                Err(e) => error = Some(e.mid_stream()),
             }
             false
         });
