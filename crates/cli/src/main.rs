@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod advice;
 mod args;
 mod bench;
 mod ping;

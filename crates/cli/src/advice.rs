@@ -1,0 +1,59 @@
+//! The commands of this program that texts of the project name are those that it has.
+
+use std::path::Path;
+
+use clap::CommandFactory;
+
+use crate::args::Cli;
+
+/// Each command line of `courser` in quotes, in the sources and documents below a directory.
+fn quoted(at: &Path, found: &mut Vec<String>) {
+    let is_text = |path: &Path| path.extension().is_some_and(|ext| ext == "rs" || ext == "md");
+    for entry in std::fs::read_dir(at).expect("a directory").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            quoted(&path, found);
+        } else if is_text(&path) {
+            let text = std::fs::read_to_string(&path).expect("text");
+            let lines = text.lines().flat_map(|line| line.split("`courser ").skip(1));
+            let lines = lines.filter_map(|rest| Some(rest.split_once('`')?.0));
+            found.extend(lines.filter(|line| !line.contains('{')).map(str::to_owned));
+        }
+    }
+}
+
+/// Why a command line is not accepted. Values of options are not checked.
+fn check(line: &str) -> Result<(), String> {
+    let mut command = Cli::command();
+    for word in line.split_whitespace() {
+        if let Some(option) = word.strip_prefix("--") {
+            let option = option.split('=').next().unwrap_or_default();
+            let is_known = |arg: &clap::Arg| arg.get_long() == Some(option);
+            if !command.get_arguments().any(is_known) && option != "help" {
+                return Err(format!("`courser {line}`: there is no option --{option}"));
+            }
+        } else if command.has_subcommands() {
+            let Some(found) = command.find_subcommand(word) else {
+                return Err(format!("`courser {line}`: there is no command {word}"));
+            };
+            command = found.clone();
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn commands_that_texts_and_documents_name_exist() {
+    if cfg!(not(feature = "lab")) {
+        return println!("skipped: without the feature `lab` the program has fewer commands");
+    }
+    assert!(check("sings").is_err() && check("serve --loud").is_err());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut lines = Vec::new();
+    for part in ["crates", "apps", "examples", "docs"] {
+        quoted(&root.join(part), &mut lines);
+    }
+    assert!(lines.len() > 10, "{lines:?}");
+    let wrong: Vec<_> = lines.iter().filter_map(|line| check(line).err()).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
