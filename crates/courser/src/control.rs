@@ -46,7 +46,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use courser_net::{ControlSockets, ThisProcess};
+use courser_net::{ControlSockets, ThisProcess, is_exhausted};
 use courser_proto::{ControlError, ControlMsg};
 
 use driver::{Driver, Parts};
@@ -147,6 +147,17 @@ pub enum DialError {
         /// How long this side waited.
         after: Duration,
     },
+    /// The other side accepts the connection and is silent.
+    #[error(
+        "{addr} accepted the connection and did not greet within {after:?}; check that it is a Courser \
+         server, that its process is not stopped, and its limit of open files (`ulimit -n`)"
+    )]
+    NoGreeting {
+        /// The address.
+        addr: SocketAddr,
+        /// How long this side waited.
+        after: Duration,
+    },
     /// The other side answers with something else than this protocol.
     #[error("{addr} answers, but no session is possible: {cause}")]
     Handshake {
@@ -172,7 +183,14 @@ pub enum DialError {
 fn connect_text(addr: &SocketAddr, cause: &io::Error) -> String {
     use io::ErrorKind as K;
     if is_exhausted(cause) {
-        return format!("cannot connect to {addr}: {cause}; raise the limit of open files");
+        return format!(
+            "cannot connect to {addr}: {cause}; raise the limit of open files of this process \
+             (`ulimit -n`) or free memory"
+        );
+    }
+    if cause.get_ref().is_some() {
+        // A text of this library, which has its own advice.
+        return format!("cannot connect to {addr}: {cause}");
     }
     match cause.kind() {
         K::ConnectionRefused => {
@@ -180,20 +198,21 @@ fn connect_text(addr: &SocketAddr, cause: &io::Error) -> String {
         }
         K::UnexpectedEof | K::ConnectionReset | K::ConnectionAborted | K::BrokenPipe => format!(
             "{addr} closed the connection before it greeted; check that it is a Courser server and \
-             below its limit of connections"
+             below its limits of connections and of open files"
+        ),
+        K::PermissionDenied => format!(
+            "this host does not permit a connection to {addr}: {cause}; check its firewall \
+             (`nft list ruleset`)"
+        ),
+        K::WouldBlock => format!(
+            "too many connections wait at {addr}; check that the server's process is not stopped, and \
+             its limit of open files (`ulimit -n`)"
         ),
         K::HostUnreachable | K::NetworkUnreachable => {
             format!("no route to {addr}: {cause}; check the address and the network")
         }
         _ => format!("cannot connect to {addr}: {cause}; check the address and the network"),
     }
-}
-
-/// Whether descriptors or kernel memory have run out.
-fn is_exhausted(e: &io::Error) -> bool {
-    use rustix::io::Errno;
-    let exhausted = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
-    e.raw_os_error().is_some_and(|code| exhausted.iter().any(|x| x.raw_os_error() == code))
 }
 
 /// A pause of this process that is worth to be named.

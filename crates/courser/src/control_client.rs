@@ -252,7 +252,9 @@ impl<T: Transport> Rpc<T> {
         let datapath = link.map_or_else(String::new, |l| l.datapath.to_string());
         let packet = self.session_stats(session).map_or(0, |s| s.data_per_packet);
         self.close(session);
-        self.core.remember_failure(session, SessionError::DatapathSilent { datapath, packet });
+        let scheme = self.core.local.scheme;
+        let why = SessionError::DatapathSilent { scheme, datapath, packet };
+        self.core.remember_failure(session, why);
     }
 
     fn me(&self) -> EndpointRef {

@@ -138,11 +138,12 @@ pub enum SessionError {
     Evicted,
     /// The control connection lives, but the datapath answers nothing.
     #[error(
-        "no packet arrives from {datapath} although its control connection is up; check that \
-         firewalls pass UDP to this port, and that the path carries packets of {packet} data bytes \
-         (Config::max_frame lowers them)"
+        "no packet arrives from {datapath} although its control connection is up; {}",
+        silent_advice(scheme, *packet)
     )]
     DatapathSilent {
+        /// The transport.
+        scheme: &'static str,
         /// The server's datapath address.
         datapath: String,
         /// Data bytes per packet.
@@ -157,6 +158,18 @@ pub enum SessionError {
     /// There is no such session.
     #[error("the session was closed, or ended long ago; try again with a new one")]
     Gone,
+}
+
+fn silent_advice(scheme: &str, packet: u16) -> String {
+    match scheme {
+        "shm" => "check that the threads of its endpoints run, and its limit of open files (`ulimit -n`) \
+                  and of memory, which a new peer needs"
+            .to_owned(),
+        _ => format!(
+            "check that firewalls pass UDP to this port, and that the path carries packets of {packet} \
+             data bytes (Config::max_frame lowers them)"
+        ),
+    }
 }
 
 impl SessionError {

@@ -15,6 +15,7 @@ use courser::{
     WorkerError,
 };
 use courser_buf::{Addr, Arena, ArenaConfig, ConfigError, Heap, MapCause, MapError, SetLenError};
+use courser_net::shm::Unsafe;
 use courser_net::{
     BindSpec, FaultPlan, FaultSyntax, MemError, OpenError, PathError, ShmError, UdpError, any,
 };
@@ -23,7 +24,7 @@ use courser_proto::{ConnectError, ControlError, Recovery, UnknownRecovery};
 
 /// The verbs that may begin an advice.
 const VERBS: &str = "allocate answer bind call check choose close connect correct drop free lower \
-    name raise read register return reuse run set split start stop try upgrade use wait write";
+    name raise read register return reuse run set shut split start stop try upgrade use wait write";
 
 fn has_advice(text: &str) -> bool {
     // The execution state of the handler follows in parentheses.
@@ -42,6 +43,7 @@ fn check(source: &str, texts: &[String]) {
     assert_eq!(texts.len(), attributes, "a row for each error: {texts:#?}");
     for text in texts {
         assert!(has_advice(text), "no advice: {text}");
+        recommended::try_out(text);
         assert!(text.len() < 400 && !text.contains('\n'), "too long: {text}");
     }
 }
@@ -69,6 +71,117 @@ fn no_memory() -> AllocError {
 
 fn map() -> MapError {
     MapError { bytes: 7, cause: MapCause::BadSize }
+}
+
+/// Tries what texts recommend: addresses are read and bound, commands run, settings exist.
+mod recommended {
+    use std::net::IpAddr;
+    use std::process::{Command, Stdio};
+
+    use courser::{BindError, Nexus, Uri};
+
+    /// Commands that read only: they are run, where their program is installed.
+    const READING: [&str; 7] = [
+        "ulimit -n",
+        "ulimit -u",
+        "ip addr",
+        "ip route",
+        "ss -xlp",
+        "ss -ulpn",
+        "nft list ruleset",
+    ];
+    /// Of a directory that was checked to be the user's own, and no link.
+    const CHANGING: [&str; 1] = ["chmod 700"];
+
+    pub(super) fn try_out(text: &str) {
+        // The text of a wrong address begins with it, in quotes.
+        let rest = if text.starts_with('`') { text.splitn(3, '`').last() } else { Some(text) };
+        let rest = rest.unwrap_or_default();
+        rest.split('`').skip(1).step_by(2).for_each(command);
+        let advice = rest.rsplit_once("; ").map_or("", |(_, advice)| advice);
+        let end = |c: char| ",;.)".contains(c);
+        for word in advice.split_whitespace().map(|word| word.trim_matches(['(', '`'])) {
+            address(word.trim_end_matches(end));
+        }
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "_:".contains(c);
+        rest.split(|c| !is_name(c)).for_each(|name| setting(name.trim_end_matches(':')));
+    }
+
+    fn command(command: &str) {
+        if CHANGING.contains(&command) {
+            return;
+        }
+        assert!(READING.contains(&command), "`{command}` is not known to be harmless");
+        let quiet = |text: &str| {
+            let mut shell = Command::new("bash"); // `ulimit -u` is not in every shell
+            let shell = shell.args(["-c", text]).stdout(Stdio::null()).stderr(Stdio::null());
+            shell.status().is_ok_and(|status| status.success())
+        };
+        let program = command.split(' ').next().unwrap_or_default();
+        if !quiet(&format!("command -v {program}")) {
+            return println!("skipped: `{command}`, which is not installed");
+        }
+        if program == "nft" && !rustix::process::geteuid().is_root() {
+            return println!("skipped: `{command}`, which needs root");
+        }
+        assert!(quiet(command), "`{command}` fails");
+    }
+
+    fn address(word: &str) {
+        let bare = matches!(word, "0.0.0.0" | "[::]").then(|| format!("udp://{word}:0"));
+        let is_full = word.contains("://") && !word.ends_with("://");
+        let Some(address) = bare.or(is_full.then(|| word.to_owned())) else { return };
+        let uri: Uri = address.parse().unwrap_or_else(|e| panic!("{address}: {e}"));
+        uri.clone().without_options().unwrap_or_else(|e| panic!("{address} cannot be called: {e}"));
+        if uri.host.parse::<IpAddr>().is_err() {
+            return; // a name of another host
+        }
+        // Any port: another process may have this one.
+        match Nexus::bind(&Uri { port: 0, ..uri }.to_string()) {
+            Ok(_) => {}
+            Err(BindError::Control { source, .. }) if address.contains("[::1]") => {
+                println!("skipped: {address}, as this system has no IPv6 loopback: {source}");
+            }
+            Err(e) => panic!("{address} cannot be bound: {e}"),
+        }
+    }
+
+    fn setting(name: &str) {
+        let settings =
+            [include_str!("../src/config.rs"), include_str!("../../proto/src/config.rs")];
+        let methods = [
+            include_str!("../src/rpc.rs"),
+            include_str!("../src/control_client.rs"),
+            include_str!("../src/event_loop.rs"),
+            include_str!("../src/send.rs"),
+        ];
+        let exists = |sources: &[&str], what: String| sources.iter().any(|s| s.contains(&what));
+        if let Some(name) = name.strip_prefix("Config::") {
+            assert!(exists(&settings, format!("pub {name}:")), "there is no Config::{name}");
+        }
+        if let Some(name) = name.strip_prefix("Rpc::") {
+            assert!(exists(&methods, format!("pub fn {name}")), "there is no Rpc::{name}");
+        }
+        if name.starts_with("COURSER_") {
+            assert_eq!(name, "COURSER_SHM_DIR", "a variable that is read");
+        }
+    }
+
+    #[test]
+    fn advice_that_cannot_be_followed_is_detected() {
+        for text in [
+            "it broke; write shm://127.0.0.1:31850?trust=1",
+            "it broke; bind udp://192.0.2.1:0",
+            "it broke; run `rm -r` on it",
+            "it broke; raise Config::nothing",
+            "it broke; call Rpc::nothing",
+            "it broke; set COURSER_NOTHING",
+        ] {
+            let tried = std::panic::catch_unwind(|| try_out(text));
+            assert!(tried.is_err(), "{text}");
+        }
+        try_out("it broke; bind udp://0.0.0.0:31850, or raise Config::slots (`ulimit -n`)");
+    }
 }
 
 #[test]
@@ -159,9 +272,12 @@ fn transport_error_texts_end_with_an_advice() {
             ShmError::MaxFrame(0),
             ShmError::MaxPeers(0),
             ShmError::Ring { slots: 3, data_bytes: 5 },
-            ShmError::Directory { dir: "/dev/shm/c".into(), why: "is not yours" },
+            ShmError::Directory { dir: "/dev/shm/c".into(), why: Unsafe::Foreign },
             ShmError::LongPath("/long".into()),
             ShmError::Io { what: "directory of shared-memory sockets", source: broken() },
+            Unsafe::NoDirectory,
+            Unsafe::Foreign,
+            Unsafe::Open,
         ],
     );
     let fault = |text: &str| -> FaultSyntax { text.parse::<FaultPlan>().unwrap_err() };
@@ -273,6 +389,7 @@ fn library_error_texts_end_with_an_advice() {
     for kind in kinds {
         let error = BindError::Control { addr: here().to_string(), source: kind.into() };
         assert!(has_advice(&error.to_string()), "{error}");
+        recommended::try_out(&error.to_string());
     }
     let arena: io::Error = broken();
     let config = proto::Config { slots: 3, ..proto::Config::default() };
@@ -309,7 +426,11 @@ fn library_error_texts_end_with_an_advice() {
             SessionError::PeerFailed(LostReason::Closed),
             SessionError::EndpointGone,
             SessionError::Evicted,
-            SessionError::DatapathSilent { datapath: here().to_string(), packet: 1400 },
+            SessionError::DatapathSilent {
+                scheme: "udp",
+                datapath: here().to_string(),
+                packet: 1400
+            },
             SessionError::VirtualTime,
             SessionError::Forked,
             SessionError::Gone,
@@ -398,9 +519,16 @@ fn control_connection_error_texts_end_with_an_advice() {
         io::ErrorKind::ConnectionRefused,
         io::ErrorKind::UnexpectedEof,
         io::ErrorKind::HostUnreachable,
+        io::ErrorKind::PermissionDenied,
+        io::ErrorKind::WouldBlock,
         io::ErrorKind::Other,
     ] {
         assert!(has_advice(&dial(kind).to_string()), "{}", dial(kind));
+        recommended::try_out(&dial(kind).to_string());
+    }
+    for exhausted in [rustix::io::Errno::MFILE, rustix::io::Errno::NOMEM] {
+        let text = PathError::Io(Addr::from_socket(here()), exhausted.into()).to_string();
+        assert!(has_advice(&text) && text.contains("`ulimit -n`"), "{text}");
     }
     let full = io::Error::from_raw_os_error(24);
     let full = DialError::Connect { addr: here(), cause: Arc::new(full) };
@@ -412,6 +540,7 @@ fn control_connection_error_texts_end_with_an_advice() {
             DialError::Resolve { host: "db1".into(), cause: Arc::new(broken()) },
             full,
             DialError::Timeout { addr: here().to_string(), after: second },
+            DialError::NoGreeting { addr: here(), after: second },
             DialError::Handshake { addr: here(), cause: ControlError::NotCourser },
             DialError::TooManyConnections { limit: 1 },
             DialError::Stopped,

@@ -62,6 +62,6 @@ pub use options::{CommonOptions, ControlSockets, OptionSet, TransportOptions};
 pub use paths::PathTable;
 pub use poll::wait_readable;
 pub use shm::{ShmConfig, ShmError, ShmOptions, ShmTransport, Trust};
-pub use transport::{Caps, Path, PathError, Transport, TransportStats};
+pub use transport::{Caps, Path, PathError, Transport, TransportStats, is_exhausted};
 pub use udp::{Offload, UdpConfig, UdpError, UdpOptions, UdpTransport};
 pub use uri::{Uri, UriError};

@@ -46,8 +46,8 @@ use std::time::{Duration, Instant};
 use courser_buf::{Addr, PathId, RxBurst, TX_GATHER, TxBurst, drop_frames};
 
 use config::SCHEME;
-pub use config::{ShmConfig, ShmError, ShmOptions, Trust};
-pub use control::ControlListener;
+pub use config::{ShmConfig, ShmError, ShmOptions, Trust, Unsafe};
+pub use control::{ControlListener, may_listen};
 use dir::Listener;
 use epoll::{Epoll, Token};
 use inbound::{Inbound, Limits};

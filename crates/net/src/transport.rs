@@ -74,8 +74,21 @@ pub enum PathError {
     )]
     TooMany(usize),
     /// The system refused: no route, no permission, ...
-    #[error("no path to {0}: {1}; check the address and the route (`ip route get`)")]
+    #[error("no path to {0}: {1}; {advice}", advice = path_advice(.1))]
     Io(Addr, #[source] io::Error),
+}
+
+fn path_advice(e: &io::Error) -> &'static str {
+    if is_exhausted(e) {
+        return "raise the limit of open files (`ulimit -n`) or free memory";
+    }
+    "check the address and the route (`ip route`)"
+}
+
+/// Whether descriptors or the kernel's memory have run out.
+pub fn is_exhausted(e: &io::Error) -> bool {
+    let exhausted = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+    e.raw_os_error().is_some_and(|code| exhausted.contains(&code))
 }
 
 /// Counters of a transport since its creation. Reading them is free.

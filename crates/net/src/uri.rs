@@ -15,7 +15,7 @@ const MAX_TEXT: usize = 1024;
 /// | `udp://db1:31850` | the nexus of a server, which chooses one of its endpoints |
 /// | `udp://db1:31850/2` | endpoint number 2 of that nexus |
 /// | `udp://[::1]:31850` | IPv6 addresses are written in brackets |
-/// | `shm://127.0.0.1:31850` | a nexus of this machine, reached through shared memory; its control port is a TCP port all the same |
+/// | `shm://127.0.0.1:31850` | a nexus of this machine, reached through shared memory |
 /// | `udp://[::]:31850?gso=off` | a nexus that listens on all addresses, with an option of its transport |
 /// | `db1:31850` | the scheme is `udp` when it is absent |
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -37,7 +37,7 @@ pub struct Uri {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "`{text}` is not an address: {why}; write one like udp://db1:31850, udp://[::1]:31850 or \
-     shm://127.0.0.1:31850?trust=1"
+     shm://127.0.0.1:31850"
 )]
 pub struct UriError {
     text: String,

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -59,7 +59,7 @@ impl Dialing {
     fn note(&mut self, e: DialError) {
         let rank = |e: &DialError| match e {
             DialError::Handshake { .. } => 2,
-            DialError::Timeout { .. } => 0,
+            DialError::Timeout { .. } | DialError::NoGreeting { .. } => 0,
             _ => 1,
         };
         if self.failure.as_ref().is_none_or(|f| rank(&e) > rank(f)) {
@@ -167,6 +167,7 @@ impl<N: Network> Driver<N> {
             // ones.
             let left = d.addrs.len() as u32 + 1;
             let deadline = now + d.deadline.saturating_duration_since(now) / left;
+            let addr = this_host(addr);
             let attempt = self.net.connect(addr).and_then(|stream| {
                 let phase = Phase::Connecting;
                 self.adopt(Conn::new(stream, phase, addr, Some(dial), now, deadline))
@@ -177,21 +178,36 @@ impl<N: Network> Driver<N> {
                     d.attempt = Some(n);
                     return;
                 }
-                Err(e) => d.note(DialError::Connect { addr, cause: Arc::new(e) }),
+                Err(e) => {
+                    let cause = Arc::new(self.net.explain(addr, e));
+                    d.note(DialError::Connect { addr, cause });
+                }
             }
         }
         self.dial_failed(dial);
     }
 
     /// Handles the end of an attempt whose connection was not opened.
-    pub(super) fn attempt_failed(&mut self, dial: u64, addr: SocketAddr, reason: LostReason) {
+    pub(super) fn attempt_failed(
+        &mut self,
+        dial: u64,
+        addr: SocketAddr,
+        phase: Phase,
+        reason: LostReason,
+    ) {
         let after = self.parts.limits.dial;
         let Some(d) = self.dials.get_mut(&dial) else { return };
         let connect = |cause| DialError::Connect { addr, cause };
         d.note(match reason {
             LostReason::Protocol(cause) => DialError::Handshake { addr, cause },
-            LostReason::NoGreeting(_) => DialError::Timeout { addr: addr.to_string(), after },
-            LostReason::Io(e) => connect(e),
+            LostReason::NoGreeting(_) if phase == Phase::Connecting => {
+                DialError::Timeout { addr: addr.to_string(), after }
+            }
+            LostReason::NoGreeting(_) => DialError::NoGreeting { addr, after },
+            LostReason::Io(e) => connect(match Arc::try_unwrap(e) {
+                Ok(e) => Arc::new(self.net.explain(addr, e)),
+                Err(shared) => shared,
+            }),
             LostReason::Closed => connect(Arc::new(io::ErrorKind::UnexpectedEof.into())),
             LostReason::Stopped => DialError::Stopped,
             other => connect(Arc::new(io::Error::other(other))),
@@ -271,6 +287,18 @@ impl<N: Network> Driver<N> {
             self.dial_failed(dial);
         }
     }
+}
+
+/// The unspecified address means this host, as for TCP. The loopback takes its place, since packets of
+/// the datapath come from there.
+fn this_host(mut addr: SocketAddr) -> SocketAddr {
+    if addr.ip().is_unspecified() {
+        addr.set_ip(match addr {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    addr
 }
 
 /// Parses an IP address. IPv6 may be in brackets, as in a URI.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+use courser_net::is_exhausted;
 use courser_proto::{ControlMsg, HostIdentity};
 
 use super::conn::{Conn, Phase, Step};
@@ -19,7 +20,7 @@ use super::network::{Network, Ready, Stream};
 use super::route::Endpoint;
 use super::scarce::{Idle, Inbound};
 use super::sockets::Sockets;
-use super::{Command, Counters, Event, Limits, LostReason, Mail, count, is_exhausted};
+use super::{Command, Counters, Event, Limits, LostReason, Mail, count};
 use crate::platform::Clock;
 
 /// First connection number. Numbers are also poll tokens; the network reserves the lower ones.
@@ -450,7 +451,7 @@ impl<N: Network> Driver<N> {
                 }
             }
             Some(_) if conn.phase == Phase::Open => self.forget_target(n),
-            Some(dial) => return self.attempt_failed(dial, conn.remote, reason),
+            Some(dial) => return self.attempt_failed(dial, conn.remote, conn.phase, reason),
         }
         for index in conn.used {
             if let Some(e) = self.endpoints.get(&index) {

@@ -36,6 +36,11 @@ pub(super) trait Network {
     /// Starts a connection.
     fn connect(&mut self, to: SocketAddr) -> io::Result<Self::Stream>;
 
+    /// Adds to the error of a failed connect what may be the cause.
+    fn explain(&self, _to: SocketAddr, e: io::Error) -> io::Error {
+        e
+    }
+
     /// Reports readiness of a stream from now on. If it is ready already, that is reported too.
     fn register(&mut self, stream: &mut Self::Stream, n: u64) -> io::Result<()>;
 

@@ -1,7 +1,8 @@
 //! The production network: TCP or Unix sockets, as the transport says ([`ControlSockets`]), polled
 //! with epoll, and resolver threads.
 
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use courser_net::shm::ControlListener;
+use courser_net::shm::{ControlListener, may_listen};
 use courser_net::{ControlSockets, OpenError};
 use courser_proto::HostIdentity;
 use mio::event::Source;
@@ -167,6 +168,29 @@ impl Network for Sockets {
         .map(ControlStream::Tcp)
     }
 
+    fn explain(&self, to: SocketAddr, e: io::Error) -> io::Error {
+        if e.kind() != io::ErrorKind::ConnectionRefused {
+            return e;
+        }
+        let text = match &self.listener {
+            Listener::Unix { dir, .. } => format!(
+                "nothing listens on shm://{to} in {}; start the server there as this user and with \
+                 this directory (COURSER_SHM_DIR){}",
+                dir.display(),
+                if is_tcp_port(to.port()) {
+                    ", or use udp://, as its TCP port is in use"
+                } else {
+                    ""
+                }
+            ),
+            Listener::Tcp { .. } if to.ip().is_loopback() && may_listen(to) => format!(
+                "nothing listens on udp://{to}, but a server of shared memory may; use shm://{to}"
+            ),
+            Listener::Tcp { .. } => return e,
+        };
+        io::Error::new(io::ErrorKind::ConnectionRefused, text)
+    }
+
     fn register(&mut self, stream: &mut ControlStream, n: u64) -> io::Result<()> {
         let both = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(stream.source(), Token(n as usize), both)
@@ -282,12 +306,30 @@ impl Stream for ControlStream {
     }
 }
 
+/// Whether a TCP socket of this host listens on a port, by the kernel's tables, in which listening
+/// sockets come first.
+fn is_tcp_port(port: u16) -> bool {
+    /// The state of a listening socket.
+    const LISTEN: &str = "0A";
+    let is_port = |line: &str| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let local = fields.next().and_then(|local| local.rsplit_once(':'));
+        let is_listening = fields.nth(1) == Some(LISTEN);
+        is_listening.then(|| local.is_some_and(|(_, n)| u16::from_str_radix(n, 16) == Ok(port)))
+    };
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        let Ok(table) = File::open(table) else { return false };
+        let lines = BufReader::new(table).lines().skip(1).map_while(Result::ok);
+        lines.map_while(|line| is_port(&line)).any(|found| found)
+    })
+}
+
 /// Connects to a nexus of this user whose address has the same host as this one's.
 fn connect_unix(dir: &Path, host: IpAddr, to: SocketAddr) -> io::Result<ControlStream> {
     if to.ip() != host {
         return Err(io::Error::new(
             io::ErrorKind::AddrNotAvailable,
-            format!("this nexus is bound to {host}"),
+            format!("this nexus is bound to {host}; bind it to the host of the server's address"),
         ));
     }
     let stream = UnixStream::from_std(ControlListener::connect(dir, to)?);
@@ -302,7 +344,10 @@ fn connect_from(source: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
     if source.is_ipv4() != to.is_ipv4() {
         return Err(io::Error::new(
             io::ErrorKind::AddrNotAvailable,
-            format!("this nexus is bound to {}, of the other address family", source.ip()),
+            format!(
+                "this nexus is bound to {}, of the other address family; bind it to [::] for both",
+                source.ip()
+            ),
         ));
     }
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;

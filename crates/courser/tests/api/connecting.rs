@@ -270,6 +270,46 @@ fn a_wildcard_bind_is_reachable_at_every_address() {
     }
 }
 
+/// As for TCP: `courser serve` prints such an address.
+#[test]
+fn calls_to_the_unspecified_address_reach_this_host() {
+    let server = Server::start_at("udp://[::]:0", Config::default(), echo);
+    let port = server.uri.rsplit(':').next().unwrap().to_owned();
+    let mut hosts = vec![("0.0.0.0", "udp://0.0.0.0:0"), ("0.0.0.0", "udp://[::]:0")];
+    match UdpSocket::bind("[::1]:0") {
+        Ok(_) => hosts.push(("[::]", "udp://[::]:0")),
+        Err(e) => println!("skipped: [::], as this system has no IPv6 loopback: {e}"),
+    }
+    for (host, bind) in hosts {
+        let nexus = Nexus::bind(bind).unwrap();
+        let mut client = nexus.endpoint().unwrap();
+        let session = client.connect(&format!("udp://{host}:{port}")).unwrap();
+        if let Err(e) = client.wait_connected(session) {
+            panic!("{host} from {bind}: {e}");
+        }
+        let request = message(&client, 5, 20_000);
+        let ended = call_and_wait(&mut client, &mut [], session, ECHO, request);
+        assert!(ended.result == Ok(expected(5, 20_000)), "{host} from {bind}");
+    }
+}
+
+#[test]
+fn the_error_of_a_server_of_the_other_scheme_names_that_scheme() {
+    let udp = Server::start(Config::default(), echo);
+    let port = udp.uri.rsplit(':').next().unwrap().to_owned();
+    let mut client = Nexus::bind("shm://127.0.0.1:0").unwrap().endpoint().unwrap();
+    let error = failure(&mut client, &format!("shm://127.0.0.1:{port}")).to_string();
+    assert!(error.contains("nothing listens on shm://127.0.0.1:"), "{error}");
+    assert!(error.contains("use udp://") && error.contains("COURSER_SHM_DIR"), "{error}");
+
+    let shm = Server::start_at("shm://127.0.0.1:0", Config::default(), echo);
+    let there = shm.uri.strip_prefix("shm://").unwrap();
+    let mut client = self::client(Config::default());
+    let error = failure(&mut client, &format!("udp://{there}")).to_string();
+    assert!(error.contains(&format!("nothing listens on udp://{there}")), "{error}");
+    assert!(error.contains(&format!("use shm://{there}")), "{error}");
+}
+
 /// The server accepts frames from the address of the control connection only.
 #[test]
 fn a_client_bound_to_another_address_of_its_host_connects_from_there() {

@@ -175,7 +175,7 @@ fn calls_to_a_server_that_became_silent_wait_for_the_connect() {
     let begin = Instant::now();
     let failed = first_not_connected(&client);
     assert!(begin.elapsed() >= timeout / 2, "{:?}", begin.elapsed());
-    assert!(failed.to_string().contains("did not answer within"), "{failed}");
+    assert!(failed.to_string().contains("did not greet within"), "{failed}");
 }
 
 #[test]

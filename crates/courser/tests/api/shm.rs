@@ -295,3 +295,50 @@ fn calls_over_lost_duplicated_and_reordered_frames() {
         server.check();
     }
 }
+
+/// The environment variable with the server's address.
+const CALLED: &str = "COURSER_TEST_CALLED";
+
+#[test]
+#[ignore = "the process of the test below"]
+fn client_process() {
+    let Ok(uri) = std::env::var(CALLED) else { return };
+    calls(&mut shm_client(Config::default()), &uri, 40);
+    println!("all answered");
+}
+
+/// The kernel shows its process number as 0 there. Also what containers of one user do.
+#[test]
+fn a_peer_in_another_pid_namespace_is_served() {
+    const APART: [&str; 4] = ["--user", "--map-current-user", "--pid", "--fork"];
+    let probe = Command::new("unshare").args(APART).arg("true").output();
+    match probe {
+        Ok(probe) if probe.status.success() => {}
+        Ok(probe) => {
+            let why = String::from_utf8_lossy(&probe.stderr);
+            return println!("skipped: no PID namespace can be made: {}", why.trim());
+        }
+        Err(e) => return println!("skipped: `unshare` cannot be started: {e}"),
+    }
+    let server = shm_server(Config::default());
+    let program = std::env::current_exe().unwrap();
+    let client = Command::new("unshare")
+        .args(APART)
+        .arg(program)
+        .args(["--ignored", "--exact", "--nocapture", "shm::client_process"])
+        .env(CALLED, &server.uri)
+        .output()
+        .unwrap();
+    let out = String::from_utf8_lossy(&client.stdout);
+    let errors = String::from_utf8_lossy(&client.stderr);
+    assert!(client.status.success() && out.contains("all answered"), "{out}{errors}");
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_an_error_of_the_system_with_its_name() {
+    let options = ShmOptions { dir: Some("/proc/courser".into()), ..ShmOptions::default() };
+    let config = Config { transport: OptionSet::new().with(options), ..Config::default() };
+    let error = Nexus::bind_with(SHM, config).map(drop).unwrap_err().to_string();
+    assert!(error.contains("cannot make the directory"), "{error}");
+    assert!(error.contains("COURSER_SHM_DIR"), "{error}");
+}

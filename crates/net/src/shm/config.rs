@@ -228,14 +228,12 @@ pub enum ShmError {
         data_bytes: usize,
     },
     /// The directory is not safe to use.
-    #[error(
-        "{} {why}; run `chmod 700` on it, or name another directory in COURSER_SHM_DIR", dir.display()
-    )]
+    #[error("{} {why}", dir.display())]
     Directory {
         /// The directory.
         dir: PathBuf,
         /// The reason.
-        why: &'static str,
+        why: Unsafe,
     },
     /// The directory's name is too long for a socket in it.
     #[error(
@@ -254,6 +252,24 @@ pub enum ShmError {
         /// The system's error.
         source: io::Error,
     },
+}
+
+/// Why a directory is not safe to use: [`ShmError::Directory`]. Only an own directory is to be
+/// changed: a command on another name would follow a link, or change what belongs to others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unsafe {
+    /// The name is that of a link or a file.
+    #[error("is no directory (a link is none); name another directory in COURSER_SHM_DIR")]
+    NoDirectory,
+    /// The directory belongs to another user.
+    #[error("belongs to another user; name another directory in COURSER_SHM_DIR")]
+    Foreign,
+    /// A directory of this user that others may read or change.
+    #[error(
+        "is open to other users; run `chmod 700` on it, or name another directory in COURSER_SHM_DIR"
+    )]
+    Open,
 }
 
 impl ShmError {

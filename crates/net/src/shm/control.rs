@@ -11,8 +11,8 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use super::config::ShmError;
-use super::dir::{Kind, Listener, connect_to, is_ours};
+use super::config::{ShmError, directory};
+use super::dir::{Kind, Listener, connect_to, has_socket, is_ours};
 
 /// Connections that may wait to be accepted. The kernel's own limit is lower on most machines.
 const BACKLOG: i32 = 4096;
@@ -57,7 +57,7 @@ impl ControlListener {
     ///
     /// # Errors
     /// `ConnectionRefused`: nothing listens there. `PermissionDenied`: the process belongs to
-    /// another user. `WouldBlock`: too many connections wait to be accepted.
+    /// another user; the text has the remedy. `WouldBlock`: too many connections wait to be accepted.
     pub fn connect(dir: &Path, to: SocketAddr) -> io::Result<UnixStream> {
         match connect_to(dir, Kind::control(to.ip()), to.port()) {
             Ok(stream) => Ok(stream.into()),
@@ -68,6 +68,12 @@ impl ControlListener {
     }
 }
 
+/// Whether a nexus of this user may listen at an address of shared memory, in the directory that is
+/// used where no other one is set. It may have been killed.
+pub fn may_listen(at: SocketAddr) -> bool {
+    has_socket(&directory(None), Kind::control(at.ip()), at.port())
+}
+
 impl AsFd for ControlListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.socket.as_fd()
@@ -75,6 +81,6 @@ impl AsFd for ControlListener {
 }
 
 fn foreign(whose: &str) -> io::Error {
-    let text = format!("the {whose} belongs to another user");
+    let text = format!("the {whose} belongs to another user; use udp:// between users");
     io::Error::new(io::ErrorKind::PermissionDenied, text)
 }

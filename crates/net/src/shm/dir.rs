@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::config::{ShmConfig, ShmError, directory};
+use super::config::{ShmConfig, ShmError, Unsafe, directory};
 use crate::ThisProcess;
 
 /// Connections that may wait to be accepted; the sender retries further ones.
@@ -68,6 +68,12 @@ impl Kind {
     }
 }
 
+/// Whether a name in the directory is that of a socket. It may be that of a killed process.
+pub(super) fn has_socket(dir: &Path, kind: Kind, port: u16) -> bool {
+    let stat = rustix::fs::statat(CWD, socket_path(dir, kind, port), AtFlags::SYMLINK_NOFOLLOW);
+    stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket)
+}
+
 /// Creates the directory when it is absent; checks that it belongs to this user and is closed to
 /// all others.
 fn prepare(dir: &Path) -> Result<(), ShmError> {
@@ -82,13 +88,13 @@ fn prepare(dir: &Path) -> Result<(), ShmError> {
     let stat = rustix::fs::statat(CWD, dir, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(ShmError::io("cannot look at the directory of shared-memory sockets"))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-        return wrong("is no directory");
+        return wrong(Unsafe::NoDirectory);
     }
     if stat.st_uid != rustix::process::geteuid().as_raw() {
-        return wrong("belongs to another user");
+        return wrong(Unsafe::Foreign);
     }
     if !(Mode::RWXG | Mode::RWXO).intersection(Mode::from_raw_mode(stat.st_mode)).is_empty() {
-        return wrong("is open to other users");
+        return wrong(Unsafe::Open);
     }
     Ok(())
 }
@@ -116,8 +122,26 @@ pub(super) fn connect_to(dir: &Path, kind: Kind, port: u16) -> Result<OwnedFd, E
 
 /// Whether the other side of a connection belongs to this user.
 pub(super) fn is_ours(socket: &impl AsFd) -> bool {
-    let peer = rustix::net::sockopt::socket_peercred(socket);
-    peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+    peer_user(socket).is_some_and(|uid| uid == rustix::process::geteuid().as_raw())
+}
+
+/// The user of the other side. Not read by `rustix`, whose process numbers are never 0: that of a
+/// process in a PID namespace which this one does not see.
+fn peer_user(socket: &impl AsFd) -> Option<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: pointer and length are those of `peer`; the kernel writes at most `len` bytes.
+    // Test: `a_peer_in_another_pid_namespace_is_served`.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    (rc == 0 && len as usize == size_of::<libc::ucred>()).then_some(peer.uid)
 }
 
 /// The listening socket of a port. Dropping it frees the port.

@@ -134,7 +134,7 @@ pub enum ControlMsg {
 #[non_exhaustive]
 pub enum ControlError {
     /// The other side does not use Courser's protocol.
-    #[error("the other side does not speak Courser's control protocol; check host and port")]
+    #[error("the other side speaks another protocol, such as HTTP or TLS; check host and port")]
     NotCourser,
     /// The other side uses Courser's protocol in an incompatible version.
     #[error(
@@ -238,10 +238,11 @@ impl ControlDecoder {
     /// Reads the greeting; `false`: it is not complete.
     fn greet(&mut self) -> Result<bool, ControlError> {
         if self.version == 0 {
-            let Some(hello) = self.buf.get(..8) else { return Ok(false) };
-            if hello[..4] != CONTROL_PREAMBLE[..4] {
+            // Another protocol may answer with less than a greeting, such as an alert of TLS.
+            if !CONTROL_PREAMBLE.starts_with(&self.buf[..self.buf.len().min(4)]) {
                 return Err(ControlError::NotCourser);
             }
+            let Some(hello) = self.buf.get(..8) else { return Ok(false) };
             let theirs_oldest = u16::from_le_bytes([hello[4], hello[5]]);
             let theirs_newest = u16::from_le_bytes([hello[6], hello[7]]);
             let version = theirs_newest.min(NEWEST);

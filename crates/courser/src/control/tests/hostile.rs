@@ -66,6 +66,15 @@ fn another_protocol_and_a_dead_host_have_different_errors() {
     assert!(matches!(&error, DialError::Handshake { cause, .. } if foreign(cause)), "{error:?}");
     thread.join().unwrap();
 
+    // An alert of TLS, which is shorter than a greeting.
+    let (port, thread) = listener(|mut peer| {
+        peer.stream.write_all(&[0x15, 3, 1, 0, 2, 2, 0x46]).unwrap();
+        while peer.read(&mut [0; 64]) > 0 {}
+    });
+    let error = node.dial(&e, "127.0.0.1", port).unwrap_err();
+    assert!(matches!(&error, DialError::Handshake { cause, .. } if foreign(cause)), "{error:?}");
+    thread.join().unwrap();
+
     let (port, thread) = listener(drop);
     let error = node.dial(&e, "127.0.0.1", port).unwrap_err();
     assert!(error.to_string().contains("closed the connection before it greeted"), "{error}");
@@ -81,7 +90,7 @@ fn a_silent_server_ends_a_dial_in_time() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let error = node.dial(&e, "127.0.0.1", port).unwrap_err();
-    assert!(matches!(error, DialError::Timeout { .. }), "{error:?}");
+    assert!(matches!(error, DialError::NoGreeting { .. }), "{error:?}");
     assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
     assert!(error.to_string().contains("200ms"), "{error}");
 }
