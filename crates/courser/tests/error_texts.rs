@@ -23,8 +23,9 @@ use courser_proto as proto;
 use courser_proto::{ConnectError, ControlError, Recovery, UnknownRecovery};
 
 /// The verbs that may begin an advice.
-const VERBS: &str = "allocate answer bind call check choose close connect correct drop free lower \
-    name raise read register return reuse run set shut split start stop try upgrade use wait write";
+const VERBS: &str = "allocate answer bind call check choose close connect correct drop free lower make name \
+    put raise read register return reuse run set shut split start stop try upgrade use \
+    wait write";
 
 fn has_advice(text: &str) -> bool {
     // The execution state of the handler follows in parentheses.
@@ -534,6 +535,8 @@ fn control_connection_error_texts_end_with_an_advice() {
     let full = DialError::Connect { addr: here(), cause: Arc::new(full) };
     assert!(has_advice(&full.to_string()), "{full}");
     let second = Duration::from_secs(1);
+    let silent = LostReason::Silent { after: second, paused: Duration::ZERO };
+    assert!(has_advice(&silent.to_string()), "{silent}");
     check(
         include_str!("../src/control.rs"),
         &texts![
@@ -548,7 +551,6 @@ fn control_connection_error_texts_end_with_an_advice() {
             LostReason::Io(Arc::new(broken())),
             LostReason::Protocol(ControlError::Undecodable),
             LostReason::NotReading { pending: 1 },
-            LostReason::Silent { after: second, paused: Duration::ZERO },
             LostReason::Silent { after: 2 * second, paused: second },
             LostReason::NoGreeting(second),
             LostReason::Unused(second),
