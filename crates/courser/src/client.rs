@@ -24,6 +24,7 @@ mod greeting;
 mod inbox;
 mod link;
 mod opening;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod virtual_time;
@@ -93,7 +94,10 @@ struct Limits {
 /// [`ClientCall::wait_for_ready`] wait for the server instead.
 ///
 /// # Cost
-/// The endpoint has a thread of its own, unless clients share [`Endpoints`]. A call costs about half
+/// The clients of a process share one endpoint with its thread, and a connection to each server, if they
+/// have the same transport and the same [`Config`]. It begins with the first of them and ends with the
+/// last. Clients that need more packets a second than one core handles, or whose wakers may block, use
+/// [`Endpoints`]. A call costs about half
 /// a microsecond more than one of [`crate::Rpc::call`], and two changes of threads if the task's
 /// thread sleeps meanwhile.
 #[derive(Clone)]
@@ -140,18 +144,18 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Connects to a server, for example `udp://db1:31850`, with an endpoint and a thread of its
-    /// own. Await the result, or block with [`ClientConnect::wait`].
+    /// Connects to a server, for example `udp://db1:31850`, on the endpoint that the clients of this
+    /// process share. Await the result, or block with [`ClientConnect::wait`].
     pub fn connect(uri: &str) -> ClientConnect {
         Client::builder().connect(uri)
     }
 
-    /// [`Client::connect`] with settings of the endpoint.
+    /// [`Client::connect`] with settings of the endpoint, which only clients with the same ones share.
     pub fn connect_with(uri: &str, config: Config) -> ClientConnect {
         Client::builder().config(config).connect(uri)
     }
 
-    /// [`Client::connect`] on threads that other clients use too.
+    /// [`Client::connect`] on these threads.
     pub fn connect_on(endpoints: &Endpoints, uri: &str) -> ClientConnect {
         Client::builder().endpoints(endpoints).connect(uri)
     }

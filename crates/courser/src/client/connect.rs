@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::blocking::block_on;
-use super::endpoints::{Endpoints, User};
+use super::endpoints::{Endpoints, User, default_config};
 use super::error::ClientError;
 use super::greeting::Greetings;
 use super::inbox::Open;
 use super::opening::Opening;
-use super::{Client, Inner, Limits};
+use super::{Client, Inner, Limits, shared};
 use crate::config::Config;
 use crate::failure::CallFailure;
 
@@ -38,14 +38,16 @@ impl Default for ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// The settings of the client's own endpoint; not used with [`ClientBuilder::endpoints`].
+    /// The settings of the endpoint, which the clients of this process with the same settings share;
+    /// not used with [`ClientBuilder::endpoints`].
     /// Default: [`Config::default`] with 32 [`Config::slots`].
     pub fn config(mut self, config: Config) -> Self {
         self.config = Some(config);
         self
     }
 
-    /// Uses these threads in place of one of its own. Clients are spread over them.
+    /// Uses these threads in place of the one that the clients of this process share. Clients are
+    /// spread over them.
     pub fn endpoints(mut self, endpoints: &Endpoints) -> Self {
         self.endpoints = endpoints.user().cloned();
         self
@@ -91,7 +93,7 @@ impl ClientBuilder {
         }
         let user = match self.endpoints {
             Some(user) => user,
-            None => match User::for_server(uri, self.config) {
+            None => match shared::user_for(uri, self.config.unwrap_or_else(default_config)) {
                 Ok(user) => user,
                 Err(e) => return ClientConnect::failed(e),
             },

@@ -31,7 +31,7 @@ thread_local! {
 /// Threads, each with an endpoint of its own, on which clients connect
 /// ([`super::Client::connect_on`], [`super::ClientBuilder::endpoints`]). One thread serves any
 /// number of clients; several are for programs that need more packets a second than one core
-/// handles.
+/// handles. Clients that are given none share one thread of the process.
 ///
 /// The threads end when this object and all clients on them are dropped. The drop waits for them if
 /// it is the last.
@@ -138,14 +138,21 @@ impl fmt::Debug for User {
 }
 
 impl User {
-    /// A group for one client, at a local address that reaches the server.
-    pub(super) fn for_server(uri: &str, config: Option<Config>) -> Result<User, ClientError> {
-        let server = uri.parse::<Uri>().map_err(BindError::from)?;
-        let config = config.unwrap_or_else(default_config);
-        User::start(Nexus::bind_with(&bind_for(&server), config)?, 1)
+    /// Another user of a group; `None`: its last one is gone, or a thread has ended.
+    pub(super) fn join(group: Arc<Group>) -> Option<User> {
+        if group.threads.iter().any(|thread| thread.inbox.is_closed()) {
+            return None;
+        }
+        let join = |users: usize| (users > 0).then_some(users + 1);
+        group.users.fetch_update(Ordering::AcqRel, Ordering::Relaxed, join).ok()?;
+        Some(User(group))
     }
 
-    fn start(nexus: Nexus, threads: usize) -> Result<User, ClientError> {
+    pub(super) fn group(&self) -> &Arc<Group> {
+        &self.0
+    }
+
+    pub(super) fn start(nexus: Nexus, threads: usize) -> Result<User, ClientError> {
         if !(1..=MOST_THREADS).contains(&threads) {
             let name = "the number of endpoint threads";
             return Err(ClientError::Setting { name, value: threads, most: MOST_THREADS });
@@ -248,7 +255,7 @@ pub(super) fn default_config() -> Config {
 
 /// A local address for sessions with the server: the wildcard of its address family, or the loopback
 /// over transports within a machine.
-fn bind_for(server: &Uri) -> String {
+pub(super) fn bind_for(server: &Uri) -> String {
     if server.scheme != "udp" {
         return Uri { port: 0, endpoint: None, options: Vec::new(), ..server.clone() }.to_string();
     }

@@ -85,6 +85,11 @@ impl Inbox {
         self.process.was_forked()
     }
 
+    /// Whether the thread has ended.
+    pub(super) fn is_closed(&self) -> bool {
+        self.was_forked() || self.lock().closed
+    }
+
     /// # Errors
     /// The thread has ended.
     pub(super) fn call(&self, call: &Arc<Call>) -> Result<(), CallFailure> {
