@@ -85,6 +85,7 @@ mod hello;
 mod load;
 mod registry;
 mod services;
+mod split;
 mod stream;
 mod writer;
 
@@ -129,5 +130,6 @@ pub use self::{
     channel::dial,
     client::TypedClient,
     services::{begin, begin_local},
-    stream::{AllOk, StreamEnd},
+    split::{AnyType, Probe, Split},
+    stream::{Mapped, StreamEnd},
 };

@@ -6,29 +6,50 @@ use syn::{
     TypeImplTrait, TypeParamBound,
 };
 
-/// What a method returns: a value, or a value or an error.
+/// What a method returns, or an item of a stream.
 #[derive(Clone)]
 pub(crate) struct Outcome {
-    pub(crate) value: Type,
-    /// `None`: the method has no application error.
-    pub(crate) error: Option<Type>,
+    /// The type in the trait.
+    pub(crate) whole: Type,
+    pub(crate) parts: Parts,
 }
 
+/// The value and the application error of an outcome.
+#[derive(Clone)]
+pub(crate) enum Parts {
+    /// `Result<T, E>`.
+    Both(Type, Type),
+    /// It is no `Result`.
+    Value,
+    /// A name, which may be an alias of a `Result`: the compiler decides when it knows the type.
+    Named,
+}
+
+/// Types that are no aliases. A name of the program may hide one of them, and is then taken for it,
+/// so there are none that programs use for results.
+const PLAIN: [&str; 17] = [
+    "bool", "char", "u8", "u16", "u32", "u64", "u128", "usize", "i8", "i16", "i32", "i64", "i128",
+    "isize", "f32", "f64", "String",
+];
+
 impl Outcome {
-    /// Splits `Result<T, E>`; any other type is a value.
     pub(crate) fn of(whole: &Type) -> Self {
-        match arguments(whole, "Result").as_deref() {
-            Some([value, error]) => {
-                Outcome { value: (*value).clone(), error: Some((*error).clone()) }
-            }
-            _ => Outcome { value: whole.clone(), error: None },
-        }
+        let parts = match (arguments(whole, "Result").as_deref(), whole) {
+            (Some([value, error]), _) => Parts::Both((*value).clone(), (*error).clone()),
+            (_, Type::Path(path)) => match path.path.get_ident() {
+                Some(name) if PLAIN.iter().any(|plain| name == plain) => Parts::Value,
+                _ => Parts::Named,
+            },
+            (_, Type::Macro(_) | Type::Paren(_) | Type::Group(_)) => Parts::Named,
+            _ => Parts::Value,
+        };
+        Outcome { whole: whole.clone(), parts }
     }
 
     /// Of the return type of an `async fn`.
     pub(crate) fn returned(returned: &ReturnType) -> Self {
         match returned {
-            ReturnType::Default => Outcome { value: syn::parse_quote!(()), error: None },
+            ReturnType::Default => Outcome { whole: syn::parse_quote!(()), parts: Parts::Value },
             ReturnType::Type(_, whole) => Outcome::of(whole),
         }
     }

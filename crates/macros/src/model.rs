@@ -6,12 +6,12 @@ use proc_macro2::{Span, TokenStream};
 use quote::ToTokens;
 use syn::spanned::Spanned;
 use syn::{
-    Attribute, FnArg, Ident, ItemTrait, Pat, TraitItem, TraitItemFn, Type, TypeImplTrait,
+    Attribute, FnArg, Ident, ItemTrait, Meta, Pat, TraitItem, TraitItemFn, Type, TypeImplTrait,
     Visibility,
 };
 
 use crate::hash;
-use crate::kinds::{self, Outcome};
+use crate::kinds::{self, Outcome, Parts};
 use crate::options::Options;
 
 /// A service.
@@ -29,6 +29,8 @@ pub(crate) struct Service {
 pub(crate) struct Method {
     pub(crate) ident: Ident,
     pub(crate) attributes: Vec<Attribute>,
+    /// Those of `attributes` that remove the method.
+    pub(crate) cfg: Vec<Attribute>,
     pub(crate) arguments: Vec<Argument>,
     pub(crate) kind: Kind,
 }
@@ -98,9 +100,13 @@ impl Method {
             Kind::ServerStream(stream) => &stream.0,
             Kind::ClientStream(stream) => &stream.0,
         };
-        line += &without_spaces(&out.value);
+        let (value, error) = match &out.parts {
+            Parts::Both(value, error) => (value, without_spaces(error)),
+            Parts::Value | Parts::Named => (&out.whole, String::new()),
+        };
+        line += &without_spaces(value);
         line.push('|');
-        line += &out.error.as_ref().map(without_spaces).unwrap_or_default();
+        line += &error;
         line
     }
 }
@@ -158,7 +164,7 @@ pub(crate) fn read(options: Options, item: TokenStream) -> syn::Result<Service> 
     }
     check_names(&methods, &mut errors);
     errors.finish()?;
-    let (ident, vis, attributes) = (item.ident, item.vis, item.attrs);
+    let (ident, vis, attributes) = (item.ident, item.vis, passed(item.attrs));
     Ok(Service { options, name, ident, vis, attributes, methods })
 }
 
@@ -182,9 +188,10 @@ fn method(f: TraitItemFn) -> syn::Result<Method> {
     };
     errors.finish()?;
     let ident = f.sig.ident;
-    let attributes = f.attrs.into_iter().filter(|a| !is_own(a)).collect();
+    let attributes = passed(f.attrs);
+    let cfg = attributes.iter().filter(|a| a.path().is_ident("cfg")).cloned().collect();
     let kind = kind.expect("without errors there is a kind");
-    Ok(Method { ident, attributes, arguments, kind })
+    Ok(Method { ident, attributes, cfg, arguments, kind })
 }
 
 /// Refuses what no method of a service has.
@@ -346,13 +353,28 @@ fn own_attributes(attributes: &[Attribute], errors: &mut Errors) -> Own {
     own
 }
 
+/// The attributes that the generated code carries. An expected lint may be silent in one of the
+/// copies, so it is allowed.
+fn passed(mut attributes: Vec<Attribute>) -> Vec<Attribute> {
+    attributes.retain(|a| !is_own(a));
+    for attribute in &mut attributes {
+        if let Meta::List(list) = &mut attribute.meta
+            && list.path.is_ident("expect")
+        {
+            list.path = Ident::new("allow", list.path.span()).into();
+        }
+    }
+    attributes
+}
+
 /// Attributes that the generated code can carry. Others would be dropped, or change one of the
 /// copies.
 fn check_attributes(attributes: &[Attribute], of: &str, errors: &mut Errors) {
     const PASSED: [&str; 6] = ["doc", "allow", "expect", "warn", "deny", "deprecated"];
+    let of_methods = ["cfg", "must_use"].iter().filter(|_| of == "a method");
     for attribute in attributes {
-        if !PASSED.iter().any(|passed| attribute.path().is_ident(passed)) {
-            let own = if of == "a method" { "`oneway`, " } else { "" };
+        if !PASSED.iter().chain(of_methods.clone()).any(|a| attribute.path().is_ident(a)) {
+            let own = if of == "a method" { "`oneway`, `cfg`, `must_use`, " } else { "" };
             errors.at(
                 attribute.path().span(),
                 format!("unknown attribute of {of} of a service; known are {own}`doc`, `deprecated` and levels of lints"),
@@ -369,12 +391,14 @@ const MOST_BYTES: usize = 255;
 fn check_names(methods: &[Method], errors: &mut Errors) {
     let mut names = BTreeSet::new();
     for method in methods {
+        let is_optional = !method.cfg.is_empty();
         let name = method.name();
         if name.len() > MOST_BYTES {
             let text = format!("the name of a method has at most {MOST_BYTES} bytes; shorten it");
             errors.at(method.ident.span(), text);
         }
-        if !names.insert(name) {
+        // Of methods with conditions the compiler finds two that are there together.
+        if !is_optional && !names.insert(name) {
             let text = format!("two methods are named `{}`; rename one", method.ident);
             errors.at(method.ident.span(), text);
         }

@@ -26,7 +26,7 @@ pub(crate) use client::Pool;
 pub use client::{OpenStream, OpenUpload, Opening, OpeningUpload};
 pub use download::{Next, Streaming};
 pub use incoming::Incoming;
-pub use outgoing::{AllOk, StreamEnd};
+pub use outgoing::{Mapped, StreamEnd};
 pub(crate) use table::Streams;
 pub use upload::Upload;
 

@@ -8,6 +8,7 @@ mod codecs;
 mod connecting;
 mod decoding;
 mod draining;
+mod forms;
 mod hostile;
 mod kv;
 mod limits;

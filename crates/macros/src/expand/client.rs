@@ -13,9 +13,10 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
     let mut ordered: Vec<&Method> = methods.iter().collect();
     ordered.sort_by_key(|method| method.name());
     let table = ordered.iter().map(|method| {
-        let (name, signature) = (method.name(), method.signature());
-        quote!(#krate::service::MethodInfo::new(#name, #signature))
+        let (name, signature, cfg) = (method.name(), method.signature(), &method.cfg);
+        quote!(#(#cfg)* #krate::service::MethodInfo::new(#name, #signature))
     });
+    let allow = super::traits::allow();
     let note = format!("Calls the service [`{ident}`]. Clones share the connection.");
     quote! {
         #[doc = #note]
@@ -56,7 +57,7 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
             }
         }
 
-        #[allow(dead_code, clippy::too_many_arguments)]
+        #allow
         impl<Chan: #krate::service::Channel> #client<Chan> {
             /// A client on this connection, after a check that its server has this service in this
             /// version.
@@ -102,18 +103,17 @@ fn call(service: &Service, method: &Method, names: &Names) -> TokenStream {
     });
     let (returned, function) = match kind {
         Kind::Unary(out) => {
-            let (value, error) = (&out.value, names.error(out.error.as_ref()));
+            let (value, error) = names.parts(out);
             (quote!(Unary<'_, Chan, #codec, #value, #error>), quote!(unary))
         }
         Kind::OneWay => (quote!(OneWay<'_, Chan>), quote!(one_way::<#codec, _>)),
         Kind::ServerStream(stream) => {
-            let out = &stream.0;
-            let (value, error) = (&out.value, names.error(out.error.as_ref()));
+            let (value, error) = names.parts(&stream.0);
             (quote!(OpenStream<'_, Chan, #codec, #value, #error>), quote!(open_stream))
         }
         Kind::ClientStream(stream) => {
             let (out, item) = &**stream;
-            let (value, error) = (&out.value, names.error(out.error.as_ref()));
+            let (value, error) = names.parts(out);
             (quote!(OpenUpload<'_, Chan, #codec, #item, #value, #error>), quote!(open_upload))
         }
     };

@@ -8,7 +8,7 @@ use proc_macro2::TokenStream;
 use quote::{ToTokens, format_ident, quote};
 use syn::{Ident, Path, Type};
 
-use crate::kinds;
+use crate::kinds::{self, Outcome, Parts};
 use crate::model::{Argument, Method, Role, Service};
 
 /// All items that the attribute generates.
@@ -47,10 +47,38 @@ impl Names {
         quote!(const { #client::SERVICE.index(#name) })
     }
 
-    /// The type of an application error.
-    fn error(&self, error: Option<&Type>) -> TokenStream {
+    /// The types of the value and of the application error.
+    fn parts(&self, out: &Outcome) -> (TokenStream, TokenStream) {
+        let (krate, whole) = (&self.krate, &out.whole);
+        match &out.parts {
+            Parts::Both(value, error) => (quote!(#value), quote!(#error)),
+            Parts::Value => (quote!(#whole), quote!(#krate::service::NoError)),
+            Parts::Named => {
+                let split = self.split(whole);
+                (quote!(<#split>::Value), quote!(<#split>::Error))
+            }
+        }
+    }
+
+    /// The trait that splits a type, chosen by whether it is a `Result`.
+    fn split(&self, whole: &Type) -> TokenStream {
         let krate = &self.krate;
-        error.map_or_else(|| quote!(#krate::service::NoError), |error| quote!(#error))
+        quote!(#whole as #krate::service::Split<{
+            use #krate::service::AnyType as _;
+            #krate::service::Probe::<#whole>::IS_RESULT
+        }>)
+    }
+
+    /// A method's result as a `Result`.
+    fn outcome(&self, out: &Outcome, value: TokenStream) -> TokenStream {
+        match &out.parts {
+            Parts::Both(..) => value,
+            Parts::Value => quote!(::core::result::Result::Ok(#value)),
+            Parts::Named => {
+                let split = self.split(&out.whole);
+                quote!(<#split>::split(#value))
+            }
+        }
     }
 }
 

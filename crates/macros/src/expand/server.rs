@@ -5,6 +5,7 @@ use quote::quote;
 use syn::Ident;
 
 use super::{Names, arguments_pattern, arguments_type};
+use crate::kinds::{Outcome, Parts};
 use crate::model::{Kind, Method, Role, Service};
 
 pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
@@ -55,6 +56,7 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
             Ptr: ::core::marker::Send + ::core::marker::Sync + 'static,
             <Ptr as ::core::ops::Deref>::Target: #ident,
         {
+            #[allow(deprecated, unused_variables)]
             fn register<Reg: #krate::service::Registry>(
                 self,
                 registry: &mut Reg,
@@ -70,6 +72,7 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
             Ptr: ::core::ops::Deref + ::core::clone::Clone + 'static,
             <Ptr as ::core::ops::Deref>::Target: #local,
         {
+            #[allow(deprecated, unused_variables)]
             fn register_local<Reg: #krate::service::LocalRegistry>(
                 self,
                 registry: &mut Reg,
@@ -93,8 +96,7 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
     let (ok, err) = (quote!(::core::result::Result::Ok), quote!(::core::result::Result::Err));
     let (register, opened, answer) = match &method.kind {
         Kind::Unary(out) => {
-            let ty = answer_type(names, out.error.as_ref());
-            let outcome = outcome(out.error.is_some(), quote!(#run.await));
+            let (ty, outcome) = (answer_type(names, out), names.outcome(out, quote!(#run.await)));
             let answer = quote! {
                 match __opened {
                     #ok(#tuple) => #ty::new(#outcome),
@@ -109,10 +111,11 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
         }
         Kind::ServerStream(stream) => {
             let out = &stream.0;
-            let error = names.error(out.error.as_ref());
-            let items = match &out.error {
-                Some(_) => run,
-                None => quote!(#krate::service::AllOk::new(#run)),
+            let (_, error) = names.parts(out);
+            let (map, whole) = (names.outcome(out, quote!(item)), &out.whole);
+            let items = match &out.parts {
+                Parts::Both(..) => run,
+                _ => quote!(#krate::service::Mapped::new(#run, |item: #whole| #map)),
             };
             let answer = quote! {
                 match __opened {
@@ -130,8 +133,7 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
             let (out, item) = &**stream;
             let incoming = method.arguments.iter().find(|a| matches!(a.role, Role::Incoming(_)));
             let incoming = incoming.map(|a| &a.ident);
-            let ty = answer_type(names, out.error.as_ref());
-            let outcome = outcome(out.error.is_some(), quote!(outcome));
+            let (ty, outcome) = (answer_type(names, out), names.outcome(out, quote!(outcome)));
             let answer = quote! {
                 match __opened {
                     #ok((#tuple, #incoming, __open)) => match __open.run(#run).await {
@@ -145,7 +147,9 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
             (quote!(on_request), opened, answer)
         }
     };
+    let cfg = &method.cfg;
     quote! {
+        #(#cfg)*
         registry.#register(__first + #index, {
             let (__service, __services) = (self.service.clone(), __services.clone());
             move |__received: #krate::service::Received<'_>| {
@@ -157,13 +161,8 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
     }
 }
 
-fn answer_type(names: &Names, error: Option<&syn::Type>) -> TokenStream {
+fn answer_type(names: &Names, out: &Outcome) -> TokenStream {
     let Names { krate, codec, .. } = names;
-    let error = names.error(error);
+    let (_, error) = names.parts(out);
     quote!(#krate::service::Answer::<#codec, _, #error>)
-}
-
-/// The outcome of a method as a `Result`.
-fn outcome(has_error: bool, value: TokenStream) -> TokenStream {
-    if has_error { value } else { quote!(::core::result::Result::Ok(#value)) }
 }

@@ -14,8 +14,8 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
     let unsendable: Vec<_> = methods.iter().map(|m| signature(m, false)).collect();
     let forwarded = methods.iter().zip(&unsendable).map(|(method, signature)| {
         let name = &method.ident;
-        let arguments = method.arguments.iter().map(|a| &a.ident);
-        quote! { #signature { <T as #ident>::#name(self, #(#arguments),*) } }
+        let (arguments, cfg) = (method.arguments.iter().map(|a| &a.ident), &method.cfg);
+        quote! { #(#cfg)* #signature { <T as #ident>::#name(self, #(#arguments),*) } }
     });
     let docs = methods.iter().map(|m| &m.attributes).collect::<Vec<_>>();
     let send_note = format!(
@@ -26,7 +26,7 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
         "[`{ident}`] for servers whose handlers run on their endpoint's thread: neither the service \
          nor its futures are `Send`. Each [`{ident}`] is one too."
     );
-    let allow = quote!(#[allow(dead_code, clippy::manual_async_fn, clippy::too_many_arguments)]);
+    let allow = allow();
     quote! {
         #(#attributes)*
         #[doc = ""]
@@ -45,9 +45,21 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
         }
 
         #allow
+        #[allow(deprecated)]
         impl<T: #ident> #local for T {
-            #(#[allow(deprecated)] #forwarded)*
+            #(#forwarded)*
         }
+    }
+}
+
+/// Lints of the signatures of the program, which are its own business, and of those of the library.
+pub(super) fn allow() -> TokenStream {
+    quote! {
+        #[allow(
+            dead_code, clippy::manual_async_fn, clippy::too_many_arguments, clippy::type_complexity,
+            clippy::result_unit_err, clippy::double_must_use, clippy::wrong_self_convention,
+            clippy::should_implement_trait, clippy::len_without_is_empty
+        )]
     }
 }
 
@@ -74,10 +86,6 @@ fn signature(method: &Method, sendable: bool) -> TokenStream {
 
 /// A future of an outcome.
 fn future(out: &Outcome, send: &Option<TokenStream>) -> TokenStream {
-    let value = &out.value;
-    let output = match &out.error {
-        Some(error) => quote!(::core::result::Result<#value, #error>),
-        None => quote!(#value),
-    };
+    let output = &out.whole;
     quote!(impl ::core::future::Future<Output = #output> #send)
 }

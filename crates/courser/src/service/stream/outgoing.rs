@@ -368,26 +368,27 @@ impl<K: Encode<E>, E> Reply for StreamEnd<K, E> {
 }
 
 pin_project_lite::pin_project! {
-    /// The items of a method without errors.
+    /// The items of a method, each as a `Result`.
     #[doc(hidden)]
     #[derive(Debug)]
-    pub struct AllOk<S, E> {
+    pub struct Mapped<S, F> {
         #[pin]
         items: S,
-        error: PhantomData<fn() -> E>,
+        map: F,
     }
 }
 
-impl<S, E> AllOk<S, E> {
-    pub fn new(items: S) -> Self {
-        AllOk { items, error: PhantomData }
+impl<S, F> Mapped<S, F> {
+    pub fn new(items: S, map: F) -> Self {
+        Mapped { items, map }
     }
 }
 
-impl<S: Stream, E> Stream for AllOk<S, E> {
-    type Item = Result<S::Item, E>;
+impl<S: Stream, F: FnMut(S::Item) -> R, R> Stream for Mapped<S, F> {
+    type Item = R;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.project().items.poll_next(cx).map(|item| item.map(Ok))
+        let this = self.project();
+        this.items.poll_next(cx).map(|item| item.map(this.map))
     }
 }
