@@ -302,10 +302,10 @@ impl Server {
         let setup = Setup {
             requests: self.requests,
             messages: self.messages,
+            services: self.services,
             spawner: spawner.clone(),
             in_place: self.in_place,
             places: places.clone(),
-            services: self.services,
         };
         let _ = self.control.published.places.set(places.clone()); // a server runs once
         // Dropped on an error: the threads that have started end.

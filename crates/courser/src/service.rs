@@ -37,6 +37,10 @@
 //! handler ran. Requests that cannot be decoded are answered with an error and counted
 //! ([`ServiceStats`]).
 //!
+//! # Authorization
+//! A server decides for each peer, service and method with an [`Authorize`]
+//! ([`crate::Server::authorize`], [`crate::Rpc::authorize`]). Without one all requests are allowed.
+//!
 //! # Streams
 //! `kv.scan(from).await?` is a [`Streaming`], `kv.load().await?` an [`Upload`]. A stream is open when
 //! its `.await` returns: the server has accepted it, its handler has begun and the handler's stream was
@@ -75,6 +79,7 @@
 //! order. Handlers without a service beside them have types below 0x4000, except 0x03F0 to 0x03FF,
 //! which are the library's.
 
+mod access;
 mod answer;
 mod binding;
 mod channel;
@@ -90,6 +95,7 @@ mod stream;
 mod writer;
 
 pub use crate::message::to_message;
+pub use access::{Authorize, Denied, Peer};
 pub use channel::{BlockingChannel, CallOptions, Channel, DefaultChannel, Dial};
 pub use client::{OneWay, Sending, Unary, UnaryCall};
 #[cfg(feature = "prost")]
@@ -116,6 +122,7 @@ pub use writer::{Memory, WriteError, Writer, encode};
 #[doc(hidden)]
 pub use self::binding::MethodId;
 pub(crate) use self::{
+    access::Gate,
     binding::{Numbers, number},
     hello::{read as read_hello, read_response as read_hello_bytes, request as hello_request},
     services::HELLO,

@@ -580,6 +580,7 @@ fn error_texts_of_services_end_with_an_advice() {
             Own::Call(failure()),
             Own::Encode(encode()),
             Own::Decode(decode()),
+            Own::Denied("a text; of the server".into()),
             Own::Stream(StreamError::Unknown),
             Own::MidStream(MidStreamError::ShuttingDown { items: 7 }),
             MidStreamError::ShuttingDown { items: 7 },
@@ -629,6 +630,7 @@ fn error_texts_of_services_end_with_an_advice() {
         &texts![
             HelloError::Mismatch(Box::new(mismatch)),
             no_service,
+            HelloError::Denied { service: name(), reason: "a text; of the server".into() },
             HelloError::Call(failure()),
             HelloError::Connect(SessionError::Gone.into()),
             HelloError::Encode(encode()),

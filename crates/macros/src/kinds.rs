@@ -18,7 +18,7 @@ pub(crate) struct Outcome {
 #[derive(Clone)]
 pub(crate) enum Parts {
     /// `Result<T, E>`.
-    Both(Type, Type),
+    Both(Box<Type>, Box<Type>),
     /// It is no `Result`.
     Value,
     /// A name, which may be an alias of a `Result`: the compiler decides when it knows the type.
@@ -35,7 +35,9 @@ const PLAIN: [&str; 17] = [
 impl Outcome {
     pub(crate) fn of(whole: &Type) -> Self {
         let parts = match (arguments(whole, "Result").as_deref(), whole) {
-            (Some([value, error]), _) => Parts::Both((*value).clone(), (*error).clone()),
+            (Some([value, error]), _) => {
+                Parts::Both(Box::new((*value).clone()), Box::new((*error).clone()))
+            }
             (_, Type::Path(path)) => match path.path.get_ident() {
                 Some(name) if PLAIN.iter().any(|plain| name == plain) => Parts::Value,
                 _ => Parts::Named,

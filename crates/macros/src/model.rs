@@ -101,7 +101,7 @@ impl Method {
             Kind::ClientStream(stream) => &stream.0,
         };
         let (value, error) = match &out.parts {
-            Parts::Both(value, error) => (value, without_spaces(error)),
+            Parts::Both(value, error) => (&**value, without_spaces(error)),
             Parts::Value | Parts::Named => (&out.whole, String::new()),
         };
         line += &without_spaces(value);

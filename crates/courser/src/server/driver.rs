@@ -51,7 +51,7 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn new(mut rpc: Rpc, setup: Setup, control: &Control) -> Self {
         let Setup { requests, messages, spawner, in_place, places, services } = setup;
-        rpc.handlers.services = services;
+        rpc.handlers.services = services.clone();
         let watch = Rc::new(Watch::new(Arc::default()));
         let entrance = Rc::new(Entrance::new(places));
         let begin = |handler: Handler| {
@@ -67,6 +67,9 @@ impl Driver {
         }
         for (msg_type, handler) in messages {
             rpc.on_message_arrived(msg_type, entrance.clone(), begin(handler));
+        }
+        if services.has_access() {
+            rpc.guard_services(&services);
         }
         rpc.accept_sessions(); // also without a handler
         let always_yields = rpc.spin.yields;

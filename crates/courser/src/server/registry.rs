@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::message::Reply;
 use crate::server::Server;
 use crate::service::{
-    Charge, LARGE, Received, RegisterError, Registry, Service, ServiceStats, Services, SessionKey,
-    Turn,
+    Authorize, Charge, LARGE, Received, RegisterError, Registry, Service, ServiceStats, Services,
+    SessionKey, Turn,
 };
 use crate::worker::Work;
 
@@ -20,6 +20,32 @@ impl Server {
     pub fn add_service(mut self, service: impl Service) -> Result<Self, RegisterError> {
         service.register(&mut self)?;
         Ok(self)
+    }
+
+    /// Decides which clients may use the typed services, in place of an earlier decision: see
+    /// [`Authorize`]. Clients that are not allowed get the text
+    /// ([`crate::service::RpcError::Denied`]). By default all are allowed, which costs nothing.
+    /// Handlers without a service are not asked about.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use courser::Server;
+    /// use courser::service::{Denied, Peer};
+    ///
+    /// let server = Server::bind("udp://0.0.0.0:31850")?;
+    /// let server = server.authorize(|peer: &Peer, _service: &str, method: &str| {
+    ///     let is_local = peer.addr().to_socket().is_some_and(|socket| socket.ip().is_loopback());
+    ///     match method {
+    ///         "delete" if !is_local => Err(Denied::new("only this machine may delete")),
+    ///         _ => Ok(()),
+    ///     }
+    /// });
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn authorize(self, access: impl Authorize) -> Self {
+        self.services.set_access(Arc::new(access));
+        self
     }
 
     fn shared<H>(&self, handler: H) -> Arc<Shared<H>> {

@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 
 use courser_buf::{AllocError, MsgBuf};
 
+use super::access::Denied;
 use super::codec::{Decode, Encode, Payload};
 use super::error::{DecodeError, EncodeError, MidStreamError, RpcError, StreamError};
 use super::writer::{Memory, ROOM, Writer, Written};
@@ -31,6 +32,8 @@ pub(crate) mod tag {
     /// Of an open call: the server shuts down. The number of batches before, of a stream of the
     /// client the number of items that its handler took (8 bytes).
     pub(crate) const SHUTTING_DOWN: u8 = 7;
+    /// Text: the server does not allow the call, and the handler did not run.
+    pub(crate) const DENIED: u8 = 8;
 }
 
 /// Bytes of error texts in responses.
@@ -44,12 +47,14 @@ pub enum Refusal {
     Stream(StreamError),
     /// The server shuts down; items that the handler took.
     ShuttingDown(u64),
+    Denied(Denied),
 }
 
 impl Refusal {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
             Refusal::Undecoded(e) => text(e, tag::UNDECODED, out),
+            Refusal::Denied(e) => text(e, tag::DENIED, out),
             Refusal::Stream(e) => out.extend([*e as u8, tag::REFUSED]),
             Refusal::ShuttingDown(items) => {
                 out.extend(items.to_le_bytes());
@@ -203,6 +208,7 @@ pub(crate) fn refused<E>(tag: u8, payload: &[u8]) -> RpcError<E> {
     match (tag, payload) {
         (tag::UNDECODED, _) => DecodeError::Remote(text()).into(),
         (tag::UNENCODED, _) => EncodeError::Remote(text()).into(),
+        (tag::DENIED, _) => RpcError::Denied(text()),
         (tag::REFUSED, [code]) => StreamError::from_code(*code).into(),
         (tag::SHUTTING_DOWN, items) => match items.try_into() {
             Ok(items) => MidStreamError::ShuttingDown { items: u64::from_le_bytes(items) }.into(),

@@ -140,6 +140,7 @@ impl<C: Channel> Future for Asking<C> {
 /// The error of a call that was not made, because the server was asked in vain.
 pub(crate) fn unmade<E>(error: HelloError) -> RpcError<E> {
     RpcError::Call(match error {
+        HelloError::Denied { reason, .. } => return RpcError::Denied(reason),
         HelloError::Call(failure) => failure.before_the_call(),
         error => {
             let (server, reason) = ("the server of this client".into(), error.to_string().into());

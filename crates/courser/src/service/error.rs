@@ -38,6 +38,9 @@ pub enum RpcError<E> {
     /// A message could not be decoded.
     #[error(transparent)]
     Decode(#[from] DecodeError),
+    /// The server's [`super::Authorize`] does not allow the call. The handler did not run.
+    #[error("the server does not allow this call ({0}); use a client that it allows")]
+    Denied(Box<str>),
     /// The other end of a stream refused a batch.
     #[error(transparent)]
     Stream(#[from] StreamError),
@@ -52,6 +55,7 @@ impl<E> RpcError<E> {
         match self {
             RpcError::Service(_) => Executed::Yes,
             RpcError::Call(failure) => failure.executed(),
+            RpcError::Denied(_) => Executed::Never,
             RpcError::Encode(EncodeError::Remote(_)) => Executed::Yes,
             RpcError::Encode(_) => Executed::Never,
             RpcError::Decode(DecodeError::Remote(_)) => Executed::Never,
@@ -69,6 +73,7 @@ impl<E> RpcError<E> {
             RpcError::Call(e) => RpcError::Call(e),
             RpcError::Encode(e) => RpcError::Encode(e),
             RpcError::Decode(e) => RpcError::Decode(e),
+            RpcError::Denied(e) => RpcError::Denied(e),
             RpcError::Stream(e) => RpcError::Stream(e),
             RpcError::MidStream(e) => RpcError::MidStream(e),
         })

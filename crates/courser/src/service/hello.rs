@@ -63,6 +63,17 @@ pub enum HelloError {
         /// Names of the server's services, up to 16, in words.
         others: String,
     },
+    /// The server does not allow this client to use the service.
+    #[error(
+        "the server does not allow this client to use service {service} ({reason}); use a client \
+         that it allows"
+    )]
+    Denied {
+        /// The name that the client has asked for.
+        service: String,
+        /// The server's text.
+        reason: Box<str>,
+    },
     /// The server was not reached, or did not answer.
     #[error(transparent)]
     Call(#[from] CallFailure),
@@ -153,6 +164,7 @@ pub(crate) fn read_response(
         return Err(match answer::refused::<NoError>(*tag, payload) {
             RpcError::Decode(e) => e.into(),
             RpcError::Encode(e) => e.into(),
+            RpcError::Denied(reason) => HelloError::Denied { service: info.name.into(), reason },
             _ => DecodeError::Form("a hello that was refused").into(),
         });
     }
@@ -217,6 +229,11 @@ pub(super) fn answer(services: &Services, request: &[u8]) -> HelloReply {
         }
         Err(e) => HelloReply::Refused(services.undecoded(e)),
     }
+}
+
+/// The service that a request asks for.
+pub(super) fn service(request: &[u8]) -> Option<&str> {
+    read_request(request).ok().map(|asked| asked.name)
 }
 
 fn answer_asked(services: &Services, asked: Asked<'_>) -> Result<Vec<u8>, DecodeError> {

@@ -1,10 +1,12 @@
 //! The state that the services of a server share: their names, their streams, counters.
 
+use std::fmt;
 use std::future::ready;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::access::{Authorize, Denied, Peer};
 use super::answer::Refusal;
 use super::codec::Decode;
 use super::error::{DecodeError, StreamError};
@@ -139,12 +141,30 @@ pub struct ServiceStats {
     /// Pulls and pushes of streams that the server does not have, which are refused at once. Some are
     /// late: they arrive after the end of their stream.
     pub unknown_streams: u64,
+    /// Requests, messages and clients that the server's [`Authorize`] has denied.
+    pub denied: u64,
     /// Streams that were opened.
     pub streams_opened: u64,
     /// Streams that are open, and calls that wait for one to be opened.
     pub streams: u64,
     /// Bytes of the buffers with items that the streams of the server hold and clients did not pull.
     pub stream_bytes: u64,
+}
+
+/// Decides about the requests of a server; `None`: all are allowed.
+#[derive(Default)]
+struct Access(Mutex<Option<Arc<dyn Authorize>>>);
+
+impl Access {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<dyn Authorize>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Access").field(&self.lock().is_some()).finish()
+    }
 }
 
 /// The state that the services of a server share. Clones share it.
@@ -154,6 +174,7 @@ pub struct Services(Arc<Shared>);
 #[derive(Default, Debug)]
 struct Shared {
     list: Mutex<Vec<Assigned>>,
+    access: Access,
     counters: Counters,
     streams: Streams,
     load: Load,
@@ -166,6 +187,7 @@ pub(super) struct Counters {
     mismatches: AtomicU64,
     stream_errors: AtomicU64,
     unknown_streams: AtomicU64,
+    denied: AtomicU64,
     pub(super) streams_opened: AtomicU64,
 }
 
@@ -184,6 +206,7 @@ impl Services {
             mismatches: read(&c.mismatches),
             stream_errors: read(&c.stream_errors),
             unknown_streams: read(&c.unknown_streams),
+            denied: read(&c.denied),
             streams_opened: read(&c.streams_opened),
             streams: self.0.streams.len() as u64,
             stream_bytes: self.0.streams.held() as u64,
@@ -233,6 +256,13 @@ impl Services {
         }
     }
 
+    /// The request types of all methods and of the hello.
+    pub(crate) fn numbers(&self) -> Vec<u16> {
+        let list = self.lock();
+        let hello = list.first().map(|_| HELLO);
+        hello.into_iter().chain(list.iter().flat_map(|s| s.first..s.end())).collect()
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Assigned>> {
         self.0.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -264,6 +294,42 @@ impl Services {
             _ => count(&counters.stream_errors),
         }
         Refusal::Stream(error)
+    }
+
+    /// Sets what decides about requests, in place of an earlier one. Returns whether it is the first.
+    pub(crate) fn set_access(&self, new: Arc<dyn Authorize>) -> bool {
+        let mut access = self.0.access.lock();
+        access.replace(new).is_none()
+    }
+
+    pub(crate) fn has_access(&self) -> bool {
+        self.0.access.lock().is_some()
+    }
+
+    /// Whether a peer may make a request.
+    pub(super) fn authorize(&self, peer: &Peer, number: u16, request: &[u8]) -> Result<(), Denied> {
+        let Some(access) = self.0.access.lock().clone() else { return Ok(()) };
+        if number == HELLO {
+            // A malformed one is answered with an error.
+            return hello::service(request).map_or(Ok(()), |name| access.service(peer, name));
+        }
+        let Some((service, method)) = self.method(number) else { return Ok(()) };
+        access.service(peer, service)?;
+        access.method(peer, service, method)
+    }
+
+    /// The names of a service and its method.
+    fn method(&self, number: u16) -> Option<(&'static str, &'static str)> {
+        let list = self.lock();
+        let service = list.iter().find(|s| (s.first..s.end()).contains(&number))?;
+        let method = service.info.methods.get(usize::from(number - service.first))?;
+        Some((service.info.name, method.name))
+    }
+
+    #[cold]
+    pub(super) fn denied(&self, denied: Denied) -> Refusal {
+        count(&self.0.counters.denied);
+        Refusal::Denied(denied)
     }
 
     #[cold]

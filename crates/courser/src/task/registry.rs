@@ -1,17 +1,28 @@
 //! Typed services on an endpoint's own thread.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use courser_net::Transport;
 
 use crate::message::Reply;
 use crate::rpc::{Handler, Rpc};
 use crate::service::{
-    LocalRegistry, LocalService, Received, RegisterError, ServiceStats, Services, SessionKey,
+    Authorize, Gate, LocalRegistry, LocalService, Received, RegisterError, ServiceStats, Services,
+    SessionKey,
 };
 
 fn is_set(handlers: &[Option<Handler>], number: u16) -> bool {
     handlers.get(usize::from(number)).is_some_and(Option::is_some)
+}
+
+/// Puts a gate before a handler.
+fn guard(handlers: &mut [Option<Handler>], services: &Services, number: u16) {
+    if let Some(slot) = handlers.get_mut(usize::from(number))
+        && let Some(inner) = slot.take()
+    {
+        *slot = Some(Box::new(Gate { inner, services: services.clone(), number }));
+    }
 }
 
 impl<T: Transport> Rpc<T> {
@@ -24,6 +35,24 @@ impl<T: Transport> Rpc<T> {
     /// types of methods.
     pub fn add_service(&mut self, service: impl LocalService) -> Result<(), RegisterError> {
         service.register_local(self)
+    }
+
+    /// Decides which clients may use the services of this endpoint, also those that it has already: see
+    /// [`crate::service::Authorize`]. It replaces an earlier one. Handlers without a service are not
+    /// asked about.
+    pub fn authorize(&mut self, access: impl Authorize) {
+        let services = self.handlers.services.clone();
+        if services.set_access(Arc::new(access)) {
+            self.guard_services(&services);
+        }
+    }
+
+    /// Puts a gate before each handler of the services.
+    pub(crate) fn guard_services(&mut self, services: &Services) {
+        for number in services.numbers() {
+            guard(&mut self.handlers.by_type, services, number);
+            guard(&mut self.handlers.messages, services, number);
+        }
     }
 
     /// Counters of the typed services.
@@ -53,6 +82,10 @@ impl<T: Transport> LocalRegistry for Rpc<T> {
             let session = SessionKey::of(endpoint, request.session);
             handler(Received::new(request.body, session, &arena, limit))
         });
+        let services = self.handlers.services.clone();
+        if services.has_access() {
+            guard(&mut self.handlers.by_type, &services, number);
+        }
     }
 
     fn on_message<H, F>(&mut self, number: u16, mut handler: H)
@@ -66,5 +99,9 @@ impl<T: Transport> LocalRegistry for Rpc<T> {
             let session = SessionKey::of(endpoint, message.session);
             handler(Received::new(message.body, session, &arena, limit))
         });
+        let services = self.handlers.services.clone();
+        if services.has_access() {
+            guard(&mut self.handlers.messages, &services, number);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub)]
 
+mod access;
 mod attributes;
 mod calls;
 mod codecs;
