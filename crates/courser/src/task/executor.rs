@@ -250,7 +250,8 @@ impl Tasks {
         let slots =
             std::mem::take(&mut *woken.slots.lock().unwrap_or_else(PoisonError::into_inner));
         for at in slots {
-            self.slots[at as usize].shared.queued.store(false, Ordering::Release);
+            // Not a store: the poll sees what wakers have done that found the flag set.
+            self.slots[at as usize].shared.queued.swap(false, Ordering::AcqRel);
             self.make_ready(at);
         }
     }
