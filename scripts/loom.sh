@@ -6,6 +6,8 @@
 #
 #   crates/buf/src/chunk/model.rs   the arena's free stack, the reference count of buffers
 #   crates/net/src/shm/model.rs     rings and doorbell of shared memory
+#   crates/courser/src/*/model.rs   where a thread or a task is woken from another thread: mailbox, calls of
+#                                   clients, tasks of an endpoint, worker threads of a server
 #
 # A build of its own, because everything is compiled with --cfg loom. Exits with 77 and a reason
 # when a tool is missing.
@@ -20,10 +22,10 @@ export CARGO_PROFILE_DEV_DEBUG=line-tables-only CARGO_PROFILE_TEST_DEBUG=line-ta
 export CARGO_PROFILE_TEST_LTO=off CARGO_PROFILE_TEST_CODEGEN_UNITS=16
 tests=(cargo test --locked --lib --config profile.test.package.loom.opt-level=2)
 tests+=(--config profile.test.package.courser-buf.opt-level=0)
-tests+=(-p courser-buf -p courser-net) # always both: one alone has other features
+tests+=(-p courser-buf -p courser-net -p courser) # always all: one alone has other features
 filters=("$@")
-[ $# -gt 0 ] || filters=(chunk::model:: shm::model::)
+[ $# -gt 0 ] || filters=(model:: --skip tests::)
 "${tests[@]}" --no-run
-# The models take about ten seconds of processor time; on a busy machine more. This ends one that
+# The models take about fifteen seconds of processor time; on a busy machine more. This ends one that
 # does not end.
 exec timeout 240 "${tests[@]}" -- "${filters[@]}"

@@ -42,7 +42,7 @@ cp "$here/visited.rs" "$copy/crates/courser/examples/visited.rs"
   cd "$copy"
   CARGO_TARGET_DIR="$build" CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_OPT_LEVEL=0 RUSTFLAGS="--cfg loom" \
     CARGO_PROFILE_DEV_DEBUG=line-tables-only CARGO_PROFILE_DEV_LTO=off CARGO_PROFILE_DEV_CODEGEN_UNITS=16 \
-    cargo build --locked -q -p courser --example visited
+    cargo build --locked -q --config profile.dev.package.loom.opt-level=2 -p courser --example visited
 )
 
 # The calls within a function of the program: file to write, function, arguments of the program.

@@ -99,6 +99,7 @@ pub mod service;
 mod shares;
 mod shutdown;
 mod spin;
+mod sync;
 mod task;
 mod timer;
 mod worker;

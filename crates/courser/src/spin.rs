@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::platform::Platform;
+use crate::platform::{Clock, Platform};
 
 /// Spin time where there is more than one CPU to spin on.
 const SPIN: Duration = Duration::from_micros(100);
@@ -71,11 +71,31 @@ impl Spin {
     }
 }
 
+/// Checks between two clock readings.
+const POLLS: u32 = 32;
+
+/// Spins until `is_over`, for at most `time`.
+pub(crate) fn spin_until(time: Duration, is_over: impl Fn() -> bool) {
+    if cfg!(all(loom, test)) {
+        is_over(); // a model has no time
+        return;
+    }
+    let start = Clock::System.now();
+    while Clock::System.now().saturating_duration_since(start) < time {
+        for _ in 0..POLLS {
+            if is_over() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
 /// CPUs that this process's container may use, quota included, as the first caller found them; at
 /// least 1.
 pub(crate) fn cpus() -> usize {
     static CPUS: OnceLock<usize> = OnceLock::new();
-    *CPUS.get_or_init(machine_cpus)
+    if cfg!(all(loom, test)) { 2 } else { *CPUS.get_or_init(machine_cpus) }
 }
 
 /// Whether the threads of a client or server, which spin and run tasks, may compete for CPUs. Measured

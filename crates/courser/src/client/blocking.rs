@@ -5,7 +5,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{Thread, current, park};
+
+use crate::sync::{Thread, current, park, thread_locals};
 
 /// Wakes a parked thread.
 struct Unpark(Thread);
@@ -20,7 +21,7 @@ impl Wake for Unpark {
     }
 }
 
-thread_local! {
+thread_locals! {
     static WAKER: Waker = Waker::from(Arc::new(Unpark(current())));
     /// Futures that this thread is within.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
@@ -32,15 +33,15 @@ struct Within;
 
 impl Within {
     fn enter() -> Self {
-        DEPTH.set(DEPTH.get() + 1);
+        DEPTH.with(|depth| depth.set(depth.get() + 1));
         Within
     }
 }
 
 impl Drop for Within {
     fn drop(&mut self) {
-        DEPTH.set(DEPTH.get() - 1);
-        if DEPTH.get() > 0 {
+        DEPTH.with(|depth| depth.set(depth.get() - 1));
+        if DEPTH.with(Cell::get) > 0 {
             current().unpark();
         }
     }

@@ -1,8 +1,8 @@
 //! The state of one call or one-way message of a [`super::Client`], shared by its future and the
 //! thread of the endpoint: one allocation.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::task::{Poll, Waker};
 use std::time::Instant;
 
@@ -12,6 +12,7 @@ use courser_proto::{CallId, RejectReason};
 use crate::error::CallRejected;
 use crate::failure::CallFailure;
 use crate::service::MethodId;
+use crate::sync::{AtomicBool, Mutex, MutexGuard};
 
 /// The result of a call: a response, or `None` of a message.
 pub(super) type Outcome = Result<Option<MsgBuf>, CallFailure>;
@@ -110,6 +111,12 @@ impl Call {
             Stage::Done(outcome) => Poll::Ready(outcome),
             _ => Poll::Pending,
         }
+    }
+
+    /// Stores the waker without a look for the result.
+    #[cfg(all(loom, test))]
+    pub(super) fn poll_late(&self, waker: &Waker) {
+        self.lock().waker = Some(waker.clone());
     }
 
     /// The future was dropped: the request or the result is freed.

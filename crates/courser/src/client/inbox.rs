@@ -4,7 +4,7 @@
 //! number of futures that exist: entries of dropped futures are removed when there are many, and
 //! have freed their requests before.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use courser_net::ThisProcess;
 
@@ -12,6 +12,10 @@ use super::call::{Call, Dropped};
 use super::opening::Opening;
 use crate::control::Mailbox;
 use crate::failure::CallFailure;
+use crate::sync::{Mutex, MutexGuard};
+
+#[cfg(all(loom, test))]
+mod model;
 
 /// Entries of dropped futures that may stay in a queue before it is searched for them.
 pub(super) const DROPPED_KEPT: usize = 1_024;

@@ -1,9 +1,10 @@
 //! A session that is being connected: shared by its future and the thread of the endpoint.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::task::{Poll, Waker};
 
 use super::error::ClientError;
+use crate::sync::{Mutex, MutexGuard};
 
 /// See the module.
 #[derive(Default)]

@@ -3,16 +3,20 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, Weak};
 
-use rustix::event::{EventfdFlags, eventfd};
-
+use self::descriptor::Descriptor;
 use super::Mail;
 use crate::machine::{Machine, Thread};
 use crate::platform::Platform;
+use crate::sync::{AtomicU8, Mutex, MutexGuard};
 use crate::worker::Answer;
+
+mod descriptor;
+#[cfg(all(loom, test))]
+pub(crate) mod model;
 
 /// Limit of queued control messages of peers.
 pub(super) const MAIL_MAX: usize = 65_536;
@@ -65,8 +69,7 @@ struct Shared {
 
 /// The wake-up of the endpoint's thread.
 enum Wake {
-    /// An eventfd.
-    Fd(OwnedFd),
+    Fd(Descriptor),
     /// The simulated machine, weak because it may own the mailbox, and the endpoint's number.
     Machine(Weak<dyn Machine>, u16),
 }
@@ -87,9 +90,7 @@ impl Mailbox {
     /// Descriptors have run out.
     pub(crate) fn new(platform: &Platform, endpoint: u16) -> io::Result<Self> {
         let wake = match platform {
-            Platform::System => {
-                Wake::Fd(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
-            }
+            Platform::System => Wake::Fd(Descriptor::new()?),
             Platform::Virtual(machine) => Wake::Machine(Arc::downgrade(machine), endpoint),
         };
         let shared = Shared { flags: AtomicU8::new(0), inbox: Mutex::default(), wake };
@@ -125,8 +126,7 @@ impl Mailbox {
             if std::mem::take(&mut inbox.signalled)
                 && let Wake::Fd(fd) = &self.shared.wake
             {
-                // Cannot fail, as the descriptor is readable.
-                let _ = rustix::io::read(fd, &mut [0; 8]);
+                fd.lower();
             }
         }
     }
@@ -217,8 +217,7 @@ impl Mailbox {
             return;
         }
         match &self.shared.wake {
-            // Cannot fail, as the counter is 0.
-            Wake::Fd(fd) => drop(rustix::io::write(fd, &1u64.to_ne_bytes())),
+            Wake::Fd(fd) => fd.raise(),
             Wake::Machine(machine, endpoint) => {
                 if let Some(machine) = machine.upgrade() {
                     machine.wake(Thread::Endpoint(*endpoint));
@@ -274,7 +273,7 @@ impl Mailbox {
     /// simulated machine.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.shared.wake {
-            Wake::Fd(fd) => Some(fd.as_fd()),
+            Wake::Fd(fd) => Some(fd.fd()),
             Wake::Machine(..) => None,
         }
     }

@@ -5,26 +5,27 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use async_task::Runnable;
 
 use super::spawn::{HandlerFuture, Spawn};
 use crate::panics::caught;
-use crate::platform::Clock;
-use crate::spin::cpus;
+use crate::spin::{cpus, spin_until};
+use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard};
+
+#[cfg(all(loom, test))]
+mod model;
 
 /// Time that a thread spins for its next task.
 const SPIN: Duration = Duration::from_micros(10);
 
-/// Checks of the queue between two clock readings.
-const POLLS: u32 = 32;
-
 /// The threads, which end when it is dropped; the drop does not wait for handlers that run.
 pub(super) struct Workers(Arc<Shared>);
 
+#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     wake: Condvar,
@@ -47,12 +48,7 @@ impl Workers {
     /// # Errors
     /// The system refused the first thread.
     pub(super) fn start(threads: usize) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            state: Mutex::default(),
-            wake: Condvar::new(),
-            queued: AtomicUsize::new(0),
-            closing: AtomicBool::new(false),
-        });
+        let shared = Arc::<Shared>::default();
         let workers = Workers(shared.clone());
         for n in 0..threads.max(1) {
             let own = shared.clone();
@@ -167,14 +163,8 @@ impl Shared {
 
     /// Spins until the queue is not empty, for at most [`SPIN`].
     fn spin(&self) {
-        let start = Clock::System.now();
-        while Clock::System.now().saturating_duration_since(start) < SPIN {
-            for _ in 0..POLLS {
-                if self.queued.load(Ordering::Relaxed) > 0 || self.closing.load(Ordering::Relaxed) {
-                    return;
-                }
-                std::hint::spin_loop();
-            }
-        }
+        spin_until(SPIN, || {
+            self.queued.load(Ordering::Relaxed) > 0 || self.closing.load(Ordering::Relaxed)
+        });
     }
 }

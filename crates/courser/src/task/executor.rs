@@ -4,8 +4,8 @@
 //! the next one of the slot: a needless poll, which every future allows.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use courser_proto::{RequestId, Status};
@@ -18,6 +18,10 @@ use crate::control::Mailbox;
 use crate::core::Core;
 use crate::panics::caught;
 use crate::shares::{Entrance, Shares};
+use crate::sync::{AtomicBool, Mutex};
+
+#[cfg(all(loom, test))]
+mod model;
 
 /// Tasks, calls and messages of the futures of an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

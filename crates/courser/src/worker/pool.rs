@@ -14,9 +14,9 @@
 //! only when the queue is empty. So no job waits while a worker sleeps, and no wake-up is
 //! superfluous.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use courser_proto::{RequestId, Status};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -26,7 +26,8 @@ use crate::machine::{Machine, Thread, VirtualWorkers};
 use crate::panics::caught;
 use crate::platform::{Clock, Platform};
 use crate::shares::Shares;
-use crate::spin::cpus;
+use crate::spin::{cpus, spin_until};
+use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard};
 use crate::worker::origin::Origin;
 use crate::worker::queue::{Deadline, Queue};
 use crate::worker::work::Work;
@@ -34,9 +35,6 @@ use crate::worker::work::Work;
 /// Time that a worker spins for its next job before it sleeps. Jobs often follow each other
 /// closely, while a wake-up costs the endpoint about 2 us and delays the job by about 50.
 const SPIN: Duration = Duration::from_micros(10);
-
-/// Queue checks between two clock readings.
-const QUEUE_POLLS: u32 = 32;
 
 /// A registered handler and its endpoint.
 pub(super) struct Registered<F: ?Sized = dyn Fn(Work) + Send + Sync> {
@@ -384,15 +382,7 @@ impl Shared {
 
     /// Spins until the queue is not empty, for at most [`SPIN`].
     fn spin(&self) {
-        let start = Instant::now();
-        while start.elapsed() < self.spin_time {
-            for _ in 0..QUEUE_POLLS {
-                if self.queued.load(Ordering::Relaxed) > 0 || self.is_closing() {
-                    return;
-                }
-                std::hint::spin_loop();
-            }
-        }
+        spin_until(self.spin_time, || self.queued.load(Ordering::Relaxed) > 0 || self.is_closing());
     }
 
     /// Returns the next job that can still be started, without waiting.
