@@ -6,8 +6,9 @@
 #
 #   crates/buf/src/chunk/model.rs   the arena's free stack, the reference count of buffers
 #   crates/net/src/shm/model.rs     rings and doorbell of shared memory
-#   crates/courser/src/*/model.rs   where a thread or a task is woken from another thread: mailbox, calls of
-#                                   clients, tasks of an endpoint, worker threads of a server
+#   model.rs below crates/courser/src   where a thread or a task is woken from another thread: mailbox,
+#                                   calls of clients, tasks of an endpoint, worker threads, commands and
+#                                   cancellations of a server, streams, turns of large requests
 #
 # A build of its own, because everything is compiled with --cfg loom. Exits with 77 and a reason
 # when a tool is missing.

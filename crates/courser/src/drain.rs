@@ -2,11 +2,16 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
+
+use crate::sync::{AtomicBool, Mutex, MutexGuard};
+
+#[cfg(all(loom, test))]
+mod model;
 
 /// States whether a server shuts down: for services, which hold one to end long calls early. Clones
 /// are the same token, and may be used on any thread.

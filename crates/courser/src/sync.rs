@@ -13,7 +13,7 @@ pub(crate) use std::{
 
 #[cfg(all(loom, test))]
 pub(crate) use self::{
-    model::{AtomicBool, AtomicU8, Condvar, thread_locals},
+    model::{AtomicBool, AtomicU8, Condvar, Thread, current, park, thread_locals},
     modelled::*,
 };
 
@@ -21,7 +21,6 @@ pub(crate) use self::{
 mod modelled {
     pub(crate) use loom::sync::atomic::AtomicUsize;
     pub(crate) use loom::sync::{Mutex, MutexGuard};
-    pub(crate) use loom::thread::{Thread, current, park};
 }
 
 #[cfg(all(loom, test))]

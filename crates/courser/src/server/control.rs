@@ -3,8 +3,8 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -13,6 +13,10 @@ use super::stats::{Published, ServerStats};
 use crate::control::Mailbox;
 use crate::drain::DrainToken;
 use crate::shutdown::ShutdownReport;
+use crate::sync::{AtomicU8, Condvar, Mutex, MutexGuard};
+
+#[cfg(all(loom, test))]
+mod model;
 
 /// Time for a server whose runtime has ended to send the answers of its handlers, all of which were
 /// dropped.

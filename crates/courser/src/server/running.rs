@@ -1,7 +1,7 @@
 //! The handlers of an endpoint that are in progress, so that they can be cancelled.
 
 use std::cell::Cell;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
 use courser_proto::{Endpoint, RequestId};
@@ -9,6 +9,10 @@ use slab::Slab;
 
 use crate::continuations::Cont;
 use crate::shares::Place;
+use crate::sync::{Mutex, MutexGuard};
+
+#[cfg(all(loom, test))]
+mod model;
 
 /// A handler in progress.
 struct Entry {

@@ -3,13 +3,17 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::error::DecodeError;
 use super::registry::SessionKey;
 use crate::spin::cpus;
+use crate::sync::{Mutex, MutexGuard};
+
+#[cfg(all(loom, test))]
+mod model;
 
 /// Bytes of a request from which it waits for its turn to be decoded.
 pub(crate) const LARGE: usize = 64 << 10;

@@ -5,8 +5,12 @@
 //! also runs with rules that are broken on purpose, and must fail then.
 
 use std::cell::Cell;
+use std::future::Future;
+use std::pin::pin;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{self, Relaxed, SeqCst};
+use std::task::{Context, Poll, Wake, Waker};
 
 /// A rule that the locks and atomics break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +87,12 @@ macro_rules! atomic {
 atomic!(AtomicBool, bool);
 atomic!(AtomicU8, u8);
 
+impl AtomicU8 {
+    pub(crate) fn fetch_max(&self, value: u8, order: Ordering) -> u8 {
+        self.0.fetch_max(value, order)
+    }
+}
+
 /// loom's, which may break rules.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(loom::sync::Condvar);
@@ -131,6 +141,58 @@ impl News {
 
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Relaxed)
+    }
+}
+
+/// A thread of a model. That of loom forgets that it was unparked when it waits for a lock.
+#[derive(Clone, Default)]
+pub(crate) struct Thread(Arc<Parker>);
+
+#[derive(Default)]
+struct Parker {
+    unparked: loom::sync::Mutex<bool>,
+    wake: loom::sync::Condvar,
+}
+
+thread_locals! {
+    static THIS: Thread = Thread::default();
+}
+
+pub(crate) fn current() -> Thread {
+    THIS.with(Thread::clone)
+}
+
+pub(crate) fn park() {
+    let Thread(this) = current();
+    let mut unparked = this.unparked.lock().unwrap();
+    while !*unparked {
+        unparked = this.wake.wait(unparked).unwrap();
+    }
+    *unparked = false;
+}
+
+impl Thread {
+    pub(crate) fn unpark(&self) {
+        *self.0.unparked.lock().unwrap() = true;
+        self.0.wake.notify_one();
+    }
+}
+
+impl Wake for Thread {
+    fn wake(self: Arc<Self>) {
+        self.unpark();
+    }
+}
+
+/// Polls a future on this thread, which parks meanwhile, until it ends.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(current()));
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        park();
     }
 }
 

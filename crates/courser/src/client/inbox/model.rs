@@ -60,9 +60,8 @@ fn drive(inbox: &Inbox, calls: usize, sends: bool, broken: Broken) {
                 Started::Running | Started::Over => {}
             }
         }
-        inbox.mailbox.taken();
         if seen < calls {
-            inbox.mailbox.sleep();
+            inbox.mailbox.pass();
         }
     }
 }

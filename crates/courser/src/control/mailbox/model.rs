@@ -64,6 +64,15 @@ impl Mailbox {
         }
     }
 
+    /// As `Rpc::pass`: takes mail, or else sleeps.
+    pub(crate) fn pass(&self) {
+        if self.has_mail() {
+            self.taken();
+        } else {
+            self.sleep();
+        }
+    }
+
     /// The mail in the mailbox, as an endpoint takes it.
     pub(crate) fn taken(&self) -> usize {
         let mut mail = Vec::new();

@@ -16,6 +16,9 @@ use crate::service::error::{DecodeError, StreamError};
 use crate::service::registry::{Received, SessionKey};
 use crate::service::services::Services;
 
+#[cfg(all(loom, test))]
+mod model;
+
 /// Accept calls of a session that may wait. A client has one stream on a session at a time, and may
 /// have dropped another one a moment before.
 const MAX_OF_SESSION: usize = 2;

@@ -5,7 +5,7 @@ use std::future::{Future, poll_fn};
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Poll, Waker};
 
 use courser_buf::MsgBuf;
@@ -16,6 +16,7 @@ use crate::service::answer::Refusal;
 use crate::service::error::StreamError;
 use crate::service::registry::SessionKey;
 use crate::service::services::{Services, count};
+use crate::sync::{Mutex, MutexGuard};
 
 /// A stream of a session.
 pub(super) type Key = (SessionKey, u32);
