@@ -41,6 +41,7 @@ const LARGEST: Caps = Caps {
 /// Bound of `Config::workers`.
 const MAX_WORKERS: usize = 1024;
 const MAX_WORKER_QUEUE: usize = 1 << 20;
+const MAX_STREAMS: usize = 1 << 20;
 /// Bound of `Config::max_connections`.
 const MAX_CONNECTIONS: usize = 1 << 20;
 /// Trains of packets that a session has in flight by default: one at the sender, one in the network
@@ -125,6 +126,13 @@ pub struct Config {
     /// client process; further requests are answered with `Status::NoMemory`. Single-packet requests
     /// do not count, single-packet responses count with their slot's buffer. Default 256 MiB.
     pub max_held_per_peer: usize,
+    /// Streams of typed services that one client process may have open with a [`crate::Server`], or with
+    /// an endpoint that has services of its own: 1 to 1,048,576, default 4,096. Further ones are refused
+    /// with [`StreamError::Limit`](crate::service::StreamError::Limit). Each also holds a handler, two
+    /// more while its client waits for items, and a session. Cost: 300 bytes and the handler's future;
+    /// batches that it does not wait for have a share of
+    /// the memory, for all its streams together.
+    pub max_streams_per_peer: usize,
     /// Time without calls after which a session frees its slots' memory, on both sides, and notifies
     /// the server that its last responses have arrived: the shorter bound of `rto` to 24 h, default 1 s.
     pub idle_after: Duration,
@@ -235,6 +243,7 @@ impl Default for Config {
             max_connections: DEFAULT_CONNECTIONS,
             max_connections_per_address: DEFAULT_CONNECTIONS / 2,
             max_held_per_peer: p.max_held_per_peer,
+            max_streams_per_peer: 4_096,
             idle_after: Duration::from_nanos(p.idle_after_ns),
             max_frame: None,
             socket_buffer: 8 << 20,
@@ -285,6 +294,9 @@ impl Config {
         }
         if !(1..=MAX_WORKER_QUEUE).contains(&self.worker_queue) {
             return Err(BindError::WorkerQueue(self.worker_queue));
+        }
+        if !(1..=MAX_STREAMS).contains(&self.max_streams_per_peer) {
+            return Err(BindError::Streams(self.max_streams_per_peer));
         }
         for (name, limit) in [
             ("max_connections", self.max_connections),

@@ -84,6 +84,7 @@ impl Core {
         index: u16,
         local: Local,
         mailbox: Mailbox,
+        max_streams: usize,
     ) -> Self {
         let (clock, seed) = (platform.clock(Thread::Endpoint(index)), platform.random_u64());
         let time = match &clock {
@@ -94,7 +95,7 @@ impl Core {
         Core {
             proto,
             continuations: Continuations::default(),
-            tasks: Tasks::new(mailbox, queue.clone()),
+            tasks: Tasks::new(mailbox, queue.clone(), max_streams),
             queue,
             stop: false,
             failures: VecDeque::new(),

@@ -68,6 +68,9 @@ pub enum BindError {
     /// `Config::worker_queue` is out of its range.
     #[error("Config::worker_queue is {0}; set it from 1 to 1048576")]
     WorkerQueue(usize),
+    /// `Config::max_streams_per_peer` is out of its range.
+    #[error("Config::max_streams_per_peer is {0}; set it from 1 to 1048576")]
+    Streams(usize),
     /// The process was forked from that of the nexus.
     #[error("{FORKED}")]
     Forked,

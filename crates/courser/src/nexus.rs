@@ -186,6 +186,7 @@ impl Nexus {
         let mailbox = Mailbox::new(&platform, index)?;
         let poller = poller(&transport, &mailbox)?;
         let spin = Spin::on(&platform, self.config.spin);
+        let max_streams = self.config.max_streams_per_peer;
         let holds_frames = caps.holds_frames;
         let rx_polls = if caps.polls_memory && !small { RX_POLLS_PER_ITERATION } else { 1 };
         let local = Local {
@@ -200,7 +201,7 @@ impl Nexus {
             accepts: false,
         });
         Ok(Rpc {
-            core: Core::new(proto, platform, index, local, mailbox.clone()),
+            core: Core::new(proto, platform, index, local, mailbox.clone(), max_streams),
             transport,
             handlers: Handlers::default(),
             burst: VecDeque::new(),

@@ -298,7 +298,8 @@ impl Server {
                 Arc::new(Workers::start(threads).map_err(ServerError::Thread)?)
             }
         };
-        let places = Shares::new(self.max_in_progress);
+        let max_streams = self.nexus.config().max_streams_per_peer;
+        let places = Shares::with_streams(self.max_in_progress, max_streams);
         let setup = Setup {
             requests: self.requests,
             messages: self.messages,

@@ -56,11 +56,12 @@
 //! | of the client | 3 batches, and an item | 2 batches |
 //!
 //! and some 300 bytes of state at the server. A server holds no batch before the first item is read,
-//! and at most one item that it was polled for; and none that its client does not wait for while all
-//! streams hold more than an eighth of the memory that is left. Items keep their order. The end is typed: a server's
-//! stream ends with its error or without one, a client's with the outcome of the handler. Dropping
-//! either end cancels the other one. When the server shuts down, both end with
-//! [`MidStreamError::ShuttingDown`], unless their items flow and end within the grace.
+//! and at most one item that it was polled for; and none that its client does not wait for while the
+//! client, or all streams, hold their share of the memory. A client may have
+//! [`Config::max_streams_per_peer`](crate::Config::max_streams_per_peer) of them. Items keep their
+//! order. The end is typed: a server's stream ends with its error or without one, a client's with the
+//! outcome of the handler. Dropping either end cancels the other one. When the server shuts down, both
+//! end with [`MidStreamError::ShuttingDown`], unless their items flow and end within the grace.
 //!
 //! # Codecs
 //! `#[service(codec = ..)]`: `Postcard` (types of serde, the default), `Prost` (Protocol Buffers,

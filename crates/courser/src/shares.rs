@@ -1,5 +1,5 @@
 //! Shares of clients and addresses of a limited number of places: of handlers in progress, and of
-//! requests and messages that wait for workers (ADR 46).
+//! requests and messages that wait for workers; and of the memory of streams (ADR 46).
 //!
 //! A place is held for as long as a handler likes, and cannot be taken back. So the last places are
 //! kept for others: a client that alone holds all it can leaves two 32nds of the places, and the
@@ -10,11 +10,15 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use courser_proto::{Endpoint, SessionId};
 
 use crate::continuations::Cont;
+
+mod streams;
+
+pub(crate) use streams::{FindClient, StreamShare};
 
 /// Fewest places that are shared out.
 const FEWEST: usize = 8;
@@ -37,13 +41,19 @@ pub(crate) enum Full {
 struct Address {
     places: AtomicUsize,
     bytes: AtomicU64,
+    /// Of the batches of streams.
+    batches: AtomicUsize,
 }
 
 /// What one client holds: the process behind a control connection.
 #[derive(Debug)]
-struct Client {
+pub(crate) struct Client {
+    control: u64,
     places: AtomicUsize,
     bytes: AtomicU64,
+    /// Open streams, and the bytes of their batches.
+    streams: AtomicUsize,
+    batches: AtomicUsize,
     address: Arc<Address>,
     shares: Arc<Shares>,
 }
@@ -59,6 +69,12 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// The control connection of the client.
+    #[inline]
+    pub(crate) fn control(&self) -> u64 {
+        self.client.control
+    }
+
     /// Frees the place. The memory of a message counts until the drop.
     #[inline]
     pub(crate) fn leave(&mut self) {
@@ -87,6 +103,8 @@ impl Drop for Place {
 #[derive(Debug)]
 pub(crate) struct Shares {
     limit: usize,
+    /// Most open streams of a client.
+    max_streams: usize,
     held: AtomicUsize,
     holders: Mutex<Holders>,
 }
@@ -101,9 +119,15 @@ struct Holders {
 }
 
 impl Shares {
+    /// Places of which streams take none.
     pub(crate) fn new(limit: usize) -> Arc<Self> {
+        Shares::with_streams(limit, 0)
+    }
+
+    /// Places, and open streams of each client.
+    pub(crate) fn with_streams(limit: usize, max_streams: usize) -> Arc<Self> {
         let (held, holders) = (AtomicUsize::new(0), Mutex::default());
-        Arc::new(Shares { limit, held, holders })
+        Arc::new(Shares { limit, max_streams, held, holders })
     }
 
     /// A place of a client, for tests.
@@ -144,10 +168,14 @@ impl Shares {
         if kept == 0 || of_client < of_address_left { Ok(()) } else { Err(Full::Share) }
     }
 
+    fn lock(&self) -> MutexGuard<'_, Holders> {
+        // Only a failed allocation panics under this lock, and it leaves the lists intact.
+        self.holders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The entry of a client, which all endpoints share.
     fn client(self: &Arc<Self>, control: u64, host: u128) -> Arc<Client> {
-        // Only a failed allocation panics under this lock, and it leaves the lists intact.
-        let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut holders = self.lock();
         if let Some(known) = holders.clients.get(&control).and_then(Weak::upgrade) {
             return known;
         }
@@ -158,8 +186,16 @@ impl Shares {
         }
         let address = holders.addresses.get(&host).and_then(Weak::upgrade).unwrap_or_default();
         holders.addresses.insert(host, Arc::downgrade(&address));
-        let (places, bytes) = (AtomicUsize::new(0), AtomicU64::new(0));
-        let client = Arc::new(Client { places, bytes, address, shares: self.clone() });
+        let zero = || AtomicUsize::new(0);
+        let client = Arc::new(Client {
+            control,
+            places: zero(),
+            bytes: AtomicU64::new(0),
+            streams: zero(),
+            batches: zero(),
+            address,
+            shares: self.clone(),
+        });
         holders.clients.insert(control, Arc::downgrade(&client));
         client
     }

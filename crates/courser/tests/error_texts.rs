@@ -415,6 +415,7 @@ fn library_error_texts_end_with_an_advice() {
             BindError::Connections { name: "max_connections", limit: 0 },
             BindError::Workers(2000),
             BindError::WorkerQueue(0),
+            BindError::Streams(0),
             BindError::Forked,
             BindError::TooManyEndpoints,
             SessionError::Uri(uri()),
@@ -606,6 +607,7 @@ fn error_texts_of_services_end_with_an_advice() {
             StreamError::Open,
             StreamError::Direction,
             StreamError::TooMany,
+            StreamError::Limit,
             StreamError::Other,
         ],
     );

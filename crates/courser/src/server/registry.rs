@@ -1,14 +1,16 @@
 //! Typed services on a server whose handlers run on any thread.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::message::Reply;
 use crate::server::Server;
+use crate::server::control::Control;
 use crate::service::{
     Authorize, Charge, LARGE, Received, RegisterError, Registry, Service, ServiceStats, Services,
     SessionKey, Turn,
 };
+use crate::shares::{Client, FindClient, Shares};
 use crate::worker::Work;
 
 impl Server {
@@ -50,7 +52,8 @@ impl Server {
 
     fn shared<H>(&self, handler: H) -> Arc<Shared<H>> {
         let limit = self.nexus.config().max_msg_size as usize;
-        Arc::new(Shared { handler, services: self.services.clone(), limit })
+        let (services, control) = (self.services.clone(), self.control.clone());
+        Arc::new(Shared { handler, services, limit, control })
     }
 
     /// Reads the counters of the typed services, also while the server runs.
@@ -66,6 +69,17 @@ struct Shared<H> {
     services: Services,
     /// The largest message.
     limit: usize,
+    control: Arc<Control>,
+}
+
+/// The client of a request of a server.
+#[derive(Debug)]
+struct OfWork<'a>(&'a Work, &'a OnceLock<Arc<Shares>>);
+
+impl FindClient for OfWork<'_> {
+    fn find(&self) -> Option<Arc<Client>> {
+        self.1.get()?.known(self.0.client()?)
+    }
 }
 
 impl<H> Shared<H> {
@@ -89,7 +103,8 @@ impl<H> Shared<H> {
     {
         let message = work.take()?;
         let received = Received::owned(message, session(work), work.arena(), self.limit);
-        Some((self.handler)(received.charged_to(charge)))
+        let client = OfWork(work, &self.control.published.places);
+        Some((self.handler)(received.charged_to(charge).of(&client)))
     }
 }
 

@@ -62,6 +62,7 @@ impl<E> RpcError<E> {
             // It is not known which kind of handler has answered.
             RpcError::Decode(DecodeError::Form(_)) => Executed::Maybe,
             RpcError::Decode(_) => Executed::Yes,
+            RpcError::Stream(StreamError::Limit) => Executed::Never,
             RpcError::Stream(_) | RpcError::MidStream(_) => Executed::Maybe,
         }
     }
@@ -239,8 +240,14 @@ pub enum StreamError {
     #[error("a stream has the other direction; use the same version of the service at both ends")]
     Direction = 4,
     /// Too many streams wait to be opened, on the session or at the server.
-    #[error("too many streams wait to be opened; open fewer of them at a time")]
+    #[error("too many streams wait to be opened; start fewer of them at a time")]
     TooMany = 5,
+    /// The client has as many open streams as it may have.
+    #[error(
+        "this client has as many open streams as the server allows; drop some of them, or raise \
+         Config::max_streams_per_peer of the server"
+    )]
+    Limit = 6,
     /// The server's message has a code that this version does not have.
     #[error("the server refused a batch of a stream; use the same version of Courser at both ends")]
     Other = 255,
@@ -254,6 +261,7 @@ impl StreamError {
             3 => StreamError::Open,
             4 => StreamError::Direction,
             5 => StreamError::TooMany,
+            6 => StreamError::Limit,
             _ => StreamError::Other,
         }
     }

@@ -1,6 +1,7 @@
 //! What a typed service needs of the server below it.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use courser_buf::{AllocError, Arena, MsgBuf};
 use courser_proto::{Body, SessionId};
@@ -10,6 +11,7 @@ use super::error::DecodeError;
 use super::load::Charge;
 use super::services::Services;
 use crate::message::Reply;
+use crate::shares::{Client, FindClient};
 
 /// A session of a server: its endpoint, and the session's number there, with its generation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -42,6 +44,7 @@ pub struct Received<'a> {
     session: SessionKey,
     arena: &'a Arena,
     limit: usize,
+    client: Option<&'a dyn FindClient>,
 }
 
 impl<'a> Received<'a> {
@@ -58,19 +61,33 @@ impl<'a> Received<'a> {
     /// message.
     #[inline]
     pub fn borrowed(bytes: &'a [u8], session: SessionKey, arena: &'a Arena, limit: usize) -> Self {
-        Received { payload: Payload::borrowed(bytes, arena), session, arena, limit }
+        let payload = Payload::borrowed(bytes, arena);
+        Received { payload, session, arena, limit, client: None }
     }
 
     /// A message of its own. See [`Received::borrowed`].
     #[inline]
     pub fn owned(message: MsgBuf, session: SessionKey, arena: &'a Arena, limit: usize) -> Self {
-        Received { payload: Payload::owned(message), session, arena, limit }
+        let payload = Payload::owned(message);
+        Received { payload, session, arena, limit, client: None }
     }
 
     /// Counts the heap of its arguments.
     pub(crate) fn charged_to(mut self, charge: &'a Charge<'a>) -> Self {
         self.payload.charged_to(charge);
         self
+    }
+
+    /// Charges its stream to a client.
+    #[inline]
+    pub(crate) fn of(mut self, client: &'a dyn FindClient) -> Self {
+        self.client = Some(client);
+        self
+    }
+
+    /// The client, where streams are charged to clients.
+    pub(crate) fn client(&self) -> Option<Arc<Client>> {
+        self.client?.find()
     }
 
     /// The session that it arrived on.

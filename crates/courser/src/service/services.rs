@@ -145,6 +145,8 @@ pub struct ServiceStats {
     pub denied: u64,
     /// Streams that were opened.
     pub streams_opened: u64,
+    /// Streams that were refused because their client had [`crate::Config::max_streams_per_peer`].
+    pub streams_refused: u64,
     /// Streams that are open, and calls that wait for one to be opened.
     pub streams: u64,
     /// Bytes of the buffers with items that the streams of the server hold and clients did not pull.
@@ -189,6 +191,7 @@ pub(super) struct Counters {
     unknown_streams: AtomicU64,
     denied: AtomicU64,
     pub(super) streams_opened: AtomicU64,
+    streams_refused: AtomicU64,
 }
 
 /// Adds one to a counter.
@@ -208,6 +211,7 @@ impl Services {
             unknown_streams: read(&c.unknown_streams),
             denied: read(&c.denied),
             streams_opened: read(&c.streams_opened),
+            streams_refused: read(&c.streams_refused),
             streams: self.0.streams.len() as u64,
             stream_bytes: self.0.streams.held() as u64,
         }
@@ -291,6 +295,7 @@ impl Services {
         let counters = &self.0.counters;
         match error {
             StreamError::Unknown => count(&counters.unknown_streams),
+            StreamError::Limit => count(&counters.streams_refused),
             _ => count(&counters.stream_errors),
         }
         Refusal::Stream(error)

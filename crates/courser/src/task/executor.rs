@@ -125,7 +125,7 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    pub(crate) fn new(mailbox: Mailbox, queue: LocalQueue) -> Self {
+    pub(crate) fn new(mailbox: Mailbox, queue: LocalQueue, max_streams: usize) -> Self {
         let woken = Woken { any: AtomicBool::new(false), slots: Mutex::default(), mailbox };
         Tasks {
             slots: Vec::new(),
@@ -141,7 +141,7 @@ impl Tasks {
             dials: Dials::default(),
             handlers: 0,
             live: 0,
-            messages: Entrance::new(Shares::new(MOST_MESSAGES)),
+            messages: Entrance::new(Shares::with_streams(MOST_MESSAGES, max_streams)),
         }
     }
 

@@ -50,11 +50,21 @@ impl<T: Transport> Rpc<T> {
         F: Future + 'static,
         F::Output: Reply,
     {
+        self.on_async_in(req_type, move |_, request| handler(request));
+    }
+
+    /// [`Rpc::on_async`] for a function that uses the endpoint.
+    pub(super) fn on_async_in<F, H>(&mut self, req_type: u16, mut handler: H)
+    where
+        H: FnMut(&Context<'_>, Request<'_>) -> F + 'static,
+        F: Future + 'static,
+        F::Output: Reply,
+    {
         // The place of a future that was ready is used for the next one.
         let mut spare: Option<Pin<Box<Option<F>>>> = None;
         self.on(req_type, move |cx, request| {
             let expires_ns = request.expires_ns;
-            let future = handler(request);
+            let future = handler(cx, request);
             let mut place = spare.take().unwrap_or_else(|| Box::pin(None));
             place.as_mut().set(Some(future));
             match first_poll(cx, &mut place, expires_ns) {

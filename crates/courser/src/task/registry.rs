@@ -4,13 +4,27 @@ use std::future::Future;
 use std::sync::Arc;
 
 use courser_net::Transport;
+use courser_proto::SessionId;
 
+use crate::context::Context;
 use crate::message::Reply;
 use crate::rpc::{Handler, Rpc};
 use crate::service::{
     Authorize, Gate, LocalRegistry, LocalService, Received, RegisterError, ServiceStats, Services,
     SessionKey,
 };
+use crate::shares::{Client, FindClient};
+
+/// The client of a request of an endpoint.
+#[derive(Debug)]
+struct OfSession<'a>(&'a Context<'a>, SessionId);
+
+impl FindClient for OfSession<'_> {
+    fn find(&self) -> Option<Arc<Client>> {
+        let core = &self.0.core;
+        core.tasks.messages.find(&core.proto, self.1)
+    }
+}
 
 fn is_set(handlers: &[Option<Handler>], number: u16) -> bool {
     handlers.get(usize::from(number)).is_some_and(Option::is_some)
@@ -78,9 +92,10 @@ impl<T: Transport> LocalRegistry for Rpc<T> {
     {
         let (endpoint, limit) = (self.index, self.core.proto.config().max_msg_size as usize);
         let arena = self.core.proto.arena().clone();
-        self.on_async(number, move |request| {
+        self.on_async_in(number, move |cx, request| {
             let session = SessionKey::of(endpoint, request.session);
-            handler(Received::new(request.body, session, &arena, limit))
+            let client = OfSession(cx, request.session);
+            handler(Received::new(request.body, session, &arena, limit).of(&client))
         });
         let services = self.handlers.services.clone();
         if services.has_access() {

@@ -67,7 +67,8 @@ impl<T: Transport> Rpc<T> {
                 Err(full) => Err(Refused::Busy(full)),
             };
             match taken {
-                Ok(((work, expires_ns), place)) => {
+                Ok(((mut work, expires_ns), place)) => {
+                    work.set_client(place.control());
                     handler(Arrived { work, id: Some(id), expires_ns, place });
                 }
                 Err(refused) => refused.answer(cx, id),

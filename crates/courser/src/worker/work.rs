@@ -35,8 +35,16 @@ pub struct Work {
     deadline: Option<Deadline>,
     origin: Arc<Origin>,
     stage: Stage,
-    /// In the queue of workers.
-    place: Option<Place>,
+    client: Sender,
+}
+
+/// The client of a request, where it is needed.
+enum Sender {
+    Unknown,
+    /// It has a place in the queue of workers.
+    Queued(Place),
+    /// The control connection of the client.
+    Known(u64),
 }
 
 /// How far a request has come.
@@ -66,18 +74,29 @@ impl Work {
         if let Incoming::Message(_) = incoming {
             origin.message_begins();
         }
-        let (request, stage, place) = (Some(request), Stage::Waiting, None);
-        Work { incoming, req_type, request, deadline, origin, stage, place }
+        let (request, stage, client) = (Some(request), Stage::Waiting, Sender::Unknown);
+        Work { incoming, req_type, request, deadline, origin, stage, client }
+    }
+
+    /// It is of the client with this control connection.
+    #[inline]
+    pub(super) fn set_client(&mut self, control: u64) {
+        self.client = Sender::Known(control);
+    }
+
+    /// The control connection of its client.
+    pub(crate) fn client(&self) -> Option<u64> {
+        if let Sender::Known(control) = self.client { Some(control) } else { None }
     }
 
     /// It waits for a worker.
     pub(super) fn queue(&mut self, place: Place) {
-        self.place = Some(place);
+        self.client = Sender::Queued(place);
     }
 
     /// A worker has taken it. The memory of a message counts until it is dropped.
     pub(super) fn leave_queue(&mut self) {
-        if let Some(place) = &mut self.place {
+        if let Sender::Queued(place) = &mut self.client {
             place.leave();
         }
     }

@@ -25,7 +25,7 @@ const TIMES: [(&str, Set<Duration>); 10] = [
     ("tuning.base_rtt", |c, d| c.tuning.base_rtt = d),
 ];
 
-const SIZES: [(&str, Set<usize>); 22] = [
+const SIZES: [(&str, Set<usize>); 23] = [
     ("slots", |c, n| c.slots = n.min(255) as u8),
     ("credits", |c, n| c.credits = Some(u32::try_from(n).unwrap_or(u32::MAX))),
     ("max_msg_size", |c, n| c.max_msg_size = u32::try_from(n).unwrap_or(u32::MAX)),
@@ -40,6 +40,7 @@ const SIZES: [(&str, Set<usize>); 22] = [
     ("max_connections", |c, n| c.max_connections = n),
     ("max_connections_per_address", |c, n| c.max_connections_per_address = n),
     ("max_held_per_peer", |c, n| c.max_held_per_peer = n),
+    ("max_streams_per_peer", |c, n| c.max_streams_per_peer = n),
     ("max_frame", |c, n| c.max_frame = Some(n)),
     ("socket_buffer", |c, n| c.socket_buffer = n),
     ("inline_max", |c, n| c.inline_max = n),

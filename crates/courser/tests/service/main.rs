@@ -10,6 +10,7 @@ mod connecting;
 mod decoding;
 mod draining;
 mod forms;
+mod greedy;
 mod hostile;
 mod kv;
 mod limits;

@@ -17,8 +17,18 @@ pub(super) struct Filling {
     batch: Option<MsgBuf>,
     /// A batch was complete before, so that the next one is expected to be.
     many: bool,
-    /// An item that begins the next batch gets no more room than it needs: memory is short.
+    /// No item begins the next batch before this one was taken: memory is short.
     pub(super) tight: bool,
+}
+
+/// The place of an item that was encoded.
+pub(super) enum Added {
+    /// In the batch.
+    Here,
+    /// In the next batch; this one is complete.
+    Next(MsgBuf),
+    /// Nowhere, since the item would be in the next batch; this one is complete.
+    Nowhere(MsgBuf),
 }
 
 impl Filling {
@@ -36,8 +46,8 @@ impl Filling {
         self.batch.as_ref().is_some_and(|batch| batch.len() >= BATCH)
     }
 
-    /// Appends an item. When the batch has no room for it, the item begins the next batch, and the
-    /// one before it is returned.
+    /// Appends an item. When the batch has no room for it, the batch is returned, and the item begins
+    /// the next one if memory is not short.
     ///
     /// # Errors
     /// The item cannot be encoded; the items before it are kept.
@@ -45,7 +55,7 @@ impl Filling {
         &mut self,
         item: &T,
         memory: &dyn Memory,
-    ) -> Result<Option<MsgBuf>, EncodeError> {
+    ) -> Result<Added, EncodeError> {
         let batch = match self.batch.take() {
             Some(batch) => batch,
             None => {
@@ -76,11 +86,15 @@ impl Filling {
         batch[begin..begin + PREFIX].copy_from_slice(&len.to_le_bytes());
         if begin == 0 || batch.len() <= BATCH {
             self.batch = Some(batch);
-            return Ok(None);
+            return Ok(Added::Here);
+        }
+        self.many = true;
+        if self.tight {
+            batch.truncate(begin);
+            return Ok(Added::Nowhere(batch));
         }
         // Too many bytes: the item moves to a batch of its own.
-        let room = if self.tight { 0 } else { FULL };
-        let mut next = match memory.alloc((batch.len() - begin).max(room)) {
+        let mut next = match memory.alloc((batch.len() - begin).max(FULL)) {
             Ok(next) => next,
             Err(e) => {
                 self.restore(Some(batch), begin);
@@ -90,9 +104,8 @@ impl Filling {
         next.truncate(batch.len() - begin);
         next.copy_from_slice(&batch[begin..]);
         batch.truncate(begin);
-        self.many = true;
         self.batch = Some(next);
-        Ok(Some(batch))
+        Ok(Added::Next(batch))
     }
 
     /// Keeps the items before `end` after an error.
@@ -199,7 +212,9 @@ mod tests {
             if filling.is_full() {
                 batches.extend(filling.take());
             }
-            batches.extend(filling.add::<Bytes, _>(item, &arena).unwrap());
+            if let Added::Next(complete) = filling.add::<Bytes, _>(item, &arena).unwrap() {
+                batches.push(complete);
+            }
         }
         batches.extend(filling.take());
         for batch in &batches {

@@ -52,8 +52,9 @@ impl Services {
         let trailer = received.split_trailer::<4>().map_err(|e| self.undecoded(e))?;
         let key = (received.session(), u32::from_le_bytes(trailer));
         let arena = received.arena().clone();
+        let client = received.client();
         let arguments = self.arguments::<K, A>(received)?;
-        let open = Open::new(self, key, Direction::Incoming)?;
+        let open = Open::new(self, key, Direction::Incoming, client)?;
         let incoming = Incoming {
             entry: open.entry.clone(),
             services: self.clone(),

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use courser_buf::{AllocError, Arena, MsgBuf};
 use futures_core::Stream;
 
+use super::batch::Added;
 use super::table::{Direction, Open, Use};
 use super::{WINDOW, batch};
 use crate::message::{Reply, ReplySink};
@@ -58,8 +59,9 @@ impl Services {
         // The trailer of a batch takes a byte.
         let limit = received.limit().saturating_sub(1);
         let memory = Limited { arena: received.arena().clone(), limit };
+        let client = received.client();
         let arguments = self.arguments::<K, A>(received)?;
-        let open = Open::new(self, key, Direction::Outgoing)?;
+        let open = Open::new(self, key, Direction::Outgoing, client)?;
         Ok((arguments, Outgoing { open, memory }))
     }
 
@@ -151,7 +153,18 @@ fn end_of<T, E>(end: Option<Result<T, E>>) -> Result<(), E> {
     end.map_or(Ok(()), |end| end.map(drop))
 }
 
-/// The first item of a stream, which the handler may have before the client pulls.
+/// The batch of an item.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Batch {
+    /// Has room for more.
+    Open,
+    Complete,
+    /// The one before it is complete, and the item was not added.
+    Before,
+}
+
+/// An item that the handler has and did not add to a batch: the first one, before the client pulls,
+/// and one that did not fit while memory is short.
 enum First<T> {
     Unpolled,
     Item(T),
@@ -233,8 +246,11 @@ impl Outgoing {
             };
             let ended = match next {
                 Poll::Ready(Some(Ok(item))) => match self.add::<K, T>(&item) {
-                    Ok(false) => continue,
-                    Ok(true) => {
+                    Ok(Batch::Open) => continue,
+                    Ok(complete) => {
+                        if complete == Batch::Before {
+                            *first = First::Item(item);
+                        }
                         // Other tasks run before the next batch is filled.
                         cx.waker().wake_by_ref();
                         return Poll::Pending;
@@ -267,7 +283,7 @@ impl Outgoing {
             let next = stream.next;
             stream.wake(next);
         }
-        let ahead = self.may_read_ahead();
+        let ahead = stream.may_read_ahead(self.left());
         stream.filling.tight = !ahead;
         let room =
             stream.pulled && stream.ready.len() < WINDOW as usize && (ahead || stream.is_awaited());
@@ -277,28 +293,31 @@ impl Outgoing {
         room
     }
 
-    /// Whether the stream may hold batches that its client does not wait for.
-    fn may_read_ahead(&self) -> bool {
+    /// Bytes that batches of all streams may hold besides those that they hold.
+    fn left(&self) -> usize {
         let arena = &self.memory.arena;
         let free = arena.config().limit_bytes.saturating_sub(arena.in_use_bytes());
-        self.open.held_by_all() <= free / AHEAD_PART
+        (free / AHEAD_PART).saturating_sub(self.open.held_by_all())
     }
 
-    /// Adds an item to the batch. Returns whether a batch is complete.
-    fn add<K: Encode<T>, T>(&self, item: &T) -> Result<bool, EncodeError> {
+    /// Adds an item to the batch.
+    fn add<K: Encode<T>, T>(&self, item: &T) -> Result<Batch, EncodeError> {
         // Out of the lock, since the application's code encodes.
         let mut filling = std::mem::take(&mut self.open.entry.lock().filling);
         let added = filling.add::<K, T>(item, &self.memory);
         let mut stream = self.open.entry.lock();
         let full = filling.is_full();
         stream.filling = filling;
-        if let Some(complete) = added? {
-            stream.ready.push_back(complete);
-            let next = stream.next;
-            stream.wake(next);
-            return Ok(true);
-        }
-        Ok(full)
+        let (complete, of_item) = match added? {
+            Added::Here if full => return Ok(Batch::Complete),
+            Added::Here => return Ok(Batch::Open),
+            Added::Next(complete) => (complete, Batch::Complete),
+            Added::Nowhere(complete) => (complete, Batch::Before),
+        };
+        stream.ready.push_back(complete);
+        let next = stream.next;
+        stream.wake(next);
+        Ok(of_item)
     }
 
     /// Waits until all batches were pulled, and returns their number.

@@ -16,6 +16,7 @@ use crate::service::answer::Refusal;
 use crate::service::error::StreamError;
 use crate::service::registry::SessionKey;
 use crate::service::services::{Services, count};
+use crate::shares::{Client, StreamShare};
 use crate::sync::{Mutex, MutexGuard};
 
 /// A stream of a session.
@@ -92,8 +93,9 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    fn new(direction: Direction, total: Arc<AtomicUsize>) -> Self {
-        Entry { stream: Mutex::new(Stream::new(direction, total)), taken: AtomicU64::new(0) }
+    fn new(direction: Direction, total: Arc<AtomicUsize>, share: Option<StreamShare>) -> Self {
+        let stream = Mutex::new(Stream::new(direction, total, share));
+        Entry { stream, taken: AtomicU64::new(0) }
     }
 
     pub(super) fn lock(&self) -> Locked<'_> {
@@ -170,6 +172,8 @@ pub(super) struct Stream {
     /// Bytes of the buffers of `ready` and `filling`, as counted in the sum over all streams.
     held: usize,
     total: Arc<AtomicUsize>,
+    /// The same, of its client; `None`: the server does not know clients, or the stream has ended.
+    share: Option<StreamShare>,
     /// The server shuts down, and the stream is to end.
     pub(super) shuts_down: bool,
     /// The future of the open call, to be woken when it is.
@@ -179,10 +183,11 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    fn new(direction: Direction, total: Arc<AtomicUsize>) -> Self {
+    fn new(direction: Direction, total: Arc<AtomicUsize>, share: Option<StreamShare>) -> Self {
         Stream {
             held: 0,
             total,
+            share,
             direction,
             accepted: false,
             pulled: false,
@@ -211,7 +216,16 @@ impl Stream {
         if held != self.held {
             self.total.fetch_add(held.wrapping_sub(self.held), Ordering::Relaxed);
             self.held = held;
+            if let Some(share) = &mut self.share {
+                share.hold(held);
+            }
         }
+    }
+
+    /// Whether the stream may hold batches that its client does not wait for, when all streams may
+    /// hold `left` more bytes.
+    pub(super) fn may_read_ahead(&self, left: usize) -> bool {
+        self.share.as_ref().map_or(left > 0, |share| share.may_read_ahead(left))
     }
 
     /// Whether the client waits for the next batch and there is none.
@@ -283,12 +297,17 @@ impl Open {
         services: &Services,
         key: Key,
         direction: Direction,
+        client: Option<Arc<Client>>,
     ) -> Result<Self, Refusal> {
+        let share = match client.map(|client| client.open_stream()) {
+            Some(None) => return Err(services.stream_error(StreamError::Limit)),
+            share => share.flatten(),
+        };
         let mut table = services.streams().lock();
         if table.entries.contains_key(&key) {
             return Err(services.stream_error(StreamError::Open));
         }
-        let entry = Arc::new(Entry::new(direction, services.streams().held.clone()));
+        let entry = Arc::new(Entry::new(direction, services.streams().held.clone(), share));
         table.entries.insert(key, entry.clone());
         drop(table);
         count(&services.counters().streams_opened);
@@ -342,6 +361,7 @@ impl Drop for Open {
         waker.into_iter().for_each(Waker::wake);
         let mut stream = self.entry.lock();
         stream.end();
+        stream.share = None;
         stream.wake_handler();
     }
 }

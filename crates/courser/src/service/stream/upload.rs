@@ -11,7 +11,7 @@ use courser_buf::{AllocError, MsgBuf};
 use futures_core::Stream;
 
 use super::WINDOW;
-use super::batch::{self, Filling};
+use super::batch::{self, Added, Filling};
 use super::client::{OpenCall, Opened, Return};
 use crate::service::answer::{self, tag};
 use crate::service::channel::{CallOptions, Channel, ChannelMemory};
@@ -150,7 +150,11 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
             return Ok(());
         }
         let added = self.filling.add::<K, I>(item, &BatchMemory(&self.channel));
-        self.complete = added.map_err(MidStreamError::Encode)?;
+        self.complete = match added.map_err(MidStreamError::Encode)? {
+            Added::Here => None,
+            // `Nowhere` is for servers that are short of memory.
+            Added::Next(complete) | Added::Nowhere(complete) => Some(complete),
+        };
         poll_fn(|cx| {
             self.progress(cx);
             Poll::Ready(())
