@@ -16,6 +16,7 @@
 //! (`control/mailbox.rs`).
 
 mod dropping;
+mod hand_over;
 mod origin;
 mod owned;
 mod pool;
@@ -43,6 +44,7 @@ use pool::{Job, Registered};
 use work::Incoming;
 
 pub(crate) use dropping::drop_as;
+pub(crate) use hand_over::HandOver;
 pub(crate) use origin::Answer;
 pub(crate) use owned::Arrived;
 use owned::{own, place_for_message};

@@ -219,8 +219,8 @@ const BROKEN: &str = "COURSER_LOOM_BROKEN";
 /// another one, which calls `test` again.
 pub(crate) fn must_fail(module: &str, test: &str, how: &str, models: &[(&str, fn())]) {
     if let Ok(name) = std::env::var(BROKEN) {
-        let (_, model) = models.iter().find(|(known, _)| *known == name).expect("a known model");
-        return model();
+        // A name that no list has does not fail.
+        return models.iter().filter(|(known, _)| *known == name).for_each(|(_, model)| model());
     }
     let (_, module) = module.split_once("::").expect("a module of this crate");
     for (name, _) in models {

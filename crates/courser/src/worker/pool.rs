@@ -1,22 +1,7 @@
-//! The worker threads: how they take jobs, spin and sleep.
-//!
-//! One queue under one lock. An endpoint that queues a job makes a system call only when the job
-//! needs a sleeping worker. Two counters hold the exact states of the workers:
-//!
-//! * `searching`: awake without a job. These are workers that spin for [`SPIN`] after their last
-//!   job, and workers that were woken and have not reached the queue.
-//! * `sleeping`: asleep, and not notified.
-//! * The others run a handler and return to the queue when it ends.
-//!
-//! Invariant, whenever the lock is free: **there are no more jobs than `searching`, or no worker
-//! sleeps** (or the pool is closing). Proof by induction: a new job wakes a sleeping worker when
-//! too few are searching; a searching worker takes a job or finds the queue empty; a worker sleeps
-//! only when the queue is empty. So no job waits while a worker sleeps, and no wake-up is
-//! superfluous.
+//! The worker threads of a nexus.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use courser_proto::{RequestId, Status};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -26,15 +11,10 @@ use crate::machine::{Machine, Thread, VirtualWorkers};
 use crate::panics::caught;
 use crate::platform::{Clock, Platform};
 use crate::shares::Shares;
-use crate::spin::{cpus, spin_until};
-use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard};
+use crate::worker::hand_over::HandOver;
 use crate::worker::origin::Origin;
-use crate::worker::queue::{Deadline, Queue};
+use crate::worker::queue::Deadline;
 use crate::worker::work::Work;
-
-/// Time that a worker spins for its next job before it sleeps. Jobs often follow each other
-/// closely, while a wake-up costs the endpoint about 2 us and delays the job by about 50.
-const SPIN: Duration = Duration::from_micros(10);
 
 /// A registered handler and its endpoint.
 pub(super) struct Registered<F: ?Sized = dyn Fn(Work) + Send + Sync> {
@@ -102,27 +82,12 @@ pub(super) struct Shared {
     threads_wanted: usize,
     /// In the queue.
     places: Arc<Shares>,
-    queue_limit: usize,
-    spin_time: Duration,
     /// CPUs of the workers. Without this, a worker would inherit the affinity of the endpoint's
     /// thread, which is often pinned to a CPU that workers should not use.
     cpus: Option<CpuSet>,
-    state: Mutex<State>,
-    wake: Condvar,
-    /// Length of the queue, for reads without the lock. Written under the lock.
-    queued: AtomicUsize,
-    /// Written under the lock.
-    closing: AtomicBool,
+    jobs: HandOver<Job>,
     threads: Mutex<usize>,
     counts: Counts,
-}
-
-struct State {
-    queue: Queue<Job>,
-    searching: usize,
-    sleeping: usize,
-    /// Notifications that no worker has consumed yet; their workers count as searching.
-    wakes: usize,
 }
 
 #[derive(Default)]
@@ -142,19 +107,13 @@ fn count(counter: &AtomicU64) {
 impl Pool {
     /// A pool without threads. Its threads will have the CPU affinity of the calling thread.
     pub(crate) fn new(platform: &Platform, threads: usize, queue_limit: usize) -> Self {
-        let state = State { queue: Queue::new(), searching: 0, sleeping: 0, wakes: 0 };
         let machine = platform.machine().cloned();
         let shared = Shared {
             clock: platform.clock(Thread::Workers),
             threads_wanted: threads,
             places: Shares::new(queue_limit),
-            queue_limit,
-            spin_time: if cpus() > 1 { SPIN } else { Duration::ZERO },
             cpus: if machine.is_none() { sched_getaffinity(None).ok() } else { None },
-            state: Mutex::new(state),
-            wake: Condvar::new(),
-            queued: AtomicUsize::new(0),
-            closing: AtomicBool::new(false),
+            jobs: HandOver::new(queue_limit),
             threads: Mutex::new(0),
             counts: Counts::default(),
         };
@@ -207,7 +166,7 @@ impl Pool {
     /// # Errors
     /// The queue is full; returns the job.
     pub(super) fn submit(&self, job: Job) -> Result<(), Job> {
-        self.user.shared.submit(job)?;
+        self.user.shared.jobs.push(job.work.deadline(), job)?;
         if let Some(machine) = &self.user.machine {
             machine.wake(Thread::Workers);
         }
@@ -224,9 +183,7 @@ impl Pool {
     /// Removes jobs that will not be executed, and counts them.
     fn abandon(&self, is: impl Fn(&Job) -> bool) -> Vec<Job> {
         let shared = &self.user.shared;
-        let mut state = shared.lock();
-        let jobs = state.queue.remove(is);
-        shared.unlock(state);
+        let jobs = shared.jobs.remove(is);
         shared.counts.abandoned.fetch_add(jobs.len() as u64, Ordering::Relaxed);
         jobs
     }
@@ -262,7 +219,7 @@ impl Pool {
         let started = read(&shared.counts.started);
         WorkerStats {
             threads: *shared.threads.lock().unwrap_or_else(PoisonError::into_inner),
-            queued: shared.queued.load(Ordering::Relaxed),
+            queued: shared.jobs.len(),
             running: started.saturating_sub(finished),
             started,
             finished,
@@ -281,55 +238,10 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Only a failed allocation panics under this lock, before the state changes.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Releases the lock after the queue may have changed.
-    fn unlock(&self, state: MutexGuard<'_, State>) {
-        let queued = state.queue.len();
-        debug_assert!(
-            queued <= state.searching || state.sleeping == 0 || self.is_closing(),
-            "{queued} jobs, {} searching, {} asleep",
-            state.searching,
-            state.sleeping
-        );
-        self.queued.store(queued, Ordering::Relaxed);
-    }
-
-    fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Relaxed)
-    }
-
-    fn submit(&self, job: Job) -> Result<(), Job> {
-        let mut state = self.lock();
-        if state.queue.len() >= self.queue_limit {
-            return Err(job);
-        }
-        state.queue.push(job.work.deadline(), job);
-        let wake = state.queue.len() > state.searching && state.sleeping > 0;
-        if wake {
-            state.sleeping -= 1;
-            state.searching += 1;
-            state.wakes += 1;
-        }
-        self.unlock(state);
-        if wake {
-            self.wake.notify_one();
-        }
-        Ok(())
-    }
-
     /// Closes the pool: workers exit when they return to the queue. Does not wait for running
     /// handlers, which could block the dropping thread.
     fn close(&self) {
-        let mut state = self.lock();
-        self.closing.store(true, Ordering::Relaxed);
-        let jobs = state.queue.remove(|_| true);
-        self.unlock(state);
-        self.wake.notify_all();
-        drop(jobs);
+        drop(self.jobs.close());
     }
 
     // ---- the workers' side --------------------------------------------------------------------
@@ -340,57 +252,17 @@ impl Shared {
             // If the CPUs are not available, keep the inherited affinity.
             let _ = sched_setaffinity(None, cpus);
         }
-        while let Some(job) = self.next() {
+        while let Some(job) = self.jobs.next(|| self.clock.now()) {
             if let Some(job) = self.begin(job) {
                 self.run(job);
             }
         }
     }
 
-    /// Returns the next job: spins, then sleeps, until there is one. `None` when the pool closes.
-    fn next(&self) -> Option<Job> {
-        let mut may_spin = !self.spin_time.is_zero();
-        let mut state = self.lock();
-        loop {
-            if self.is_closing() {
-                return None;
-            }
-            if let Some(job) = state.queue.pop(|| self.clock.now()) {
-                self.unlock(state);
-                return Some(job);
-            }
-            if may_spin {
-                may_spin = false;
-                state.searching += 1;
-                self.unlock(state);
-                self.spin();
-                state = self.lock();
-                state.searching -= 1;
-                continue;
-            }
-            state.sleeping += 1;
-            while state.wakes == 0 && !self.is_closing() {
-                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
-            }
-            if self.is_closing() {
-                return None;
-            }
-            state.wakes -= 1;
-            state.searching -= 1;
-        }
-    }
-
-    /// Spins until the queue is not empty, for at most [`SPIN`].
-    fn spin(&self) {
-        spin_until(self.spin_time, || self.queued.load(Ordering::Relaxed) > 0 || self.is_closing());
-    }
-
     /// Returns the next job that can still be started, without waiting.
     pub(super) fn try_next(&self) -> Option<Job> {
         loop {
-            let mut state = self.lock();
-            let job = state.queue.pop(|| self.clock.now());
-            self.unlock(state);
+            let job = self.jobs.pop(|| self.clock.now());
             if let Some(job) = self.begin(job?) {
                 return Some(job);
             }

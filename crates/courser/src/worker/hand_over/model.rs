@@ -1,4 +1,6 @@
-//! The threads that poll handlers in every order of threads.
+//! Threads that take jobs in every order of threads.
+
+use std::sync::Arc;
 
 use loom::thread;
 
@@ -8,20 +10,20 @@ use crate::sync::model::{Fault, LOST, check, must_fail, with};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// One thread that is awake counts as enough for any number of tasks.
+    /// One thread that is awake counts as enough for any number of jobs.
     CountsOne,
     /// A notification is not counted.
     Uncounted,
 }
 
-impl Shared {
-    /// [`Shared::push`], with broken rules.
-    fn push_broken(&self, task: Runnable, broken: Broken) {
+impl HandOver<u32> {
+    /// [`HandOver::push`], with broken rules.
+    fn push_broken(&self, job: u32, broken: Broken) {
         if broken == Broken::Nothing {
-            return self.push(task);
+            return self.push(None, job).expect("room");
         }
         let mut state = self.lock();
-        state.queue.push_back(task);
+        state.queue.push(None, job);
         self.queued.store(state.queue.len(), Ordering::Relaxed);
         let most = if broken == Broken::CountsOne { 1 } else { state.queue.len() };
         let wake = most > state.searching && state.sleeping > 0;
@@ -58,50 +60,45 @@ impl Meeting {
     }
 }
 
-/// Two handlers that wait for each other, each on a thread.
-fn handlers(broken: Broken) -> impl Fn() + Sync + Send {
+/// Two jobs that wait for each other, each on a thread.
+fn jobs(broken: Broken) -> impl Fn() + Sync + Send {
     move || {
-        let shared = Arc::new(Shared::default());
+        let (queue, meeting) = (Arc::new(HandOver::new(2)), Meeting::of(3));
         let threads: Vec<_> = (0..2)
             .map(|_| {
-                let own = shared.clone();
-                // Not `Shared::work`, which would catch the panics of the model.
+                let (queue, meeting) = (queue.clone(), meeting.clone());
                 thread::spawn(move || {
-                    while let Some(task) = own.next() {
-                        task.run();
+                    while queue.next(|| unreachable!("there are no deadlines")).is_some() {
+                        meeting.meet();
                     }
                 })
             })
             .collect();
-        let meeting = Meeting::of(3);
-        for _ in 0..2 {
-            let (to, own) = (shared.clone(), meeting.clone());
-            let schedule = move |task| to.push_broken(task, broken);
-            let (runnable, task) = async_task::spawn(async move { own.meet() }, schedule);
-            task.detach();
-            runnable.schedule();
-        }
+        (0..2).for_each(|job| queue.push_broken(job, broken));
         meeting.meet();
-        shared.close();
+        assert!(queue.close().is_empty() && queue.push(None, 2) == Err(2));
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 }
 
 #[test]
-fn each_handler_gets_a_thread_and_the_threads_end() {
-    check(handlers(Broken::Nothing));
+fn each_job_gets_a_thread_and_the_threads_end() {
+    check(jobs(Broken::Nothing));
 }
 
 #[test]
 fn threads_with_a_broken_rule_are_found() {
+    let test = "threads_with_a_broken_rule_are_found";
+    let counts_one: (&str, fn()) = ("too few threads", || check(jobs(Broken::CountsOne)));
+    // By the invariant.
+    must_fail(module_path!(), test, "1 jobs, 0 searching, 1 asleep", &[counts_one]);
     must_fail(
         module_path!(),
-        "threads_with_a_broken_rule_are_found",
+        test,
         LOST,
         &[
-            ("too few threads", || check(handlers(Broken::CountsOne))),
-            ("an uncounted notification", || check(handlers(Broken::Uncounted))),
-            ("no notification", || with(Fault::NoNotify, handlers(Broken::Nothing))),
+            ("an uncounted notification", || check(jobs(Broken::Uncounted))),
+            ("no notification", || with(Fault::NoNotify, jobs(Broken::Nothing))),
         ],
     );
 }
