@@ -371,7 +371,12 @@ fn a_panic_affects_neither_the_worker_nor_the_next_job() {
 #[test]
 fn work_is_answered_once_even_if_dropped() {
     let end = End::new(some_id());
-    let mut work = end.work(1, None);
+    let started = |deadline| {
+        let mut work = end.work(1, deadline);
+        work.start();
+        work
+    };
+    let mut work = started(None);
     assert_eq!((work.req_type(), work.session(), work.len()), (7, end.id.session(), 4));
     assert_eq!(work.time_left(), None);
     assert!(work.take().is_some() && work.take().is_none() && work.is_empty());
@@ -379,12 +384,14 @@ fn work_is_answered_once_even_if_dropped() {
     assert_eq!(status(end.one()), Some(Status::NoReply));
     let now = Instant::now();
     for (expires, expected) in [(now, Status::Expired), (now + PATIENCE, Status::NoReply)] {
-        drop(end.work(1, Some(Deadline { received: now, expires })));
+        drop(started(Some(Deadline { received: now, expires })));
         assert_eq!(status(end.one()), Some(expected), "a handler that is dropped late says so");
     }
-    end.work(1, None).reject();
+    drop(end.work(1, None));
+    assert_eq!(status(end.one()), Some(Status::NotStarted));
+    started(None).reject();
     assert_eq!(status(end.one()), Some(Status::Rejected));
-    let work = end.work(1, None);
+    let work = started(None);
     let panicked = catch_unwind(AssertUnwindSafe(move || {
         let _work = work;
         panic!("on a thread of the application");
