@@ -49,7 +49,7 @@ fn collect(tasks: &mut Tasks, broken: Broken) {
 fn waking(broken: Broken) -> impl Fn() + Sync + Send {
     move || {
         let mailbox = Mailbox::modelled();
-        let mut tasks = Tasks::new(mailbox.clone(), LocalQueue::default());
+        let mut tasks = Tasks::new(mailbox.clone(), LocalQueue::default(), 1);
         let at = tasks.next_slot();
         let news: [Arc<News>; 2] = Default::default();
         for news in &news {
