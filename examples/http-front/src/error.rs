@@ -36,6 +36,7 @@ impl From<RpcError<KvError>> for Failure {
         let status = match &error {
             RpcError::Service(KvError::NotFound) => StatusCode::NOT_FOUND,
             RpcError::Service(KvError::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
+            RpcError::Service(KvError::ShuttingDown) => StatusCode::SERVICE_UNAVAILABLE,
             error => of_call(error),
         };
         Self::new(status, &error)

@@ -1,11 +1,15 @@
 //! The service: what the client, the server and the tests share.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use courser::DrainToken;
 use courser::service::Stream;
+use futures::future::{Either, select};
 use futures::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast::{self, error::RecvError};
 
 /// Largest value, bytes.
 pub const MAX_VALUE: usize = 1 << 20;
@@ -17,6 +21,9 @@ const PAGE: usize = 64 << 10;
 
 /// Bytes of an entry besides its key and its value.
 const ENTRY: usize = size_of::<(String, Vec<u8>)>();
+
+/// Changes that are kept for readers that are slower.
+const CHANGES: usize = 256;
 
 /// Why a method has no result. It travels as it is: the client matches on it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
@@ -32,6 +39,20 @@ pub enum KvError {
         /// Most bytes of a value.
         limit: u64,
     },
+    /// The server shuts down, and the call waited for longer.
+    #[error("the server is shutting down; wait at another one")]
+    ShuttingDown,
+}
+
+/// A change of the store.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Change {
+    /// A value was stored.
+    Put(String, Vec<u8>),
+    /// A key was removed.
+    Deleted(String),
+    /// The reader was too slow for this number of changes, which are lost: it scans again.
+    Missed(u64),
 }
 
 /// A key-value store.
@@ -50,15 +71,40 @@ pub trait Kv {
     /// All entries from a key on, in the order of the keys. Entries that are written meanwhile may
     /// be missing.
     fn scan(&self, from: String) -> impl Stream<Item = (String, Vec<u8>)>;
+    /// All changes from now on. It has no end of its own: when the server shuts down, it ends with
+    /// [`courser::service::MidStreamError::ShuttingDown`].
+    fn watch(&self) -> impl Stream<Item = Change>;
+    /// The value of a key, when there is one.
+    async fn wait_for(&self, key: String) -> Result<Vec<u8>, KvError>;
 }
 
 /// A store in memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Store {
     entries: Mutex<BTreeMap<String, Vec<u8>>>,
+    changes: broadcast::Sender<Change>,
+    /// Of the server that serves it now.
+    drain: Mutex<DrainToken>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        let (changes, _) = broadcast::channel(CHANGES);
+        Store { entries: Mutex::default(), changes, drain: Mutex::default() }
+    }
 }
 
 impl Store {
+    /// Ends calls that wait when the server of this token shuts down.
+    pub fn drain_with(&self, token: DrainToken) {
+        *self.drain.lock().unwrap_or_else(PoisonError::into_inner) = token;
+    }
+
+    /// Tells those that watch. There may be none.
+    fn changed(&self, change: Change) {
+        let _ = self.changes.send(change);
+    }
+
     fn entries(&self) -> MutexGuard<'_, BTreeMap<String, Vec<u8>>> {
         // No code panics between two changes that belong together.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
@@ -86,12 +132,15 @@ impl Kv for Store {
             let (size, limit) = (value.len() as u64, MAX_VALUE as u64);
             return Err(KvError::TooLarge { size, limit });
         }
-        self.entries().insert(key, value);
+        self.entries().insert(key.clone(), value.clone());
+        self.changed(Change::Put(key, value));
         Ok(())
     }
 
     async fn delete(&self, key: String) -> Result<(), KvError> {
-        self.entries().remove(&key).map(drop).ok_or(KvError::NotFound)
+        self.entries().remove(&key).ok_or(KvError::NotFound)?;
+        self.changed(Change::Deleted(key));
+        Ok(())
     }
 
     fn scan(&self, from: String) -> impl Stream<Item = (String, Vec<u8>)> {
@@ -102,5 +151,34 @@ impl Kv for Store {
             Some((stream::iter(page), next))
         });
         pages.flatten()
+    }
+
+    fn watch(&self) -> impl Stream<Item = Change> {
+        let changes = self.changes.subscribe();
+        stream::unfold(changes, |mut changes| async move {
+            match changes.recv().await {
+                Ok(change) => Some((change, changes)),
+                Err(RecvError::Lagged(missed)) => Some((Change::Missed(missed), changes)),
+                Err(RecvError::Closed) => None,
+            }
+        })
+    }
+
+    async fn wait_for(&self, key: String) -> Result<Vec<u8>, KvError> {
+        let token = self.drain.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut draining = pin!(token.draining());
+        let mut changes = self.changes.subscribe();
+        loop {
+            let value = self.entries().get(&key).cloned();
+            if let Some(value) = value {
+                return Ok(value);
+            }
+            // Without the token the call would delay the end of the server until the end of its
+            // grace.
+            let changed = pin!(changes.recv());
+            if let Either::Right(_) = select(changed, draining.as_mut()).await {
+                return Err(KvError::ShuttingDown);
+            }
+        }
     }
 }

@@ -5,18 +5,23 @@
 //! cargo run -p courser-example-kv put udp://127.0.0.1:31850 apple green
 //! cargo run -p courser-example-kv get udp://127.0.0.1:31850 apple
 //! cargo run -p courser-example-kv scan udp://127.0.0.1:31850 a
+//! cargo run -p courser-example-kv watch udp://127.0.0.1:31850
+//! cargo run -p courser-example-kv wait udp://127.0.0.1:31850 apple
 //! ```
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use courser::service::RpcError;
+use courser::service::{MidStreamError, RpcError};
 use courser::{Executed, Server};
-use courser_example_kv::{KvClient, KvError, KvServer, Store};
+use courser_example_kv::{Change, KvClient, KvError, KvServer, Store};
 use tokio::runtime::Handle;
 
 /// After this time a call ends with an error. Its handler is dropped then too.
 const DEADLINE: Duration = Duration::from_secs(1);
+
+/// Time for calls and streams in progress when the server is interrupted.
+const GRACE: Duration = Duration::from_secs(5);
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -30,8 +35,15 @@ async fn main() -> Result<()> {
             Ok(kv.delete((*key).to_owned()).deadline(DEADLINE).await?)
         }
         ["scan", uri, from] => scan(&KvClient::connect(uri).await?, from).await,
+        ["watch", uri] => watch(&KvClient::connect(uri).await?).await,
+        ["wait", uri, key] => {
+            let value = KvClient::connect(uri).await?.wait_for((*key).to_owned()).await?;
+            println!("{}", String::from_utf8_lossy(&value));
+            Ok(())
+        }
         _ => bail!(
-            "usage: kv serve URI | get URI KEY | put URI KEY VALUE | delete URI KEY | scan URI FROM"
+            "usage: kv serve URI | get URI KEY | put URI KEY VALUE | delete URI KEY | scan URI FROM \
+             | watch URI | wait URI KEY"
         ),
     }
 }
@@ -40,10 +52,20 @@ async fn serve(uri: &str) -> Result<()> {
     // The methods end without waiting, so they run where requests arrive. A scan, which waits for its
     // client, becomes a task of tokio.
     let server = Server::bind(uri)?.on_tokio(Handle::current()).in_place(true);
-    let server = server.add_service(KvServer::new(Store::default()))?;
+    let store = Store::default();
+    // Calls that wait learn from it that the server shuts down. Streams end without their handlers.
+    store.drain_with(server.drain_token());
+    let server = server.add_service(KvServer::new(store))?;
     let (uri, serving) = (server.local_uri(), server.serve()?);
+    let handle = serving.handle();
+    tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            handle.shutdown(GRACE);
+        }
+    });
     println!("serving {uri}");
-    serving.await?;
+    let left = serving.await?;
+    eprintln!("ended, {} requests were not answered", left.executing);
     Ok(())
 }
 
@@ -77,6 +99,24 @@ async fn scan(kv: &KvClient, from: &str) -> Result<()> {
     while let Some(entry) = entries.next().await {
         let (key, value) = entry?;
         println!("{key} {}", String::from_utf8_lossy(&value));
+    }
+    Ok(())
+}
+
+async fn watch(kv: &KvClient) -> Result<()> {
+    let mut changes = kv.watch().await?;
+    while let Some(change) = changes.next().await {
+        match change {
+            Ok(Change::Put(key, value)) => println!("{key} {}", String::from_utf8_lossy(&value)),
+            Ok(Change::Deleted(key)) => println!("{key} was deleted"),
+            Ok(Change::Missed(number)) => println!("{number} changes are missed"),
+            // Nothing failed: a service with several servers would watch at the next one.
+            Err(RpcError::MidStream(MidStreamError::ShuttingDown { items })) => {
+                println!("the server shuts down after {items} changes");
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(())
 }

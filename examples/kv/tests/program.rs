@@ -35,6 +35,41 @@ fn run(args: &[&str]) -> String {
 }
 
 #[test]
+fn a_watch_and_a_call_that_waits_end_when_the_server_is_interrupted() {
+    let (mut server, uri) = serve();
+    let client = |args: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        let command = command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("it starts")
+    };
+    let mut watch = client(&["watch", &uri]);
+    let waits = client(&["wait", &uri, "later"]);
+    let mut lines = BufReader::new(watch.stdout.take().expect("piped")).lines();
+    // The watch may begin after the first ones.
+    let (seen, is_seen) = std::sync::mpsc::channel();
+    let puts = std::thread::spawn({
+        let uri = uri.clone();
+        move || {
+            while is_seen.try_recv().is_err() {
+                run(&["put", &uri, "apple", "green"]);
+            }
+        }
+    });
+    assert_eq!(lines.next().expect("a line").expect("text"), "apple green");
+    seen.send(()).expect("it puts");
+    puts.join().expect("they succeed");
+    let pid = server.0.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill runs").success());
+    let last = lines.map(|line| line.expect("text")).last().expect("a line");
+    assert!(last.starts_with("the server shuts down after "), "{last}");
+    assert!(watch.wait().expect("it ends").success());
+    let waited = waits.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&waited.stderr);
+    assert!(text.contains("shutting down"), "{text}");
+    assert!(server.0.wait().expect("it ends").success());
+}
+
+#[test]
 fn what_was_put_is_there_until_it_is_deleted() {
     let (_server, uri) = serve();
     for (key, value) in [("cherry", "red"), ("apple", "green"), ("banana", "yellow")] {

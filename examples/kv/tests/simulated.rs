@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use courser::service::RpcError;
+use courser::service::{MidStreamError, RpcError};
 use courser::{Executed, Local, Nexus, Session};
-use courser_example_kv::{KvClient, KvError, KvServer, MAX_VALUE, Store};
+use courser_example_kv::{Change, KvClient, KvError, KvServer, MAX_VALUE, Store};
 use courser_sim::fabric::{LinkFaults, Topology};
 use courser_sim::{HostId, LinkId, World, WorldConfig};
 
@@ -22,6 +22,7 @@ fn world(seed: u64, store: &Arc<Store>) -> World {
     let store = store.clone();
     let setup = move |nexus: &Nexus| {
         let mut rpc = nexus.endpoint()?;
+        store.drain_with(rpc.drain_token());
         rpc.add_service(KvServer::shared(store.clone()))?;
         anyhow::Ok(rpc)
     };
@@ -119,6 +120,45 @@ fn acknowledged_entries_are_found_after_losses_a_partition_and_a_restart() {
         assert!(world.run_until(Duration::from_secs(10), |_| read.get()), "seed {seed}: no scan");
         assert!(world.violations().is_empty(), "seed {seed}: {:?}", world.violations());
     }
+}
+
+#[test]
+fn a_watch_and_a_call_that_waits_end_with_their_server() {
+    let mut world = world(3, &Arc::default());
+    let (uri, local) = (world.uri(SERVER), world.rpc(CLIENTS[0]).local());
+    let waits = spawn(&mut world, CLIENTS[0], {
+        let (local, uri) = (local.clone(), uri.clone());
+        async move {
+            let kv = connect(&local, &uri).await;
+            assert_eq!(kv.wait_for("0".to_owned()).await.unwrap(), b"value");
+            let ended = kv.wait_for("never".to_owned()).await.unwrap_err();
+            assert_eq!(ended, RpcError::Service(KvError::ShuttingDown));
+        }
+    });
+    let watch = spawn(&mut world, CLIENTS[0], async move {
+        let kv = connect(&local, &uri).await;
+        let mut changes = kv.watch().await.unwrap();
+        for n in 0..10 {
+            let change = Change::Put(n.to_string(), b"value".to_vec());
+            assert_eq!(changes.next().await.unwrap().unwrap(), change);
+        }
+        let end = changes.next().await.unwrap().unwrap_err();
+        assert_eq!(end, RpcError::MidStream(MidStreamError::ShuttingDown { items: 10 }));
+        assert!(changes.next().await.is_none());
+    });
+    world.run_for(100 * MS);
+    let (uri, local) = (world.uri(SERVER), world.rpc(CLIENTS[1]).local());
+    let puts = spawn(&mut world, CLIENTS[1], async move {
+        let kv = connect(&local, &uri).await;
+        for n in 0..10 {
+            kv.put(n.to_string(), b"value".to_vec()).await.unwrap();
+        }
+    });
+    assert!(world.run_until(Duration::from_secs(10), |_| puts.get()));
+    world.run_for(10 * MS);
+    world.stop(SERVER, Duration::from_secs(10));
+    let both = |_: &mut World| watch.get() && waits.get();
+    assert!(world.run_until(100 * MS, both), "a tenth of a second after the token");
 }
 
 #[test]

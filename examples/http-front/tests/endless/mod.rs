@@ -1,7 +1,7 @@
 //! A store whose calls never end.
 
 use courser::service::Stream;
-use courser_example_kv::{Kv, KvError};
+use courser_example_kv::{Change, Kv, KvError};
 
 /// Each call holds a result of the function until it is dropped.
 pub(crate) struct Endless<F>(pub(crate) F);
@@ -32,5 +32,13 @@ where
 
     fn scan(&self, _: String) -> impl Stream<Item = (String, Vec<u8>)> {
         futures::stream::pending()
+    }
+
+    fn watch(&self) -> impl Stream<Item = Change> {
+        futures::stream::pending()
+    }
+
+    async fn wait_for(&self, _: String) -> Result<Vec<u8>, KvError> {
+        self.wait().await
     }
 }
