@@ -23,8 +23,8 @@ use courser_proto as proto;
 use courser_proto::{ConnectError, ControlError, Recovery, UnknownRecovery};
 
 /// The verbs that may begin an advice.
-const VERBS: &str = "allocate answer bind call check choose close connect correct drop free lower make name \
-    put raise read register return reuse run set shut split start stop try upgrade use \
+const VERBS: &str = "allocate answer bind call check choose close connect correct drop free lower make \
+    name open put raise read register return reuse run set shut split start stop try upgrade use \
     wait write";
 
 fn has_advice(text: &str) -> bool {
