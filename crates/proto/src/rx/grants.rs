@@ -42,7 +42,8 @@ impl<C> Endpoint<C> {
         let pool = self.peers.at(peer).map_or(0, |p| p.credits.granted());
         let session = self.sessions.server_mut(id.session().index);
         let credits = session.map_or(0, |s| s.credit_limit).min(pool);
-        !self.budget.withholds(at, &owner, credits) || has_gaps
+        // With gaps its sender has packets to send again, and a NACK leaves now.
+        has_gaps || !self.budget.withholds(at, &owner, credits)
     }
 
     /// A request is complete, rejected or cancelled.

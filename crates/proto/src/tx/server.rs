@@ -147,17 +147,25 @@ impl<C> Endpoint<C> {
         let Some(s) = self.sessions.server_mut(session) else { return Sent::All };
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
         let Some(peer) = self.peers.at_mut(peer_no) else { return Sent::All };
-        // A request that waits for a grant keeps one packet unacknowledged (ADR 35).
         let is_arriving = slot.phase == ServerPhase::Receiving;
         let held = slot.cr_in_progress && is_arriving;
-        let count = slot.returnable().saturating_sub(u32::from(is_arriving && (held || owes)));
+        let in_order = slot.returnable();
+        // A request that waits for a grant keeps one packet unacknowledged (ADR 35). One with a NACK
+        // does so by its holes.
+        let count = in_order.saturating_sub(u32::from(is_arriving && (held || owes)));
         let in_progress = slot.cr_in_progress && slot.phase == ServerPhase::Executing || held;
         let high = slot.gaps.as_ref().and_then(|gaps| gaps.high(slot.req_rcvd));
         if let Some(missing) = slot.nack_due() {
             let mut room = NO_HOLES;
             let hole = [Hole { first: missing, len: 1 }];
-            let holes = Holes::write(count, hole.into_iter(), &mut room);
-            let nack = Packet::Nack { session: remote, req_num, count, high: missing + 2, holes };
+            let holes = Holes::write(in_order, hole.into_iter(), &mut room);
+            let nack = Packet::Nack {
+                session: remote,
+                req_num,
+                count: in_order,
+                high: missing + 2,
+                holes,
+            };
             let header = header_words(nack.header());
             if !self.tx.append(peer_no, peer, &self.arena, header, nack.data()) {
                 return Sent::Rest(item);
@@ -166,9 +174,9 @@ impl<C> Endpoint<C> {
             self.stats.sent(6);
         } else if let Some(high) = high.filter(|_| is_arriving && !held) {
             let mut room = NO_HOLES;
-            let holes = slot.gaps.iter().flat_map(|gaps| gaps.holes(count));
-            let holes = Holes::write(count, holes, &mut room);
-            let nack = Packet::Nack { session: remote, req_num, count, high, holes };
+            let holes = slot.gaps.iter().flat_map(|gaps| gaps.holes(in_order));
+            let holes = Holes::write(in_order, holes, &mut room);
+            let nack = Packet::Nack { session: remote, req_num, count: in_order, high, holes };
             let header = header_words(nack.header());
             if !self.tx.append(peer_no, peer, &self.arena, header, nack.data()) {
                 return Sent::Rest(item);

@@ -1,7 +1,7 @@
 //! The receiver's budget against faulty and silent senders (ADR 35).
 
 use courser_proto::wire::Packet;
-use courser_proto::{Config, Control, Grant, Recovery, SessionId};
+use courser_proto::{Config, Control, Drop, Grant, Recovery, SessionId};
 
 use crate::support::forge::Forge;
 use crate::support::{DPP, World, config};
@@ -91,5 +91,30 @@ fn a_client_sends_on_after_a_credit_return_that_grants_nothing_further() {
             }
         }
         assert_eq!(w.nodes[0].ep.stats().tx_packets, 100, "{recovery}");
+    }
+}
+
+#[test]
+fn a_request_with_gaps_that_waits_for_a_grant_is_answered_once_for_each_packet() {
+    for (recovery, frames) in [(Recovery::Melo, 16), (Recovery::Selective, 64)] {
+        let config = || Config { recovery, rx_queue_frames: frames, ..crowded() };
+        let clients = 1..=2;
+        let mut w = World::new(&[config(), config(), config()], 1);
+        let sessions: Vec<_> = clients.clone().map(|client| w.connect(client, 0)).collect();
+        let mut sent = 0;
+        w.filter = Some(Box::new(move |from, _| {
+            sent += u32::from(from != 0);
+            from == 0 || sent % 3 != 0
+        }));
+        for id in 0..40 {
+            for (client, &session) in clients.clone().zip(&sessions) {
+                w.call(client, session, id, (2 + usize::from(id) % 5) * DPP);
+            }
+        }
+        for client in clients {
+            let ended = w.finish(client, 40);
+            assert!(ended.iter().all(|d| d.result.is_ok()), "{recovery}");
+            assert_eq!(w.ep(client).stats().dropped(Drop::Inconsistent), 0, "{recovery}");
+        }
     }
 }
