@@ -96,15 +96,18 @@ impl<'a> Place<'a> {
         let at = self.at.unwrap_or_else(|| turns.place(session));
         let is_first = turns.waiting.first_key_value().is_none_or(|(first, _)| at <= *first);
         if !turns.has_room() || !is_first {
-            turns.waiting.insert(at, Waiting { session, waker: cx.waker().clone() });
+            let old = turns.waiting.insert(at, Waiting { session, waker: cx.waker().clone() });
             self.at = Some(at);
+            drop(turns);
+            drop(old); // may run code of the application
             return Poll::Pending;
         }
-        turns.waiting.remove(&at);
+        let own = turns.waiting.remove(&at);
         self.at = None;
         turns.round = turns.round.max(at.0);
         turns.running += 1;
         self.load.wake_next(turns);
+        drop(own);
         Poll::Ready(Turn(self.load))
     }
 }
@@ -113,8 +116,9 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         if let Some(at) = self.at {
             let mut turns = self.load.lock();
-            turns.waiting.remove(&at);
+            let own = turns.waiting.remove(&at);
             self.load.wake_next(turns);
+            drop(own);
         }
     }
 }
@@ -171,6 +175,8 @@ impl Drop for Charge<'_> {
 mod tests {
     use std::future::Future;
     use std::pin::{Pin, pin};
+    use std::sync::Arc;
+    use std::task::Wake;
 
     use super::*;
 
@@ -230,6 +236,35 @@ mod tests {
         assert!(poll(second.as_mut()).is_none(), "it is the turn of the first");
         drop(first);
         assert!(poll(second.as_mut()).is_some());
+    }
+
+    #[test]
+    fn wakers_are_dropped_without_the_lock() {
+        /// Its drop asks for the turn that a task within it had.
+        struct Asks(Arc<Load>, Arc<AtomicUsize>);
+        impl Wake for Asks {
+            fn wake(self: Arc<Self>) {}
+        }
+        impl Drop for Asks {
+            fn drop(&mut self) {
+                let is_free = self.0.turns.try_lock().is_ok();
+                self.1.fetch_add(usize::from(is_free), Ordering::Relaxed);
+            }
+        }
+        let (load, free) = (Arc::new(Load::default()), Arc::new(AtomicUsize::new(0)));
+        let poll = |place: &mut Place<'_>| {
+            let waker = Waker::from(Arc::new(Asks(load.clone(), free.clone())));
+            place.poll(SessionKey::new(0, 1), &Context::from_waker(&waker)).is_ready()
+        };
+        let turns = occupied(&load);
+        let [mut replaced, mut dropped] = [(); 2].map(|()| Place { load: &load, at: None });
+        assert!(!poll(&mut replaced) && !poll(&mut replaced) && !poll(&mut dropped));
+        assert_eq!(free.load(Ordering::Relaxed), 1, "replaced by that of another poll");
+        drop(dropped);
+        assert_eq!(free.load(Ordering::Relaxed), 2, "a request that was dropped");
+        drop(turns);
+        assert!(poll(&mut replaced));
+        assert_eq!(free.load(Ordering::Relaxed), 4, "a request that began");
     }
 
     #[test]

@@ -64,7 +64,7 @@ fn pull_late(services: &Services) {
         stream.wake_handler();
         Ok(())
     });
-    let call = call.ok().expect("an open stream");
+    let call = call.expect("an open stream");
     block_on(poll_fn(|cx| {
         if call.entry.lock().complete {
             return Poll::Ready(());
@@ -82,7 +82,7 @@ fn downloading(broken: Broken) -> impl Fn() + Sync + Send {
         let handler = thread::spawn(move || {
             let bytes = STREAM.to_le_bytes();
             let opened = own.open_outgoing::<Postcard, ()>(received(&bytes));
-            let (_, stream) = opened.ok().expect("a new stream");
+            let (_, stream) = opened.expect("a new stream");
             let items = futures::stream::iter([Ok::<u32, u32>(7)]);
             block_on(stream.send_all::<Postcard, u32, u32, _>(items));
         });
@@ -104,7 +104,7 @@ fn push() -> MsgBuf {
     assert!(batch.add::<Postcard, u32>(&7, memory()).is_ok());
     let mut trailer = [1; 9];
     trailer[..8].copy_from_slice(&pull(0));
-    with_trailer(batch.take(), &trailer, memory()).ok().expect("memory")
+    with_trailer(batch.take(), &trailer, memory()).expect("memory")
 }
 
 /// A handler reads all items. The client opens the stream and pushes one batch.
@@ -114,7 +114,7 @@ fn uploading() {
     let handler = thread::spawn(move || {
         let bytes = STREAM.to_le_bytes();
         let opened = own.open_incoming::<Postcard, (), u32>(received(&bytes));
-        let (_, mut items, open) = opened.ok().expect("a new stream");
+        let (_, mut items, open) = opened.expect("a new stream");
         let taken = open.run(async {
             let mut taken = 0;
             while let Some(item) = items.next().await {
