@@ -106,10 +106,10 @@ impl Service for Many {
         registry: &mut R,
     ) -> Result<(), courser::service::RegisterError> {
         let (_, first) = begin(registry, self.info)?;
+        let arena = Arena::heap();
         for n in 0..self.info.methods.len() as u16 {
             let answer =
-                courser::service::encode::<Postcard, _>(&(self.service, n), &Arena::heap())
-                    .unwrap();
+                courser::service::encode::<Postcard, _>(&(self.service, n), &arena).unwrap();
             let answer = Arc::new([&answer[..], &[0]].concat());
             Registry::on_request(registry, first + n, move |_| {
                 let answer = answer.clone();
