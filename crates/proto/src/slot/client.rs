@@ -23,10 +23,10 @@ use courser_buf::{MsgBuf, prefetch};
 use crate::budget::NO_MESSAGE;
 use crate::credits::CreditPool;
 use crate::error::Executed;
-use crate::loss::{AckInfo, Board, Boards, LossFeedback, Nack, Recovery};
+use crate::loss::{AckInfo, Board, Boards, LossFeedback, Recovery};
 use crate::mutant::{self, Mutant};
 use crate::stats::Drop;
-use crate::wire::{HOLES_REACH, Holes, MAX_REMAINING_US};
+use crate::wire::{HOLES_REACH, MAX_REMAINING_US};
 
 /// State of a slot whose call ends before its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -416,42 +416,6 @@ impl<C> ClientSlot<C> {
         let request = self.req_packets.min(self.granted).saturating_sub(self.req_sent);
         let response = self.resp_packets.min(self.granted).saturating_sub(self.resp_requested);
         request + response + self.lost
-    }
-
-    /// Handles a negative acknowledgement; returns the freed credits. It may be older than an
-    /// earlier one: arrivals are never revoked.
-    pub(crate) fn on_nack(
-        &mut self,
-        count: u32,
-        high: u32,
-        holes: Holes<'_>,
-        ack: AckInfo,
-        feedback: &mut LossFeedback,
-    ) -> Result<u32, Drop> {
-        if high > self.req_high || high > self.req_packets || count >= self.req_packets {
-            return Err(Drop::Inconsistent);
-        }
-        if self.resp_rcvd > 0 {
-            return Err(Drop::Duplicate);
-        }
-        let before = self.in_flight();
-        let last = self.req_packets - 1;
-        let board = self.board.as_mut().ok_or(Drop::Inconsistent)?;
-        let mut news = false;
-        // After a timeout that has rolled back, the server may be ahead of the retransmissions:
-        // then only the count in order applies.
-        let in_order = if high <= self.req_sent {
-            let nack = Nack { count, high, holes, last };
-            let (in_order, is_news) = board.on_nack(nack, ack, feedback)?;
-            news = is_news;
-            in_order
-        } else {
-            board.in_order(count, ack, feedback)
-        };
-        self.acknowledge(count.max(in_order).min(last));
-        self.take_counts();
-        let credits = before.saturating_sub(self.in_flight());
-        if news || credits > 0 { Ok(credits) } else { Err(Drop::Duplicate) }
     }
 
     /// Updates the counts from the board.

@@ -4,8 +4,9 @@ use super::{ClientSlot, Single};
 use crate::budget::Grant;
 #[allow(unused_imports)] // for the documentation
 use crate::budget::NO_MESSAGE;
-use crate::loss::{AckInfo, LossFeedback};
+use crate::loss::{AckInfo, LossFeedback, Nack};
 use crate::stats::Drop;
+use crate::wire::Holes;
 
 impl<C> ClientSlot<C> {
     /// Handles a credit return for `count` packets; returns the freed credits.
@@ -53,8 +54,44 @@ impl<C> ClientSlot<C> {
         Ok(before.saturating_sub(self.in_flight()))
     }
 
-    /// Whether the request is with its handler, and holds no credit: the server has stated it. The
-    /// response may take long, and what is on no wire must not keep others from sending.
+    /// Handles a negative acknowledgement; returns the freed credits. It may be older than an
+    /// earlier one: arrivals are never revoked.
+    pub(crate) fn on_nack(
+        &mut self,
+        count: u32,
+        high: u32,
+        holes: Holes<'_>,
+        ack: AckInfo,
+        feedback: &mut LossFeedback,
+    ) -> Result<u32, Drop> {
+        if high > self.req_high || high > self.req_packets || count >= self.req_packets {
+            return Err(Drop::Inconsistent);
+        }
+        if self.resp_rcvd > 0 {
+            return Err(Drop::Duplicate);
+        }
+        let before = self.in_flight();
+        let last = self.req_packets - 1;
+        let board = self.board.as_mut().ok_or(Drop::Inconsistent)?;
+        let mut news = false;
+        // After a timeout that has rolled back, the server may be ahead of the retransmissions:
+        // then only the count in order applies.
+        let in_order = if high <= self.req_sent {
+            let nack = Nack { count, high, holes, last };
+            let (in_order, is_news) = board.on_nack(nack, ack, feedback)?;
+            news = is_news;
+            in_order
+        } else {
+            board.in_order(count, ack, feedback)
+        };
+        self.acknowledge(count.max(in_order).min(last));
+        self.take_counts();
+        let credits = before.saturating_sub(self.in_flight());
+        if news || credits > 0 { Ok(credits) } else { Err(Drop::Duplicate) }
+    }
+
+    /// Returns whether the request is with its handler, and holds no credit: the server has stated
+    /// it. The response may take long, and what is on no wire must not keep others from sending.
     pub(crate) fn is_parked(&self) -> bool {
         self.parked
     }
@@ -83,8 +120,8 @@ impl<C> ClientSlot<C> {
         self.granted <= self.req_sent && self.req_sent < self.req_packets
     }
 
-    /// Whether all of the request was sent, and only its last packet is not acknowledged: the response
-    /// does that.
+    /// Whether all of the request was sent, and only its last packet is not acknowledged: the
+    /// response does that.
     pub(crate) fn has_only_last_in_flight(&self) -> bool {
         self.resp_rcvd == 0 && self.req_sent == self.req_packets && self.in_flight() == 1
     }
