@@ -53,7 +53,7 @@ pub use wait::{ClientCall, ClientSend};
 struct Limits {
     sessions: usize,
     in_flight: usize,
-    /// Of calls without a setting of their own.
+    /// Default for calls without a setting of their own.
     wait_for_ready: bool,
 }
 

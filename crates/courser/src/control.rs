@@ -77,7 +77,7 @@ pub(crate) enum Mail {
         remote: IpAddr,
         /// The address of this host on this connection.
         local: IpAddr,
-        /// Whether both nexuses are known to be on one host.
+        /// True if both nexuses are known to be on one host.
         same_host: bool,
         /// The message.
         msg: ControlMsg,
@@ -112,7 +112,7 @@ pub(crate) struct Dialed {
     pub(crate) remote: SocketAddr,
     /// The local address of the connection.
     pub(crate) local: SocketAddr,
-    /// Whether both nexuses are known to be on one host.
+    /// True if both nexuses are known to be on one host.
     pub(crate) same_host: bool,
 }
 

@@ -35,7 +35,7 @@ impl std::fmt::Debug for DrainToken {
 }
 
 impl DrainToken {
-    /// Whether the server shuts down, or has ended. One load.
+    /// Returns whether the server shuts down, or has ended. One load.
     #[inline]
     pub fn is_draining(&self) -> bool {
         self.0.is_set.load(Ordering::Acquire)
@@ -67,7 +67,7 @@ impl DrainToken {
 #[derive(Debug)]
 pub struct Draining {
     token: DrainToken,
-    /// Of its waker.
+    /// The key of its waker.
     key: Option<usize>,
 }
 

@@ -176,8 +176,8 @@ fn silent_advice(scheme: &str, packet: u16) -> String {
 }
 
 impl SessionError {
-    /// Whether a later connect may succeed without a change of this program: the server is not
-    /// there, or not ready.
+    /// Returns whether a later connect may succeed without a change of this program: the server is
+    /// not there, or not ready.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             SessionError::Dial(e) => {

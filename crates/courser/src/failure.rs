@@ -36,7 +36,7 @@ pub enum CallFailure {
         server: Arc<str>,
         /// The text of its [`crate::SessionError`].
         reason: Arc<str>,
-        /// Whether the handler ran.
+        /// True if the handler ran.
         executed: Executed,
     },
     /// The process was forked from that of the endpoint.

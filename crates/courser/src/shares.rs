@@ -36,16 +36,16 @@ pub(crate) enum Full {
     Share,
 }
 
-/// What the clients of one address hold.
+/// Places and memory that the clients of one address hold.
 #[derive(Debug, Default)]
 struct Address {
     places: AtomicUsize,
     bytes: AtomicU64,
-    /// Of the batches of streams.
+    /// Bytes of the batches of streams.
     batches: AtomicUsize,
 }
 
-/// What one client holds: the process behind a control connection.
+/// Places and memory that one client, the process behind a control connection, holds.
 #[derive(Debug)]
 pub(crate) struct Client {
     control: u64,
@@ -109,7 +109,7 @@ pub(crate) struct Shares {
     holders: Mutex<Holders>,
 }
 
-/// Those that hold places, or have a session at some endpoint.
+/// Clients and addresses that hold places, or have a session at some endpoint.
 #[derive(Debug, Default)]
 struct Holders {
     clients: BTreeMap<u64, Weak<Client>>,
@@ -146,14 +146,14 @@ impl Shares {
         if self.limit < FEWEST { 0 } else { (self.limit / KEPT_PART).max(1) }
     }
 
-    /// Whether shares count: one load.
+    /// Returns whether shares count: one load.
     #[inline]
     fn is_scarce(&self) -> bool {
         self.held() + 2 * self.kept() >= self.limit
     }
 
-    /// Whether a client that holds `of_client` places, at an address that holds `of_address`, may have
-    /// another one.
+    /// Returns whether a client that holds `of_client` places, at an address that holds
+    /// `of_address`, may have another one.
     #[cold]
     fn check(&self, of_client: usize, of_address: usize) -> Result<(), Full> {
         let left = self.limit.saturating_sub(self.held());
@@ -249,7 +249,8 @@ impl Entrance {
         Entrance { shares, clients: RefCell::default() }
     }
 
-    /// Whether a request or message of this session would get no place. One load while there are many.
+    /// Returns whether a request or message of this session would get no place. One load while
+    /// there are many.
     #[inline]
     pub(crate) fn would_refuse(
         &self,

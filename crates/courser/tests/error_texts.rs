@@ -91,7 +91,7 @@ mod recommended {
         "ss -ulpn",
         "nft list ruleset",
     ];
-    /// Of a directory that was checked to be the user's own, and no link.
+    /// Commands on a directory that was checked to be the user's own, and no link.
     const CHANGING: [&str; 1] = ["chmod 700"];
 
     pub(super) fn try_out(text: &str) {

@@ -54,7 +54,7 @@ fn clients_of_a_process_share_a_thread_and_its_descriptors() {
     clients.iter().for_each(call);
     let [threads, descriptors] = used();
     assert!(threads <= before[0] + 2, "{threads} threads, {} before", before[0]);
-    // Of both sides: a connection to each server has two.
+    // Both sides are counted: a connection to each server has two.
     assert!(descriptors <= before[1] + 16, "{descriptors} descriptors, {} before", before[1]);
 
     // Other settings, and endpoints that are given, are apart.

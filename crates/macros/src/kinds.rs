@@ -6,7 +6,7 @@ use syn::{
     TypeImplTrait, TypeParamBound,
 };
 
-/// What a method returns, or an item of a stream.
+/// Type that a method returns, or of an item of a stream.
 #[derive(Clone)]
 pub(crate) struct Outcome {
     /// The type in the trait.

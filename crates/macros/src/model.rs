@@ -29,7 +29,7 @@ pub(crate) struct Service {
 pub(crate) struct Method {
     pub(crate) ident: Ident,
     pub(crate) attributes: Vec<Attribute>,
-    /// Those of `attributes` that remove the method.
+    /// The `attributes` that remove the method.
     pub(crate) cfg: Vec<Attribute>,
     pub(crate) arguments: Vec<Argument>,
     pub(crate) kind: Kind,
@@ -397,7 +397,7 @@ fn check_names(methods: &[Method], errors: &mut Errors) {
             let text = format!("the name of a method has at most {MOST_BYTES} bytes; shorten it");
             errors.at(method.ident.span(), text);
         }
-        // Of methods with conditions the compiler finds two that are there together.
+        // Among methods with conditions the compiler finds two that are there together.
         if !is_optional && !names.insert(name) {
             let text = format!("two methods are named `{}`; rename one", method.ident);
             errors.at(method.ident.span(), text);

@@ -85,7 +85,7 @@ fn path_advice(e: &io::Error) -> &'static str {
     "check the address and the route (`ip route`)"
 }
 
-/// Whether descriptors or the kernel's memory have run out.
+/// Returns whether descriptors or the kernel's memory have run out.
 pub fn is_exhausted(e: &io::Error) -> bool {
     let exhausted = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
     e.raw_os_error().is_some_and(|code| exhausted.contains(&code))

@@ -32,7 +32,7 @@ impl Pause {
         }
     }
 
-    /// Whether the silence of a peer may be due to a pause of this endpoint.
+    /// Returns whether the silence of a peer may be due to a pause of this endpoint.
     pub(crate) fn excuses(&self, now_ns: u64) -> bool {
         now_ns < self.until_ns
     }

@@ -83,7 +83,7 @@ pub trait Kv {
 pub struct Store {
     entries: Mutex<BTreeMap<String, Vec<u8>>>,
     changes: broadcast::Sender<Change>,
-    /// Of the server that serves it now.
+    /// Token of the server that serves it now.
     drain: Mutex<DrainToken>,
 }
 

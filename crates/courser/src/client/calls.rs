@@ -678,7 +678,7 @@ impl State {
     }
 }
 
-/// Whether a call ended because its session did.
+/// Returns whether a call ended because its session did.
 fn is_loss(error: CallError) -> bool {
     use CallError as E;
     matches!(error, E::PeerFailed(_) | E::DatapathSilent(_) | E::NotConnected(_) | E::Closed(_))

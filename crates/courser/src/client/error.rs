@@ -48,7 +48,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Whether a later connect may succeed without a change of this program.
+    /// Returns whether a later connect may succeed without a change of this program.
     pub(super) fn may_pass(&self) -> bool {
         matches!(self, ClientError::Session(e) if e.may_pass())
     }

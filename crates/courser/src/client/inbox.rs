@@ -89,7 +89,7 @@ impl Inbox {
         self.process.was_forked()
     }
 
-    /// Whether the thread has ended.
+    /// Returns whether the thread has ended.
     pub(super) fn is_closed(&self) -> bool {
         self.was_forked() || self.lock().closed
     }

@@ -209,13 +209,13 @@ impl Link {
         }
     }
 
-    /// Whether a call without a session fails at once: a connect has failed, and it is too early for
-    /// the next one.
+    /// Returns whether a call without a session fails at once: a connect has failed, and it is too
+    /// early for the next one.
     pub(super) fn is_backing_off(&self) -> bool {
         self.sessions.is_empty() && !self.is_connecting() && self.retry_ns != u64::MAX
     }
 
-    /// Whether to connect now, if the time for it has come.
+    /// Returns whether to connect now, if the time for it has come.
     pub(super) fn is_wanted(&self, now_ns: u64) -> bool {
         self.sessions.is_empty()
             && !self.is_connecting()

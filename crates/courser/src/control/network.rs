@@ -25,7 +25,7 @@ pub(super) trait Network {
     /// The host that this nexus is on.
     fn host(&self) -> HostIdentity;
 
-    /// Whether the network proves that the other side of each connection is on this host.
+    /// Returns whether the network proves that the other side of each connection is on this host.
     fn is_within_host(&self) -> bool {
         false
     }

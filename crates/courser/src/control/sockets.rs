@@ -306,8 +306,8 @@ impl Stream for ControlStream {
     }
 }
 
-/// Whether a TCP socket of this host listens on a port, by the kernel's tables, in which listening
-/// sockets come first.
+/// Returns whether a TCP socket of this host listens on a port, by the kernel's tables, in which
+/// listening sockets come first.
 fn is_tcp_port(port: u16) -> bool {
     /// The state of a listening socket.
     const LISTEN: &str = "0A";

@@ -228,7 +228,7 @@ fn stopping_answers_dials_and_closes_connections() {
     eventually("the queue is closed", || !client.control.send(Command::Unregister { index: 0 }));
 }
 
-/// Whether a node takes a peer at this address, with this greeting, for one on its host.
+/// Returns whether a node takes a peer at this address, with this greeting, for one on its host.
 fn is_on_host(node: &Node, e: &End, from: [u8; 4], greeting: &[u8]) -> bool {
     let mut peer = Peer::connect_from(from, node.port);
     peer.greet_as(greeting);

@@ -50,7 +50,7 @@ struct State {
     report: ShutdownReport,
     error: Option<ServerError>,
     waker: Option<Waker>,
-    /// Of the task that waits for the end of the server on the runtime of its handlers.
+    /// Wakes the task that waits for the end of the server on the runtime of its handlers.
     watcher: Option<Waker>,
 }
 

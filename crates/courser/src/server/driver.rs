@@ -30,7 +30,7 @@ pub(super) struct Setup {
     pub(super) messages: Vec<(u16, Handler)>,
     pub(super) spawner: Arc<dyn Spawn>,
     pub(super) in_place: bool,
-    /// Of handlers in progress.
+    /// Places of handlers in progress.
     pub(super) places: Arc<Shares>,
     pub(super) services: Services,
 }

@@ -52,7 +52,7 @@ impl ServerStats {
 /// The counters that the endpoints of a server have published.
 #[derive(Debug, Default)]
 pub(super) struct Published {
-    /// Of handlers in progress, once the server runs.
+    /// Places of handlers in progress, once the server runs.
     pub(super) places: OnceLock<Arc<Shares>>,
     endpoints: Mutex<Vec<ServerStats>>,
 }

@@ -57,8 +57,8 @@ impl fmt::Display for Denied {
 ///
 /// A closure of a peer, a service and a method is one that allows every service.
 pub trait Authorize: Send + Sync + 'static {
-    /// Whether a peer may use a service. It is called when a client asks for the service on a new
-    /// session, and before each request, as a client need not ask.
+    /// Returns whether a peer may use a service. It is called when a client asks for the service on
+    /// a new session, and before each request, as a client need not ask.
     ///
     /// # Errors
     /// It may not: the client is not made, or the request not passed to its handler.
@@ -66,8 +66,8 @@ pub trait Authorize: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Whether a peer may call a method, send it a one-way message, or open its stream. It is called
-    /// before each request, if the peer may use the service.
+    /// Returns whether a peer may call a method, send it a one-way message, or open its stream. It
+    /// is called before each request, if the peer may use the service.
     ///
     /// # Errors
     /// It may not: the call ends with [`super::RpcError::Denied`], a one-way message is dropped.

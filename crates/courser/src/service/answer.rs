@@ -29,8 +29,8 @@ pub(crate) mod tag {
     pub(crate) const REFUSED: u8 = 5;
     /// Of an open call: text, and the number of batches before the item that could not be encoded.
     pub(crate) const ITEM_UNENCODED: u8 = 6;
-    /// Of an open call: the server shuts down. The number of batches before, of a stream of the
-    /// client the number of items that its handler took (8 bytes).
+    /// Answer to an open call: the server shuts down. The number of batches before, of a stream of
+    /// the client the number of items that its handler took (8 bytes).
     pub(crate) const SHUTTING_DOWN: u8 = 7;
     /// Text: the server does not allow the call, and the handler did not run.
     pub(crate) const DENIED: u8 = 8;

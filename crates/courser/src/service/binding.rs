@@ -62,7 +62,7 @@ pub(crate) struct Binding {
     checked: bool,
     /// The number of the service at a connection that asks for itself.
     adopted: Option<NonZeroU16>,
-    /// Of another connection, once they are known.
+    /// The numbers of another connection, once they are known.
     numbers: OnceLock<Numbers>,
 }
 
@@ -91,7 +91,7 @@ impl Binding {
         MethodId { service: self.adopted, number: index }
     }
 
-    /// Whether the connection, and others of its kind, ask for the service themselves.
+    /// Returns whether the connection, and others of its kind, ask for the service themselves.
     pub(crate) fn is_adopted(&self) -> bool {
         self.adopted.is_some()
     }

@@ -162,7 +162,7 @@ impl<'a> Payload<'a> {
         self.charge = Some(charge);
     }
 
-    /// What the value may use of the heap.
+    /// Bytes of the heap that the value may use.
     #[inline]
     pub(crate) fn heap(&self) -> Heap<'a> {
         Heap::new(self.bytes().len(), self.charge)

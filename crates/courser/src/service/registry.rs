@@ -31,7 +31,7 @@ impl SessionKey {
         SessionKey { endpoint, number: session.key() }
     }
 
-    /// Whether it is a session of an endpoint.
+    /// Returns whether it is a session of an endpoint.
     pub(super) fn is_of(&self, endpoint: u16) -> bool {
         self.endpoint == endpoint
     }

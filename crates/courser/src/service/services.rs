@@ -251,7 +251,7 @@ impl Services {
         Some(service.number(index))
     }
 
-    /// Whether a request type is that of a method, or of the library's own methods.
+    /// Returns whether a request type is that of a method, or of the library's own methods.
     pub(crate) fn has(&self, req_type: u16) -> bool {
         let list = self.lock();
         match req_type {
@@ -311,7 +311,7 @@ impl Services {
         self.0.access.lock().is_some()
     }
 
-    /// Whether a peer may make a request.
+    /// Returns whether a peer may make a request.
     pub(super) fn authorize(&self, peer: &Peer, number: u16, request: &[u8]) -> Result<(), Denied> {
         let Some(access) = self.0.access.lock().clone() else { return Ok(()) };
         if number == HELLO {

@@ -61,7 +61,8 @@ impl StreamShare {
         self.bytes = bytes;
     }
 
-    /// Whether the stream may hold batches that its client does not wait for, when streams may hold
+    /// Returns whether the stream may hold batches that its client does not wait for, when streams
+    /// may hold
     /// `left` more bytes.
     pub(crate) fn may_read_ahead(&self, left: usize) -> bool {
         let held = |count: &AtomicUsize| count.load(Ordering::Relaxed);

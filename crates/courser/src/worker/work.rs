@@ -225,7 +225,7 @@ impl Work {
         }
     }
 
-    /// Whether its deadline has passed. Reads the clock if there is one.
+    /// Returns whether its deadline has passed. Reads the clock if there is one.
     pub(crate) fn is_late(&self) -> bool {
         self.time_left().is_some_and(|left| left.is_zero())
     }

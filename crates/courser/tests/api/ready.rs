@@ -242,7 +242,7 @@ fn a_client_that_waits_in_vain_for_its_server_fails_with_the_cause() {
     let failed = connect.wait().unwrap_err();
     assert!(begin.elapsed() >= timeout, "{:?}", begin.elapsed());
     assert!(failed.to_string().contains("nothing listens on"), "{failed}");
-    // What no wait mends fails at once.
+    // An error that no wait mends is returned at once.
     let wrong = Client::builder().wait_for_ready(true).connect("nowhere").wait().unwrap_err();
     assert!(matches!(wrong, ClientError::Bind(_)), "{wrong}");
 }

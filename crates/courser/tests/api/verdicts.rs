@@ -48,7 +48,7 @@ impl Counts {
     }
 }
 
-/// What the handler of a row does after it has counted its start.
+/// Action of a row's handler after it has counted its start.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Does {
     Nothing,

@@ -124,7 +124,7 @@ impl Attacked for Target {
     }
 }
 
-/// What an attacker's call ends with: the server could not decode it.
+/// Checks that an attacker's call has ended because the server could not decode it.
 fn refused<T: std::fmt::Debug>(ended: Result<T, RpcError<courser::service::NoError>>, why: &str) {
     match ended {
         Err(RpcError::Decode(DecodeError::Remote(text))) => assert!(text.contains(why), "{text}"),

@@ -339,7 +339,7 @@ fn streams_of_a_service_without_send_are_the_same() {
 
 #[test]
 fn streams_that_are_not_read_leave_memory_to_others() {
-    // Of both ends here: the clients of 80 streams hold 13 MiB, and their server could hold 16.
+    // Both ends are here: the clients of 80 streams hold 13 MiB, and their server could hold 16.
     let limit_bytes = 32 << 20;
     let config = ArenaConfig { limit_bytes, ..ArenaConfig::default() };
     let mut world = World::new(11);

@@ -21,7 +21,7 @@ trait Texts {
     async fn up(&self, texts: Incoming<String>) -> u64;
 }
 
-/// What a client takes it for: the bytes of texts, and texts in place of bytes.
+/// The same service as a client mistakes it: the bytes of texts, and texts in place of bytes.
 mod mistaken {
     use super::*;
 

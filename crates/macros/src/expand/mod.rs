@@ -82,8 +82,8 @@ impl Names {
     }
 }
 
-/// Whether the server reads an argument as a byte string, which has the encoding of its type. A lone
-/// argument is recognized by the codec.
+/// Returns whether the server reads an argument as a byte string, which has the encoding of its
+/// type. A lone argument is recognized by the codec.
 fn is_byte_string(argument: &Argument, method: &Method, names: &Names) -> bool {
     let Names { krate, codec, .. } = names;
     let postcard: Path = syn::parse_quote!(#krate::service::Postcard);

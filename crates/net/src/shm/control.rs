@@ -68,8 +68,8 @@ impl ControlListener {
     }
 }
 
-/// Whether a nexus of this user may listen at an address of shared memory, in the directory that is
-/// used where no other one is set. It may have been killed.
+/// Returns whether a nexus of this user may listen at an address of shared memory, in the directory
+/// that is used where no other one is set. It may have been killed.
 pub fn may_listen(at: SocketAddr) -> bool {
     has_socket(&directory(None), Kind::control(at.ip()), at.port())
 }

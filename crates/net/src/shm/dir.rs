@@ -68,7 +68,7 @@ impl Kind {
     }
 }
 
-/// Whether a name in the directory is that of a socket. It may be that of a killed process.
+/// Returns whether a name in the directory is that of a socket. It may be that of a killed process.
 pub(super) fn has_socket(dir: &Path, kind: Kind, port: u16) -> bool {
     let stat = rustix::fs::statat(CWD, socket_path(dir, kind, port), AtFlags::SYMLINK_NOFOLLOW);
     stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket)

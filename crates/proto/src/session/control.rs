@@ -48,7 +48,7 @@ impl HostIdentity {
     /// All zeros: the identity is not known.
     pub const UNKNOWN: HostIdentity = HostIdentity([0; 16]);
 
-    /// Whether both are known to be one host.
+    /// Returns whether both are known to be one host.
     pub fn is_same(self, other: HostIdentity) -> bool {
         self == other && self != HostIdentity::UNKNOWN
     }
@@ -197,7 +197,7 @@ impl ControlDecoder {
         n
     }
 
-    /// Whether the other side expects the identity of this side's host.
+    /// Returns whether the other side expects the identity of this side's host.
     pub fn wants_host(&self) -> bool {
         self.version >= WITH_HOST
     }

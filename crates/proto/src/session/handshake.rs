@@ -124,8 +124,8 @@ impl<C> Endpoint<C> {
         Some(self.now_ns.saturating_sub(last_ns))
     }
 
-    /// Whether a client's request from this address, over this control connection, belongs to a live
-    /// peer, so that [`ConnectOffer::path`] is not needed.
+    /// Returns whether a client's request from this address, over this control connection, belongs
+    /// to a live peer, so that [`ConnectOffer::path`] is not needed.
     pub fn knows_peer(&self, r: &ConnectRequest, addr: Addr, control: u64) -> bool {
         self.find_peer(r, addr, control).is_some()
     }

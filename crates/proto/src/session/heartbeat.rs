@@ -110,7 +110,7 @@ impl Heartbeat {
         }
     }
 
-    /// Whether a ping has found no answer for a quarter of the timeout.
+    /// Returns whether a ping has found no answer for a quarter of the timeout.
     pub fn is_unanswered(&self) -> bool {
         self.pinged_ns.is_some_and(|(first, last)| first != last)
     }

@@ -111,7 +111,7 @@ impl Quotas {
         self.closing
     }
 
-    /// Whether new requests of a type are rejected.
+    /// Returns whether new requests of a type are rejected.
     pub(crate) fn refuses(&self, req_type: u16) -> bool {
         self.closing && !self.continuing.contains(&req_type)
     }
@@ -270,7 +270,7 @@ impl Quotas {
         self.limit.saturating_sub(held)
     }
 
-    /// Whether a client, or its address, holds what it may.
+    /// Returns whether a client, or its address, holds what it may.
     pub(crate) fn is_full(&self, client: u32) -> bool {
         let Some(t) = self.clients.get(client as usize) else { return true };
         let host = self.hosts.get(t.host as usize);

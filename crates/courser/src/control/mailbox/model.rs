@@ -10,7 +10,7 @@ use crate::control::LostReason;
 use crate::sync::Condvar;
 use crate::sync::model::{Fault, LOST, News, check, must_fail, with};
 
-/// What an event loop sleeps on.
+/// The descriptor that an event loop sleeps on.
 pub(super) struct Descriptor {
     readable: Mutex<bool>,
     raised: Condvar,

@@ -25,7 +25,7 @@ use crate::service::writer::Writer;
 /// encoding.
 ///
 /// # Limits
-/// What is read from a message:
+/// Limits on a value that is read from a message:
 ///
 /// - Lists, maps, options and enums may be nested up to 128 levels, and use up to 1 MiB of stack:
 ///   [`DecodeError::TooDeep`].

@@ -48,7 +48,7 @@ struct Accept {
 #[derive(Debug, Default)]
 pub(super) struct Accepts {
     calls: BTreeMap<Key, Accept>,
-    /// Those that wait, the oldest first.
+    /// Calls that wait, the oldest first.
     order: BTreeMap<u64, Key>,
     next: u64,
 }

@@ -37,7 +37,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Whether the handler of an open call has accepted the stream.
+    /// Returns whether the handler of an open call has accepted the stream.
     pub(super) fn is_accepted(&self, key: Key) -> bool {
         self.entries.get(&key).is_some_and(|entry| entry.lock().accepted)
     }
@@ -222,13 +222,13 @@ impl Stream {
         }
     }
 
-    /// Whether the stream may hold batches that its client does not wait for, when all streams may
-    /// hold `left` more bytes.
+    /// Returns whether the stream may hold batches that its client does not wait for, when all
+    /// streams may hold `left` more bytes.
     pub(super) fn may_read_ahead(&self, left: usize) -> bool {
         self.share.as_ref().map_or(left > 0, |share| share.may_read_ahead(left))
     }
 
-    /// Whether the client waits for the next batch and there is none.
+    /// Returns whether the client waits for the next batch and there is none.
     pub(super) fn is_awaited(&self) -> bool {
         self.ready.is_empty() && self.waiting[slot(self.next)].is_some()
     }
