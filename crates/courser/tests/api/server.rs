@@ -299,11 +299,12 @@ fn a_server_that_is_dropped_drops_its_handlers() {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
-    let dropped = Arc::new(AtomicUsize::new(0));
-    let own = dropped.clone();
+    let [started, dropped] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    let own = (started.clone(), dropped.clone());
     let mut server = server();
     server.on(SLOW, move |work| {
-        let guard = Guard(own.clone());
+        let guard = Guard(own.1.clone());
+        own.0.fetch_add(1, Ordering::Relaxed);
         async move {
             pending::<()>().await;
             drop((work, guard));
@@ -314,7 +315,8 @@ fn a_server_that_is_dropped_drops_its_handlers() {
     let client = Client::connect(&uri).wait().unwrap();
     let call = client.call(SLOW, message(&client, b""));
     let call = std::thread::spawn(move || call.wait());
-    soon("the handler's start", || serving.in_progress() == 1);
+    soon("the handler's start", || started.load(Ordering::Relaxed) == 1);
+    assert_eq!(serving.in_progress(), 1);
     drop(serving);
     soon("the drop of the handler", || dropped.load(Ordering::Relaxed) == 1);
     call.join().unwrap().unwrap_err();
