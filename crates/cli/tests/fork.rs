@@ -4,7 +4,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use courser::{BindError, Config, Nexus, Rpc, RunError, SessionError, SessionId};
+use courser::{BindError, Client, Config, Nexus, Rpc, RunError, SessionError, SessionId};
 
 const ECHO: u16 = 1;
 
@@ -81,4 +81,32 @@ fn a_forked_process_may_not_use_its_parents_endpoints() {
         assert!(other.is_some(), "{own} is still bound");
         assert!(call(&mut rpc, again));
     }
+}
+
+fn client_calls(client: &Client) -> bool {
+    let Ok(request) = client.alloc(32) else { return false };
+    client.call(ECHO, request).deadline(Duration::from_secs(10)).wait().is_ok()
+}
+
+#[test]
+fn clients_of_a_forked_process_share_an_endpoint_of_their_own() {
+    let server = server("udp");
+    let client = Client::connect(&server).wait().expect("connected");
+    assert!(client_calls(&client));
+    // SAFETY: as above.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let own = [0; 2].map(|_| Client::connect(&server).wait());
+        let works = own.iter().all(|own| own.as_ref().is_ok_and(client_calls));
+        let refused = !client_calls(&client);
+        drop((client, own));
+        // SAFETY: as above.
+        unsafe { libc::_exit(if works && refused { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 0));
+    let another = Client::connect(&server).wait().expect("connected");
+    assert!(client_calls(&client) && client_calls(&another));
 }
