@@ -67,7 +67,7 @@ fn a_method_has_one_stream() {
 
 #[test]
 fn unknown_attributes_and_options_are_refused() {
-    one("#[cache] async fn a(&self);", "cache", "known are `oneway`, `doc`");
+    one("#[cache] async fn a(&self);", "cache", "known are `oneway`, `cfg`");
     one("#[method(id = 7)] async fn a(&self);", "#[method(id = 7)]", "remove `#[method]`");
     one("#[oneway(x)] async fn a(&self);", "(", "unexpected token");
     one("#[oneway] #[oneway] async fn a(&self);", "#[oneway]", "twice");
