@@ -120,7 +120,7 @@ impl<C> ClientSlot<C> {
         self.granted <= self.req_sent && self.req_sent < self.req_packets
     }
 
-    /// Whether all of the request was sent, and only its last packet is not acknowledged: the
+    /// Returns whether all was sent, and only the last packet is not acknowledged: the
     /// response does that.
     pub(crate) fn has_only_last_in_flight(&self) -> bool {
         self.resp_rcvd == 0 && self.req_sent == self.req_packets && self.in_flight() == 1
