@@ -91,6 +91,7 @@ mod hello;
 mod load;
 mod registry;
 mod services;
+mod sent;
 mod split;
 mod stream;
 mod writer;
@@ -138,6 +139,10 @@ pub use self::{
     channel::dial,
     client::TypedClient,
     services::{begin, begin_local},
+    sent::{
+        AnySent, Choose, Sends, Sent, SentByBytes, SentByPostcard, SentByProst, SentByRkyv, Unless,
+        sent, sent_by_bytes, sent_by_postcard, sent_by_prost, sent_by_rkyv,
+    },
     split::{AnyType, Probe, Split},
     stream::{Mapped, StreamEnd},
 };

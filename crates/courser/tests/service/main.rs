@@ -22,6 +22,7 @@ mod replaced;
 mod stopping;
 mod streams;
 mod threads;
+mod unsent;
 mod uploads;
 mod verdicts;
 mod world;

@@ -90,7 +90,7 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
 }
 
 fn call(service: &Service, method: &Method, names: &Names) -> TokenStream {
-    let Names { krate, codec, .. } = names;
+    let Names { krate, chosen, .. } = names;
     let vis = &service.vis;
     let Method { ident, attributes, kind, .. } = method;
     let index = names.index(method);
@@ -104,17 +104,17 @@ fn call(service: &Service, method: &Method, names: &Names) -> TokenStream {
     let (returned, function) = match kind {
         Kind::Unary(out) => {
             let (value, error) = names.parts(out);
-            (quote!(Unary<'_, Chan, #codec, #value, #error>), quote!(unary))
+            (quote!(Unary<'_, Chan, #chosen, #value, #error>), quote!(unary))
         }
-        Kind::OneWay => (quote!(OneWay<'_, Chan>), quote!(one_way::<#codec, _>)),
+        Kind::OneWay => (quote!(OneWay<'_, Chan>), quote!(one_way::<#chosen, _>)),
         Kind::ServerStream(stream) => {
             let (value, error) = names.parts(&stream.0);
-            (quote!(OpenStream<'_, Chan, #codec, #value, #error>), quote!(open_stream))
+            (quote!(OpenStream<'_, Chan, #chosen, #value, #error>), quote!(open_stream))
         }
         Kind::ClientStream(stream) => {
             let (out, item) = &**stream;
             let (value, error) = names.parts(out);
-            (quote!(OpenUpload<'_, Chan, #codec, #item, #value, #error>), quote!(open_upload))
+            (quote!(OpenUpload<'_, Chan, #chosen, #item, #value, #error>), quote!(open_upload))
         }
     };
     let sent = arguments_sent(method);

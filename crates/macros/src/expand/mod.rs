@@ -1,6 +1,7 @@
 //! The generated code.
 
 mod client;
+mod sent;
 mod server;
 mod traits;
 
@@ -17,13 +18,16 @@ pub(crate) fn service(service: &Service) -> TokenStream {
     let traits = traits::expand(service, &names);
     let client = client::expand(service, &names);
     let server = server::expand(service, &names);
-    quote! { #traits #client #server }
+    let sent = sent::expand(service, &names);
+    quote! { #traits #client #server #sent }
 }
 
 /// Names that the generated items use.
 struct Names {
     krate: Path,
     codec: Path,
+    /// The codec, as the generated code uses it: see `sent.rs`.
+    chosen: Ident,
     local: Ident,
     client: Ident,
     server: Ident,
@@ -35,6 +39,7 @@ impl Names {
         Names {
             krate: service.options.krate.clone(),
             codec: service.options.codec.clone(),
+            chosen: format_ident!("CodecOf{ident}"),
             local: format_ident!("Local{ident}"),
             client: format_ident!("{ident}Client"),
             server: format_ident!("{ident}Server"),

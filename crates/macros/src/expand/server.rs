@@ -87,7 +87,7 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
 
 /// Registers the handler of a method of the trait `of`.
 fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
-    let Names { krate, codec, .. } = names;
+    let Names { krate, chosen, .. } = names;
     let (ident, index) = (&method.ident, names.index(method));
     let (types, tuple) = (arguments_type(method, names), arguments_pattern(method, names));
     let passed = method.arguments.iter().map(|a| &a.ident);
@@ -103,11 +103,19 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
                     #err(refusal) => #ty::refused(refusal),
                 }
             };
-            (quote!(on_request), quote!(__services.arguments::<#codec, #types>(__received)), answer)
+            (
+                quote!(on_request),
+                quote!(__services.arguments::<#chosen, #types>(__received)),
+                answer,
+            )
         }
         Kind::OneWay => {
             let answer = quote! { if let #ok(#tuple) = __opened { #run.await } };
-            (quote!(on_message), quote!(__services.arguments::<#codec, #types>(__received)), answer)
+            (
+                quote!(on_message),
+                quote!(__services.arguments::<#chosen, #types>(__received)),
+                answer,
+            )
         }
         Kind::ServerStream(stream) => {
             let out = &stream.0;
@@ -119,13 +127,13 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
             };
             let answer = quote! {
                 match __opened {
-                    #ok((#tuple, __outgoing)) => __outgoing.send_all::<#codec, _, #error, _>(#items).await,
+                    #ok((#tuple, __outgoing)) => __outgoing.send_all::<#chosen, _, #error, _>(#items).await,
                     #err(refusal) => #krate::service::StreamEnd::refused(refusal),
                 }
             };
             (
                 quote!(on_request),
-                quote!(__services.open_outgoing::<#codec, #types>(__received)),
+                quote!(__services.open_outgoing::<#chosen, #types>(__received)),
                 answer,
             )
         }
@@ -143,7 +151,7 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
                     #err(refusal) => #ty::refused(refusal),
                 }
             };
-            let opened = quote!(__services.open_incoming::<#codec, #types, #item>(__received));
+            let opened = quote!(__services.open_incoming::<#chosen, #types, #item>(__received));
             (quote!(on_request), opened, answer)
         }
     };
@@ -162,7 +170,7 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
 }
 
 fn answer_type(names: &Names, out: &Outcome) -> TokenStream {
-    let Names { krate, codec, .. } = names;
+    let Names { krate, chosen, .. } = names;
     let (_, error) = names.parts(out);
-    quote!(#krate::service::Answer::<#codec, _, #error>)
+    quote!(#krate::service::Answer::<#chosen, _, #error>)
 }
