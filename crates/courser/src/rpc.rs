@@ -21,7 +21,7 @@ use crate::error::{CallRejected, SessionError};
 use crate::flood::Flood;
 use crate::message::{Completion, Reply, ReplyHandle, Request, Response, zeroed};
 use crate::send::OnRoom;
-use crate::service::Services;
+use crate::service::{Services, guarded};
 use crate::spin::{Crowd, Spin};
 use crate::worker::{Answer, Workers};
 
@@ -109,6 +109,14 @@ pub(crate) struct Handlers {
 }
 
 impl Handlers {
+    /// A new handler, with a gate if requests are authorized.
+    pub(crate) fn gated(&self, handler: Handler, is_message: bool) -> Handler {
+        match self.services.has_access() {
+            true => guarded(handler, &self.services, is_message),
+            false => handler,
+        }
+    }
+
     /// A handler of a service is not replaced.
     #[track_caller]
     pub(crate) fn assert_free(&self, handlers: &[Option<Handler>], number: u16) {
@@ -224,7 +232,7 @@ impl<T: Transport> Rpc<T> {
         if self.handlers.by_type.len() <= at {
             self.handlers.by_type.resize_with(at + 1, || None);
         }
-        self.handlers.by_type[at] = Some(handler);
+        self.handlers.by_type[at] = Some(self.handlers.gated(handler, false));
         self.accept_sessions();
     }
 

@@ -172,7 +172,7 @@ impl<T: Transport> Rpc<T> {
         if self.handlers.messages.len() <= at {
             self.handlers.messages.resize_with(at + 1, || None);
         }
-        self.handlers.messages[at] = Some(Box::new(handler));
+        self.handlers.messages[at] = Some(self.handlers.gated(Box::new(handler), true));
         self.accept_sessions();
     }
 

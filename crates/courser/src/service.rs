@@ -38,8 +38,9 @@
 //! ([`ServiceStats`]).
 //!
 //! # Authorization
-//! A server decides for each peer, service and method with an [`Authorize`]
-//! ([`crate::Server::authorize`], [`crate::Rpc::authorize`]). Without one all requests are allowed.
+//! A server decides for each peer and request with an [`Authorize`] ([`crate::Server::authorize`],
+//! [`crate::Rpc::authorize`]), also about handlers without a service. Without one all requests are
+//! allowed.
 //!
 //! # Streams
 //! `kv.scan(from).await?` is a [`Streaming`], `kv.load().await?` an [`Upload`]. A stream is open when
@@ -90,14 +91,14 @@ mod error;
 mod hello;
 mod load;
 mod registry;
-mod services;
 mod sent;
+mod services;
 mod split;
 mod stream;
 mod writer;
 
 pub use crate::message::to_message;
-pub use access::{Authorize, Denied, Peer};
+pub use access::{Authorize, Denied, Peer, Target};
 pub use channel::{BlockingChannel, CallOptions, Channel, DefaultChannel, Dial};
 pub use client::{OneWay, Sending, Unary, UnaryCall};
 #[cfg(feature = "prost")]
@@ -124,7 +125,7 @@ pub use writer::{Memory, WriteError, Writer, encode};
 #[doc(hidden)]
 pub use self::binding::MethodId;
 pub(crate) use self::{
-    access::Gate,
+    access::guarded,
     binding::{Numbers, number},
     hello::{read as read_hello, read_response as read_hello_bytes, request as hello_request},
     services::HELLO,
@@ -138,11 +139,11 @@ pub use self::{
     answer::{Answer, Refusal},
     channel::dial,
     client::TypedClient,
-    services::{begin, begin_local},
     sent::{
         AnySent, Choose, Sends, Sent, SentByBytes, SentByPostcard, SentByProst, SentByRkyv, Unless,
         sent, sent_by_bytes, sent_by_postcard, sent_by_prost, sent_by_rkyv,
     },
+    services::{begin, begin_local},
     split::{AnyType, Probe, Split},
     stream::{Mapped, StreamEnd},
 };

@@ -61,6 +61,8 @@ pub enum Status {
     NotStarted = 13,
     /// The server dropped the handler while it ran, before it had answered.
     Dropped = 14,
+    /// The server does not allow this client to make the request; no handler was started.
+    Denied = 15,
     /// An unknown code.
     Other = u16::MAX,
 }
@@ -83,6 +85,7 @@ impl Status {
             12 => Status::Expired,
             13 => Status::NotStarted,
             14 => Status::Dropped,
+            15 => Status::Denied,
             _ => Status::Other,
         }
     }
@@ -133,6 +136,10 @@ impl Status {
                 "the server dropped the handler before it had answered, as its runtime has ended; \
                  check whether the server still runs"
             }
+            Status::Denied => {
+                "the server does not allow this client to make the request; use a client that it \
+                 allows"
+            }
             Status::Other => {
                 "the server reports an error that this version does not know; upgrade this side"
             }
@@ -149,7 +156,8 @@ impl Status {
             | Status::DeadlineExceeded
             | Status::Cancelled
             | Status::ShuttingDown
-            | Status::NotStarted => Executed::Never,
+            | Status::NotStarted
+            | Status::Denied => Executed::Never,
             Status::NoReply | Status::ResponseFailed | Status::Rejected => Executed::Yes,
             // A handler that panicked, or was dropped, has run in part.
             Status::Panicked | Status::Expired | Status::Dropped | Status::Other => Executed::Maybe,
@@ -370,6 +378,7 @@ mod tests {
             Status::Expired,
             Status::NotStarted,
             Status::Dropped,
+            Status::Denied,
             Status::Other,
         ] {
             assert_eq!(Status::from_code(s as u16), s);

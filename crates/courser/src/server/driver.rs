@@ -68,9 +68,6 @@ impl Driver {
         for (msg_type, handler) in messages {
             rpc.on_message_arrived(msg_type, entrance.clone(), begin(handler));
         }
-        if services.has_access() {
-            rpc.guard_services(&services);
-        }
         rpc.accept_sessions(); // also without a handler
         let always_yields = rpc.spin.yields;
         let (number, published) = (control.published.add(), ServerStats::default());

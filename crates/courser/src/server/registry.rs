@@ -24,22 +24,24 @@ impl Server {
         Ok(self)
     }
 
-    /// Decides which clients may use the typed services, in place of an earlier decision: see
-    /// [`Authorize`]. Clients that are not allowed get the text
-    /// ([`crate::service::RpcError::Denied`]). By default all are allowed, which costs nothing.
-    /// Handlers without a service are not asked about.
+    /// Decides which clients may make which requests, in place of an earlier decision: see
+    /// [`Authorize`]. It is asked about every request, one-way message and stream, before anything of
+    /// it is decoded. Clients that are not allowed get the text
+    /// ([`crate::service::RpcError::Denied`]), from handlers without a service
+    /// [`crate::Status::Denied`]. By default all are allowed, which costs nothing.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use courser::Server;
-    /// use courser::service::{Denied, Peer};
+    /// use courser::service::{Denied, Peer, Target};
     ///
     /// let server = Server::bind("udp://0.0.0.0:31850")?;
-    /// let server = server.authorize(|peer: &Peer, _service: &str, method: &str| {
+    /// let server = server.authorize(|peer: &Peer, target: &Target<'_>| {
     ///     let is_local = peer.addr().to_socket().is_some_and(|socket| socket.ip().is_loopback());
-    ///     match method {
-    ///         "delete" if !is_local => Err(Denied::new("only this machine may delete")),
-    ///         _ => Ok(()),
+    ///     match target.method {
+    ///         Some(("Kv", "get" | "scan")) => Ok(()),
+    ///         _ if is_local => Ok(()),
+    ///         _ => Err(Denied::new("only this machine may do that")),
     ///     }
     /// });
     /// # Ok(()) }

@@ -1,12 +1,12 @@
-//! Authorization: whether a peer may use a service and call its methods.
+//! Authorization: whether a peer may use a service and make a request.
 //!
-//! Endpoints with an [`Authorize`] have a [`Gate`] before each handler of a service. Others have
-//! none, so that a request costs nothing more.
+//! Endpoints with an [`Authorize`] have a [`Gate`] before each handler. Others have none, so that a
+//! request costs nothing more.
 
 use std::fmt;
 
 use courser_buf::Addr;
-use courser_proto::{Body, SessionId};
+use courser_proto::{Body, SessionId, Status};
 
 use super::answer::RefusalReply;
 use super::services::Services;
@@ -30,14 +30,14 @@ impl Peer {
     }
 }
 
-/// A peer may not use a service, or call a method.
+/// A peer may not use a service, or make a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Denied {
     reason: Box<str>,
 }
 
 impl Denied {
-    /// The text for the client, which gets up to 200 bytes of it.
+    /// The text for the client, which gets up to 200 bytes of it if the request is to a service.
     pub fn new(reason: impl Into<Box<str>>) -> Self {
         Denied { reason: reason.into() }
     }
@@ -49,16 +49,29 @@ impl fmt::Display for Denied {
     }
 }
 
-/// Decides what clients of typed services may do: see [`crate::Server::authorize`].
+/// The handler that a request or a one-way message is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Target<'a> {
+    /// Its request type, or type of messages. Servers assign those of the methods of services.
+    pub req_type: u16,
+    /// It is a one-way message.
+    pub is_message: bool,
+    /// The names of the service and of the method. `None`: a handler without a service, such as those
+    /// of [`crate::Server::on`] and [`crate::Rpc::on`].
+    pub method: Option<(&'a str, &'a str)>,
+}
+
+/// Decides what clients may do: see [`crate::Server::authorize`].
 ///
 /// It runs on the thread of the endpoint, before anything of the request is decoded, copied or
 /// counted as in progress. So it should take a microsecond at most, and look things up rather than
 /// ask for them. A panic denies the request.
 ///
-/// A closure of a peer, a service and a method is one that allows every service.
+/// A closure of a peer and a target is one that allows every service.
 pub trait Authorize: Send + Sync + 'static {
     /// Returns whether a peer may use a service. It is called when a client asks for the service on
-    /// a new session, and before each request, as a client need not ask.
+    /// a new session, and before each request to a method, as a client need not ask.
     ///
     /// # Errors
     /// It may not: the client is not made, or the request not passed to its handler.
@@ -66,45 +79,58 @@ pub trait Authorize: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns whether a peer may call a method, send it a one-way message, or open its stream. It
-    /// is called before each request, if the peer may use the service.
+    /// Returns whether a peer may make a request, send a one-way message, or open a stream. It is
+    /// called for each that has a handler, with a service or without; for methods if the peer may use
+    /// the service. The items of an open stream are not asked about.
     ///
     /// # Errors
-    /// It may not: the call ends with [`super::RpcError::Denied`], a one-way message is dropped.
-    fn method(&self, peer: &Peer, service: &str, method: &str) -> Result<(), Denied>;
+    /// It may not: a call of a method ends with [`super::RpcError::Denied`], another one with
+    /// [`Status::Denied`], and a one-way message is dropped.
+    fn request(&self, peer: &Peer, target: &Target<'_>) -> Result<(), Denied>;
 }
 
 impl<F> Authorize for F
 where
-    F: Fn(&Peer, &str, &str) -> Result<(), Denied> + Send + Sync + 'static,
+    F: Fn(&Peer, &Target<'_>) -> Result<(), Denied> + Send + Sync + 'static,
 {
-    fn method(&self, peer: &Peer, service: &str, method: &str) -> Result<(), Denied> {
-        self(peer, service, method)
+    fn request(&self, peer: &Peer, target: &Target<'_>) -> Result<(), Denied> {
+        self(peer, target)
     }
 }
 
-/// A handler of a service behind the check of its peer.
-pub(crate) struct Gate {
-    pub(crate) inner: Handler,
-    pub(crate) services: Services,
-    pub(crate) number: u16,
+/// A handler behind the check of its peer.
+struct Gate {
+    inner: Handler,
+    services: Services,
+    is_message: bool,
+}
+
+/// Puts a gate before a handler.
+pub(crate) fn guarded(inner: Handler, services: &Services, is_message: bool) -> Handler {
+    Box::new(Gate { inner, services: services.clone(), is_message })
 }
 
 impl Gate {
     /// Answers a request that is not allowed.
-    fn denies(&self, cx: &mut Context<'_>, session: SessionId, request: &[u8]) -> bool {
+    fn denies(&self, cx: &mut Context<'_>, request: &Request<'_>) -> bool {
+        let number = request.req_type;
         let mut decision = Err(Denied::new("the check of the server has failed"));
-        caught("authorization", self.number, || {
-            let addr = cx.core.proto.session_stats(session).and_then(|stats| stats.peer);
-            decision = match addr {
-                Some(addr) => self.services.authorize(&Peer { addr }, self.number, request),
+        caught("authorization", number, || {
+            let stats = cx.core.proto.session_stats(request.session);
+            decision = match stats.and_then(|stats| stats.peer) {
+                Some(addr) => {
+                    let peer = Peer { addr };
+                    self.services.authorize(&peer, number, self.is_message, request)
+                }
                 None => Err(Denied::new("the session has ended")),
             };
         });
         let Err(denied) = decision else { return false };
         let refusal = self.services.denied(denied);
-        if cx.request.is_some() {
+        if cx.request.is_some() && self.services.has(number) {
             cx.reply(RefusalReply(refusal));
+        } else if let Some(id) = cx.request.take() {
+            cx.core.proto.reply_status(id, Status::Denied);
         }
         true
     }
@@ -112,7 +138,7 @@ impl Gate {
 
 impl Handle for Gate {
     fn handle(&mut self, cx: &mut Context<'_>, request: Request<'_>) {
-        if !self.denies(cx, request.session, &request) {
+        if !self.denies(cx, &request) {
             self.inner.handle(cx, request);
         }
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::access::{Authorize, Denied, Peer};
+use super::access::{Authorize, Denied, Peer, Target};
 use super::answer::Refusal;
 use super::codec::Decode;
 use super::error::{DecodeError, StreamError};
@@ -260,13 +260,6 @@ impl Services {
         }
     }
 
-    /// The request types of all methods and of the hello.
-    pub(crate) fn numbers(&self) -> Vec<u16> {
-        let list = self.lock();
-        let hello = list.first().map(|_| HELLO);
-        hello.into_iter().chain(list.iter().flat_map(|s| s.first..s.end())).collect()
-    }
-
     pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Assigned>> {
         self.0.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -311,16 +304,29 @@ impl Services {
         self.0.access.lock().is_some()
     }
 
-    /// Returns whether a peer may make a request.
-    pub(super) fn authorize(&self, peer: &Peer, number: u16, request: &[u8]) -> Result<(), Denied> {
+    /// Returns whether a peer may make a request, or send a message.
+    pub(super) fn authorize(
+        &self,
+        peer: &Peer,
+        req_type: u16,
+        is_message: bool,
+        request: &[u8],
+    ) -> Result<(), Denied> {
         let Some(access) = self.0.access.lock().clone() else { return Ok(()) };
-        if number == HELLO {
+        let method = self.method(req_type);
+        match req_type {
             // A malformed one is answered with an error.
-            return hello::service(request).map_or(Ok(()), |name| access.service(peer, name));
+            HELLO if !is_message && self.has(HELLO) => {
+                return hello::service(request).map_or(Ok(()), |name| access.service(peer, name));
+            }
+            // The stream was allowed when it was opened.
+            PULL | PUSH | ACCEPT if !is_message && self.has(req_type) => return Ok(()),
+            _ => {}
         }
-        let Some((service, method)) = self.method(number) else { return Ok(()) };
-        access.service(peer, service)?;
-        access.method(peer, service, method)
+        if let Some((service, _)) = method {
+            access.service(peer, service)?;
+        }
+        access.request(peer, &Target { req_type, is_message, method })
     }
 
     /// The names of a service and its method.

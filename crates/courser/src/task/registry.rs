@@ -8,10 +8,10 @@ use courser_proto::SessionId;
 
 use crate::context::Context;
 use crate::message::Reply;
-use crate::rpc::{Handler, Rpc};
+use crate::rpc::{Handler, Handlers, Rpc};
 use crate::service::{
-    Authorize, Gate, LocalRegistry, LocalService, Received, RegisterError, ServiceStats, Services,
-    SessionKey,
+    Authorize, LocalRegistry, LocalService, Received, RegisterError, ServiceStats, Services,
+    SessionKey, guarded,
 };
 use crate::shares::{Client, FindClient};
 
@@ -30,15 +30,6 @@ fn is_set(handlers: &[Option<Handler>], number: u16) -> bool {
     handlers.get(usize::from(number)).is_some_and(Option::is_some)
 }
 
-/// Puts a gate before a handler.
-fn guard(handlers: &mut [Option<Handler>], services: &Services, number: u16) {
-    if let Some(slot) = handlers.get_mut(usize::from(number))
-        && let Some(inner) = slot.take()
-    {
-        *slot = Some(Box::new(Gate { inner, services: services.clone(), number }));
-    }
-}
-
 impl<T: Transport> Rpc<T> {
     /// Adds a typed service ([`crate::service`](mod@crate::service)) on this thread, beside other
     /// services and handlers. Its methods are polled at once, and become tasks when they wait: see
@@ -51,21 +42,17 @@ impl<T: Transport> Rpc<T> {
         service.register_local(self)
     }
 
-    /// Decides which clients may use the services of this endpoint, also those that it has already: see
-    /// [`crate::service::Authorize`]. It replaces an earlier one. Handlers without a service are not
-    /// asked about.
+    /// Decides which clients may make which requests to this endpoint, also to the handlers and
+    /// services that it has already: see [`crate::Server::authorize`]. It replaces an earlier decision.
     pub fn authorize(&mut self, access: impl Authorize) {
-        let services = self.handlers.services.clone();
-        if services.set_access(Arc::new(access)) {
-            self.guard_services(&services);
+        let Handlers { services, by_type, messages, .. } = &mut self.handlers;
+        if !services.set_access(Arc::new(access)) {
+            return; // the handlers have gates
         }
-    }
-
-    /// Puts a gate before each handler of the services.
-    pub(crate) fn guard_services(&mut self, services: &Services) {
-        for number in services.numbers() {
-            guard(&mut self.handlers.by_type, services, number);
-            guard(&mut self.handlers.messages, services, number);
+        for (handlers, is_message) in [(by_type, false), (messages, true)] {
+            for slot in handlers.iter_mut() {
+                *slot = slot.take().map(|inner| guarded(inner, services, is_message));
+            }
         }
     }
 
@@ -97,10 +84,6 @@ impl<T: Transport> LocalRegistry for Rpc<T> {
             let client = OfSession(cx, request.session);
             handler(Received::new(request.body, session, &arena, limit).of(&client))
         });
-        let services = self.handlers.services.clone();
-        if services.has_access() {
-            guard(&mut self.handlers.by_type, &services, number);
-        }
     }
 
     fn on_message<H, F>(&mut self, number: u16, mut handler: H)
@@ -114,9 +97,5 @@ impl<T: Transport> LocalRegistry for Rpc<T> {
             let session = SessionKey::of(endpoint, message.session);
             handler(Received::new(message.body, session, &arena, limit))
         });
-        let services = self.handlers.services.clone();
-        if services.has_access() {
-            guard(&mut self.handlers.messages, &services, number);
-        }
     }
 }

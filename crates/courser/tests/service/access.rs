@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use courser::service::{
-    Authorize, BlockingChannel, Denied, HelloError, Incoming, Peer, RpcError, Stream,
+    Authorize, BlockingChannel, Denied, HelloError, Incoming, Peer, RpcError, Stream, Target,
 };
-use courser::{Client, Executed, Nexus, Rpc, Server};
+use courser::{CallError, CallFailure, Client, Config, Executed, Nexus, Rpc, Server, Status};
 
 #[courser::service]
 trait Vault {
@@ -76,8 +76,10 @@ impl Authorize for Names {
     fn service(&self, peer: &Peer, service: &str) -> Result<(), Denied> {
         self.check(peer, service)
     }
-    fn method(&self, peer: &Peer, service: &str, method: &str) -> Result<(), Denied> {
-        assert!(service == "Vault" && method != "ring");
+    fn request(&self, peer: &Peer, target: &Target<'_>) -> Result<(), Denied> {
+        let (service, method) = target.method.expect("a method");
+        assert!(service == "Vault" && method != "ring" && target.req_type >= 0x4000);
+        assert_eq!(target.is_message, method == "knock");
         self.check(peer, method)
     }
 }
@@ -155,10 +157,10 @@ fn an_endpoint_decides_about_the_services_that_it_has_and_those_that_follow() {
     let uri = nexus.local_uri();
     let mut server: Rpc = nexus.endpoint().unwrap();
     server.add_service(DoorServer::new(begun.clone())).unwrap();
-    server.authorize(|_: &Peer, _: &str, _: &str| panic!("a fault of the check"));
-    server.authorize(|_: &Peer, service: &str, method: &str| match method {
-        "ring" | "open" => Err(Denied::new(format!("not {service}"))),
-        "close" => panic!("a fault of the check"),
+    server.authorize(|_: &Peer, _: &Target<'_>| panic!("a fault of the check"));
+    server.authorize(|_: &Peer, target: &Target<'_>| match target.method {
+        Some((service, "ring" | "open")) => Err(Denied::new(format!("not {service}"))),
+        Some((_, "close")) => panic!("a fault of the check"),
         _ => Ok(()),
     });
     server.add_service(VaultServer::new(begun.clone())).unwrap();
@@ -185,4 +187,141 @@ fn an_endpoint_decides_about_the_services_that_it_has_and_those_that_follow() {
     assert!(matches!(&close, RpcError::Denied(text) if text.contains("failed")), "{close}");
     assert_eq!(coins, Ok(1));
     assert_eq!(server.service_stats().denied, 3);
+}
+
+const ALLOWED: u16 = 1;
+/// Types of handlers without a service.
+const ALL: std::ops::Range<u16> = 1..8;
+
+/// Denies all but [`ALLOWED`], and counts.
+fn first_only(denied: &Begun) -> impl Authorize + use<> {
+    let denied = denied.clone();
+    move |peer: &Peer, target: &Target<'_>| {
+        assert!(target.method.is_none() && peer.addr().to_socket().is_some());
+        if target.req_type == ALLOWED {
+            return Ok(());
+        }
+        denied.count();
+        Err(Denied::new("not the first"))
+    }
+}
+
+/// Sends a request and a message of each type, small and large ones, and returns when the server has
+/// decided about them all. The answers to the requests.
+fn call_all(uri: &str, denied: &Begun) -> Vec<Result<usize, (Option<Status>, Executed)>> {
+    let client = Client::connect(uri).wait().unwrap();
+    let mut ended = Vec::new();
+    for len in [8, 40_000] {
+        for number in ALL {
+            client.send(number, client.alloc(len).unwrap()).wait().unwrap();
+            let call = client.call(number, client.alloc(len).unwrap());
+            ended.push(call.wait().map(|answer| answer.len()).map_err(|error| {
+                let status = match &error {
+                    CallFailure::Failed(CallError::Server(status)) => Some(*status),
+                    _ => None,
+                };
+                (status, error.executed())
+            }));
+        }
+    }
+    while denied.0.load(Ordering::Relaxed) < 4 * (ALL.len() as u64 - 1) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    ended
+}
+
+fn check(ended: &[Result<usize, (Option<Status>, Executed)>]) {
+    let denied = Err((Some(Status::Denied), Executed::Never));
+    for (n, ended) in ended.iter().enumerate() {
+        let len = [8, 40_000][n / ALL.len()];
+        let expected = if n % ALL.len() == 0 { Ok(len) } else { denied };
+        assert_eq!(*ended, expected, "request {n}");
+    }
+}
+
+#[test]
+fn requests_and_messages_to_handlers_without_a_service_are_authorized() {
+    let (begun, denied) = (Begun::default(), Begun::default());
+    let mut server = Server::bind("udp://127.0.0.1:0").unwrap().authorize(first_only(&denied));
+    for number in ALL {
+        let (requests, messages) = (begun.clone(), begun.clone());
+        server.on(number, move |mut work| {
+            requests.count();
+            async move {
+                let request = work.take().unwrap();
+                work.reply(request);
+            }
+        });
+        server.on_message(number, move |_| {
+            messages.count();
+            async {}
+        });
+    }
+    let (stats, uri) = (server.service_stats(), server.local_uri());
+    let serving = server.serve().unwrap();
+    check(&call_all(&uri, &denied));
+    serving.handle().shutdown(Duration::from_secs(5));
+    serving.wait().unwrap();
+    assert_eq!(begun.0.load(Ordering::Relaxed), 4, "two requests and two messages");
+    assert_eq!(stats().denied, denied.0.load(Ordering::Relaxed));
+}
+
+#[test]
+fn all_kinds_of_handlers_of_an_endpoint_are_authorized() {
+    let (begun, denied) = (Begun::default(), Begun::default());
+    let config = Config { workers: 1, ..Config::default() };
+    let nexus = Nexus::bind_with("udp://127.0.0.1:0", config).unwrap();
+    let uri = nexus.local_uri();
+    let mut server: Rpc = nexus.endpoint().unwrap();
+    let counts = || begun.clone();
+    for number in [1, 2] {
+        let (requests, messages) = (counts(), counts());
+        server.on(number, move |cx, request| {
+            requests.count();
+            cx.reply(&request[..]);
+        });
+        server.on_message(number, move |_, _| {
+            messages.count();
+        });
+    }
+    server.authorize(first_only(&denied)); // also those that follow
+    for number in [3, 4] {
+        let (requests, messages) = (counts(), counts());
+        server.on_async(number, move |request| {
+            requests.count();
+            let bytes = request.to_vec();
+            async move { bytes }
+        });
+        server.on_message_async(number, move |_| {
+            messages.count();
+            async {}
+        });
+    }
+    for number in [5, 6, 7] {
+        let (requests, messages) = (counts(), counts());
+        server
+            .on_worker(number, move |work| {
+                requests.count();
+                work.reply(&[][..]);
+            })
+            .unwrap();
+        server
+            .on_message_worker(number, move |_| {
+                messages.count();
+            })
+            .unwrap();
+    }
+    let stop = server.handle();
+    let calls = std::thread::spawn({
+        let denied = denied.clone();
+        move || {
+            let ended = call_all(&uri, &denied);
+            stop.stop();
+            ended
+        }
+    });
+    server.run().unwrap();
+    check(&calls.join().unwrap());
+    assert_eq!(begun.0.load(Ordering::Relaxed), 4, "two requests and two messages");
+    assert_eq!(server.service_stats().denied, denied.0.load(Ordering::Relaxed));
 }
