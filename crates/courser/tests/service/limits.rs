@@ -226,6 +226,76 @@ fn nested_protobuf_is_refused_beyond_its_limit() {
     });
 }
 
+/// 128 bytes, the largest message whose lists have the limits of Postcard.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Small {
+    #[prost(uint64, tag = "1")]
+    number: u64,
+    #[prost(string, tag = "2")]
+    a: String,
+    #[prost(string, tag = "3")]
+    b: String,
+    #[prost(string, tag = "4")]
+    c: String,
+    #[prost(string, tag = "5")]
+    d: String,
+    #[prost(string, tag = "6")]
+    e: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Wider {
+    #[prost(message, optional, tag = "1")]
+    a: Option<Small>,
+    #[prost(message, optional, tag = "2")]
+    b: Option<Small>,
+    #[prost(message, optional, tag = "3")]
+    c: Option<Small>,
+    #[prost(message, optional, tag = "4")]
+    d: Option<Small>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Boxed {
+    #[prost(message, optional, boxed, tag = "1")]
+    inner: Option<Box<Wider>>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Lists {
+    #[prost(message, repeated, tag = "1")]
+    small: Vec<Small>,
+    #[prost(message, repeated, tag = "2")]
+    wider: Vec<Wider>,
+    #[prost(message, repeated, tag = "3")]
+    boxed: Vec<Boxed>,
+}
+
+/// Heap for each byte of a list of so many empty messages.
+fn heap_of_protobuf(tag: u8, elements: usize) -> usize {
+    let bytes = [tag << 3 | 2, 0].repeat(elements);
+    let heap = Arena::heap();
+    let used = allocation_counter::measure(|| {
+        let lists = <Prost as Decode<Lists>>::decode(Payload::borrowed(&bytes, &heap)).unwrap();
+        assert_eq!(lists.small.len() + lists.wider.len() + lists.boxed.len(), elements);
+    });
+    used.bytes_max as usize / bytes.len()
+}
+
+#[test]
+fn lists_of_protobuf_take_the_sizes_of_their_types_for_each_two_bytes() {
+    const N: usize = 40_000;
+    assert_eq!(size_of::<Small>(), 128);
+    let (small, wider, boxed) = (1, 2, 3);
+    // Within the limit of Postcard, which is three times as much while a list grows.
+    let used = heap_of_protobuf(small, N);
+    assert!((64..=3 * 64).contains(&used), "{used}");
+    assert!(heap_of_protobuf(boxed, N) <= 3 * 8);
+    // The limit of what is bounded: larger types take more, in proportion to their size.
+    let (used, size) = (heap_of_protobuf(wider, N), size_of::<Wider>());
+    assert!(size > 512 - 8 && (size / 2..=3 * size / 2).contains(&used), "{used} {size}");
+}
+
 #[derive(Default, Debug, rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
 #[rkyv(
     serialize_bounds(__S: rkyv::ser::Writer, __S::Error: rkyv::rancor::Source),

@@ -13,10 +13,14 @@ use crate::service::writer::Writer;
 /// new ones.
 ///
 /// # Limits
-/// Messages may be nested up to 100 levels, which is prost's limit. Each element has a byte or more.
-/// An empty message in a list has two bytes and takes the size of its type on the heap, which the
-/// codec does not see: a server counts four bytes of heap for each byte received. Messages with
-/// hundreds of fields do not belong into lists from strangers.
+/// Messages may be nested up to 100 levels, which is prost's limit. An element of a list of messages has
+/// two bytes or more and takes the size of its type on the heap, up to three times that while the list
+/// grows; an entry of a map takes its size and that of a node. prost allocates on its own, and the codec
+/// does not see these sizes: a server counts four bytes of heap for each byte received. So the heap of a
+/// value is within the 64 bytes for each byte that [`super::Postcard`](crate::service::Postcard) has if
+/// no type in a list or map is larger than 128 bytes. Larger ones belong in a `boxed` field of a small
+/// message if strangers call: a list of messages of 1 KiB takes 512 bytes for each byte received, 4 GiB
+/// for a request of 8 MiB. Or lower [`crate::Config::max_msg_size`].
 #[derive(Clone, Copy, Debug)]
 pub struct Prost;
 
