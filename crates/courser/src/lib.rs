@@ -134,6 +134,7 @@ pub use nexus::Nexus;
 pub use rpc::{EndpointHandle, Rpc};
 pub use send::MessageBuilder;
 pub use server::{HandlerFuture, Server, ServerError, ServerHandle, ServerStats, Serving, Spawn};
+pub use shares::ClientStats;
 pub use shutdown::ShutdownReport;
 pub use task::{
     Another, Call, Connecting, Elapsed, JoinHandle, Local, Sent, Session, Sleep, TaskEnded,

@@ -1,5 +1,6 @@
 //! Shares of clients and addresses of a limited number of places: of handlers in progress, and of
-//! requests and messages that wait for workers; and of the memory of streams (ADR 46).
+//! requests and messages that wait for workers; and of the memory of streams and decoded requests
+//! (ADR 46).
 //!
 //! A place is held for as long as a handler likes, and cannot be taken back. So the last places are
 //! kept for others: a client that alone holds all it can leaves two 32nds of the places, and the
@@ -16,9 +17,12 @@ use courser_proto::{Endpoint, SessionId};
 
 use crate::continuations::Cont;
 
+mod heap;
+mod stats;
 mod streams;
 
-pub(crate) use streams::{FindClient, StreamShare};
+pub use stats::ClientStats;
+pub(crate) use streams::{ByControl, FindClient, StreamShare};
 
 /// Fewest places that are shared out.
 const FEWEST: usize = 8;
@@ -43,17 +47,24 @@ struct Address {
     bytes: AtomicU64,
     /// Bytes of the batches of streams.
     batches: AtomicUsize,
+    /// Bytes of the heap of decoded requests.
+    heap: AtomicUsize,
 }
 
 /// Places and memory that one client, the process behind a control connection, holds.
 #[derive(Debug)]
 pub(crate) struct Client {
     control: u64,
+    host: u128,
     places: AtomicUsize,
     bytes: AtomicU64,
     /// Open streams, and the bytes of their batches.
     streams: AtomicUsize,
     batches: AtomicUsize,
+    /// Bytes of the heap of decoded requests.
+    heap: AtomicUsize,
+    /// Calls about streams that the server does not have.
+    unknown_streams: AtomicU64,
     address: Arc<Address>,
     shares: Arc<Shares>,
 }
@@ -189,10 +200,13 @@ impl Shares {
         let zero = || AtomicUsize::new(0);
         let client = Arc::new(Client {
             control,
+            host,
             places: zero(),
             bytes: AtomicU64::new(0),
             streams: zero(),
             batches: zero(),
+            heap: zero(),
+            unknown_streams: AtomicU64::new(0),
             address,
             shares: self.clone(),
         });

@@ -1,7 +1,7 @@
 //! Typed services on a server whose handlers run on any thread.
 
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::message::Reply;
 use crate::server::Server;
@@ -10,7 +10,7 @@ use crate::service::{
     Authorize, Charge, LARGE, Received, RegisterError, Registry, Service, ServiceStats, Services,
     SessionKey, Turn,
 };
-use crate::shares::{Client, FindClient, Shares};
+use crate::shares::ByControl;
 use crate::worker::Work;
 
 impl Server {
@@ -74,16 +74,6 @@ struct Shared<H> {
     control: Arc<Control>,
 }
 
-/// The client of a request of a server.
-#[derive(Debug)]
-struct OfWork<'a>(&'a Work, &'a OnceLock<Arc<Shares>>);
-
-impl FindClient for OfWork<'_> {
-    fn find(&self) -> Option<Arc<Client>> {
-        self.1.get()?.known(self.0.client()?)
-    }
-}
-
 impl<H> Shared<H> {
     /// Waits until a request may be decoded, if it is large.
     async fn turn(&self, work: &Work) -> Option<Turn<'_>> {
@@ -93,9 +83,15 @@ impl<H> Shared<H> {
         Some(self.services.load().turn(session(work)).await)
     }
 
+    /// The client of a request.
+    fn client(&self, work: &Work) -> ByControl<'_> {
+        ByControl { control: work.client(), places: &self.control.published.places }
+    }
+
     /// The account of the heap of a request.
     fn charge(&self, work: &Work) -> Charge<'_> {
-        Charge::new(self.services.load(), work.arena().config().limit_bytes)
+        let limit = work.arena().config().limit_bytes;
+        Charge::new(self.services.load(), limit).of(self.client(work))
     }
 
     /// Passes a request or message to the handler, which decodes it.
@@ -105,7 +101,7 @@ impl<H> Shared<H> {
     {
         let message = work.take()?;
         let received = Received::owned(message, session(work), work.arena(), self.limit);
-        let client = OfWork(work, &self.control.published.places);
+        let client = self.client(work);
         Some((self.handler)(received.charged_to(charge).of(&client)))
     }
 }

@@ -202,10 +202,10 @@ pub enum DecodeError {
         /// The limit for the length of the message.
         limit: usize,
     },
-    /// The values of the requests that a server handles use too much memory.
+    /// The values of the requests that a server handles, in all or of this client, use too much memory.
     #[error(
-        "the requests that the server handles hold {limit} bytes of heap; call again later, or raise \
-         Config::memory_limit of the server"
+        "the requests that the server handles, in all or of this client, hold their share of {limit} \
+         bytes of heap; call again later, or raise Config::memory_limit of the server"
     )]
     HeapFull {
         /// The limit of all requests.

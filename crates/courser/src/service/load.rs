@@ -1,14 +1,15 @@
 //! The load that decoding is: turns of large requests, and the heap of decoded ones.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::error::DecodeError;
 use super::registry::SessionKey;
+use crate::shares::{ByControl, Client, FindClient};
 use crate::spin::cpus;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -142,21 +143,37 @@ pub(crate) struct Charge<'a> {
     /// Most bytes of all requests together.
     limit: usize,
     bytes: Cell<usize>,
+    of: Option<ByControl<'a>>,
+    /// The client that the bytes are charged to, once there are some.
+    client: OnceCell<Option<Arc<Client>>>,
 }
 
 impl<'a> Charge<'a> {
     pub(crate) fn new(load: &'a Load, limit: usize) -> Self {
-        Charge { load, limit, bytes: Cell::new(0) }
+        Charge { load, limit, bytes: Cell::new(0), of: None, client: OnceCell::new() }
+    }
+
+    /// Charges a client, too.
+    pub(crate) fn of(mut self, client: ByControl<'a>) -> Self {
+        self.of = Some(client);
+        self
     }
 
     /// Counts bytes.
     ///
     /// # Errors
-    /// The requests in progress would hold more than the limit.
+    /// The requests in progress, or those of the client, would hold more than the limit.
     pub(crate) fn add(&self, bytes: usize) -> Result<(), DecodeError> {
         let longer = |held: usize| held.checked_add(bytes).filter(|held| *held <= self.limit);
         let added = self.load.heap.fetch_update(Ordering::Relaxed, Ordering::Relaxed, longer);
-        added.map_err(|_| DecodeError::HeapFull { limit: self.limit })?;
+        let full = DecodeError::HeapFull { limit: self.limit };
+        let Ok(before) = added else { return Err(full) };
+        let left = self.limit.saturating_sub(before + bytes);
+        let client = self.client.get_or_init(|| self.of?.find());
+        if client.as_ref().is_some_and(|client| !client.hold_heap(bytes, left)) {
+            self.load.heap.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(full);
+        }
         self.bytes.set(self.bytes.get() + bytes);
         Ok(())
     }
@@ -167,6 +184,7 @@ impl Drop for Charge<'_> {
         let bytes = self.bytes.get();
         if bytes > 0 {
             self.load.heap.fetch_sub(bytes, Ordering::Relaxed);
+            self.client.get().into_iter().flatten().for_each(|client| client.free_heap(bytes));
         }
     }
 }

@@ -90,6 +90,11 @@ impl<'a> Received<'a> {
         self.client?.find()
     }
 
+    /// [`Received::client`], when it is needed.
+    pub(crate) fn finder(&self) -> Option<&'a dyn FindClient> {
+        self.client
+    }
+
     /// The session that it arrived on.
     pub fn session(&self) -> SessionKey {
         self.session

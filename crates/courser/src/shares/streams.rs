@@ -1,21 +1,36 @@
-//! The open streams of clients, and the memory that their batches hold.
+//! Finds the clients of requests; the open streams of clients, and the memory that their batches hold.
 //!
 //! Memory that streams hold is free again only when their clients read. So, as with places, a part is
 //! kept for others: each further client of an address can have half of what the one before it has, and
 //! all clients of an address have at most a third of what other addresses leave.
 
 use std::fmt::Debug;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use courser_proto::{Endpoint, SessionId};
 
 use super::{Client, Entrance, Shares};
 use crate::continuations::Cont;
 
-/// Finds the client of a request. Only the opening of a stream does that.
+/// Finds the client of a request. Only rare cases do that: the opening of a stream, a call about a
+/// stream that is not open, and arguments that need much heap.
 pub(crate) trait FindClient: Debug {
     fn find(&self) -> Option<Arc<Client>>;
+}
+
+/// A client by its control connection, if it is known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ByControl<'a> {
+    pub(crate) control: Option<u64>,
+    /// The places of the server, once it runs.
+    pub(crate) places: &'a OnceLock<Arc<Shares>>,
+}
+
+impl FindClient for ByControl<'_> {
+    fn find(&self) -> Option<Arc<Client>> {
+        self.places.get()?.known(self.control?)
+    }
 }
 
 /// An open stream of a client, until it is dropped.
@@ -28,7 +43,7 @@ pub(crate) struct StreamShare {
 
 impl Shares {
     /// A client that holds a place, by its control connection.
-    pub(crate) fn known(&self, control: u64) -> Option<Arc<Client>> {
+    fn known(&self, control: u64) -> Option<Arc<Client>> {
         self.lock().clients.get(&control)?.upgrade()
     }
 }

@@ -92,7 +92,10 @@ impl<T: Transport> Rpc<T> {
                 Err(full) => return Refused::Busy(full).drop_message(cx),
             };
             match own(cx, incoming, message, &origin) {
-                Ok((work, expires_ns)) => handler(Arrived { work, id: None, expires_ns, place }),
+                Ok((mut work, expires_ns)) => {
+                    work.set_client(place.control());
+                    handler(Arrived { work, id: None, expires_ns, place });
+                }
                 Err(refused) => refused.drop_message(cx),
             }
         });

@@ -1,11 +1,12 @@
 //! Clients with many streams, beside clients that lose nothing; and many streams of one client.
 
+use std::future::{Future, IntoFuture};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use courser::service::{RpcError, ServiceStats, Stream, StreamError, Streaming};
-use courser::{Client, Config, Endpoints, Executed, Server, Serving};
+use courser::service::{DecodeError, RpcError, ServiceStats, Stream, StreamError, Streaming};
+use courser::{Client, ClientStats, Config, Endpoints, Executed, Server, ServerHandle, Serving};
 use futures::executor::block_on;
 use futures::future::try_join_all;
 use futures::stream;
@@ -22,6 +23,8 @@ const OF_BATCH: u64 = 8;
 trait Feed {
     fn feed(&self, owner: u8) -> impl Stream<Item = Vec<u8>>;
     async fn echo(&self, bytes: Vec<u8>) -> Vec<u8>;
+    /// Ends only if it does not hold the lists.
+    async fn lists(&self, lists: Vec<Vec<u8>>, hold: bool) -> u64;
 }
 
 /// Counts the items that were taken, by the owner of the stream.
@@ -45,12 +48,20 @@ impl Feed for Items {
     async fn echo(&self, bytes: Vec<u8>) -> Vec<u8> {
         bytes
     }
+    async fn lists(&self, lists: Vec<Vec<u8>>, hold: bool) -> u64 {
+        self.0[2].fetch_add(1, Ordering::Relaxed);
+        if hold {
+            std::future::pending::<()>().await;
+        }
+        lists.len() as u64
+    }
 }
 
 struct Running {
     uri: String,
     items: Items,
     stats: Box<dyn Fn() -> ServiceStats>,
+    handle: ServerHandle,
     _serving: Serving,
 }
 
@@ -60,7 +71,8 @@ impl Running {
         let server = settings(Server::bind_with("udp://0.0.0.0:0", config).unwrap());
         let server = server.add_service(FeedServer::new(items.clone())).unwrap();
         let (uri, stats) = (server.local_uri(), Box::new(server.service_stats()));
-        Running { uri, items, stats, _serving: server.serve().unwrap() }
+        let serving = server.serve().unwrap();
+        Running { uri, items, stats, handle: serving.handle(), _serving: serving }
     }
 
     /// A client with a control connection of its own.
@@ -200,4 +212,77 @@ fn first_items_of_60_streams_do_not_wait_for_retransmissions() {
         sixty_first_items(|server| server.on_tokio(runtime.handle().clone()));
         sixty_first_items(|server| server.on_tokio(runtime.handle().clone()).in_place(true));
     }
+}
+
+#[test]
+fn calls_about_streams_that_are_not_open_are_counted_for_each_client() {
+    const PULL: u16 = 0x03F1;
+    const PUSH: u16 = 0x03F2;
+    let server = Running::start(Config::default(), |server| server);
+    let (greedy, honest) = (server.client(Config::default()), server.client(Config::default()));
+    let pull = |number: u16, len: usize| {
+        let call = greedy.channel().call(number, greedy.channel().alloc(len).unwrap());
+        assert_eq!(call.wait().unwrap()[..], [1, 5]);
+    };
+    for _ in 0..50 {
+        pull(PULL, 8);
+        pull(PUSH, 9);
+    }
+    let streams = open(&honest, 0, 3, 3);
+    let clients = || server.handle.clients();
+    let is_known = |client: &ClientStats| client.unknown_streams == 100 && client.streams == 0;
+    let is_honest = |client: &ClientStats| client.unknown_streams == 0 && client.streams == 3;
+    assert!(clients().len() == 2 && clients().iter().any(is_known), "{:?}", clients());
+    assert!(clients().iter().any(is_honest), "{:?}", clients());
+    let loopback = u128::from("127.0.0.1".parse::<std::net::Ipv4Addr>().unwrap().to_ipv6_mapped());
+    assert!(clients().iter().all(|client| client.host == loopback), "{:?}", clients());
+    assert_eq!((server.stats)().unknown_streams, 100);
+    drop(streams);
+}
+
+#[test]
+fn decoded_requests_of_a_client_leave_heap_for_those_of_another() {
+    const MEMORY: usize = 64 << 20;
+    const GREEDY: usize = 40;
+    let config = Config { memory_limit: MEMORY, ..Config::default() };
+    let server = Running::start(config, |server| server);
+    let (greedy, honest) = (server.client(Config::default()), server.client(Config::default()));
+    let (stats, begun) = (&server.stats, || server.items.taken(2) as usize);
+    // Each byte is a list of 24 bytes.
+    let lists = vec![Vec::new(); 100_000];
+    let held = (0..GREEDY).map(|_| greedy.lists(lists.clone(), true).into_future());
+    let mut held: Vec<_> = held.map(Box::pin).collect();
+    let mut refused = 0;
+    let end = Instant::now() + PATIENCE;
+    while begun() + refused < GREEDY {
+        assert!(Instant::now() < end, "{} began, {refused} are refused", begun());
+        held.retain_mut(|call| {
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            let std::task::Poll::Ready(ended) = call.as_mut().poll(&mut cx) else { return true };
+            let error = ended.unwrap_err();
+            assert!(
+                matches!(&error, RpcError::Decode(DecodeError::Remote(text))
+                if text.contains("their share")),
+                "{error}"
+            );
+            assert_eq!(error.executed(), Executed::Never);
+            refused += 1;
+            false
+        });
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let heap = |greedy: bool| -> usize {
+        let clients = server.handle.clients();
+        clients.iter().filter(|c| (c.heap_bytes > 0) == greedy).map(|c| c.heap_bytes).sum()
+    };
+    assert!((MEMORY / 4..=MEMORY / 2).contains(&heap(true)), "{} bytes", heap(true));
+    for _ in 0..20 {
+        let call = honest.lists(lists.clone(), false).deadline(PATIENCE).into_future();
+        assert_eq!(block_on(call), Ok(100_000));
+    }
+    assert_eq!(stats().decode_errors as usize, refused);
+    drop(held);
+    server.wait("the end of all requests", |server| {
+        server.handle.clients().iter().all(|client| client.heap_bytes == 0)
+    });
 }

@@ -87,8 +87,9 @@ impl Services {
             _ => return Err(self.undecoded(DecodeError::Form("a push with an unknown mark"))),
         };
         let key = (received.session(), stream);
+        let of = (key, received.finder());
         let batch = received.take().map_err(|e| self.undecoded(e.into()))?;
-        Use::new(self, key, number, Direction::Incoming, |stream| {
+        Use::new(self, of, number, Direction::Incoming, |stream| {
             if (stream.reading && number == stream.next)
                 || stream.pushed[slot(number)].is_some()
                 || (stream.complete && number > stream.last)

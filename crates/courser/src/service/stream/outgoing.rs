@@ -86,7 +86,8 @@ impl Services {
         }
         let (stream, number) = read_trailer(&trailer);
         let key = (received.session(), stream);
-        Use::new(self, key, number, Direction::Outgoing, |stream| {
+        let of = (key, received.finder());
+        Use::new(self, of, number, Direction::Outgoing, |stream| {
             if !std::mem::replace(&mut stream.pulled, true) {
                 stream.wake_handler();
             }

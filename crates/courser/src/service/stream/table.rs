@@ -16,7 +16,7 @@ use crate::service::answer::Refusal;
 use crate::service::error::StreamError;
 use crate::service::registry::SessionKey;
 use crate::service::services::{Services, count};
-use crate::shares::{Client, StreamShare};
+use crate::shares::{Client, FindClient, StreamShare};
 use crate::sync::{Mutex, MutexGuard};
 
 /// A stream of a session.
@@ -378,17 +378,22 @@ impl Use {
     /// free.
     pub(super) fn new(
         services: &Services,
-        key: Key,
+        (key, client): (Key, Option<&dyn FindClient>),
         number: u32,
         direction: Direction,
         check: impl FnOnce(&mut Stream) -> Result<(), StreamError>,
     ) -> Result<Self, Refusal> {
         let error = |e| Err(services.stream_error(e));
         let known = services.streams().lock().entries.get(&key).cloned();
-        let Some(entry) = known else { return error(StreamError::Unknown) };
+        let unknown = || {
+            client.and_then(FindClient::find).inspect(|client| client.count_unknown_stream());
+            error(StreamError::Unknown)
+        };
+        let Some(entry) = known else { return unknown() };
         let mut stream = entry.lock();
         if !stream.accepted {
-            return error(StreamError::Unknown);
+            drop(stream);
+            return unknown();
         }
         if stream.direction != direction {
             return error(StreamError::Direction);

@@ -1,0 +1,50 @@
+//! What each client of a server holds.
+
+use std::sync::atomic::Ordering;
+
+use super::{Client, Shares};
+
+/// What one client of a server holds, and what it does wrong: read with
+/// [`crate::ServerHandle::clients`]. A client is a process, by its control connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ClientStats {
+    /// Its host: over UDP the IP address in its IPv6 form, as in [`crate::parts::transport::Addr`].
+    pub host: u128,
+    /// Its handlers in progress.
+    pub in_progress: usize,
+    /// Its open streams.
+    pub streams: usize,
+    /// Bytes of the buffers with items that its streams hold and it did not pull.
+    pub stream_bytes: usize,
+    /// Bytes of heap of its decoded requests in progress, without the first 64 KiB of each.
+    pub heap_bytes: usize,
+    /// Its pulls and pushes of streams that the server does not have, which were refused. Some are
+    /// late: they arrive after the end of their stream. Of a client that has many and opens few streams
+    /// it is an attack.
+    pub unknown_streams: u64,
+}
+
+impl Client {
+    /// Counts a call about a stream that the server does not have.
+    #[cold]
+    pub(crate) fn count_unknown_stream(&self) {
+        self.unknown_streams.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Shares {
+    /// The clients that have a session or hold something, ordered by their connections.
+    pub(crate) fn clients(&self) -> Vec<ClientStats> {
+        let clients: Vec<_> = self.lock().clients.values().filter_map(|c| c.upgrade()).collect();
+        let stats = |client: &std::sync::Arc<Client>| ClientStats {
+            host: client.host,
+            in_progress: client.places.load(Ordering::Relaxed),
+            streams: client.streams.load(Ordering::Relaxed),
+            stream_bytes: client.batches.load(Ordering::Relaxed),
+            heap_bytes: client.heap.load(Ordering::Relaxed),
+            unknown_streams: client.unknown_streams.load(Ordering::Relaxed),
+        };
+        clients.iter().map(stats).collect()
+    }
+}
