@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{error_line, json_of, refused, run, stderr, stdout};
+use common::{courser, error_line, json_of, refused, run, stderr, stdout};
 use serde_json::{Value, json};
 
 /// A directory with a copy of the recorded results of E44, which takes milliseconds.
@@ -162,4 +162,35 @@ fn a_report_is_one_page() {
     let text = fs::read_to_string(page).expect("reads");
     assert!(text.starts_with("<!DOCTYPE html>") && text.contains("<svg "), "{text}");
     refused(&format!("report --out {directory}/page.html --recorded nowhere"), "nowhere");
+}
+
+/// Runs a command in an empty folder, which is not the repository.
+fn elsewhere(name: &str, line: &str) -> (PathBuf, std::process::Output) {
+    let directory =
+        std::env::temp_dir().join(format!("courser-elsewhere-{name}-{}", std::process::id()));
+    fs::create_dir_all(&directory).expect("temporary directory");
+    let child = courser(line).current_dir(&directory).output();
+    (directory, child.expect("runs"))
+}
+
+#[test]
+fn a_report_is_written_from_any_folder() {
+    let (directory, output) = elsewhere("report", "report --out page.html");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let page = fs::read_to_string(directory.join("page.html")).expect("reads");
+    for text in ["<h2 id=\"E35\">", "<h2 id=\"M24\">"] {
+        assert!(page.contains(text), "{text}");
+    }
+    fs::remove_dir_all(directory).expect("removes");
+}
+
+#[test]
+fn experiments_are_verified_from_any_folder() {
+    let (directory, output) = elsewhere("verify", "verify --short --only E44");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).contains("fits"), "{}", stdout(&output));
+    let (_, output) = elsewhere("verify", "verify --short --only E44 --recorded .");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(error_line(&output).contains("E44.json: there is no file"), "{}", error_line(&output));
+    fs::remove_dir_all(directory).expect("removes");
 }

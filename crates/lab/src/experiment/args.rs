@@ -9,7 +9,8 @@ use super::Size;
 /// Arguments of `courser-lab record`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Runs every experiment with five seeds and writes medians, ranges and tolerances.
+Runs every experiment with five seeds and writes medians, ranges and tolerances. The \
+program that is built next has them.
 
 Examples:
   courser-lab record                      all experiments, short and full
@@ -23,6 +24,9 @@ pub struct RecordArgs {
     full: bool,
     #[command(flatten)]
     pub(super) select: Select,
+    /// Directory of the recorded results, from the repository's root
+    #[arg(long, value_name = "DIR", default_value = "crates/lab/recorded")]
+    pub(super) recorded: PathBuf,
 }
 
 /// Arguments of `courser-lab verify`.
@@ -47,6 +51,9 @@ pub struct VerifyArgs {
     pub(super) json: Option<PathBuf>,
     #[command(flatten)]
     pub(super) select: Select,
+    /// Directory of recorded results instead of those in this program
+    #[arg(long, value_name = "DIR")]
+    pub(super) recorded: Option<PathBuf>,
 }
 
 /// Arguments of `courser-lab report`.
@@ -63,27 +70,21 @@ pub struct ReportArgs {
     /// The file to write: HTML, or Markdown if its name ends with .md
     #[arg(long, value_name = "FILE")]
     pub(super) out: PathBuf,
-    /// Directory of the recorded results
-    #[arg(long, value_name = "DIR", default_value = RECORDED)]
-    pub(super) recorded: PathBuf,
+    /// Directory of recorded results instead of those in this program
+    #[arg(long, value_name = "DIR")]
+    pub(super) recorded: Option<PathBuf>,
 }
 
-/// Selection of experiments, and the directory of their recorded results.
+/// Selection of experiments.
 #[derive(Debug, Args)]
 pub(super) struct Select {
     /// Select this experiment, such as E81; may be repeated
     #[arg(long, value_name = "ID")]
     pub(super) only: Vec<String>,
-    /// Directory of the recorded results
-    #[arg(long, value_name = "DIR", default_value = RECORDED)]
-    pub(super) recorded: PathBuf,
     /// Threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
 }
-
-/// The recorded results, from the repository's root.
-const RECORDED: &str = "crates/lab/recorded";
 
 impl RecordArgs {
     pub(super) fn sizes(&self) -> &'static [Size] {

@@ -17,6 +17,7 @@ mod pool;
 mod record;
 mod result;
 mod routers;
+mod store;
 mod verify;
 
 use courser_bench::program::Failure;

@@ -1,7 +1,6 @@
 //! `courser-lab report`: the recorded results and the papers' on one HTML page.
 
 use std::io::Write;
-use std::path::Path;
 
 use courser_bench::program::{Failure, VERSION, json, out};
 use courser_bench::report::Unit;
@@ -10,7 +9,8 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::args::ReportArgs;
 use super::markdown;
-use super::result::{Point, Recorded, Results, show_x};
+use super::result::{Point, Results, show_x};
+use super::store::Store;
 use super::{ALL, Experiment, Figure, Paper, SEEDS, Size, Stated, figure};
 
 /// Largest deviation from the paper without a stated reason.
@@ -57,11 +57,12 @@ pub(super) struct Section {
 /// There are no recorded results, or the page could not be drawn or written.
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     json::check_target(Some(&args.out))?;
-    let sections = sections(&args.recorded)?;
-    if sections.is_empty() {
-        let shown = args.recorded.display();
-        let text = format!("no recorded results in {shown}: start at the repository's root");
-        return Err(Failure::Usage(format!("{text}, or name a directory with --recorded")));
+    let store = Store::of(args.recorded.as_deref());
+    let sections = sections(store)?;
+    if let (Store::Directory(directory), []) = (store, &sections[..]) {
+        let text = format!("no recorded results in {}", directory.display());
+        let next = "name another directory, or leave out --recorded for those in this program";
+        return Err(Failure::Usage(format!("{text}; {next}")));
     }
     let text = match args.out.extension() {
         Some(extension) if extension == "md" => markdown::document(&sections),
@@ -75,11 +76,11 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The experiments with recorded results in a directory.
-fn sections(directory: &Path) -> Result<Vec<Section>, Failure> {
+/// The experiments with recorded results.
+fn sections(store: Store<'_>) -> Result<Vec<Section>, Failure> {
     let mut sections = Vec::new();
     for experiment in ALL {
-        let Some(recorded) = Recorded::read(directory, experiment)? else { continue };
+        let Some(recorded) = store.read(experiment)? else { continue };
         let of = |size| recorded.of(size).cloned().map(|results| (size, results));
         // Without recorded full runs, the short ones are shown.
         if let Some((size, results)) = of(Size::Full).or_else(|| of(Size::Short)) {
@@ -277,8 +278,7 @@ pub(super) mod tests {
 
     /// The recorded results of this repository.
     pub(in super::super) fn recorded() -> Vec<Section> {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded");
-        sections(&directory).expect("readable")
+        sections(Store::BuiltIn).expect("readable")
     }
 
     #[test]

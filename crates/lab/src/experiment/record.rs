@@ -6,6 +6,7 @@ use courser_bench::program::{Failure, json, out};
 
 use super::args::RecordArgs;
 use super::result::{Recorded, Results};
+use super::store::{Store, path};
 use super::{chosen, pool};
 
 /// Runs experiments and writes their results.
@@ -14,7 +15,7 @@ use super::{chosen, pool};
 /// An experiment failed, or a file could not be written.
 pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let experiments = chosen(&args.select.only)?;
-    let directory = &args.select.recorded;
+    let directory = &args.recorded;
     if !directory.is_dir() {
         let shown = directory.display();
         let text = format!("{shown} is no directory: start at the repository's root, or name one");
@@ -24,10 +25,10 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         let measured = pool::run(&experiments, size, args.select.threads())?;
         for (experiment, measured) in experiments.iter().zip(measured) {
             let new = || Recorded { experiment: experiment.id.into(), short: None, full: None };
-            let mut recorded = Recorded::read(directory, experiment)?.unwrap_or_else(new);
+            let mut recorded = Store::Directory(directory).read(experiment)?.unwrap_or_else(new);
             let count = measured.points.len();
             recorded.set(size, Results::new(measured));
-            let path = Recorded::path(directory, experiment);
+            let path = path(directory, experiment);
             json::write(&path, &recorded)?;
             let (shown, size) = (path.display(), size.name());
             writeln!(out::stdout(), "{shown}: {count} points of the {size} runs")?;

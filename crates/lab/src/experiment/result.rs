@@ -1,8 +1,5 @@
 //! Results over all seeds, and the files of recorded results.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use courser_bench::program::Failure;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -128,31 +125,20 @@ impl Recorded {
         }
     }
 
-    /// The file of an experiment.
-    pub(super) fn path(directory: &Path, experiment: &Experiment) -> PathBuf {
-        directory.join(format!("{}.json", experiment.id))
-    }
-
-    /// Reads the results of an experiment; `None` if there is no file.
+    /// Reads the text of a file with the name `shown`.
     ///
     /// # Errors
-    /// The file cannot be read, or has no recorded results; the error names it.
-    pub(super) fn read(
-        directory: &Path,
+    /// The text has no recorded results of this experiment; the error names the file.
+    pub(super) fn parse(
+        text: &str,
+        shown: &str,
         experiment: &Experiment,
-    ) -> Result<Option<Recorded>, Failure> {
-        let path = Recorded::path(directory, experiment);
-        let shown = path.display();
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(Failure::Usage(format!("cannot read {shown}: {e}"))),
-        };
+    ) -> Result<Recorded, Failure> {
         let again = format!("`courser-lab record --only {}` writes it again", experiment.id);
         let wrong = |e: &dyn std::fmt::Display| {
             Failure::Usage(format!("{shown} has no recorded results: {e}; {again}"))
         };
-        let recorded: Recorded = serde_json::from_str(&text).map_err(|e| wrong(&e))?;
+        let recorded: Recorded = serde_json::from_str(text).map_err(|e| wrong(&e))?;
         if recorded.experiment != experiment.id {
             let other = format!("it is of experiment {}", recorded.experiment);
             return Err(wrong(&other));
@@ -165,7 +151,7 @@ impl Recorded {
                 return Err(wrong(&format!("{} has a negative tolerance", p.name(experiment))));
             }
         }
-        Ok(Some(recorded))
+        Ok(recorded)
     }
 }
 

@@ -12,7 +12,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::args::VerifyArgs;
-use super::result::{Measured, Point, Recorded, Results};
+use super::result::{Measured, Point, Results};
+use super::store::Store;
 use super::{Experiment, SEEDS, Size, chosen, pool};
 
 /// The recorded and the measured values of a point.
@@ -136,14 +137,13 @@ fn recorded(
     experiment: &'static Experiment,
     size: Size,
 ) -> Result<Results, Failure> {
-    let directory = &args.select.recorded;
-    let (id, path) = (experiment.id, Recorded::path(directory, experiment));
+    let store = Store::of(args.recorded.as_deref());
+    let (id, name) = (experiment.id, store.name(experiment));
     let missing = |what: &str| {
-        let path = path.display();
         let again = format!("`courser-lab record --only {id}` writes it");
-        Failure::Usage(format!("{path}: {what}; start at the repository's root, or {again}"))
+        Failure::Usage(format!("{name}: {what}; {again}"))
     };
-    let file = Recorded::read(directory, experiment)?.ok_or_else(|| missing("there is no file"))?;
+    let file = store.read(experiment)?.ok_or_else(|| missing("there is no file"))?;
     let results = file.of(size).cloned();
     results.ok_or_else(|| missing(&format!("it has no {} runs", size.name())))
 }

@@ -1,0 +1,91 @@
+//! The recorded results of every experiment: those that the program was built with, or the files of a
+//! directory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use courser_bench::program::Failure;
+
+use super::Experiment;
+use super::result::Recorded;
+
+/// The file of each experiment in `crates/lab/recorded`, as part of the program.
+macro_rules! built_in {
+    ($($id:literal)*) => {
+        &[$(($id, include_str!(concat!("../../recorded/", $id, ".json")))),*]
+    };
+}
+
+/// The recorded results that the program was built with, by the ids of the experiments.
+const BUILT_IN: &[(&str, &str)] = built_in![
+    "E35" "E44" "E55" "E56" "E58" "E73" "E76" "E77" "E81" "E82" "E83" "E84" "M15" "M23" "M24" "M26"
+    "M28" "S1" "fan-in" "reroute" "slow-handler"
+];
+
+/// The place of recorded results.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Store<'a> {
+    /// Those that the program was built with.
+    BuiltIn,
+    /// The files of a directory.
+    Directory(&'a Path),
+}
+
+impl<'a> Store<'a> {
+    /// The directory that is named, or what the program was built with.
+    pub(super) fn of(directory: Option<&'a Path>) -> Store<'a> {
+        directory.map_or(Store::BuiltIn, Store::Directory)
+    }
+
+    /// The name of an experiment's results in messages.
+    pub(super) fn name(self, experiment: &Experiment) -> String {
+        match self {
+            Store::BuiltIn => format!("{} in this program", experiment.id),
+            Store::Directory(directory) => path(directory, experiment).display().to_string(),
+        }
+    }
+
+    /// Reads the results of an experiment; `None` if there are none.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has no recorded results; the error names it.
+    pub(super) fn read(self, experiment: &Experiment) -> Result<Option<Recorded>, Failure> {
+        let name = self.name(experiment);
+        let text = match self {
+            Store::BuiltIn => {
+                let found = BUILT_IN.iter().find(|(id, _)| *id == experiment.id);
+                found.map(|(_, text)| (*text).to_owned())
+            }
+            Store::Directory(directory) => match fs::read_to_string(path(directory, experiment)) {
+                Ok(text) => Some(text),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+                Err(e) => return Err(Failure::Usage(format!("cannot read {name}: {e}"))),
+            },
+        };
+        text.map(|text| Recorded::parse(&text, &name, experiment)).transpose()
+    }
+}
+
+/// The file of an experiment in a directory.
+pub(super) fn path(directory: &Path, experiment: &Experiment) -> PathBuf {
+    directory.join(format!("{}.json", experiment.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::ALL;
+
+    #[test]
+    fn the_program_has_the_results_of_every_experiment_and_of_no_other() {
+        let mut experiments = ALL.map(|e| e.id).to_vec();
+        let mut results: Vec<_> = BUILT_IN.iter().map(|&(id, _)| id).collect();
+        experiments.sort_unstable();
+        results.sort_unstable();
+        assert_eq!(results, experiments);
+        for experiment in ALL {
+            let recorded = Store::BuiltIn.read(experiment).expect("readable");
+            assert!(recorded.is_some_and(|r| r.short.is_some()), "{}", experiment.id);
+        }
+    }
+}
