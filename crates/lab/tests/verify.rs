@@ -178,9 +178,14 @@ fn a_report_is_written_from_any_folder() {
     let (directory, output) = elsewhere("report", "report --out page.html");
     assert!(output.status.success(), "{}", stderr(&output));
     let page = fs::read_to_string(directory.join("page.html")).expect("reads");
-    for text in ["<h2 id=\"E35\">", "<h2 id=\"M24\">"] {
+    for text in ["<h2 id=\"E35\">", "<h2 id=\"M24\">", ", better<", ", worse<"] {
         assert!(page.contains(text), "{text}");
     }
+    assert!(page.contains("name=\"viewport\"") && page.contains("@media (max-width:"));
+    let (_, output) = elsewhere("report", "report --out tables.md");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let tables = fs::read_to_string(directory.join("tables.md")).expect("reads");
+    assert!(tables.contains("| ours, one run |") && tables.contains(", worse |"), "{tables}");
     fs::remove_dir_all(directory).expect("removes");
 }
 

@@ -3,7 +3,7 @@
 use courser_bench::report::Unit;
 use courser_sim::scenario::bandwidth;
 
-use super::{Axis, Experiment, Figure, Paper, Quantity, Stated, Tolerance};
+use super::{Axis, Better, Experiment, Figure, Paper, Quantity, Stated, Tolerance};
 
 /// Whole requests are counted: one more or less of the largest is 3 % of those in a full run.
 const REQUESTS: Tolerance = Tolerance::relative(0.03);
@@ -19,10 +19,17 @@ pub(super) const BANDWIDTH: Experiment = Experiment {
         its packets at line rate, then one round trip of the idle network.",
     axis: Axis { label: "request", unit: Unit::Bytes, log: true },
     quantities: &[
-        Quantity { name: "goodput", unit: Unit::Bits, tolerance: REQUESTS, figure: Figure::Linear },
+        Quantity {
+            name: "goodput",
+            unit: Unit::Bits,
+            better: Better::Higher,
+            tolerance: REQUESTS,
+            figure: Figure::Linear,
+        },
         Quantity {
             name: "share of a write",
             unit: Unit::Percent,
+            better: Better::Higher,
             tolerance: REQUESTS,
             figure: Figure::Linear,
         },

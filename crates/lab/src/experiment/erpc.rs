@@ -5,7 +5,7 @@ use courser_bench::report::Unit;
 use courser_sim::scenario::incast::Network;
 use courser_sim::scenario::{Cpu, ScenarioError, buffers, credits, incast, response_rtt, sessions};
 
-use super::{Axis, Experiment, Figure, Paper, Quantity, Run, Stated, Tolerance};
+use super::{Axis, Better, Experiment, Figure, Paper, Quantity, Run, Stated, Tolerance};
 
 /// Tolerance of values that follow from the settings except for rounding: half a percent.
 const TIGHT: Tolerance = Tolerance::relative(0.005);
@@ -26,6 +26,7 @@ pub(super) const CREDITS: Experiment = Experiment {
     quantities: &[Quantity {
         name: "share of the line",
         unit: Unit::Percent,
+        better: Better::Higher,
         tolerance: TIGHT,
         figure: Figure::Linear,
     }],
@@ -76,12 +77,14 @@ pub(super) const RESPONSES: Experiment = Experiment {
         Quantity {
             name: "extra, round trips",
             unit: Unit::Plain,
+            better: Better::Lower,
             tolerance: TIGHT,
             figure: Figure::None,
         },
         Quantity {
             name: "extra, share of the call",
             unit: Unit::Percent,
+            better: Better::Lower,
             tolerance: TIGHT,
             figure: Figure::Linear,
         },
@@ -142,13 +145,21 @@ const RATE_QUANTITIES: &[Quantity] = &[
     Quantity {
         name: "calls per second and thread",
         unit: Unit::PerSecond,
+        better: Better::Higher,
         tolerance: LOOSE,
         figure: Figure::Linear,
     },
-    Quantity { name: "latency p50", unit: Unit::Time, tolerance: LOOSE, figure: Figure::None },
+    Quantity {
+        name: "latency p50",
+        unit: Unit::Time,
+        better: Better::Lower,
+        tolerance: LOOSE,
+        figure: Figure::None,
+    },
     Quantity {
         name: "latency p99",
         unit: Unit::Time,
+        better: Better::Lower,
         tolerance: Tolerance::relative(0.05),
         figure: Figure::None,
     },
@@ -220,7 +231,8 @@ pub(super) const SESSIONS: Experiment = Experiment {
     model: "100 nodes of the paper's CX4 cluster in five racks, each thread with a session to \
         every other one (short runs: 20 nodes), 60 requests of 32 B in flight in batches of \
         three. 198 sessions a node with one thread, 796 with two; the paper's ten threads and \
-        19,980 sessions are not simulated. The CPU table measured is calibrated on a machine with \
+        19,980 sessions are not simulated, and its bounds of the latency's p99.99 and of packets \
+        sent again are those of ten threads. The CPU table measured is calibrated on a machine with \
         shared memory, erpc is set to the paper's rate, courser is from counted instructions. No \
         congestion control, no caches, an ideal NIC.",
     axis: Axis { label: "threads of a node", unit: Unit::Count, log: false },
@@ -229,6 +241,7 @@ pub(super) const SESSIONS: Experiment = Experiment {
         Quantity {
             name: "latency p50",
             unit: Unit::Time,
+            better: Better::Lower,
             tolerance: LOOSE,
             figure: Figure::Linear,
         },
@@ -236,18 +249,21 @@ pub(super) const SESSIONS: Experiment = Experiment {
         Quantity {
             name: "latency p99.99",
             unit: Unit::Time,
+            better: Better::Lower,
             tolerance: Tolerance::relative(0.1),
             figure: Figure::None,
         },
         Quantity {
             name: "sent per node",
             unit: Unit::Bits,
+            better: Better::Neither,
             tolerance: LOOSE,
             figure: Figure::None,
         },
         Quantity {
             name: "packets sent again per node and second",
             unit: Unit::PerSecond,
+            better: Better::Lower,
             tolerance: Tolerance::relative(0.1).or_absolute(10.0),
             figure: Figure::None,
         },
@@ -359,16 +375,24 @@ pub(super) const INCAST: Experiment = Experiment {
         packets stand before the server's cable.",
     axis: Axis { label: "senders", unit: Unit::Count, log: false },
     quantities: &[
-        Quantity { name: "goodput", unit: Unit::Bits, tolerance: TIGHT, figure: Figure::None },
+        Quantity {
+            name: "goodput",
+            unit: Unit::Bits,
+            better: Better::Higher,
+            tolerance: TIGHT,
+            figure: Figure::None,
+        },
         Quantity {
             name: "round trip p50",
             unit: Unit::Time,
+            better: Better::Lower,
             tolerance: Tolerance::relative(0.01),
             figure: Figure::Linear,
         },
         Quantity {
             name: "round trip p99",
             unit: Unit::Time,
+            better: Better::Lower,
             tolerance: Tolerance::relative(0.01),
             figure: Figure::None,
         },
@@ -426,18 +450,21 @@ pub(super) const BUFFERS: Experiment = Experiment {
         Quantity {
             name: "loss",
             unit: Unit::Percent,
+            better: Better::Lower,
             tolerance: Tolerance::relative(0.1).or_absolute(0.001),
             figure: Figure::Linear,
         },
         Quantity {
             name: "loss after the first round trip",
             unit: Unit::Percent,
+            better: Better::Lower,
             tolerance: Tolerance::relative(0.1).or_absolute(0.000_5),
             figure: Figure::None,
         },
         Quantity {
             name: "goodput",
             unit: Unit::Bits,
+            better: Better::Higher,
             tolerance: Tolerance::relative(0.05),
             figure: Figure::Linear,
         },

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::page::{COLUMNS, Section, beside, cells, paper_of, reasons};
+use super::page::{Section, beside, cells, headings, paper_of, reasons};
 use super::{SEEDS, Size};
 
 /// All experiments with all of their points.
@@ -11,8 +11,9 @@ pub(super) fn document(sections: &[Section]) -> String {
         "# The papers' experiments, repeated\n\n\
          Written by `courser-lab report --out docs/results/experiments.md` from \
          `crates/lab/recorded`; a test compares them. Endpoints, sessions and handlers are Courser's \
-         own; hosts, NICs and network are simulated. Medians over {} seeds, with their range. \
-         `courser-lab verify` runs all of it again.\n",
+         own; hosts, NICs and network are simulated. Medians over {} seeds, with their range; \
+         where all seeds have the same value it is one run, and the range states nothing about other \
+         arrivals. `courser-lab verify` runs all of it again.\n",
         SEEDS.len()
     );
     for section in sections {
@@ -36,8 +37,7 @@ fn add(text: &mut String, section: &Section) {
     for reason in reasons(&beside) {
         line(&format!("Deviation: {reason}\n"));
     }
-    let heading = |at: usize| if at == 2 { experiment.axis.label } else { COLUMNS[at] };
-    line(&row((0..COLUMNS.len()).map(|at| heading(at).to_owned())));
+    line(&row(headings(section).into_iter().map(str::to_owned)));
     line("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |");
     for p in &results.points {
         line(&row(cells(experiment, p, paper_of(experiment, p)).into_iter()));

@@ -5,12 +5,13 @@ use courser_bench::report::Unit;
 use courser_sim::scenario::loss::Reorder;
 use courser_sim::scenario::{bits_pool, fct, loss, lost_call};
 
-use super::{Axis, Experiment, Figure, Paper, Quantity, Stated, Tolerance};
+use super::{Axis, Better, Experiment, Figure, Paper, Quantity, Stated, Tolerance};
 
 /// Tolerance of the goodput of one flow: 1 % of it, or a thousandth of the line rate.
 const GOODPUT: Quantity = Quantity {
     name: "goodput",
     unit: Unit::Percent,
+    better: Better::Higher,
     tolerance: Tolerance::relative(0.01).or_absolute(0.001),
     figure: Figure::Linear,
 };
@@ -63,6 +64,7 @@ pub(super) const LOSS: Experiment = Experiment {
         Quantity {
             name: "sent again for nothing",
             unit: Unit::Percent,
+            better: Better::Lower,
             tolerance: Tolerance::relative(0.2).or_absolute(0.001),
             figure: Figure::None,
         },
@@ -207,6 +209,7 @@ pub(super) const REORDERING: Experiment = Experiment {
         Quantity {
             name: "sent again for nothing",
             unit: Unit::Percent,
+            better: Better::Lower,
             tolerance: Tolerance::relative(0.2).or_absolute(0.001),
             figure: Figure::None,
         },
@@ -248,18 +251,21 @@ pub(super) const LOST_CALL: Experiment = Experiment {
         Quantity {
             name: "p99 without loss",
             unit: Unit::Time,
+            better: Better::Lower,
             tolerance: Tolerance::relative(0.01),
             figure: Figure::None,
         },
         Quantity {
             name: "p99 of calls that lost a packet",
             unit: Unit::Time,
+            better: Better::Lower,
             tolerance: Tolerance::relative(0.05),
             figure: Figure::Log,
         },
         Quantity {
             name: "longest of calls that lost a packet",
             unit: Unit::Time,
+            better: Better::Lower,
             tolerance: Tolerance::relative(0.1),
             figure: Figure::None,
         },
@@ -321,18 +327,21 @@ pub(super) const COMPLETION: Experiment = Experiment {
         Quantity {
             name: "99th percentile",
             unit: Unit::Time,
+            better: Better::Lower,
             tolerance: Tolerance::relative(0.05),
             figure: Figure::Linear,
         },
         Quantity {
             name: BETTER[0],
             unit: Unit::Plain,
+            better: Better::Higher,
             tolerance: Tolerance::relative(0.05),
             figure: Figure::Linear,
         },
         Quantity {
             name: BETTER[1],
             unit: Unit::Plain,
+            better: Better::Higher,
             tolerance: Tolerance::relative(0.05),
             figure: Figure::Linear,
         },
@@ -389,12 +398,14 @@ pub(super) const POOL: Experiment = Experiment {
         Quantity {
             name: "bits in use",
             unit: Unit::Percent,
+            better: Better::Lower,
             tolerance: Tolerance::relative(0.05),
             figure: Figure::Linear,
         },
         Quantity {
             name: "goodput",
             unit: Unit::Bits,
+            better: Better::Higher,
             tolerance: Tolerance::relative(0.03),
             figure: Figure::None,
         },

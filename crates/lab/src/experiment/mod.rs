@@ -92,8 +92,30 @@ struct Axis {
 struct Quantity {
     name: &'static str,
     unit: Unit,
+    better: Better,
     tolerance: Tolerance,
     figure: Figure,
+}
+
+/// The direction in which a quantity is better.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Better {
+    Higher,
+    Lower,
+    /// It has no better direction, such as the size of a window.
+    Neither,
+}
+
+impl Better {
+    /// Name of a difference from a stated value; empty if neither direction is better.
+    const fn name(self, difference: f64) -> &'static str {
+        match self {
+            Better::Neither => "",
+            Better::Higher if difference > 0.0 => "better",
+            Better::Lower if difference < 0.0 => "better",
+            _ => "worse",
+        }
+    }
 }
 
 /// How a quantity is drawn.
@@ -294,9 +316,19 @@ mod tests {
         for (n, e) in ALL.iter().enumerate() {
             assert!(ALL[..n].iter().all(|other| other.id != e.id), "{} twice", e.id);
             for paper in e.paper {
-                assert!(e.quantity(paper.quantity).is_some(), "{}: {}", e.id, paper.quantity);
+                let quantity = e.quantity(paper.quantity);
+                let has_direction = quantity.is_some_and(|q| q.better != Better::Neither);
+                assert!(has_direction, "{}: {}", e.id, paper.quantity);
             }
         }
+    }
+
+    #[test]
+    fn a_difference_is_better_or_worse_by_the_direction_of_its_quantity() {
+        let names = |better: Better| [better.name(0.1), better.name(-0.1)];
+        assert_eq!(names(Better::Higher), ["better", "worse"]);
+        assert_eq!(names(Better::Lower), ["worse", "better"]);
+        assert_eq!(names(Better::Neither), ["", ""]);
     }
 
     #[test]

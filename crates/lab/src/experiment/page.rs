@@ -11,23 +11,30 @@ use super::args::ReportArgs;
 use super::markdown;
 use super::result::{Point, Results, show_x};
 use super::store::Store;
-use super::{ALL, Experiment, Figure, Paper, SEEDS, Size, Stated, figure};
+use super::{ALL, Better, Experiment, Figure, Paper, SEEDS, Size, Stated, figure};
 
 /// Largest deviation from the paper without a stated reason.
 const SMALL: f64 = 0.05;
 
+// A table or a picture that is wider than the screen scrolls by itself; on small screens it bleeds to
+// the edges, with smaller text.
 const STYLE: &str = "
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em;
-  color: #1a1a1a; background: #fff }
+  color: #1a1a1a; background: #fff; overflow-wrap: break-word }
 h1 { font-size: 1.6em } h2 { font-size: 1.25em; margin-top: 2.5em; border-top: 1px solid #ccc;
   padding-top: 1em } h3 { font-size: 1em; margin: 1.2em 0 .3em }
-table { border-collapse: collapse; margin: .5em 0 1em } caption { text-align: left }
+.wide { overflow-x: auto; margin: .5em 0 1em } table { border-collapse: collapse }
 th, td { padding: .15em .8em .15em 0; text-align: left; vertical-align: top }
-th { border-bottom: 1px solid #888; font-weight: 600 } td.n, th.n { text-align: right;
-  font-variant-numeric: tabular-nums; white-space: nowrap }
+th { border-bottom: 1px solid #888; font-weight: 600 } td.n, th.n { text-align: right }
+td.n { font-variant-numeric: tabular-nums; white-space: nowrap }
 tr.off td.deviation { font-weight: 600 } .source { color: #555 } figure { margin: 1em 0 }
 svg { max-width: 100%; height: auto } pre { font-size: 12px; overflow-x: auto; background: #f5f5f5;
   padding: .6em } summary { cursor: pointer }
+@media (max-width: 40em) {
+  body { margin: 1em auto; padding: 0 .6em } h1 { font-size: 1.35em }
+  table { font-size: 13px } th, td { padding-right: .6em }
+  .wide svg { max-width: none; width: 38em }
+}
 ";
 
 /// Requirements that are measured on real machines, and the location of their results.
@@ -106,7 +113,8 @@ fn page(sections: &[Section]) -> Result<Markup, String> {
                 p {
                     "Endpoints, sessions and handlers are Courser's own; hosts, NICs and network \
                      are simulated. Values are medians over " (SEEDS.len()) " seeds, with their \
-                     range. A result follows from code and settings to the last bit: "
+                     range; where all seeds have the same value it is one run, and the range \
+                     states nothing about other arrivals. A result follows from code and settings to the last bit: "
                     code { "courser-lab verify" } " runs all of it again and compares. eRPC is \
                      Kalia, Kaminsky, Andersen, NSDI 2019; MELO is Lu et al., APNet 2017. Page \
                      of courser " (VERSION) "."
@@ -115,19 +123,26 @@ fn page(sections: &[Section]) -> Result<Markup, String> {
                 @for body in &bodies { (body) }
                 h2 { "Measured on machines" }
                 p { "These depend on the machine; docs/results has them with machine and command." }
-                table {
-                    tr { th { "id" } th { "measured" } th { "by" } }
-                    @for (id, what, command) in ON_MACHINES {
-                        tr { td { (id) } td { (what) } td { code { (command) } } }
+                (wide(&html! {
+                    table {
+                        tr { th { "id" } th { "measured" } th { "by" } }
+                        @for (id, what, command) in ON_MACHINES {
+                            tr { td { (id) } td { (what) } td { code { (command) } } }
+                        }
                     }
-                }
+                }))
             }
         }
     })
 }
 
+/// Content that scrolls sideways where the screen is narrower.
+fn wide(content: &Markup) -> Markup {
+    html! { div.wide { (content) } }
+}
+
 fn contents(sections: &[Section]) -> Markup {
-    html! {
+    wide(&html! {
         table {
             tr {
                 th { "id" } th { "experiment" } th { "in the paper" }
@@ -135,19 +150,23 @@ fn contents(sections: &[Section]) -> Markup {
             }
             @for s in sections {
                 @let beside: Vec<_> = beside(s).collect();
-                @let deviations = beside.iter().map(|(p, paper)| paper.value.deviation(p.median));
-                @let farthest = deviations.max_by(|a, b| a.abs().total_cmp(&b.abs()));
+                @let farthest = beside.iter().max_by(|(p, paper), (q, other)| {
+                    let size = |p: &Point, paper: &Paper| paper.value.deviation(p.median).abs();
+                    size(p, paper).total_cmp(&size(q, other))
+                });
                 tr {
                     td { a href={ "#" (s.experiment.id) } { (s.experiment.id) } }
                     td { (s.experiment.title) }
                     td { (s.experiment.source) }
                     td.n { (s.results.points.len()) }
                     td.n { (beside.len()) }
-                    td.n { @if let Some(farthest) = farthest { (percent(farthest)) } }
+                    td.n {
+                        @if let Some((p, paper)) = farthest { (deviation(s.experiment, p, paper)) }
+                    }
                 }
             }
         }
-    }
+    })
 }
 
 /// The points for which the paper has a value.
@@ -175,16 +194,16 @@ fn section(section: &Section) -> Result<Markup, String> {
         p { (experiment.model) }
         @if *size == Size::Short { p { strong { "Short runs only: fewer points and less time." } } }
         @for (name, svg) in &drawn {
-            figure { figcaption { (name) } (PreEscaped(svg)) }
+            figure { figcaption { (name) } (wide(&html! { (PreEscaped(svg)) })) }
         }
         @if !beside.is_empty() {
             h3 { "Beside the paper" }
-            (table(experiment, rows))
+            (table(section, rows))
             @for reason in reasons(&beside) { p { "Deviation: " (reason) } }
         }
         details {
             summary { "All " (results.points.len()) " points" }
-            (table(experiment, all))
+            (table(section, all))
         }
         details {
             summary { "Settings" }
@@ -197,17 +216,17 @@ fn section(section: &Section) -> Result<Markup, String> {
     })
 }
 
-fn table(experiment: &Experiment, rows: impl Iterator<Item = Markup>) -> Markup {
-    html! {
+fn table(section: &Section, rows: impl Iterator<Item = Markup>) -> Markup {
+    wide(&html! {
         table {
             tr {
-                @for (at, heading) in COLUMNS.iter().enumerate() {
-                    th.n[at > 1] { @if at == 2 { (experiment.axis.label) } @else { (heading) } }
+                @for (at, heading) in headings(section).iter().enumerate() {
+                    th.n[at > 1] { (heading) }
                 }
             }
             @for row in rows { (row) }
         }
-    }
+    })
 }
 
 fn row(experiment: &Experiment, p: &Point, paper: Option<&Paper>) -> Markup {
@@ -223,16 +242,24 @@ fn row(experiment: &Experiment, p: &Point, paper: Option<&Paper>) -> Markup {
     }
 }
 
-/// Headings of the columns of a table of points; the third is that of the experiment's axis.
-pub(super) const COLUMNS: [&str; 8] =
-    ["quantity", "series", "", "ours", "range over seeds", "tolerance", "paper", "deviation"];
+/// Headings of the columns of a table of points. They state how many runs the values are of.
+pub(super) fn headings(section: &Section) -> [&'static str; 8] {
+    let points = &section.results.points;
+    let (ours, range) = match points.iter().filter(|p| p.is_one_run()).count() {
+        0 => ("ours, median over seeds", "range over seeds"),
+        same if same == points.len() => ("ours, one run", "range: all seeds are the same run"),
+        _ => ("ours, median over seeds", "range over seeds, or one run"),
+    };
+    let x = section.experiment.axis.label;
+    ["quantity", "series", x, ours, range, "tolerance", "paper", "deviation"]
+}
 
 /// A point in the columns of a table.
 pub(super) fn cells(experiment: &Experiment, p: &Point, paper: Option<&Paper>) -> [String; 8] {
     let unit = experiment.quantity(&p.quantity).map_or(Unit::Plain, |q| q.unit);
     let shown = |value| show(unit, value);
-    let range = match p.min == p.max {
-        true => "the same".to_owned(),
+    let range = match p.is_one_run() {
+        true => "one run".to_owned(),
         false => format!("{} to {}", shown(p.min), shown(p.max)),
     };
     [
@@ -243,8 +270,19 @@ pub(super) fn cells(experiment: &Experiment, p: &Point, paper: Option<&Paper>) -
         range,
         format!("± {}", shown(p.tolerance.of(p.median))),
         paper.map(|paper| stated(unit, paper.value)).unwrap_or_default(),
-        paper.map(|paper| percent(paper.value.deviation(p.median))).unwrap_or_default(),
+        paper.map(|paper| deviation(experiment, p, paper)).unwrap_or_default(),
     ]
+}
+
+/// The deviation of a point from the paper, and whether it is better or worse.
+fn deviation(experiment: &Experiment, p: &Point, paper: &Paper) -> String {
+    let deviation = paper.value.deviation(p.median);
+    let better = experiment.quantity(&p.quantity).map_or(Better::Neither, |q| q.better);
+    let shown = percent(deviation);
+    match (shown.as_str(), better.name(deviation)) {
+        ("none", _) | (_, "") => shown,
+        (_, direction) => format!("{shown}, {direction}"),
+    }
 }
 
 fn stated(unit: Unit, value: Stated) -> String {
@@ -256,8 +294,12 @@ fn stated(unit: Unit, value: Stated) -> String {
     }
 }
 
+/// A deviation in per cent, or `none` if it is rounded to zero.
 fn percent(deviation: f64) -> String {
-    if deviation == 0.0 { "none".to_owned() } else { format!("{:+.1} %", deviation * 100.0) }
+    match format!("{:+.1} %", deviation * 100.0) {
+        zero if zero.ends_with("0.0 %") && deviation.abs() < 0.001 => "none".to_owned(),
+        shown => shown,
+    }
 }
 
 /// The reasons of points that deviate, each once.
@@ -305,5 +347,62 @@ pub(super) mod tests {
         }
         let addresses = page.replace("http://www.w3.org/2000/svg", "");
         assert!(!addresses.contains("://"), "no address but the name of SVG");
+    }
+
+    #[test]
+    fn a_deviation_is_better_or_worse_by_its_quantity() {
+        let sections = recorded();
+        let of = |id: &str, quantity: &str| {
+            let section = sections.iter().find(|s| s.experiment.id == id).expect("recorded");
+            let mut all = beside(section).filter(|(p, _)| p.quantity == quantity);
+            let (p, paper) = all.next().expect("a point beside the paper");
+            (section.experiment, p.clone(), paper)
+        };
+        let at = |id, quantity, times: f64| {
+            let (experiment, mut p, paper) = of(id, quantity);
+            let Stated::Value(value) = paper.value else { panic!("{id}: not a single value") };
+            p.median = value * times;
+            deviation(experiment, &p, paper)
+        };
+        assert_eq!(at("E77", "goodput", 1.25), "+25.0 %, better");
+        assert_eq!(at("E77", "goodput", 0.75), "-25.0 %, worse");
+        assert_eq!(at("E81", "round trip p99", 1.25), "+25.0 %, worse");
+        assert_eq!(at("E81", "round trip p99", 0.75), "-25.0 %, better");
+        assert_eq!(at("E81", "round trip p99", 0.999_9), "none");
+    }
+
+    #[test]
+    fn the_header_states_when_the_seeds_are_one_run() {
+        let mut section = recorded().into_iter().find(|s| s.experiment.id == "E81").expect("E81");
+        for p in &mut section.results.points {
+            (p.min, p.max) = (p.median, p.median);
+        }
+        let headings_of = |section: &Section| headings(section)[3..5].to_vec();
+        assert_eq!(headings_of(&section), ["ours, one run", "range: all seeds are the same run"]);
+        section.results.points[0].max += 1.0;
+        assert_eq!(headings_of(&section)[1], "range over seeds, or one run");
+        for p in &mut section.results.points {
+            p.max += 1.0;
+        }
+        assert_eq!(headings_of(&section), ["ours, median over seeds", "range over seeds"]);
+        let page = page(&recorded()).expect("drawn").into_string();
+        assert!(page.contains("all seeds are the same run") && !page.contains(">the same<"));
+    }
+
+    #[test]
+    fn on_a_narrow_screen_tables_and_pictures_scroll_by_themselves() {
+        let page = page(&recorded()).expect("drawn").into_string();
+        assert!(page.contains("<meta name=\"viewport\" content=\"width=device-width,"));
+        assert!(STYLE.contains(".wide { overflow-x: auto") && STYLE.contains("@media (max-width:"));
+        for part in ["<table", "<svg "] {
+            let all = page.matches(part).count();
+            let scrolling = page.matches(&format!("<div class=\"wide\">{part}")).count();
+            assert!(all > 1 && scrolling == all, "{part}: {scrolling} of {all}");
+        }
+        // Nothing else is wider than a narrow screen.
+        assert!(
+            page.matches("<pre").count() > 0
+                && STYLE.contains("pre { font-size: 12px; overflow-x: auto")
+        );
     }
 }

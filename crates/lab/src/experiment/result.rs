@@ -22,6 +22,11 @@ pub(super) struct Point {
 }
 
 impl Point {
+    /// True if all seeds have the same value, so that the median is that of one run.
+    pub(super) fn is_one_run(&self) -> bool {
+        self.min == self.max
+    }
+
     pub(super) fn is(&self, other: &Point) -> bool {
         (&self.quantity, &self.series, self.x) == (&other.quantity, &other.series, other.x)
     }

@@ -4,7 +4,7 @@ use courser_bench::report::Unit;
 use courser_sim::scenario::routers::{self, Settings, Shape};
 
 use super::control::{SHARE, TIME, quantity};
-use super::{Axis, Experiment, Figure, Quantity, Tolerance};
+use super::{Axis, Better, Experiment, Figure, Quantity, Tolerance};
 
 /// Tolerance of latencies, which grow without limit at the load that a router carries.
 const LATENCY: Tolerance = Tolerance::relative(0.25).or_absolute(200.0);
@@ -26,10 +26,17 @@ pub(super) const ROUTERS: Experiment = Experiment {
         Quantity {
             name: "throughput, share of the lines",
             unit: Unit::Percent,
+            better: Better::Higher,
             tolerance: SHARE,
             figure: Figure::Linear,
         },
-        Quantity { name: "latency p50", unit: Unit::Time, tolerance: LATENCY, figure: Figure::Log },
+        Quantity {
+            name: "latency p50",
+            unit: Unit::Time,
+            better: Better::Lower,
+            tolerance: LATENCY,
+            figure: Figure::Log,
+        },
         quantity("latency p99", Unit::Time, LATENCY),
         quantity("first hop p50", Unit::Time, LATENCY),
         quantity("first hop p99", Unit::Time, LATENCY),

@@ -121,7 +121,8 @@ impl<R> Runs<R> {
         let merged = merged(&seeds);
         let differ = seeds.first().is_none_or(|rows| rows.len() < merged.len());
         let text = table(caption, head, merged);
-        if differ || self.is_one() { text } else { text + "No figure differs between the seeds.\n" }
+        let same = "No figure differs between the seeds: this is one run.\n";
+        if differ || self.is_one() { text } else { text + same }
     }
 
     /// A picture with medians and ranges.
@@ -235,7 +236,7 @@ mod tests {
         let one = text(&runs(&[30]));
         assert!(one.starts_with("seed 4\n") && !one.contains("min"), "{one}");
         let equal = text(&runs(&[30, 30]));
-        assert!(equal.ends_with("No figure differs between the seeds.\n"), "{equal}");
+        assert!(equal.ends_with("between the seeds: this is one run.\n"), "{equal}");
         assert!(!one.contains("differs") && !equal.contains("min"), "{one} {equal}");
     }
 
