@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+#[cfg(test)]
+mod conformance;
 mod experiment;
 mod picture;
 mod sim;

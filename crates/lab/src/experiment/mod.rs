@@ -273,6 +273,15 @@ pub(crate) fn stated(id: &str, quantity: &str, series: &str) -> Vec<(f64, f64)> 
     same.filter_map(value).collect()
 }
 
+/// The items of docs/conformance.md that are experiments.
+#[cfg(test)]
+pub(crate) fn items() -> Vec<&'static str> {
+    let is_item = |id: &&str| id.starts_with(['E', 'M', 'S']);
+    let mut items: Vec<_> = ALL.iter().map(|e| e.id).filter(is_item).collect();
+    items.sort_unstable();
+    items
+}
+
 /// The experiments of these ids, or all.
 fn chosen(only: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
     let known = |id: &&String| ALL.iter().any(|e| e.id.eq_ignore_ascii_case(id));
