@@ -188,6 +188,8 @@ def conditions(config):
 def machine(environment):
     kind = ", virtual" if environment.get("hypervisor") else ""
     cpu = environment.get("cpu_model") or "unknown processor"
+    if environment.get("cpu_generation"):
+        cpu += f" ({environment['cpu_generation']})"
     cores, kernel = environment["cpus_usable"], environment["kernel"]
     version = environment["courser_version"]
     return f"{cpu}{kind}, {cores} cores, Linux {kernel}; courser {version}"

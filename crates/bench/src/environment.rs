@@ -8,12 +8,16 @@ use serde::{Deserialize, Serialize};
 
 use super::affinity::{self, Cores};
 use super::clock::Clock;
+use super::generation;
 
 /// The machine and the build behind a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
     /// Name of the processor.
     pub cpu_model: Option<String>,
+    /// Its generation, such as `Zen 4`: processors with the same name may be of several. Its numbers if
+    /// the program has no name for it; `null` if unknown.
+    pub cpu_generation: Option<String>,
     /// Online cores.
     pub cpus_online: Option<usize>,
     /// Cores that the benchmark may use.
@@ -49,6 +53,7 @@ impl Environment {
         let memory = rustix::system::sysinfo();
         Self {
             cpu_model: cpu_field(&cpu, "model name").map(str::to_owned),
+            cpu_generation: generation::of(|name| cpu_field(&cpu, name)),
             cpus_online: read_start("/sys/devices/system/cpu/online")
                 .map(|list| affinity::parse_cpu_list(&list).len()),
             cpus_usable: cores.usable,

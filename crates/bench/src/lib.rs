@@ -49,6 +49,7 @@ pub mod affinity;
 pub mod clock;
 pub mod contention;
 pub mod environment;
+mod generation;
 pub mod latency;
 pub mod line;
 pub mod netns;

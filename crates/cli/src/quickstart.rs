@@ -138,6 +138,7 @@ fn print(
     write_wrapped(out, ratio)?;
     if let Some(report) = reports.first() {
         write_wrapped(out, &machine(&report.environment))?;
+        write_wrapped(out, &depends(reports, &report.environment))?;
     }
     let cores = reports.first().and_then(|r| r.config.get("cores_warning")).and_then(Value::as_str);
     let warnings: Vec<&str> = warnings.iter().map(String::as_str).chain(cores).collect();
@@ -273,6 +274,25 @@ fn machine(here: &Environment) -> String {
     format!("Measured on {cpu}{kind}, {} cores, Linux {}.", here.cpus_usable, here.kernel)
 }
 
+/// The conditions of this machine on which the figures depend.
+fn depends(reports: &[Report], here: &Environment) -> String {
+    let of = |name: &str| {
+        let results = reports.iter().flat_map(|r| &r.results).filter(|r| r.placement == name);
+        let probes: Vec<_> = results.filter_map(|r| r.probe).collect();
+        let low = probes.iter().map(|p| p.probe_ns_min).reduce(f64::min)?;
+        let high = probes.iter().map(|p| p.probe_ns_max).reduce(f64::max)?;
+        Some(format!("{name} here, a cache line takes {low:.0} to {high:.0} ns there and back"))
+    };
+    let seen: Vec<_> = ["near", "far"].into_iter().filter_map(of).collect();
+    let cores =
+        if seen.is_empty() { "of unknown placement here".to_owned() } else { seen.join("; ") };
+    let generation = here.cpu_generation.as_deref().unwrap_or("unknown");
+    format!(
+        "The figures depend on the cores ({cores}) and on the generation of the CPU ({generation} \
+         here): either changes those over shared memory by up to three times."
+    )
+}
+
 /// All reports as one report; each result has its benchmark and its transport. Settings of UDP are at
 /// the top level of `config`, those of shared memory under `shm`.
 fn combined(measured: &Measured) -> Value {
@@ -358,6 +378,26 @@ mod tests {
         assert!(placements(&[]).is_empty());
         assert!(raw_words(&reports).contains("shared memory"));
         assert!(!raw_words(&reports[..KINDS.len()]).contains("shared memory"));
+    }
+
+    #[test]
+    fn the_cores_and_the_generation_that_figures_depend_on_are_named() {
+        let mut reports = reports();
+        let mut here = reports[0].environment.clone();
+        here.cpu_generation = Some("Zen 4".to_owned());
+        let text = depends(&reports, &here);
+        assert!(text.contains("(near here, a cache line takes 100 to 120 ns"), "{text}");
+        assert!(
+            text.contains("; far here, a cache line") && text.contains("(Zen 4 here)"),
+            "{text}"
+        );
+        for result in reports.iter_mut().flat_map(|r| &mut r.results) {
+            result.placement = "untagged".to_owned();
+        }
+        here.cpu_generation = None;
+        let text = depends(&reports, &here);
+        assert!(text.contains("of unknown placement here"), "{text}");
+        assert!(text.contains("generation of the CPU (unknown here)"), "{text}");
     }
 
     #[test]

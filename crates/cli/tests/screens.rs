@@ -32,7 +32,9 @@ fn results_fit() {
     fits(&format!(
         "bench bandwidth {shown} --size 64KiB --fault loss=1e-3 --recovery go-back-n,melo"
     ));
-    fits("quickstart --quick --anyway");
+    let text = fits("quickstart --quick --anyway").replace('\n', " ");
+    assert!(text.contains("depend on the cores ("), "{text}");
+    assert!(text.contains("on the generation of the CPU ("), "{text}");
 }
 
 #[test]

@@ -19,6 +19,7 @@ fn keys_are_stable() {
             "client_cpu",
             "clock_error_ppm",
             "courser_version",
+            "cpu_generation",
             "cpu_model",
             "cpu_quota",
             "cpus_online",
