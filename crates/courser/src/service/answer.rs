@@ -101,10 +101,10 @@ pub(crate) fn reply<A: ReplySink>(
         Ok(tag) => {
             // A failure is kept in the writer.
             let _ = writer.push(tag);
-            if let Some(len) = writer.small() {
-                return to.bytes(&room[..len]);
+            match writer.small() {
+                Ok(len) => return to.bytes(&room[..len]),
+                Err(writer) => writer.finish(),
             }
-            writer.finish()
         }
         Err(e) => Err(e),
     };
