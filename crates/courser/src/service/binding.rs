@@ -167,10 +167,10 @@ impl<'a, C: Channel> Unmade<'a, C> {
         index: u16,
         request: MsgBuf,
         options: CallOptions,
-    ) -> Result<Box<Self>, EncodeError> {
+    ) -> Result<Self, EncodeError> {
         let asking = service.ask(channel, options)?;
         let request = Some(request);
-        Ok(Box::new(Unmade { channel, service, index, options, request, asking }))
+        Ok(Unmade { channel, service, index, options, request, asking })
     }
 
     /// The method and the request.

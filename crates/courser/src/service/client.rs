@@ -189,9 +189,16 @@ pin_project_lite::pin_project! {
         C: Channel,
     {
         Running { #[pin] future: F },
-        Unmade { call: Box<Unmade<'a, C>> },
-        Failed { error: Option<EncodeError> },
+        // In one small variant, so that dropping a call that was made takes few instructions.
+        Unready { reason: Box<Unready<'a, C>> },
     }
+}
+
+/// The reason that a call or message is not made.
+enum Unready<'a, C: Channel> {
+    /// The server is asked for the service first.
+    Unmade(Unmade<'a, C>),
+    Failed(Option<EncodeError>),
 }
 
 impl<'a, C: Channel, F> Started<'a, C, F> {
@@ -204,17 +211,25 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
         options: CallOptions,
         make: Make<'a, C, F>,
     ) -> Self {
-        let unmade = match (request, service.method(index)) {
+        match (request, service.method(index)) {
             (Ok(request), Some(method)) => {
-                return Started::Running { future: make(channel, method, request, options) };
+                Started::Running { future: make(channel, method, request, options) }
             }
-            (Ok(request), None) => Unmade::new(channel, service, index, request, options),
-            (Err(error), _) => Err(error),
-        };
-        match unmade {
-            Ok(call) => Started::Unmade { call },
-            Err(error) => Started::Failed { error: Some(error) },
+            (request, _) => Started::unready(channel, service, index, request, options),
         }
+    }
+
+    #[cold]
+    fn unready(
+        channel: &'a C,
+        service: &'a Binding,
+        index: u16,
+        request: Result<MsgBuf, EncodeError>,
+        options: CallOptions,
+    ) -> Self {
+        let unmade = request.and_then(|r| Unmade::new(channel, service, index, r, options));
+        let reason = unmade.map_or_else(|e| Unready::Failed(Some(e)), Unready::Unmade);
+        Started::Unready { reason: Box::new(reason) }
     }
 }
 
@@ -225,19 +240,39 @@ impl<'a, C: Channel, F: Future<Output = Result<T, CallFailure>>, T> Started<'a, 
         cx: &mut Context<'_>,
         make: Make<'a, C, F>,
     ) -> Poll<Result<T, RpcError<E>>> {
-        if let StartedProjection::Unmade { call } = self.as_mut().project() {
-            let (method, request) = ready!(call.poll(cx))?;
-            let future = make(call.channel, method, request, call.options);
-            self.set(Started::Running { future });
+        if let StartedProjection::Unready { .. } = self.as_mut().project() {
+            ready!(self.as_mut().poll_unready(cx, make))?;
         }
         match self.project() {
             StartedProjection::Running { future } => future.poll(cx).map_err(RpcError::Call),
-            StartedProjection::Failed { error } => match error.take() {
-                Some(error) => Poll::Ready(Err(error.into())),
-                None => Poll::Pending, // polled after its end
-            },
-            StartedProjection::Unmade { .. } => Poll::Pending, // it is running now
+            StartedProjection::Unready { .. } => Poll::Pending, // it is running now
         }
+    }
+
+    /// Makes the call when the server has answered.
+    #[cold]
+    fn poll_unready<E>(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        make: Make<'a, C, F>,
+    ) -> Poll<Result<(), RpcError<E>>> {
+        let StartedProjection::Unready { reason } = self.as_mut().project() else {
+            return Poll::Ready(Ok(()));
+        };
+        let future = match &mut **reason {
+            Unready::Unmade(call) => {
+                let (method, request) = ready!(call.poll(cx))?;
+                make(call.channel, method, request, call.options)
+            }
+            Unready::Failed(error) => {
+                return match error.take() {
+                    Some(error) => Poll::Ready(Err(error.into())),
+                    None => Poll::Pending, // polled after its end
+                };
+            }
+        };
+        self.set(Started::Running { future });
+        Poll::Ready(Ok(()))
     }
 }
 
