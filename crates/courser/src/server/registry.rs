@@ -104,6 +104,22 @@ impl<H> Shared<H> {
         let client = self.client(work);
         Some((self.handler)(received.charged_to(charge).of(&client)))
     }
+
+    /// Runs the handler of a request or message, and passes its result to `end`. It is the future that
+    /// the spawner polls, so that arguments are decoded where the handler runs.
+    async fn run<F: Future>(self: Arc<Self>, mut work: Work, end: impl FnOnce(Work, F::Output))
+    where
+        H: Fn(Received<'_>) -> F,
+    {
+        let turn = self.turn(&work).await;
+        let charge = self.charge(&work);
+        let future = self.receive(&mut work, &charge);
+        drop(turn);
+        if let Some(future) = future {
+            let output = future.await;
+            end(work, output);
+        }
+    }
 }
 
 fn session(work: &Work) -> SessionKey {
@@ -127,20 +143,7 @@ impl Registry for Server {
         F::Output: Reply + Send,
     {
         let shared = self.shared(handler);
-        self.on(number, move |mut work| {
-            let shared = shared.clone();
-            // Within the future, so that arguments are decoded where the handler runs.
-            async move {
-                let turn = shared.turn(&work).await;
-                let charge = shared.charge(&work);
-                let future = shared.receive(&mut work, &charge);
-                drop(turn);
-                if let Some(future) = future {
-                    let reply = future.await;
-                    work.reply(reply);
-                }
-            }
-        });
+        self.on(number, move |work| shared.clone().run(work, |work, reply| work.reply(reply)));
     }
 
     fn on_message<H, F>(&mut self, number: u16, handler: H)
@@ -149,18 +152,7 @@ impl Registry for Server {
         F: Future<Output = ()> + Send + 'static,
     {
         let shared = self.shared(handler);
-        self.on_message(number, move |mut work: Work| {
-            let shared = shared.clone();
-            async move {
-                let turn = shared.turn(&work).await;
-                let charge = shared.charge(&work);
-                let future = shared.receive(&mut work, &charge);
-                drop(turn);
-                if let Some(future) = future {
-                    future.await;
-                }
-                drop(work); // counts as unfinished until here
-            }
-        });
+        // A message counts as unfinished until it is dropped.
+        self.on_message(number, move |work| shared.clone().run(work, |work, ()| drop(work)));
     }
 }
