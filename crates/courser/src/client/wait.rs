@@ -110,6 +110,43 @@ impl Drop for Submission {
     }
 }
 
+/// Generates the settings of a call or message, with the given comments, and its `Debug`.
+macro_rules! settings {
+    (
+        impl $type:ident
+        $(#[$of_deadline:meta])* deadline
+        $(#[$of_wait_for_ready:meta])* wait_for_ready
+    ) => {
+        impl $type {
+            $(#[$of_deadline])*
+            pub fn deadline(mut self, after: impl Into<Option<Duration>>) -> Self {
+                let deadline = after.into();
+                self.submission.set(|options| options.deadline = deadline);
+                self
+            }
+
+            $(#[$of_wait_for_ready])*
+            pub fn wait_for_ready(mut self, waits: bool) -> Self {
+                self.submission.set(|options| options.wait_for_ready = Some(waits));
+                self
+            }
+
+            pub(super) fn options(mut self, new: CallOptions) -> Self {
+                self.submission.set(|options| *options = new);
+                self
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($type))
+                    .field("client", &self.submission.client)
+                    .finish_non_exhaustive()
+            }
+        }
+    };
+}
+
 /// A call of [`Client::call`]: a future of the response, which may be dropped at any time. That
 /// cancels the call, and the server's handler if it is a future ([`crate::Server`]).
 ///
@@ -119,32 +156,22 @@ pub struct ClientCall {
     submission: Submission,
 }
 
-impl ClientCall {
-    pub(super) fn new(client: Client, method: MethodId, request: MsgBuf) -> Self {
-        ClientCall { submission: Submission::new(client, method, request, false) }
-    }
-
+settings! {
+    impl ClientCall
     /// Ends the call within `after` from its start, with
     /// [`crate::CallError::DeadlineExceeded`]: see [`crate::CallBuilder::deadline`]. A call that a
     /// handler of a [`crate::Server`] makes while it is polled also ends at the handler's deadline.
-    pub fn deadline(mut self, after: impl Into<Option<Duration>>) -> Self {
-        let deadline = after.into();
-        self.submission.set(|options| options.deadline = deadline);
-        self
-    }
-
+    deadline
     /// Without a connection to the server, the call waits for one until its deadline, or for
     /// [`crate::Config::connect_timeout`] if it has none. By default (`false`, or
     /// [`crate::ClientBuilder::wait_for_ready`]) it fails with [`CallFailure::NotConnected`] as soon
     /// as a connect has failed: [`Client`] has the details. Either way it has not run.
-    pub fn wait_for_ready(mut self, waits: bool) -> Self {
-        self.submission.set(|options| options.wait_for_ready = Some(waits));
-        self
-    }
+    wait_for_ready
+}
 
-    pub(super) fn options(mut self, new: CallOptions) -> Self {
-        self.submission.set(|options| *options = new);
-        self
+impl ClientCall {
+    pub(super) fn new(client: Client, method: MethodId, request: MsgBuf) -> Self {
+        ClientCall { submission: Submission::new(client, method, request, false) }
     }
 
     /// Blocks the thread until the call has ended. Not for tasks: a runtime's thread would run no
@@ -165,14 +192,6 @@ impl Future for ClientCall {
     }
 }
 
-impl fmt::Debug for ClientCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientCall")
-            .field("client", &self.submission.client)
-            .finish_non_exhaustive()
-    }
-}
-
 /// A one-way message of [`Client::send`]: a future that ends when the message is with the endpoint,
 /// which sends it until the server has it or the session ends. Dropped before that, it is not sent.
 ///
@@ -182,29 +201,19 @@ pub struct ClientSend {
     submission: Submission,
 }
 
+settings! {
+    impl ClientSend
+    /// The message is not delivered later than `after` from now: see
+    /// [`crate::MessageBuilder::deadline`].
+    deadline
+    /// Without a connection to the server, the message waits for one: see
+    /// [`ClientCall::wait_for_ready`].
+    wait_for_ready
+}
+
 impl ClientSend {
     pub(super) fn new(client: Client, method: MethodId, message: MsgBuf) -> Self {
         ClientSend { submission: Submission::new(client, method, message, true) }
-    }
-
-    /// The message is not delivered later than `after` from now: see
-    /// [`crate::MessageBuilder::deadline`].
-    pub fn deadline(mut self, after: impl Into<Option<Duration>>) -> Self {
-        let deadline = after.into();
-        self.submission.set(|options| options.deadline = deadline);
-        self
-    }
-
-    /// Without a connection to the server, the message waits for one: see
-    /// [`ClientCall::wait_for_ready`].
-    pub fn wait_for_ready(mut self, waits: bool) -> Self {
-        self.submission.set(|options| options.wait_for_ready = Some(waits));
-        self
-    }
-
-    pub(super) fn options(mut self, new: CallOptions) -> Self {
-        self.submission.set(|options| *options = new);
-        self
     }
 
     /// Blocks the thread until there is room for the message.
@@ -221,13 +230,5 @@ impl Future for ClientSend {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.submission.poll(cx.waker()).map(|outcome| outcome.map(drop))
-    }
-}
-
-impl fmt::Debug for ClientSend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientSend")
-            .field("client", &self.submission.client)
-            .finish_non_exhaustive()
     }
 }
