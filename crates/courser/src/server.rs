@@ -153,7 +153,7 @@ impl Server {
         })
     }
 
-    // ---- settings -----------------------------------------------------------------------------
+    // ---- settings: `Server::serve` checks their ranges ----------------------------------------
 
     /// Endpoints, each with a thread: 1 to 1,024, default 1. Sessions of clients are spread over
     /// them. More than one is for servers that need more packets a second than one core handles.
@@ -268,7 +268,7 @@ impl Server {
     /// Returns what was not finished.
     ///
     /// # Errors
-    /// The endpoints or threads cannot be made, or an event loop failed.
+    /// As of [`Server::serve`], or an event loop failed.
     pub fn run(self) -> Result<ShutdownReport, ServerError> {
         self.serve()?.wait()
     }
@@ -277,7 +277,9 @@ impl Server {
     /// the server.
     ///
     /// # Errors
-    /// The endpoints or threads cannot be made.
+    /// [`ServerError::Setting`]: the number of endpoints or handlers is out of its range, which the
+    /// text names; nothing was started. [`Config`] is checked by [`Server::bind_with`].
+    /// [`ServerError::Taken`]: see [`Server::on`]. The endpoints or threads cannot be made.
     pub fn serve(self) -> Result<Serving, ServerError> {
         let settings = [
             ("endpoints", self.endpoints, MOST_ENDPOINTS),

@@ -324,9 +324,17 @@ fn a_server_that_is_dropped_drops_its_handlers() {
 
 #[test]
 fn settings_out_of_range_are_errors() {
-    for server in [server().endpoints(0), server().max_in_progress(0)] {
+    let refused = |server: Server, name: &str, value: usize, most: usize| {
         let error = server.serve().unwrap_err();
         assert!(matches!(error, ServerError::Setting { .. }), "{error}");
+        let text = format!("Server::{name} is {value}; set it from 1 to {most}");
+        assert_eq!(error.to_string(), text);
+    };
+    for n in [0, 1_025, usize::MAX] {
+        refused(server().endpoints(n), "endpoints", n, 1_024);
+    }
+    for n in [0, (1 << 24) + 1, usize::MAX] {
+        refused(server().max_in_progress(n), "max_in_progress", n, 1 << 24);
     }
     let error = Server::bind("nowhere").unwrap_err();
     assert!(matches!(error, ServerError::Bind(_)), "{error}");
