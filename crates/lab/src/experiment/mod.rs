@@ -27,6 +27,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub(crate) use args::{RecordArgs, ReportArgs, VerifyArgs};
+pub(crate) use control::TIMELY_CX4;
 pub(crate) use page::run as report;
 pub(crate) use record::run as record;
 pub(crate) use verify::run as verify;
@@ -342,8 +343,8 @@ mod tests {
 
     #[test]
     fn stated_values_are_those_of_a_series_and_have_a_position() {
-        let incast = stated("E82", "round trip p99", "default");
-        assert_eq!(incast, [(50.0, 174_000.0), (100.0, 969_000.0)]);
+        let incast = stated("E82", "round trip p99", TIMELY_CX4);
+        assert_eq!(incast, [(20.0, 67_000.0), (50.0, 174_000.0), (100.0, 969_000.0)]);
         assert!(stated("E82", "round trip p99", "another").is_empty());
         // A limit is no value.
         assert!(stated("E84", "loss", "dynamic, 12 MB").is_empty());

@@ -49,9 +49,7 @@ pub(super) fn incast(runs: &[(incast::Settings, incast::Outcome)]) -> Chart {
             let quantity = format!("round trip {percentile}");
             let all = match s.control {
                 Control::None => experiment::stated("E81", &quantity, "simulated"),
-                control if control == Control::default() => {
-                    experiment::stated("E82", &quantity, "default")
-                }
+                Control::Timely => experiment::stated("E82", &quantity, experiment::TIMELY_CX4),
                 _ => Vec::new(),
             };
             all.into_iter().filter(|(x, _)| senders.contains(x))
