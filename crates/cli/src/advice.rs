@@ -6,19 +6,18 @@ use clap::CommandFactory;
 
 use crate::args::Cli;
 
-/// Each command line of `courser` in quotes, in the sources and documents below a directory.
+/// Each command line of `courser` in quotes, in a source or document or in those below a directory.
 fn quoted(at: &Path, found: &mut Vec<String>) {
     let is_text = |path: &Path| path.extension().is_some_and(|ext| ext == "rs" || ext == "md");
-    for entry in std::fs::read_dir(at).expect("a directory").flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            quoted(&path, found);
-        } else if is_text(&path) {
-            let text = std::fs::read_to_string(&path).expect("text");
-            let lines = text.lines().flat_map(|line| line.split("`courser ").skip(1));
-            let lines = lines.filter_map(|rest| Some(rest.split_once('`')?.0));
-            found.extend(lines.filter(|line| !line.contains('{')).map(str::to_owned));
+    if at.is_dir() {
+        for entry in std::fs::read_dir(at).expect("a directory").flatten() {
+            quoted(&entry.path(), found);
         }
+    } else if is_text(at) {
+        let text = std::fs::read_to_string(at).expect("text");
+        let lines = text.lines().flat_map(|line| line.split("`courser ").skip(1));
+        let lines = lines.filter_map(|rest| Some(rest.split_once('`')?.0));
+        found.extend(lines.filter(|line| !line.contains('{')).map(str::to_owned));
     }
 }
 
@@ -61,7 +60,7 @@ fn commands_that_texts_and_documents_name_exist() {
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut lines = Vec::new();
-    for part in ["crates", "apps", "examples", "docs"] {
+    for part in ["crates", "apps", "examples", "docs", "README.md", "CONTRIBUTING.md"] {
         quoted(&root.join(part), &mut lines);
     }
     assert!(lines.len() > 10, "{lines:?}");

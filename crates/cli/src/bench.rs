@@ -269,7 +269,7 @@ impl RateArgs {
     fn spec(&self) -> Result<BenchSpec, Failure> {
         let calls = &self.calls;
         let mut spec = BenchSpec::new(Kind::Rate, calls.plan.plan());
-        // Over UDP trains of packets need more calls in flight, as in the README.
+        // Over UDP trains of packets need more calls in flight, as in docs/performance.md.
         let batches = calls.transport() != Over::Udp && calls.connect.is_none();
         if !self.batch.is_empty() || batches {
             spec = spec.paper_rate();

@@ -10,6 +10,8 @@ mod bench;
 mod conformance;
 mod experiment;
 mod picture;
+#[cfg(test)]
+mod readme;
 mod sim;
 mod soak;
 

@@ -70,7 +70,7 @@ impl std::str::FromStr for Packing {
     }
 }
 
-/// Settings of one endpoint. The defaults are those measured in the README.
+/// Settings of one endpoint. The defaults are those measured in docs/performance.md.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Concurrent requests per session `[eRPC §4.3]` (E30): a power of two, 1 to 32, default 16

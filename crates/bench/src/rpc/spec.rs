@@ -128,7 +128,7 @@ pub const SERIES_SIZES: [usize; 9] =
 pub const MAX_MEMORY: usize = 512 << 20;
 
 impl BenchSpec {
-    /// The benchmark with its defaults, as in the README.
+    /// The benchmark with its defaults, as in docs/performance.md.
     pub fn new(kind: Kind, plan: Plan) -> Self {
         let (size, sessions, in_flight) = match kind {
             Kind::Latency => (32, 1, 1),
