@@ -12,7 +12,7 @@ seconds=${1:-60}
 shift || true
 [[ "$seconds" =~ ^[0-9]+$ ]] || { echo "usage: scripts/fuzz.sh [seconds per target] [target ...]" >&2; exit 2; }
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(frame control text endpoint control_live shm_ring shm_meeting)
+[ ${#targets[@]} -gt 0 ] || targets=(frame control codecs text endpoint control_live shm_ring shm_meeting)
 
 if ! cargo +nightly --version >/dev/null 2>&1; then
   echo "fuzzing needs a nightly toolchain: rustup toolchain install nightly --profile minimal"; exit 77

@@ -5,6 +5,7 @@
 
 #![allow(unreachable_pub)] // modules of the tests are used here as they stand there
 
+pub mod codecs;
 pub mod control;
 pub mod control_live;
 pub mod endpoint;

@@ -17,7 +17,7 @@ use crate::support::{Action, DPP, Forge, World, config};
 pub type Seed = (&'static str, String, Vec<u8>);
 
 pub fn all() -> Vec<Seed> {
-    [frames(), streams(), programs(), rings(), meetings(), texts()].concat()
+    [frames(), streams(), crate::codecs::seeds(), programs(), rings(), meetings(), texts()].concat()
 }
 
 // ---- frames -----------------------------------------------------------------------------------
