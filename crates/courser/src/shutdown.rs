@@ -19,12 +19,30 @@ const ACK_GRACE_NS: u64 = 1_000_000_000;
 /// Time after which a stream of which no item moves ends.
 const STALL: Duration = Duration::from_millis(75);
 
-/// Time from the end of all streams to the end of the grace, in which their clients learn it, ns.
-const LAST_STREAMS_NS: u64 = 100_000_000;
+/// Longest time in which clients are informed of an end, ns.
+const NOTICE_NS: u64 = 100_000_000;
 
-/// When to end all streams, ns.
-pub(crate) fn streams_end_ns(grace_ns: u64, end_ns: u64) -> u64 {
-    end_ns.saturating_sub(LAST_STREAMS_NS.min(grace_ns / 2))
+/// The end of a grace.
+#[derive(Clone, Copy)]
+pub(crate) struct Grace {
+    /// When requests that are not answered end, ns.
+    pub(crate) end_ns: u64,
+    /// Time in which clients are informed: of the end of streams before `end_ns`, of that of requests
+    /// after it.
+    notice_ns: u64,
+}
+
+impl Grace {
+    pub(crate) fn begin(now_ns: u64, grace: Duration) -> Self {
+        let grace_ns = u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
+        let end_ns = now_ns.saturating_add(grace_ns);
+        Grace { end_ns, notice_ns: NOTICE_NS.min(grace_ns / 2) }
+    }
+
+    /// When all streams end, ns.
+    pub(crate) fn streams_end_ns(&self) -> u64 {
+        self.end_ns.saturating_sub(self.notice_ns)
+    }
 }
 
 /// The calls, requests and messages that a graceful shutdown did not finish.
@@ -33,7 +51,8 @@ pub struct ShutdownReport {
     /// Calls of this endpoint that had not ended. Their continuations are dropped without being
     /// called.
     pub calls: u64,
-    /// Requests that were arriving or executing. Their clients see
+    /// Requests that were executing, whose clients see [`courser_proto::Status::GraceEnded`], or
+    /// arriving, which are refused. Without a grace both fail with
     /// [`courser_proto::CallError::PeerFailed`].
     pub executing: usize,
     /// Responses that clients have not acknowledged. They may be lost.
@@ -63,26 +82,35 @@ impl<T: Transport> Rpc<T> {
     ///    clients do not run their event loops. Streams of typed services of which no item moves for
     ///    75 to 150 ms end with [`crate::service::MidStreamError::ShuttingDown`], all others 100 ms before
     ///    the end of the grace, or at half of it.
-    /// 3. The sessions are closed and the peers notified.
+    /// 3. Requests that are not answered at the end of the grace end with
+    ///    [`courser_proto::Status::GraceEnded`], or with `ShuttingDown` if no handler was started, and
+    ///    the answers of their handlers are dropped. Their clients have half the grace to get that,
+    ///    100 ms at most.
+    /// 4. The sessions are closed and the peers notified.
     ///
-    /// Dropping the endpoint does only step 3, so calls of its peers end with `PeerFailed`.
+    /// Dropping the endpoint does only step 4, so calls of its peers end with `PeerFailed`.
     /// Dropping is safe at any time; call this function where answers matter.
     ///
     /// Typically called after [`Rpc::run`] has returned, for instance because a signal handler
     /// called [`crate::EndpointHandle::stop`].
     ///
     /// A program with its own event loop does the steps itself: [`Rpc::begin_shutdown`],
-    /// [`Rpc::poll`] until [`Rpc::is_drained`], [`Rpc::left_behind`], drop.
+    /// [`Rpc::poll`] until [`Rpc::is_drained`], [`Rpc::left_behind`], [`Rpc::end_requests`] and further
+    /// polls if there are any, drop.
     ///
     /// # Errors
     /// The system's poll failed, or time is virtual ([`crate::Nexus::bind_in`]). The endpoint is
     /// closed nevertheless.
-    pub fn shutdown(mut self, grace: Duration) -> Result<ShutdownReport, RunError> {
+    pub fn shutdown(self, grace: Duration) -> Result<ShutdownReport, RunError> {
+        let grace = Grace::begin(self.core.now_ns(), grace);
+        self.shutdown_within(grace)
+    }
+
+    /// [`Rpc::shutdown`] whose grace has begun.
+    pub(crate) fn shutdown_within(mut self, grace: Grace) -> Result<ShutdownReport, RunError> {
         self.may_block()?;
         self.begin_shutdown();
-        let grace_ns = u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
-        let end_ns = self.core.now_ns().saturating_add(grace_ns);
-        let mut streams_end_ns = streams_end_ns(grace_ns, end_ns);
+        let (end_ns, mut streams_end_ns) = (grace.end_ns, grace.streams_end_ns());
         // Set while only acknowledgements are missing.
         let mut ack_deadline_ns = None;
         let mut next_check_ns = 0;
@@ -110,7 +138,29 @@ impl<T: Transport> Rpc<T> {
                 self.idle(Some(next_check_ns.min(end_ns)))?;
             }
         }
-        Ok(self.left_behind())
+        self.give_notice(grace)
+    }
+
+    /// Ends the requests that are not answered, and waits until their clients know it.
+    fn give_notice(mut self, grace: Grace) -> Result<ShutdownReport, RunError> {
+        let left = self.left_behind();
+        if left.executing == 0 {
+            return Ok(left);
+        }
+        self.end_requests();
+        let end_ns = self.core.now_ns().saturating_add(grace.notice_ns);
+        loop {
+            let (polled, now_ns) = (self.poll(), self.core.now_ns());
+            let is_sent = self.core.proto.is_sent() && self.burst.is_empty();
+            if now_ns >= end_ns || is_sent && self.core.proto.unacknowledged() == 0 {
+                break;
+            }
+            if !polled {
+                self.idle(Some(end_ns.min(now_ns + CHECK_INTERVAL_NS)))?;
+            }
+        }
+        let ShutdownReport { unacknowledged, .. } = self.left_behind();
+        Ok(ShutdownReport { unacknowledged: left.unacknowledged.min(unacknowledged), ..left })
     }
 
     /// The first step of [`Rpc::shutdown`]: refuses new sessions and new requests from now on,
@@ -130,6 +180,14 @@ impl<T: Transport> Rpc<T> {
             services.end_stalled_streams(index); // none yet
             self.context().every(STALL, move |_| services.end_stalled_streams(index));
         }
+    }
+
+    /// Answers all requests that have no answer: with [`courser_proto::Status::GraceEnded`], or with
+    /// `ShuttingDown` if no handler was started. The answers of their handlers are dropped.
+    /// [`Rpc::shutdown`] does so at the end of its grace. Visits every session.
+    pub fn end_requests(&mut self) {
+        self.shed_all();
+        self.core.proto.end_unanswered();
     }
 
     /// Ends the open streams of typed services with an error that names the shutdown, also those

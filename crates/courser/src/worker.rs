@@ -271,6 +271,14 @@ impl<T: Transport> Rpc<T> {
         any || !shed.is_empty()
     }
 
+    /// Removes all requests from the queue, without executing them, as the server shuts down.
+    pub(crate) fn shed_all(&mut self) {
+        let Some(origin) = &self.workers.origin else { return };
+        for id in self.workers.pool.shed(origin, |_| true) {
+            self.core.proto.reply_status(id, Status::ShuttingDown);
+        }
+    }
+
     /// The time of the next search, if its interval delayed it, ns.
     pub(crate) fn search_due_ns(&self) -> Option<u64> {
         let due = self.may_shed();

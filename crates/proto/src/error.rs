@@ -63,6 +63,8 @@ pub enum Status {
     Dropped = 14,
     /// The server does not allow this client to make the request; no handler was started.
     Denied = 15,
+    /// The server has shut down, and its grace ended before the handler had answered.
+    GraceEnded = 16,
     /// An unknown code.
     Other = u16::MAX,
 }
@@ -86,6 +88,7 @@ impl Status {
             13 => Status::NotStarted,
             14 => Status::Dropped,
             15 => Status::Denied,
+            16 => Status::GraceEnded,
             _ => Status::Other,
         }
     }
@@ -140,6 +143,11 @@ impl Status {
                 "the server does not allow this client to make the request; use a client that it \
                  allows"
             }
+            Status::GraceEnded => {
+                "the server is shutting down, and the grace of its shutdown ended before the handler \
+                 had answered; call another server if the request may run twice, or let the handler \
+                 end early (DrainToken)"
+            }
             Status::Other => {
                 "the server reports an error that this version does not know; upgrade this side"
             }
@@ -159,8 +167,12 @@ impl Status {
             | Status::NotStarted
             | Status::Denied => Executed::Never,
             Status::NoReply | Status::ResponseFailed | Status::Rejected => Executed::Yes,
-            // A handler that panicked, or was dropped, has run in part.
-            Status::Panicked | Status::Expired | Status::Dropped | Status::Other => Executed::Maybe,
+            // A handler that panicked, was dropped, or had not ended, has run in part.
+            Status::Panicked
+            | Status::Expired
+            | Status::Dropped
+            | Status::GraceEnded
+            | Status::Other => Executed::Maybe,
         }
     }
 }
@@ -379,6 +391,7 @@ mod tests {
             Status::NotStarted,
             Status::Dropped,
             Status::Denied,
+            Status::GraceEnded,
             Status::Other,
         ] {
             assert_eq!(Status::from_code(s as u16), s);

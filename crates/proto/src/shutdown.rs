@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use crate::endpoint::Endpoint;
-use crate::session::Session;
+use crate::error::Status;
+use crate::event::RequestId;
+use crate::session::{Session, SessionId};
 use crate::slot::ServerPhase;
 
 impl<C> Endpoint<C> {
@@ -25,6 +27,36 @@ impl<C> Endpoint<C> {
         self.quotas.is_closing()
     }
 
+    /// Answers all requests that have no answer, as the grace of a shutdown ends: with
+    /// [`Status::GraceEnded`] those with their handlers, whose later answers are dropped, with
+    /// [`Status::ShuttingDown`] those that are arriving. Walks all sessions.
+    pub fn end_unanswered(&mut self) {
+        let unanswered: Vec<_> = self.unanswered().collect();
+        for (id, phase) in unanswered {
+            match phase {
+                ServerPhase::Receiving => self.end_arriving(id, Status::ShuttingDown),
+                _ => self.reply_status(id, Status::GraceEnded),
+            }
+        }
+    }
+
+    /// Requests that are arriving or with their handlers.
+    fn unanswered(&self) -> impl Iterator<Item = (RequestId, ServerPhase)> {
+        self.sessions.iter().enumerate().flat_map(|(index, session)| {
+            let server = match session {
+                Session::Server(s) => Some(s),
+                _ => None,
+            };
+            server.into_iter().flat_map(move |s| {
+                let session = SessionId { index: index as u32, generation: s.generation };
+                s.slots.iter().enumerate().filter_map(move |(n, slot)| {
+                    let id = RequestId::new(session, n as u8, slot.req_num);
+                    slot.is_open().then_some((id, slot.phase))
+                })
+            })
+        })
+    }
+
     /// Whether no work is left: no call of this endpoint, no request that is arriving or with its
     /// handler, no unacknowledged response. Walks all sessions.
     pub fn is_drained(&self) -> bool {
@@ -34,7 +66,12 @@ impl<C> Endpoint<C> {
     /// Whether at most acknowledgements of sent responses are missing.
     pub fn is_answered(&self) -> bool {
         let unsent = self.outstanding_calls() + self.outstanding_messages();
-        unsent == 0 && self.tx.is_empty() && self.executing() == 0
+        unsent == 0 && self.is_sent() && self.executing() == 0
+    }
+
+    /// Whether no packet waits to be sent.
+    pub fn is_sent(&self) -> bool {
+        self.tx.is_empty()
     }
 
     /// Responses that are stored because their clients have not acknowledged them.

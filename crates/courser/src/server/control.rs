@@ -217,8 +217,9 @@ impl ServerHandle {
     }
 
     /// Ends the server gracefully, within `grace`: new requests are refused with
-    /// [`crate::Status::ShuttingDown`], handlers in progress end, and their clients get the answers;
-    /// streams end as [`crate::Rpc::shutdown`] states. Long calls may end early, since their services
+    /// [`crate::Status::ShuttingDown`], handlers in progress end, and their clients get the answers,
+    /// or [`crate::Status::GraceEnded`] at the end of the grace; streams end as [`crate::Rpc::shutdown`]
+    /// states. Long calls may end early, since their services
     /// can hold a [`DrainToken`]. [`crate::Server::run`] and [`crate::Server::serve`] then return
     /// what was left. A second call has no effect, and [`ServerHandle::stop`] cuts it short.
     pub fn shutdown(&self, grace: Duration) {

@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::control::{Command, Control};
 use super::handler::{Handler, run};
@@ -13,7 +12,7 @@ use crate::error::RunError;
 use crate::rpc::Rpc;
 use crate::service::{LARGE, Services};
 use crate::shares::{Entrance, Shares};
-use crate::shutdown::{ShutdownReport, streams_end_ns};
+use crate::shutdown::{Grace, ShutdownReport};
 use crate::spin::few_cpus;
 use crate::worker::Arrived;
 
@@ -127,18 +126,17 @@ impl Driver {
     /// Refuses requests, waits for the handlers that run, and for the clients to have their answers.
     fn shut_down(mut self, control: &Control) -> Result<ShutdownReport, RunError> {
         self.rpc.begin_shutdown();
-        let grace_ns = u64::try_from(control.grace().as_nanos()).unwrap_or(u64::MAX);
-        let start_ns = self.rpc.core.now_ns();
-        let end_ns = start_ns.saturating_add(grace_ns);
-        let mut streams_end_ns = streams_end_ns(grace_ns, end_ns);
+        let grace = Grace::begin(self.rpc.core.now_ns(), control.grace());
+        let (end_ns, mut streams_end_ns) = (grace.end_ns, grace.streams_end_ns());
         loop {
+            if control.command() == Command::Stop {
+                return Ok(self.rpc.left_behind());
+            }
             let now_ns = self.rpc.core.now_ns();
             let answered =
                 self.rpc.core.proto.is_answered() && self.rpc.messages_with_workers() == 0;
-            if answered || now_ns >= end_ns || control.command() == Command::Stop {
-                let stops = control.command() == Command::Stop;
-                let left_ns = if stops { 0 } else { end_ns.saturating_sub(now_ns) };
-                return self.rpc.shutdown(Duration::from_nanos(left_ns));
+            if answered || now_ns >= end_ns {
+                return self.rpc.shutdown_within(grace);
             }
             if now_ns >= streams_end_ns {
                 streams_end_ns = u64::MAX;

@@ -6,7 +6,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::common::*;
-use courser::{CallError, Config, Executed, Nexus, Rpc, RunError, SessionError, ShutdownReport};
+use courser::{
+    CallError, Config, Executed, Nexus, Rpc, RunError, SessionError, ShutdownReport, Status,
+};
 
 const SLOW: u16 = 1;
 const GRACE: Duration = Duration::from_secs(30);
@@ -104,7 +106,7 @@ fn at_the_end_of_the_grace_unfinished_requests_are_reported() {
     // On a slow machine the request may have arrived after the stop.
     match executed {
         1 => {
-            assert_eq!(result, Err(CallError::PeerFailed(Executed::Maybe)));
+            assert_eq!(result, Err(CallError::Server(Status::GraceEnded)));
             assert_eq!(report, ShutdownReport { executing: 1, ..ShutdownReport::default() });
         }
         _ => assert!(result.is_err() && report.executing == 0, "{result:?} {report:?}"),

@@ -2,7 +2,7 @@
 //! starts and their ends.
 
 use std::cell::Cell;
-use std::future::{Future, pending};
+use std::future::{Future, IntoFuture, pending};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -229,10 +229,9 @@ fn a_handler_whose_deadline_passed_before_its_first_poll_is_not_started() {
 #[test]
 fn a_handler_in_progress_at_the_end_of_the_call_may_have_run() {
     type Ends = fn(&Serving);
-    let rows: [(&str, Option<Duration>, Ends); 3] = [
+    let rows: [(&str, Option<Duration>, Ends); 2] = [
         ("deadline", Some(Duration::from_millis(50)), |_| {}),
         ("stop", None, |serving| serving.handle().stop()),
-        ("end of the grace", None, |serving| serving.handle().shutdown(Duration::from_millis(20))),
     ];
     for (what, deadline, end) in rows {
         let counts = Counts::default();
@@ -245,6 +244,71 @@ fn a_handler_in_progress_at_the_end_of_the_call_may_have_run() {
         });
         counts.check(what, failure.executed(), Executed::Maybe);
     }
+}
+
+/// Shuts a server down whose handler never ends.
+fn ends_with_the_grace(change: impl FnOnce(Server) -> Server) {
+    let counts = Counts::default();
+    let server = change(server(&counts, Does::NeverEnds));
+    let failure = one_call(server, |serving, client| {
+        let call = client.call(RUNS, request(&client));
+        let call = std::thread::spawn(move || call.wait().unwrap_err());
+        soon("the handler's start", || counts.started.load(SeqCst) == 1);
+        serving.handle().shutdown(Duration::from_millis(200));
+        let failure = call.join().unwrap();
+        let report = serving.wait().unwrap();
+        assert_eq!((report.executing, report.calls), (1, 0), "{report:?}");
+        failure
+    });
+    assert_eq!(status(&failure), Some(Status::GraceEnded), "{failure}");
+    let text = failure.to_string();
+    assert!(text.contains("shutting down") && text.contains("grace"), "{text}");
+    counts.check("end of the grace", failure.executed(), Executed::Maybe);
+}
+
+#[test]
+fn a_handler_in_progress_at_the_end_of_the_grace_ends_its_call_with_the_shutdown() {
+    ends_with_the_grace(Server::on_workers);
+    ends_with_the_grace(|server| server.in_place(true).endpoints(2));
+    #[cfg(feature = "tokio")]
+    {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build();
+        let runtime = runtime.unwrap();
+        ends_with_the_grace(|server| server.on_tokio(runtime.handle().clone()));
+    }
+}
+
+#[test]
+fn at_the_end_of_the_grace_requests_that_wait_for_a_worker_never_run() {
+    let config = Config { workers: 1, ..Config::default() };
+    let (nexus, counts) = (Nexus::bind_with(LOOPBACK, config).unwrap(), Counts::default());
+    let (mut server, uri) = (nexus.endpoint().unwrap(), nexus.local_uri());
+    let (opens, gate) = std::sync::mpsc::channel::<()>();
+    let (own, gate) = (counts.clone(), std::sync::Mutex::new(gate));
+    let run = move |work: Work| {
+        own.start();
+        let _ = gate.lock().unwrap().recv(); // until the calls have ended
+        drop(work);
+    };
+    server.on_worker(RUNS, run).unwrap();
+    let calls = std::thread::spawn(move || {
+        let client = Client::connect(&uri).wait().unwrap();
+        let calls = (0..4).map(|_| client.call(RUNS, request(&client)).into_future());
+        let ends = futures::executor::block_on(futures::future::join_all(calls));
+        ends.into_iter().map(Result::unwrap_err).collect::<Vec<_>>()
+    });
+    drive(&mut [&mut server], || {
+        let stats = nexus.worker_stats();
+        (stats.running, stats.queued) == (1, 3)
+    });
+    let report = server.shutdown(Duration::from_millis(200)).unwrap();
+    assert_eq!(report.executing, 4, "{report:?}");
+    let ends = calls.join().unwrap();
+    drop(opens);
+    let with = |expected| ends.iter().filter(|e| status(e) == Some(expected)).count();
+    assert_eq!((with(Status::GraceEnded), with(Status::ShuttingDown)), (1, 3), "{ends:?}");
+    let never = ends.iter().filter(|e| e.executed() == Executed::Never).count();
+    assert_eq!((never, counts.started.load(SeqCst)), (3, 1));
 }
 
 #[test]

@@ -278,6 +278,9 @@ fn later_streams_and_calls_are_refused_and_a_call_that_ignores_the_token_ends_wi
     };
     assert!(matches!(&refused, RpcError::Call(e) if *e == shutting_down), "{refused:?}");
     assert_eq!(refused.executed(), Executed::Never);
-    assert_eq!(hangs.join().unwrap().executed(), Executed::Maybe);
+    let ended = hangs.join().unwrap();
+    let grace_ended = CallFailure::from(CallError::Server(Status::GraceEnded));
+    assert!(matches!(&ended, RpcError::Call(e) if *e == grace_ended), "{ended:?}");
+    assert_eq!(ended.executed(), Executed::Maybe);
     assert_eq!(serving.wait().unwrap().executing, 1);
 }

@@ -341,13 +341,20 @@ impl<C> Endpoint<C> {
         if slot.phase != ServerPhase::Receiving {
             return;
         }
-        let at = slot.message();
         self.stats.requests_given_up += 1;
-        if self.budget.owes(at, owner) {
-            return self.reject(id, Status::NoMemory);
+        self.end_arriving(id, Status::NoMemory);
+    }
+
+    /// Ends a request that is arriving. Its client is answered at once if it waits for its turn, else
+    /// when it sends a packet: all that it has asked for may have been sent.
+    pub(crate) fn end_arriving(&mut self, id: RequestId, status: Status) {
+        let Some(slot) = self.server_slot_mut(id) else { return };
+        let (at, owner) = (slot.message(), request_owner(id));
+        if self.budget.owes(at, &owner) {
+            return self.reject(id, status);
         }
         self.close_request(id);
-        self.store_status(id, Status::NoMemory);
+        self.store_status(id, status);
     }
 }
 

@@ -264,6 +264,34 @@ fn shutdown_finishes_work_in_progress_and_rejects_new_work() {
 }
 
 #[test]
+fn at_the_end_of_the_grace_each_request_is_answered() {
+    let mut w = pair();
+    let s = w.connect(0, 1);
+    w.nodes[1].handler = Box::new(|_, _| Action::Forget);
+    w.call(0, s, 1, 10);
+    w.run_to(500_000);
+    // Without credit returns this request arrives in part.
+    w.filter = Some(Box::new(|from, _| from == 0));
+    w.call(0, s, 2, 200 * DPP);
+    w.run_to(700_000);
+    assert_eq!(w.ep(1).executing(), 2);
+    w.ep(1).shut_down();
+    w.ep(1).end_unanswered();
+    assert_eq!((w.ep(1).executing(), w.ep(1).unacknowledged()), (0, 2));
+    w.filter = None;
+    let mut done = w.finish(0, 2);
+    done.sort_by_key(|d| d.id);
+    for (d, status) in done.iter().zip([Status::GraceEnded, Status::ShuttingDown]) {
+        assert_eq!(d.result, Err(CallError::Server(status)));
+    }
+    let verdicts: Vec<_> = done.iter().map(|d| d.result.clone().unwrap_err().executed()).collect();
+    assert_eq!(verdicts, [Executed::Maybe, Executed::Never]);
+    w.settle();
+    assert_eq!(w.nodes[1].executed.len(), 1);
+    assert!(w.ep(1).is_drained());
+}
+
+#[test]
 fn a_slot_whose_packets_never_pass_ends_its_session() {
     // ADR 13: the path's MTU has shrunk: small packets pass, large ones do not.
     let mut w = pair();

@@ -15,8 +15,9 @@ use crate::host::process::{Endpoints, Process, SetupError};
 use crate::packet::HostId;
 use crate::rng::Rng;
 
-/// Time from the end of all streams to the end of the grace, ns; as in [`courser::Rpc::shutdown`].
-const LAST_STREAMS_NS: u64 = 100_000_000;
+/// Longest time in which clients are informed of the end of streams and requests, ns; as in
+/// [`courser::Rpc::shutdown`].
+const NOTICE_NS: u64 = 100_000_000;
 
 /// Interval of the checks whether a process that stops has finished.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
@@ -132,9 +133,10 @@ impl World {
         p.endpoints.iter_mut().for_each(|e| e.rpc.begin_shutdown());
         let grace_ns = nanos(grace);
         let end_ns = self.now_ns.saturating_add(grace_ns);
+        let notice_ns = NOTICE_NS.min(grace_ns / 2);
         self.resume(host);
-        self.after(LOOK_EVERY, move |world| world.stopping(life, end_ns));
-        let streams_end_ns = end_ns.saturating_sub(LAST_STREAMS_NS.min(grace_ns / 2));
+        self.after(LOOK_EVERY, move |world| world.stopping(life, end_ns, Some(notice_ns)));
+        let streams_end_ns = end_ns.saturating_sub(notice_ns);
         self.at(streams_end_ns, move |world| {
             if let Some(p) = world.process(life) {
                 p.endpoints.iter_mut().for_each(|e| e.rpc.end_streams());
@@ -143,12 +145,21 @@ impl World {
         });
     }
 
-    /// Whether a process that stops has finished.
-    fn stopping(&mut self, life: Life, end_ns: u64) {
+    /// Whether a process that stops has finished. `notice_ns`: time for its clients to learn that their
+    /// requests have ended, before these have.
+    fn stopping(&mut self, life: Life, end_ns: u64, notice_ns: Option<u64>) {
         let now_ns = self.now_ns;
         let Some(p) = self.process(life) else { return };
         if now_ns < end_ns && !p.endpoints.iter().all(|e| e.rpc.is_drained()) {
-            return self.after(LOOK_EVERY, move |world| world.stopping(life, end_ns));
+            return self.after(LOOK_EVERY, move |world| world.stopping(life, end_ns, notice_ns));
+        }
+        if let Some(notice_ns) = notice_ns
+            && p.endpoints.iter().any(|e| e.rpc.left_behind().executing > 0)
+        {
+            p.endpoints.iter_mut().for_each(|e| e.rpc.end_requests());
+            self.resume(life.host);
+            let end_ns = now_ns.saturating_add(notice_ns);
+            return self.after(LOOK_EVERY, move |world| world.stopping(life, end_ns, None));
         }
         if let Some(process) = self.host(life.host).process.take() {
             self.checker.ended(now_ns, life);
