@@ -5,7 +5,9 @@
 //! input is closed, so that it does not outlive a test.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::DirBuilderExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::common::*;
@@ -334,11 +336,146 @@ fn a_peer_in_another_pid_namespace_is_served() {
     assert!(client.status.success() && out.contains("all answered"), "{out}{errors}");
 }
 
+/// The environment variable that makes a process bind.
+const BINDS: &str = "COURSER_TEST_BINDS";
+
+#[test]
+#[ignore = "the process of the test below"]
+fn binding_process() {
+    if std::env::var_os(BINDS).is_none() {
+        return;
+    }
+    let bound = Nexus::bind(SHM).and_then(|nexus| Ok((nexus.endpoint()?, nexus)));
+    let (mut server, nexus) = match bound {
+        Ok(bound) => bound,
+        Err(e) => return println!("refused: {e}"),
+    };
+    server.on(ECHO, |cx, req| cx.reply(req));
+    let mut client = shm_client(Config::default());
+    let session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
+    let request = message(&client, 1, 8 << 20);
+    let ended = call_and_wait(&mut client, &mut [&mut server], session, ECHO, request);
+    assert!(ended.result == Ok(expected(1, 8 << 20)));
+    println!("served");
+}
+
+/// Binds in a process that sees file systems of its own. `mounts` is a script with `$0` for the
+/// directory of the sockets. Returns the line of the process, or why it cannot be started.
+fn bound_with(mounts: &str) -> Result<String, String> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("courser-mounts-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+    let parent = std::env::temp_dir().join(name);
+    let dir = parent.join("sockets");
+    std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&dir).unwrap();
+    let program = std::env::current_exe().unwrap();
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c"])
+        .arg(format!("{mounts} || exit 9; exec \"$@\""))
+        .arg(&dir)
+        .arg(program)
+        .args(["--ignored", "--exact", "--nocapture", "shm::binding_process"])
+        .env("COURSER_SHM_DIR", &dir)
+        .env(BINDS, "yes")
+        .output();
+    let _ = std::fs::remove_dir_all(&parent);
+    let output = output.map_err(|e| format!("`unshare` cannot be started: {e}"))?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if matches!(output.status.code(), Some(1 | 9)) {
+        return Err(format!("no file system can be mounted: {}", errors.trim()));
+    }
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{out}{errors}");
+    let line = out.lines().find(|line| line.contains("refused: ") || line.contains("served"));
+    Ok(line.unwrap_or_else(|| panic!("{out}{errors}")).to_owned())
+}
+
+#[test]
+fn a_directory_without_room_or_access_is_an_error_that_names_it_and_what_is_missing() {
+    // Mounted over the directory: full at the socket, read-only, and one whose parent is read-only.
+    let rows = [
+        ("mount -t tmpfs -o mode=0700,nr_inodes=2 t $0", &["0 inodes", "needs an inode"][..]),
+        ("mount -t tmpfs -o mode=0700,ro t $0", &["Read-only"]),
+        ("mount -t tmpfs -o ro t $(dirname $0)", &["Read-only"]),
+    ];
+    for (mounts, words) in rows {
+        match bound_with(mounts) {
+            Ok(line) => {
+                for word in ["refused: ", "courser-mounts-", "COURSER_SHM_DIR"].iter().chain(words)
+                {
+                    assert!(line.contains(word), "{mounts}: {line}");
+                }
+            }
+            Err(why) => return println!("skipped: {why}"),
+        }
+    }
+}
+
+/// Rings are anonymous memory: no file system limits them.
+#[test]
+fn a_tiny_or_full_file_system_of_shared_memory_is_no_limit() {
+    for fills in ["true", "head -c 4096 /dev/zero >/dev/shm/f"] {
+        match bound_with(&format!("mount -t tmpfs -o size=4k t /dev/shm && {fills}")) {
+            Ok(line) => assert!(line.contains("served"), "{line}"),
+            Err(why) => return println!("skipped: {why}"),
+        }
+    }
+}
+
+/// The environment variable with the address that a process of another user connects to.
+const FOREIGN: &str = "COURSER_TEST_FOREIGN";
+
+#[test]
+#[ignore = "the process of the test below"]
+fn foreign_process() {
+    let Ok(uri) = std::env::var(FOREIGN) else { return };
+    match Nexus::bind(SHM) {
+        Ok(nexus) => {
+            let mut rpc = nexus.endpoint().unwrap();
+            let session = rpc.connect(&uri).unwrap();
+            println!("refused: {}", rpc.wait_connected(session).unwrap_err());
+        }
+        Err(e) => println!("refused: {e}"),
+    }
+}
+
+#[test]
+fn a_process_of_another_user_is_refused_at_once_with_the_reason() {
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root may start a process of another user");
+    }
+    let theirs = std::env::temp_dir().join(format!("courser-foreign-{}", std::process::id()));
+    let ours = std::env::temp_dir().join(format!("courser-own-{}", std::process::id()));
+    let options = ShmOptions { dir: Some(ours.clone()), ..ShmOptions::default() };
+    let config = Config { transport: OptionSet::new().with(options), ..Config::default() };
+    let server = shm_server(config);
+    let reason = |dir: &std::path::Path| {
+        let mut client = Command::new(std::env::current_exe().unwrap());
+        client.args(["--ignored", "--exact", "--nocapture", "shm::foreign_process"]);
+        client.env("COURSER_SHM_DIR", dir).env(FOREIGN, &server.uri).uid(65_534).gid(65_534);
+        let output = client.current_dir("/").output().ok()?;
+        let out = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{out}{}", String::from_utf8_lossy(&output.stderr));
+        Some(out.lines().find(|line| line.contains("refused: ")).unwrap().to_owned())
+    };
+    // In the directory of the server, and in one of its own.
+    let (Some(there), Some(here)) = (reason(&ours), reason(&theirs)) else {
+        return println!("skipped: another user may not run this program");
+    };
+    let _ = std::fs::remove_dir_all(&theirs);
+    drop(server);
+    let _ = std::fs::remove_dir_all(&ours);
+    assert!(there.contains("belongs to another user"), "{there}");
+    for word in ["nothing listens on shm://", "as this user", "COURSER_SHM_DIR"] {
+        assert!(here.contains(word), "{here}");
+    }
+}
+
 #[test]
 fn a_directory_that_cannot_be_made_is_an_error_of_the_system_with_its_name() {
     let options = ShmOptions { dir: Some("/proc/courser".into()), ..ShmOptions::default() };
     let config = Config { transport: OptionSet::new().with(options), ..Config::default() };
     let error = Nexus::bind_with(SHM, config).map(drop).unwrap_err().to_string();
-    assert!(error.contains("cannot make the directory"), "{error}");
+    assert!(error.contains("cannot make the directory /proc/courser"), "{error}");
     assert!(error.contains("COURSER_SHM_DIR"), "{error}");
 }

@@ -4,6 +4,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 use crate::OpenError;
 use crate::options::{CommonOptions, ControlSockets, NamedOption, TransportOptions, set};
 
@@ -241,17 +243,46 @@ pub enum ShmError {
          name another directory in COURSER_SHM_DIR", .0.display()
     )]
     LongPath(PathBuf),
+    /// The system refuses a use of the directory.
+    #[error("{what} {}: {source}; {advice}", dir.display())]
+    Use {
+        /// The action that failed.
+        what: &'static str,
+        /// The directory.
+        dir: PathBuf,
+        /// The system's error.
+        source: io::Error,
+        /// The remedy.
+        advice: String,
+    },
     /// Another error of the system.
-    #[error(
-        "{what}: {source}; check free space and permissions (COURSER_SHM_DIR names another \
-         directory) and the limit of open files (`ulimit -n`)"
-    )]
+    #[error("{what}: {source}; check the limit of open files (`ulimit -n`) and free memory")]
     Io {
         /// The action that failed.
         what: &'static str,
         /// The system's error.
         source: io::Error,
     },
+}
+
+/// The remedy for an error of a directory.
+fn advice(dir: &Path, e: Errno) -> String {
+    match e {
+        Errno::NOSPC | Errno::DQUOT => {
+            let free = rustix::fs::statvfs(dir).map_or(String::new(), |fs| {
+                let bytes = fs.f_bavail.saturating_mul(fs.f_frsize);
+                format!(", and {} inodes and {bytes} bytes are free", fs.f_favail)
+            });
+            format!(
+                "each port needs an inode and up to 4096 bytes there{free}: make room, or name another \
+                 directory in COURSER_SHM_DIR"
+            )
+        }
+        Errno::MFILE | Errno::NFILE => "raise the limit of open files (`ulimit -n`)".to_owned(),
+        _ => "check that its parent exists and that this user may write there, or name another \
+              directory in COURSER_SHM_DIR"
+            .to_owned(),
+    }
 }
 
 /// Why a directory is not safe to use: [`ShmError::Directory`]. Only an own directory is to be
@@ -273,8 +304,15 @@ pub enum Unsafe {
 }
 
 impl ShmError {
-    pub(super) fn io(what: &'static str) -> impl Fn(rustix::io::Errno) -> ShmError {
+    pub(super) fn io(what: &'static str) -> impl Fn(Errno) -> ShmError {
         move |e| ShmError::Io { what, source: e.into() }
+    }
+
+    pub(super) fn of_use(what: &'static str, dir: &Path) -> impl Fn(Errno) -> ShmError {
+        move |e| {
+            let advice = advice(dir, e);
+            ShmError::Use { what, dir: dir.to_path_buf(), source: e.into(), advice }
+        }
     }
 }
 

@@ -80,13 +80,13 @@ fn prepare(dir: &Path) -> Result<(), ShmError> {
     match rustix::fs::mkdir(dir, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(e) => {
-            return Err(ShmError::io("cannot make the directory of shared-memory sockets")(e));
+            return Err(ShmError::of_use("cannot make the directory", dir)(e));
         }
     }
     let wrong = |why| Err(ShmError::Directory { dir: dir.to_path_buf(), why });
     // Not through a symbolic link: another user may have made it.
     let stat = rustix::fs::statat(CWD, dir, AtFlags::SYMLINK_NOFOLLOW)
-        .map_err(ShmError::io("cannot look at the directory of shared-memory sockets"))?;
+        .map_err(ShmError::of_use("cannot look at the directory", dir))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return wrong(Unsafe::NoDirectory);
     }
@@ -228,7 +228,7 @@ fn remove_dead(dir: &Path, kind: Kind, port: u16) -> bool {
 /// Serializes binds, so that only one of two endpoints replaces the same dead socket. The kernel
 /// releases the lock with its descriptor, also when the process dies.
 fn lock(dir: &Path) -> Result<OwnedFd, ShmError> {
-    let failed = ShmError::io("cannot lock the directory of shared-memory sockets");
+    let failed = ShmError::of_use("cannot lock the directory", dir);
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let fd = rustix::fs::open(dir.join("lock"), flags, Mode::RUSR | Mode::WUSR).map_err(&failed)?;
     for _ in 0..LOCK_TRIES {
@@ -243,7 +243,7 @@ fn lock(dir: &Path) -> Result<OwnedFd, ShmError> {
 
 /// Binds `socket` to a port unless another socket listens there.
 fn take(socket: &OwnedFd, dir: &Path, kind: Kind, port: u16) -> Result<bool, ShmError> {
-    let failed = ShmError::io("cannot bind a Unix socket");
+    let failed = ShmError::of_use("cannot bind a socket in the directory", dir);
     let address = address(dir, kind, port).map_err(&failed)?;
     for _ in 0..2 {
         match rustix::net::bind(socket, &address) {
@@ -257,18 +257,18 @@ fn take(socket: &OwnedFd, dir: &Path, kind: Kind, port: u16) -> Result<bool, Shm
 }
 
 fn any_port(socket: &OwnedFd, dir: &Path, kind: Kind) -> Result<u16, ShmError> {
+    let failed = ShmError::of_use("cannot bind a socket in the directory", dir);
     let count = EPHEMERAL.end - EPHEMERAL.start;
     // Different processes start at different ports; within one, lock and files decide.
     let seed = std::process::id().wrapping_mul(0x9e37_79b9) >> 16;
     let port = |n: u16| EPHEMERAL.start + ((seed + u32::from(n)) % u32::from(count)) as u16;
     // Existing names are skipped while others are free: testing one connects to its listener.
     for port in (0..count).map(port) {
-        let address =
-            address(dir, kind, port).map_err(ShmError::io("cannot bind a Unix socket"))?;
+        let address = address(dir, kind, port).map_err(&failed)?;
         match rustix::net::bind(socket, &address) {
             Ok(()) => return Ok(port),
             Err(Errno::ADDRINUSE) => {}
-            Err(e) => return Err(ShmError::io("cannot bind a Unix socket")(e)),
+            Err(e) => return Err(failed(e)),
         }
     }
     for port in (0..count).map(port) {
@@ -279,8 +279,17 @@ fn any_port(socket: &OwnedFd, dir: &Path, kind: Kind) -> Result<u16, ShmError> {
     Err(ShmError::InUse(EPHEMERAL.start))
 }
 
-/// Accepts a connection; `None` when none is ready.
-pub(super) fn accept(listener: &Listener) -> Option<OwnedFd> {
+/// Accepts a connection.
+///
+/// # Errors
+/// `AGAIN`: none is ready. Others are those of the system.
+pub(super) fn accept(listener: &Listener) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::accept_with(listener.socket.as_fd(), flags).ok()
+    rustix::net::accept_with(listener.socket.as_fd(), flags)
+}
+
+/// A descriptor that can be replaced by another one.
+pub(super) fn reserve() -> Result<OwnedFd, Errno> {
+    use rustix::event::{EventfdFlags, eventfd};
+    eventfd(0, EventfdFlags::CLOEXEC)
 }

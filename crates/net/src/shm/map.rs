@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! 1. A mapping's file cannot shrink, as it has seals that cannot be removed. So no access within
-//!    the mapping faults (SIGBUS).
+//!    the mapping faults (SIGBUS). Where the kernel refuses memory to accesses instead of ending a
+//!    process for it (`vm.overcommit_memory` is 2), all pages are allocated before.
 //! 2. No reference to the bytes of a mapping exists, except to atomic words, and to bytes that a
 //!    trusted peer does not write meanwhile ([`Mapping::lend`]).
 
@@ -11,7 +12,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use courser_buf::Tail;
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
@@ -37,6 +38,9 @@ pub(super) fn create(name: &str, bytes: usize, guarded: bool) -> Result<(OwnedFd
     let fd = rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
         .or_else(|_| rustix::fs::memfd_create(name, flags))?;
     rustix::fs::ftruncate(&fd, bytes as u64)?;
+    if is_strict() {
+        allocate(fd.as_fd(), bytes)?;
+    }
     let mapping = Mapping::new(fd.as_fd(), bytes, true)?;
     let seals = if guarded { SealFlags::FUTURE_WRITE } else { SealFlags::empty() };
     rustix::fs::fcntl_add_seals(&fd, lasting() | seals)?;
@@ -52,7 +56,22 @@ pub(super) fn adopt(fd: BorrowedFd<'_>, bytes: usize, writable: bool) -> Result<
     if !seals.contains(lasting()) || !ordinary || u64::try_from(size) != Ok(bytes as u64) {
         return Err(Errno::INVAL);
     }
+    if is_strict() {
+        allocate(fd, bytes)?;
+    }
     Mapping::new(fd, bytes, writable)
+}
+
+/// Allocates all pages of a file.
+fn allocate(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), Errno> {
+    let done = rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, bytes as u64);
+    // No file system is full here: there is no memory.
+    done.map_err(|e| if e == Errno::NOSPC { Errno::NOMEM } else { e })
+}
+
+/// Returns whether the kernel promises no more memory than it has.
+fn is_strict() -> bool {
+    std::fs::read("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim_ascii() == b"2")
 }
 
 /// An atomic word of shared memory, or of a model of it.
@@ -260,6 +279,21 @@ mod tests {
         assert!(adopt(unsealed.as_fd(), PAGE, true).is_err(), "it could shrink");
         let zero = std::fs::File::open("/dev/zero").unwrap();
         assert!(adopt(zero.as_fd(), PAGE, false).is_err(), "not a memory file");
+    }
+
+    #[test]
+    fn all_pages_of_a_file_are_allocated_where_an_access_could_fail() {
+        let blocks = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_blocks as usize * 512;
+        let (fd, _ours) = create("test", 64 * PAGE, false).unwrap();
+        assert!(is_strict() || blocks(&fd) < 64 * PAGE);
+        allocate(fd.as_fd(), 64 * PAGE).unwrap();
+        assert_eq!(blocks(&fd), 64 * PAGE);
+        // A receiver of a guarded file may allocate it too.
+        let (fd, _ours) = create("test", 64 * PAGE, true).unwrap();
+        allocate(fd.as_fd(), 64 * PAGE).unwrap();
+        assert_eq!(blocks(&fd), 64 * PAGE);
+        let no_room = allocate(fd.as_fd(), 1 << 62).unwrap_err();
+        assert!([Errno::NOMEM, Errno::FBIG, Errno::PERM].contains(&no_room), "{no_room}");
     }
 
     #[test]
