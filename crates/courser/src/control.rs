@@ -194,22 +194,31 @@ fn connect_text(addr: &SocketAddr, cause: &io::Error) -> String {
     }
     match cause.kind() {
         K::ConnectionRefused => {
-            format!("nothing listens on {addr}; start the server there, or check the address")
+            let rejected = match addr.ip().is_loopback() {
+                true => "",
+                false => ", or a firewall rejects the connection",
+            };
+            format!(
+                "nothing listens on {addr}{rejected}; start the server there, or check the address"
+            )
         }
         K::UnexpectedEof | K::ConnectionReset | K::ConnectionAborted | K::BrokenPipe => format!(
             "{addr} closed the connection before it greeted; check that it is a Courser server and \
              below its limits of connections and of open files"
         ),
         K::PermissionDenied => format!(
-            "this host does not permit a connection to {addr}: {cause}; check its firewall \
-             (`nft list ruleset`)"
+            "a firewall of this host or on the way does not permit a connection to {addr}: {cause}; \
+             check its rules (`nft list ruleset`)"
         ),
         K::WouldBlock => format!(
             "too many connections wait at {addr}; check that the server's process is not stopped, and \
              its limit of open files (`ulimit -n`)"
         ),
         K::HostUnreachable | K::NetworkUnreachable => {
-            format!("no route to {addr}: {cause}; check the address and the network")
+            format!(
+                "no route to {addr}, or a firewall rejects the connection: {cause}; check the address \
+                 and the network"
+            )
         }
         _ => format!("cannot connect to {addr}: {cause}; check the address and the network"),
     }
