@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::conn::{Conn, Phase};
+use super::conn::{Conn, Phase, canonical};
 use super::driver::{Driver, Timer, more_time};
 use super::network::Network;
 use super::{DialError, Dialed, LostReason, Mail, Mailbox};
@@ -167,7 +167,7 @@ impl<N: Network> Driver<N> {
             // ones.
             let left = d.addrs.len() as u32 + 1;
             let deadline = now + d.deadline.saturating_duration_since(now) / left;
-            let addr = this_host(addr);
+            let addr = this_host(canonical(addr));
             let attempt = self.net.connect(addr).and_then(|stream| {
                 let phase = Phase::Connecting;
                 self.adopt(Conn::new(stream, phase, addr, Some(dial), now, deadline))

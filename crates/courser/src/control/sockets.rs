@@ -48,6 +48,8 @@ enum Listener {
         listener: TcpListener,
         /// The local address of outbound connections; `None`: what the kernel selects.
         source: Option<SocketAddr>,
+        /// The address that it is bound to.
+        ip: IpAddr,
     },
     Unix {
         listener: ControlListener,
@@ -160,6 +162,9 @@ impl Network for Sockets {
     fn connect(&mut self, to: SocketAddr) -> io::Result<ControlStream> {
         match &self.listener {
             Listener::Tcp { source: Some(source), .. } => connect_from(*source, to),
+            Listener::Tcp { source: None, ip, .. } if is_other_family(*ip, to) => {
+                Err(other_family(*ip))
+            }
             Listener::Tcp { source: None, .. } => TcpStream::connect(to),
             Listener::Unix { listener, dir } => {
                 return connect_unix(dir, listener.local_addr().ip(), canonical(to));
@@ -342,13 +347,7 @@ fn connect_from(source: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
     use rustix::io::Errno;
     let to = canonical(to);
     if source.is_ipv4() != to.is_ipv4() {
-        return Err(io::Error::new(
-            io::ErrorKind::AddrNotAvailable,
-            format!(
-                "this nexus is bound to {}, of the other address family; bind it to [::] for both",
-                source.ip()
-            ),
-        ));
+        return Err(other_family(source.ip()));
     }
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
@@ -357,6 +356,19 @@ fn connect_from(source: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
         Err(e) if e.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Err(e),
         _ => Ok(TcpStream::from_std(socket.into())),
     }
+}
+
+/// Whether a nexus that is bound to a wildcard has no datapath to an address. The connect fails then, so
+/// that another address of the name is tried.
+fn is_other_family(wildcard: IpAddr, to: SocketAddr) -> bool {
+    wildcard.is_ipv4() && canonical(to).is_ipv6()
+}
+
+fn other_family(bound: IpAddr) -> io::Error {
+    let text = format!(
+        "this nexus is bound to {bound}, of the other address family; bind it to [::] for both"
+    );
+    io::Error::new(io::ErrorKind::AddrNotAvailable, text)
 }
 
 fn listen_unix(dir: &Path, bind: SocketAddr) -> Result<(Listener, SocketAddr), OpenError> {
@@ -370,8 +382,9 @@ fn listen_tcp(bind: SocketAddr) -> io::Result<(Listener, SocketAddr)> {
     let (listener, bound) = listen(bind)?;
     let mut source = canonical(bound);
     source.set_port(0);
-    let source = (!source.ip().is_unspecified()).then_some(source);
-    Ok((Listener::Tcp { listener, source }, bound))
+    let ip = source.ip();
+    let source = (!ip.is_unspecified()).then_some(source);
+    Ok((Listener::Tcp { listener, source, ip }, bound))
 }
 
 /// IPv6 wildcards accept IPv4 too, and become IPv4 on a host without IPv6.

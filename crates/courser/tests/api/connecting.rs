@@ -276,6 +276,7 @@ fn calls_to_the_unspecified_address_reach_this_host() {
     let server = Server::start_at("udp://[::]:0", Config::default(), echo);
     let port = server.uri.rsplit(':').next().unwrap().to_owned();
     let mut hosts = vec![("0.0.0.0", "udp://0.0.0.0:0"), ("0.0.0.0", "udp://[::]:0")];
+    hosts.push(("[::ffff:0.0.0.0]", "udp://[::]:0"));
     match UdpSocket::bind("[::1]:0") {
         Ok(_) => hosts.push(("[::]", "udp://[::]:0")),
         Err(e) => println!("skipped: [::], as this system has no IPv6 loopback: {e}"),
@@ -333,6 +334,16 @@ fn an_address_of_the_other_family_is_an_error_that_names_both() {
     let nexus = Nexus::bind("udp://127.0.0.1:0").unwrap();
     let error = failure(&mut nexus.endpoint().unwrap(), "udp://[::1]:9").to_string();
     assert!(error.contains("[::1]:9") && error.contains("bound to 127.0.0.1"), "{error}");
+
+    // A wildcard takes its family only. A name may have another address, which is tried then.
+    let server = match Nexus::bind("udp://[::1]:0") {
+        Ok(server) => server,
+        Err(e) => return println!("skipped: this system has no IPv6 loopback: {e}"),
+    };
+    let nexus = Nexus::bind("udp://0.0.0.0:0").unwrap();
+    let error = failure(&mut nexus.endpoint().unwrap(), &server.local_uri());
+    assert!(matches!(error, SessionError::Dial(_)), "{error:?}");
+    assert!(error.to_string().contains("bound to 0.0.0.0, of the other"), "{error}");
 }
 
 #[test]
