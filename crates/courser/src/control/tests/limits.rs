@@ -2,16 +2,17 @@
 
 use std::io::Write;
 use std::mem::size_of;
-use std::net::IpAddr;
+use std::net::{IpAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use courser_net::ControlSockets;
 use courser_proto::{CONTROL_PREAMBLE, ControlMsg};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::support::*;
 use crate::control::conn::Conn;
 use crate::control::driver::Timer;
-use crate::control::sockets::ControlStream;
+use crate::control::sockets::{ControlStream, Sockets};
 use crate::control::{Command, ControlStats, Limits, LostReason, Mail, Tables};
 
 /// Whether this process may open `wanted` descriptors. Raises its limit where that is allowed.
@@ -59,6 +60,27 @@ fn a_thousand_silent_peers_are_dropped_at_the_timeout() {
     Peer::connect(node.port).greet();
     real.send(&connect(PEER_ENDPOINT, None, 2));
     assert_eq!(requested_session(&e.msg().3), 2);
+}
+
+/// As after a restart, when the control thread does not run yet. One more than fit is repeated by its
+/// kernel after a second, and again.
+#[test]
+fn fifteen_hundred_connections_may_wait_to_be_accepted() {
+    const WAITING: usize = 1_500;
+    let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap_or_default();
+    if most.trim().parse().is_ok_and(|most: usize| most < WAITING) {
+        return println!("skipped: the kernel queues {} connections", most.trim());
+    }
+    if !descriptors(WAITING as u64 + 500) {
+        return println!("skipped: 2,000 descriptors are needed, and the hard limit is lower");
+    }
+    let (events, _queue) = std::sync::mpsc::channel();
+    let bind = "127.0.0.1:0".parse().unwrap();
+    let listening = Sockets::listen(&ControlSockets::Tcp, bind, events).ok();
+    let (_sockets, bound) = listening.expect("a free port");
+    let connect = |_| TcpStream::connect_timeout(&bound, PATIENCE / 4).expect("it waits");
+    let waiting: Vec<_> = (0..WAITING).map(connect).collect();
+    assert_eq!(waiting.len(), WAITING);
 }
 
 #[test]
