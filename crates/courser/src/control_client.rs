@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use courser_buf::{Addr, PathId};
-use courser_net::{PathError, Transport, Uri, any};
+use courser_net::{PathError, Transport, Uri, any, is_exhausted};
 use courser_proto as proto;
 use courser_proto::{
     ConnectAccept, ConnectError, ConnectOffer, ConnectRefuseReason, ConnectRequest, ControlMsg,
@@ -420,6 +420,7 @@ impl<T: Transport> Rpc<T> {
                 PathError::TooMany(limit) => {
                     ConnectRefuseReason::TooManyPaths { limit: limit as u32 }
                 }
+                PathError::Io(_, e) if is_exhausted(&e) => ConnectRefuseReason::Exhausted,
                 _ => ConnectRefuseReason::NoPath,
             })?)
         };

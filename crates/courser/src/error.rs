@@ -5,7 +5,9 @@ use std::io;
 
 use courser_buf::MsgBuf;
 use courser_net::UriError;
-use courser_proto::{ConfigError, ConnectError, ConnectRefuseReason, RejectReason, SessionEnd};
+use courser_proto::{
+    ConfigError, ConnectError, ConnectRefuseReason, ControlError, RejectReason, SessionEnd,
+};
 
 use crate::control::{DialError, LostReason};
 
@@ -181,7 +183,9 @@ impl SessionError {
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             SessionError::Dial(e) => {
+                let refused = |e: &ControlError| matches!(e, ControlError::Refused(_));
                 matches!(e, DialError::Connect { .. } | DialError::Timeout { .. })
+                    || matches!(e, DialError::Handshake { cause, .. } if refused(cause))
             }
             SessionError::Refused(_)
             | SessionError::Timeout { .. }

@@ -20,7 +20,7 @@ use courser_net::{
     BindSpec, FaultPlan, FaultSyntax, MemError, OpenError, PathError, ShmError, UdpError, any,
 };
 use courser_proto as proto;
-use courser_proto::{ConnectError, ControlError, Recovery, UnknownRecovery};
+use courser_proto::{ConnectError, ControlError, ControlRefusal, Recovery, UnknownRecovery};
 
 /// The verbs that may begin an advice.
 const VERBS: &str = "allocate answer bind call check choose close connect correct drop free lower make \
@@ -317,6 +317,7 @@ fn protocol_error_texts_end_with_an_advice() {
             ConnectRefuseReason::TooManyOfAddress { limit: 1 },
             ConnectRefuseReason::TooManyPathsOfPeer { limit: 1 },
             ConnectRefuseReason::TooManyPaths { limit: 1 },
+            ConnectRefuseReason::Exhausted,
             ConnectError::TooManySessions { limit: 1 },
             ConnectError::NoCredits { queue: 1, credits: 2 },
             ConnectError::BadAnswer,
@@ -328,8 +329,12 @@ fn protocol_error_texts_end_with_an_advice() {
         &texts![
             ControlError::NotCourser,
             ControlError::Version { theirs_oldest: 1, theirs_newest: 2, ours: 3 },
+            ControlError::Refused(ControlRefusal::Exhausted),
             ControlError::TooLong(1 << 20),
             ControlError::Undecodable,
+            ControlRefusal::Exhausted,
+            ControlRefusal::Connections,
+            ControlRefusal::Other,
         ],
     );
     let unknown: UnknownRecovery = "hope".parse::<Recovery>().unwrap_err();

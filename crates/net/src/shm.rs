@@ -39,7 +39,7 @@ mod tests;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -102,6 +102,9 @@ pub struct ShmTransport {
     hello: Hello,
     epoll: Epoll,
     listener: Listener,
+    /// A descriptor for the connections that are closed when no other one is left: as long as they
+    /// wait, the listener is ready. `None`: it was taken meanwhile.
+    reserve: Option<OwnedFd>,
 }
 
 impl ShmTransport {
@@ -150,6 +153,7 @@ impl ShmTransport {
             hello: Hello { port: local.port, shape, trust: cfg.trust.is_some() },
             epoll,
             listener,
+            reserve: dir::reserve().ok(),
         })
     }
 
@@ -198,6 +202,16 @@ impl ShmTransport {
         }
     }
 
+    /// Closes a connection that waits, with the reserved descriptor: its peer tries again. Returns
+    /// false if there is none.
+    #[cold]
+    fn refuse(&mut self) -> bool {
+        drop(self.reserve.take());
+        let closed = dir::accept(&self.listener).map(drop);
+        self.reserve = dir::reserve().ok();
+        closed.is_ok()
+    }
+
     /// Handles new peers, signals, welcomes, and peers that are gone. Bounded work; does not block.
     fn upkeep(&mut self, now: Instant) {
         self.last_upkeep = now;
@@ -211,8 +225,11 @@ impl ShmTransport {
             match token {
                 Token::Listener => {
                     for _ in 0..ACCEPTS {
-                        let Some(socket) = dir::accept(&self.listener) else { break };
-                        self.inbound.accept(socket, now, &self.epoll);
+                        match dir::accept(&self.listener) {
+                            Ok(socket) => self.inbound.accept(socket, now, &self.epoll),
+                            Err(e) if crate::is_exhausted(&e.into()) && self.refuse() => {}
+                            Err(_) => break,
+                        }
                     }
                 }
                 Token::Inbound(number) => self.inbound.on_socket(number),

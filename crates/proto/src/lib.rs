@@ -75,8 +75,8 @@ pub use overload::serve_newest;
 pub use session::{
     Beat, CONTROL_GREETING, CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError,
     ConnectOffer, ConnectRefuseReason, ConnectRequest, ControlDecoder, ControlError, ControlMsg,
-    Dialed, EndpointRef, Established, Evicted, Heartbeat, HostIdentity, IdleSession, InvalidField,
-    RemoteSession, Schemes, SessionId, SessionState, Silence,
+    ControlRefusal, Dialed, EndpointRef, Established, Evicted, Heartbeat, HostIdentity,
+    IdleSession, InvalidField, RemoteSession, Schemes, SessionId, SessionState, Silence,
 };
 pub use stats::{DROP_NAMES, DROP_REASONS, Drop, EndpointStats, PACKET_KINDS};
 pub use tx::Framing;

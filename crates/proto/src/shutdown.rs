@@ -69,7 +69,7 @@ impl<C> Endpoint<C> {
         unsent == 0 && self.is_sent() && self.executing() == 0
     }
 
-    /// Whether no packet waits to be sent.
+    /// Returns whether no packet waits to be sent.
     pub fn is_sent(&self) -> bool {
         self.tx.is_empty()
     }

@@ -169,7 +169,7 @@ impl<S: Stream> Conn<S> {
 
     /// Queues a message. The driver checks the limits.
     pub(super) fn queue(&mut self, msg: &ControlMsg) {
-        let bytes = msg.encode();
+        let bytes = self.decoder.encode(msg);
         // Compact when more than half is written: each byte is moved once on average.
         if self.written > self.out.len() / 2 {
             self.out.drain(..self.written);

@@ -5,14 +5,14 @@
 //! for the next pass. A connection gets at most [`READS_PER_PASS`] reads per pass.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use courser_net::is_exhausted;
-use courser_proto::{ControlMsg, HostIdentity};
+use courser_proto::{ControlError, ControlMsg, ControlRefusal, HostIdentity};
 
 use super::conn::{Conn, Phase, Step};
 use super::dial::{Dialing, Target};
@@ -258,17 +258,25 @@ impl<N: Network> Driver<N> {
                     if self.close_idle(None) {
                         continue;
                     }
-                    // An immediate retry would fail again.
-                    tracing::warn!("cannot accept control connections: {e}");
-                    self.accept_paused = true;
-                    self.timers.insert((self.now() + ACCEPT_PAUSE, Timer::Accept));
-                    return;
+                    match self.net.refuse(&ControlRefusal::Exhausted.to_bytes()) {
+                        Ok(()) => tracing::debug!("a control connection was refused: {e}"),
+                        // Without a descriptor `accept` does not see that none is ready.
+                        Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                        Err(_) => return self.pause_accepts(&e),
+                    }
                 }
                 // The client or its network failed before the accept.
                 Err(_) => {}
             }
         }
         self.accept_ready = true;
+    }
+
+    /// Accepts nothing for a while: an immediate retry would fail again.
+    fn pause_accepts(&mut self, e: &io::Error) {
+        tracing::warn!("cannot accept control connections: {e}");
+        self.accept_paused = true;
+        self.timers.insert((self.now() + ACCEPT_PAUSE, Timer::Accept));
     }
 
     fn on_accepted(&mut self, stream: N::Stream, remote: SocketAddr) {
@@ -278,6 +286,8 @@ impl<N: Network> Driver<N> {
         let host = conn.remote.ip();
         if !self.make_room(host) {
             count(&self.parts.counters.excess_connections);
+            // The buffer of a new stream has room.
+            let _ = conn.stream.write(&ControlRefusal::Connections.to_bytes());
             return;
         }
         // A failure here concerns this client only: it has already closed, or a resource has run
@@ -438,6 +448,7 @@ impl<N: Network> Driver<N> {
         self.timers.remove(&(conn.deadline, Timer::Conn(n)));
         self.forget_idle(conn.remote.ip(), conn.idle_since, n);
         match reason {
+            LostReason::Protocol(ControlError::Refused(_)) => {}
             LostReason::Protocol(_) => count(&self.parts.counters.protocol_errors),
             LostReason::Silent { .. } => count(&self.parts.counters.silent_peers),
             _ => {}

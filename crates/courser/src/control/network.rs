@@ -33,6 +33,10 @@ pub(super) trait Network {
     /// Accepts a connection; `WouldBlock` when none is ready.
     fn accept(&mut self) -> io::Result<(Self::Stream, SocketAddr)>;
 
+    /// Accepts a connection although descriptors have run out, answers with `bytes`, and closes it.
+    /// `WouldBlock` when none is ready.
+    fn refuse(&mut self, bytes: &[u8]) -> io::Result<()>;
+
     /// Starts a connection.
     fn connect(&mut self, to: SocketAddr) -> io::Result<Self::Stream>;
 

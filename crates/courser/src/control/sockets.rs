@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,6 +65,9 @@ pub(super) struct Sockets {
     host: HostIdentity,
     /// The queue for results of resolver threads.
     inlet: Inlet,
+    /// A descriptor for the connections that are refused when no other one is left; `None`: it was
+    /// taken meanwhile.
+    reserve: Option<OwnedFd>,
 }
 
 impl Sockets {
@@ -86,7 +89,8 @@ impl Sockets {
         };
         let (poll, inlet) = sockets(&mut listener).map_err(ListenError::Poll)?;
         let (events, host) = (Events::with_capacity(EVENTS), this_host());
-        Ok((Sockets { poll, events, listener, host, inlet }, bound))
+        let reserve = reserve().ok();
+        Ok((Sockets { poll, events, listener, host, inlet, reserve }, bound))
     }
 
     /// The queue whose wake-up ends [`Sockets::wait`].
@@ -159,6 +163,16 @@ impl Network for Sockets {
         }
     }
 
+    fn refuse(&mut self, bytes: &[u8]) -> io::Result<()> {
+        drop(self.reserve.take().map_or_else(reserve, Ok)?);
+        let refused = self.accept().map(|(mut stream, _)| {
+            // The buffer of a new socket has room.
+            let _ = stream.write(bytes);
+        });
+        self.reserve = reserve().ok();
+        refused
+    }
+
     fn connect(&mut self, to: SocketAddr) -> io::Result<ControlStream> {
         match &self.listener {
             Listener::Tcp { source: Some(source), .. } => connect_from(*source, to),
@@ -217,6 +231,12 @@ impl Network for Sockets {
         })?;
         Ok(None)
     }
+}
+
+/// A descriptor that can be replaced by another one.
+fn reserve() -> io::Result<OwnedFd> {
+    use rustix::event::{EventfdFlags, eventfd};
+    Ok(eventfd(0, EventfdFlags::CLOEXEC)?)
 }
 
 /// The identity of this boot of the machine and of this thread's network namespace, which the nexus's
@@ -358,8 +378,8 @@ fn connect_from(source: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
     }
 }
 
-/// Whether a nexus that is bound to a wildcard has no datapath to an address. The connect fails then, so
-/// that another address of the name is tried.
+/// Returns whether a nexus that is bound to a wildcard has no datapath to an address. The connect fails
+/// then, so that another address of the name is tried.
 fn is_other_family(wildcard: IpAddr, to: SocketAddr) -> bool {
     wildcard.is_ipv4() && canonical(to).is_ipv6()
 }

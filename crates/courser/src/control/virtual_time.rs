@@ -100,6 +100,11 @@ impl Network for Streams {
         self.listener.accept()
     }
 
+    /// Descriptors of simulated machines do not run out.
+    fn refuse(&mut self, _bytes: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     fn connect(&mut self, to: SocketAddr) -> io::Result<Box<dyn Stream>> {
         self.listener.connect(to)
     }

@@ -16,6 +16,7 @@ mod deadlines;
 mod detection;
 mod driving;
 mod examples;
+mod exhausted;
 mod failures;
 mod false_servers;
 mod greedy;

@@ -214,7 +214,7 @@ fn limits_of_connections_are_settings() {
     a.wait_connected(session).unwrap();
     let refused = b.connect(&server.uri).unwrap();
     let error = b.wait_connected(refused).unwrap_err();
-    assert!(error.to_string().contains("limits of connections"), "{error}");
+    assert!(error.to_string().contains("max_connections_per_address"), "{error}");
 
     let many = Config { max_connections: 1 << 20, ..Config::default() };
     let nexus = Nexus::bind_with(LOOPBACK, many).unwrap();

@@ -202,6 +202,12 @@ pub enum ConnectRefuseReason {
         /// The limit of its transport.
         limit: u32,
     },
+    /// The server's system gives it no descriptor or memory for a path to the client.
+    #[error(
+        "the server has no descriptor or memory for a path to this endpoint; raise its limit of open \
+         files (`ulimit -n`), free memory there, or try again later"
+    )]
+    Exhausted,
 }
 
 /// The field of a request that was out of range.

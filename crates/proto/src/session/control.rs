@@ -4,7 +4,8 @@
 //! and the newest supported control version (16 bits each, little endian). Both sides speak the newest
 //! version that both support. From version 11 on each side's [`HostIdentity`] follows, 16 bytes, when
 //! the other side's preamble is known. Then messages follow: a
-//! 32-bit little-endian length, and a [`ControlMsg`] of that length in postcard's format. No input
+//! 32-bit little-endian length, and a [`ControlMsg`] of that length in postcard's format. A side that
+//! takes no further connection sends a [`ControlRefusal`] in place of its preamble. No input
 //! is trusted: a length above [`CONTROL_MAX`] or an undecodable message ends the connection with a
 //! typed error.
 
@@ -23,11 +24,15 @@ const OLDEST: u16 = 10;
 const NEWEST: u16 = 11;
 /// The first version whose greeting has the identity of the host.
 const WITH_HOST: u16 = 11;
+/// The first version with [`ConnectRefuseReason::Exhausted`].
+const WITH_EXHAUSTED: u16 = 11;
 /// The first part of the greeting of this build.
 pub const CONTROL_PREAMBLE: [u8; 8] = {
     let ([a, b], [c, d]) = (OLDEST.to_le_bytes(), NEWEST.to_le_bytes());
     [b'C', b'R', b'S', b'R', a, b, c, d]
 };
+/// The oldest version of a preamble that refuses the connection; the newest one is the reason.
+const REFUSED: u16 = u16::MAX;
 /// The whole greeting of a side whose host is not known, to another side of this build.
 pub const CONTROL_GREETING: [u8; 24] = {
     let mut bytes = [0; 24];
@@ -129,6 +134,44 @@ pub enum ControlMsg {
     },
 }
 
+/// Why a nexus takes no further control connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[repr(u16)]
+#[non_exhaustive]
+pub enum ControlRefusal {
+    /// The system gives it no descriptor, or no memory for a socket.
+    #[error(
+        "it has no descriptor or memory for another one; raise its limit of open files (`ulimit -n`), \
+         free memory there, or try again later"
+    )]
+    Exhausted = 1,
+    /// It has as many connections as it takes, in all or from this address.
+    #[error(
+        "it has as many of them as it takes, in all or from this address; raise its max_connections \
+         or max_connections_per_address, or try again later"
+    )]
+    Connections = 2,
+    /// The reason is not known to this version.
+    #[error("it names a reason that this version does not know; upgrade this side")]
+    Other = u16::MAX,
+}
+
+impl ControlRefusal {
+    /// The bytes that the other side gets in place of a preamble.
+    pub fn to_bytes(self) -> [u8; 8] {
+        let ([a, b], [c, d]) = (REFUSED.to_le_bytes(), (self as u16).to_le_bytes());
+        [b'C', b'R', b'S', b'R', a, b, c, d]
+    }
+
+    fn from_code(code: u16) -> Self {
+        match code {
+            1 => ControlRefusal::Exhausted,
+            2 => ControlRefusal::Connections,
+            _ => ControlRefusal::Other,
+        }
+    }
+}
+
 /// Why a control stream is invalid; the connection has to be closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -149,6 +192,9 @@ pub enum ControlError {
         /// Our newest version.
         ours: u16,
     },
+    /// The other side takes no further connection.
+    #[error("the server refuses the control connection: {0}")]
+    Refused(ControlRefusal),
     /// A message exceeds the maximum length.
     #[error(
         "a control message is announced with {0} bytes, above the limit of {CONTROL_MAX}; check that \
@@ -195,6 +241,20 @@ impl ControlDecoder {
         let n = bytes.len().min(self.room());
         self.buf.extend_from_slice(&bytes[..n]);
         n
+    }
+
+    /// Encodes a message for the version that both sides speak.
+    pub fn encode(&self, msg: &ControlMsg) -> Vec<u8> {
+        match msg {
+            // Earlier versions do not know the reason.
+            &ControlMsg::Refuse { to, session, client_cookie, reason }
+                if reason == ConnectRefuseReason::Exhausted && self.version < WITH_EXHAUSTED =>
+            {
+                let reason = ConnectRefuseReason::NoPath;
+                ControlMsg::Refuse { to, session, client_cookie, reason }.encode()
+            }
+            msg => msg.encode(),
+        }
     }
 
     /// Returns whether the other side expects the identity of this side's host.
@@ -245,6 +305,9 @@ impl ControlDecoder {
             let Some(hello) = self.buf.get(..8) else { return Ok(false) };
             let theirs_oldest = u16::from_le_bytes([hello[4], hello[5]]);
             let theirs_newest = u16::from_le_bytes([hello[6], hello[7]]);
+            if theirs_oldest == REFUSED {
+                return Err(ControlError::Refused(ControlRefusal::from_code(theirs_newest)));
+            }
             let version = theirs_newest.min(NEWEST);
             if version < theirs_oldest.max(OLDEST) {
                 let ours = NEWEST;

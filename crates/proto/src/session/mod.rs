@@ -29,7 +29,7 @@ pub use connect::{
 };
 pub use control::{
     CONTROL_GREETING, CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg,
-    HostIdentity,
+    ControlRefusal, HostIdentity,
 };
 pub use heartbeat::{Beat, Heartbeat, Silence};
 pub use id::{IdleSession, SessionId};

@@ -2,7 +2,7 @@
 
 use courser_proto::{
     CONTROL_GREETING, CONTROL_MAX, ConnectRefuseReason, ControlDecoder, ControlError, ControlMsg,
-    EndpointRef, HostIdentity, RemoteSession,
+    ControlRefusal, EndpointRef, HostIdentity, RemoteSession,
 };
 use proptest::prelude::*;
 
@@ -88,6 +88,33 @@ fn other_protocols_and_versions_are_distinguished() {
         assert_eq!(ended(&hello), Err(version));
     }
     assert_eq!(ended(b"CRSR\0\0\x0c\0"), Ok(()), "a newer one that still speaks ours");
+}
+
+#[test]
+fn a_peer_of_version_10_gets_no_reason_that_it_does_not_know() {
+    let refuse = |reason| {
+        let to = EndpointRef { index: 1, id: 2 };
+        ControlMsg::Refuse { to, session: 3, client_cookie: 4, reason }
+    };
+    let exhausted = refuse(ConnectRefuseReason::Exhausted);
+    for (newest, expected) in [(10, refuse(ConnectRefuseReason::NoPath)), (11, exhausted.clone())] {
+        let mut decoder = ControlDecoder::default();
+        decoder.push(&[b'C', b'R', b'S', b'R', 10, 0, newest, 0]);
+        assert_eq!(decoder.next_msg(), Ok(None));
+        assert_eq!(decoder.encode(&exhausted), expected.encode());
+    }
+}
+
+#[test]
+fn a_refusal_in_place_of_a_greeting_names_its_reason() {
+    for reason in [ControlRefusal::Exhausted, ControlRefusal::Connections, ControlRefusal::Other] {
+        for piece in [1, 8] {
+            let ended = decode(&reason.to_bytes(), piece).1;
+            assert_eq!(ended, Err(ControlError::Refused(reason)));
+        }
+    }
+    let later = decode(b"CRSR\xff\xff\x07\x00", 8).1;
+    assert_eq!(later, Err(ControlError::Refused(ControlRefusal::Other)));
 }
 
 #[test]

@@ -145,7 +145,7 @@ impl World {
         });
     }
 
-    /// Whether a process that stops has finished. `notice_ns`: time for its clients to learn that their
+    /// Ends a process that stops when it has finished. `notice_ns`: time for its clients to learn that their
     /// requests have ended, before these have.
     fn stopping(&mut self, life: Life, end_ns: u64, notice_ns: Option<u64>) {
         let now_ns = self.now_ns;

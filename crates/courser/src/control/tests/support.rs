@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use courser_net::ControlSockets;
 use courser_proto::{
     CONTROL_GREETING, CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlDecoder, ControlMsg,
-    EndpointRef, Integrity, Recovery, RemoteSession, Room, Schemes,
+    ControlRefusal, EndpointRef, Integrity, Recovery, RemoteSession, Room, Schemes,
 };
 
 use socket2::{Domain, Socket, Type};
@@ -220,6 +220,15 @@ impl Peer {
     }
 
     /// Reads; 0 when the connection was closed or reset.
+    /// Returns whether it is refused in place of a greeting, as there are too many connections.
+    pub(super) fn is_refused(&mut self) -> bool {
+        let mut answer = [0; 8];
+        assert_eq!(self.read(&mut answer), 8);
+        let refused = answer == ControlRefusal::Connections.to_bytes();
+        assert!(!refused || self.read(&mut answer) == 0, "it is closed");
+        refused
+    }
+
     pub(super) fn read(&mut self, buf: &mut [u8]) -> usize {
         match self.stream.read(buf) {
             Ok(n) => n,
