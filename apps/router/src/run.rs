@@ -197,10 +197,13 @@ impl Running {
         loop {
             let worked = self.pass()?;
             let now_ns = self.rpc.context().now_ns();
+            let paused_until_ns = self.node.borrow().paused_until_ns();
             if worked {
                 busy_ns = now_ns;
-            } else if now_ns.saturating_sub(busy_ns) >= SPIN_NS {
-                self.sleep(now_ns)?;
+            } else if paused_until_ns.is_some() || now_ns.saturating_sub(busy_ns) >= SPIN_NS {
+                // Without room on a link there is nothing to spin for, and another node may need the
+                // processor to make some.
+                self.sleep(now_ns, paused_until_ns)?;
             }
             if now_ns.saturating_sub(checked_ns) >= LONGEST_SLEEP.as_nanos() as u64 / 2 {
                 checked_ns = now_ns;
@@ -220,10 +223,14 @@ impl Running {
         let mut cx = self.rpc.context();
         let node = &self.node;
         node.borrow_mut().report_unanswered(&mut cx);
+        let takes_packets = node.borrow_mut().takes_packets(cx.now_ns());
         let mut receive =
             |port, packet: &mut [u8]| node.borrow_mut().receive(&mut cx, port, packet);
         let mut ahead = |packet: &[u8]| node.borrow().prefetch(packet);
-        let received = self.intake.burst_ahead(&mut ahead, &mut receive);
+        let mut received = 0;
+        if takes_packets {
+            received = self.intake.burst_ahead(&mut ahead, &mut receive);
+        }
         let polled = self.rpc.poll();
         node::end_of_pass(&self.node);
         let asked = self.answer_requests()?;
@@ -238,17 +245,17 @@ impl Running {
             .poll(config, &mut |request| answer(config, node, rpc, intake, started_ns, request))?)
     }
 
-    /// Sleeps until something arrives.
-    fn sleep(&mut self, now_ns: u64) -> Result<(), NodeError> {
-        let due = self.rpc.next_deadline_ns();
-        let due = due.map(|due_ns| Duration::from_nanos(due_ns.saturating_sub(now_ns)));
+    /// Sleeps until something arrives: no packets of ports while these wait.
+    fn sleep(&mut self, now_ns: u64, paused_until_ns: Option<u64>) -> Result<(), NodeError> {
+        let until = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(now_ns));
+        let (due, resumed) = (self.rpc.next_deadline_ns().map(until), paused_until_ns.map(until));
         let node = self.node.borrow();
-        let limits = [due, node.outlet().timeout(), Some(LONGEST_SLEEP)];
+        let limits = [due, resumed, node.outlet().timeout(), Some(LONGEST_SLEEP)];
         let limit = limits.into_iter().flatten().min();
         let mut fds: Vec<BorrowedFd<'_>> = vec![node.outlet().as_fd()];
         fds.extend(self.rpc.event_fd());
         fds.extend(self.control.as_ref().map(AsFd::as_fd));
-        Ok(self.intake.wait(&fds, limit)?)
+        Ok(self.intake.wait(paused_until_ns.is_none(), &fds, limit)?)
     }
 }
 

@@ -230,7 +230,6 @@ impl Settings {
         config.costs = self.cpu.costs();
         config.nic.max_frame = self.max_frame;
         config.nic.rx_queue = 16_384;
-        config.nexus.credits = Some(256);
         config.nexus.tuning.line_rate_bps = self.line_rate_bps;
         config.nexus.integrity = Some(Integrity::None);
         config.nexus.max_msg_size = 1 << 16;

@@ -168,7 +168,7 @@ fn a_host_receives_answers_to_its_pings() {
             intake.burst(&mut |port, packet| answer(&mut ports, port, packet, to));
             ports.flush();
             let limit = Duration::from_millis(10);
-            intake.wait(&[std::os::fd::AsFd::as_fd(&ports)], Some(limit)).expect("waits");
+            intake.wait(true, &[std::os::fd::AsFd::as_fd(&ports)], Some(limit)).expect("waits");
             ping.0.try_wait().expect("waits").is_some()
         });
         let mut text = String::new();
@@ -396,7 +396,7 @@ fn a_port_follows_its_link() {
         assert_eq!(ports.take_ended().dropped, [(Drop::PortDown, 1)]);
         // An error that remained would end each wait at once.
         while intake.burst(&mut |_, _| {}) > 0 {}
-        intake.wait(&[], Some(Duration::ZERO)).expect("waits");
+        intake.wait(true, &[], Some(Duration::ZERO)).expect("waits");
         for fd in intake.descriptors() {
             use rustix::event::{PollFd, PollFlags, poll};
             let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];

@@ -12,6 +12,8 @@ mod generate;
 mod hostile;
 #[path = "local/outside.rs"]
 mod outside;
+#[path = "local/overload.rs"]
+mod overload;
 #[path = "local/packets.rs"]
 mod packets;
 #[path = "local/routes.rs"]

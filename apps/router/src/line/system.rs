@@ -103,13 +103,19 @@ pub struct SystemIntake {
 }
 
 impl SystemIntake {
-    /// Waits until packets arrive, one of the other descriptors is readable, or the time is over.
+    /// Waits until packets arrive, if `packets`, one of the other descriptors is readable, or the time
+    /// is over.
     ///
     /// # Errors
     /// The system refused.
-    pub fn wait(&self, others: &[BorrowedFd<'_>], limit: Option<Duration>) -> io::Result<()> {
-        let own =
-            self.rings.iter().map(|ring| PollFd::from_borrowed_fd(ring.as_fd(), PollFlags::IN));
+    pub fn wait(
+        &self,
+        packets: bool,
+        others: &[BorrowedFd<'_>],
+        limit: Option<Duration>,
+    ) -> io::Result<()> {
+        let events = if packets { PollFlags::IN } else { PollFlags::empty() };
+        let own = self.rings.iter().map(|ring| PollFd::from_borrowed_fd(ring.as_fd(), events));
         let others = others.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
         let mut fds: Vec<PollFd<'_>> = own.chain(others).collect();
         let limit = limit.map(TryInto::try_into).transpose().map_err(io::Error::other)?;

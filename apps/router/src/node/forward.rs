@@ -184,6 +184,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     fn emit(&mut self, cx: &mut Context<'_>, way: Way, packet: &[u8]) {
         let Way { hop, flow } = way;
         if hop.node == self.settings.node {
+            self.refused_in_a_row = 0;
             return self.leave(cx, hop.exit, packet);
         }
         let head = Head { hop, passed: 1 };
@@ -197,8 +198,12 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
                 sent = other.map_or(sent, |to| self.send_to(cx, to, &head, packet));
             }
         }
-        if let Err(reason) = sent {
-            self.counters.drop(reason);
+        match sent {
+            Err(reason) => {
+                self.refused_in_a_row += usize::from(reason == Drop::LinkFull);
+                self.counters.drop(reason);
+            }
+            Ok(()) => self.refused_in_a_row = 0,
         }
     }
 

@@ -8,13 +8,14 @@
 //! message of a session is a heartbeat (`members`), which names its sender.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use courser::{Context, RejectReason, Rpc, SessionId, Transport};
 
 use super::order::{Order, Place};
 use super::{Node, Probe, Shared};
 use crate::counters::Drop;
-use crate::line::Outlet;
+use crate::line::{BURST, Outlet};
 use crate::route::{Exit, NextHop, NodeId};
 
 /// Type of the messages.
@@ -39,12 +40,19 @@ const GATEWAY4: u8 = 2;
 const GATEWAY6: u8 = 3;
 const LOCAL: u8 = 4;
 
+/// Packets wait at most this long for room on links ([`Node::takes_packets`]). Then those for full
+/// links are dropped, so that others can pass.
+pub const PAUSE: Duration = Duration::from_micros(200);
+
 /// To another node.
 #[derive(Debug, Default)]
 pub(super) struct Link {
     pub(super) session: Option<SessionId>,
     /// The session is connected and its first heartbeat sent.
     pub(super) up: bool,
+    /// It has refused a packet, and has not reported room since: packets for it are dropped before
+    /// work is spent on them.
+    pub(super) full: bool,
     /// Number of its next message.
     pub(super) next: u32,
     /// When to connect again, ns.
@@ -129,11 +137,13 @@ where
     O: Outlet + 'static,
     P: Probe + 'static,
 {
-    let node = node.clone();
+    let receiver = node.clone();
     rpc.on_message(MESSAGE, move |cx, message| {
         let session = message.session();
-        node.borrow_mut().on_message(cx, session, &message);
+        receiver.borrow_mut().on_message(cx, session, &message);
     });
+    let sender = node.clone();
+    rpc.on_room(move |_, session| sender.borrow_mut().on_room(session));
 }
 
 impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
@@ -145,14 +155,57 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         head: &Head,
         packet: &[u8],
     ) -> Result<(), Drop> {
+        if self.links.get(usize::from(to)).is_some_and(|link| link.full) {
+            return Err(Drop::LinkFull);
+        }
         let length = head.len();
-        self.send_message(cx, to, length + packet.len(), |message| {
+        let sent = self.send_message(cx, to, length + packet.len(), |message| {
             head.write(message);
             message[length..].copy_from_slice(packet);
-        })?;
+        });
+        if sent == Err(Drop::LinkFull) {
+            self.links[usize::from(to)].full = true;
+        }
+        sent?;
         self.counters.to_nodes += 1;
         self.probe.sends(to, head.hop.node, packet);
         Ok(())
+    }
+
+    /// A session has room for messages again.
+    fn on_room(&mut self, session: SessionId) {
+        if let Some(link) = self.links.iter_mut().find(|link| link.session == Some(session)) {
+            link.full = false;
+            self.refused_in_a_row = 0;
+        }
+    }
+
+    /// Whether the program should take packets from its ports now. It should not while the last
+    /// [`BURST`] of them were for full links: a packet that waits in a ring costs the node nothing, nor
+    /// does one that the ring has no room for, so that all its time is left for packets that go on
+    /// (Mogul and Ramakrishnan, "Eliminating Receive Livelock", 1996). While some packets have a way,
+    /// those for full links are dropped, and hold up no others.
+    ///
+    /// The wait has a limit, [`PAUSE`], because a link to a machine that does not run is full until that
+    /// counts as dead.
+    pub fn takes_packets(&mut self, now_ns: u64) -> bool {
+        if !self.is_backlogged() {
+            return true;
+        }
+        let resumes = now_ns >= self.paused_until_ns;
+        if resumes {
+            self.paused_until_ns = now_ns + PAUSE.as_nanos() as u64;
+        }
+        resumes
+    }
+
+    /// When the program should take packets again, if no link has room before.
+    pub fn paused_until_ns(&self) -> Option<u64> {
+        self.is_backlogged().then_some(self.paused_until_ns)
+    }
+
+    fn is_backlogged(&self) -> bool {
+        self.refused_in_a_row >= BURST && self.links.iter().any(|link| link.full)
     }
 
     /// Sends a message to a node, with the next number.

@@ -177,6 +177,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             _ => {
                 link.up = false;
                 link.session = None;
+                link.full = false;
                 if now_ns >= link.retry_ns {
                     let pause = silence(self.settings.failure_timeout) / 2;
                     link.retry_ns = now_ns + pause.as_nanos() as u64;

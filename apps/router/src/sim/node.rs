@@ -135,6 +135,10 @@ pub(super) fn attach(
     let mut packet = Vec::new();
     let forward = Duration::from_nanos(all.cpu.forward_ns());
     world.set_beside(host, 0, move |rpc: &mut Rpc| {
+        let now_ns = rpc.context().now_ns();
+        if !own.borrow_mut().takes_packets(now_ns) {
+            return true; // It looks again.
+        }
         let mut any = false;
         for _ in 0..batch {
             let Some(payload) = queue.receive() else { break };

@@ -242,3 +242,56 @@ fn batches_raise_the_throughput_of_small_packets() {
         assert!(latency(1) > latency(0), "a second link takes time");
     }
 }
+
+/// A router of two nodes whose time goes into system calls.
+fn overloaded(load_ppm: u32, time_ns: u64) -> Settings {
+    Settings {
+        topology: Shape::Switch,
+        nodes: 2,
+        cpu: Cpu::Sockets,
+        load_ppm,
+        time_ns,
+        ..Settings::default()
+    }
+}
+
+#[test]
+fn a_flood_is_forwarded_at_the_best_rate_and_half_of_the_capacity_without_loss() {
+    let rate = |load_ppm| {
+        let outcome = run(&overloaded(load_ppm, 3_000_000)).expect("a result");
+        assert_eq!(outcome.faults, Faults::default(), "{outcome:#?}");
+        (outcome.throughput_pps, outcome.packets_offered - outcome.packets_forwarded)
+    };
+    let line_pps = overloaded(1, 1).line_pps() * 2;
+    let rates = [125_000, 250_000, 500_000, 1_000_000].map(|load| (load, rate(load)));
+    let best = rates.iter().map(|(_, (pps, _))| *pps).max().unwrap_or_default();
+    let (most, (pps, _)) = rates[rates.len() - 1];
+    assert!(line_pps * u64::from(most) / 1_000_000 > 2 * best, "no flood: {rates:?}");
+    assert!(pps * 10 >= best * 9, "{rates:?}");
+    let half = (u128::from(best) * 500_000 / u128::from(line_pps)) as u32;
+    assert_eq!(rate(half).1, 0, "lost at half of {best} packets/s");
+}
+
+#[test]
+fn nodes_that_run_half_of_the_time_forward_what_fits_their_links() {
+    // As programs do on a machine that is busy: one node waits while the other runs. A few hundred
+    // packets arrive in each turn.
+    const TURN: Duration = Duration::from_micros(500);
+    let settings = overloaded(20_000, 10_000_000);
+    let rate = |late: bool| {
+        let mut cluster = Cluster::new(&settings).expect("a cluster");
+        let begin_ns = cluster.world.now_ns();
+        cluster.send(begin_ns, begin_ns + settings.time_ns);
+        for turn in 0..settings.time_ns / TURN.as_nanos() as u64 {
+            if late {
+                cluster.world.pause(HostId((turn % 2) as u32), TURN);
+            }
+            cluster.world.run_for(TURN);
+        }
+        let outcome = cluster.outcome();
+        assert_eq!(outcome.faults, Faults::default(), "{outcome:#?}");
+        outcome.throughput_pps
+    };
+    let (prompt, late) = (rate(false), rate(true));
+    assert!(late * 10 >= prompt * 9, "{late} packets/s of {prompt}");
+}
