@@ -1,9 +1,11 @@
 //! The command line: subcommands, flags and help texts.
 
 mod bench;
+mod cluster;
 mod control;
 mod figures;
 mod node;
+mod overload;
 mod quickstart;
 mod replay;
 mod sim;
@@ -20,6 +22,7 @@ Examples:
   router ctl a.sock route add 20.0.0.0/8 via b:lan0@10.0.2.9
   router replay packets.pcap              forward a capture in memory
   router bench                            packets per second of a node, as any user
+  router overload                         floods from outside, beside the kernel's forwarding
   router sim --topology mesh              the same nodes in the simulated datacenter
 
 Traffic between nodes is neither encrypted nor authenticated: use a network of its own.
@@ -48,6 +51,8 @@ pub(crate) enum Command {
     Replay(replay::ReplayArgs),
     /// Measure packets per second from memory to a counter
     Bench(bench::BenchArgs),
+    /// Measure what is delivered of 0.5 to 4 times the capacity, beside the kernel's forwarding
+    Overload(overload::OverloadArgs),
     /// Run the nodes in the simulated datacenter
     Sim(sim::SimArgs),
     /// Throughput and latency by batch and packet size, in the simulated datacenter
@@ -71,6 +76,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Ctl(args) => control::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Overload(args) => overload::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Figures(args) => figures::run(&args),
     }

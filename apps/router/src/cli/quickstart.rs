@@ -1,7 +1,6 @@
 //! `router quickstart`: a cluster of three nodes on this machine, real packets through it, and the
 //! death of a node.
 
-mod cluster;
 mod failure;
 mod programs;
 mod report;
@@ -18,7 +17,7 @@ use courser_bench::program::{Failure, VERSION, json};
 use courser_router::netns::{self, Shape};
 
 use super::Topology;
-use cluster::{Demo, NODES};
+use super::cluster::Demo;
 use report::Results;
 use screen::Screen;
 use table::Sample;
@@ -67,6 +66,9 @@ impl From<Topology> for Shape {
     }
 }
 
+/// Nodes of the cluster, and hosts.
+const NODES: usize = 3;
+
 /// Length of the phases.
 #[derive(Clone, Copy, Debug)]
 struct Phases {
@@ -101,7 +103,7 @@ pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
     let mut screen = Screen::new(json::only(target));
     screen.heading(&format!("router {VERSION}"))?;
     let begin = Instant::now();
-    let mut demo = Demo::start(shape)?;
+    let mut demo = Demo::start(shape, NODES)?;
     let mut results = Results::new(shape, phases, &demo, begin.elapsed());
     introduce(&mut screen, &demo, &results)?;
     results.programs = programs::run(&mut screen, &demo)?;

@@ -14,7 +14,7 @@ const SILENT: NodeId = 1;
 const OTHER: NodeId = 2;
 
 fn packet(to: NodeId) -> Vec<u8> {
-    let network = to as u8 + 1;
+    let network = to + 1;
     V4 { dst: [10, network, 0, 2], protocol: UDP, data: udp(b"data"), ..V4::default() }.bytes()
 }
 

@@ -7,12 +7,13 @@ use courser_bench::program::units::show_ns;
 use courser_router::netns;
 use serde_json::{Value, json};
 
+use super::NODES;
 use super::Phases;
-use super::cluster::{Demo, NODES, States};
 use super::programs;
 use super::screen::Screen;
 use super::table::{self, Sample};
 use super::traffic::{Outcome, Pair, Traffic};
+use crate::cli::cluster::{Demo, States};
 
 /// The node that dies, and the others.
 const VICTIM: usize = 2;

@@ -8,8 +8,8 @@ use courser_bench::program::Failure;
 use courser_router::netns::{self, Namespace, Unavailable};
 use serde_json::{Value, json};
 
-use super::cluster::Demo;
 use super::screen::Screen;
+use crate::cli::cluster::Demo;
 
 /// What the programs printed. `None`: the program is missing.
 #[derive(Default)]

@@ -9,13 +9,14 @@ use courser_bench::program::{Failure, json};
 use courser_router::netns::{INTERCONNECT_MTU, LAN_MTU, Shape};
 use serde_json::{Value, json};
 
+use super::NODES;
 use super::Phases;
-use super::cluster::{Demo, NODES};
 use super::failure::{Death, among_others};
 use super::programs::Programs;
 use super::screen::{self, Screen};
 use super::table::Row;
 use super::traffic::{Outcome, Pair};
+use crate::cli::cluster::Demo;
 
 /// All results.
 pub(super) struct Results {

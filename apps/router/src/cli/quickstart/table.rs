@@ -9,8 +9,9 @@ use courser_router::netns::name;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::cluster::{Demo, NODES};
+use super::NODES;
 use super::screen::{self, Screen};
+use crate::cli::cluster::Demo;
 
 /// Time between two drawings.
 const REDRAW: Duration = Duration::from_secs(1);

@@ -13,7 +13,8 @@ use courser_bench::program::units::show_per_second;
 use courser_router::netns;
 use serde::Serialize;
 
-use super::cluster::{Demo, NODES};
+use super::NODES;
+use crate::cli::cluster::Demo;
 
 /// UDP port of the receivers.
 const PORT: u16 = 5_000;

@@ -14,9 +14,6 @@ use courser_router::control::Client;
 use courser_router::netns::{Cluster, Namespace, Process, Shape, Unavailable, name};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Nodes of the cluster, and hosts.
-pub(super) const NODES: usize = 3;
-
 /// Longest time in which a cluster on one machine gets ready.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
@@ -37,10 +34,10 @@ pub(super) struct Demo {
 }
 
 impl Demo {
-    /// Builds a cluster and waits until its nodes see each other.
-    pub(super) fn start(shape: Shape) -> Result<Self, Failure> {
+    /// Builds a cluster of as many nodes and hosts, and waits until its nodes see each other.
+    pub(super) fn start(shape: Shape, nodes: usize) -> Result<Self, Failure> {
         let unavailable = |error: Unavailable| Failure::Usage(error.to_string());
-        let cluster = Cluster::build(shape, NODES).map_err(unavailable)?;
+        let cluster = Cluster::build(shape, nodes).map_err(unavailable)?;
         let directory = Directory::new().map_err(|error| {
             let place = std::env::temp_dir();
             Failure::Usage(format!("no directory in {}: {error}; set TMPDIR", place.display()))
@@ -54,13 +51,13 @@ impl Demo {
         let program = std::env::current_exe().map_err(|error| {
             Failure::Runtime(format!("this program's file is not known: {error}; mount /proc"))
         })?;
-        let (nodes, ending) = (Vec::new(), None);
-        let mut demo = Self { nodes, ending, directory, cluster, shape, program, config };
-        for node in 0..NODES {
+        let (started, ending) = (Vec::new(), None);
+        let mut demo = Self { nodes: started, ending, directory, cluster, shape, program, config };
+        for node in 0..nodes {
             demo.nodes.push(None);
             demo.start_node(node)?;
         }
-        demo.until(0..NODES, START_LIMIT, "see all nodes", |states| states.all_direct())?;
+        demo.until(0..nodes, START_LIMIT, "see all nodes", |states| states.all_direct())?;
         Ok(demo)
     }
 
@@ -205,8 +202,8 @@ impl States {
 
     /// True if all other nodes are reached directly.
     pub(super) fn all_direct(&self) -> bool {
-        self.0.lines().count() == NODES
-            && (0..NODES).all(|node| matches!(self.of(node), "self" | "direct"))
+        let mut states = self.0.lines().filter_map(|line| line.split_once(' '));
+        !self.0.is_empty() && states.all(|(_, state)| matches!(state, "self" | "direct"))
     }
 }
 
