@@ -23,6 +23,12 @@
 //! peers = { b = "udp://10.9.1.2:31850" }       # addresses of others as this node sees them
 //! control = "/run/courser-router/a.sock"       # see `control`
 //!
+//! [node.import]                                # see `import`
+//! table = 100                                  # the kernel's table of a routing daemon
+//! daemon = "/run/bird/bird.ctl"                # a socket that the daemon has as long as it lives
+//! grace = "5s"                                 # a dead daemon's routes stay for this time; 0s to 1h
+//! limit = 2097152                              # routes at most; 1 to 2097152
+//!
 //! [[node.port]]
 //! interface = "lan0"
 //! addresses = ["10.0.1.1/24", "fd00:1::1/64"]
@@ -32,8 +38,8 @@
 //! files = ["routes.txt"]        # relative to this file
 //! ```
 //!
-//! `[interconnect]`, `[icmp]`, `[routes]`, and in the other tables all but `name`, `topology`,
-//! `address`, `interface` and `addresses` may be absent.
+//! `[interconnect]`, `[icmp]`, `[routes]`, `[node.import]`, and in the other tables all but `name`,
+//! `topology`, `address`, `interface`, `addresses` and `table` may be absent.
 //!
 //! Networks and addresses of ports are routes without further lines. A file of routes has one
 //! route a line, and comments after `#`:
@@ -46,6 +52,7 @@
 //! ```
 
 mod check;
+mod import;
 mod raw;
 mod route;
 #[cfg(test)]
@@ -63,11 +70,13 @@ use serde::Deserialize;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
+pub use self::import::Import;
 pub use self::route::RouteTextError;
 pub(crate) use self::route::parse_prefix;
 use crate::route::{Exit, Members, NextHop, NodeId, PortId};
 use crate::routes::{Origin, RouteError, Routes};
 pub(crate) use check::FAILURE_TIMEOUT;
+pub(crate) use route::MTU_V6;
 
 /// Why a configuration is not used.
 #[derive(Debug, Error)]
@@ -159,6 +168,8 @@ pub struct Node {
     pub peers: BTreeMap<NodeId, Uri>,
     /// The control socket.
     pub control: Option<PathBuf>,
+    /// The routes that it takes over from its kernel.
+    pub import: Option<Import>,
     /// Its ports; the position is the number.
     pub ports: Vec<Port>,
 }

@@ -29,17 +29,12 @@
 //!
 //! # Routing daemons
 //!
-//! BIRD and FRR choose routes; a small exporter writes them to this socket:
-//!
-//! * It runs at a node of which the daemon has a session with routers outside, and follows the
-//!   daemon's table: `ip -json monitor route` of the kernel table that BIRD's protocol `kernel` or
-//!   FRR's zebra exports to, or zebra's FPM.
-//! * For a route of which the kernel's next hop is 10.0.1.254 by `lan0`, it writes
-//!   `route replace PREFIX via THIS_NODE:lan0@10.0.1.254`; `route del PREFIX` when it is gone.
-//! * When it starts, it lists `routes`, and sends what differs between `batch begin` and
-//!   `batch commit`, in groups of at most [`BATCH_CHANGES`].
-//! * After a restart of the node, the connection ends and the node has its files only: the exporter
-//!   connects again and sends all.
+//! A node takes over the routes of BIRD or FRR from a table of its kernel, without this socket: see
+//! [`crate::import`]. A route that is changed here has precedence over an imported one for the same
+//! prefix, until it is removed. Imported routes cannot be removed here. A controller of another kind
+//! lists `routes` when it connects, and sends what differs between `batch begin` and `batch commit`,
+//! in groups of at most [`BATCH_CHANGES`]; after a restart of the node the connection ends, and the
+//! node has its files only.
 //!
 //! # Limits
 //!

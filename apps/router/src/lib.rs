@@ -6,6 +6,7 @@
 //! * [`node`]: one server of the cluster, from the port where a packet arrives to the one by which
 //!   it leaves. It does no I/O of its own, so that the same code runs over sockets and in the
 //!   simulator.
+//! * [`import`]: routes that a routing daemon puts into a table of the node's kernel.
 //! * [mod@line]: ports of the operating system: packet sockets, neighbours; captures.
 //! * [`config`]: the cluster's file; [`control`]: changes of routes and counters of a running node.
 //! * [`run`]: a node as a process; [`local`]: all nodes of a cluster in one process.
@@ -19,6 +20,7 @@ pub mod control;
 pub mod counters;
 pub mod fib;
 pub mod group;
+pub mod import;
 pub mod line;
 pub mod local;
 pub mod netns;

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::{Config, Port, Topology};
 use crate::control::{self, Request, Response, Server};
+use crate::import::Import;
 use crate::line::{self, Intake, LineError, SystemIntake, SystemPorts};
 use crate::node::{self, HEADER_MAX, Node, Settings, Shared, Spread};
 use crate::route::NodeId;
@@ -64,6 +65,9 @@ pub enum NodeError {
     /// The control socket cannot be opened.
     #[error(transparent)]
     Control(#[from] control::BindError),
+    /// The kernel's routes cannot be read.
+    #[error("routes of the kernel cannot be imported: {0}; check that netlink works")]
+    Import(#[source] std::io::Error),
     /// The event loop failed.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -135,6 +139,7 @@ pub struct Running {
     nexus: Nexus,
     intake: SystemIntake,
     control: Option<Server>,
+    import: Option<Import>,
     warnings: Vec<String>,
     started_ns: u64,
 }
@@ -160,6 +165,7 @@ impl Running {
         let nexus = Nexus::bind_with(&own.address.to_string(), courser)?;
         let mut rpc = nexus.endpoint()?;
         let control = own.control.as_ref().map(Server::bind).transpose()?;
+        let import = Import::open(&config, node).map_err(NodeError::Import)?;
         let mut warnings = rpc.warnings();
         let frame = courser::Transport::caps(rpc.transport()).max_frame;
         warnings.extend(small_frames(&config, frame));
@@ -168,12 +174,13 @@ impl Running {
         let node = Node::start(&mut rpc, settings, routes, ports, ())?;
         follow_addresses(&node)?;
         let started_ns = rpc.context().now_ns();
-        Ok(Running { config, node, rpc, nexus, intake, control, warnings, started_ns })
+        Ok(Running { config, node, rpc, nexus, intake, control, import, warnings, started_ns })
     }
 
     /// What the operator should know: settings that do not hold here, with what corrects them.
     pub fn take_warnings(&mut self) -> Vec<String> {
         self.warnings.extend(self.intake.take_warning());
+        self.warnings.extend(self.import.iter_mut().flat_map(Import::take_warnings));
         std::mem::take(&mut self.warnings)
     }
 
@@ -234,15 +241,24 @@ impl Running {
         let polled = self.rpc.poll();
         node::end_of_pass(&self.node);
         let asked = self.answer_requests()?;
-        Ok(received > 0 || polled || asked)
+        let imports = self.import_routes();
+        Ok(received > 0 || polled || asked || imports)
+    }
+
+    /// Takes over some changes of the kernel's routes. True: there are more.
+    fn import_routes(&mut self) -> bool {
+        let Some(import) = &mut self.import else { return false };
+        import.pass(&mut self.node.borrow_mut(), &mut self.rpc.context())
     }
 
     fn answer_requests(&mut self) -> Result<bool, NodeError> {
         let Some(server) = &mut self.control else { return Ok(false) };
         let (node, rpc, intake) = (&self.node, &mut self.rpc, &mut self.intake);
         let (config, started_ns) = (&self.config, self.started_ns);
-        Ok(server
-            .poll(config, &mut |request| answer(config, node, rpc, intake, started_ns, request))?)
+        let import = &mut self.import;
+        Ok(server.poll(config, &mut |request| {
+            answer(config, node, rpc, intake, import.as_mut(), started_ns, request)
+        })?)
     }
 
     /// Sleeps until something arrives: no packets of ports while these wait.
@@ -250,11 +266,13 @@ impl Running {
         let until = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(now_ns));
         let (due, resumed) = (self.rpc.next_deadline_ns().map(until), paused_until_ns.map(until));
         let node = self.node.borrow();
-        let limits = [due, resumed, node.outlet().timeout(), Some(LONGEST_SLEEP)];
+        let import = self.import.as_ref().and_then(|import| import.timeout(now_ns));
+        let limits = [due, resumed, node.outlet().timeout(), import, Some(LONGEST_SLEEP)];
         let limit = limits.into_iter().flatten().min();
         let mut fds: Vec<BorrowedFd<'_>> = vec![node.outlet().as_fd()];
         fds.extend(self.rpc.event_fd());
         fds.extend(self.control.as_ref().map(AsFd::as_fd));
+        fds.extend(self.import.iter().flat_map(Import::descriptors));
         Ok(self.intake.wait(paused_until_ns.is_none(), &fds, limit)?)
     }
 }
@@ -285,13 +303,19 @@ fn answer(
     node: &Shared<SystemPorts>,
     rpc: &mut Rpc,
     intake: &mut SystemIntake,
+    mut import: Option<&mut Import>,
     started_ns: u64,
     request: Request,
 ) -> Response {
     let mut node = node.borrow_mut();
     match request {
         Request::Change(changes) => {
-            control::changed(node.change(&mut rpc.context(), &changes), changes.len())
+            let allowed = import.as_ref().map_or(Ok(()), |import| import.check(&changes));
+            let done = allowed.and_then(|()| node.change(&mut rpc.context(), &changes));
+            if let (Ok(()), Some(import)) = (&done, &mut import) {
+                import.overridden(&changes);
+            }
+            control::changed(done, changes.len())
         }
         Request::Find(address, flow) => control::find(config, node.routes(), address, flow),
         Request::Routes { within, after } => control::list(config, node.routes(), within, after),
@@ -312,6 +336,7 @@ fn answer(
                 (port.interface.clone(), counters)
             });
             stats["ports"] = Value::Object(ports.collect());
+            stats["import"] = import.map_or(Value::Null, |import| import.stats());
             Response::Done(format!("{stats}\n"))
         }
     }

@@ -29,12 +29,12 @@ pub(crate) const FAILURE_TIMEOUT: RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_secs(60);
 
 /// The text of the file, to name lines of it.
-struct Source<'a> {
+pub(super) struct Source<'a> {
     file: &'a Path,
     text: &'a str,
 }
 
-type Result<T> = std::result::Result<T, ConfigError>;
+pub(super) type Result<T> = std::result::Result<T, ConfigError>;
 
 /// Reads and checks a configuration.
 pub(super) fn config(file: &Path, text: &str, base: &Path) -> Result<Config> {
@@ -58,18 +58,18 @@ pub(super) fn config(file: &Path, text: &str, base: &Path) -> Result<Config> {
 }
 
 impl Source<'_> {
-    fn error(&self, span: Range<usize>, what: String) -> ConfigError {
+    pub(super) fn error(&self, span: Range<usize>, what: String) -> ConfigError {
         let before = self.text.as_bytes().iter().take(span.start);
         let line = 1 + before.filter(|byte| **byte == b'\n').count();
         ConfigError::Line { file: self.file.to_owned(), line, what }
     }
 
     /// An error of a key, its value and what is allowed.
-    fn wrong<T>(&self, key: &str, value: &Spanned<String>, allowed: &str) -> Result<T> {
+    pub(super) fn wrong<T>(&self, key: &str, value: &Spanned<String>, allowed: &str) -> Result<T> {
         Err(self.error(value.span(), format!("{key} = {:?}: {allowed}", value.get_ref())))
     }
 
-    fn number(
+    pub(super) fn number(
         &self,
         key: &str,
         value: &Option<Spanned<i64>>,
@@ -182,7 +182,12 @@ impl Source<'_> {
             name: name.clone(),
             address: self.uri("node.address", &raw.address)?,
             peers,
-            control: raw.control.as_ref().map(|path| self.control(path)).transpose()?,
+            control: raw
+                .control
+                .as_ref()
+                .map(|path| self.socket("node.control", path))
+                .transpose()?,
+            import: raw.import.as_ref().map(|import| self.import(import)).transpose()?,
             ports: self.ports(&raw.port)?,
         })
     }
@@ -191,10 +196,11 @@ impl Source<'_> {
         text.get_ref().parse().map_err(|error| self.error(text.span(), format!("{key}: {error}")))
     }
 
-    fn control(&self, path: &Spanned<String>) -> Result<PathBuf> {
+    /// The path of a Unix socket.
+    pub(super) fn socket(&self, key: &str, path: &Spanned<String>) -> Result<PathBuf> {
         let length = path.get_ref().len();
         if !(1..=SOCKET_PATH).contains(&length) || path.get_ref().contains('\0') {
-            return self.wrong("node.control", path, "a path of 1 to 107 bytes");
+            return self.wrong(key, path, "a path of 1 to 107 bytes");
         }
         Ok(path.get_ref().into())
     }

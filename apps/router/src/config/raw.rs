@@ -57,8 +57,18 @@ pub(super) struct Node {
     #[serde(default)]
     pub(super) peers: BTreeMap<Text, Text>,
     pub(super) control: Option<Text>,
+    pub(super) import: Option<Import>,
     #[serde(default)]
     pub(super) port: Vec<Port>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Import {
+    pub(super) table: Spanned<i64>,
+    pub(super) daemon: Option<Text>,
+    pub(super) grace: Option<Text>,
+    pub(super) limit: Number,
 }
 
 #[derive(Deserialize)]

@@ -42,7 +42,7 @@ pub enum RouteTextError {
 }
 
 /// The smallest MTU of a port for IPv6.
-pub(super) const MTU_V6: u16 = 1_280;
+pub(crate) const MTU_V6: u16 = 1_280;
 
 /// The beginning of a text from outside, for errors.
 fn start(text: &str) -> String {

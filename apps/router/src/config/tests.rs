@@ -356,3 +356,39 @@ fn the_fingerprint_depends_on_what_all_nodes_must_agree_on_only() {
     let different: BTreeSet<u64> = others.into_iter().chain([base]).collect();
     assert_eq!(different.len(), 8);
 }
+
+#[test]
+fn an_import_has_a_table_of_its_own_and_its_errors_name_the_key() {
+    let with = |import: &str| {
+        let control = "control = \"/run/a.sock\"";
+        let text = DEMO.replacen(control, &format!("{control}\n[node.import]\n{import}"), 1);
+        Config::parse(&text, ".").map_err(|error| error.to_string())
+    };
+    let import = |text: &str| with(text).unwrap().nodes[0].import.clone().unwrap();
+    let daemon = Some("/run/bird.ctl".into());
+    let grace = Duration::from_secs(5);
+    let all = Import { table: 100, daemon: None, grace, limit: Routes::ROUTES };
+    assert_eq!(import("table = 100"), all);
+    let full = "table = 4294967295\ndaemon = '/run/bird.ctl'\ngrace = '0s'\nlimit = 7";
+    let expected = Import { table: u32::MAX, daemon, grace: Duration::ZERO, limit: 7 };
+    assert_eq!(import(full), expected);
+    assert_eq!(demo().nodes[0].import, None);
+    assert_eq!(with("table = 100").unwrap().fingerprint(), demo().fingerprint());
+    for (text, expected) in [
+        ("table = 0", "20: node.import.table = 0: 1 to 252 and 256 to 4294967295 are allowed"),
+        ("table = 4294967296", "20: node.import.table = 4294967296: 1 to 252 and"),
+        ("table = -1", "20: node.import.table = -1: 1 to 252 and"),
+        ("table = 253", "20: node.import.table = 253: tables 253 to 255 (default, main, local)"),
+        ("table = 254", "20: node.import.table = 254: tables 253 to 255 (default, main, local)"),
+        ("table = 255", "20: node.import.table = 255: tables 253 to 255 (default, main, local)"),
+        ("limit = 5", "19: missing field `table`"),
+        ("table = 9\nlimit = 0", "21: node.import.limit = 0: 1 to 2097152 are allowed"),
+        ("table = 9\ngrace = '1s'", "21: node.import.grace = \"1s\": only beside `daemon`"),
+        ("table = 9\ndaemon = ''", "21: node.import.daemon = \"\": a path of 1 to 107 bytes"),
+        ("table = 9\ndaemon = 'x'\ngrace = '2h'", "22: node.import.grace = \"2h\": 0s to 1h"),
+        ("table = 9\nlimits = 5", "21: unknown field `limits`"),
+    ] {
+        let error = with(text).unwrap_err();
+        assert!(error.starts_with(&format!("configuration:{expected}")), "{error}\n{expected}");
+    }
+}

@@ -35,6 +35,12 @@ pub enum Refusal {
     /// The origin has no route for the prefix.
     #[error("{0} is not announced here: `routes {0}` lists where it comes from")]
     Absent(IpNet),
+    /// The origin has the route from its kernel.
+    #[error(
+        "{0} is imported from the kernel's table: remove it there, or put another one in its place by \
+         `route replace`"
+    )]
+    Imported(IpNet),
     /// The route is refused.
     #[error(transparent)]
     Route(#[from] RouteError),

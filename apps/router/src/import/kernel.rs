@@ -1,0 +1,122 @@
+//! The netlink socket of the import, and the order of its readings.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage};
+use netlink_packet_route::link::LinkMessage;
+use netlink_packet_route::route::{RouteAttribute, RouteMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+/// Multicast groups of the kernel.
+const GROUPS: [u32; 6] = [
+    libc::RTNLGRP_LINK,
+    libc::RTNLGRP_IPV4_IFADDR,
+    libc::RTNLGRP_IPV6_IFADDR,
+    libc::RTNLGRP_IPV4_ROUTE,
+    libc::RTNLGRP_IPV6_ROUTE,
+    libc::RTNLGRP_NEXTHOP,
+];
+/// Bytes of changes that the kernel keeps for the socket: some thousands of routes.
+const IN_KERNEL: usize = 8 << 20;
+/// Bytes of one reading. The kernel splits its tables so that each part fits.
+const BUFFER: usize = 1 << 16;
+
+/// What is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Part {
+    Interfaces,
+    V4,
+    V6,
+}
+
+impl Part {
+    /// The part that is read after this one.
+    pub(super) fn next(self) -> Option<Part> {
+        match self {
+            Part::Interfaces => Some(Part::V4),
+            Part::V4 => Some(Part::V6),
+            Part::V6 => None,
+        }
+    }
+}
+
+/// The kernel, as the import uses it.
+pub(super) trait Kernel {
+    /// Asks for a part of the tables. `number` is in all messages with it.
+    fn request(&mut self, part: Part, table: u32, number: u32) -> io::Result<()>;
+
+    /// Replaces the contents of `buffer` by the next messages, without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock`: there is none. `ENOBUFS`: changes were lost.
+    fn receive(&mut self, buffer: &mut Vec<u8>) -> io::Result<()>;
+
+    /// Readable when messages have arrived.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// A netlink socket, in the network namespace of the thread that has opened it.
+pub(super) struct NetlinkSocket(Socket);
+
+impl NetlinkSocket {
+    pub(super) fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.set_non_blocking(true)?;
+        // Without the privilege the system's limit applies.
+        if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, IN_KERNEL).is_err() {
+            rustix::net::sockopt::set_socket_recv_buffer_size(&socket, IN_KERNEL)?;
+        }
+        // Linux before 4.20 sends all tables, of which the import takes its own.
+        let _ = socket.set_netlink_get_strict_chk(true);
+        for group in GROUPS {
+            // Linux before 5.3 has no next hop objects.
+            if let Err(error) = socket.add_membership(group)
+                && group != libc::RTNLGRP_NEXTHOP
+            {
+                return Err(error);
+            }
+        }
+        Ok(Self(socket))
+    }
+}
+
+impl Kernel for NetlinkSocket {
+    fn request(&mut self, part: Part, table: u32, number: u32) -> io::Result<()> {
+        let mut message = NetlinkMessage::from(match part {
+            Part::Interfaces => RouteNetlinkMessage::GetLink(LinkMessage::default()),
+            Part::V4 => routes(AddressFamily::Inet, table),
+            Part::V6 => routes(AddressFamily::Inet6, table),
+        });
+        message.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+        message.header.sequence_number = number;
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.0.send_to(&bytes, &SocketAddr::new(0, 0), libc::MSG_DONTWAIT).map(drop)
+    }
+
+    fn receive(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
+        loop {
+            buffer.clear();
+            buffer.reserve(BUFFER);
+            let (_, from) = self.0.recv_from(buffer, libc::MSG_DONTWAIT)?;
+            if from.port_number() == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+}
+
+fn routes(family: AddressFamily, table: u32) -> RouteNetlinkMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family;
+    message.attributes.push(RouteAttribute::Table(table));
+    RouteNetlinkMessage::GetRoute(message)
+}
