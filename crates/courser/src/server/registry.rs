@@ -80,7 +80,7 @@ impl<H> Shared<H> {
         if work.len() < LARGE {
             return None;
         }
-        Some(self.services.load().turn(session(work)).await)
+        Some(self.services.load().turn(work.client().unwrap_or_default()).await)
     }
 
     /// The client of a request.

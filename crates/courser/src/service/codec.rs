@@ -162,6 +162,11 @@ impl<'a> Payload<'a> {
         self.charge = Some(charge);
     }
 
+    /// Returns whether the heap of the value is counted.
+    pub(crate) fn is_charged(&self) -> bool {
+        self.charge.is_some()
+    }
+
     /// Bytes of the heap that the value may use.
     #[inline]
     pub(crate) fn heap(&self) -> Heap<'a> {

@@ -8,7 +8,6 @@ use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::error::DecodeError;
-use super::registry::SessionKey;
 use crate::shares::{ByControl, Client, FindClient};
 use crate::spin::cpus;
 use crate::sync::{Mutex, MutexGuard};
@@ -28,8 +27,8 @@ pub(crate) struct Load {
 }
 
 /// Large requests that are decoded, and those that wait. At most half of the CPUs decode large
-/// requests, so that others find a thread. Sessions take turns: a request of a session that has
-/// others waiting comes after the first ones of all sessions (start-time fair queueing).
+/// requests, so that others find a thread. Clients take turns: a request of a client that has others
+/// waiting, on whatever session, comes after the first ones of all clients (start-time fair queueing).
 #[derive(Debug, Default)]
 struct Turns {
     running: usize,
@@ -42,7 +41,7 @@ struct Turns {
 
 #[derive(Debug)]
 struct Waiting {
-    session: SessionKey,
+    client: u64,
     waker: Waker,
 }
 
@@ -52,9 +51,9 @@ impl Turns {
     }
 
     /// The place of a new request.
-    fn place(&mut self, session: SessionKey) -> (u64, u64) {
+    fn place(&mut self, client: u64) -> (u64, u64) {
         self.arrivals += 1;
-        let own = self.waiting.iter().rev().find(|(_, other)| other.session == session);
+        let own = self.waiting.iter().rev().find(|(_, other)| other.client == client);
         let round = own.map_or(self.round, |((round, _), _)| round + 1);
         (round, self.arrivals)
     }
@@ -78,10 +77,11 @@ impl Load {
         next.into_iter().for_each(Waker::wake);
     }
 
-    /// Waits until a large request may be decoded. Decoding does not wait, so turns end soon.
-    pub(crate) async fn turn(&self, session: SessionKey) -> Turn<'_> {
+    /// Waits until a large request of a client, by its control connection, may be decoded. Decoding does
+    /// not wait, so turns end soon.
+    pub(crate) async fn turn(&self, client: u64) -> Turn<'_> {
         let mut place = Place { load: self, at: None };
-        poll_fn(|cx| place.poll(session, cx)).await
+        poll_fn(|cx| place.poll(client, cx)).await
     }
 }
 
@@ -92,12 +92,12 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    fn poll(&mut self, session: SessionKey, cx: &Context<'_>) -> Poll<Turn<'a>> {
+    fn poll(&mut self, client: u64, cx: &Context<'_>) -> Poll<Turn<'a>> {
         let mut turns = self.load.lock();
-        let at = self.at.unwrap_or_else(|| turns.place(session));
+        let at = self.at.unwrap_or_else(|| turns.place(client));
         let is_first = turns.waiting.first_key_value().is_none_or(|(first, _)| at <= *first);
         if !turns.has_room() || !is_first {
-            let old = turns.waiting.insert(at, Waiting { session, waker: cx.waker().clone() });
+            let old = turns.waiting.insert(at, Waiting { client, waker: cx.waker().clone() });
             self.at = Some(at);
             drop(turns);
             drop(old); // may run code of the application
@@ -143,20 +143,42 @@ pub(crate) struct Charge<'a> {
     /// Most bytes of all requests together.
     limit: usize,
     bytes: Cell<usize>,
-    of: Option<ByControl<'a>>,
+    of: Of<'a>,
     /// The client that the bytes are charged to, once there are some.
     client: OnceCell<Option<Arc<Client>>>,
 }
 
+/// How the client of a request is found.
+#[derive(Debug)]
+enum Of<'a> {
+    Unknown,
+    Control(ByControl<'a>),
+    Client(&'a Arc<Client>),
+}
+
 impl<'a> Charge<'a> {
     pub(crate) fn new(load: &'a Load, limit: usize) -> Self {
-        Charge { load, limit, bytes: Cell::new(0), of: None, client: OnceCell::new() }
+        Charge { load, limit, bytes: Cell::new(0), of: Of::Unknown, client: OnceCell::new() }
     }
 
     /// Charges a client, too.
     pub(crate) fn of(mut self, client: ByControl<'a>) -> Self {
-        self.of = Some(client);
+        self.of = Of::Control(client);
         self
+    }
+
+    /// Charges a client that was found before.
+    pub(crate) fn of_client(mut self, client: Option<&'a Arc<Client>>) -> Self {
+        self.of = client.map_or(Of::Unknown, Of::Client);
+        self
+    }
+
+    fn find(&self) -> Option<Arc<Client>> {
+        match self.of {
+            Of::Unknown => None,
+            Of::Control(control) => control.find(),
+            Of::Client(client) => Some(client.clone()),
+        }
     }
 
     /// Counts bytes.
@@ -169,7 +191,7 @@ impl<'a> Charge<'a> {
         let full = DecodeError::HeapFull { limit: self.limit };
         let Ok(before) = added else { return Err(full) };
         let left = self.limit.saturating_sub(before + bytes);
-        let client = self.client.get_or_init(|| self.of?.find());
+        let client = self.client.get_or_init(|| self.find());
         if client.as_ref().is_some_and(|client| !client.hold_heap(bytes, left)) {
             self.load.heap.fetch_sub(bytes, Ordering::Relaxed);
             return Err(full);
@@ -200,8 +222,8 @@ mod tests {
 
     type Waits<'a> = Pin<Box<dyn Future<Output = Turn<'a>> + 'a>>;
 
-    fn wait(load: &Load, session: u64) -> Waits<'_> {
-        let mut future = Box::pin(load.turn(SessionKey::new(0, session)));
+    fn wait(load: &Load, client: u64) -> Waits<'_> {
+        let mut future = Box::pin(load.turn(client));
         assert!(poll(future.as_mut()).is_none(), "it waits");
         future
     }
@@ -215,18 +237,18 @@ mod tests {
 
     /// Occupies all turns.
     fn occupied(load: &Load) -> Vec<Turn<'_>> {
-        let begin = |n| poll(pin!(load.turn(SessionKey::new(9, n))));
+        let begin = |n| poll(pin!(load.turn(100 + n)));
         let turns: Vec<_> = (0..(cpus() / 2).max(1) as u64).map_while(begin).collect();
         assert_eq!(turns.len(), (cpus() / 2).max(1));
         turns
     }
 
     #[test]
-    fn large_requests_take_turns_by_session() {
+    fn large_requests_take_turns_by_client() {
         let load = Load::default();
         let mut turns = occupied(&load);
-        // Three requests of one session, then two of another.
-        let mut waiting: Vec<_> = [1, 1, 1, 2, 2].map(|session| wait(&load, session)).into();
+        // Three requests of one client, then two of another.
+        let mut waiting: Vec<_> = [1, 1, 1, 2, 2].map(|client| wait(&load, client)).into();
         let mut order = Vec::new();
         let mut numbers: Vec<_> = (0..5).collect();
         while !waiting.is_empty() {
@@ -240,7 +262,7 @@ mod tests {
         }
         assert_eq!(order, [0, 3, 1, 4, 2]);
         drop(turns);
-        assert!(poll(pin!(load.turn(SessionKey::new(0, 1)))).is_some());
+        assert!(poll(pin!(load.turn(1))).is_some());
         assert!(load.lock().waiting.is_empty() && load.lock().running == 0);
     }
 
@@ -272,7 +294,7 @@ mod tests {
         let (load, free) = (Arc::new(Load::default()), Arc::new(AtomicUsize::new(0)));
         let poll = |place: &mut Place<'_>| {
             let waker = Waker::from(Arc::new(Asks(load.clone(), free.clone())));
-            place.poll(SessionKey::new(0, 1), &Context::from_waker(&waker)).is_ready()
+            place.poll(1, &Context::from_waker(&waker)).is_ready()
         };
         let turns = occupied(&load);
         let [mut replaced, mut dropped] = [(); 2].map(|()| Place { load: &load, at: None });

@@ -78,6 +78,11 @@ impl<'a> Received<'a> {
         self
     }
 
+    /// Returns whether the heap of what is decoded is counted.
+    pub(crate) fn is_charged(&self) -> bool {
+        self.payload.is_charged()
+    }
+
     /// Charges its stream to a client.
     #[inline]
     pub(crate) fn of(mut self, client: &'a dyn FindClient) -> Self {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use courser::service::{DecodeError, RpcError, ServiceStats, Stream, StreamError, Streaming};
+use courser::service::{
+    DecodeError, Incoming, RpcError, ServiceStats, Stream, StreamError, Streaming,
+};
 use courser::{Client, ClientStats, Config, Endpoints, Executed, Server, ServerHandle, Serving};
 use futures::executor::block_on;
 use futures::future::try_join_all;
@@ -25,6 +27,8 @@ trait Feed {
     async fn echo(&self, bytes: Vec<u8>) -> Vec<u8>;
     /// Ends only if it does not hold the lists.
     async fn lists(&self, lists: Vec<Vec<u8>>, hold: bool) -> u64;
+    /// The number of elements, or why an item is not decoded.
+    async fn upload(&self, lists: Incoming<Vec<Vec<u8>>>) -> Result<u64, String>;
 }
 
 /// Counts the items that were taken, by the owner of the stream.
@@ -54,6 +58,13 @@ impl Feed for Items {
             std::future::pending::<()>().await;
         }
         lists.len() as u64
+    }
+    async fn upload(&self, mut lists: Incoming<Vec<Vec<u8>>>) -> Result<u64, String> {
+        let mut elements = 0;
+        while let Some(list) = lists.next().await {
+            elements += list.map_err(|e| e.to_string())?.len() as u64;
+        }
+        Ok(elements)
     }
 }
 
@@ -293,4 +304,25 @@ fn decoded_requests_of_a_client_leave_heap_for_those_of_another() {
     server.wait("the end of all requests", |server| {
         server.handle.clients().iter().all(|client| client.heap_bytes == 0)
     });
+}
+
+#[test]
+fn items_of_an_upload_need_no_more_heap_than_the_requests_of_a_client() {
+    let config = Config { memory_limit: 64 << 20, ..Config::default() };
+    let server = Running::start(config, |server| server);
+    let client = server.client(Config::default());
+    let upload = |elements: usize| {
+        let lists = vec![Vec::new(); elements];
+        block_on(async {
+            let mut upload = client.upload().deadline(PATIENCE).await?;
+            upload.send(&lists).await?;
+            upload.send(&lists).await?;
+            upload.finish().await
+        })
+    };
+    // Each byte is a list of 24 bytes: 12 MB, and 72 MB.
+    assert_eq!(upload(500_000), Ok(1_000_000));
+    let refused = upload(3_000_000).unwrap_err();
+    assert!(refused.to_string().contains("their share"), "{refused}");
+    assert_eq!(upload(500_000), Ok(1_000_000), "what was counted is free again");
 }

@@ -7,27 +7,23 @@ use loom::thread;
 use super::*;
 use crate::sync::model::{LOST, block_on, check, must_fail};
 
-fn session(number: u64) -> SessionKey {
-    SessionKey::new(0, number)
-}
-
 /// Two threads decode a request each, and a third one drops a request that waits or has begun.
 /// `leaves`: a request that is dropped after it was woken does not wake the next one.
 fn turns(leaves: bool) -> impl Fn() + Sync + Send {
     move || {
         let load = Arc::new(Load::default());
         let first = load.clone();
-        let decodes = thread::spawn(move || drop(block_on(first.turn(session(1)))));
+        let decodes = thread::spawn(move || drop(block_on(first.turn(1))));
         let own = load.clone();
         let dropped = thread::spawn(move || {
             let mut place = Place { load: &own, at: None };
-            let polled = place.poll(session(2), &Context::from_waker(Waker::noop()));
+            let polled = place.poll(2, &Context::from_waker(Waker::noop()));
             drop(polled);
             if let Some(at) = place.at.take_if(|_| leaves) {
                 own.lock().waiting.remove(&at);
             }
         });
-        drop(block_on(load.turn(session(3))));
+        drop(block_on(load.turn(3)));
         decodes.join().unwrap();
         dropped.join().unwrap();
         assert!(load.lock().waiting.is_empty() && load.lock().running == 0);

@@ -17,8 +17,10 @@ use crate::message::{Reply, ReplySink};
 use crate::service::answer::{Refusal, RefusalReply, tag};
 use crate::service::codec::{Decode, Payload};
 use crate::service::error::{DecodeError, StreamError};
+use crate::service::load::Charge;
 use crate::service::registry::Received;
 use crate::service::services::Services;
+use crate::shares::Client;
 
 /// The items that a client sends: the parameter of a method with client streaming.
 ///
@@ -27,12 +29,17 @@ use crate::service::services::Services;
 /// dropped. Dropping the stream tells the client that no more items are wanted.
 ///
 /// At most two batches of the client are here, each with up to 64 KiB of items, or one larger item.
+/// The heap that an item needs has the limits of arguments, and counts with that of the requests in
+/// progress while it is decoded; later it is the handler's.
 pub struct Incoming<T> {
     entry: Arc<Entry>,
     services: Services,
     arena: Arena,
     reading: Option<Reading>,
     done: bool,
+    /// The heap of items is counted, while they are decoded.
+    charged: bool,
+    client: Option<Arc<Client>>,
     decode: fn(Payload<'_>) -> Result<T, DecodeError>,
 }
 
@@ -52,15 +59,17 @@ impl Services {
         let trailer = received.split_trailer::<4>().map_err(|e| self.undecoded(e))?;
         let key = (received.session(), u32::from_le_bytes(trailer));
         let arena = received.arena().clone();
-        let client = received.client();
+        let (client, charged) = (received.client(), received.is_charged());
         let arguments = self.arguments::<K, A>(received)?;
-        let open = Open::new(self, key, Direction::Incoming, client)?;
+        let open = Open::new(self, key, Direction::Incoming, client.clone())?;
         let incoming = Incoming {
             entry: open.entry.clone(),
             services: self.clone(),
             arena,
             reading: None,
             done: false,
+            charged,
+            client,
             decode: <K as Decode<T>>::decode,
         };
         Ok((arguments, incoming, open))
@@ -110,8 +119,8 @@ impl Services {
 fn poll_push(call: &mut Use, cx: &mut Context<'_>) -> Poll<PushReply> {
     let entry = call.entry.clone();
     let mut stream = entry.lock();
-    Poll::Ready(if stream.undecoded {
-        PushReply::Refused(Refusal::Undecoded(DecodeError::Form("an item of a batch")))
+    Poll::Ready(if let Some(e) = &stream.undecoded {
+        PushReply::Refused(Refusal::Undecoded(e.clone()))
     } else if stream.next > call.number {
         PushReply::Taken
     } else if stream.ended {
@@ -149,15 +158,24 @@ impl<T> Incoming<T> {
     /// The next item of the batch that is read.
     fn read(&mut self) -> Option<Result<T, DecodeError>> {
         let reading = self.reading.as_mut()?;
+        let limit = self.arena.config().limit_bytes;
+        let charge = Charge::new(self.services.load(), limit).of_client(self.client.as_ref());
         let item = match reading.next() {
-            Some(Ok(bytes)) => (self.decode)(Payload::borrowed(bytes, &self.arena)),
+            Some(Ok(bytes)) => {
+                let mut payload = Payload::borrowed(bytes, &self.arena);
+                if self.charged {
+                    payload.charged_to(&charge);
+                }
+                (self.decode)(payload)
+            }
             Some(Err(e)) => Err(e),
             None => return None,
         };
         let is_empty = reading.is_empty();
+        drop(charge);
         if let Err(e) = &item {
             let _ = self.services.undecoded(e.clone());
-            self.fail();
+            self.fail(e.clone());
             return Some(item);
         }
         self.entry.take_item();
@@ -168,11 +186,11 @@ impl<T> Incoming<T> {
     }
 
     /// Ends the stream, whose items cannot be decoded.
-    fn fail(&mut self) {
+    fn fail(&mut self, error: DecodeError) {
         self.done = true;
         self.reading = None;
         let mut stream = self.entry.lock();
-        stream.undecoded = true;
+        stream.undecoded = Some(error);
         stream.end();
     }
 

@@ -13,7 +13,7 @@ use courser_buf::MsgBuf;
 use super::accept::Accepts;
 use super::{WINDOW, batch::Filling, slot};
 use crate::service::answer::Refusal;
-use crate::service::error::StreamError;
+use crate::service::error::{DecodeError, StreamError};
 use crate::service::registry::SessionKey;
 use crate::service::services::{Services, count};
 use crate::shares::{Client, FindClient, StreamShare};
@@ -167,8 +167,8 @@ pub(super) struct Stream {
     pub(super) pushed: [Option<MsgBuf>; WINDOW as usize],
     /// Incoming: the handler reads batch `next`.
     pub(super) reading: bool,
-    /// Incoming: a batch could not be decoded.
-    pub(super) undecoded: bool,
+    /// Incoming: why an item could not be decoded.
+    pub(super) undecoded: Option<DecodeError>,
     /// Bytes of the buffers of `ready` and `filling`, as counted in the sum over all streams.
     held: usize,
     total: Arc<AtomicUsize>,
@@ -202,7 +202,7 @@ impl Stream {
             last: 0,
             pushed: Default::default(),
             reading: false,
-            undecoded: false,
+            undecoded: None,
             shuts_down: false,
             owner: None,
             seen: None,
