@@ -99,6 +99,7 @@ impl Control {
 
     /// A thread has ended. The others end too after an error.
     pub(super) fn end(&self, result: Result<ShutdownReport, ServerError>) {
+        let failed = result.is_err();
         let mut state = self.lock();
         state.threads -= 1;
         match result {
@@ -115,6 +116,9 @@ impl Control {
         };
         drop(state);
         self.ended.notify_all();
+        if failed {
+            self.drain.set();
+        }
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 

@@ -25,6 +25,19 @@ fn a_ticket_counts_until_it_is_dropped() {
 }
 
 #[test]
+fn the_drain_token_is_set_when_an_endpoint_ends_with_an_error() {
+    let nexus = Nexus::bind("udp://127.0.0.1:0").expect("a free port");
+    let rpc = nexus.endpoint().expect("an endpoint");
+    let token = DrainToken::default();
+    let control = Control::new(token.clone());
+    (0..2).for_each(|_| control.begin(rpc.mailbox.clone()));
+    control.end(Ok(ShutdownReport::default()));
+    assert!(!token.is_draining());
+    control.end(Err(ServerError::Panicked));
+    assert!(token.is_draining());
+}
+
+#[test]
 fn workers_poll_tasks_until_they_end_and_survive_panics() {
     let workers = Workers::start(2).expect("threads");
     let (done, is_done) = mpsc::channel();
