@@ -122,7 +122,7 @@ impl Handlers {
     pub(crate) fn assert_free(&self, handlers: &[Option<Handler>], number: u16) {
         let is_set = handlers.get(usize::from(number)).is_some_and(Option::is_some);
         assert!(
-            !(is_set && self.services.has(number)),
+            !self.services.keeps(number, is_set),
             "request type {number:#06x} is that of a service; set one below 0x4000, except 0x03f0 to \
              0x03ff"
         );

@@ -217,7 +217,7 @@ impl Server {
         F: Fn(Work) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = ()> + Send + 'static,
     {
-        if self.has(req_type) && self.services.has(req_type) {
+        if self.services.keeps(req_type, self.has(req_type)) {
             self.taken = Some(req_type);
             return;
         }
@@ -233,7 +233,7 @@ impl Server {
         Fut: Future<Output = ()> + Send + 'static,
     {
         let is_taken = self.messages.iter().any(|(known, _)| *known == msg_type);
-        if is_taken && self.services.has(msg_type) {
+        if self.services.keeps(msg_type, is_taken) {
             self.taken = Some(msg_type);
             return;
         }

@@ -251,13 +251,20 @@ impl Services {
         Some(service.number(index))
     }
 
-    /// Returns whether a request type is that of a method, or of the library's own methods.
+    /// Returns whether a request type is that of a method, which the server may not have, or of the
+    /// library's own methods.
     pub(crate) fn has(&self, req_type: u16) -> bool {
         let list = self.lock();
         match req_type {
-            HELLO | PULL | PUSH | ACCEPT => !list.is_empty(),
+            HELLO | PULL | PUSH | ACCEPT | MISSING => !list.is_empty(),
             _ => list.iter().any(|service| (service.first..service.end()).contains(&req_type)),
         }
+    }
+
+    /// Returns whether no handler without a service may be set for a request type. `is_set`: it has
+    /// a handler.
+    pub(crate) fn keeps(&self, req_type: u16, is_set: bool) -> bool {
+        (is_set || req_type == MISSING) && self.has(req_type)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Assigned>> {
@@ -369,7 +376,7 @@ impl Services {
         if methods > left {
             return Err(RegisterError::Full { service, methods, left });
         }
-        let own = [HELLO, PULL, PUSH, ACCEPT].into_iter().filter(|_| is_first);
+        let own = [HELLO, PULL, PUSH, ACCEPT, MISSING].into_iter().filter(|_| is_first);
         if let Some(number) = own.chain(first..first + methods as u16).find(|n| is_taken(*n)) {
             return Err(RegisterError::Taken { service, number });
         }

@@ -200,7 +200,7 @@ fn a_hello_of_an_earlier_version_is_a_typed_error() {
 
 #[test]
 fn handlers_without_a_service_keep_clear_of_the_types_of_services() {
-    for number in [0x03F0, 0x4003] {
+    for number in [0x03F0, 0x4003, 0xFFFF] {
         let mut world = World::new(1);
         LocalRegistry::on_request(&mut world, number, |_| async { b"" });
         let error = KvServer::new(Store::default()).register(&mut world).unwrap_err().to_string();
@@ -212,8 +212,12 @@ fn handlers_without_a_service_keep_clear_of_the_types_of_services() {
         server.on(number, |work| async move { work.reply(*b"plain") });
         server.serve()
     };
-    let error = server(0x4001).unwrap_err();
-    assert!(matches!(error, ServerError::Taken { req_type: 0x4001 }), "{error}");
+    // The last one is that of methods that the server does not have.
+    for number in [0x4001, 0xFFFF] {
+        let error = server(number).unwrap_err();
+        let is_taken = matches!(error, ServerError::Taken { req_type } if req_type == number);
+        assert!(is_taken, "{error}");
+    }
     drop(server(0x0001).unwrap());
     let mut rpc = Nexus::bind("udp://127.0.0.1:0").unwrap().endpoint().unwrap();
     rpc.add_service(KvServer::new(Store::default())).unwrap();
