@@ -86,6 +86,12 @@ impl Place {
         self.client.control
     }
 
+    /// The handler that has it panicked.
+    #[cold]
+    pub(crate) fn count_panic(&self) {
+        self.client.shares.panics.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Frees the place. The memory of a message counts until the drop.
     #[inline]
     pub(crate) fn leave(&mut self) {
@@ -117,6 +123,8 @@ pub(crate) struct Shares {
     /// Most open streams of a client.
     max_streams: usize,
     held: AtomicUsize,
+    /// Handlers with a place that panicked.
+    panics: AtomicU64,
     holders: Mutex<Holders>,
 }
 
@@ -137,8 +145,8 @@ impl Shares {
 
     /// Places, and open streams of each client.
     pub(crate) fn with_streams(limit: usize, max_streams: usize) -> Arc<Self> {
-        let (held, holders) = (AtomicUsize::new(0), Mutex::default());
-        Arc::new(Shares { limit, max_streams, held, holders })
+        let (held, panics) = (AtomicUsize::new(0), AtomicU64::new(0));
+        Arc::new(Shares { limit, max_streams, held, panics, holders: Mutex::default() })
     }
 
     /// A place of a client, for tests.
@@ -150,6 +158,11 @@ impl Shares {
     /// Places that are held.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
+    }
+
+    /// Handlers that panicked.
+    pub(crate) fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
     }
 
     /// Places that are kept for other addresses, and as many again for other clients.
@@ -306,6 +319,16 @@ impl Entrance {
         place.client.charge(bytes.into(), free as u64)?;
         place.bytes = bytes;
         Ok(place)
+    }
+
+    /// Forgets the clients that have no session any more.
+    #[cold]
+    pub(crate) fn forget_gone(&self, proto: &Endpoint<Cont>) {
+        for (number, slot) in self.clients.borrow_mut().iter_mut().enumerate() {
+            if slot.as_ref().is_some_and(|(control, _)| !proto.is_client(number as u32, *control)) {
+                *slot = None;
+            }
+        }
     }
 
     #[cold]

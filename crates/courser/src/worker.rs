@@ -57,7 +57,7 @@ pub use work::Work;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct HandlerStats {
-    /// Dispatch and worker handlers that panicked.
+    /// Handlers that panicked.
     pub panics: u64,
     /// Requests refused with [`Status::WorkersBusy`]: the workers' queue was full, or as many handlers
     /// of a server were in progress as may be, or the next counter has them too.

@@ -153,6 +153,17 @@ impl<C> Endpoint<C> {
         }
     }
 
+    /// Number of clients with a session.
+    #[inline]
+    pub fn clients(&self) -> usize {
+        self.quotas.count()
+    }
+
+    /// Returns whether the client of [`Endpoint::client_of`] still has a session.
+    pub fn is_client(&self, client: u32, control: u64) -> bool {
+        self.quotas.has(client, control)
+    }
+
     /// The address of a client, by its number here; 0: there is no such client.
     pub fn client_host(&self, client: u32) -> u128 {
         self.quotas.host_of(client).unwrap_or(0)

@@ -45,6 +45,9 @@ pub(super) struct Driver {
     /// The counters that were published last, and the number of this endpoint there.
     published: ServerStats,
     number: usize,
+    entrance: Rc<Entrance>,
+    /// Clients with a session when the entrance last forgot those that are gone.
+    clients: usize,
 }
 
 impl Driver {
@@ -70,7 +73,7 @@ impl Driver {
         rpc.accept_sessions(); // also without a handler
         let always_yields = rpc.spin.yields;
         let (number, published) = (control.published.add(), ServerStats::default());
-        Driver { rpc, watch, begun: 0, always_yields, published, number }
+        Driver { rpc, watch, begun: 0, always_yields, published, number, entrance, clients: 0 }
     }
 
     /// Runs the endpoint until it is told to end.
@@ -88,9 +91,14 @@ impl Driver {
         }
     }
 
-    /// Publishes the counters if they have changed.
+    /// Publishes the counters if they have changed, and forgets clients that are gone.
     #[inline]
     fn publish(&mut self, control: &Control) {
+        let clients = self.rpc.core.proto.clients();
+        if clients != self.clients {
+            self.clients = clients;
+            self.entrance.forget_gone(&self.rpc.core.proto);
+        }
         let stats = ServerStats::of(&self.rpc);
         if stats != self.published {
             self.published = stats;

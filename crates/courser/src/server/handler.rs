@@ -80,7 +80,9 @@ impl<F: Fn(Work) -> Fut, Fut: Future<Output = ()>> Guarded<F, Fut> {
         work.start();
         let mut future = None;
         // The function may panic, and may call before the first await of its future.
-        caught("async", *this.req_type, || future = Some(with(*this.expires, || f(work))));
+        if caught("async", *this.req_type, || future = Some(with(*this.expires, || f(work)))) {
+            this.ticket.count_panic();
+        }
         let Some(future) = future else { return Poll::Ready(()) };
         this.stage.set(Stage::Running { future });
         Poll::Pending
@@ -106,6 +108,9 @@ impl<F: Fn(Work) -> Fut, Fut: Future<Output = ()>> Future for Guarded<F, Fut> {
         let panicked = caught("async", *this.req_type, || {
             polled = with(*this.expires, || future.poll(cx));
         });
+        if panicked {
+            this.ticket.count_panic();
+        }
         let status = match polled {
             _ if panicked => Status::Panicked,
             Poll::Ready(()) => Status::NoReply,

@@ -46,7 +46,7 @@ impl Running {
     ) -> Ticket {
         let entry = Entry { id, expires_ns, waker: None, cancelled: false };
         let key = self.lock().insert(entry);
-        Ticket { running: self.clone(), key, polled: false, _place: place }
+        Ticket { running: self.clone(), key, polled: false, place }
     }
 
     /// Cancels the handlers that `is_over` selects. Their tasks drop them.
@@ -71,7 +71,7 @@ pub(super) struct Ticket {
     key: usize,
     polled: bool,
     /// Among the handlers in progress.
-    _place: Place,
+    place: Place,
 }
 
 impl Ticket {
@@ -81,6 +81,11 @@ impl Ticket {
         // It has just begun: `wait` finds out.
         std::mem::replace(&mut self.polled, true)
             && self.running.lock().get(self.key).is_none_or(|entry| entry.cancelled)
+    }
+
+    /// The handler panicked.
+    pub(super) fn count_panic(&self) {
+        self.place.count_panic();
     }
 
     /// After a poll without a result: wakes the task when the handler is cancelled. True: it was.

@@ -6,8 +6,8 @@ use crate::rpc::Rpc;
 use crate::shares::Shares;
 use crate::worker::HandlerStats;
 
-/// Counters of a running server, over all its endpoints, read with [`super::ServerHandle::stats`]. Each endpoint publishes its own after a pass of its event loop
-/// that has changed them.
+/// Counters of a running server, over all its endpoints, read with [`super::ServerHandle::stats`]. Each
+/// endpoint publishes its own after a pass of its event loop that has changed them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ServerStats {
@@ -79,8 +79,11 @@ impl Published {
 
     /// Adds them up.
     pub(super) fn sum(&self) -> ServerStats {
-        let sum = self.lock().iter().copied().fold(ServerStats::default(), ServerStats::plus);
-        let in_progress = self.places.get().map_or(0, |places| places.held());
-        ServerStats { in_progress, ..sum }
+        let mut sum = self.lock().iter().copied().fold(ServerStats::default(), ServerStats::plus);
+        if let Some(places) = self.places.get() {
+            sum.in_progress = places.held();
+            sum.handlers.panics += places.panics();
+        }
+        sum
     }
 }

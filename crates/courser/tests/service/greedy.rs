@@ -256,7 +256,8 @@ fn calls_about_streams_that_are_not_open_are_counted_for_each_client() {
     let loopback = u128::from("127.0.0.1".parse::<std::net::Ipv4Addr>().unwrap().to_ipv6_mapped());
     assert!(clients().iter().all(|client| client.host == loopback), "{:?}", clients());
     assert_eq!((server.stats)().unknown_streams, 100);
-    drop(streams);
+    drop((streams, greedy));
+    server.wait("the end of a client", |server| server.handle.clients().len() == 1);
 }
 
 #[test]

@@ -127,6 +127,17 @@ impl Quotas {
         self.clients.get(client as usize).map(|t| t.control)
     }
 
+    /// Clients with a session.
+    pub(crate) fn count(&self) -> usize {
+        self.of.len()
+    }
+
+    /// Returns whether a client of this number and control connection has a session.
+    pub(crate) fn has(&self, client: u32, control: u64) -> bool {
+        let known = self.clients.get(client as usize);
+        known.is_some_and(|t| t.control == control && t.sessions > 0)
+    }
+
     /// The address of a client.
     pub(crate) fn host_of(&self, client: u32) -> Option<u128> {
         let host = self.clients.get(client as usize)?.host;
@@ -363,7 +374,9 @@ mod tests {
         s.leave(a);
         assert_eq!(s.sessions_over(7), 1);
         s.leave(a);
+        assert_eq!((s.count(), s.has(a, 7), s.has(b, 8)), (1, false, true));
         assert_eq!((s.control_of(b), s.enter(11, 1)), (Some(8), a), "the entry is used again");
+        assert_eq!((s.count(), s.has(a, 7), s.has(a, 11)), (2, false, true));
         s.check();
         s.close(3..5);
         s.release(b, 10);
