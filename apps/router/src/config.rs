@@ -48,8 +48,12 @@
 //! 192.0.2.0/24     via a:lan0@10.0.1.254             # by a router on the network of a port
 //! 198.51.100.0/24  via a:lan0@10.0.1.254*2 b:lan0@10.0.2.254     # by weights 2 and 1
 //! 203.0.113.0/24   via b:lan0                        # the hosts answer on that network
+//! 192.0.3.0/24     via a:lan0@fe80::9                # by an IPv6 router (RFC 8950), link-local
+//! 192.0.4.0/24     via a:lan0@172.16.0.1,onlink      # outside of the port's networks
 //! 2001:db8::/32    unreachable                       # rejected by ICMP
 //! ```
+//!
+//! Octets of addresses have no leading zeros.
 
 mod check;
 mod import;
@@ -99,6 +103,9 @@ pub enum ConfigError {
         /// The key, its value, and what is allowed.
         what: String,
     },
+    /// The tables have no room for the networks of ports.
+    #[error("a network of a port: {0}")]
+    Connected(#[from] RouteError),
 }
 
 /// How nodes are connected to each other.
@@ -191,8 +198,20 @@ pub struct Config {
     pub icmp: IcmpRate,
     /// The nodes; the position is the number.
     pub nodes: Vec<Node>,
-    /// Routes of the files.
-    routes: Vec<(IpNet, Members)>,
+    /// Files of routes.
+    route_files: Vec<PathBuf>,
+    /// Their routes.
+    routes: Vec<FileRoute>,
+}
+
+/// A route of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct FileRoute {
+    prefix: IpNet,
+    members: Members,
+    /// Position of its file, and its line there.
+    file: usize,
+    line: usize,
 }
 
 impl Config {
@@ -210,13 +229,22 @@ impl Config {
 
     /// The routes of a node that has just started: networks and addresses of all ports, and those
     /// of the files.
-    pub fn routes(&self) -> Result<Routes, RouteError> {
-        let mut routes = Routes::new();
+    ///
+    /// # Errors
+    /// The tables have no room for one.
+    pub fn routes(&self) -> Result<Routes, ConfigError> {
+        self.fill(Routes::new())
+    }
+
+    fn fill(&self, mut routes: Routes) -> Result<Routes, ConfigError> {
         for (prefix, hop) in self.connected() {
             routes.announce(Origin::Connected, prefix, &[(hop, 1)])?;
         }
-        for (prefix, members) in &self.routes {
-            routes.announce(Origin::File, *prefix, members)?;
+        for route in &self.routes {
+            routes.announce(Origin::File, route.prefix, &route.members).map_err(|error| {
+                let file = self.route_files[route.file].clone();
+                ConfigError::Line { file, line: route.line, what: error.to_string() }
+            })?;
         }
         Ok(routes)
     }
@@ -258,6 +286,14 @@ impl Config {
         let other = self.nodes.get(usize::from(to))?;
         let seen = self.nodes.get(usize::from(from))?.peers.get(&to);
         Some(Uri { options: Vec::new(), ..seen.unwrap_or(&other.address).clone() })
+    }
+
+    /// The addresses of IP that the file has for a node, for itself and for others. Names of hosts
+    /// are left out.
+    pub fn origins(&self, node: NodeId) -> Vec<IpAddr> {
+        let own = self.nodes.get(usize::from(node)).map(|node| &node.address);
+        let seen = self.nodes.iter().filter_map(|other| other.peers.get(&node));
+        own.into_iter().chain(seen).filter_map(|uri| uri.host.parse().ok()).collect()
     }
 
     /// A hash of what all nodes must agree on: the cluster's name, topology and seed, the names of
@@ -302,4 +338,8 @@ impl Config {
 fn read(file: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(file)
         .map_err(|source| ConfigError::Read { file: file.to_owned(), source })
+}
+
+fn read_bytes(file: &Path) -> Result<Vec<u8>, ConfigError> {
+    std::fs::read(file).map_err(|source| ConfigError::Read { file: file.to_owned(), source })
 }

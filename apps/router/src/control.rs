@@ -6,7 +6,7 @@
 //!
 //! | request | answer |
 //! | --- | --- |
-//! | `route add PREFIX via NODE:INTERFACE[@GATEWAY][*WEIGHT] ...` | `ok`, if this node announces no route for it yet |
+//! | `route add PREFIX via NODE:INTERFACE[@GATEWAY[,onlink]][*WEIGHT] ...` | `ok`, if this node announces no route for it yet |
 //! | `route add PREFIX unreachable` | as above; packets are rejected |
 //! | `route replace PREFIX ...` | `ok`; adds or replaces |
 //! | `route del PREFIX` | `ok`, if this node announces it |

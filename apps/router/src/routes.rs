@@ -55,8 +55,8 @@ pub enum RouteError {
         /// The prefix without them.
         network: IpNet,
     },
-    /// A gateway of the other address family.
-    #[error("{gateway} is no gateway of {prefix}: give one of the same address family")]
+    /// An IPv4 gateway of an IPv6 route.
+    #[error("{gateway} is no gateway of {prefix}: give an IPv6 one")]
     Family {
         /// The prefix.
         prefix: IpNet,
@@ -313,7 +313,8 @@ impl Routes {
     }
 }
 
-/// Checks a prefix, and that gateways have its address family.
+/// Checks a prefix, and that gateways of IPv6 routes are IPv6 ones. IPv4 routes may have either
+/// (RFC 8950).
 pub(crate) fn check(prefix: IpNet, members: &[(NextHop, u16)]) -> Result<(), RouteError> {
     let network = prefix.trunc();
     if network != prefix {
@@ -321,7 +322,8 @@ pub(crate) fn check(prefix: IpNet, members: &[(NextHop, u16)]) -> Result<(), Rou
     }
     for (hop, _) in members {
         if let Exit::Gateway(_, gateway) = hop.exit
-            && gateway.is_ipv4() != prefix.addr().is_ipv4()
+            && gateway.is_ipv4()
+            && prefix.addr().is_ipv6()
         {
             return Err(RouteError::Family { prefix, gateway });
         }

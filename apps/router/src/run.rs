@@ -10,7 +10,7 @@ use std::time::Duration;
 use courser::{BindError, Nexus, Packing, Rpc, RunError, SessionError};
 use serde_json::{Map, Value, json};
 
-use crate::config::{Config, Port, Topology};
+use crate::config::{Config, ConfigError, Port, Topology};
 use crate::control::{self, Request, Response, Server};
 use crate::import::Import;
 use crate::line::{self, Intake, LineError, SystemIntake, SystemPorts};
@@ -62,6 +62,9 @@ pub enum NodeError {
     /// The routes do not fit the tables.
     #[error(transparent)]
     Routes(#[from] RouteError),
+    /// The routes of the cluster's file do not fit them.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// The control socket cannot be opened.
     #[error(transparent)]
     Control(#[from] control::BindError),

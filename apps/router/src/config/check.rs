@@ -1,7 +1,7 @@
 //! Checks of the file.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,9 +10,9 @@ use courser::Uri;
 use ipnet::IpNet;
 use toml::Spanned;
 
-use super::route::MTU_V6;
-use super::{Config, ConfigError, IcmpRate, Interconnect, Node, Port, raw, read};
-use crate::route::{MAX_NODES, MAX_PORTS, Members, NodeId};
+use super::route::{MTU_V6, parse_net};
+use super::{Config, ConfigError, FileRoute, IcmpRate, Interconnect, Node, Port, raw, read_bytes};
+use crate::route::{MAX_NODES, MAX_PORTS, NodeId};
 use crate::routes::Routes;
 
 /// Largest [`Interconnect::batch_budget`]: a quarter of Courser's shortest retransmission timeout.
@@ -49,11 +49,11 @@ pub(super) fn config(file: &Path, text: &str, base: &Path) -> Result<Config> {
         interconnect: source.interconnect(&raw.interconnect)?,
         icmp: source.icmp(&raw.icmp)?,
         nodes: source.nodes(&raw.node)?,
+        route_files: raw.routes.files.iter().map(|name| base.join(name.get_ref())).collect(),
         routes: Vec::new(),
     };
     source.networks(&config, &raw.node)?;
-    let files = raw.routes.files.iter().map(|name| base.join(name.get_ref())).collect();
-    config.routes = routes(&config, files)?;
+    config.routes = routes(&config, &config.route_files)?;
     Ok(config)
 }
 
@@ -193,7 +193,16 @@ impl Source<'_> {
     }
 
     fn uri(&self, key: &str, text: &Spanned<String>) -> Result<Uri> {
-        text.get_ref().parse().map_err(|error| self.error(text.span(), format!("{key}: {error}")))
+        let error = |error| self.error(text.span(), format!("{key}: {error}"));
+        let uri: Uri = text.get_ref().parse().map_err(error)?;
+        // The system's resolver takes 010.9.0.1 for 8.9.0.1, and 10.9 for 10.0.0.9.
+        let is_numeric = !uri.host.is_empty()
+            && uri.host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        if is_numeric && uri.host.parse::<Ipv4Addr>().is_err() {
+            let allowed = "an IPv4 address has four numbers without leading zeros";
+            return self.wrong(key, text, allowed);
+        }
+        Ok(uri)
     }
 
     /// The path of a Unix socket.
@@ -246,7 +255,7 @@ impl Source<'_> {
     /// An address of a port with the length of its network.
     fn address(&self, text: &Spanned<String>) -> Result<IpNet> {
         let key = "node.port.addresses";
-        let Ok(net) = text.get_ref().parse::<IpNet>() else {
+        let Some(net) = parse_net(text.get_ref()) else {
             return self.wrong(key, text, "an address and the length of its network: 10.0.1.1/24");
         };
         match unusable(net.addr()) {
@@ -303,7 +312,7 @@ pub(super) fn is_host(net: &IpNet, address: IpAddr) -> bool {
     }
 }
 
-/// The kind of an address that no port and no gateway has.
+/// The kind of an address that no port has, and apart from link-local ones no gateway.
 pub(super) fn unusable(address: IpAddr) -> Option<&'static str> {
     let link_local = match address {
         IpAddr::V4(address) => address.is_link_local(),
@@ -321,19 +330,20 @@ pub(super) fn unusable(address: IpAddr) -> Option<&'static str> {
 }
 
 /// The routes of files. A prefix occurs once, and is not that of a port.
-fn routes(config: &Config, files: Vec<PathBuf>) -> Result<Vec<(IpNet, Members)>> {
+fn routes(config: &Config, files: &[PathBuf]) -> Result<Vec<FileRoute>> {
     let connected: BTreeMap<IpNet, String> =
         config.connected().map(|(net, hop)| (net, config.hop_text(&hop))).collect();
     let mut places: BTreeMap<IpNet, (usize, usize)> = BTreeMap::new();
     let mut routes = Vec::new();
     for (number, file) in files.iter().enumerate() {
-        for (line, text) in (1..).zip(read(file)?.lines()) {
+        for (line, text) in (1..).zip(read_bytes(file)?.split(|byte| *byte == b'\n')) {
             let wrong = |what| ConfigError::Line { file: file.clone(), line, what };
+            let text = std::str::from_utf8(text).map_err(|_| wrong("no UTF-8 text".to_owned()))?;
             if text.split('#').next().unwrap_or_default().trim().is_empty() {
                 continue;
             }
-            let route = config.parse_route(text).map_err(|error| wrong(error.to_string()))?;
-            let prefix = route.0;
+            let (prefix, members) =
+                config.parse_route(text).map_err(|error| wrong(error.to_string()))?;
             if let Some(hop) = connected.get(&prefix) {
                 return Err(wrong(format!("{prefix} is that of {hop}: leave the line out")));
             }
@@ -344,7 +354,7 @@ fn routes(config: &Config, files: Vec<PathBuf>) -> Result<Vec<(IpNet, Members)>>
             if routes.len() >= Routes::ROUTES {
                 return Err(wrong(format!("more than {} routes", Routes::ROUTES)));
             }
-            routes.push(route);
+            routes.push(FileRoute { prefix, members, file: number, line });
         }
     }
     Ok(routes)

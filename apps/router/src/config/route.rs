@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use thiserror::Error;
 
-use super::{Node, check};
+use super::{Node, Port, check};
 use crate::group::{self, Groups};
 use crate::route::{Exit, Members, NextHop, NodeId, PortId};
 use crate::routes::RouteError;
@@ -15,8 +15,8 @@ use crate::routes::RouteError;
 pub enum RouteTextError {
     /// It has another form.
     #[error(
-        "{line:?} is no route: write PREFIX via NODE:INTERFACE[@GATEWAY][*WEIGHT] ... or PREFIX \
-         unreachable"
+        "{line:?} is no route: write PREFIX via NODE:INTERFACE[@GATEWAY[,onlink]][*WEIGHT] ... or \
+         PREFIX unreachable"
     )]
     Form {
         /// Its beginning.
@@ -44,6 +44,9 @@ pub enum RouteTextError {
 /// The smallest MTU of a port for IPv6.
 pub(crate) const MTU_V6: u16 = 1_280;
 
+/// Follows a gateway that is on the port's link although it is outside of the port's networks.
+const ONLINK: &str = ",onlink";
+
 /// The beginning of a text from outside, for errors.
 fn start(text: &str) -> String {
     text.chars().take(80).collect()
@@ -66,21 +69,27 @@ pub(super) fn parse(nodes: &[Node], line: &str) -> Result<(IpNet, Members), Rout
         _ => return Err(form()),
     };
     crate::routes::check(prefix, &members)?;
-    if prefix.addr().is_ipv6() {
-        check_mtus(nodes, &members)?;
-    }
+    check_mtus(nodes, prefix, &members)?;
     let members = group::checked(&members).map_err(RouteError::from)?;
     Ok((prefix, members.into()))
 }
 
-/// Each link of IPv6 takes packets of 1,280 bytes (RFC 8200 section 5). Ports with IPv4 addresses
-/// only may have a smaller MTU.
-fn check_mtus(nodes: &[Node], members: &[(NextHop, u16)]) -> Result<(), RouteTextError> {
+/// Each link of IPv6 takes packets of 1,280 bytes (RFC 8200 section 5), and the system resolves no
+/// IPv6 gateway on another one. Ports with IPv4 addresses only may have a smaller MTU.
+fn check_mtus(
+    nodes: &[Node],
+    prefix: IpNet,
+    members: &[(NextHop, u16)],
+) -> Result<(), RouteTextError> {
+    let is_v6 = |hop: &NextHop| {
+        prefix.addr().is_ipv6() || matches!(hop.exit, Exit::Gateway(_, IpAddr::V6(_)))
+    };
     let mtu = |hop: &NextHop| {
         let port = nodes.get(usize::from(hop.node))?.ports.get(usize::from(hop.port()?))?;
         Some(port.mtu)
     };
-    let small = members.iter().find_map(|(hop, _)| Some((hop, mtu(hop)?)).filter(|m| m.1 < MTU_V6));
+    let mut hops = members.iter().map(|(hop, _)| hop).filter(|hop| is_v6(hop));
+    let small = hops.find_map(|hop| Some((hop, mtu(hop)?)).filter(|m| m.1 < MTU_V6));
     small.map_or(Ok(()), |(hop, mtu)| {
         let why = format!("its port has an MTU of {mtu}: IPv6 needs at least {MTU_V6}");
         Err(RouteTextError::Hop { text: hop_text(nodes, hop), why })
@@ -89,14 +98,24 @@ fn check_mtus(nodes: &[Node], members: &[(NextHop, u16)]) -> Result<(), RouteTex
 
 /// A prefix without host bits. An address alone is a prefix of its full length.
 pub(crate) fn parse_prefix(text: &str) -> Result<IpNet, RouteTextError> {
-    let address = || text.parse::<IpAddr>().map(IpNet::from);
-    let prefix = text.parse().or_else(|_| address());
-    let prefix = prefix.map_err(|_| RouteTextError::Prefix { text: start(text) })?;
+    let prefix = parse_net(text).or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
+    let prefix = prefix.ok_or_else(|| RouteTextError::Prefix { text: start(text) })?;
     crate::routes::check(prefix, &[])?;
     Ok(prefix)
 }
 
-/// `NODE:INTERFACE[@GATEWAY][*WEIGHT]`
+/// An address and a length. Octets and lengths with leading zeros are refused: some programs read
+/// such numbers as octal ones.
+pub(super) fn parse_net(text: &str) -> Option<IpNet> {
+    let (address, length) = text.split_once('/')?;
+    let is_number = length.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number || (length.starts_with('0') && length != "0") {
+        return None;
+    }
+    IpNet::new(address.parse().ok()?, length.parse().ok()?).ok()
+}
+
+/// `NODE:INTERFACE[@GATEWAY[,onlink]][*WEIGHT]`
 fn parse_hop(nodes: &[Node], text: &str) -> Result<(NextHop, u16), RouteTextError> {
     let wrong = |why: String| RouteTextError::Hop { text: start(text), why };
     let (place, weight) = match text.rsplit_once('*') {
@@ -109,8 +128,13 @@ fn parse_hop(nodes: &[Node], text: &str) -> Result<(NextHop, u16), RouteTextErro
     let (place, gateway) = match place.split_once('@') {
         None => (place, None),
         Some((place, gateway)) => {
-            let address = gateway.parse::<IpAddr>();
-            (place, Some(address.map_err(|_| wrong("the gateway is no IP address".to_owned()))?))
+            let (address, is_onlink) = match gateway.strip_suffix(ONLINK) {
+                Some(address) => (address, true),
+                None => (gateway, false),
+            };
+            let address = address.parse::<IpAddr>();
+            let address = address.map_err(|_| wrong("the gateway is no IP address".to_owned()))?;
+            (place, Some((address, is_onlink)))
         }
     };
     let (name, interface) = place
@@ -127,29 +151,51 @@ fn parse_hop(nodes: &[Node], text: &str) -> Result<(NextHop, u16), RouteTextErro
     })?;
     let exit = match gateway {
         None => Exit::Connected(port as PortId),
-        Some(gateway) => {
-            check_gateway(&ports[port].addresses, gateway).map_err(wrong)?;
+        Some((gateway, is_onlink)) => {
+            check_gateway(&ports[port].addresses, gateway, is_onlink).map_err(wrong)?;
             Exit::Gateway(port as PortId, gateway)
         }
     };
     Ok((NextHop { node: node as NodeId, exit }, weight))
 }
 
-/// A gateway is another host on a network of its port.
-fn check_gateway(addresses: &[IpNet], gateway: IpAddr) -> Result<(), String> {
+/// A gateway is another host on a network of its port, or an address that is on each link, or one
+/// that is declared to be on this link.
+fn check_gateway(addresses: &[IpNet], gateway: IpAddr, is_onlink: bool) -> Result<(), String> {
     if addresses.iter().any(|net| net.addr() == gateway) {
         return Err("the gateway is the port itself".to_owned());
+    }
+    if let Some(kind) = check::unusable(gateway).filter(|_| !is_link_local(gateway)) {
+        return Err(format!("no gateway has an address that is {kind}"));
     }
     let network = addresses.iter().find(|net| net.contains(&gateway));
     match network {
         Some(net) if check::is_host(net, gateway) => Ok(()),
         Some(net) => Err(format!("{gateway} is no host of {}", net.trunc())),
+        None if is_onlink || is_link_local(gateway) => Ok(()),
         None => {
             let networks: Vec<String> =
                 addresses.iter().map(|net| net.trunc().to_string()).collect();
-            Err(format!("the gateway is outside of the port's networks, {}", networks.join(", ")))
+            Err(format!(
+                "the gateway is outside of the port's networks, {}: write {gateway}{ONLINK} if it is \
+                 on the link nevertheless",
+                networks.join(", ")
+            ))
         }
     }
+}
+
+/// Whether an address is valid on a link only, and on any (RFC 3927, RFC 4291).
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+/// Whether a gateway needs the word `onlink`.
+fn needs_onlink(port: &Port, gateway: IpAddr) -> bool {
+    !is_link_local(gateway) && !port.addresses.iter().any(|net| net.contains(&gateway))
 }
 
 pub(super) fn text(nodes: &[Node], prefix: IpNet, members: &[(NextHop, u16)]) -> String {
@@ -167,13 +213,15 @@ pub(super) fn text(nodes: &[Node], prefix: IpNet, members: &[(NextHop, u16)]) ->
 
 pub(super) fn hop_text(nodes: &[Node], hop: &NextHop) -> String {
     let name = nodes.get(usize::from(hop.node)).map_or("?", |node| &node.name);
-    let interface = |port: PortId| {
-        let node = nodes.get(usize::from(hop.node));
-        node.and_then(|node| node.ports.get(usize::from(port))).map_or("?", |p| &p.interface)
-    };
+    let port = |port: PortId| nodes.get(usize::from(hop.node))?.ports.get(usize::from(port));
+    let interface = |number: PortId| port(number).map_or("?", |port| &port.interface);
     match hop.exit {
         Exit::Local => format!("local {name}"),
         Exit::Connected(port) => format!("{name}:{}", interface(port)),
-        Exit::Gateway(port, gateway) => format!("{name}:{}@{gateway}", interface(port)),
+        Exit::Gateway(number, gateway) => {
+            let is_outside = port(number).is_some_and(|port| needs_onlink(port, gateway));
+            let onlink = if is_outside { ONLINK } else { "" };
+            format!("{name}:{}@{gateway}{onlink}", interface(number))
+        }
     }
 }

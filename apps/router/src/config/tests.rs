@@ -61,7 +61,7 @@ impl Directory {
         Directory(path)
     }
 
-    fn write(&self, name: &str, text: &str) -> PathBuf {
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
         let path = self.0.join(name);
         std::fs::write(&path, text).unwrap();
         path
@@ -275,9 +275,29 @@ fn wrong_lines_of_routes_say_what_is_wrong() {
         ),
         (
             "192.0.2.0/24 via a:lan0@10.0.2.9",
-            "next hop \"a:lan0@10.0.2.9\": the gateway is outside of the port's networks, 10.0.1.0/24, fd00:1::/64",
+            "next hop \"a:lan0@10.0.2.9\": the gateway is outside of the port's networks, 10.0.1.0/24, fd00:1::/64: write 10.0.2.9,onlink",
         ),
-        ("192.0.2.0/24 via a:lan0@fd00:1::2", "fd00:1::2 is no gateway of 192.0.2.0/24"),
+        (
+            "192.0.2.0/24 via a:lan0@10.0.2.9,on",
+            "next hop \"a:lan0@10.0.2.9,on\": the gateway is no IP address",
+        ),
+        (
+            "192.0.2.0/24 via a:lan0@ff02::1,onlink",
+            "next hop \"a:lan0@ff02::1,onlink\": no gateway has an address that is multicast",
+        ),
+        ("2001:db8::/32 via a:lan0@10.0.1.2", "10.0.1.2 is no gateway of 2001:db8::/32"),
+        (
+            "192.0.2.0/24 via a:lan1@fe80::1",
+            "next hop \"a:lan1@fe80::1\": its port has an MTU of 1200: IPv6 needs at least 1280",
+        ),
+        ("010.0.0.0/8 unreachable", "\"010.0.0.0/8\" is no prefix"),
+        ("10.0.0.01 unreachable", "\"10.0.0.01\" is no prefix"),
+        ("10.0.0.0/08 unreachable", "\"10.0.0.0/08\" is no prefix"),
+        ("10.0.0.0/+8 unreachable", "\"10.0.0.0/+8\" is no prefix"),
+        (
+            "192.0.2.0/24 via a:lan0@10.0.1.02",
+            "next hop \"a:lan0@10.0.1.02\": the gateway is no IP address",
+        ),
         (
             "2001:db8::/32 via b:lan0 a:lan1*2",
             "next hop \"a:lan1\": its port has an MTU of 1200: IPv6 needs at least 1280",
@@ -290,6 +310,58 @@ fn wrong_lines_of_routes_say_what_is_wrong() {
     }
     let long = config.parse_route(&"x".repeat(100_000)).unwrap_err().to_string();
     assert!(long.len() < 300, "{long}");
+}
+
+#[test]
+fn gateways_may_be_link_local_outside_of_the_networks_and_ipv6_ones_of_ipv4_routes() {
+    let config = demo();
+    for (line, gateway) in [
+        ("192.0.2.0/24 via a:lan0@fe80::9", "fe80::9"),
+        ("192.0.2.0/24 via a:lan0@fd00:1::9*3", "fd00:1::9"),
+        ("192.0.2.0/24 via a:lan0@169.254.1.1", "169.254.1.1"),
+        ("192.0.2.0/24 via a:lan0@172.16.0.1,onlink", "172.16.0.1"),
+        ("192.0.2.0/24 via a:lan0@2001:db8:9::1,onlink*2", "2001:db8:9::1"),
+        ("2001:db8::/32 via a:lan0@fe80::9", "fe80::9"),
+    ] {
+        let (prefix, members) = config.parse_route(line).expect(line);
+        let gateway: IpAddr = gateway.parse().expect("an address");
+        assert!(
+            matches!(members[..], [(NextHop { exit: Exit::Gateway(0, g), .. }, _)] if g == gateway)
+        );
+        assert_eq!(config.route_text(prefix, &members), line, "the text is read again");
+    }
+    // The word is not kept where it says nothing.
+    let (prefix, members) = config.parse_route("192.0.2.0/24 via a:lan0@fe80::9,onlink").unwrap();
+    assert_eq!(config.route_text(prefix, &members), "192.0.2.0/24 via a:lan0@fe80::9");
+}
+
+#[test]
+fn addresses_with_leading_zeros_are_refused_everywhere_in_the_file() {
+    for (old, new, expected) in [
+        ("\"10.0.1.1/24", "\"010.0.1.1/24", "an address and the length of its network"),
+        ("10.9.0.1:", "010.9.0.1:", "four numbers without leading zeros"),
+        ("10.9.1.2:", "10.9.258:", "four numbers without leading zeros"),
+    ] {
+        assert!(DEMO.contains(old), "{old}");
+        let error = Config::parse(&DEMO.replacen(old, new, 1), ".").unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_route_of_a_file_for_which_the_tables_have_no_room_is_named_with_its_line() {
+    let directory = Directory::new("room");
+    let path = directory.write("demo.toml", format!("{DEMO}[routes]\nfiles = ['r1', 'r2']\n"));
+    directory.write("r1", "192.0.2.0/24 unreachable\n");
+    directory.write("r2", "# comment\n198.51.100.0/24 unreachable\n203.0.113.0/24 unreachable\n");
+    let config = Config::load(&path).unwrap();
+    let all = config.routes().unwrap().len();
+    let full = Routes::with_limits(all - 1, crate::fib::Fib::new(), crate::group::Groups::new());
+    let error = config.fill(full).unwrap_err().to_string();
+    assert!(error.contains("/r2:3: there are ") && error.contains("routes already"), "{error}");
+    directory.write("r2", b"# comment\n198.51.100.0/24 unreach\xffable\n");
+    let error = Config::load(&path).unwrap_err().to_string();
+    assert!(error.ends_with("/r2:2: no UTF-8 text"), "{error}");
 }
 
 #[test]
@@ -312,7 +384,7 @@ fn files_of_routes_are_relative_to_the_file_and_their_errors_name_a_line() {
         ("10.0.1.0/24 via b:lan0", "/r2:2: 10.0.1.0/24 is that of a:lan0: leave the line out"),
         ("10.0.2.1/32 via a:lan0", "/r2:2: 10.0.2.1/32 is that of local b: leave the line out"),
     ] {
-        directory.write("r2", &format!("\n{line}"));
+        directory.write("r2", format!("\n{line}"));
         let error = Config::load(&path).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}\n{expected}");
     }

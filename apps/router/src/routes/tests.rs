@@ -91,20 +91,20 @@ fn a_refused_update_leaves_the_old_route() {
 }
 
 #[test]
-fn prefixes_with_host_bits_and_gateways_of_another_family_are_refused() {
+fn prefixes_with_host_bits_and_ipv4_gateways_of_ipv6_routes_are_refused() {
     let mut routes = Routes::new();
     let error = routes.announce(Origin::File, net("10.0.0.1/8"), &[]).unwrap_err();
     assert_eq!(
         error.to_string(),
         "10.0.0.1/8 has bits beyond its length: its network is 10.0.0.0/8"
     );
-    let gateway = NextHop { node: 0, exit: Exit::Gateway(0, ip("fe80::1")) };
-    let error = routes.announce(Origin::File, net("10.0.0.0/8"), &[(gateway, 1)]).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "fe80::1 is no gateway of 10.0.0.0/8: give one of the same address family"
-    );
+    let gateway = |text| NextHop { node: 0, exit: Exit::Gateway(0, ip(text)) };
+    let v4 = [(gateway("10.0.0.9"), 1)];
+    let error = routes.announce(Origin::File, net("2001:db8::/32"), &v4).unwrap_err();
+    assert_eq!(error.to_string(), "10.0.0.9 is no gateway of 2001:db8::/32: give an IPv6 one");
     assert!(routes.is_empty());
+    let v6 = [(gateway("fe80::1"), 1)];
+    routes.announce(Origin::File, net("10.0.0.0/8"), &v6).expect("by RFC 8950");
 }
 
 #[test]

@@ -55,6 +55,28 @@ fn routes_reach_all_nodes_also_those_that_start_later() {
 }
 
 #[test]
+fn packets_of_ipv4_leave_by_ipv6_gateways_of_other_nodes_too() {
+    let mut cluster = Cluster::start(&text("switch", PATIENT, 100));
+    let config = cluster.local.config().clone();
+    for (prefix, gateway) in [("20.0.0.0/8", "fe80::9"), ("30.0.0.0/8", "172.16.0.1,onlink")] {
+        let line = format!("{prefix} via b:lan0@{gateway}");
+        let (net, members) = config.parse_route(&line).expect("a route");
+        cluster.replace(1, prefix, members.clone());
+        cluster.wait_route(&[0, 1, 2], net.addr(), &members);
+        let IpAddr::V4(address) = net.addr() else { panic!("{net}") };
+        let dst = address.octets();
+        for from in [0, 1] {
+            let packet = V4 { dst: [dst[0], 0, 0, 1], ..V4::default() };
+            let left = cluster.forward(from, &packet.bytes());
+            let expected = gateway.split(',').next().and_then(|text| text.parse().ok());
+            assert_eq!(left.len(), 1);
+            assert_eq!((left[0].node, Some(left[0].neighbour)), (1, expected));
+        }
+    }
+    cluster.check_totals();
+}
+
+#[test]
 fn the_routes_of_a_silent_node_are_withdrawn_and_come_back_with_it() {
     let mut cluster = Cluster::start(&text("switch", SHORT, 100));
     // More than a call has, and a route of the silent node's that another one covers.
