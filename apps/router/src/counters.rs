@@ -15,7 +15,7 @@ pub enum Drop {
     /// A wrong IPv4 header checksum.
     Checksum,
     /// A source that no packet may have: multicast, loopback, link-local, unspecified, reserved,
-    /// broadcast.
+    /// broadcast, also of the network of a port, and an address of a node.
     Source,
     /// A destination that routers do not forward: multicast, loopback, link-local, unspecified,
     /// broadcast, also of the network of a port.

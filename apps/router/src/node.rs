@@ -21,6 +21,7 @@ mod link;
 mod members;
 mod order;
 mod system;
+mod sources;
 mod valiant;
 
 use std::cell::RefCell;
@@ -46,6 +47,8 @@ use announce::Announcer;
 use link::{Incoming, Link};
 use valiant::Valiant;
 
+use names::Names;
+use sources::Sources;
 /// How packets go from their first node to their last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Spread {
@@ -153,6 +156,8 @@ pub struct Node<O, P = ()> {
     /// The next hops of which groups were told, as sets of nodes and of their ports.
     alive: Vec<Option<u32>>,
     /// Nodes that are connected in both directions.
+    /// Sources that no packet from outside may have.
+    sources: Sources,
     usable: u64,
     /// Nodes of which messages have arrived since the timer ran.
     active: u64,
@@ -218,6 +223,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             active: 0,
             hears: vec![0; nodes],
             deaths: 0,
+            sources: Sources::new(settings.ports.iter().flatten()),
             refused_heartbeats: 0,
             own: Weak::new(),
             settings,

@@ -25,7 +25,9 @@ struct Way {
 }
 
 /// IPv4 networks of ports of which two addresses are no hosts.
-fn networks<'a>(ports: impl Iterator<Item = &'a Port>) -> impl Iterator<Item = &'a Ipv4Net> {
+pub(super) fn networks<'a>(
+    ports: impl Iterator<Item = &'a Port>,
+) -> impl Iterator<Item = &'a Ipv4Net> {
     ports.flat_map(|port| &port.addresses).filter_map(|net| match net {
         IpNet::V4(net) if net.prefix_len() <= 30 => Some(net),
         _ => None,
@@ -60,6 +62,9 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         };
         let packet = &mut packet[..header.total_len as usize];
         self.counters.received_bytes += packet.len() as u64;
+        if self.sources.has(header.src) {
+            return self.counters.drop(Drop::Source);
+        }
         self.forward(cx, Origin::Port(port), packet, &header);
     }
 

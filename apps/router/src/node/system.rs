@@ -22,6 +22,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     /// # Errors
     /// The routes have no room for one. The others are set.
     pub fn set_system_addresses(&mut self, now: &BTreeSet<IpAddr>) -> Result<(), RouteError> {
+        self.sources.set_system(now);
         let gone: Vec<IpAddr> = self.system.difference(now).copied().collect();
         for address in gone {
             self.routes.withdraw(Origin::Connected, &address.into());

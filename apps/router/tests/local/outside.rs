@@ -106,6 +106,40 @@ fn errors_are_limited_and_packets_are_not() {
     );
 }
 
+#[test]
+fn packets_from_outside_with_a_source_that_no_host_has_are_dropped_and_counted() {
+    let mut cluster = Cluster::start(&text("switch", PATIENT, 100));
+    let kernel = [172, 20, 0, 1];
+    let addresses = std::collections::BTreeSet::from([IpAddr::from(kernel)]);
+    let mut node = cluster.local.node_mut(0).expect("it runs");
+    node.set_system_addresses(&addresses).expect("room");
+    drop(node);
+    let wrong = [
+        [10, 1, 0, 1], // its own address at the port
+        [10, 1, 1, 1], // at another port
+        kernel,
+        [10, 2, 0, 1],   // of another node of this router
+        [10, 1, 0, 255], // broadcast addresses
+        [10, 2, 1, 255],
+        [10, 1, 0, 0],
+        [255, 255, 255, 255],
+        [224, 0, 0, 5],
+        [0, 0, 0, 0],
+        [127, 0, 0, 1],
+    ];
+    for src in wrong {
+        let packet = V4 { src, dst: [10, 2, 0, 9], ttl: 1, ..V4::default() };
+        assert_eq!(cluster.forward(0, &packet.bytes()), [], "{src:?}");
+    }
+    let own: std::net::Ipv6Addr = "2001:db8:1::1".parse().expect("an address");
+    assert_eq!(cluster.forward(0, &V6 { src: own.segments(), ..V6::default() }.bytes()), []);
+    let counters = cluster.check_totals();
+    assert_eq!(counters.dropped(Drop::Source), wrong.len() as u64 + 1, "{counters:?}");
+    assert_eq!((counters.icmp_sent, counters.sent), (0, 0), "no errors about them either");
+    let packet = V4 { src: SENDER, dst: [10, 2, 0, 9], ..V4::default() };
+    assert_eq!(cluster.forward(0, &packet.bytes()).len(), 1);
+}
+
 /// An echo request.
 fn echo(to: [u8; 4]) -> Vec<u8> {
     let mut data = vec![8, 0, 0, 0, 0x12, 0x34, 0, 1];
