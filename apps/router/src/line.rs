@@ -37,6 +37,9 @@ pub const BURST: usize = 64;
 const AHEAD: usize = 4;
 
 /// Where packets of a node's ports arrive. One thread uses it.
+/// The bits of an IEEE 802.1Q tag that are the VLAN. With 0 the frame has a priority and no VLAN.
+const VLAN_ID: u16 = 0x0fff;
+
 pub trait Intake {
     /// Passes IP packets that have arrived, at most [`BURST`], and returns their number.
     ///

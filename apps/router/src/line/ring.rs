@@ -9,11 +9,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use libc::{sock_filter, tpacket_req, tpacket2_hdr};
+use libc::{sock_filter, sockaddr_ll, tpacket_req, tpacket2_hdr};
 
-use super::AHEAD;
 use super::netlink::Link;
 use super::sys;
+use super::{AHEAD, VLAN_ID};
 use crate::packet;
 
 /// Frames of a ring, about: a few milliseconds of small packets, during which the thread may do
@@ -24,6 +24,9 @@ const BLOCK: usize = 1 << 16;
 /// Bytes of a frame before the IP packet: the kernel's header, the link-layer header, alignment.
 const BEFORE_PACKET: usize = 96;
 
+/// The place of a frame's link-layer address, from the kernel's header.
+const ADDRESS: usize = size_of::<tpacket2_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
+
 /// Packets that were received and not passed on.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct RingCounters {
@@ -31,8 +34,10 @@ pub(super) struct RingCounters {
     pub(super) kernel_drops: u64,
     /// Longer than the interface's MTU.
     pub(super) too_long: u64,
-    /// With a VLAN tag, or without an IP packet.
+    /// Without an IP packet.
     pub(super) ignored: u64,
+    /// With the tag of a VLAN.
+    pub(super) tagged: u64,
 }
 
 /// The receiving half of an interface.
@@ -88,7 +93,10 @@ impl Ring {
             // SAFETY: the kernel wrote the header before the status that was read, and writes no
             // frame that has this status. The header is plain integers.
             let header = unsafe { frame.cast::<tpacket2_hdr>().read() };
-            if let Some((start, len)) = self.packet(&header, state) {
+            // SAFETY: the kernel puts the address, which is plain integers, after the header.
+            let from = unsafe { frame.add(ADDRESS).cast::<sockaddr_ll>().read() };
+            if let Some((start, len)) = self.packet(&header, state, u16::from_be(from.sll_protocol))
+            {
                 // SAFETY: `place` checked that the range is within the frame, which belongs to this
                 // thread until the status is written below. Tests that compare all bytes of a
                 // burst would catch a frame that the kernel overwrites.
@@ -125,15 +133,25 @@ impl Ring {
     }
 
     /// The place of a frame's IP packet, unless it is not passed, which is counted.
-    fn packet(&mut self, header: &tpacket2_hdr, state: u32) -> Option<(usize, usize)> {
+    fn packet(&mut self, header: &tpacket2_hdr, state: u32, kind: u16) -> Option<(usize, usize)> {
+        let is_ip = matches!(i32::from(kind), libc::ETH_P_IP | libc::ETH_P_IPV6);
         match place(header, state, self.mtu, self.layout.frame) {
-            Ok(place) => Some(place),
+            Ok(place) if is_ip => Some(place),
+            // The kernel has removed one tag, and another one follows.
+            Ok(_) => {
+                self.counters.tagged += 1;
+                None
+            }
             Err(Refused::TooLong) => {
                 self.counters.too_long += 1;
                 None
             }
             Err(Refused::Ignored) => {
                 self.counters.ignored += 1;
+                None
+            }
+            Err(Refused::Tagged) => {
+                self.counters.tagged += 1;
                 None
             }
         }
@@ -163,6 +181,7 @@ impl AsFd for Ring {
 enum Refused {
     TooLong,
     Ignored,
+    Tagged,
 }
 
 /// The start and length of the IP packet in a frame of the ring.
@@ -176,7 +195,10 @@ fn place(
     let link_header = start.checked_sub(usize::from(header.tp_mac)).ok_or(Refused::Ignored)?;
     let len = (header.tp_len as usize).saturating_sub(link_header);
     let taken = (header.tp_snaplen as usize).saturating_sub(link_header);
-    if state & libc::TP_STATUS_VLAN_VALID != 0 || len == 0 {
+    if state & libc::TP_STATUS_VLAN_VALID != 0 && header.tp_vlan_tci & VLAN_ID != 0 {
+        return Err(Refused::Tagged);
+    }
+    if len == 0 {
         return Err(Refused::Ignored);
     }
     // The second and third condition hold for an MTU that is larger than a frame of the ring.
@@ -226,9 +248,9 @@ fn complete_checksum(bytes: &mut [u8]) {
     }
 }
 
-/// Accepts IP packets that are addressed to this host by the link layer. ARP, multicast, broadcast
-/// and frames for other hosts are the operating system's.
-fn only_ip_to_this_host() -> [sock_filter; 7] {
+/// Accepts IP packets that are addressed to this host by the link layer, and to be counted, frames
+/// with two tags. ARP, multicast, broadcast and frames for other hosts are the operating system's.
+fn only_ip_to_this_host() -> [sock_filter; 9] {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const LOAD_HALF: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
     const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -237,9 +259,11 @@ fn only_ip_to_this_host() -> [sock_filter; 7] {
     let of = |field: i32| (libc::SKF_AD_OFF + field) as u32;
     [
         step(LOAD, of(libc::SKF_AD_PKTTYPE), 0, 0),
-        step(IF_EQUAL, u32::from(libc::PACKET_HOST), 0, 4),
+        step(IF_EQUAL, u32::from(libc::PACKET_HOST), 0, 6),
         step(LOAD_HALF, of(libc::SKF_AD_PROTOCOL), 0, 0),
-        step(IF_EQUAL, libc::ETH_P_IP as u32, 1, 0),
+        step(IF_EQUAL, libc::ETH_P_IP as u32, 3, 0),
+        step(IF_EQUAL, libc::ETH_P_8021Q as u32, 2, 0),
+        step(IF_EQUAL, libc::ETH_P_8021AD as u32, 1, 0),
         step(IF_EQUAL, libc::ETH_P_IPV6 as u32, 0, 1),
         step(RETURN, u32::MAX, 0, 0),
         step(RETURN, 0, 0, 0),
@@ -278,7 +302,12 @@ mod tests {
         assert_eq!(find(&header, 1499, 1580), Err(Refused::TooLong));
         assert_eq!(find(&header, 1500, 1579), Err(Refused::TooLong));
         let vlan = libc::TP_STATUS_VLAN_VALID;
-        assert_eq!(place(&header, vlan, 1500, 1580), Err(Refused::Ignored));
+        assert_eq!(place(&header, vlan, 1500, 1580), Ok((80, 1500)), "a priority");
+        header.tp_vlan_tci = 0xe000;
+        assert_eq!(place(&header, vlan, 1500, 1580), Ok((80, 1500)), "another priority");
+        header.tp_vlan_tci = 0xe001;
+        assert_eq!(place(&header, vlan, 1500, 1580), Err(Refused::Tagged));
+        header.tp_vlan_tci = 0;
         header.tp_snaplen = 1513;
         assert_eq!(find(&header, 1500, 1580), Err(Refused::TooLong));
         (header.tp_len, header.tp_snaplen) = (14, 14);

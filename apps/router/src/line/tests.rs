@@ -56,7 +56,7 @@ fn until(text: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn only_packets_for_this_host_without_vlan_tag_are_passed() {
+fn only_packets_for_this_host_of_no_vlan_are_passed() {
     let Some(cluster) = cluster() else { return };
     let (mut intake, _ports) = lines(&cluster);
     let node = link(cluster.node(0), "lan0").mac.expect("a MAC").0;
@@ -76,22 +76,26 @@ fn only_packets_for_this_host_without_vlan_tag_are_passed() {
         frame(other, &[8, 0], b"\x45another host"),
         frame(node, &[8, 6], b"ARP"),
         frame(node, &[0x81, 0, 0, 5, 8, 0], b"\x45VLAN"),
+        frame(node, &[0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 8, 0], b"\x45two VLANs"),
+        frame(node, &[0x81, 0, 0xa0, 0, 0x81, 0, 0, 6, 8, 0], b"\x45VLAN after a priority"),
         frame(node, &[0x88, 0xb5], b"experiment"),
         frame(node, &[8, 0], b"\x45four"),
+        frame(node, &[0x81, 0, 0xa0, 0, 8, 0], b"\x45pri"),
+        frame(node, &[0x81, 0, 0, 0, 0x86, 0xdd], b"\x60pri"),
         frame(node, &[0x86, 0xdd], b"\x60six"),
     ];
     let sent = sys::send(socket.as_fd(), frames.iter().map(Vec::as_slice)).expect("sends");
     assert_eq!(sent, frames.len());
     let mut passed = Vec::new();
-    until("both packets", || {
+    until("all packets", || {
         // The kernel's own are longer or shorter.
         intake.burst(&mut |_, packet| {
             passed.extend(packet.ends_with(&[0; 60]).then(|| packet[..4].to_vec()));
         });
-        passed.len() >= 2
+        passed.len() >= 4
     });
-    assert_eq!(passed, [b"\x45fou", b"\x60six"]);
-    assert_eq!(intake.counters(0), PortCounters { ignored: 1, ..PortCounters::default() });
+    assert_eq!(passed, [b"\x45fou", b"\x45pri", b"\x60pri", b"\x60six"]);
+    assert_eq!(intake.counters(0), PortCounters { tagged: 3, ..PortCounters::default() });
 }
 
 #[test]
