@@ -14,6 +14,7 @@ mod capture;
 mod memory;
 mod neighbours;
 mod netlink;
+mod port;
 mod ring;
 mod sender;
 mod sys;
@@ -36,10 +37,10 @@ pub const BURST: usize = 64;
 /// memory answers.
 const AHEAD: usize = 4;
 
-/// Where packets of a node's ports arrive. One thread uses it.
 /// The bits of an IEEE 802.1Q tag that are the VLAN. With 0 the frame has a priority and no VLAN.
 const VLAN_ID: u16 = 0x0fff;
 
+/// Where packets of a node's ports arrive. One thread uses it.
 pub trait Intake {
     /// Passes IP packets that have arrived, at most [`BURST`], and returns their number.
     ///

@@ -154,6 +154,21 @@ impl Cluster {
         self.wait_for_links()
     }
 
+    /// Makes the port of a node again, after it was deleted, with its host's end and all addresses.
+    ///
+    /// # Errors
+    /// The system refused.
+    ///
+    /// # Panics
+    /// Hosts are at the switch ([`Shape::Mixed`]).
+    pub fn renew_lan(&self, node: usize, index: usize, mtu: usize) -> Result<(), Unavailable> {
+        assert!(self.shape != Shape::Mixed, "the host is at the switch");
+        self.add_veth(node, index, mtu)?;
+        self.node(node).batch(&lan_addresses(node))?;
+        self.host(node).batch(&host_addresses(node))?;
+        self.wait_for_links()
+    }
+
     /// The cluster's file, with the sockets for control in a directory.
     pub fn config(&self, directory: &Path, routes: &[&str]) -> String {
         let mut text = format!(
@@ -242,10 +257,17 @@ impl Cluster {
         if self.shape == Shape::Mixed {
             self.plug(at, "lan0", &format!("lan_{name}"), LAN_MTU)?;
             self.plug(host, "eth0", &format!("host_{name}"), LAN_MTU)?;
-        } else {
-            let peer = format!("peer name eth0 mtu {LAN_MTU} netns {}", host.path());
-            at.batch(&format!("link add lan0 index {INDEX} mtu {LAN_MTU} type veth {peer}"))?;
+            Offloads::OFF.set(at, "lan0")?;
+            return Offloads::OFF.set(host, "eth0");
         }
+        self.add_veth(node, INDEX, LAN_MTU)
+    }
+
+    /// Adds a port of a node whose other end is its host's.
+    fn add_veth(&self, node: usize, index: usize, mtu: usize) -> Result<(), Unavailable> {
+        let (at, host) = (self.node(node), self.host(node));
+        let peer = format!("peer name eth0 mtu {mtu} netns {}", host.path());
+        at.batch(&format!("link add lan0 index {index} mtu {mtu} type veth {peer}"))?;
         Offloads::OFF.set(at, "lan0")?;
         Offloads::OFF.set(host, "eth0")
     }
@@ -267,11 +289,7 @@ impl Cluster {
     }
 
     fn set_addresses(&self, node: usize) -> Result<(), Unavailable> {
-        let n = node + 1;
-        let mut script = format!(
-            "address add 10.0.{n}.1/24 dev lan0\naddress add fd00:{n}::1/64 dev lan0 nodad\n\
-             link set lan0 up\n"
-        );
+        let mut script = lan_addresses(node);
         match self.shape {
             Shape::Mesh => {
                 let _ = writeln!(script, "address add {}/32 dev lo", core_v4(node));
@@ -288,12 +306,26 @@ impl Cluster {
             }
         }
         self.node(node).batch(&script)?;
-        self.host(node).batch(&format!(
-            "address add 10.0.{n}.2/24 dev eth0\naddress add fd00:{n}::2/64 dev eth0 nodad\n\
-             link set eth0 up\nroute add default via 10.0.{n}.1\n\
-             route add ::/0 via fd00:{n}::1\n"
-        ))
+        self.host(node).batch(&host_addresses(node))
     }
+}
+
+/// Sets the addresses of a node's port, and the port up.
+fn lan_addresses(node: usize) -> String {
+    let n = node + 1;
+    format!(
+        "address add 10.0.{n}.1/24 dev lan0\naddress add fd00:{n}::1/64 dev lan0 nodad\n\
+         link set lan0 up\n"
+    )
+}
+
+/// Sets a host's addresses and its routes, and its device up.
+fn host_addresses(node: usize) -> String {
+    let n = node + 1;
+    format!(
+        "address add 10.0.{n}.2/24 dev eth0\naddress add fd00:{n}::2/64 dev eth0 nodad\n\
+         link set eth0 up\nroute add default via 10.0.{n}.1\nroute add ::/0 via fd00:{n}::1\n"
+    )
 }
 
 /// Settings of the kernel in all namespaces, before devices are added.

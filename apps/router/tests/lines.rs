@@ -427,6 +427,83 @@ fn a_port_follows_its_link() {
     assert_eq!(intake.burst(&mut |_, _| {}), 0);
 }
 
+/// Asserts that packets go through the port of the first node in both directions.
+fn check_port(cluster: &Cluster, intake: &mut SystemIntake, ports: &mut SystemPorts) {
+    let (far, host) = (hosts(1)[0], hosts(0)[0]);
+    let socket = socket(cluster.host(0), host);
+    let udp_port = socket.local_addr().expect("an address").port();
+    assert_eq!(ports.send(0, host, &packet(far, host, udp_port, b"hello")), Ok(()));
+    until("resolved", || {
+        ports.flush();
+        ports.timeout().is_none()
+    });
+    assert_eq!(receive(&socket), b"hello");
+    socket.send_to(b"transit", (far, 4000)).expect("sends");
+    assert_eq!(udp(&next(intake, 4000)).expect("udp").2, b"transit");
+}
+
+#[test]
+fn a_port_follows_its_interface_by_name_when_it_is_made_again() {
+    let Some(cluster) = cluster() else { return };
+    let (mut intake, mut ports) = lines(&cluster);
+    let _inside = cluster.node(0).enter().expect("enters");
+    let (far, host) = (hosts(1)[0], hosts(0)[0]);
+    let lost = packet(far, host, 9, b"lost");
+    check_port(&cluster, &mut intake, &mut ports);
+    assert_eq!(ports.take_warnings(), [""; 0]);
+    let gone = "interface lan0 is gone: packets for its port are dropped (port_down) until an \
+                interface has this name again";
+    // As before, and with another index and MTU.
+    for (index, mtu) in [(1_000, 1_500), (2_000, 1_400)] {
+        assert_eq!(ports.send(0, [10, 0, 1, 77].into(), &lost), Ok(()), "it waits");
+        cluster.node(0).run("ip link delete lan0").expect("deletes");
+        until("gone", || {
+            ports.flush();
+            !ports.is_up(0)
+        });
+        assert_eq!(ports.take_warnings(), [gone]);
+        assert_eq!(ports.send(0, host, &lost), Err(Drop::PortDown));
+        assert_eq!(ports.take_ended().dropped, [(Drop::PortDown, 1)], "the one that waited");
+        // An error that remained would end each wait at once.
+        while intake.burst(&mut |_, _| {}) > 0 {}
+        intake.wait(true, &[], Some(Duration::ZERO)).expect("waits");
+        let (start, pause) = (Instant::now(), Duration::from_millis(20));
+        intake.wait(true, &[], Some(pause)).expect("waits");
+        assert!(start.elapsed() >= pause, "it does not spin");
+        cluster.renew_lan(0, index, mtu).expect("makes it");
+        until("up", || {
+            ports.flush();
+            ports.is_up(0)
+        });
+        let text = format!(
+            "interface lan0 is there again, with index {index} and an MTU of {mtu}: its port uses it"
+        );
+        assert_eq!(ports.take_warnings(), [text]);
+        assert_eq!(ports.mtu(0), mtu);
+        assert!(ports.has_address(0, lan_v4(0).into()));
+        check_port(&cluster, &mut intake, &mut ports);
+        ports.take_ended();
+    }
+    // Another name is another interface.
+    let run = |line: &str| cluster.node(0).run(line).expect("runs");
+    run("ip link set lan0 down");
+    run("ip link set lan0 name other0");
+    run("ip link set other0 up");
+    until("renamed", || {
+        ports.flush();
+        ports.take_warnings() == [gone]
+    });
+    assert_eq!(ports.send(0, host, &lost), Err(Drop::PortDown));
+    run("ip link set other0 down");
+    run("ip link set other0 name lan0");
+    run("ip link set lan0 up");
+    until("up", || {
+        ports.flush();
+        ports.is_up(0)
+    });
+    check_port(&cluster, &mut intake, &mut ports);
+}
+
 #[test]
 fn a_neighbour_that_the_administrator_has_set_remains_when_its_link_was_down() {
     let Some(cluster) = cluster() else { return };

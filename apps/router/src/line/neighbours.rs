@@ -197,6 +197,11 @@ impl Neighbours {
         dropped
     }
 
+    /// The interface of a port is gone, with all its neighbours.
+    pub(super) fn forget(&mut self, port: PortId) {
+        self.entries.retain(|key, _| key.0 != port);
+    }
+
     /// A new reading of the kernel's table begins.
     pub(super) fn begin(&mut self) {
         self.reading = self.reading.wrapping_add(1);

@@ -184,6 +184,11 @@ impl Netlink {
         Ok(())
     }
 
+    /// The next call of [`poll`](Self::poll) begins to read all tables.
+    pub(super) fn read_again(&mut self) {
+        self.is_outdated = true;
+    }
+
     /// Asks the kernel to resolve or to confirm a neighbour.
     pub(super) fn resolve(&self, interface: u32, address: IpAddr) -> io::Result<()> {
         let mut message = NeighbourMessage::default();

@@ -58,6 +58,11 @@ impl Sender {
         })
     }
 
+    /// Whether the socket is still that of an interface. It loses one that is deleted.
+    pub(super) fn is_bound(&self, interface: u32) -> bool {
+        sys::bound(self.socket.as_fd()).is_ok_and(|bound| bound == interface)
+    }
+
     /// Takes over a new link-layer address of the interface.
     pub(super) fn set_mac(&mut self, mac: Mac) {
         self.mac = mac;

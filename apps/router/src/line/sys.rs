@@ -35,6 +35,16 @@ pub(super) fn bind(fd: BorrowedFd<'_>, interface: u32, protocol: c_int) -> io::R
     checked(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })
 }
 
+/// The interface to which a packet socket is bound; `u32::MAX` after the interface was deleted.
+pub(super) fn bound(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    // SAFETY: all-zero is a valid address, and its fields are integers.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, the size of `address`.
+    checked(unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut address).cast(), &mut len) })?;
+    Ok(address.sll_ifindex as u32)
+}
+
 /// Sets an option of a socket. `T` is the type that the kernel documents for the option.
 pub(super) fn set<T: Copy>(
     fd: BorrowedFd<'_>,

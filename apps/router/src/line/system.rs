@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -11,8 +12,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::addresses::Addresses;
 use super::neighbours::{Found, Neighbours};
 use super::netlink::{Event, Link, Netlink};
+use super::port::{Follow, Port};
 use super::ring::Ring;
-use super::sender::Sender;
 use super::{BURST, Ended, Intake, LineError, Outlet};
 use crate::counters::Drop;
 use crate::route::{MAX_PORTS, PortId};
@@ -30,12 +31,15 @@ pub struct PortCounters {
     pub kernel_drops: u64,
     /// Packets longer than the interface's MTU: the kernel or the peer aggregates packets.
     pub too_long: u64,
-    /// Packets with a VLAN tag, and frames without a packet.
+    /// Frames without a packet.
     pub ignored: u64,
+    /// Frames with the tag of a VLAN. Those with a priority only (VLAN 0) are packets as others.
+    pub tagged: u64,
 }
 
 /// Opens interfaces for the ports of a node, in the order of its ports. They belong to the network
-/// namespace of the calling thread.
+/// namespace of the calling thread, in which [`flush`](Outlet::flush) is to be called, too: it opens
+/// interfaces that are made again.
 ///
 /// # Errors
 /// [`LineError`], which states what to do.
@@ -54,22 +58,22 @@ pub fn open(names: &[&str]) -> Result<(SystemIntake, SystemPorts), LineError> {
     let mut ports: Vec<Port> = Vec::new();
     for name in names {
         let link = find(&links, name)?;
-        if ports.iter().any(|port| port.interface == link.index) {
+        if ports.iter().any(|port| port.interface() == Some(link.index)) {
             return Err(LineError::Twice { name: (*name).to_owned() });
         }
         let refused = |what| move |error| refused(what, name, error);
         rings.push(Ring::open(link).map_err(refused("the receive ring"))?);
-        let sender = Sender::open(link).map_err(refused("the send socket"))?;
-        ports.push(Port { interface: link.index, sender, is_up: link.is_up, is_seen: true });
+        ports.push(Port::open(link).map_err(refused("the send socket"))?);
     }
     let now = Instant::now();
     let (neighbours, addresses) = (Neighbours::default(), Addresses::default());
-    let mut ports = SystemPorts { ports, neighbours, addresses, netlink, now, read: now };
+    let (follow, fresh) = Follow::new();
+    let mut ports = SystemPorts { ports, neighbours, addresses, follow, netlink, now, read: now };
     // Once more, now that the ports are known.
     ports.read_all()?;
     let warned = vec![false; names.len()];
     let names = names.iter().map(|name| (*name).to_owned()).collect();
-    Ok((SystemIntake { rings, names, warned, first: 0 }, ports))
+    Ok((SystemIntake { rings, fresh, names, warned, first: 0 }, ports))
 }
 
 fn find<'a>(links: &'a [Link], name: &str) -> Result<&'a Link, LineError> {
@@ -96,6 +100,8 @@ fn refused(what: &'static str, name: &str, error: io::Error) -> LineError {
 #[derive(Debug)]
 pub struct SystemIntake {
     rings: Vec<Ring>,
+    /// Rings of interfaces that were made again.
+    fresh: mpsc::Receiver<(PortId, Ring)>,
     names: Vec<String>,
     warned: Vec<bool>,
     /// The port that is next, so that each one has its turn.
@@ -109,11 +115,12 @@ impl SystemIntake {
     /// # Errors
     /// The system refused.
     pub fn wait(
-        &self,
+        &mut self,
         packets: bool,
         others: &[BorrowedFd<'_>],
         limit: Option<Duration>,
     ) -> io::Result<()> {
+        self.take_fresh();
         let events = if packets { PollFlags::IN } else { PollFlags::empty() };
         let own = self.rings.iter().map(|ring| PollFd::from_borrowed_fd(ring.as_fd(), events));
         let others = others.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
@@ -149,8 +156,18 @@ impl SystemIntake {
             return PortCounters::default();
         };
         ring.update();
-        let super::ring::RingCounters { kernel_drops, too_long, ignored } = ring.counters;
-        PortCounters { kernel_drops, too_long, ignored }
+        let super::ring::RingCounters { kernel_drops, too_long, ignored, tagged } = ring.counters;
+        PortCounters { kernel_drops, too_long, ignored, tagged }
+    }
+
+    /// Takes over the rings of interfaces that were made again. Counters go on.
+    fn take_fresh(&mut self) {
+        while let Ok((port, mut ring)) = self.fresh.try_recv() {
+            let Some(old) = self.rings.get_mut(usize::from(port)) else { continue };
+            old.update();
+            ring.counters = old.counters;
+            *old = ring;
+        }
     }
 
     /// A warning for the operator, once per port: packets arrive that are longer than the MTU.
@@ -173,6 +190,7 @@ impl Intake for SystemIntake {
         ahead: &mut dyn FnMut(&[u8]),
         each: &mut dyn FnMut(PortId, &mut [u8]),
     ) -> usize {
+        self.take_fresh();
         let mut passed = 0;
         let ports = self.rings.len();
         for i in 0..ports {
@@ -189,22 +207,13 @@ impl Intake for SystemIntake {
     }
 }
 
-/// A port's sending half.
-#[derive(Debug)]
-struct Port {
-    interface: u32,
-    sender: Sender,
-    is_up: bool,
-    /// It occurred in the current reading of the kernel's table.
-    is_seen: bool,
-}
-
 /// The sending half of a node's ports, with their neighbours.
 #[derive(Debug)]
 pub struct SystemPorts {
     ports: Vec<Port>,
     neighbours: Neighbours,
     addresses: Addresses,
+    follow: Follow,
     netlink: Netlink,
     /// The time of the pass.
     now: Instant,
@@ -238,7 +247,8 @@ impl SystemPorts {
     /// Whether the interface of a port has an address.
     pub fn has_address(&self, port: PortId, address: IpAddr) -> bool {
         let port = self.ports.get(usize::from(port));
-        port.is_some_and(|port| self.addresses.has(port.interface, address))
+        let interface = port.and_then(Port::interface);
+        interface.is_some_and(|interface| self.addresses.has(interface, address))
     }
 
     /// All addresses of the kernel, if there was a change since the last call.
@@ -246,21 +256,33 @@ impl SystemPorts {
         self.addresses.take_changed()
     }
 
+    /// What the operator should know, since the last call: interfaces that are gone, or there again.
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        self.follow.take_warnings()
+    }
+
     fn read_all(&mut self) -> io::Result<()> {
-        let Self { ports, neighbours, addresses, netlink, now, .. } = self;
-        netlink.read_all(&mut |event| take(ports, neighbours, addresses, event, *now))
+        let Self { ports, neighbours, addresses, follow, netlink, now, .. } = self;
+        netlink.read_all(&mut |event| take(ports, neighbours, addresses, follow, event, *now))
     }
 
     /// Takes over a change, as if the kernel had reported it.
     #[cfg(test)]
     pub(super) fn take(&mut self, event: Event) {
-        take(&mut self.ports, &mut self.neighbours, &mut self.addresses, event, self.now);
+        let Self { ports, neighbours, addresses, follow, now, .. } = self;
+        take(ports, neighbours, addresses, follow, event, *now);
     }
 
     fn read_changes(&mut self) {
-        let Self { ports, neighbours, addresses, netlink, now, .. } = self;
+        let Self { ports, neighbours, addresses, follow, netlink, now, .. } = self;
+        for (id, port) in (0..).zip(ports.iter_mut()) {
+            port.retry(id, follow, *now);
+        }
+        if std::mem::take(&mut follow.is_outdated) {
+            netlink.read_again();
+        }
         // After an error the table stays as it is, and the next call tries again.
-        let _ = netlink.poll(&mut |event| take(ports, neighbours, addresses, event, *now));
+        let _ = netlink.poll(&mut |event| take(ports, neighbours, addresses, follow, event, *now));
         self.read = self.now;
     }
 }
@@ -270,10 +292,10 @@ fn take(
     ports: &mut [Port],
     neighbours: &mut Neighbours,
     addresses: &mut Addresses,
+    follow: &mut Follow,
     event: Event,
     now: Instant,
 ) {
-    let find = |interface| ports.iter().position(|port| port.interface == interface);
     match event {
         Event::Begin => {
             neighbours.begin();
@@ -283,27 +305,23 @@ fn take(
         Event::End => {
             neighbours.end();
             addresses.end();
-            for (id, port) in ports.iter_mut().enumerate().filter(|(_, port)| !port.is_seen) {
-                port.set_up(false, id as PortId, neighbours);
+            for (id, port) in (0..).zip(ports).filter(|(_, port)| !port.is_seen) {
+                port.leave(id, neighbours, follow);
             }
         }
         Event::Link(link) => {
-            if let Some(id) = find(link.index) {
-                ports[id].is_seen = true;
-                if let Some(mac) = link.mac {
-                    ports[id].sender.set_mac(mac);
-                }
-                ports[id].sender.set_mtu(link.mtu);
-                ports[id].set_up(link.is_up, id as PortId, neighbours);
+            for (id, port) in (0..).zip(ports) {
+                port.take_link(id, &link, neighbours, follow, now);
             }
         }
         Event::LinkGone(interface) => {
-            if let Some(id) = find(interface) {
-                ports[id].set_up(false, id as PortId, neighbours);
+            for (id, port) in (0..).zip(ports) {
+                port.take_end(id, interface, neighbours, follow);
             }
         }
         Event::Neighbour { interface, address, change } => {
-            if let Some(id) = find(interface) {
+            let id = ports.iter().position(|port| port.interface() == Some(interface));
+            if let Some(id) = id {
                 let sender = &mut ports[id].sender;
                 neighbours.update(id as PortId, address, change, now, &mut |mac, packet| {
                     if let Err(reason) = sender.push(mac, packet) {
@@ -317,16 +335,6 @@ fn take(
     }
 }
 
-impl Port {
-    fn set_up(&mut self, is_up: bool, id: PortId, neighbours: &mut Neighbours) {
-        if self.is_up && !is_up {
-            self.sender.ended.drop(Drop::PortDown, neighbours.clear(id));
-            self.sender.clear();
-        }
-        self.is_up = is_up;
-    }
-}
-
 impl Outlet for SystemPorts {
     fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), Drop> {
         let Some(to) = self.ports.get_mut(usize::from(port)).filter(|port| port.is_up) else {
@@ -336,9 +344,9 @@ impl Outlet for SystemPorts {
             return Err(Drop::TooBig);
         }
         let found = self.neighbours.find(port, neighbour, packet, self.now)?;
-        if let Found::Resolve | Found::Confirm(_) = found {
+        if let (Found::Resolve | Found::Confirm(_), Some(interface)) = (found, to.interface()) {
             // Without the request, a packet that waits is dropped after a while.
-            let _ = self.netlink.resolve(to.interface, neighbour);
+            let _ = self.netlink.resolve(interface, neighbour);
         }
         match found {
             Found::Send(mac) | Found::Confirm(mac) => to.sender.push(mac, packet),

@@ -283,6 +283,7 @@ fn frames_have_the_addresses_of_the_interface_and_the_neighbour() {
 fn an_interface_that_is_missing_in_a_complete_reading_is_down() {
     let Some(cluster) = cluster() else { return };
     let (_intake, mut ports) = lines(&cluster);
+    let _inside = cluster.node(0).enter().expect("enters");
     resolve(&mut ports);
     ports.take(Event::Begin);
     assert!(ports.is_up(0));
@@ -333,4 +334,43 @@ fn a_smaller_mtu_of_the_interface_is_used_at_once() {
         ports.flush();
     }
     assert_eq!((ports.timeout(), ports.refused()), (None, 0));
+}
+
+#[test]
+fn an_interface_that_was_made_again_is_noticed_by_a_reading_of_the_table_alone() {
+    let Some(cluster) = cluster() else { return };
+    let (_intake, mut ports) = lines(&cluster);
+    let _inside = cluster.node(0).enter().expect("enters");
+    let before = link(cluster.node(0), "lan0");
+    ports.take(Event::Link(before.clone()));
+    assert_eq!(ports.take_warnings(), [""; 0], "it is the same");
+    cluster.node(0).run("ip link delete lan0").expect("deletes");
+    cluster.renew_lan(0, before.index as usize, 1_500).expect("makes it");
+    // The reports of both were lost.
+    let after = link(cluster.node(0), "lan0");
+    assert_eq!(after.index, before.index);
+    for event in [Event::Begin, Event::Link(after), Event::End] {
+        ports.take(event);
+    }
+    let warnings = ports.take_warnings();
+    assert!(warnings[0].contains("is gone") && warnings[1].contains("again"), "{warnings:?}");
+    assert_eq!((warnings.len(), ports.is_up(0)), (2, true));
+}
+
+#[test]
+fn an_interface_that_comes_and_goes_keeps_few_warnings() {
+    let Some(cluster) = cluster() else { return };
+    let (_intake, mut ports) = lines(&cluster);
+    let _inside = cluster.node(0).enter().expect("enters");
+    let link = link(cluster.node(0), "lan0");
+    for _ in 0..100 {
+        ports.take(Event::LinkGone(link.index));
+        // It has vanished before it can be opened, and is not opened when its end is known.
+        ports.take(Event::Link(Link { index: 77, ..link.clone() }));
+        assert!(!ports.is_up(0));
+        ports.take(Event::LinkGone(77));
+        ports.take(Event::Link(link.clone()));
+        assert!(ports.is_up(0));
+    }
+    assert_eq!(ports.take_warnings().len(), 64);
 }

@@ -109,3 +109,24 @@ fn settings_of_the_kernel_that_lose_packets_or_forward_them_twice_are_warned_of(
         assert_eq!(start(&cluster).expect("starts").take_warnings(), [forwards]);
     }
 }
+
+#[test]
+fn a_node_goes_on_and_warns_when_the_interface_of_a_port_is_gone_and_when_it_is_there_again() {
+    let Some(cluster) = cluster() else { return };
+    let mut running = start(&cluster).expect("starts");
+    let _inside = cluster.node(0).enter().expect("enters");
+    let limit = std::time::Instant::now() + Duration::from_secs(20);
+    let wait_for = |running: &mut Running, text: &str| {
+        let found = std::cell::Cell::new(false);
+        let stop = || found.get() || std::time::Instant::now() > limit;
+        let result = running.run(&stop, &mut |warning| {
+            found.set(found.get() || warning.contains(text));
+        });
+        result.expect("runs");
+        assert!(found.get(), "not in time: {text}");
+    };
+    cluster.node(0).run("ip link delete lan0").expect("deletes");
+    wait_for(&mut running, "interface lan0 is gone");
+    cluster.renew_lan(0, 2_000, 1_500).expect("makes it");
+    wait_for(&mut running, "interface lan0 is there again, with index 2000 and an MTU of 1500");
+}
