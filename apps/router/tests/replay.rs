@@ -186,13 +186,25 @@ fn what_cannot_be_used_is_reported() {
     let (config, missing) = (path(&config), directory.path().join("missing.pcap"));
     assert!(fails(&[path(&missing)]).contains("missing.pcap"));
     assert!(fails(&[config]).contains("not valid"), "no capture");
-    let capture = std::fs::read(CAPTURE).expect("there");
-    let cut = file(&directory, "cut.pcap", &capture[..capture.len() - 3]);
-    assert!(fails(&[path(&cut)]).contains("incomplete"));
-    assert!(fails(&[CAPTURE, "--config", path(&cut)]).contains("cut.pcap"));
+    assert!(fails(&[CAPTURE, "--config", CAPTURE]).contains("malformed.pcap"));
     assert!(fails(&[CAPTURE, "--config", config, "--node", "x"]).contains("a, b"));
     let ports = fails(&[CAPTURE, "--config", config, "--node", "b", "--port", "lan9"]);
     assert!(ports.contains("lan0, lan1"), "{ports}");
     assert!(fails(&[CAPTURE, "--out", config]).contains("directory"));
     assert!(fails(&[CAPTURE, "--json", "/nowhere/x.json"]).contains("/nowhere"));
+}
+
+#[test]
+fn a_capture_that_is_cut_at_the_end_is_forwarded_with_a_warning() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let capture = std::fs::read(CAPTURE).expect("there");
+    let cut = file(&directory, "cut.pcap", &capture[..capture.len() - 3]);
+    let output = replay(&[path(&cut)]);
+    assert!(output.status.success(), "{output:?}");
+    let all = packets(Path::new(CAPTURE)).len();
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(text.contains(&format!("cut.pcap: {} packets; ", all - 1)), "{text}");
+    let warning = String::from_utf8(output.stderr).expect("text");
+    let expected = format!("cut.pcap: the file ends within record {all}, which is left out");
+    assert!(warning.contains(&expected), "{warning}");
 }

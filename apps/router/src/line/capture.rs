@@ -7,12 +7,12 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pcap_file::DataLink;
-use pcap_file::pcap::{PcapHeader, PcapReadError, PcapReader, PcapWriter, RawPcapPacket};
+use pcap_file::pcap::{PcapHeader, PcapWriter, RawPcapPacket};
 use pcap_file::pcapng::{Block, PcapNgReadError, PcapNgReader};
+use pcap_file::{DataLink, Endianness};
 
 use super::memory::{MemoryIntake, Packets};
-use super::{Intake, Outlet};
+use super::{Intake, Outlet, VLAN_ID};
 use crate::counters::Drop;
 use crate::route::PortId;
 
@@ -23,6 +23,13 @@ const CAPTURE: usize = 1 << 30;
 const PACKETS: usize = 1 << 24;
 /// Bytes of a packet written, at most.
 const LARGEST_PACKET: u32 = 65_535;
+/// Bytes of the header of a pcap file, and of each of its records.
+const HEADER: usize = 24;
+const RECORD_HEADER: usize = 16;
+/// The bits of a pcap file's link type that are the type itself.
+const LINK_TYPE: u32 = 0x03ff_ffff;
+/// The device type of netlink messages, which have no Ethernet type: 824.
+const NETLINK: [u8; 2] = [0x03, 0x38];
 /// The first bytes of a pcapng file: a section header.
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
@@ -50,9 +57,10 @@ pub enum CaptureError {
         /// What is wrong.
         reason: String,
     },
-    /// Frames of a link that is neither Ethernet nor IP.
+    /// Frames of a link that has no Ethernet or IP header.
     #[error(
-        "{path}: packets of the link type {link} are not supported; capture at an Ethernet interface"
+        "{path}: packets of the link type {link} are not supported; capture at an Ethernet interface, \
+         or with `tcpdump -i any`"
     )]
     LinkType {
         /// The file.
@@ -73,6 +81,8 @@ pub enum CaptureError {
 pub struct CaptureIntake {
     packets: MemoryIntake,
     skipped: u64,
+    tagged: u64,
+    warnings: Vec<String>,
 }
 
 impl CaptureIntake {
@@ -86,11 +96,19 @@ impl CaptureIntake {
         let mut start = Vec::new();
         input.by_ref().take(4).read_to_end(&mut start).map_err(file)?;
         input.rewind().map_err(file)?;
-        let mut reading =
-            Reading { path, port, packets: Packets::default(), record: 0, skipped: 0 };
+        let mut reading = Reading {
+            path,
+            port,
+            packets: Packets::default(),
+            record: 0,
+            skipped: 0,
+            tagged: 0,
+            short: 0,
+            is_cut: false,
+        };
         if start == PCAPNG { reading.pcapng(input) } else { reading.pcap(input) }?;
-        let skipped = reading.skipped;
-        Ok(Self { packets: MemoryIntake::of(reading.packets, rounds), skipped })
+        let (skipped, tagged, warnings) = (reading.skipped, reading.tagged, reading.warnings());
+        Ok(Self { packets: MemoryIntake::of(reading.packets, rounds), skipped, tagged, warnings })
     }
 
     /// Packets of the capture.
@@ -106,6 +124,16 @@ impl CaptureIntake {
     /// Frames of the file without an IP packet, for example ARP.
     pub fn skipped(&self) -> u64 {
         self.skipped
+    }
+
+    /// Frames of the file with the tag of a VLAN, which a port does not take.
+    pub fn tagged(&self) -> u64 {
+        self.tagged
+    }
+
+    /// What is missing in the file, for its user.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// Whether all packets have been passed.
@@ -131,86 +159,143 @@ struct Reading<'a> {
     packets: Packets,
     record: u64,
     skipped: u64,
+    tagged: u64,
+    /// Packets of which the capture has the beginning only.
+    short: u64,
+    /// The file ends within the record.
+    is_cut: bool,
 }
 
 impl Reading<'_> {
-    fn pcap(&mut self, input: impl Read) -> Result<(), CaptureError> {
-        let mut reader =
-            PcapReader::with_capacity(input, RECORD).map_err(|error| self.pcap_error(error))?;
-        let link = reader.header().datalink;
+    fn pcap(&mut self, mut input: impl Read) -> Result<(), CaptureError> {
+        let mut bytes = Vec::new();
+        self.fill(&mut input, &mut bytes, HEADER)?;
+        let header = PcapHeader::from_slice(&bytes);
+        let header = header.map_err(|error| self.malformed(error.to_string()))?.1;
+        // The other bits state how many bytes of a checksum follow each frame.
+        let link = DataLink::from(u32::from(header.datalink) & LINK_TYPE);
+        let number = match header.endianness {
+            Endianness::Big => u32::from_be_bytes,
+            Endianness::Little => u32::from_le_bytes,
+        };
         loop {
             self.record += 1;
-            match reader.next_raw_packet() {
-                None => return Ok(()),
-                Some(Ok(packet)) => self.frame(link, &packet.data)?,
-                Some(Err(error)) => return Err(self.pcap_error(error)),
+            self.fill(&mut input, &mut bytes, RECORD_HEADER)?;
+            // Seconds, their fraction, bytes in the file, bytes of the frame.
+            let (lengths, _) = bytes.get(8..).unwrap_or_default().as_chunks::<4>();
+            let &[taken, whole] = lengths else {
+                self.is_cut = !bytes.is_empty();
+                return Ok(());
+            };
+            let (taken, whole) = (number(taken) as usize, number(whole) as usize);
+            if taken > RECORD {
+                return Err(self.malformed(format!("a length of {taken} bytes")));
+            }
+            self.fill(&mut input, &mut bytes, taken)?;
+            self.is_cut = bytes.len() < taken;
+            if self.is_cut {
+                return Ok(());
+            }
+            self.frame(link, &bytes, whole)?;
+        }
+    }
+
+    /// Reads bytes, fewer at the end of the file.
+    fn fill(
+        &self,
+        input: &mut impl Read,
+        bytes: &mut Vec<u8>,
+        len: usize,
+    ) -> Result<(), CaptureError> {
+        bytes.clear();
+        let read = input.take(len as u64).read_to_end(bytes);
+        read.map(drop).map_err(|error| CaptureError::File { path: self.path.into(), error })
+    }
+
+    fn pcapng(&mut self, input: impl Read) -> Result<(), CaptureError> {
+        let mut has_ended = false;
+        let input = Ends { input, has_ended: &mut has_ended };
+        let result = self.blocks(input);
+        match result {
+            Err(PcapNgReadError::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                if has_ended && self.record > 0 {
+                    self.is_cut = true;
+                    return Ok(());
+                }
+                Err(self.malformed("the record is incomplete or too large".to_owned()))
+            }
+            Err(PcapNgReadError::Io(error)) => {
+                Err(CaptureError::File { path: self.path.into(), error })
+            }
+            Err(PcapNgReadError::InvalidFormat(error)) => Err(self.malformed(error.to_string())),
+            Err(other) => Err(self.malformed(other.to_string())),
+            Ok(result) => result,
+        }
+    }
+
+    fn blocks(&mut self, input: impl Read) -> Result<Result<(), CaptureError>, PcapNgReadError> {
+        let mut reader = PcapNgReader::with_capacity(input, RECORD)?;
+        loop {
+            self.record += 1;
+            let Some(block) = reader.next_block() else { return Ok(Ok(())) };
+            let (block, state) = block?;
+            let (interface, data, whole) = match &block {
+                Block::EnhancedPacket(packet) => {
+                    (packet.interface_id as usize, &packet.data, packet.original_len)
+                }
+                Block::SimplePacket(packet) => (0, &packet.data, packet.original_len),
+                Block::Packet(packet) => {
+                    (usize::from(packet.interface_id), &packet.data, packet.original_len)
+                }
+                _ => continue,
+            };
+            let Some(interface) = state.interfaces().get(interface) else {
+                return Ok(Err(self.malformed(format!("there is no interface {interface}"))));
+            };
+            if let Err(error) = self.frame(interface.linktype, data, whole as usize) {
+                return Ok(Err(error));
             }
         }
     }
 
-    fn pcapng(&mut self, input: impl Read) -> Result<(), CaptureError> {
-        let mut reader =
-            PcapNgReader::with_capacity(input, RECORD).map_err(|error| self.pcapng_error(error))?;
-        loop {
-            self.record += 1;
-            let Some(block) = reader.next_block() else { return Ok(()) };
-            let (block, state) = block.map_err(|error| self.pcapng_error(error))?;
-            let (interface, data) = match &block {
-                Block::EnhancedPacket(packet) => (packet.interface_id as usize, &packet.data),
-                Block::SimplePacket(packet) => (0, &packet.data),
-                Block::Packet(packet) => (usize::from(packet.interface_id), &packet.data),
-                _ => continue,
-            };
-            let Some(interface) = state.interfaces().get(interface) else {
-                return Err(self.malformed(format!("there is no interface {interface}")));
-            };
-            self.frame(interface.linktype, data)?;
-        }
-    }
-
-    /// Takes the IP packet of a frame.
-    fn frame(&mut self, link: DataLink, frame: &[u8]) -> Result<(), CaptureError> {
-        let packet = match link {
-            DataLink::RAW | DataLink::IPV4 | DataLink::IPV6 => frame,
-            DataLink::ETHERNET => match ip_of(frame) {
-                Some(packet) => packet,
-                None => {
-                    self.skipped += 1;
-                    return Ok(());
-                }
-            },
-            other => {
-                return Err(CaptureError::LinkType { path: self.path.into(), link: other.into() });
+    /// Takes the IP packet of a frame, which had this length before it was cut for the capture.
+    fn frame(&mut self, link: DataLink, frame: &[u8], whole: usize) -> Result<(), CaptureError> {
+        let packet = match Framed::of(link, frame) {
+            Some(Framed::Packet(packet)) => packet,
+            Some(Framed::Tagged) => {
+                self.tagged += 1;
+                return Ok(());
+            }
+            Some(Framed::Other) => {
+                self.skipped += 1;
+                return Ok(());
+            }
+            None => {
+                return Err(CaptureError::LinkType { path: self.path.into(), link: link.into() });
             }
         };
         if self.packets.bytes() + packet.len() > CAPTURE || self.packets.len() == PACKETS {
             return Err(CaptureError::TooLarge(self.path.into()));
         }
+        self.short += u64::from(frame.len() < whole);
         self.packets.push(self.port, packet);
         Ok(())
     }
 
-    fn pcap_error(&self, error: PcapReadError) -> CaptureError {
-        match error {
-            PcapReadError::Io(error) => self.io_error(error),
-            PcapReadError::Validation(error) => self.malformed(error.to_string()),
-        }
-    }
-
-    fn pcapng_error(&self, error: PcapNgReadError) -> CaptureError {
-        match error {
-            PcapNgReadError::Io(error) => self.io_error(error),
-            PcapNgReadError::InvalidFormat(error) => self.malformed(error.to_string()),
-            other => self.malformed(other.to_string()),
-        }
-    }
-
-    /// A record that ends after the file does, or is larger than the buffer, is damaged.
-    fn io_error(&self, error: io::Error) -> CaptureError {
-        if error.kind() == io::ErrorKind::UnexpectedEof {
-            return self.malformed("the record is incomplete or too large".to_owned());
-        }
-        CaptureError::File { path: self.path.into(), error }
+    fn warnings(&self) -> Vec<String> {
+        let path = self.path.display();
+        let cut = self.is_cut.then(|| {
+            let record = self.record;
+            format!("{path}: the file ends within record {record}, which is left out")
+        });
+        let short = (self.short > 0).then(|| {
+            let short = self.short;
+            format!(
+                "{path}: of {short} packets the capture has the beginning only, so that nodes drop \
+                 them; capture with `tcpdump -s 0`"
+            )
+        });
+        cut.into_iter().chain(short).collect()
     }
 
     fn malformed(&self, reason: String) -> CaptureError {
@@ -218,10 +303,68 @@ impl Reading<'_> {
     }
 }
 
-/// The IP packet of an Ethernet frame without a VLAN tag.
-fn ip_of(frame: &[u8]) -> Option<&[u8]> {
-    let kind = i32::from(u16::from_be_bytes([*frame.get(12)?, *frame.get(13)?]));
-    matches!(kind, libc::ETH_P_IP | libc::ETH_P_IPV6).then_some(&frame[14..])
+/// Notes that the end of a file was reached.
+struct Ends<'a, R> {
+    input: R,
+    has_ended: &'a mut bool,
+}
+
+impl<R: Read> Read for Ends<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(buffer)?;
+        *self.has_ended |= read == 0 && !buffer.is_empty();
+        Ok(read)
+    }
+}
+
+/// The content of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Framed<'a> {
+    /// An IP packet, and bytes that may follow it.
+    Packet(&'a [u8]),
+    /// A frame of a VLAN.
+    Tagged,
+    /// Another protocol, or no complete header.
+    Other,
+}
+
+impl Framed<'_> {
+    /// The content of a frame of this kind of link. `None`: it is not supported.
+    fn of(link: DataLink, frame: &[u8]) -> Option<Framed<'_>> {
+        match link {
+            DataLink::RAW | DataLink::IPV4 | DataLink::IPV6 => Some(Framed::Packet(frame)),
+            DataLink::ETHERNET => Some(content(frame, 12, 14)),
+            // "Cooked" frames of `tcpdump -i any`. The type of device comes before their protocol.
+            DataLink::LINUX_SLL => Some(match frame.get(2..4) {
+                Some(device) if device == NETLINK => Framed::Other,
+                _ => content(frame, 14, 16),
+            }),
+            DataLink::LINUX_SLL2 => Some(match frame.get(8..10) {
+                Some(device) if device == NETLINK => Framed::Other,
+                _ => content(frame, 0, 20),
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// The content of a frame with its type at one place, and the rest from another one on. A tag
+/// without a VLAN (IEEE 802.1Q priority) is skipped, as the system does.
+fn content(frame: &[u8], mut kind: usize, mut rest: usize) -> Framed<'_> {
+    let number = |at: usize| frame.get(at..at + 2).map(|two| u16::from_be_bytes([two[0], two[1]]));
+    loop {
+        let (Some(found), Some(packet)) = (number(kind), frame.get(rest..)) else {
+            return Framed::Other;
+        };
+        match (i32::from(found), number(rest)) {
+            (libc::ETH_P_IP | libc::ETH_P_IPV6, _) => return Framed::Packet(packet),
+            (libc::ETH_P_8021Q | libc::ETH_P_8021AD, Some(tag)) if tag & VLAN_ID == 0 => {
+                (kind, rest) = (rest + 2, rest + 4);
+            }
+            (libc::ETH_P_8021Q | libc::ETH_P_8021AD, Some(_)) => return Framed::Tagged,
+            _ => return Framed::Other,
+        }
+    }
 }
 
 /// Writes packets that leave to pcap files, one per port.

@@ -28,12 +28,18 @@ fn frame(kind: u16, packet: &[u8]) -> Vec<u8> {
 
 /// A pcap file in little-endian order.
 fn pcap(link: u32, frames: &[Vec<u8>]) -> Vec<u8> {
-    let mut file = 0xa1b2_c3d4u32.to_le_bytes().to_vec();
-    file.extend([2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    file.extend([65_535u32.to_le_bytes(), link.to_le_bytes()].concat());
+    pcap_of(0xa1b2_c3d4, u32::to_le_bytes, link, frames)
+}
+
+/// A pcap file with times of this kind, and numbers in this order.
+fn pcap_of(magic: u32, number: fn(u32) -> [u8; 4], link: u32, frames: &[Vec<u8>]) -> Vec<u8> {
+    let version = if number(1) == 1u32.to_le_bytes() { [2, 0, 4, 0] } else { [0, 2, 0, 4] };
+    let mut file = [number(magic), version].concat();
+    file.extend([0; 8]);
+    file.extend([number(65_535), number(link)].concat());
     for frame in frames {
-        let len = (frame.len() as u32).to_le_bytes();
-        file.extend([[1, 0, 0, 0], [2, 0, 0, 0], len, len].concat());
+        let len = number(frame.len() as u32);
+        file.extend([number(1), number(2), len, len].concat());
         file.extend(frame);
     }
     file
@@ -93,20 +99,103 @@ fn ip_packets_of_all_kinds_of_files_are_read() {
 }
 
 #[test]
+fn pcap_files_of_both_byte_orders_and_both_units_of_time_are_read() {
+    let packet = vec![0x45; 21];
+    for magic in [0xa1b2_c3d4, 0xa1b2_3c4d] {
+        for number in [u32::to_le_bytes, u32::to_be_bytes] {
+            // Ethernet, with the bits of a checksum of 4 bytes after each frame.
+            for link in [1, 1 | 0x2400_0000] {
+                let bytes = pcap_of(magic, number, link, &[frame(0x800, &packet)]);
+                let mut intake = open("orders", &bytes).expect("opens");
+                assert_eq!(packets(&mut intake), [&packet[..]], "{magic:x} {link:x}");
+                assert_eq!(intake.warnings(), [""; 0]);
+            }
+        }
+    }
+}
+
+/// Makes a frame of the type of a device, the type of the frame, and a packet.
+type OfDevice<'a> = &'a dyn Fn([u8; 2], &[u8], &[u8]) -> Vec<u8>;
+
+#[test]
+fn frames_of_all_devices_and_frames_with_a_priority_are_read() {
+    let (v4, v6) = (vec![0x45; 21], vec![0x60; 63]);
+    let sll = |device: [u8; 2], kind: &[u8], packet: &[u8]| {
+        [&[0, 0][..], &device, &[0, 6, 1, 2, 3, 4, 5, 6, 0, 0], kind, packet].concat()
+    };
+    let sll2 = |device: [u8; 2], kind: &[u8], packet: &[u8]| {
+        let (kind, tag) = kind.split_at(2);
+        let middle = [0, 0, 0, 0, 0, 2, device[0], device[1], 0, 6, 1, 2, 3, 4, 5, 6, 0, 0];
+        [kind, &middle, tag, packet].concat()
+    };
+    let (ethernet, none, netlink) = ([0, 1], [0xff, 0xfe], [3, 0x38]);
+    let all = |frame: OfDevice<'_>| {
+        vec![
+            frame(ethernet, &[8, 0], &v4),
+            frame(ethernet, &[8, 6], &[1; 28]),
+            frame(none, &[0x86, 0xdd], &v6),
+            frame(netlink, &[8, 0], &[9; 40]),
+            frame(ethernet, &[0x81, 0, 0xa0, 0, 8, 0], &v4),
+            frame(ethernet, &[0x88, 0xa8, 0, 0, 0x81, 0, 0x20, 0, 0x86, 0xdd], &v6),
+            frame(ethernet, &[0x81, 0, 0, 5, 8, 0], &v4),
+            frame(ethernet, &[0x81, 0, 0, 0, 0x81, 0, 0, 5, 8, 0], &v4),
+            frame(ethernet, &[0x81, 0, 0], &[]),
+        ]
+    };
+    let lan = |_: [u8; 2], kind: &[u8], packet: &[u8]| [&[2; 12], kind, packet].concat();
+    let mut on_ethernet = all(&lan);
+    on_ethernet.remove(3);
+    // A frame that consists of tags.
+    let tags = lan(ethernet, &[0x81, 0, 0, 0].repeat(60_000), &[]);
+    on_ethernet.push(tags);
+    for (name, link, frames) in
+        [("sll", 113, all(&sll)), ("sll2", 276, all(&sll2)), ("tags", 1, on_ethernet)]
+    {
+        for bytes in [pcap(link, &frames), pcapng(link as u16, &frames)] {
+            let mut intake = open(name, &bytes).expect(name);
+            assert_eq!((intake.skipped(), intake.tagged()), (3, 2), "{name}");
+            assert_eq!(packets(&mut intake), [&v4[..], &v6, &v4, &v6], "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_ends_within_a_record_and_packets_that_were_cut_are_warned_of() {
+    let packet = vec![0x45; 21];
+    let frames = [frame(0x800, &packet), frame(0x86dd, &[0x60; 50])];
+    for (name, bytes, record) in [("cut", pcap(1, &frames), 2), ("cutng", pcapng(1, &frames), 4)] {
+        // Within the last record's data, and within its header.
+        for missing in [1, 8, 68] {
+            let mut intake = open(name, &bytes[..bytes.len() - missing]).expect(name);
+            let [warning] = intake.warnings() else { panic!("{:?}", intake.warnings()) };
+            let expected = format!("the file ends within record {record}, which is left out");
+            assert!(warning.ends_with(&expected), "{warning}");
+            assert_eq!(packets(&mut intake), [&packet[..]], "{name}");
+        }
+        assert_eq!(open(name, &bytes).expect(name).warnings(), [""; 0]);
+    }
+    let mut bytes = pcap(1, &frames[..1]);
+    let length = bytes.len() - frames[0].len() - 4;
+    bytes[length] += 10;
+    let mut intake = open("short", &bytes).expect("opens");
+    let [warning] = intake.warnings() else { panic!("{:?}", intake.warnings()) };
+    assert!(warning.contains("of 1 packets the capture has the beginning only"), "{warning}");
+    assert_eq!(packets(&mut intake), [&packet[..]]);
+}
+
+#[test]
 fn files_that_are_no_captures_are_refused_with_a_reason() {
     let frames = [frame(0x800, &[0x45; 20])];
-    for (name, bytes) in [("cut", pcap(1, &frames)), ("cutng", pcapng(1, &frames))] {
-        let error = open(name, &bytes[..bytes.len() - 1]).expect_err(name);
-        assert!(matches!(error, CaptureError::Malformed { record: 1 | 3, .. }), "{error}");
-    }
     for bytes in [&b""[..], b"x", b"no capture at all, but text", &PCAPNG] {
         let error = open("text", bytes).expect_err("refused");
         assert!(matches!(error, CaptureError::Malformed { record: 0, .. }), "{error}");
     }
     let huge = pcap(1, &[frame(0x800, &vec![0x45; RECORD])]);
     assert!(matches!(open("huge", &huge), Err(CaptureError::Malformed { record: 1, .. })));
-    let error = open("link", &pcap(113, &frames)).expect_err("refused");
-    assert!(matches!(error, CaptureError::LinkType { link: 113, .. }), "{error}");
+    let hugeng = pcapng(1, &[frame(0x800, &vec![0x45; RECORD])]);
+    assert!(matches!(open("hugeng", &hugeng), Err(CaptureError::Malformed { record: 3, .. })));
+    let error = open("link", &pcap(105, &frames)).expect_err("refused");
+    assert!(matches!(error, CaptureError::LinkType { link: 105, .. }), "{error}");
     let error = CaptureIntake::open(Path::new("/nonexistent"), 0, None).expect_err("refused");
     assert!(error.to_string().starts_with("/nonexistent: No such file"), "{error}");
 }
