@@ -19,9 +19,10 @@ mod announce;
 mod forward;
 mod link;
 mod members;
+mod names;
 mod order;
-mod system;
 mod sources;
+mod system;
 mod valiant;
 
 use std::cell::RefCell;
@@ -42,13 +43,14 @@ use crate::routes::Routes;
 
 pub use link::{HEADER_MAX, HEADER_MIN, PAUSE};
 pub use members::NodeState;
+pub use names::{Claim, Reason};
 
 use announce::Announcer;
 use link::{Incoming, Link};
-use valiant::Valiant;
-
 use names::Names;
 use sources::Sources;
+use valiant::Valiant;
+
 /// How packets go from their first node to their last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Spread {
@@ -86,6 +88,9 @@ pub struct Settings {
     pub ports: Vec<Vec<Port>>,
     /// Courser addresses of all nodes, as this one reaches them.
     pub addresses: Vec<String>,
+    /// By node: addresses of IP from which its sessions may come besides its address above. Nodes
+    /// without any here have one address. Not used where addresses are none of `udp`.
+    pub origins: Vec<Vec<IpAddr>>,
     /// How packets go from node to node.
     pub spread: Spread,
     /// Within this time of the death of a node its routes are withdrawn.
@@ -151,13 +156,13 @@ pub struct Node<O, P = ()> {
     /// Bits of an IPv4 address that are all 0 in the first, and all 1 in the last address of the
     /// network of each port.
     host_mask: u32,
+    /// Sources that no packet from outside may have.
+    sources: Sources,
     /// Addresses of this node's kernel that have a route because of it.
     system: BTreeSet<IpAddr>,
     /// The next hops of which groups were told, as sets of nodes and of their ports.
     alive: Vec<Option<u32>>,
     /// Nodes that are connected in both directions.
-    /// Sources that no packet from outside may have.
-    sources: Sources,
     usable: u64,
     /// Nodes of which messages have arrived since the timer ran.
     active: u64,
@@ -165,6 +170,7 @@ pub struct Node<O, P = ()> {
     hears: Vec<u64>,
     deaths: u64,
     refused_heartbeats: u64,
+    names: Names,
     /// This node, for completions.
     own: Weak<RefCell<Node<O, P>>>,
 }
@@ -217,14 +223,15 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             life: cx.random(),
             scratch: Vec::new(),
             host_mask: forward::host_mask(settings.ports.iter().flatten()),
+            sources: Sources::new(settings.ports.iter().flatten()),
             system: BTreeSet::new(),
             alive: Vec::new(),
             usable: 0,
             active: 0,
             hears: vec![0; nodes],
             deaths: 0,
-            sources: Sources::new(settings.ports.iter().flatten()),
             refused_heartbeats: 0,
+            names: Names::new(&settings),
             own: Weak::new(),
             settings,
         };

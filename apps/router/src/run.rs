@@ -14,7 +14,7 @@ use crate::config::{Config, ConfigError, Port, Topology};
 use crate::control::{self, Request, Response, Server};
 use crate::import::Import;
 use crate::line::{self, Intake, LineError, SystemIntake, SystemPorts};
-use crate::node::{self, HEADER_MAX, Node, Settings, Shared, Spread};
+use crate::node::{self, Claim, HEADER_MAX, Node, Reason, Settings, Shared, Spread};
 use crate::route::NodeId;
 use crate::routes::RouteError;
 
@@ -94,7 +94,8 @@ pub fn settings(config: &Config, node: NodeId) -> Settings {
     Settings {
         node,
         ports: ports.collect(),
-        addresses: nodes.map(address).collect(),
+        addresses: nodes.clone().map(address).collect(),
+        origins: nodes.map(|node| config.origins(node)).collect(),
         spread,
         failure_timeout: config.failure_timeout,
         seed: config.seed,
@@ -184,6 +185,10 @@ impl Running {
     pub fn take_warnings(&mut self) -> Vec<String> {
         self.warnings.extend(self.intake.take_warning());
         self.warnings.extend(self.import.iter_mut().flat_map(Import::take_warnings));
+        self.warnings.extend(self.node.borrow_mut().outlet_mut().take_warnings());
+        while let Some(claim) = self.node.borrow_mut().take_claim() {
+            self.warnings.push(claim_text(&self.config, &claim));
+        }
         std::mem::take(&mut self.warnings)
     }
 
@@ -301,6 +306,21 @@ fn small_frames(config: &Config, frame: usize) -> Option<String> {
     })
 }
 
+/// A warning about a process that may not speak for a node.
+fn claim_text(config: &Config, claim: &Claim) -> String {
+    let (from, name) = (claim.from, &config.nodes[usize::from(claim.node)].name);
+    match claim.reason {
+        Reason::Address => format!(
+            "a process at {from} speaks for node {name} and is refused: the cluster's file has other \
+             addresses for that node; end the process, or correct `address` or `peers` of the file"
+        ),
+        Reason::Life => format!(
+            "a second process of node {name}, at {from}, is refused: the first one lives; end one of \
+             them"
+        ),
+    }
+}
+
 fn answer(
     config: &Config,
     node: &Shared<SystemPorts>,
@@ -335,6 +355,7 @@ fn answer(
                 let c = intake.counters(at);
                 let counters = json!({
                     "kernel_drops": c.kernel_drops, "too_long": c.too_long, "ignored": c.ignored,
+                    "tagged": c.tagged,
                 });
                 (port.interface.clone(), counters)
             });
@@ -368,6 +389,8 @@ fn stats(config: &Config, node: &Node<SystemPorts>, rpc: &mut Rpc, started_ns: u
         "dropped": c.all_dropped(), "drops": drops,
         "routes": node.routes().len(), "nodes": nodes, "deaths": node.deaths(),
         "refused_heartbeats": node.refused_heartbeats(),
+        "refused_addresses": node.refused_addresses(),
+        "refused_lives": node.refused_lives(),
         "refused_announcements": node.refused_announcements(),
         "unresolved": node.outlet().unresolved(), "refused_by_system": node.outlet().refused(),
         "messages_sent": courser.messages_sent, "frames_sent": courser.tx_frames,

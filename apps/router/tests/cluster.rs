@@ -494,3 +494,59 @@ fn a_hundred_updates_a_second_lose_no_packet() {
     let everywhere = |node| running.ask(node, "routes 30.0.0.0/8").expect("routes").lines().count();
     assert_eq!([everywhere(0), everywhere(1), everywhere(2)], [everywhere(1); 3]);
 }
+
+/// A counter of a node.
+fn counter(running: &Running, node: usize, key: &str) -> u64 {
+    let stats = running.ask(node, "stats").expect("counters");
+    let stats: Value = serde_json::from_str(&stats).expect("JSON");
+    stats[key].as_u64().unwrap_or_else(|| panic!("{key} of {stats}"))
+}
+
+#[test]
+fn a_machine_with_a_copy_of_the_file_cannot_speak_for_a_node() {
+    let Some(running) = Running::start(Shape::Switch, 2, |text| text) else { return };
+    let other = running.cluster.switch().expect("a switch");
+    // The other machine has an address of its own on the interconnect.
+    other.run("ip address add 10.9.0.9/24 dev br0").expect("adds");
+    other.run("ip link add lan0 type veth peer name lan1").expect("adds");
+    other.run("ip link set lan0 up").expect("sets");
+    other.run("ip link set lan1 up").expect("sets");
+    let text = std::fs::read_to_string(running.path("cluster.toml")).expect("readable");
+    let copy = text.replace("10.9.0.2:", "10.9.0.9:").replace("b.sock", "copy.sock");
+    std::fs::write(running.path("copy.toml"), copy).expect("writable");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_router"));
+    command.arg("run").arg(running.path("copy.toml")).args(["--node", "b"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let copy = other.spawn(command).expect("the copy starts");
+    let begin = Instant::now();
+    let mut has_route = false;
+    while counter(&running, 0, "refused_addresses") < 5 || !has_route {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{}", running.stats());
+        let client = Client::connect(running.path("copy.sock"));
+        has_route |= client
+            .is_ok_and(|mut client| client.ask("route add 77.0.0.0/8 via b:lan0@10.0.2.9").is_ok());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let routes = running.ask(0, "routes").expect("routes");
+    assert!(!routes.contains("77.0.0.0/8"), "{routes}");
+    assert!(running.ask(0, "nodes").expect("nodes").contains("b direct"), "the true node lives");
+    assert_eq!(counter(&running, 0, "deaths"), 0);
+    running.on_host(0, "ping -c 2 -i 0.1 -w 15 10.0.2.2");
+    drop(copy);
+}
+
+#[test]
+fn a_node_that_is_killed_and_started_again_is_never_taken_for_a_second_one() {
+    let patient = |text: String| text.replace("800ms", "8s");
+    let Some(mut running) = Running::start(Shape::Switch, 2, patient) else { return };
+    for _ in 0..2 {
+        // Killed, and started before its silence would count.
+        running.nodes[1] = None;
+        running.nodes[1] = Some(running.spawn(1));
+        for node in 0..2 {
+            running.wait(node, |nodes| nodes.matches("direct").count() == 1);
+        }
+        running.on_host(0, "ping -c 1 -w 15 10.0.2.2");
+    }
+    assert_eq!(counter(&running, 0, "refused_lives"), 0, "{}", running.stats());
+}

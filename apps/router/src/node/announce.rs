@@ -14,7 +14,7 @@ mod tests;
 
 use std::time::Duration;
 
-use courser::{CallError, Context, Rpc, Transport};
+use courser::{CallError, Context, Rpc, SessionId, Transport};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -131,7 +131,7 @@ where
 {
     let node = node.clone();
     rpc.on(ROUTES, move |cx, request| {
-        if node.borrow_mut().on_routes(cx, &request).is_some() {
+        if node.borrow_mut().on_routes(cx, request.session(), &request).is_some() {
             cx.reply(b"");
         } else {
             cx.reject();
@@ -223,12 +223,13 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     }
 
     /// Applies another node's changes. `None`: they are not valid, or not the next ones, or the
-    /// node's heartbeats do not arrive; it sends all again.
-    fn on_routes(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Option<()> {
+    /// session is not that of the node's heartbeats, or those do not arrive; it sends all again.
+    fn on_routes(&mut self, cx: &mut Context<'_>, session: SessionId, bytes: &[u8]) -> Option<()> {
         let (head, items) = postcard::take_from_bytes::<CallHead>(bytes).ok()?;
         let link = self.links.get(usize::from(head.node))?;
         if head.fingerprint != self.settings.fingerprint
             || link.heard.is_none_or(|heard| heard.life != head.life)
+            || self.sender(session) != Some((head.node, head.life))
             || matches!(self.state(head.node), NodeState::Own | NodeState::Dead)
         {
             return None;

@@ -66,9 +66,11 @@ pub(super) struct Link {
 /// From another node.
 #[derive(Debug)]
 pub(super) struct Incoming {
-    session: SessionId,
+    pub(super) session: SessionId,
     /// Known from its first heartbeat.
     pub(super) node: Option<NodeId>,
+    /// The start of that node.
+    pub(super) life: u64,
     order: Order,
     /// Runs of the timer in which messages waited for the same one.
     stuck: u32,
@@ -240,7 +242,10 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         // Another session had this number before: packets of it that still wait have no place.
         let incoming = match slot {
             Some(incoming) if incoming.session == session => incoming,
-            _ => slot.insert(Incoming { session, node: None, order: Order::default(), stuck: 0 }),
+            _ => {
+                let order = Order::default();
+                slot.insert(Incoming { session, node: None, life: 0, order, stuck: 0 })
+            }
         };
         let Some(number) = message.first_chunk::<4>() else {
             return self.counters.drop(Drop::BadMessage);
@@ -306,10 +311,17 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     }
 
     /// Names the sender of a session's messages.
-    pub(super) fn name_incoming(&mut self, at: usize, node: NodeId) {
+    pub(super) fn name_incoming(&mut self, at: usize, node: NodeId, life: u64) {
         if let Some(incoming) = self.incoming[at].as_mut() {
-            incoming.node = Some(node);
+            (incoming.node, incoming.life) = (Some(node), life);
         }
+    }
+
+    /// The sender of a session's messages and its start, if it is known.
+    pub(super) fn sender(&self, session: SessionId) -> Option<(NodeId, u64)> {
+        let incoming = self.incoming.get(session.index() as usize)?.as_ref()?;
+        let node = incoming.node.filter(|_| incoming.session == session)?;
+        Some((node, incoming.life))
     }
 }
 

@@ -39,6 +39,11 @@ pub(super) struct Heard {
 }
 
 impl Heard {
+    /// Whether it is so young that the node counts as alive.
+    pub(super) fn is_fresh(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.at_ns) < self.silence_ns
+    }
+
     fn state(&self) -> (u64, u64, u32, &[u32]) {
         (self.life, self.hears, self.ports, &self.others)
     }
@@ -231,11 +236,13 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         let node = beat.node;
         let known = usize::from(node) < self.links.len() && node != self.settings.node;
         let same = beat.fingerprint == self.settings.fingerprint;
-        if !same || !known || from.is_some_and(|f| f != node) {
+        let session = self.incoming.get(at).and_then(Option::as_ref).map(|i| i.session);
+        let valid = same && known && from.is_none_or(|f| f == node);
+        if !valid || !session.is_some_and(|s| self.owns_name(cx, s, node, beat.life)) {
             self.refused_heartbeats += 1;
             return self.counters.drop(Drop::BadMessage);
         }
-        self.name_incoming(at, node);
+        self.name_incoming(at, node, beat.life);
         self.announcer.heard(node, beat.epoch);
         let (own_ns, most_ns) =
             (self.silence_ns(), silence(*FAILURE_TIMEOUT.end()).as_nanos() as u64);
@@ -267,7 +274,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     /// Computes the nodes that are reached, and tells the routes of changes.
     pub(super) fn update_alive(&mut self, now_ns: u64) {
         let own = self.settings.node;
-        let fresh = |heard: &&Heard| now_ns.saturating_sub(heard.at_ns) < heard.silence_ns;
+        let fresh = |heard: &&Heard| heard.is_fresh(now_ns);
         let heard: Vec<Option<Heard>> =
             self.links.iter().map(|link| link.heard.as_ref().filter(fresh).copied()).collect();
         let usable = |n: &usize| self.links[*n].up && heard[*n].is_some();
@@ -356,7 +363,8 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         self.deaths
     }
 
-    /// Heartbeats of nodes that have another cluster file, or of none.
+    /// Heartbeats of nodes that have another cluster file, or of none, or of processes that may not
+    /// speak for their node.
     pub fn refused_heartbeats(&self) -> u64 {
         self.refused_heartbeats
     }

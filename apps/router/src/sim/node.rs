@@ -86,6 +86,7 @@ pub(super) fn settings(settings: &Settings, own: u32) -> node::Settings {
         node: own as NodeId,
         ports: (0..settings.nodes).map(|n| vec![port(n)]).collect(),
         addresses: Vec::new(),
+        origins: Vec::new(),
         spread,
         failure_timeout: settings.failure_timeout,
         seed: settings.seed,

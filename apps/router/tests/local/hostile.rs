@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use courser::{Nexus, Rpc, SessionId};
 use courser_router::counters::Drop;
+use courser_router::node::{NodeState, Reason};
 use courser_router::route::NodeId;
 
 use crate::build::{V4, V6, udp};
@@ -31,9 +32,16 @@ struct Peer {
 
 impl Peer {
     fn connect(cluster: &mut Cluster) -> Peer {
+        Peer::at("mem://127.0.0.1:0", cluster)
+    }
+
+    /// An endpoint with an address of its own: that of a stopped node.
+    fn at(address: &str, cluster: &mut Cluster) -> Peer {
         let config = courser::Config { max_msg_size: 1 << 16, ..courser::Config::default() };
-        let nexus = Nexus::bind_with("mem://127.0.0.1:0", config).expect("binds");
+        let nexus = Nexus::bind_with(address, config).expect("binds");
         let mut rpc = nexus.endpoint().expect("opens");
+        // Without a handler it accepts no sessions.
+        rpc.on_message(TYPE, |_, _| {});
         let session = rpc.connect(cluster.local.address(0)).expect("a valid address");
         cluster.wait("the peer connects", |_| {
             rpc.poll();
@@ -305,6 +313,51 @@ fn many_sessions_of_a_peer_end_without_a_trace() {
     check_good_packets(&mut cluster);
 }
 
+/// Waits until a node counts as dead at the first one.
+fn wait_dead(cluster: &mut Cluster, node: NodeId) {
+    cluster.wait("its end is noticed", |local| {
+        local.node(0).is_some_and(|first| first.state(node) == NodeState::Dead)
+    });
+}
+
+#[test]
+fn a_second_process_of_a_node_is_refused_while_the_first_one_lives() {
+    let mut cluster = Cluster::start(&text("switch", PATIENT, 1_000_000));
+    let mut peer = Peer::connect(&mut cluster);
+    let fingerprint = fingerprint(&cluster);
+    let beat = heartbeat(fingerprint, 2);
+    for _ in 0..10 {
+        peer.send(&mut cluster, &beat);
+        peer.send(&mut cluster, &message(0, 1, 0, 1, &V4::default().bytes()));
+    }
+    // All routes, and one of them: 20.0.0.0/8 is rejected.
+    let routes = [0, 1, 0, 20, 0, 0, 0, 8, 0, 3];
+    let call = [&call_head(fingerprint, 2, 1)[..], &routes].concat();
+    peer.call(&call);
+    peer.settle(&mut cluster);
+    let mut node = cluster.local.node_mut(0).expect("it runs");
+    assert_eq!((node.refused_lives(), node.refused_addresses()), (10, 0));
+    assert_eq!(node.counters().dropped(Drop::BadMessage), 20, "its packets are no node's either");
+    assert!(node.take_claim().is_some_and(|claim| (claim.node, claim.reason) == (2, Reason::Life)));
+    assert_eq!(node.take_claim(), None, "one report for all");
+    assert_eq!(node.routes().find([20, 0, 0, 1].into()), None);
+    drop(node);
+    assert_eq!(peer.answers.get(), (0, 1));
+    check_good_packets(&mut cluster);
+    // The first process ends: the next one is accepted at once, long before the first one's silence
+    // would count.
+    cluster.local.stop(2);
+    wait_dead(&mut cluster, 2);
+    peer.send(&mut cluster, &beat);
+    peer.settle(&mut cluster);
+    peer.call(&call);
+    peer.settle(&mut cluster);
+    let node = cluster.local.node(0).expect("it runs");
+    assert_eq!(node.refused_lives(), 10, "no more");
+    drop(node);
+    check_good_packets(&mut cluster);
+}
+
 #[test]
 fn calls_with_wrong_routes_are_refused_and_change_none() {
     let mut cluster = Cluster::start(&text("switch", PATIENT, 1_000_000));
@@ -339,6 +392,17 @@ fn calls_with_wrong_routes_are_refused_and_change_none() {
     assert_eq!(routes(&cluster), before);
     check_good_packets(&mut cluster);
     // Random changes in the name of the node `c`, which change its own routes only.
+    cluster.local.stop(2);
+    wait_dead(&mut cluster, 2);
+    drop(peer);
+    let address = cluster.local.address(2).to_owned();
+    let mut peer = Peer::at(&address, &mut cluster);
+    let begin = std::time::Instant::now();
+    while cluster.local.node(0).expect("it runs").state(2) != NodeState::Direct {
+        assert!(begin.elapsed() < LONG, "the peer is taken for the node");
+        peer.send(&mut cluster, &heartbeat(fingerprint, 2));
+        peer.settle(&mut cluster);
+    }
     for number in 0..5_000 {
         if number % 100 == 0 {
             peer.send(&mut cluster, &heartbeat(fingerprint, 2));

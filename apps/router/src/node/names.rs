@@ -1,0 +1,155 @@
+//! A name belongs to one process at the addresses that the cluster's file has for it.
+//!
+//! Another machine with a copy of the file knows all that a heartbeat states. It cannot speak for a
+//! node, since its sessions come from another address. Of two processes of one node, the later one is
+//! refused while the first one lives: while its session lasts, which ends with the process, and its
+//! heartbeats arrive.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use courser::parts::transport::Addr;
+use courser::{Context, SessionId, SessionState, Uri};
+
+use super::{Node, Probe, Settings};
+use crate::line::Outlet;
+use crate::route::NodeId;
+
+/// Claims that wait to be reported, at most.
+const CLAIMS: usize = 64;
+/// A further claim to a name is reported after that time, ns.
+const REPORT_AFTER_NS: u64 = 60_000_000_000;
+
+/// Why a process may not speak for a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    /// Its address is none of the node's.
+    Address,
+    /// Another process of the node lives.
+    Life,
+}
+
+/// A process has claimed the name of a node, and was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Claim {
+    /// The node.
+    pub node: NodeId,
+    /// The address of the process.
+    pub from: Addr,
+    /// Why it was refused.
+    pub reason: Reason,
+}
+
+/// The addresses of nodes, and claims that were refused.
+#[derive(Debug)]
+pub(super) struct Names {
+    /// By node: addresses of IP from which its sessions come. `None`: the transport has no such
+    /// addresses.
+    origins: Vec<Option<Vec<IpAddr>>>,
+    /// By node: when a claim was reported last, ns.
+    reported_ns: Vec<Option<u64>>,
+    claims: VecDeque<Claim>,
+    /// Claims of each reason.
+    addresses: u64,
+    lives: u64,
+}
+
+impl Names {
+    pub(super) fn new(settings: &Settings) -> Names {
+        let origins = settings.addresses.iter().enumerate().map(|(node, address)| {
+            let uri: Uri = address.parse().ok()?;
+            let others = settings.origins.get(node).into_iter().flatten().copied();
+            let all = uri.host.parse().into_iter().chain(others);
+            (uri.scheme == "udp").then(|| all.filter(|ip| !ip.is_unspecified()).collect())
+        });
+        let origins: Vec<_> = origins.collect();
+        Names {
+            reported_ns: vec![None; origins.len()],
+            origins,
+            claims: VecDeque::new(),
+            addresses: 0,
+            lives: 0,
+        }
+    }
+
+    /// Whether sessions of a node may come from an address. `to`: the address at which this node
+    /// reaches it, which the file may give as a name.
+    fn has(&self, node: NodeId, from: Addr, to: Option<Addr>) -> bool {
+        let Some(Some(origins)) = self.origins.get(usize::from(node)) else { return true };
+        let ip = from.to_socket().map(|socket| socket.ip());
+        to.is_some_and(|to| to.host == from.host) || ip.is_some_and(|ip| origins.contains(&ip))
+    }
+
+    fn refuse(&mut self, claim: Claim, now_ns: u64) {
+        match claim.reason {
+            Reason::Address => self.addresses += 1,
+            Reason::Life => self.lives += 1,
+        }
+        let reported_ns = &mut self.reported_ns[usize::from(claim.node)];
+        let is_due = reported_ns.is_none_or(|at| now_ns.saturating_sub(at) >= REPORT_AFTER_NS);
+        if is_due && self.claims.len() < CLAIMS {
+            *reported_ns = Some(now_ns);
+            self.claims.push_back(claim);
+        }
+    }
+}
+
+impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
+    /// Whether the sender of a heartbeat may speak for a node. If not, that is counted.
+    pub(super) fn owns_name(
+        &mut self,
+        cx: &Context<'_>,
+        session: SessionId,
+        node: NodeId,
+        life: u64,
+    ) -> bool {
+        let peer = |session| cx.session_stats(session).and_then(|stats| stats.peer);
+        let Some(from) = peer(session) else { return false };
+        let to = self.links[usize::from(node)].session.and_then(peer);
+        let reason = if !self.names.has(node, from, to) {
+            Reason::Address
+        } else if self.lives_elsewhere(cx, from, node, life) {
+            Reason::Life
+        } else {
+            return true;
+        };
+        self.names.refuse(Claim { node, from, reason }, cx.now_ns());
+        false
+    }
+
+    /// Whether a process of a node lives that is not in this life.
+    fn lives_elsewhere(&self, cx: &Context<'_>, from: Addr, node: NodeId, life: u64) -> bool {
+        let Some(heard) = self.links[usize::from(node)].heard else { return false };
+        if heard.life == life || !heard.is_fresh(cx.now_ns()) {
+            return false;
+        }
+        // The session of a process that has ended is gone as soon as its system says so. A process
+        // with the address of the old one can only be there when that one has ended.
+        self.incoming.iter().flatten().any(|incoming| {
+            let stats = cx.session_stats(incoming.session);
+            incoming.node == Some(node)
+                && incoming.life == heard.life
+                && cx.session_state(incoming.session) == SessionState::Connected
+                && stats.is_some_and(|stats| stats.peer != Some(from))
+        })
+    }
+
+    /// Takes a claim to the name of a node that was refused, for the operator: about one a minute for
+    /// each node.
+    pub fn take_claim(&mut self) -> Option<Claim> {
+        self.names.claims.pop_front()
+    }
+
+    /// Heartbeats that were refused, since they came from an address that is not the node's.
+    pub fn refused_addresses(&self) -> u64 {
+        self.names.addresses
+    }
+
+    /// Heartbeats that were refused, since another process of the node lives.
+    pub fn refused_lives(&self) -> u64 {
+        self.names.lives
+    }
+}
+
+#[cfg(test)]
+mod tests;
