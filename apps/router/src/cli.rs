@@ -9,6 +9,8 @@ mod overload;
 mod quickstart;
 mod replay;
 mod sim;
+mod stats;
+mod table;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use courser_bench::program::{Failure, VERSION};
@@ -19,6 +21,7 @@ Examples:
   router check cluster.toml               check a cluster's file and its routes
   router run cluster.toml --node a        run a node
   router ctl a.sock nodes                 the state of a running node's cluster
+  router ctl a.sock stats                 its counters
   router ctl a.sock route add 20.0.0.0/8 via b:lan0@10.0.2.9
   router replay packets.pcap              forward a capture in memory
   router bench                            packets per second of a node, as any user

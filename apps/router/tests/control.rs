@@ -65,6 +65,8 @@ struct Node {
     routes: Routes,
     server: Server,
     requests: usize,
+    /// Its counters.
+    stats: &'static str,
     directory: Directory,
 }
 
@@ -74,12 +76,12 @@ impl Node {
         let config = Config::parse(CONFIG, ".").unwrap();
         let routes = config.routes().unwrap();
         let server = Server::bind(directory.socket()).unwrap();
-        Node { config, routes, server, requests: 0, directory }
+        Node { config, routes, server, requests: 0, stats: "{}", directory }
     }
 
     /// One turn of its loop. Returns whether more can be done.
     fn poll(&mut self) -> bool {
-        let Node { config, routes, server, requests, .. } = self;
+        let Node { config, routes, server, requests, stats, .. } = self;
         let mut apply = |request: Request| {
             *requests += 1;
             match request {
@@ -90,7 +92,7 @@ impl Node {
                 Request::Find(address, flow) => control::find(config, routes, address, flow),
                 Request::Routes { within, after } => control::list(config, routes, within, after),
                 Request::Nodes => Response::Done("ok\nerror: no\na up".to_owned()),
-                Request::Stats => Response::Done("{}".to_owned()),
+                Request::Stats => Response::Done((*stats).to_owned()),
             }
         };
         server.poll(config, &mut apply).unwrap()

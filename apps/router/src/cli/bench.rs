@@ -5,11 +5,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use comfy_table::Table as Grid;
 use courser_bench::contention::BUSY;
 use courser_bench::program::units::{self, show_per_second};
 use courser_bench::program::{Failure, json, out};
+use courser_bench::table::{WIDTH, wrap};
 use courser_router::bench::{self, BenchError, Over, SMALLEST, Settings, Table};
 use serde_json::Value;
+
+use super::table::{self, COLUMNS};
 
 /// Routes of the table that replaces the Internet's.
 const RANDOM_ROUTES: usize = 512_000;
@@ -120,42 +124,18 @@ fn print(report: &Value) -> Result<(), Failure> {
 }
 
 fn print_size(out: &mut impl Write, result: &Value) -> Result<(), Failure> {
-    writeln!(
-        out,
-        "\npackets of {} bytes to {} destinations, {} routes, tables of {} MiB",
+    let title = format!(
+        "packets of {} bytes to {} destinations, {} routes, tables of {} MiB",
         result["packet_bytes"],
         result["destinations"],
         result["routes"],
         result["table_bytes"].as_u64().unwrap_or_default() >> 20,
-    )?;
-    let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
-    for (key, name) in [
-        ("baseline", "baseline"),
-        ("batching", "batching"),
-        ("no_batching", "no batching"),
-        ("one_by_one", "one by one"),
-    ] {
-        let of = &result[key];
-        let rate = |key: &str| show_per_second(number(&of[key]), "pps");
-        writeln!(
-            out,
-            "  {name:<12} {:>16}  ({} to {}), {:.1} packets a frame, {:.1} header bytes a packet",
-            rate("rate_pps"),
-            rate("rate_pps_min"),
-            rate("rate_pps_max"),
-            number(&of["packets_per_frame"]),
-            number(&of["header_bytes_per_packet"]),
-        )?;
-    }
-    for (key, name, unit) in [
-        ("look_up_and_rewrite_ns", "look-up and rewriting", " ns"),
-        ("ratio_to_baseline", "batching / baseline", ""),
-        ("batching_over_none", "batching / no batching", ""),
-        ("batching_over_one_by_one", "batching / one by one", ""),
-    ] {
-        let value = |end: &str| number(&result[format!("{key}{end}")]);
-        let (low, high) = (value("_min"), value("_max"));
-        writeln!(out, "  {name:<24} {:.2}{unit}  ({low:.2} to {high:.2})", value(""))?;
+    );
+    writeln!(out, "\n{}", wrap(&title, WIDTH).join("\n"))?;
+    for table in [rates(result), ratios(result)] {
+        for line in table::lines(&table) {
+            writeln!(out, "  {line}")?;
+        }
     }
     writeln!(
         out,
@@ -165,6 +145,89 @@ fn print_size(out: &mut impl Write, result: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or(f64::NAN)
+}
+
+/// Packets per second: the median, and the range of the windows.
+fn rates(result: &Value) -> Grid {
+    let header =
+        ["", "packets/s", "lowest", "highest", "packets\na frame", "header bytes\na packet"];
+    let mut table = table::ruled(header, COLUMNS - 2);
+    for (key, name) in [
+        ("baseline", "baseline"),
+        ("batching", "batching"),
+        ("no_batching", "no batching"),
+        ("one_by_one", "one by one"),
+    ] {
+        let of = &result[key];
+        let rate = |key: &str| show_per_second(number(&of[key]), "");
+        table.add_row([
+            name.to_owned(),
+            rate("rate_pps"),
+            rate("rate_pps_min"),
+            rate("rate_pps_max"),
+            format!("{:.1}", number(&of["packets_per_frame"])),
+            format!("{:.1}", number(&of["header_bytes_per_packet"])),
+        ]);
+    }
+    table::align_right(&mut table, 1..6);
+    table
+}
+
+/// Comparisons: the median, and the range of the windows.
+fn ratios(result: &Value) -> Grid {
+    let mut table = table::ruled(["", "median", "lowest", "highest"], COLUMNS - 2);
+    for (key, name) in [
+        ("look_up_and_rewrite_ns", "look-up and rewriting, ns"),
+        ("ratio_to_baseline", "batching / baseline"),
+        ("batching_over_none", "batching / no batching"),
+        ("batching_over_one_by_one", "batching / one by one"),
+    ] {
+        let value = |end: &str| format!("{:.2}", number(&result[format!("{key}{end}")]));
+        table.add_row([name.to_owned(), value(""), value("_min"), value("_max")]);
+    }
+    table::align_right(&mut table, 1..4);
+    table
+}
+
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_tables_fit_a_terminal() {
+        let workload = json!({
+            "rate_pps": 999_949_999.0, "rate_pps_min": 999_949_999.0, "rate_pps_max": 999_949_999.0,
+            "packets_per_frame": 1_000.0, "header_bytes_per_packet": 1_000.0,
+        });
+        let mut result = json!({
+            "packet_bytes": 1_500, "destinations": u32::MAX, "routes": 1 << 21,
+            "table_bytes": u32::MAX, "lost": u64::MAX, "out_of_order": 0, "misrouted": 0,
+        });
+        for key in ["baseline", "batching", "no_batching", "one_by_one"] {
+            result[key] = workload.clone();
+        }
+        for key in [
+            "look_up_and_rewrite_ns",
+            "ratio_to_baseline",
+            "batching_over_none",
+            "batching_over_one_by_one",
+        ] {
+            for end in ["", "_min", "_max"] {
+                result[format!("{key}{end}")] = json!(1e9);
+            }
+        }
+        let mut out = Vec::new();
+        print_size(&mut out, &result).expect("into memory");
+        let text = String::from_utf8(out).expect("text");
+        table::assert_fits(&text);
+        assert_eq!(text.matches("1000 M").count(), 12, "{text}");
+    }
 }

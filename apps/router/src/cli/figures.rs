@@ -4,13 +4,14 @@ use std::io::Write;
 use std::time::Duration;
 
 use clap::Args;
-use comfy_table::{CellAlignment, Row};
+use comfy_table::Table;
 use courser_bench::program::out::{self, Out};
-use courser_bench::program::{Failure, ResultArgs, grid, json, progress, units};
+use courser_bench::program::{Failure, ResultArgs, json, progress, units};
 use courser_router::sim::figures::{BATCHES, Point, SIZES, Sweep};
 use serde_json::json;
 
 use super::sim::{CpuArg, batch, bytes, failure, gbps, report};
+use super::table::{self, COLUMNS};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -87,7 +88,7 @@ pub(crate) fn run(args: &FiguresArgs) -> Result<(), Failure> {
 fn paper(point: &Point) -> &'static str {
     match (point.packet_bytes, point.batch) {
         (..=256, 16 | 32) => "3.7 to 4.8 times",
-        (1_500.., 32) => "13.5 us; Ethernet 73 us",
+        (1_500.., 32) => "13.5 us;\nEthernet 73 us",
         (_, 1) => "below 3 us",
         _ => "",
     }
@@ -102,35 +103,74 @@ fn print(out: &mut Out, sweep: &Sweep, points: &[Point]) -> Result<(), Failure> 
             sweep.line_rate_bps / 1_000_000_000,
             sweep.cpu.name()
         )?;
-        let header = [
-            "bytes",
-            "batch",
-            "packets/s",
-            "Gbit/s",
-            "of batch 1",
-            "in a frame",
-            "p50",
-            "p99",
-            "paper",
-        ];
-        let mut table = grid::ruled(Row::from(header));
-        for p in points.iter().filter(|p| p.links == links) {
-            table.add_row([
-                p.packet_bytes.to_string(),
-                p.batch.to_string(),
-                units::show_per_second(p.throughput_pps as f64, ""),
-                format!("{:.2}", p.throughput_bps as f64 / 1e9),
-                format!("{:.2}", p.of_batch_1),
-                format!("{:.1}", p.messages_per_frame),
-                units::show_ns(p.latency.latency_p50_ns as f64),
-                units::show_ns(p.latency.latency_p99_ns as f64),
-                paper(p).to_owned(),
-            ]);
+        let of_links: Vec<&Point> = points.iter().filter(|p| p.links == links).collect();
+        for line in table::lines(&grid(&of_links)) {
+            writeln!(out, "{line}")?;
         }
-        for column in table.column_iter_mut().take(8) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        writeln!(out, "{table}\n")?;
+        writeln!(out)?;
     }
     Ok(())
+}
+
+/// The points as a table.
+fn grid(points: &[&Point]) -> Table {
+    let header = [
+        "bytes",
+        "batch",
+        "packets/s",
+        "Gbit/s",
+        "of\nbatch 1",
+        "in a\nframe",
+        "p50",
+        "p99",
+        "paper",
+    ];
+    let mut table = table::ruled(header, COLUMNS);
+    table::set_gap(&mut table, 1);
+    for p in points {
+        table.add_row([
+            p.packet_bytes.to_string(),
+            p.batch.to_string(),
+            units::show_per_second(p.throughput_pps as f64, ""),
+            format!("{:.2}", p.throughput_bps as f64 / 1e9),
+            format!("{:.2}", p.of_batch_1),
+            format!("{:.1}", p.messages_per_frame),
+            units::show_ns(p.latency.latency_p50_ns as f64),
+            units::show_ns(p.latency.latency_p99_ns as f64),
+            paper(p).to_owned(),
+        ]);
+    }
+    table::align_right(&mut table, 0..8);
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use courser_router::sim::Latency;
+
+    use super::*;
+
+    #[test]
+    fn the_table_fits_a_terminal() {
+        let latency = Latency {
+            latency_p50_ns: 999_949_999,
+            latency_p99_ns: 999_949_999,
+            latency_max_ns: 999_949_999,
+        };
+        let point = |packet_bytes, batch| Point {
+            links: 2,
+            packet_bytes,
+            batch,
+            throughput_pps: 999_949_999,
+            throughput_bps: 999_990_000_000,
+            of_batch_1: 100.0,
+            messages_per_frame: 100.0,
+            wire_bytes_per_byte: 100.0,
+            latency,
+        };
+        let points = [point(64, 1), point(256, 32), point(1_518, 32)];
+        let text: Vec<_> = table::lines(&grid(&points.each_ref())).collect();
+        table::assert_fits(&text.join("\n"));
+        assert!(text.iter().any(|line| line.ends_with("3.7 to 4.8 times")), "{text:#?}");
+    }
 }

@@ -129,6 +129,12 @@ fn introduce(screen: &mut Screen, demo: &Demo, results: &Results) -> Result<(), 
         },
         results.ready_after.as_secs_f64() * 1e3,
     ))?;
+    screen.table(&addresses())?;
+    screen.line("")
+}
+
+/// The addresses of nodes and hosts.
+fn addresses() -> comfy_table::Table {
     let mut addresses = screen::table(["", "host", "", "node's port lan0", "node for nodes"]);
     for node in 0..NODES {
         addresses.add_row([
@@ -139,8 +145,7 @@ fn introduce(screen: &mut Screen, demo: &Demo, results: &Results) -> Result<(), 
             format!("udp://{}:{}", netns::core_v4(node), netns::UDP_PORT),
         ]);
     }
-    screen.table(&addresses)?;
-    screen.line("")
+    addresses
 }
 
 /// Sends between all hosts while all nodes are alive.
@@ -164,4 +169,12 @@ fn steady(
     screen.line("")?;
     results.steady = Some(outcome);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_table_of_addresses_fits_a_terminal() {
+        crate::cli::table::assert_fits(&super::screen::text(&super::addresses()));
+    }
 }

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use comfy_table::Table;
 use courser_bench::program::units::show_per_second;
 use courser_bench::program::{Failure, json, out};
 use courser_router::config::Config;
@@ -12,6 +13,8 @@ use courser_router::local::{Exits, Replay, ReplayError, builtin};
 use courser_router::route::{NodeId, PortId};
 use courser_router::run::node_named;
 use serde_json::{Map, Value, json};
+
+use super::table::{self, COLUMNS};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -24,7 +27,7 @@ Examples:
   router replay packets.pcap --config cluster.toml --node b --port lan0
   router replay packets.pcap --out left        what left, in left/b@lan0.pcap and so on")]
 pub(crate) struct ReplayArgs {
-    /// A capture of Ethernet frames or IP packets, pcap or pcapng
+    /// A capture of Ethernet frames or IP packets, also of `tcpdump -i any`, pcap or pcapng
     file: PathBuf,
     /// The cluster's file
     #[arg(long)]
@@ -77,11 +80,13 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     };
     let (node, port) = arrival(args, &config)?;
     let capture = CaptureIntake::open(&args.file, port, Some(args.repeat)).map_err(Error::from)?;
-    let (packets, skipped) = (capture.len(), capture.skipped());
+    capture.warnings().iter().for_each(|text| out::warn(text));
+    let (packets, skipped, tagged) = (capture.len(), capture.skipped(), capture.tagged());
     let replay =
         Replay { config: config.clone(), announced, arrival: (node, port), out: args.out.clone() };
     let exits = replay.run(capture).map_err(Error)?;
-    let shown = Shown { args, config: &config, arrival: (node, port), packets, skipped, exits };
+    let shown =
+        Shown { args, config: &config, arrival: (node, port), packets, skipped, tagged, exits };
     if !json::only(args.json.as_deref()) {
         shown.print(&mut out::stdout())?;
     }
@@ -113,6 +118,7 @@ struct Shown<'a> {
     arrival: (NodeId, PortId),
     packets: usize,
     skipped: u64,
+    tagged: u64,
     exits: Exits,
 }
 
@@ -137,28 +143,37 @@ impl Shown<'_> {
         if self.skipped > 0 {
             write!(out, ", and {} frames of other protocols", self.skipped)?;
         }
+        if self.tagged > 0 {
+            write!(out, ", and {} with the tag of a VLAN", self.tagged)?;
+        }
         writeln!(out, "; {} arrived at {node} {port}", c.received)?;
         writeln!(out, "{} forwarded", show_per_second(self.rate(), "pps"))?;
-        writeln!(out, "\nleft")?;
-        for (node, port, sent) in &self.exits.ports {
-            let (node, port) = self.port((*node, *port));
-            writeln!(out, "  {:<20} {:>12}", format!("{node} {port}"), sent.packets)?;
-        }
-        writeln!(out, "for the node's own system {:>9}", c.to_system)?;
-        writeln!(out, "dropped {:>27}", c.all_dropped())?;
-        for (reason, n) in c.drops() {
-            writeln!(out, "  {:<20} {n:>12}", reason.name())?;
-        }
-        writeln!(out, "made by nodes")?;
-        for (name, n) in [
-            ("ICMP errors", c.icmp_sent),
-            ("echo replies", c.echoes),
-            ("fragments", c.fragments),
-            ("  of packets", c.fragmented),
-        ] {
-            writeln!(out, "  {name:<20} {n:>12}")?;
+        for line in table::lines(&self.exits()) {
+            writeln!(out, "{line}")?;
         }
         Ok(out.flush()?)
+    }
+
+    /// What became of the packets, and what nodes have made.
+    fn exits(&self) -> Table {
+        let c = &self.exits.counters;
+        let mut table = table::ruled(["", "", "packets"], COLUMNS);
+        let mut add = |group: &str, name: &str, packets: u64| {
+            table.add_row([group.to_owned(), name.to_owned(), packets.to_string()]);
+        };
+        for (at, (node, port, sent)) in self.exits.ports.iter().enumerate() {
+            let (node, port) = self.port((*node, *port));
+            add(if at == 0 { "left" } else { "" }, &format!("{node} {port}"), sent.packets);
+        }
+        add("for the node's own system", "", c.to_system);
+        add("dropped", "", c.all_dropped());
+        c.drops().for_each(|(reason, n)| add("", reason.name(), n));
+        add("made by nodes", "ICMP errors", c.icmp_sent);
+        add("", "echo replies", c.echoes);
+        add("", "fragments", c.fragments);
+        add("", "of packets", c.fragmented);
+        table::align_right(&mut table, 2..3);
+        table
     }
 
     fn json(&self) -> Value {
@@ -176,7 +191,7 @@ impl Shown<'_> {
             .collect();
         json!({
             "file": self.file().display().to_string(), "packets": self.packets,
-            "skipped": self.skipped, "repeat": self.args.repeat, "node": node, "port": port,
+            "skipped": self.skipped, "tagged": self.tagged, "repeat": self.args.repeat, "node": node, "port": port,
             "elapsed_ns": self.exits.elapsed_ns, "rate_pps": self.rate(),
             "received": c.received, "received_bytes": c.received_bytes,
             "sent": c.sent, "sent_bytes": c.sent_bytes, "ports": ports,
@@ -185,5 +200,47 @@ impl Shown<'_> {
             "icmp_sent": c.icmp_sent, "icmp_limited": c.icmp_limited, "echoes": c.echoes,
             "fragmented": c.fragmented, "fragments": c.fragments,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use courser_router::counters::{Counters, Drop};
+    use courser_router::line::Sent;
+
+    use super::*;
+
+    #[test]
+    fn the_table_fits_a_terminal() {
+        let (mut config, _) = builtin();
+        config.nodes[0].name = "n".repeat(32);
+        config.nodes[0].ports[0].interface = "i".repeat(15);
+        let args = ReplayArgs {
+            file: "packets.pcap".into(),
+            config: None,
+            node: None,
+            port: None,
+            out: None,
+            repeat: 1,
+            json: None,
+        };
+        let sent = Sent { packets: 1 << 50, bytes: 0 };
+        let counters = Counters {
+            drops: [1 << 50; Drop::ALL.len()],
+            to_system: 1 << 50,
+            ..Counters::default()
+        };
+        let exits = Exits { counters, ports: vec![(0, 0, sent), (1, 0, sent)], elapsed_ns: 1 };
+        let shown = Shown {
+            args: &args,
+            config: &config,
+            arrival: (0, 0),
+            packets: 1,
+            skipped: 0,
+            tagged: 0,
+            exits,
+        };
+        let text: Vec<_> = table::lines(&shown.exits()).collect();
+        table::assert_fits(&text.join("\n"));
     }
 }

@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use courser_bench::clock::Clock;
 use courser_bench::program::out::{self, Out};
 use courser_bench::program::{Failure, ResultArgs, json, units};
+use courser_bench::table::{WIDTH, wrap};
 use courser_router::sim::{self, Cpu, Latency, Matrix, Outcome, Settings, Shape, Sizes};
 use serde_json::{Value, json};
 
@@ -206,31 +207,34 @@ fn print(out: &mut Out, settings: &Settings, o: &Outcome) -> Result<(), Failure>
     for hop in &o.hops {
         writeln!(out, "  {:<12} {}", hop.hop.replace('_', " "), shown(&hop.latency))?;
     }
-    writeln!(
-        out,
-        "{:.2} links between nodes for each packet, {:.1} messages for each frame, {:.2} bytes on the \
-         wire for each byte of a packet",
-        o.links_mean, o.messages_per_frame, o.wire_bytes_per_byte
-    )?;
     let bound = 2.0 / f64::from(settings.nodes);
     let share = o.busiest_pair_share;
-    writeln!(
-        out,
-        "busiest pair of nodes: {share:.3} of a port's packets (Valiant load balancing: at most \
-         {bound:.3} with many flows)"
-    )?;
     let f = &o.faults;
-    writeln!(
-        out,
-        "reordered {}, twice {}, at a wrong port {}, changed {}; dropped by nodes: {}, at receive \
-         queues {}",
-        f.reordered,
-        f.duplicated,
-        f.misrouted,
-        f.changed,
-        drops(&o.drops),
-        o.dropped_at_receive_queues
-    )?;
+    for text in [
+        format!(
+            "{:.2} links between nodes for each packet, {:.1} messages for each frame, {:.2} bytes on \
+             the wire for each byte of a packet",
+            o.links_mean, o.messages_per_frame, o.wire_bytes_per_byte
+        ),
+        format!(
+            "busiest pair of nodes: {share:.3} of a port's packets (Valiant load balancing: at most \
+             {bound:.3} with many flows)"
+        ),
+        format!(
+            "reordered {}, twice {}, at a wrong port {}, changed {}; dropped by nodes: {}, at receive \
+             queues {}",
+            f.reordered,
+            f.duplicated,
+            f.misrouted,
+            f.changed,
+            drops(&o.drops),
+            o.dropped_at_receive_queues
+        ),
+    ] {
+        for line in wrap(&text, WIDTH) {
+            writeln!(out, "{line}")?;
+        }
+    }
     Ok(())
 }
 

@@ -7,8 +7,13 @@ use super::{LINE, Node, Origin};
 
 /// The command with this text as its standard input.
 fn requests(node: &mut Node, text: impl AsRef<[u8]> + Send) -> Output {
+    control(node, &["-"], text)
+}
+
+/// The command with these arguments after the socket.
+fn control(node: &mut Node, arguments: &[&str], text: impl AsRef<[u8]> + Send) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_router"));
-    command.arg("ctl").arg(node.directory.socket()).arg("-");
+    command.arg("ctl").arg(node.directory.socket()).args(arguments);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = command.spawn().expect("the program starts");
     let mut stdin = process.stdin.take().expect("a pipe");
@@ -65,4 +70,40 @@ fn an_error_in_a_file_names_its_line() {
         String::from_utf8_lossy(&output.stderr).contains("line 2: no UTF-8 text"),
         "{output:?}"
     );
+}
+
+#[test]
+fn counters_are_tables_and_with_an_option_one_line_of_json() {
+    let mut node = Node::new("stats");
+    node.stats = r#"{"node":"a","uptime_ns":61000000000,"received":7,"drops":{"no_route":2}}"#;
+    let line = format!("{}\n", node.stats);
+    let show = |node: &mut Node, arguments: &[&str], text: &str| {
+        let output = control(node, arguments, text);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    for (arguments, text) in [
+        (&["stats", "--json"][..], ""),
+        (&["--json", "stats"], ""),
+        (&["-", "--json"], "stats"),
+        (&["--json", "-"], " stats # counters\n"),
+    ] {
+        assert_eq!(show(&mut node, arguments, text), line, "{arguments:?}");
+    }
+    for (arguments, text) in [(&["stats"][..], ""), (&["-"], "# counters\n stats # of a")] {
+        let tables = show(&mut node, arguments, text);
+        let rows = tables.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        let rows: Vec<_> = rows.filter(|row| !row.contains('─') && !row.is_empty()).collect();
+        let expected = [
+            "node a, for 1m 1s",
+            "counter number",
+            "received 7",
+            "dropped because of packets",
+            "no route 2",
+        ];
+        assert_eq!(rows, expected, "{tables}");
+        assert!(tables.lines().all(|line| line.chars().count() <= 80), "{tables}");
+    }
+    // It is no option of other requests.
+    assert_eq!(control(&mut node, &["nodes", "--yaml"], "").status.code(), Some(1));
 }

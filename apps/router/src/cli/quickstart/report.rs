@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comfy_table::CellAlignment;
+use comfy_table::Table;
 use courser_bench::clock::Clock;
 use courser_bench::program::units::{show_ns, show_per_second};
 use courser_bench::program::{Failure, json};
@@ -17,6 +17,7 @@ use super::screen::{self, Screen};
 use super::table::Row;
 use super::traffic::{Outcome, Pair};
 use crate::cli::cluster::Demo;
+use crate::cli::table::align_right;
 
 /// All results.
 pub(super) struct Results {
@@ -87,18 +88,9 @@ impl Results {
     }
 
     fn print_pairs(&self, screen: &mut Screen) -> Result<(), Failure> {
-        let header =
-            ["from, to", "sent", "lost", "p50", "p99", "max", "killed:\nlost", "\nlongest gap"];
-        let mut table = screen::table(header);
         let steady = self.steady.iter().flat_map(|outcome| &outcome.pairs);
         let killed = self.killed.iter().flat_map(|death| &death.outcome.pairs);
-        for (steady, killed) in steady.zip(killed) {
-            table.add_row(pair_row(steady, killed));
-        }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        screen.table(&table)
+        screen.table(&pairs(steady.zip(killed)))
     }
 
     fn print_times(&self, screen: &mut Screen) -> Result<(), Failure> {
@@ -173,6 +165,18 @@ impl Results {
     }
 }
 
+/// The pairs of hosts, each with its results while all nodes were alive and while one was killed.
+fn pairs<'a>(all: impl Iterator<Item = (&'a Pair, &'a Pair)>) -> Table {
+    let header =
+        ["from, to", "sent", "lost", "p50", "p99", "max", "killed:\nlost", "\nlongest gap"];
+    let mut table = screen::table(header);
+    for (steady, killed) in all {
+        table.add_row(pair_row(steady, killed));
+    }
+    align_right(&mut table, 1..8);
+    table
+}
+
 fn pair_row(steady: &Pair, killed: &Pair) -> [String; 8] {
     let time = |ns: Option<u64>| ns.map_or("-".to_owned(), |ns| show_ns(ns as f64));
     [
@@ -185,4 +189,27 @@ fn pair_row(steady: &Pair, killed: &Pair) -> [String; 8] {
         killed.packets_lost.to_string(),
         time(Some(killed.longest_gap_ns)),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::table::assert_fits;
+
+    #[test]
+    fn the_table_of_pairs_fits_a_terminal() {
+        let pair = Pair {
+            from: "a".to_owned(),
+            to: "b".to_owned(),
+            packets_sent: 9_999_999_999,
+            packets_received: 9_999_999_999,
+            packets_lost: 9_999_999_999,
+            packets_reordered: 9_999_999_999,
+            latency_p50_ns: Some(999_949_999),
+            latency_p99_ns: Some(999_949_999),
+            latency_max_ns: u64::MAX,
+            longest_gap_ns: u64::MAX,
+        };
+        assert_fits(&screen::text(&pairs([(&pair, &pair)].into_iter())));
+    }
 }

@@ -4,9 +4,13 @@ use std::io::Write;
 
 use comfy_table::{Row, Table};
 use courser_bench::program::Failure;
-use courser_bench::program::grid;
 use courser_bench::program::out::{self, BOLD, Out};
 use courser_bench::table::{WIDTH, wrap};
+
+use crate::cli::table::{COLUMNS, lines, ruled};
+
+/// Before each line of a table.
+const INDENT: &str = "  ";
 
 /// Standard output, or nothing when it has the results as JSON.
 pub(super) struct Screen {
@@ -48,7 +52,7 @@ impl Screen {
 
     /// Writes a table, without the blanks at the ends of its lines.
     pub(super) fn table(&mut self, table: &Table) -> Result<(), Failure> {
-        table.lines().try_for_each(|line| self.line(&format!("  {}", line.trim_end())))
+        lines(table).try_for_each(|line| self.line(&format!("{INDENT}{line}")))
     }
 
     /// Draws a table that the next text replaces. Nothing without a terminal.
@@ -72,11 +76,13 @@ impl Screen {
     }
 }
 
-/// A table whose columns are close to each other.
+/// An empty table of the screen.
 pub(super) fn table(header: impl Into<Row>) -> Table {
-    let mut table = grid::ruled(header);
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 1));
-    }
-    table
+    ruled(header, COLUMNS - INDENT.len() as u16)
+}
+
+/// A table as the screen shows it.
+#[cfg(test)]
+pub(super) fn text(table: &Table) -> String {
+    lines(table).map(|line| format!("{INDENT}{line}\n")).collect()
 }

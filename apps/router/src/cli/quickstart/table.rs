@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use comfy_table::{CellAlignment, Table};
+use comfy_table::Table;
 use courser_bench::program::Failure;
 use courser_bench::program::units::show_per_second;
 use courser_router::netns::name;
@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::NODES;
 use super::screen::{self, Screen};
 use crate::cli::cluster::Demo;
+use crate::cli::table::align_right;
 
 /// Time between two drawings.
 const REDRAW: Duration = Duration::from_secs(1);
@@ -121,9 +122,7 @@ pub(super) fn text(rows: &[Row]) -> Table {
             if drops.is_empty() { "-".to_owned() } else { drops.join("\n") },
         ]);
     }
-    for column in table.column_iter_mut().skip(2).take(5) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    align_right(&mut table, 2..7);
     table
 }
 
@@ -156,8 +155,11 @@ pub(super) fn watch(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use courser_router::counters::Drop;
     use serde_json::json;
+
+    use super::*;
+    use crate::cli::table::assert_fits;
 
     fn sample(at: Instant, uptime_ns: u64, n: u64) -> Sample {
         let stats = json!({
@@ -188,7 +190,20 @@ mod tests {
     fn the_table_fits_a_terminal() {
         let begin = Instant::now();
         let rows = rows(&sample(begin, 5, 0), &sample(begin + Duration::from_secs(1), 7, 123_456));
-        let text = text(&rows).to_string();
-        assert!(text.lines().all(|line| line.trim_end().chars().count() <= 78), "{text}");
+        assert_fits(&screen::text(&text(&rows)));
+        // Rates that no machine has, and all reasons for drops.
+        let drops = Drop::ALL.map(|reason| (reason.name().to_owned(), u64::MAX)).to_vec();
+        let wide = Row {
+            node: "c".to_owned(),
+            state: "through another".to_owned(),
+            rate_in_pps: 999.9e6,
+            rate_out_pps: 999.9e6,
+            throughput_bps: 999_999.9e6,
+            rate_to_nodes_pps: 999.9e6,
+            packets_per_frame: Some(100.0),
+            retransmitted: u64::MAX,
+            drops,
+        };
+        assert_fits(&screen::text(&text(&[wide])));
     }
 }
