@@ -628,10 +628,13 @@ mod tests {
 
     #[test]
     fn a_changed_number_of_the_first_frame_does_not_make_all_later_ones_old() {
-        let mut p = path();
-        p.on_frame(&echoed(1 << 30, 10_000, 9_000), Ecn::NotEct, 10_000);
-        p.on_frame(&echoed(1, 20_000, 2_000), Ecn::NotEct, 20_000);
-        assert_eq!(p.rtt.latest_ns(), 2_000);
+        let numbers = [NEAR as u32 + 1, 1 << 20, (1 << 30) - 1, 1 << 30, 1 << 31, u32::MAX];
+        for changed in numbers {
+            let mut p = path();
+            p.on_frame(&echoed(changed, 10_000, 9_000), Ecn::NotEct, 10_000);
+            p.on_frame(&echoed(1, 20_000, 2_000), Ecn::NotEct, 20_000);
+            assert_eq!(p.rtt.latest_ns(), 2_000, "{changed}");
+        }
     }
 
     #[test]
