@@ -2,6 +2,7 @@
 //!
 //! Time limits are seconds: they end a hanging test and measure nothing.
 
+mod accepting;
 mod heartbeat;
 mod hostile;
 mod limits;
