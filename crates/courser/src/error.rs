@@ -57,7 +57,7 @@ pub enum BindError {
     )]
     System(#[from] io::Error),
     /// `Config::max_connections` or `Config::max_connections_per_address` is out of its range.
-    #[error("Config::{name} is {limit}; set it from 1 to 1048576")]
+    #[error("Config::{name} is {limit}; set it from 1 to 1,048,576")]
     Connections {
         /// The setting.
         name: &'static str,
@@ -65,13 +65,13 @@ pub enum BindError {
         limit: usize,
     },
     /// `Config::workers` is out of its range.
-    #[error("Config::workers is {0}; set it to at most 1024 (0: no worker handlers)")]
+    #[error("Config::workers is {0}; set it to at most 1,024 (0: no worker handlers)")]
     Workers(usize),
     /// `Config::worker_queue` is out of its range.
-    #[error("Config::worker_queue is {0}; set it from 1 to 1048576")]
+    #[error("Config::worker_queue is {0}; set it from 1 to 1,048,576")]
     WorkerQueue(usize),
     /// `Config::max_streams_per_peer` is out of its range.
-    #[error("Config::max_streams_per_peer is {0}; set it from 1 to 1048576")]
+    #[error("Config::max_streams_per_peer is {0}; set it from 1 to 1,048,576")]
     Streams(usize),
     /// The process was forked from that of the nexus.
     #[error("{FORKED}")]
