@@ -402,16 +402,16 @@ impl Config {
             "rto_initial_ns to 60 s",
         )?;
         check(
-            (1..=2_048).contains(&self.gather_from),
-            "gather_from",
-            self.gather_from as u64,
-            "1 to 2,048 bytes",
-        )?;
-        check(
             self.gather_to <= usize::from(u16::MAX),
             "gather_to",
             self.gather_to as u64,
             "0 to 65,535 bytes",
+        )?;
+        check(
+            (1..=2_048).contains(&self.gather_from),
+            "gather_from",
+            self.gather_from as u64,
+            "1 to 2,048 bytes",
         )?;
         check(
             self.batch_budget_ns <= self.rto_min_ns / 4,
