@@ -42,6 +42,9 @@ pub(crate) struct SystemClock {
     rate: Cell<u64>,
     /// Ticks after the anchor for which the rate holds; 0: there is none.
     span: Cell<u64>,
+    /// Calls of [`SystemClock::now_ns`].
+    #[cfg(test)]
+    pub(crate) readings: Cell<u64>,
 }
 
 impl SystemClock {
@@ -56,11 +59,15 @@ impl SystemClock {
             system_ns: Cell::new(0),
             rate: Cell::new(0),
             span: Cell::new(0),
+            #[cfg(test)]
+            readings: Cell::new(0),
         }
     }
 
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {
+        #[cfg(test)]
+        self.readings.set(self.readings.get() + 1);
         self.at(ticks()).unwrap_or_else(|| self.by_the_system())
     }
 

@@ -449,4 +449,17 @@ mod tests {
             assert_eq!(over(513, Some(packing)), (packing, 64), "as it was set");
         }
     }
+
+    #[test]
+    fn limits_of_transmit_batches_are_those_of_the_settings() {
+        let network = MemNetwork::new();
+        let transport = network.endpoint(MemConfig::default()).expect("an endpoint");
+        let mut config = Config::default();
+        (config.tuning.tx_frames, config.tuning.tx_items) = (7, 11);
+        (config.tuning.gather_from, config.tuning.gather_to) = (100, 900);
+        config.packing = Some(Packing::Gather);
+        let settings = config.for_transport(transport.caps());
+        assert_eq!((settings.tx_frames, settings.tx_items), (7, 11));
+        assert_eq!((settings.gather_from, settings.gather_to), (100, 900));
+    }
 }

@@ -117,6 +117,15 @@ impl Core {
         self.time.now_ns()
     }
 
+    /// Readings of the system's clock so far.
+    #[cfg(test)]
+    pub(crate) fn clock_readings(&self) -> u64 {
+        match &self.time {
+            Time::System(clock) => clock.readings.get(),
+            Time::Virtual { .. } => 0,
+        }
+    }
+
     /// The end of `after` from now.
     #[inline]
     pub(crate) fn deadline_ns(&self, after: Duration) -> u64 {

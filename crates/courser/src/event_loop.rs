@@ -467,3 +467,6 @@ pub(crate) fn poller<T: Transport>(
     epoll::add(&poller, mail, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
     Ok(Some(poller))
 }
+
+#[cfg(test)]
+mod tests;

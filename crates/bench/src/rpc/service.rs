@@ -105,6 +105,8 @@ pub fn receipt_len(receipt: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use courser_net::{MemConfig, MemNetwork};
+
     use super::*;
 
     #[test]
@@ -120,6 +122,46 @@ mod tests {
         // Clocks that run at different speeds, or a wrong answer, make no negative time.
         assert_eq!(Stamps { answered_ns: u64::MAX, ..stamps }.one_way_ns(1_000, 21_300), 0);
         assert_eq!(Stamps { answered_ns: 0, ..stamps }.one_way_ns(1_000, 1_800), 400);
+    }
+
+    /// The stamps are readings of the server's clock, which is the client's here: between the client's
+    /// two, in order, and not equal around work that takes time.
+    #[test]
+    fn stamps_are_times_at_which_the_server_had_the_request_and_the_answer() {
+        let nexus = courser::Nexus::bind("mem://127.0.0.1:0").expect("binds");
+        let (network, host) = (MemNetwork::new(), std::net::Ipv4Addr::LOCALHOST);
+        let host = u128::from(host.to_ipv6_mapped());
+        let endpoint = || {
+            let transport = network.endpoint(MemConfig { host, ..MemConfig::default() });
+            nexus.endpoint_on(transport.expect("a transport")).expect("an endpoint")
+        };
+        let (mut server, mut client) = (endpoint(), endpoint());
+        let clock = Clock::new();
+        register_timed(&mut server, clock.clone());
+        let session = client.connect(&nexus.local_uri()).expect("connects");
+        // Long enough that copying it takes many readings' time.
+        let len = 1 << 20;
+        for _ in 0..3 {
+            let request = client.alloc(len).expect("memory");
+            let (tell, told) = std::sync::mpsc::channel();
+            let sent_ns = clock.now_ns();
+            let call = client.call(session, STAMP, request, move |_, done| {
+                let answer = done.result.expect("an answer");
+                let _ = tell.send((answer.len(), Stamps::read(&answer)));
+            });
+            call.expect("a call");
+            let (answered, stamps) = loop {
+                let _ = (client.poll(), server.poll());
+                if let Ok(answered) = told.try_recv() {
+                    break answered;
+                }
+            };
+            let answer_ns = clock.now_ns();
+            assert_eq!(answered, len);
+            let Stamps { received_ns, answered_ns } = stamps.expect("stamps");
+            assert!(sent_ns < received_ns && answered_ns < answer_ns, "{stamps:?}");
+            assert!(received_ns < answered_ns, "{stamps:?}");
+        }
     }
 
     #[test]

@@ -137,4 +137,29 @@ mod tests {
         c.on_signal(&Signal { now_ns: 10 * RATE_NS, acked, ..Signal::default() });
         assert_eq!(c.rate, line.rate_bps);
     }
+
+    /// `alpha` measures how often the path is marked, and a mark halves the rate only while it is one.
+    #[test]
+    fn a_mark_lowers_the_rate_less_the_longer_the_last_one_is_ago() {
+        let line = Line::new(&Config::default(), 1_028);
+        let cut_after = |periods: u64| {
+            let mut c = Dcqcn::new(line);
+            let frame = |c: &mut Dcqcn, now_ns, marked| {
+                c.on_signal(&Signal {
+                    now_ns,
+                    acked: PART,
+                    counted: 1,
+                    marked,
+                    ..Signal::default()
+                });
+            };
+            frame(&mut c, ALPHA_NS, 1);
+            (2..=periods).for_each(|at| frame(&mut c, at * ALPHA_NS, 0));
+            let before = c.rate;
+            frame(&mut c, periods * ALPHA_NS, 1);
+            (before - c.rate) * 1_000 / before
+        };
+        // Half of alpha, which is multiplied by 255/256 in each period.
+        assert_eq!([2, 180, 1_000].map(cut_after), [498, 248, 10]);
+    }
 }

@@ -165,6 +165,40 @@ fn a_frame_has_no_more_pieces_than_the_transport_takes() {
 }
 
 #[test]
+fn packets_above_the_upper_limit_of_gathering_leave_in_frames_of_their_own() {
+    for (len, pieces) in [(300, vec![1 + 3]), (301, vec![1, 1, 1])] {
+        let mut w = World::pair(Config { gather_to: 300, ..gather() });
+        let s = w.connect(0, 1);
+        (0..3).for_each(|id| _ = w.call(0, s, id, len));
+        let sent = frames(&mut w, 0);
+        assert_eq!(sent.iter().map(|f| f.segs().len()).collect::<Vec<_>>(), pieces, "{len} B");
+    }
+}
+
+#[test]
+fn a_batch_has_no_more_frames_than_its_limit() {
+    // One packet in a frame, copied and not, and messages of three packets.
+    for (packing, len, packets) in
+        [(Packing::Off, 10, 1), (Packing::Copy, 800, 1), (Packing::Gather, 3 * DPP, 3)]
+    {
+        for tx_frames in [1, 2, 5] {
+            let credits = 64;
+            let mut w = World::pair(Config { tx_frames, packing, credits, slots: 32, ..config() });
+            let s = w.connect(0, 1);
+            (0..10).for_each(|id| _ = w.call(0, s, id, len));
+            let mut batches = Vec::new();
+            while batches.iter().sum::<usize>() < 10 * packets {
+                let sent = frames(&mut w, 0);
+                assert!(!sent.is_empty(), "{packing}: {batches:?}");
+                batches.push(sent.len());
+            }
+            assert!(batches.iter().all(|&frames| frames <= tx_frames), "{packing}: {batches:?}");
+            assert_eq!(batches[0], tx_frames, "{packing}");
+        }
+    }
+}
+
+#[test]
 fn a_retransmission_is_copied_while_the_transport_holds_the_first_frame() {
     let mut w = World::pair(Config { slots: 4, ..gather() });
     let s = w.connect(0, 1);
