@@ -20,6 +20,9 @@ mtu = 9000                          # of the links between nodes
 name = "a"
 address = "udp://192.0.2.1:31850"   # for other nodes
 control = "/run/a.sock"             # for `router ctl`, may be absent
+[node.import]                       # routes of BIRD or FRR, may be absent
+table = 100                         # of the kernel, for the daemon alone
+daemon = "/run/bird/bird.ctl"       # its end withdraws the routes
 [[node.port]]
 interface = "eth1"
 addresses = ["10.0.1.1/24", "fd00:1::1/64"]
