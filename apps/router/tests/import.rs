@@ -20,7 +20,7 @@ use serde_json::Value;
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A limit that only a defect reaches.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Prints why a test does nothing, past the harness, which hides what a passing test prints.
 fn skip(reason: &str) {

@@ -48,6 +48,13 @@ fn a_change_that_is_reported_during_a_reading_is_newer() {
     world.model.borrow_mut().meanwhile = Some(newer);
     assert_eq!(world.settle(), ["20.1.0.0/16 via a:lan0@10.0.1.8"]);
     assert_eq!(world.model.borrow().readings, 1);
+    // A removal, too: the reading still has the route.
+    let mut world = World::new(&["20.1.0.0/16 lan0@10.0.1.9"]);
+    world.settle();
+    world.model.borrow_mut().meanwhile = Some(deleted("20.1.0.0/16 lan0@10.0.1.9"));
+    world.import.is_outdated = true;
+    assert_eq!(world.settle(), ["20.1.0.0/16 gone"]);
+    assert_eq!(world.model.borrow().readings, 2);
 }
 
 #[test]
