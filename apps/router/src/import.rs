@@ -266,7 +266,7 @@ impl Import {
         self.is_busy()
     }
 
-    /// Whether there is more to do without a message of the kernel.
+    /// Returns true if there is more to do without a message of the kernel.
     fn is_busy(&self) -> bool {
         self.at < self.buffer.len() || self.walk.is_some()
     }

@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketT
 /// Time between two attempts to connect.
 const RETRY_NS: u64 = 100_000_000;
 
-/// What has changed.
+/// A change of a daemon's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Event {
     /// The daemon is there.
@@ -44,7 +44,7 @@ impl Daemon {
         Daemon { path, grace_ns, state: State::Dead, retry_ns: 0 }
     }
 
-    /// Whether its routes are used.
+    /// Returns true while its routes are used.
     pub(super) fn is_usable(&self) -> bool {
         !matches!(self.state, State::Dead)
     }

@@ -23,7 +23,7 @@ const IN_KERNEL: usize = 8 << 20;
 /// Bytes of one reading. The kernel splits its tables so that each part fits.
 const BUFFER: usize = 1 << 16;
 
-/// What is read.
+/// A part of a reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Part {
     Interfaces,

@@ -30,7 +30,7 @@ pub(super) struct KernelHop {
     pub(super) weight: u16,
 }
 
-/// What the kernel does with packets of a route.
+/// The action of a route.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Target {
     /// They take one of these next hops.

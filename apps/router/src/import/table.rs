@@ -36,7 +36,7 @@ pub(super) enum Shared {
     Unsupported,
 }
 
-/// What a message has changed.
+/// The effect of a message on the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Effect {
     None,
@@ -84,7 +84,7 @@ impl Table {
         self.routes.len()
     }
 
-    /// Whether a route uses a next hop object.
+    /// Returns true if a route uses a next hop object.
     pub(super) fn uses(&self, object: u32) -> bool {
         self.objects.contains_key(&object)
     }
@@ -256,7 +256,7 @@ fn same(shared: &Shared, target: &Target) -> bool {
     }
 }
 
-/// Whether all next hops of the second are in the first.
+/// Returns true if all next hops of the second are in the first.
 fn contains(target: &Target, shared: &Shared) -> bool {
     match (target, shared) {
         (Target::Hops(all), Shared::Hops(some)) => some.iter().all(|hop| all.contains(hop)),

@@ -156,7 +156,7 @@ fn link(index: u32, name: &str, is_up: bool) -> RouteNetlinkMessage {
 #[derive(Default)]
 struct Model {
     routes: Vec<Spec>,
-    /// What the socket returns.
+    /// Results of the next calls of `receive`.
     queue: VecDeque<io::Result<Vec<u8>>>,
     readings: usize,
     /// The index of `lan0` if it was made again.

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use super::*;
 
 const ROUTES: u32 = 20_000;
-/// Those that are withdrawn.
+/// The part of them that is withdrawn.
 const DROPPED: u64 = ROUTES as u64 / 4;
 const BIRD: &str = "/usr/sbin/bird";
 const ZEBRA: &str = "/usr/lib/frr/zebra";
@@ -115,7 +115,7 @@ fn leg(daemon: &str, programs: &[&str], socket: &str, start: fn(&Running) -> Vec
     running.expect("20.1.2.3", "20.1.2.0/24 via a:lan0@10.0.1.2");
     assert_eq!(running.find(1, "20.78.31.1"), "20.78.31.0/24 via a:lan0@10.0.1.2");
 
-    // What is withdrawn has a shorter route to the third host.
+    // The withdrawn routes have a shorter route to the third host.
     running.ask(2, "route add 20.0.0.0/8 via c:lan0@10.0.3.2").expect("adds");
     let fallback = "20.0.0.0/8 via c:lan0@10.0.3.2";
     running.until("the second node has it", || running.find(1, "20.200.0.1") == fallback);

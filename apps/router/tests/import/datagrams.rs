@@ -8,7 +8,7 @@ use super::*;
 /// Datagrams that were sent and have not arrived, at most.
 const WINDOW: u64 = 100;
 
-/// What arrived at one host.
+/// Datagrams that have arrived at one host.
 #[derive(Default)]
 pub(crate) struct Arrived {
     /// All datagrams.

@@ -27,7 +27,7 @@ fn routes_of_the_kernels_table_are_announced_and_follow_its_changes() {
         ("20.6.0.1", "20.6.0.0/16 via a:lan0@10.0.1.2"),
         ("2001:db8::1", "2001:db8::/32 via a:lan0@fd00:1::2"),
         ("2001:db9::1", "2001:db9::/32 via a:lan0@fd00:1::2 a:lan0@fd00:1::3"),
-        // Of the main table, and by an interface that is no port.
+        // These are in the main table, or leave by an interface that is no port.
         ("20.7.0.1", "no route to 20.7.0.1"),
         ("20.8.0.1", "no route to 20.8.0.1"),
     ] {
