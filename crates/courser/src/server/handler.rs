@@ -93,6 +93,11 @@ impl<F: Fn(Work) -> Fut, Fut: Future<Output = ()>> Future for Guarded<F, Fut> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.as_mut().project();
+        if this.ticket.is_cancelled() {
+            drop_as(Status::Dropped, || this.stage.set(Stage::Ended));
+            return Poll::Ready(());
+        }
         if self.as_mut().start().is_ready() {
             return Poll::Ready(());
         }
@@ -100,10 +105,6 @@ impl<F: Fn(Work) -> Fut, Fut: Future<Output = ()>> Future for Guarded<F, Fut> {
         let StageProjection::Running { future } = this.stage.as_mut().project() else {
             return Poll::Ready(());
         };
-        if this.ticket.is_cancelled() {
-            drop_as(Status::Dropped, || this.stage.set(Stage::Ended));
-            return Poll::Ready(());
-        }
         let mut polled = Poll::Pending;
         let panicked = caught("async", *this.req_type, || {
             polled = with(*this.expires, || future.poll(cx));

@@ -1,6 +1,7 @@
 //! The handlers of an endpoint that are in progress, so that they can be cancelled.
 
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
@@ -9,7 +10,7 @@ use slab::Slab;
 
 use crate::continuations::Cont;
 use crate::shares::Place;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{AtomicUsize, Mutex, MutexGuard};
 
 #[cfg(all(loom, test))]
 mod model;
@@ -29,6 +30,8 @@ struct Entry {
 #[derive(Default)]
 pub(super) struct Running {
     entries: Mutex<Slab<Entry>>,
+    /// Times that handlers were cancelled. Written under the lock.
+    cancels: AtomicUsize,
 }
 
 impl Running {
@@ -45,8 +48,9 @@ impl Running {
         place: Place,
     ) -> Ticket {
         let entry = Entry { id, expires_ns, waker: None, cancelled: false };
+        let cancels = self.cancels.load(Ordering::Relaxed);
         let key = self.lock().insert(entry);
-        Ticket { running: self.clone(), key, polled: false, place }
+        Ticket { running: self.clone(), key, cancels: Some(cancels), place }
     }
 
     /// Cancels the handlers that `is_over` selects. Their tasks drop them.
@@ -60,6 +64,7 @@ impl Running {
             entry.waker.take()
         });
         let wakers: Vec<_> = over.collect();
+        self.cancels.fetch_add(1, Ordering::Relaxed);
         drop(entries);
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -69,7 +74,8 @@ impl Running {
 pub(super) struct Ticket {
     running: Arc<Running>,
     key: usize,
-    polled: bool,
+    /// [`Running::cancels`] when it began, until its first poll.
+    cancels: Option<usize>,
     /// Among the handlers in progress.
     place: Place,
 }
@@ -78,8 +84,9 @@ impl Ticket {
     /// Before a poll: whether the handler is to be dropped.
     #[inline]
     pub(super) fn is_cancelled(&mut self) -> bool {
-        // It has just begun: `wait` finds out.
-        std::mem::replace(&mut self.polled, true)
+        // Most handlers have just begun, and `wait` finds out; others have waited for their runtime.
+        let now = self.running.cancels.load(Ordering::Relaxed);
+        self.cancels.take() != Some(now)
             && self.running.lock().get(self.key).is_none_or(|entry| entry.cancelled)
     }
 

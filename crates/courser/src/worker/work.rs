@@ -217,6 +217,7 @@ impl Work {
     /// The status of a request that is dropped now.
     fn unanswered(&self) -> Status {
         match dropping::status() {
+            _ if self.stage == Stage::Waiting && self.is_late() => Status::DeadlineExceeded,
             _ if self.stage == Stage::Waiting => Status::NotStarted,
             Some(Status::Panicked) => Status::Panicked,
             _ if std::thread::panicking() => Status::Panicked,

@@ -2,8 +2,8 @@
 //! of the server.
 
 use std::future::pending;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use courser::{
@@ -112,6 +112,50 @@ fn a_call_that_is_dropped_drops_its_handler() {
     drop(client);
     soon("the handler's end", || serving.in_progress() == 0);
     waits.join().unwrap().unwrap_err();
+}
+
+#[test]
+fn a_call_that_is_dropped_while_it_waits_for_a_thread_of_the_server_never_runs() {
+    let config = Config { workers: 1, ..Config::default() };
+    let mut server = Server::bind_with(LOOPBACK, config).unwrap();
+    let (occupied, is_occupied) = mpsc::channel();
+    let (open, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    server.on(SLOW, move |work| {
+        occupied.send(()).unwrap();
+        let _ = gate.lock().unwrap().recv();
+        async move { work.reply(*b"late") }
+    });
+    let runs = Arc::new(AtomicUsize::new(0));
+    let own = runs.clone();
+    server.on(LEFT, move |work| {
+        own.fetch_add(1, Ordering::Relaxed);
+        async move { drop(work) }
+    });
+    server.on(ECHO, echo);
+    let uri = server.local_uri();
+    let _serving = server.serve().unwrap();
+    let client = Client::connect(&uri).wait().unwrap();
+    // The cancellation needs some time to arrive, longer on a busy machine.
+    let never_runs = |wait: Duration| {
+        let before = runs.load(Ordering::Relaxed);
+        let slow = client.call(SLOW, message(&client, b""));
+        std::thread::scope(|scope| {
+            let slow = scope.spawn(|| slow.wait());
+            is_occupied.recv_timeout(PATIENCE).unwrap();
+            let mut left = client.call(LEFT, message(&client, b""));
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(std::pin::Pin::new(&mut left).poll(&mut cx).is_pending());
+            std::thread::sleep(wait);
+            drop(left);
+            std::thread::sleep(wait);
+            open.send(()).unwrap();
+            assert_eq!(slow.join().unwrap().unwrap()[..], *b"late");
+        });
+        assert_eq!(client.call(ECHO, message(&client, b"x")).wait().unwrap()[..], *b"x");
+        runs.load(Ordering::Relaxed) == before
+    };
+    assert!((1..=8).any(|n| never_runs(Duration::from_millis(20 << n.min(6)))), "it ran");
 }
 
 #[test]
