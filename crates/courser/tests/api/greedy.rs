@@ -76,13 +76,10 @@ impl Attacker {
         Attacker { rpc, sessions, refused: Arc::default(), _nexus: nexus }
     }
 
-    /// Sends as many requests as it can; each is refused or never ends.
-    fn call_all(&mut self, server: &ServerHandle) {
-        let before = server.stats();
-        let seen = |stats: courser::ServerStats| {
-            stats.in_progress as u64 + stats.handlers.workers_busy - before.handlers.workers_busy
-        };
-        let sent = self.sessions.len() as u64 * u64::from(REQUESTS);
+    /// Sends as many requests as it can; each is refused or never ends. Returns when the server has
+    /// seen those of so many attackers. Calls of others are in progress too, at any time, so a difference
+    /// of two counts of handlers would be no count of an attacker's.
+    fn call_all(&mut self, server: &ServerHandle, attackers: u64) {
         for n in 0..self.sessions.len() * usize::from(REQUESTS) {
             let session = self.sessions[n % self.sessions.len()];
             let (request, refused) = (message(&self.rpc, n as u64, 8), self.refused.clone());
@@ -95,8 +92,11 @@ impl Attacker {
                 self.rpc.poll();
             }
         }
-        let all = sent + before.in_progress as u64;
-        run(&mut self.rpc, "the attack", |_| seen(server.stats()) >= all);
+        let all = attackers * u64::from(SESSIONS) * u64::from(REQUESTS);
+        run(&mut self.rpc, "the attack", |_| {
+            let stats = server.stats();
+            stats.in_progress as u64 + stats.handlers.workers_busy >= all
+        });
     }
 
     /// The same with one-way messages, on one session.
@@ -146,7 +146,7 @@ fn clients_whose_handlers_never_end_leave_handlers_for_others() {
         std::thread::scope(|scope| {
             scope.spawn(|| lose_no_call(&honest, 500));
             scope.spawn(|| lose_no_call(&neighbour, 500));
-            attacker.call_all(&handle);
+            attacker.call_all(&handle, n as u64 + 1);
         });
         lose_no_call(&honest, 100);
         lose_no_call(&neighbour, 100);
