@@ -402,7 +402,13 @@ fn calls_with_wrong_routes_are_refused_and_change_none() {
         assert!(begin.elapsed() < LONG, "the peer is taken for the node");
         peer.send(&mut cluster, &heartbeat(fingerprint, 2));
         peer.settle(&mut cluster);
+        cluster.local.run_for(std::time::Duration::from_millis(5));
     }
+    // Calls of another session than that of the heartbeats are no node's, whatever they state.
+    let mut other = Peer::connect(&mut cluster);
+    other.call(&[&call_head(fingerprint, 2, 900)[..], &[0, 3]].concat());
+    other.settle(&mut cluster);
+    assert_eq!(other.answers.get(), (0, 1), "accepted and refused");
     for number in 0..5_000 {
         if number % 100 == 0 {
             peer.send(&mut cluster, &heartbeat(fingerprint, 2));
