@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
+use crate::panics::wake_all;
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
 
 #[cfg(all(loom, test))]
@@ -58,7 +59,7 @@ impl DrainToken {
         self.0.is_set.store(true, Ordering::Release);
         let woken = std::mem::take(&mut *waiting);
         drop(waiting); // a waker may run code of the application
-        woken.into_iter().for_each(|(_, waker)| waker.wake());
+        wake_all(woken.into_iter().map(|(_, waker)| waker));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Waker;
 
 /// Runs a handler; true when it panicked, which is logged. The process's panic hook has run then.
 ///
@@ -16,6 +17,13 @@ pub(crate) fn caught(kind: &'static str, req_type: u16, handler: impl FnOnce()) 
             report(kind, req_type, payload);
             true
         }
+    }
+}
+
+/// Wakes tasks on a thread of this library, which the waker of another runtime must not end.
+pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
+    for waker in wakers {
+        caught("waker", 0, || waker.wake());
     }
 }
 
@@ -41,6 +49,24 @@ mod tests {
         fn drop(&mut self) {
             panic!("once more");
         }
+    }
+
+    #[test]
+    fn a_waker_that_panics_keeps_no_other_task_asleep() {
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        use std::task::Wake;
+
+        struct Panics(AtomicUsize);
+        impl Wake for Panics {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+                panic!("on purpose");
+            }
+        }
+        let woken = Arc::new(Panics(AtomicUsize::new(0)));
+        wake_all((0..3).map(|_| Waker::from(woken.clone())));
+        assert_eq!(woken.0.load(Ordering::Relaxed), 3);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::error::ServerError;
 use super::stats::{Published, ServerStats};
 use crate::control::Mailbox;
 use crate::drain::DrainToken;
+use crate::panics::wake_all;
 use crate::shares::ClientStats;
 use crate::shutdown::ShutdownReport;
 use crate::sync::{AtomicU8, Condvar, Mutex, MutexGuard};
@@ -119,7 +120,7 @@ impl Control {
         if failed {
             self.drain.set();
         }
-        wakers.into_iter().flatten().for_each(Waker::wake);
+        wake_all(wakers.into_iter().flatten());
     }
 
     /// The runtime of the handlers has ended: the server shuts down with an error.

@@ -9,6 +9,7 @@ use courser_proto::{Endpoint, RequestId};
 use slab::Slab;
 
 use crate::continuations::Cont;
+use crate::panics::wake_all;
 use crate::shares::Place;
 use crate::sync::{AtomicUsize, Mutex, MutexGuard};
 
@@ -66,7 +67,7 @@ impl Running {
         let wakers: Vec<_> = over.collect();
         self.cancels.fetch_add(1, Ordering::Relaxed);
         drop(entries);
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers);
     }
 }
 
