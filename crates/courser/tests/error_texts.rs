@@ -613,7 +613,9 @@ fn error_texts_of_services_end_with_an_advice() {
             DecodeError::HeapLimit { limit: 1 },
             DecodeError::HeapFull { limit: 1 },
             DecodeError::NoMemory(no_memory()),
-            DecodeError::Remote("a text; of the server".into()),
+            // The server names the cause, with what to do.
+            DecodeError::Remote(decode().to_string().into()),
+            DecodeError::Remote(DecodeError::HeapFull { limit: 1 }.to_string().into()),
             StreamError::Unknown,
             StreamError::Sequence,
             StreamError::Open,

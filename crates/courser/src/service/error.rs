@@ -214,11 +214,8 @@ pub enum DecodeError {
     /// No memory for a copy of the message.
     #[error(transparent)]
     NoMemory(#[from] AllocError),
-    /// The server could not decode the request.
-    #[error(
-        "the server cannot decode the request ({0}); use the same version of the service at both \
-         ends"
-    )]
+    /// The server could not decode the request: its cause, with what to do.
+    #[error("the server cannot decode the request: {0}")]
     Remote(Box<str>),
 }
 
