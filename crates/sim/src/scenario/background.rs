@@ -276,6 +276,19 @@ mod tests {
         assert!(first.incast.background.count > 0 && first.quiet.to_victim.count > 0, "{first:?}");
     }
 
+    /// Two nodes call each other, so each background call has the links for itself and one other call.
+    #[test]
+    fn background_calls_carry_their_bytes_in_both_directions() {
+        let settings = Settings { senders: 2, ..short() };
+        let quiet = calls(&settings, false, None).expect("runs").background;
+        let bits = 8 * settings.background_bytes as u64;
+        let one_way_ns = bits * 1_000_000_000 / HOST_RATE_BPS;
+        assert!(quiet.p50_ns > 2 * one_way_ns, "{quiet:?}, {one_way_ns} ns in each direction");
+        let half = Settings { background_bytes: settings.background_bytes / 2, ..settings };
+        let half = calls(&half, false, None).expect("runs").background;
+        assert!(half.p50_ns < quiet.p50_ns * 7 / 10, "{half:?} of {quiet:?}");
+    }
+
     #[test]
     fn settings_out_of_range_are_named() {
         let bad: &[Spoilt<Settings>] = &[
