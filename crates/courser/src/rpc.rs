@@ -428,6 +428,13 @@ impl<T: Transport> Rpc<T> {
     pub fn check(&self) {
         self.core.proto.check();
     }
+
+    /// Checks that packets which were lost leave the receiver's budget, for tests; panics if some that
+    /// were `seen` by the call before are still in it.
+    #[doc(hidden)]
+    pub fn check_overdue(&self, seen: &mut courser_proto::OverduePackets) {
+        self.core.proto.check_overdue(seen);
+    }
 }
 
 impl<T: Transport> Drop for Rpc<T> {

@@ -36,6 +36,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use crate::mutant::{self, Mutant};
 use crate::session::SessionId;
 
 /// The credits of one client session.
@@ -172,7 +173,8 @@ impl CreditPool {
     /// response.
     #[inline(always)]
     pub(crate) fn units_of(&self, request_bytes: usize) -> u16 {
-        let small = request_bytes <= usize::from(self.room.small_data);
+        let small = request_bytes <= usize::from(self.room.small_data)
+            || mutant::is_on(Mutant::LargePacketsSmall);
         if small { self.response_units } else { self.room.units_per_packet }
     }
 
@@ -185,6 +187,9 @@ impl CreditPool {
     /// Units of any packet.
     #[inline(always)]
     pub(crate) fn units_per_packet(&self) -> u16 {
+        if mutant::is_on(Mutant::LargePacketsSmall) {
+            return 1;
+        }
         self.room.units_per_packet
     }
 

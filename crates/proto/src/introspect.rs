@@ -3,6 +3,7 @@
 
 use courser_buf::{Addr, AllocError, Arena, MsgBuf};
 
+use crate::budget::OverduePackets;
 use crate::cc::PART;
 use crate::config::Config;
 use crate::endpoint::Endpoint;
@@ -283,6 +284,13 @@ impl<C> Endpoint<C> {
                 }
                 _ => true,
             })
+    }
+
+    /// Checks that the receiver's budget (ADR 35) does not count packets which were overdue at the call
+    /// before, `seen`, and must have been taken out since; panics if it does. For tests and simulations.
+    #[doc(hidden)]
+    pub fn check_overdue(&self, seen: &mut OverduePackets) {
+        self.budget.check_overdue(seen, self.now_ns);
     }
 
     /// Checks every numbered invariant of sessions and slots; panics on the first violation. For

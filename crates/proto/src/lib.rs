@@ -33,10 +33,7 @@ mod integrity;
 mod introspect;
 mod loss;
 mod memory;
-#[cfg(not(feature = "mutants"))]
-#[allow(unreachable_pub)] // part of the API with the feature
-mod mutant;
-#[cfg(feature = "mutants")]
+#[cfg_attr(not(feature = "mutants"), doc(hidden))]
 pub mod mutant;
 mod oneway;
 mod options;
@@ -58,7 +55,7 @@ mod transit;
 mod tx;
 pub mod wire;
 
-pub use budget::Grant;
+pub use budget::{Grant, OverduePackets};
 pub use cc::{Control, UnknownControl};
 pub use config::{Admission, Config, ConfigError, Packing};
 pub use credits::Room;

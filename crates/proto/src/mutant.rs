@@ -136,12 +136,27 @@ mutants! {
     /// A call that has ended with any error of the server is made again, as if it had been refused for
     /// lack of memory (ADR 36). Effect: two executions of one call.
     RanMadeAgain = 35 "ran-made-again",
+    /// Of the 32 bits of a frame's check value, 16 are compared. Effect: one changed frame of 65,536 is
+    /// accepted, and half of those that differ in one bit of the check value.
+    ChecksumHalved = 36 "checksum-halved",
+    /// Packets take the room of a small one whatever their size. Effect: receive queues that hold more
+    /// small frames than large ones overflow.
+    LargePacketsSmall = 37 "large-packets-small",
+    /// Packets that were lost, or whose sender is silent, stay in the receiver's budget (ADR 35). Effect:
+    /// other senders get smaller grants than they may have.
+    LostPacketsGranted = 38 "lost-packets-granted",
+    /// A call whose future was dropped keeps its entry when it has ended. Effect: the table of awaited
+    /// calls grows with each dropped future.
+    DroppedEntryKept = 39 "dropped-entry-kept",
+    /// The task of a call that has ended is not woken. Effect: futures that never end.
+    FutureNotWoken = 40 "future-not-woken",
 }
 
 /// Whether a bug is planted; `false` in a build without the feature, and removed.
 #[cfg(not(feature = "mutants"))]
+#[doc(hidden)]
 #[inline(always)]
-pub(crate) const fn is_on(_: Mutant) -> bool {
+pub const fn is_on(_: Mutant) -> bool {
     false
 }
 
@@ -169,8 +184,9 @@ mod planted {
     }
 
     /// Whether a bug is planted on this thread.
+    #[doc(hidden)]
     #[inline]
-    pub(crate) fn is_on(mutant: Mutant) -> bool {
+    pub fn is_on(mutant: Mutant) -> bool {
         PLANTED.get() == Some(mutant)
     }
 
@@ -204,9 +220,7 @@ mod planted {
 }
 
 #[cfg(feature = "mutants")]
-pub(crate) use planted::is_on;
-#[cfg(feature = "mutants")]
-pub use planted::{UnknownMutant, plant, planted};
+pub use planted::{UnknownMutant, is_on, plant, planted};
 
 #[cfg(all(test, feature = "mutants"))]
 mod tests {

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::task::Context;
 
 use courser_buf::MsgBuf;
+use courser_proto::mutant::{self, Mutant};
 use courser_proto::{Body, CallError, CallId, CallOptions, Executed, RejectReason, SessionId};
 
 use super::executor::Waiter;
@@ -353,7 +354,9 @@ impl Core {
     ) {
         let entry = &self.tasks.calls.entries[at as usize];
         if matches!(entry, Entry::Dropped) {
-            self.tasks.calls.free(at);
+            if !mutant::is_on(Mutant::DroppedEntryKept) {
+                self.tasks.calls.free(at);
+            }
             return;
         }
         let end = match result {
@@ -362,7 +365,9 @@ impl Core {
         };
         let end = end.or_else(failed);
         let entry = &mut self.tasks.calls.entries[at as usize];
-        if let Entry::Started(_, waiter) = std::mem::replace(entry, Entry::Ended(end)) {
+        if let Entry::Started(_, waiter) = std::mem::replace(entry, Entry::Ended(end))
+            && !mutant::is_on(Mutant::FutureNotWoken)
+        {
             self.tasks.wake(waiter);
         }
     }

@@ -27,6 +27,8 @@
 //! 4. A client that has sent all that was granted has a packet that is not acknowledged, and the
 //!    server owes a credit return for it: losses of grants are recovered by the client's timers.
 
+use crate::mutant::{self, Mutant};
+
 mod memory;
 mod queue;
 mod requests;
@@ -57,6 +59,18 @@ const STALE_MAX_NS: u64 = 1_000_000_000;
 /// waiting for ever.
 const USED_UP_MOST: u32 = 256;
 const SCHEDULED_LEAST: u32 = 2;
+
+/// Messages without a recent arrival, as [`crate::Endpoint::check_overdue`] has seen them: the time since
+/// the last arrival, ns, and place, time of the last arrival, packets granted and outstanding.
+#[derive(Clone, Debug, Default)]
+pub struct OverduePackets {
+    messages: Vec<(u64, (usize, u64, u32, u32))>,
+    /// Messages that the endpoint had checked until then, and the most places of its table since.
+    checked: u64,
+    places: usize,
+    /// Calls of `Budget::limit` until then.
+    limited: u64,
+}
 
 /// No message.
 pub(crate) const NO_MESSAGE: u32 = u32::MAX;
@@ -159,6 +173,13 @@ pub(crate) struct Budget {
     queue: GrantQueue,
     /// The message that is checked next for packets that were lost.
     hand: usize,
+    /// Messages that were checked for them so far.
+    checked: u64,
+    /// Calls of [`Budget::limit`] so far, which counts packets that were lost again.
+    limited: u64,
+    /// The longest time after which packets were taken for lost, in this round through the table and in
+    /// the one before.
+    stale_ns: [u64; 2],
     /// Requests that wait for memory.
     memory: MemoryQueue,
 }
@@ -177,6 +198,9 @@ impl Budget {
             peers: Vec::new(),
             queue: GrantQueue::default(),
             hand: 0,
+            checked: 0,
+            limited: 0,
+            stale_ns: [0; 2],
             memory: MemoryQueue::default(),
         }
     }
@@ -471,6 +495,7 @@ impl Budget {
     /// Brings a message, all of which could be sent, under the budget: packets up to `granted` may
     /// be in flight.
     pub(crate) fn limit(&mut self, at: u32, owner: &Owner, granted: u32) {
+        self.limited += 1;
         let Some(m) = self.of_mut(at, owner) else { return };
         m.granted = granted.clamp(m.arrived, m.packets);
         let outstanding = m.granted - m.arrived;
@@ -495,8 +520,12 @@ impl Budget {
 
     /// The message to be checked next. One is checked at each arrival.
     pub(crate) fn next_to_check(&mut self) -> Option<(u32, Owner)> {
+        self.checked += 1;
         for _ in 0..2 {
-            self.hand = if self.hand + 1 < self.messages.len() { self.hand + 1 } else { 0 };
+            self.hand += 1;
+            if self.hand >= self.messages.len() {
+                (self.hand, self.stale_ns) = (0, [0, self.stale_ns[0]]);
+            }
             if let Some(Some(m)) = self.messages.get(self.hand) {
                 return Some((self.hand as u32, m.owner));
             }
@@ -507,14 +536,43 @@ impl Budget {
     /// Packets of a message that should have arrived long ago are lost, or their sender is gone:
     /// others may use their part of the budget. Later arrivals count as sent without a grant.
     pub(crate) fn expire(&mut self, at: u32, owner: &Owner, base_ns: u64, now_ns: u64) {
-        let stale_ns = (STALE_ROUND_TRIPS * base_ns).clamp(STALE_MIN_NS, STALE_MAX_NS);
+        let stale_ns = stale_ns(base_ns);
+        self.stale_ns[0] = self.stale_ns[0].max(stale_ns);
         let Some(m) = self.of_mut(at, owner) else { return };
-        if m.outstanding > 0 && now_ns.saturating_sub(m.last_ns) > stale_ns {
+        if m.outstanding > 0
+            && now_ns.saturating_sub(m.last_ns) > stale_ns
+            && !mutant::is_on(Mutant::LostPacketsGranted)
+        {
             let lost = std::mem::take(&mut m.outstanding);
             let unscheduled = std::mem::take(&mut m.unscheduled);
             self.granted -= lost;
             self.unscheduled -= unscheduled;
         }
+    }
+
+    /// Checks that packets which were overdue at the call before are no longer in the budget, if all
+    /// messages were checked since; for tests and simulations.
+    pub(crate) fn check_overdue(&self, seen: &mut OverduePackets, now_ns: u64) {
+        seen.places = seen.places.max(self.messages.len());
+        // The last round through the table has begun since then.
+        if self.checked - seen.checked <= 2 * seen.places as u64 {
+            return;
+        }
+        let state = |at: usize, m: &Message| (at, m.last_ns, m.granted, m.outstanding);
+        for &(age_ns, before) in &seen.messages {
+            let now = self.messages.get(before.0).and_then(Option::as_ref);
+            let stays = now.is_some_and(|m| state(before.0, m) == before);
+            let overdue = age_ns > self.stale_ns[1] && seen.limited == self.limited;
+            assert!(!(stays && overdue), "{} packets that were lost are in the budget", before.3);
+        }
+        let messages = self.messages.iter().enumerate();
+        let messages = messages.filter_map(|(at, m)| m.as_ref().map(|m| (at, m)));
+        let old = messages.map(|(at, m)| (now_ns.saturating_sub(m.last_ns), state(at, m)));
+        let old = old.filter(|(age_ns, state)| *age_ns > STALE_MIN_NS && state.3 > 0);
+        seen.messages.clear();
+        seen.messages.extend(old);
+        (seen.checked, seen.limited) = (self.checked, self.limited);
+        seen.places = self.messages.len();
     }
 
     /// Bytes on the heap.
@@ -551,6 +609,11 @@ impl Budget {
             assert_eq!(of().filter(|m| m.owes).count(), s.owed as usize, "withheld");
         }
     }
+}
+
+/// Time without an arrival after which the packets of a message are taken for lost.
+fn stale_ns(base_ns: u64) -> u64 {
+    (STALE_ROUND_TRIPS * base_ns).clamp(STALE_MIN_NS, STALE_MAX_NS)
 }
 
 #[cfg(test)]

@@ -17,6 +17,9 @@ pub struct LinkFaults {
     pub duplicate_ppm: u32,
     /// Probability that one bit flips.
     pub corrupt_ppm: u32,
+    /// Probability that a packet with a flipped bit has a check value that differs in one bit only
+    /// ([`courser::Integrity::Crc`]): a receiver that ignores that bit accepts it.
+    pub near_miss_ppm: u32,
     /// Probability of a delay, so that later packets overtake.
     pub reorder_ppm: u32,
     /// Longest such delay, ns; each is drawn from 1 to this.
@@ -114,6 +117,18 @@ struct FlapState {
     next_ns: u64,
 }
 
+/// The cookie of a frame is the four bytes before this one, and its check value is the CRC-32C of the
+/// bytes from here on.
+const CHECKED: usize = 8;
+
+/// What a flipped bit changes in the CRC-32C of a message, of which `bytes` are left from its byte on.
+/// The CRC is linear, so the rest of the message does not matter.
+fn crc_change(bit: usize, bytes: usize) -> u32 {
+    const POLYNOMIAL: u32 = 0x82f6_3b78;
+    let step = |crc: u32, _| crc >> 1 ^ if crc & 1 == 1 { POLYNOMIAL } else { 0 };
+    (0..8 * bytes).fold(1 << bit, step)
+}
+
 impl FaultState {
     pub(super) fn new(rng: Rng) -> Self {
         let flap = FlapState { down: false, falls: 0, next_ns: NEVER };
@@ -197,12 +212,29 @@ impl FaultState {
         Copy { delay_ns, corrupt }
     }
 
-    /// Flips one bit, if there is one, and returns whether it did.
+    /// Flips one bit, if there is one.
     pub(super) fn corrupt(&mut self, packet: &mut Packet) {
+        packet.corrupt = true;
+        if packet.bytes.len() > CHECKED && self.chance(self.faults.near_miss_ppm) {
+            return self.nearly_miss(packet);
+        }
         let bit = self.rng.below(8 * packet.bytes.len() as u64);
         if let Some(byte) = packet.bytes.get_mut(bit as usize / 8) {
             *byte ^= 1 << (bit % 8);
         }
-        packet.corrupt = true;
+    }
+
+    /// Flips one bit after the cookie, and in the cookie all bits but one by which the CRC of the frame
+    /// then differs: one bit of the check value is wrong.
+    fn nearly_miss(&mut self, packet: &mut Packet) {
+        let bit = self.rng.below(8 * (packet.bytes.len() - CHECKED) as u64) as usize;
+        let (at, bit) = (CHECKED + bit / 8, bit % 8);
+        let differs = crc_change(bit, packet.bytes.len() - at);
+        let wrong = self.rng.below(differs.count_ones().into());
+        let wrong = (0..wrong).fold(differs, |rest, _| rest & (rest - 1));
+        let repaired = differs ^ (wrong & wrong.wrapping_neg());
+        packet.bytes[at] ^= 1 << bit;
+        let cookie = &mut packet.bytes[CHECKED - 4..CHECKED];
+        cookie.iter_mut().zip(repaired.to_le_bytes()).for_each(|(byte, flips)| *byte ^= flips);
     }
 }

@@ -77,9 +77,15 @@ enum Content {
 #[derive(Default)]
 pub(crate) struct Port {
     pub(crate) rx: VecDeque<Received>,
-    /// Descriptors: received frames in the queue, and lent ones.
-    pub(crate) rx_depth: usize,
-    lent: usize,
+    /// Room of the receive queue: of received frames in the queue, and of lent ones.
+    rx_depth: usize,
+    /// Frames of at most this size take one unit of room.
+    small_frame: usize,
+    /// Units of any other frame.
+    large_units: usize,
+    /// Units of the frames in the queue, and of those that are lent.
+    queued_units: usize,
+    lent_units: usize,
     pub(crate) tx: VecDeque<Queued>,
     tx_depth: usize,
     /// Plain packets that were received: a queue of the same NIC, with as many descriptors.
@@ -101,11 +107,32 @@ fn hash_of(frame: &TxFrame) -> u64 {
 }
 
 impl Port {
-    /// Whether a frame that arrives now has a free descriptor.
-    pub(crate) fn has_descriptor(&mut self) -> bool {
-        let free = self.rx.len() + self.lent < self.rx_depth;
+    /// Sets the descriptors of the receive queue, each for a large frame.
+    pub(crate) fn set_descriptors(&mut self, descriptors: usize) {
+        self.rx_depth = descriptors * self.large_units;
+    }
+
+    /// Descriptors of the receive queue.
+    pub(crate) fn descriptors(&self) -> usize {
+        self.rx_depth / self.large_units
+    }
+
+    /// Room that a frame of this length takes.
+    fn units_of(&self, len: usize) -> usize {
+        if len <= self.small_frame { 1 } else { self.large_units }
+    }
+
+    /// Whether there is room for a frame that arrives now.
+    pub(crate) fn has_room_for(&mut self, len: usize) -> bool {
+        let free = self.queued_units + self.lent_units + self.units_of(len) <= self.rx_depth;
         self.overflow += u64::from(!free);
         free
+    }
+
+    /// Queues a received frame, for which there is room.
+    pub(crate) fn receive(&mut self, frame: Received) {
+        self.queued_units += self.units_of(frame.bytes.len());
+        self.rx.push_back(frame);
     }
 
     /// A buffer for a received frame, empty when there is no spare one.
@@ -175,6 +202,11 @@ pub struct NicConfig {
     /// RQ
     /// `[eRPC §4.3.1]`; a frame without a free descriptor is dropped (E60). Default 4,096.
     pub rx_queue: usize,
+    /// Frames of at most `small_frame` bytes for which the receive queue has the room of one large
+    /// frame, as in a socket buffer, which counts bytes: 1, the default, is a descriptor for each frame.
+    pub small_per_descriptor: usize,
+    /// Largest frame that is small; not used with one frame for each descriptor. Default 256.
+    pub small_frame: usize,
     /// Transmit descriptors per endpoint. Default 1,024.
     pub tx_queue: usize,
     /// Largest datagram payload, bytes. Default 1,472, that of a 1500-byte link.
@@ -192,6 +224,8 @@ impl Default for NicConfig {
     fn default() -> Self {
         NicConfig {
             rx_queue: 4_096,
+            small_per_descriptor: 1,
+            small_frame: 256,
             tx_queue: 1_024,
             max_frame: 1_472,
             rx_latency_ns: 400,
@@ -228,7 +262,11 @@ impl SimTransport {
         costs: Costs,
         clock: Arc<VirtualClock>,
     ) -> (Self, SharedPort) {
-        let port = Port { rx_depth: nic.rx_queue, tx_depth: nic.tx_queue, ..Port::default() };
+        let large_units = nic.small_per_descriptor.max(1);
+        let rx_depth = nic.rx_queue * large_units;
+        let small_frame = if large_units == 1 { nic.max_frame } else { nic.small_frame };
+        let port =
+            Port { rx_depth, small_frame, large_units, tx_depth: nic.tx_queue, ..Port::default() };
         let port = Arc::new(Mutex::new(port));
         let caps = Caps {
             scheme: SCHEME,
@@ -241,8 +279,8 @@ impl SimTransport {
             train_bytes: nic.max_frame,
             polls_memory: false,
             rx_queue_frames: nic.rx_queue,
-            small_frame: nic.max_frame, // a descriptor each, whatever their size
-            rx_queue_small_frames: nic.rx_queue,
+            small_frame,
+            rx_queue_small_frames: rx_depth,
             rx_queue_per_peer: false,
             holds_frames: true,
         };
@@ -345,7 +383,8 @@ impl Transport for SimTransport {
         let alike = port.rx.iter().take(out.remaining_capacity()).take_while(|f| f.stale == stale);
         let count = alike.count();
         self.lent.extend(port.rx.drain(..count));
-        port.lent = count;
+        port.lent_units = self.lent.iter().map(|frame| port.units_of(frame.bytes.len())).sum();
+        port.queued_units -= port.lent_units;
         port.stale_taken += if stale { count as u64 } else { 0 };
         drop(port);
         if count == 0 {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use courser::parts::machine::{ControlLoop, Thread, VirtualClock, VirtualJob, VirtualWorkers};
 use courser::{Nexus, Rpc, Transport};
 use courser_buf::Addr;
+use courser_proto::OverduePackets;
 
 use super::machine::{Life, SimMachine};
 use super::port::SharedPort;
@@ -57,6 +58,8 @@ pub(crate) struct Endpoint {
     pub(crate) stale: u64,
     /// Panicked handlers as of the last pass.
     pub(crate) panics: u64,
+    /// Overdue packets of the receiver's budget as of the last check.
+    pub(crate) overdue: OverduePackets,
     /// Work of its thread besides the event loop.
     pub(crate) beside: Option<Beside>,
 }
@@ -138,6 +141,7 @@ impl Process {
                 rejected: 0,
                 stale: 0,
                 panics: 0,
+                overdue: OverduePackets::default(),
                 beside: None,
             });
         }

@@ -6,7 +6,9 @@ use std::hash::BuildHasherDefault;
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::{Completion, Context, MsgBuf, ReplyHandle, Rpc, SessionId, SessionState};
+use courser::{
+    CallFailure, Completion, Context, MsgBuf, ReplyHandle, Rpc, SessionId, SessionState,
+};
 
 use super::bytes::{NUMBER, write_request};
 use super::kinds::Kind;
@@ -43,6 +45,9 @@ pub(super) struct Mix {
     pub(super) later_ns: u64,
     /// Longest time of a slow handler.
     pub(super) slow_ns: u64,
+    /// Probability of another call beside one, as a future, and the longest time until it is dropped.
+    pub(super) awaited_ppm: u32,
+    pub(super) patience_ns: u64,
 }
 
 impl Mix {
@@ -147,6 +152,8 @@ pub(super) struct Client {
     /// Calls whose completions are tags.
     pub(super) tags: RefCell<BTreeMap<u64, Then>>,
     pub(super) rng: RefCell<Rng>,
+    /// Draws of calls as futures, apart from those of other calls.
+    pub(super) awaited_rng: RefCell<Rng>,
     /// Responses of each session.
     pub(super) answered: RefCell<HashMap<SessionId, u32, BuildHasherDefault<HashMix>>>,
     pub(super) messages: Messages,
@@ -240,6 +247,7 @@ impl Client {
         let taken = self.make(cx, session, made, deadline, then);
         self.shared.left.set(left - u64::from(taken));
         self.messages_beside_call(cx, lane);
+        self.await_beside_call(cx, session);
         taken
     }
 
@@ -286,8 +294,11 @@ impl Client {
 
     /// Draws the parameters of a call.
     fn draw(&self, kind: Kind, deadline_ns: Option<u64>) -> Made {
+        self.draw_from(&mut self.rng.borrow_mut(), kind, deadline_ns)
+    }
+
+    fn draw_from(&self, rng: &mut Rng, kind: Kind, deadline_ns: Option<u64>) -> Made {
         let mix = &self.shared.mix;
-        let mut rng = self.rng.borrow_mut();
         let takes_ns = match kind {
             Kind::Later | Kind::Keep if rng.chance_ppm(900_000) => rng.below(mix.later_ns / 20 + 1),
             Kind::Later | Kind::Keep => rng.below(mix.later_ns + 1),
@@ -297,8 +308,8 @@ impl Client {
         Made {
             client: self.who,
             kind,
-            request_len: mix.len(&mut rng).max(NUMBER as u64) as u32,
-            response_len: mix.len(&mut rng) as u32,
+            request_len: mix.len(rng).max(NUMBER as u64) as u32,
+            response_len: mix.len(rng) as u32,
             deadline_ns,
             due_ns: None,
             takes_ns,
@@ -377,6 +388,53 @@ impl Client {
         true
     }
 
+    /// Perhaps a call as a future, whose task drops it after a random time.
+    fn await_beside_call(self: &Rc<Self>, cx: &mut Context<'_>, session: SessionId) {
+        let mix = &self.shared.mix;
+        let (patience, deadline) = {
+            let mut rng = self.awaited_rng.borrow_mut();
+            if mix.awaited_ppm == 0 || !rng.chance_ppm(mix.awaited_ppm) {
+                return;
+            }
+            let impatient = rng.chance_ppm(500_000);
+            let patience = impatient.then(|| Duration::from_nanos(rng.below(mix.patience_ns)));
+            let hurried = rng.chance_ppm(mix.deadline_ppm);
+            (patience, hurried.then(|| Duration::from_nanos(rng.between(5_000, mix.deadline_ns))))
+        };
+        let deadline_ns = deadline.map(|left| cx.now_ns() + left.as_nanos() as u64);
+        let made = {
+            let mut rng = self.awaited_rng.borrow_mut();
+            let kind = mix.kind(&mut rng);
+            self.draw_from(&mut rng, kind, deadline_ns)
+        };
+        let Ok(mut request) = cx.alloc(made.request_len as usize) else { return };
+        let at = request.as_ptr() as usize;
+        let number = lock(&self.shared.oracle).make(Made { at, ..made });
+        write_request(number, &mut request);
+        let (local, oracle) = (cx.local(), self.shared.oracle.clone());
+        let session = local.session(session);
+        let task = async move {
+            let call = session.call(made.kind as u16, request).deadline(deadline);
+            let end = match patience {
+                Some(patience) => session.local().timeout(patience, call).await.ok(),
+                None => Some(call.await),
+            };
+            let now_ns = session.local().now_ns();
+            let mut oracle = lock(&oracle);
+            match &end {
+                None => oracle.dropped(number),
+                Some(Ok(response)) => {
+                    oracle.end(number, &Ending { now_ns, result: Ok(response), request: None });
+                }
+                Some(Err(CallFailure::Failed(e))) => {
+                    oracle.end(number, &Ending { now_ns, result: Err(*e), request: None });
+                }
+                Some(Err(_)) => oracle.refused(number),
+            }
+        };
+        drop(local.spawn(task));
+    }
+
     /// A deadline in the world's time, after which no handler may start: on a session whose server
     /// has measured a round trip.
     pub(super) fn due_ns(
@@ -404,8 +462,7 @@ impl Client {
         let end = Ending {
             now_ns: cx.now_ns(),
             result: result.as_ref().map(|r| &**r).map_err(|e| *e),
-            request: &request,
-            shared: request.is_shared(),
+            request: Some(&request),
         };
         lock(&self.shared.oracle).end(number, &end);
         if let (Ok(response), true) = (result, number.is_multiple_of(8)) {

@@ -7,7 +7,8 @@ use courser::{Admission, Config, Control, Integrity, Packing, Recovery};
 
 use super::client::{LanePlan, Mix, Pace};
 use super::draw_faults::draw_faults;
-use super::edges::{Edges, LOSSY_CALLS, close_often, only_lose};
+use super::edges::{BY_BYTES_CALLS, Edges, LOSSY_CALLS};
+use super::edges::{close_often, fill_by_bytes, only_lose};
 use super::faults::{Fault, FaultKind, Planned};
 use super::kinds::Kind;
 use super::messages::MessageMix;
@@ -22,6 +23,7 @@ mod purpose {
     pub(super) const FAULTS: u64 = 0x5a_0003;
     pub(super) const EDGES: u64 = 0x5a_0004;
     pub(super) const MESSAGES: u64 = 0x5a_0005;
+    pub(super) const MORE: u64 = 0x5a_0006;
 }
 
 pub(super) const US: u64 = 1_000;
@@ -81,7 +83,7 @@ impl Scenario {
         world.connect_retry_ns = 5 * MS;
         // Some handlers panic on purpose.
         world.checks = Checks { record: true, handler_panics: false, ..Checks::default() };
-        let endpoints = rng.one(&[1, 1, 2, 3]);
+        let mut endpoints = rng.one(&[1, 1, 2, 3]);
         // Later additions are drawn last, so that they change no other draw.
         world.recovery = draw_recovery(&mut rng);
         world.nexus.tuning.prefetch_min_sessions = rng.one(&[0, 512, 512]); // calls are deferred, or not
@@ -111,13 +113,20 @@ impl Scenario {
         let mut rng = Rng::stream(seed, purpose::FAULTS);
         let mut faults = draw_faults(&mut rng, &world.topology, &lanes, stormy_ns);
         let mut corner = Rng::stream(seed, purpose::EDGES);
-        let edges = Edges::draw(&mut corner, stormy_ns);
+        let mut edges = Edges::draw(&mut corner, stormy_ns);
+        let mut more = Rng::stream(seed, purpose::MORE);
+        edges.draw_more(&mut more);
         world.numbers = edges.numbers;
         if edges.reuses {
             close_often(&mut corner, &mut mix, &lanes, &mut faults, stormy_ns);
         } else if edges.only_loses {
             calls = LOSSY_CALLS;
             only_lose(&mut corner, &mut world, &mut mix, &mut lanes, &mut faults, stormy_ns);
+        } else if edges.by_bytes {
+            (calls, endpoints) = (BY_BYTES_CALLS, 1);
+            fill_by_bytes(&mut more, &mut world, &mut mix, &mut lanes, &mut faults);
+        } else {
+            draw_more(&mut more, &mut world, &mut mix, &mut faults);
         }
         let congested = world.nic.rx_queue < 256 || has_small_buffers(&world.topology);
         let allowed = Allowed {
@@ -135,7 +144,7 @@ impl Scenario {
         };
         let mut rng_of_messages = Rng::stream(seed, purpose::MESSAGES);
         let mut messages = MessageMix::draw(&mut rng_of_messages, &mut world);
-        if edges.only_loses {
+        if edges.only_loses || edges.by_bytes {
             // The expected cost of losses is that of calls.
             messages.burst_ppm = 0;
         }
@@ -325,6 +334,7 @@ fn draw_nic(rng: &mut Rng) -> NicConfig {
         rx_latency_ns: rng.one(&[0, 400, 400, 2_000]),
         tx_latency_ns: rng.one(&[0, 400, 400, 2_000]),
         finds_changes: true,
+        ..NicConfig::default()
     }
 }
 
@@ -342,6 +352,24 @@ fn draw_costs(rng: &mut Rng) -> CpuCosts {
         costs.pass_ns *= 10;
     }
     costs
+}
+
+/// What was added later: receive queues that hold more small frames than large ones, calls as futures,
+/// and changed frames whose check value is nearly right.
+fn draw_more(rng: &mut Rng, world: &mut WorldConfig, mix: &mut Mix, faults: &mut [Planned]) {
+    world.nic.small_per_descriptor = rng.one(&[1, 1, 1, 4, 16]);
+    mix.awaited_ppm = rng.one(&[0, 0, 30_000, 200_000]);
+    mix.patience_ns = rng.one(&[100 * US, MS, 20 * MS]);
+    if world.nic.finds_changes {
+        return;
+    }
+    for planned in faults {
+        if let Fault::Links { faults, .. } = &mut planned.fault
+            && faults.corrupt_ppm > 0
+        {
+            faults.near_miss_ppm = 500_000;
+        }
+    }
 }
 
 /// Settings scaled to the simulated network: seconds in production are tens of milliseconds here.
@@ -436,6 +464,8 @@ fn draw_mix(rng: &mut Rng, world: &WorldConfig) -> Mix {
         tagged_ppm: rng.one(&[0, 500_000, 1_000_000]),
         later_ns: rng.one(&[100 * US, 2 * MS, 30 * MS]),
         slow_ns: rng.one(&[10 * US, 100 * US]),
+        awaited_ppm: 0,
+        patience_ns: 0,
     }
 }
 

@@ -3,13 +3,15 @@
 //! faults, so that the cost of recovery can be bounded. Drawn after all else, from a stream of its
 //! own.
 
-use courser::{Admission, EndpointStats, Recovery};
+use std::time::Duration;
+
+use courser::{Admission, Control, EndpointStats, Recovery};
 
 use super::client::{LanePlan, Mix, Pace};
 use super::draw::{Draw, MS, US};
 use super::faults::{Fault, FaultKind, Planned};
 use super::kinds::Kind;
-use crate::fabric::{Buffer, LinkFaults};
+use crate::fabric::{Buffer, LinkFaults, Topology};
 use crate::host::costs::CpuCosts;
 use crate::host::machine::Numbers;
 use crate::{LinkId, Rng, WorldConfig};
@@ -27,6 +29,9 @@ pub(super) struct Edges {
     pub(super) reuses: bool,
     /// Packets are lost and there is no other fault: the cost of recovery is checked.
     pub(super) only_loses: bool,
+    /// Receive queues hold more small frames than large ones, and there is no fault: credits keep them
+    /// from overflowing.
+    pub(super) by_bytes: bool,
 }
 
 impl Edges {
@@ -43,7 +48,12 @@ impl Edges {
             if rng.once_in(6) { WIRE_CLOCK_NS - rng.between(MS, stormy_ns) } else { 0 };
         let only_loses = rng.once_in(10);
         let reuses = numbers == Numbers::Same && !only_loses;
-        Edges { numbers, idle_first_ns, reuses, only_loses }
+        Edges { numbers, idle_first_ns, reuses, only_loses, by_bytes: false }
+    }
+
+    /// Draws the cases that were added later, from a stream of their own.
+    pub(super) fn draw_more(&mut self, rng: &mut Rng) {
+        self.by_bytes = rng.once_in(12) && !self.only_loses && !self.reuses;
     }
 }
 
@@ -127,6 +137,49 @@ pub(super) fn only_lose(
         Fault::Links { kind, links, faults: LinkFaults { loss_ppm, ..LinkFaults::default() } };
     *faults = vec![Planned { at_ns: 200 * US, until_ns: stormy_ns, fault }];
 }
+
+/// Calls of a world whose receive queues have room by bytes.
+pub(super) const BY_BYTES_CALLS: u64 = 1_500;
+
+/// One host calls another, whose receive queue is short and holds many more small frames than large
+/// ones. There is no fault, and timeouts are so long that no packet is sent twice: what is in flight is
+/// what the credits allow.
+pub(super) fn fill_by_bytes(
+    rng: &mut Rng,
+    world: &mut WorldConfig,
+    mix: &mut Mix,
+    lanes: &mut Vec<LanePlan>,
+    faults: &mut Vec<Planned>,
+) {
+    world.topology = Topology::two_hosts();
+    world.recovery = vec![Recovery::GoBackN];
+    world.control = vec![Control::None];
+    world.costs = CpuCosts::courser();
+    world.nic.max_frame = rng.one(&[1_472, 4_096]);
+    (world.nic.rx_queue, world.nic.tx_queue) = (rng.one(&[16, 64]), 1_024);
+    (world.nic.small_per_descriptor, world.nic.small_frame) = (rng.one(&[4, 16]), 256);
+    world.nexus.admission = Admission::Oversubscribed;
+    world.nexus.credits = Some(64);
+    world.nexus.slots = 32;
+    world.nexus.max_msg_size = 1 << 20;
+    (world.nexus.memory_limit, world.nexus.max_held_per_peer) = (256 << 20, 256 << 20);
+    world.nexus.rto = (Duration::from_millis(20), Duration::from_millis(20));
+    world.nexus.datapath_timeout = Duration::from_millis(500);
+    world.nexus.idle_after = Duration::from_millis(40);
+    world.nexus.batch_budget = Duration::ZERO;
+    // A slow server lets its receive queue fill.
+    mix.kinds = vec![(Kind::Echo, 60), (Kind::Slow, 40)];
+    (mix.slow_ns, mix.later_ns) = (20 * US, 100 * US);
+    mix.packet = world.nic.max_frame as u64 - 64;
+    (mix.some_packets_ppm, mix.large_ppm) = (300_000, 0);
+    (mix.deadline_ppm, mix.cancel_ppm) = (0, 0);
+    let plan = |to_endpoint| LanePlan { host: 0, endpoint: 0, to: 1, to_endpoint, pace: BUSY };
+    *lanes = vec![plan(Some(0)), plan(Some(0)), plan(None)];
+    faults.clear();
+}
+
+/// A session that always has calls.
+const BUSY: Pace = Pace::Closed { window: 32, think_ns: 0 };
 
 /// Fewer losses are not significant.
 const LOSSES_LEAST: u64 = 120;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::{Role, SessionError, SessionId, SessionState};
+use courser::{Role, SessionError, SessionId, SessionState, TaskStats};
 
 use super::client::{BACKOFF_NS, Client};
 use super::coverage::MessageCounts;
@@ -15,7 +15,7 @@ use super::faults::{FaultKind, Planned, Weather};
 use super::oracle::Who;
 use super::workload::Shared;
 use crate::host::port::lock;
-use crate::{HostId, Invariant, World};
+use crate::{DropReason, HostId, Invariant, World};
 
 /// Interval at which sessions are checked.
 const SUPERVISE_NS: u64 = 400 * US;
@@ -129,8 +129,14 @@ impl Play<'_> {
         }
     }
 
-    /// Where losses were the only fault, recovery was cheap (I12).
+    /// Where losses were the only fault, recovery was cheap (I12). Where there was none and the
+    /// receive queues have room by bytes, they did not overflow (I4).
     fn reckon(&self, world: &mut World) {
+        let dropped = world.counts().dropped[DropReason::NoDescriptor as usize];
+        if self.scenario.edges.by_bytes && dropped > 0 {
+            let detail = format!("receive queues had no room for {dropped} frames within credits");
+            world.violate(Invariant::Credits, detail);
+        }
         if !self.scenario.edges.only_loses {
             return;
         }
@@ -394,6 +400,10 @@ fn rests(world: &mut World, host: HostId, endpoint: usize) -> Option<(Invariant,
     let held = rpc.session_memory().held_bytes;
     if held > 0 {
         return Some((Invariant::Leak, format!("{held} bytes of messages are stored")));
+    }
+    let tasks = rpc.task_stats();
+    if tasks != TaskStats::default() {
+        return Some((Invariant::Leak, format!("futures have ended, and left {tasks:?}")));
     }
     let messages = rpc.outstanding_messages();
     if messages > 0 {

@@ -318,7 +318,9 @@ impl Weather {
         match kind {
             FaultKind::Burst => now.burst = to.burst,
             FaultKind::Duplicate => now.duplicate_ppm = to.duplicate_ppm,
-            FaultKind::Corrupt => now.corrupt_ppm = to.corrupt_ppm,
+            FaultKind::Corrupt => {
+                (now.corrupt_ppm, now.near_miss_ppm) = (to.corrupt_ppm, to.near_miss_ppm);
+            }
             FaultKind::UnequalPaths => now.extra_delay_ns = to.extra_delay_ns,
             FaultKind::Flap => now.flap = to.flap,
             FaultKind::Reorder => {

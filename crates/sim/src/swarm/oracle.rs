@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use courser::{CallError, Executed, Status};
+use courser::{CallError, Executed, MsgBuf, Status};
 
 use super::bytes::{first_wrong, first_wrong_in_request, spread};
 use super::kinds::{ENDS, Kind, end_index};
@@ -63,8 +63,8 @@ struct Call {
 pub(super) struct Ending<'a> {
     pub(super) now_ns: u64,
     pub(super) result: Result<&'a [u8], CallError>,
-    pub(super) request: &'a [u8],
-    pub(super) shared: bool,
+    /// The buffer that came back; that of a future does not.
+    pub(super) request: Option<&'a MsgBuf>,
 }
 
 /// Task of a handler.
@@ -226,6 +226,16 @@ impl Oracle {
         }
     }
 
+    /// The future of a call was dropped before its end: its client learns nothing more of it.
+    pub(super) fn dropped(&mut self, number: u64) {
+        if let Some(call) = self.calls.get_mut(number as usize)
+            && call.state == State::Open
+        {
+            call.state = State::Void;
+            self.open -= 1;
+        }
+    }
+
     /// Its client cancels it, which `was_open`.
     pub(super) fn cancelled(&mut self, number: u64, was_open: bool) {
         let Some(call) = self.calls.get_mut(number as usize) else { return };
@@ -288,13 +298,14 @@ impl Oracle {
     }
 
     fn check_buffer(&mut self, number: u64, made: &Made, end: &Ending<'_>) {
-        if end.shared {
+        let Some(request) = end.request else { return };
+        if request.is_shared() {
             let detail = format!("call #{number}: its request came back and is still referenced");
             return self.wrong(Invariant::Ownership, detail);
         }
-        let other = end.request.as_ptr() as usize != made.at
-            || end.request.len() != made.request_len as usize;
-        if other || first_wrong_in_request(number, end.request).is_some() {
+        let other =
+            request.as_ptr() as usize != made.at || request.len() != made.request_len as usize;
+        if other || first_wrong_in_request(number, request).is_some() {
             let detail = format!("call #{number}: another buffer came back than was given");
             self.wrong(Invariant::Ownership, detail);
         }

@@ -86,6 +86,7 @@ pub(super) fn set_up(
             pool: RefCell::default(),
             tags: RefCell::default(),
             rng: RefCell::new(Rng::stream(shared.seed, purpose + endpoint as u64)),
+            awaited_rng: RefCell::new(Rng::stream(shared.seed, own + (1 << 20))),
             answered: RefCell::default(),
             messages: Messages::new(Rng::stream(shared.seed, own)),
         });

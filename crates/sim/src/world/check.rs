@@ -312,8 +312,11 @@ impl Checker {
     }
 
     /// The protocol's own checks, and the sum of all calls.
-    pub(super) fn internal(&mut self, now_ns: u64, life: Life, e: &Endpoint) {
-        let checked = catch_unwind(AssertUnwindSafe(|| e.rpc.check()));
+    pub(super) fn internal(&mut self, now_ns: u64, life: Life, e: &mut Endpoint) {
+        let checked = catch_unwind(AssertUnwindSafe(|| {
+            e.rpc.check();
+            e.rpc.check_overdue(&mut e.overdue);
+        }));
         if let Err(panic) = checked {
             let text = panic_text(&*panic);
             let detail = format!("n{}: {text}", life.host.0);

@@ -223,7 +223,7 @@ impl World {
         let h = self.host(host);
         h.nic.rx_queue = descriptors;
         for e in h.process.iter().flat_map(|p| &p.endpoints) {
-            lock(&e.port).rx_depth = descriptors;
+            lock(&e.port).set_descriptors(descriptors);
         }
     }
 }

@@ -163,7 +163,7 @@ impl World {
             return self.drop_packet(at, DropReason::NoListener, packet);
         };
         let mut port = lock(&e.port);
-        if port.plain.len() >= port.rx_depth {
+        if port.plain.len() >= port.descriptors() {
             drop(port);
             return self.drop_packet(at, DropReason::NoDescriptor, packet);
         }

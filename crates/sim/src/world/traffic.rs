@@ -141,7 +141,7 @@ impl World {
         let (life, stale) = (p.life, packet.queued_ns < p.started_ns);
         let e = &mut p.endpoints[endpoint];
         let mut port = lock(&e.port);
-        if !port.has_descriptor() {
+        if !port.has_room_for(packet.bytes.len()) {
             drop(port);
             return self.drop_packet(at, DropReason::NoDescriptor, packet);
         }
@@ -151,7 +151,7 @@ impl World {
             tap.delivered(self.now_ns, host, &packet);
         }
         let bytes = std::mem::replace(&mut packet.bytes, port.spare());
-        port.rx.push_back(Received { src: packet.src_addr, ecn: packet.ecn, bytes, stale });
+        port.receive(Received { src: packet.src_addr, ecn: packet.ecn, bytes, stale });
         drop(port);
         self.recycle(packet);
         if idle {

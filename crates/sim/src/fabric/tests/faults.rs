@@ -92,6 +92,25 @@ fn corruption_flips_one_bit_and_sets_the_flag() {
 }
 
 #[test]
+fn a_near_miss_leaves_one_bit_of_the_check_value_wrong() {
+    let always = 1_000_000;
+    let faults = LinkFaults { corrupt_ppm: always, near_miss_ppm: always, ..LinkFaults::default() };
+    let (_, arrivals) = over(faults, 1, 4_000);
+    let mut by_bit = [0; 32];
+    for a in &arrivals {
+        let (head, body) = a.packet.bytes.split_at(8);
+        // Packets are of zeros, so their CRC without its initial value is what the bit changes.
+        let shift = |crc: u32, _| crc >> 1 ^ (0x82f6_3b78 * (crc & 1));
+        let crc = body.iter().fold(0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), shift));
+        let cookie = u32::from_le_bytes(*head.last_chunk().expect("a cookie"));
+        assert_eq!(body.iter().map(|b| b.count_ones()).sum::<u32>(), 1);
+        assert_eq!((crc ^ cookie).count_ones(), 1, "{crc:x} {cookie:x}");
+        by_bit[(crc ^ cookie).trailing_zeros() as usize] += 1;
+    }
+    assert!(by_bit.iter().all(|&count| count > 20), "{by_bit:?}");
+}
+
+#[test]
 fn an_empty_packet_can_be_corrupt() {
     let mut lab = Lab::new(&Topology::two_hosts(), 1);
     lab.faults(UP, LinkFaults { corrupt_ppm: 1_000_000, ..LinkFaults::default() });
