@@ -21,7 +21,12 @@ fn many_sessions_are_compared_with_eight_and_their_memory_is_counted() {
             assert_eq!(memory["sessions"], result["sessions"], "{side}: {result}");
             // Idle sessions hold no responses.
             assert_eq!(memory["prealloc_bytes"], 0, "{side}: {result}");
-            positive(result, &[&format!("{side}_bytes_per_session")]);
+            let each = number(result, &format!("{side}_bytes_per_session"));
+            let all = each * number(result, "sessions");
+            assert!((all - number(memory, "total_bytes")).abs() < 1.0, "{side}: {result}");
+            let parts = ["sessions", "peers", "slots", "queues", "timers"];
+            let parts: f64 = parts.iter().map(|p| number(memory, &format!("{p}_bytes"))).sum();
+            assert!(parts > 0.0 && parts <= all + 1.0, "{side}: {result}");
         }
     }
 }
@@ -166,6 +171,21 @@ fn a_sweep_is_a_table_and_a_picture() {
     assert!(picture.starts_with("<svg") && picture.contains("calls in flight"), "{picture}");
 }
 
+/// Bytes of Ethernet, IPv4 and UDP.
+const UDP_HEADERS: f64 = 42.0;
+
+/// Without packing a frame has the headers of one packet, and `around` it those of the transport: all
+/// of them are in the bytes that are counted.
+fn each_frame_has_its_headers(result: &Value, around: f64) {
+    use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
+    let size = number(result, "size");
+    let of_message = size / (1.0 - number(result, "header_fraction"));
+    let of_frame = (of_message - size) * number(result, "messages_per_frame");
+    let all = (FRAME_HEADER + PACKET_HEADER) as f64 + around;
+    // Messages of a window's begin and end are counted when they are acknowledged.
+    assert!((of_frame / all - 1.0).abs() < 0.15, "{of_frame} of {all} B: {result}");
+}
+
 /// The windows of `bench gather` for each point: throughput and latency of each way of packing.
 fn gathered(transport: &str, results: &[Value]) {
     let names = |packing: &str| results.iter().any(|result| result["packing"] == packing);
@@ -183,6 +203,19 @@ fn gathered(transport: &str, results: &[Value]) {
                 let keys = ["size", "header_fraction", "messages_per_frame"];
                 positive(result, &keys);
                 positive(result, &["ack_packets_per_message"]);
+                if packing == "off" {
+                    let around =
+                        if ["udp", "veth"].contains(&transport) { UDP_HEADERS } else { 0.0 };
+                    each_frame_has_its_headers(result, around);
+                }
+                // More bytes than those of the messages; some are sent before a window and
+                // acknowledged within it.
+                if let (Some(bps), Some(rate)) =
+                    (result["throughput_bps"].as_f64(), result["messages_ps"].as_f64())
+                {
+                    let content = 8.0 * rate * number(result, "size");
+                    assert!(bps > 0.9 * content, "{transport}: {result}");
+                }
             }
             // A window may be dropped at one placement, not at all of them.
             let has = |key: &str| of_point.iter().any(|result| result[key].as_f64() > Some(0.0));
@@ -283,6 +316,9 @@ fn batches_of_messages_cross_simulated_links_and_repeat_with_their_seed() {
         assert_eq!(result["transport"], "sim");
         let rates = ["throughput_bps", "messages_ps", "latency_p50_ns", "latency_p99_ns"];
         positive(result, &rates);
+        if packing == "off" {
+            each_frame_has_its_headers(result, UDP_HEADERS);
+        }
         // What the link carries, without preamble, gap and check sequence.
         assert!(number(result, "throughput_bps") < 10e9, "{result}");
         positive(result, &["ack_packets_per_message", "ack_bytes_per_message"]);
@@ -350,6 +386,9 @@ fn threads_call_each_other_and_their_memory_is_stated() {
         for result in results {
             let keys = ["rate_rps", "rate_per_thread_rps", "resident_bytes_per_thread"];
             positive(result, &keys);
+            let all = number(result, "rate_per_thread_rps") * number(result, "threads");
+            let rate = number(result, "rate_rps");
+            assert!((all / rate - 1.0).abs() < 1e-6, "{result}");
         }
     }
 }
