@@ -59,7 +59,7 @@ fn accept(services: &Services, broken: Broken) -> AcceptReply {
 /// A pull that waits too late.
 fn pull_late(services: &Services) {
     let key = (SessionKey::new(0, 1), STREAM);
-    let call = Use::new(services, key, 0, Direction::Outgoing, |stream| {
+    let call = Use::new(services, (key, None), 0, Direction::Outgoing, |stream| {
         stream.pulled = true;
         stream.wake_handler();
         Ok(())
