@@ -136,8 +136,8 @@ mutants! {
     /// A call that has ended with any error of the server is made again, as if it had been refused for
     /// lack of memory (ADR 36). Effect: two executions of one call.
     RanMadeAgain = 35 "ran-made-again",
-    /// Of the 32 bits of a frame's check value, 16 are compared. Effect: one changed frame of 65,536 is
-    /// accepted, and half of those that differ in one bit of the check value.
+    /// Only 16 of the 32 bits of a frame's check value are compared. Effect: one changed frame of
+    /// 65,536 is accepted, and half of those that differ in one bit of the check value.
     ChecksumHalved = 36 "checksum-halved",
     /// Packets take the room of a small one whatever their size. Effect: receive queues that hold more
     /// small frames than large ones overflow.

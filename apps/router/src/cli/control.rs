@@ -125,7 +125,7 @@ fn request(client: &mut Client, line: &str, form: Form, out: &mut impl Write) ->
     written.map_err(Error::Output)
 }
 
-/// Whether a request is the one for counters.
+/// Returns true for the request for counters.
 fn is_stats(line: &str) -> bool {
     line.split('#').next().is_some_and(|content| content.trim() == "stats")
 }

@@ -20,7 +20,7 @@ use traffic::{Pair, ask, flood};
 /// Nodes between the two hosts.
 const NODES: usize = 2;
 
-/// What is offered, as parts of the capacity.
+/// Offered loads, as multiples of the capacity.
 const LOADS: [f64; 4] = [0.5, 1.0, 2.0, 4.0];
 
 #[derive(Debug, Args)]

@@ -154,7 +154,7 @@ impl Shown<'_> {
         Ok(out.flush()?)
     }
 
-    /// What became of the packets, and what nodes have made.
+    /// The ends of the packets, and the packets that nodes have made.
     fn exits(&self) -> Table {
         let c = &self.exits.counters;
         let mut table = table::ruled(["", "", "packets"], COLUMNS);

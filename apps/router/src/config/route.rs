@@ -185,7 +185,7 @@ fn check_gateway(addresses: &[IpNet], gateway: IpAddr, is_onlink: bool) -> Resul
     }
 }
 
-/// Whether an address is valid on a link only, and on any (RFC 3927, RFC 4291).
+/// Returns true for an address that is valid on a link only, and on any (RFC 3927, RFC 4291).
 fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
@@ -193,7 +193,7 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// Whether a gateway needs the word `onlink`.
+/// Returns true for a gateway that needs the word `onlink`.
 fn needs_onlink(port: &Port, gateway: IpAddr) -> bool {
     !is_link_local(gateway) && !port.addresses.iter().any(|net| net.contains(&gateway))
 }

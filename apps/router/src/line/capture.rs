@@ -131,7 +131,7 @@ impl CaptureIntake {
         self.tagged
     }
 
-    /// What is missing in the file, for its user.
+    /// Names what is missing in the file, for its user.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

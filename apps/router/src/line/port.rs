@@ -34,7 +34,7 @@ pub(super) struct Port {
     waiting: Option<(Link, Instant)>,
 }
 
-/// What follows from changes of interfaces.
+/// The consequences of changes of interfaces.
 #[derive(Debug)]
 pub(super) struct Follow {
     /// To the receiving half: new rings of ports.
@@ -51,7 +51,7 @@ impl Follow {
         (Follow { rings, warnings: Vec::new(), is_outdated: false }, fresh)
     }
 
-    /// What the operator should know, since the last call.
+    /// Warnings for the operator, since the last call.
     pub(super) fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
     }

@@ -58,7 +58,7 @@ impl Sender {
         })
     }
 
-    /// Whether the socket is still that of an interface. It loses one that is deleted.
+    /// Returns true while the socket is that of an interface. It loses one that is deleted.
     pub(super) fn is_bound(&self, interface: u32) -> bool {
         sys::bound(self.socket.as_fd()).is_ok_and(|bound| bound == interface)
     }

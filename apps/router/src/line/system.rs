@@ -256,7 +256,7 @@ impl SystemPorts {
         self.addresses.take_changed()
     }
 
-    /// What the operator should know, since the last call: interfaces that are gone, or there again.
+    /// Warnings for the operator, since the last call: interfaces that are gone, or there again.
     pub fn take_warnings(&mut self) -> Vec<String> {
         self.follow.take_warnings()
     }

@@ -182,7 +182,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         }
     }
 
-    /// Whether the program should take packets from its ports now. It should not while the last
+    /// Returns true if the program should take packets from its ports now: not while the last
     /// [`BURST`] of them were for full links: a packet that waits in a ring costs the node nothing, nor
     /// does one that the ring has no room for, so that all its time is left for packets that go on
     /// (Mogul and Ramakrishnan, "Eliminating Receive Livelock", 1996). While some packets have a way,

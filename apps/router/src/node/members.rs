@@ -39,7 +39,7 @@ pub(super) struct Heard {
 }
 
 impl Heard {
-    /// Whether it is so young that the node counts as alive.
+    /// Returns true while it is so young that the node counts as alive.
     pub(super) fn is_fresh(&self, now_ns: u64) -> bool {
         now_ns.saturating_sub(self.at_ns) < self.silence_ns
     }

@@ -72,8 +72,8 @@ impl Names {
         }
     }
 
-    /// Whether sessions of a node may come from an address. `to`: the address at which this node
-    /// reaches it, which the file may give as a name.
+    /// Returns true if sessions of a node may come from an address. `to`: the address at which this
+    /// node reaches it, which the file may give as a name.
     fn has(&self, node: NodeId, from: Addr, to: Option<Addr>) -> bool {
         let Some(Some(origins)) = self.origins.get(usize::from(node)) else { return true };
         let ip = from.to_socket().map(|socket| socket.ip());
@@ -95,7 +95,7 @@ impl Names {
 }
 
 impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
-    /// Whether the sender of a heartbeat may speak for a node. If not, that is counted.
+    /// Checks that the sender of a heartbeat may speak for a node. If not, that is counted.
     pub(super) fn owns_name(
         &mut self,
         cx: &Context<'_>,
@@ -117,7 +117,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         false
     }
 
-    /// Whether a process of a node lives that is not in this life.
+    /// Returns true while a process of a node lives that is not in this life.
     fn lives_elsewhere(&self, cx: &Context<'_>, from: Addr, node: NodeId, life: u64) -> bool {
         let Some(heard) = self.links[usize::from(node)].heard else { return false };
         if heard.life == life || !heard.is_fresh(cx.now_ns()) {

@@ -19,7 +19,7 @@ const BITS: usize = 4_096;
 pub(super) struct Sources {
     /// Addresses of ports, and broadcast addresses.
     ports: BTreeSet<IpAddr>,
-    /// Those and the other ones of this node's kernel.
+    /// Addresses in `ports`, and the other ones of this node's kernel.
     all: BTreeSet<IpAddr>,
     filter: [u64; BITS / 64],
 }
@@ -46,7 +46,7 @@ impl Sources {
         }
     }
 
-    /// Whether an address is one of these.
+    /// Returns true for one of these addresses.
     #[inline]
     pub(super) fn has(&self, address: IpAddr) -> bool {
         let bit = bit(address);

@@ -57,7 +57,7 @@ impl Pair {
     }
 }
 
-/// Of several batches the one with the fewest readings: timers may add some to others.
+/// Readings of the clock in the batch with the fewest: timers may add some to others.
 fn readings(batched_timestamps: bool) -> u64 {
     let mut config = Config::default();
     config.tuning.batched_timestamps = batched_timestamps;

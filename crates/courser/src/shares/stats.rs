@@ -1,10 +1,10 @@
-//! What each client of a server holds.
+//! Counters of each client of a server: its shares, and its faults.
 
 use std::sync::atomic::Ordering;
 
 use super::{Client, Shares};
 
-/// What one client of a server holds, and what it does wrong: read with
+/// Counters of one client of a server, of its shares and its faults: read with
 /// [`crate::ServerHandle::clients`]. A client is a process, by its control connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]

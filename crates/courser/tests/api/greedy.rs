@@ -77,8 +77,8 @@ impl Attacker {
     }
 
     /// Sends as many requests as it can; each is refused or never ends. Returns when the server has
-    /// seen those of so many attackers. Calls of others are in progress too, at any time, so a difference
-    /// of two counts of handlers would be no count of an attacker's.
+    /// seen those of that number of attackers. Calls of others are in progress too, at any time, so
+    /// a difference of two counts of handlers would be no count of an attacker's.
     fn call_all(&mut self, server: &ServerHandle, attackers: u64) {
         for n in 0..self.sessions.len() * usize::from(REQUESTS) {
             let session = self.sessions[n % self.sessions.len()];

@@ -271,7 +271,7 @@ struct Lists {
     boxed: Vec<Boxed>,
 }
 
-/// Heap for each byte of a list of so many empty messages.
+/// Heap for each byte of a list with that number of empty messages.
 fn heap_of_protobuf(tag: u8, elements: usize) -> usize {
     let bytes = [tag << 3 | 2, 0].repeat(elements);
     let heap = Arena::heap();

@@ -25,7 +25,7 @@ const BUILT_IN: &[(&str, &str)] = built_in![
 /// The place of recorded results.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Store<'a> {
-    /// Those that the program was built with.
+    /// The results that the program was built with.
     BuiltIn,
     /// The files of a directory.
     Directory(&'a Path),

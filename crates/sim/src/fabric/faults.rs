@@ -121,7 +121,7 @@ struct FlapState {
 /// bytes from here on.
 const CHECKED: usize = 8;
 
-/// What a flipped bit changes in the CRC-32C of a message, of which `bytes` are left from its byte on.
+/// The change of a message's CRC-32C by a flipped bit, if `bytes` are left from that bit's byte on.
 /// The CRC is linear, so the rest of the message does not matter.
 fn crc_change(bit: usize, bytes: usize) -> u32 {
     const POLYNOMIAL: u32 = 0x82f6_3b78;

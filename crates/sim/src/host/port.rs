@@ -122,7 +122,7 @@ impl Port {
         if len <= self.small_frame { 1 } else { self.large_units }
     }
 
-    /// Whether there is room for a frame that arrives now.
+    /// Returns true if there is room for a frame that arrives now.
     pub(crate) fn has_room_for(&mut self, len: usize) -> bool {
         let free = self.queued_units + self.lent_units + self.units_of(len) <= self.rx_depth;
         self.overflow += u64::from(!free);

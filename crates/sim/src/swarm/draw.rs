@@ -354,8 +354,9 @@ fn draw_costs(rng: &mut Rng) -> CpuCosts {
     costs
 }
 
-/// What was added later: receive queues that hold more small frames than large ones, calls as futures,
-/// and changed frames whose check value is nearly right.
+/// Draws receive queues that hold more small frames than large ones, calls as futures, and changed
+/// frames whose check value is nearly right. They have random numbers of their own, so that older
+/// choices keep their values.
 fn draw_more(rng: &mut Rng, world: &mut WorldConfig, mix: &mut Mix, faults: &mut [Planned]) {
     world.nic.small_per_descriptor = rng.one(&[1, 1, 1, 4, 16]);
     mix.awaited_ppm = rng.one(&[0, 0, 30_000, 200_000]);

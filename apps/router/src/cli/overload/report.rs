@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::traffic::{Answers, FLOWS, Flood, PAYLOAD};
 use super::{LOADS, NODES};
 
-/// Which way packets take.
+/// The way that packets take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Path {
     /// By the nodes of a router.
@@ -46,7 +46,7 @@ pub(super) struct Measured {
 /// All results.
 #[derive(Debug)]
 pub(super) struct Report {
-    /// What the router delivers of a flood, packets/s.
+    /// The rate that the router delivers of a flood, packets/s.
     pub(super) capacity_pps: f64,
     time: Duration,
     rounds: u32,

@@ -38,7 +38,7 @@ pub(super) struct Pair<'a> {
     pub(super) address: IpAddr,
 }
 
-/// What became of a flood.
+/// The result of a flood.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Flood {
     pub(super) sent: u64,
@@ -59,7 +59,7 @@ impl Flood {
     }
 }
 
-/// What became of requests.
+/// The result of requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answers {
     pub(super) latency: Option<Percentiles>,
@@ -101,7 +101,7 @@ pub(super) fn flood(
     thread::scope(|scope| {
         let counting = scope.spawn(|| count(&receiver, &done));
         let (sent, time) = send(&flows, rate_pps, time);
-        // What is on its way arrives.
+        // Datagrams on their way arrive.
         thread::sleep(2 * LOOK);
         done.store(true, Ordering::Relaxed);
         let (received, out_of_order) = joined(counting)?.map_err(failed)?;
