@@ -51,6 +51,9 @@ use names::Names;
 use sources::Sources;
 use valiant::Valiant;
 
+/// Credits that Courser gives a session by default, at least.
+const LEAST_CREDITS: usize = 32;
+
 /// How packets go from their first node to their last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Spread {
@@ -105,7 +108,8 @@ pub struct Settings {
 
 impl Settings {
     /// The Courser settings that this node needs, on top of `base`: heartbeats that notice a dead
-    /// node in time, and a credit for each message that a link takes.
+    /// node in time, and a credit for each message that a link takes, for a short queue as many as by
+    /// default: calls and parts of packets take them, too.
     ///
     /// A message costs a credit however small it is. The default is a few dozens, which suits calls
     /// and large packets: at 100,000 packets a second a node that the system runs half a millisecond
@@ -113,8 +117,8 @@ impl Settings {
     pub fn courser(&self, base: courser::Config) -> courser::Config {
         let failure_timeout = members::silence(self.failure_timeout);
         let failure_timeout = failure_timeout.max(Duration::from_millis(10));
-        let credits = u32::try_from(base.message_queue.min(u16::MAX.into())).ok();
-        courser::Config { failure_timeout, credits, ..base }
+        let credits = base.message_queue.clamp(LEAST_CREDITS, u16::MAX.into()) as u32;
+        courser::Config { failure_timeout, credits: Some(credits), ..base }
     }
 }
 

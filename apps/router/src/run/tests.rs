@@ -130,3 +130,19 @@ fn a_node_goes_on_and_warns_when_the_interface_of_a_port_is_gone_and_when_it_is_
     cluster.renew_lan(0, 2_000, 1_500).expect("makes it");
     wait_for(&mut running, "interface lan0 is there again, with index 2000 and an MTU of 1500");
 }
+
+#[test]
+fn a_link_has_a_credit_for_each_message_of_its_queue_and_no_fewer_than_by_default() {
+    let credits = |queue: usize| {
+        let text = format!(
+            "[cluster]\nname = \"c\"\ntopology = \"mesh\"\n[interconnect]\nqueue = {queue}\n\
+             [[node]]\nname = \"a\"\naddress = \"udp://127.0.0.1:31850\"\n\
+             [[node.port]]\ninterface = \"lan0\"\naddresses = [\"10.0.1.1/24\"]\nmtu = 1500\n"
+        );
+        let config = Config::parse(&text, "").expect("a valid configuration");
+        let courser = courser_settings(&config, &settings(&config, 0));
+        assert_eq!(courser.message_queue, queue);
+        courser.credits.expect("they are set")
+    };
+    assert_eq!([1, 64, 1_024, 65_536].map(credits), [32, 64, 1_024, 65_535]);
+}
