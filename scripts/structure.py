@@ -1,26 +1,42 @@
 #!/usr/bin/env python3
-"""Checks how the modules of a crate depend on each other, and how open its structs are.
+"""Checks how the modules of the crates depend on each other, and how open their structs are.
 
-    scripts/structure.py CRATE [--check] [--allow 'a,b,c: reason']...
+    scripts/structure.py [--check | --write]   a line for each crate of the workspace
+    scripts/structure.py CRATE                 the circles of one crate, with their arrows
     scripts/structure.py --self-test
 
-It prints the groups of modules (files) that import each other in a circle, and the structs with more
-than 15 fields that are visible outside of their module. With --check it fails when there are any.
-A group is accepted when all of it is in one `--allow` list.
+A circle is a group of modules (files) that depend on each other. Circles are counted twice: by imports
+alone, and by imports and calls of methods, because the parts of one large `impl` in several files call
+each other without an import. Structs with more than 15 fields that are visible outside of their module
+are counted too. With --check the program fails when a figure is above its limit in
+scripts/structure.limits, and prints the circles of that crate. --write lowers limits, and never raises
+one: to raise one, edit the file and give the reason in the commit.
 
 A module imports another one by `use crate::..`, `use super::..`, `use self::..`, `use child::..` or by
 such a path inside of its code. A name that a module only imports or re-exports belongs to the module
-that defines it. Declarations (`mod`), re-exports (`pub use`) and tests are no imports.
+that defines it. Declarations (`mod`), re-exports (`pub use`) and tests are no imports. The calls are those
+that scripts/method_calls.py can resolve.
 """
 
 import argparse
 import re
 import sys
 import tempfile
-from collections import defaultdict
 from pathlib import Path
 
+from method_calls import Calls
+from rust_source import Crate, code, tree
+
 MOST_FIELDS = 15
+
+# The figures of a crate, in the order of scripts/structure.limits.
+COLUMNS = (
+    "modules in the largest circle of imports",
+    "modules in circles of imports",
+    "modules in the largest circle of imports and calls",
+    "modules in circles of imports and calls",
+    "structs with more than 15 visible fields",
+)
 
 # Plain records without invariants: nothing breaks when somebody sets a field.
 RECORDS = {
@@ -31,210 +47,6 @@ RECORDS = {
         "SessionStats": "counters to read",
     },
 }
-
-TOKEN = re.compile(
-    r"""//[^\n]*|/\*.*?\*/|\bb?r(?P<h>#*)".*?"(?P=h)|b?"(?:\\.|[^"\\])*"|b?'(?:\\.[^']*|[^\\'\n])'""",
-    re.S,
-)
-TEST = re.compile(r"#\[cfg\((?:test|all\(test\b[^\]]*\))\)\]")
-VISIBLE = r"(?:pub(?:\s*\([^)]*\))?\s+)"
-USE = re.compile(rf"(?:^|(?<=[;{{}}\]\s]))({VISIBLE}?)use\s+([^;]+);")
-INLINE = re.compile(r"(?<![\w:$])(crate|super|self)((?:\s*::\s*\w+)+)")
-ITEM = re.compile(r"\b(?:fn|struct|enum|union|trait|type|const|static|macro_rules!)\s+(\w+)")
-STRUCT = re.compile(r"\bstruct\s+(\w+)\s*")
-
-
-def closing(text, at):
-    """Where the bracket that opens at `at` is closed."""
-    depth = 0
-    for end in range(at, len(text)):
-        if text[end] in "([{":
-            depth += 1
-        elif text[end] in ")]}":
-            depth -= 1
-            if depth == 0:
-                return end
-    return len(text) - 1
-
-
-def body(text, at):
-    """The fields of a struct; `at` is behind its name."""
-    depth = 0
-    while depth or text[at] not in "{(;":
-        if text.startswith("where", at):
-            at = re.compile(r"[{;]").search(text, at).start()
-            continue
-        depth += (text[at] == "<") - (text[at] == ">" and text[at - 1] != "-")
-        at += 1
-    return text[at : closing(text, at)] if text[at] != ";" else ""
-
-
-def item_end(text, at):
-    """Where the item that begins at `at` ends: at its semicolon or its closing brace."""
-    while at < len(text) and text[at] != ";":
-        if text[at] in "([":
-            at = closing(text, at)
-        elif text[at] == "{":
-            return closing(text, at)
-        at += 1
-    return at
-
-
-def code(text):
-    """The source without comments, strings, characters and what is compiled for tests only."""
-    text = TOKEN.sub(" ", text)
-    while test := TEST.search(text):
-        text = text[: test.start()] + text[item_end(text, test.end()) + 1 :]
-    return text
-
-
-def tree(text, prefix=()):
-    """The paths of a use tree: (segments, name that it gets)."""
-    text = text.strip().removeprefix("::")
-    brace = text.find("{")
-    if brace < 0:
-        path, _, name = (part.strip() for part in text.partition(" as "))
-        segments = prefix + tuple(s.strip() for s in path.split("::"))
-        if segments[-1] == "self" and len(segments) > 1:
-            segments = segments[:-1]
-        return [(segments, name or segments[-1])]
-    prefix += tuple(s.strip() for s in text[:brace].split("::") if s.strip())
-    parts, depth, start = [], 0, brace + 1
-    for at in range(brace + 1, len(text)):
-        c = text[at]
-        if c == "{":
-            depth += 1
-        elif depth == 0 and c in ",}":
-            parts.append(text[start:at])
-            start = at + 1
-        elif c == "}":
-            depth -= 1
-    return [path for part in parts if part.strip() for path in tree(part, prefix)]
-
-
-class Module:
-    """A file, or a `mod name { .. }` within one."""
-
-    def __init__(self, path, file, text):
-        self.path, self.file = path, file
-        self.names = {}  # name -> segments of the path that it was imported or re-exported by
-        self.globs = []
-        self.imports = []  # segments
-        self.inner = self.without_inner(text)
-        self.uses()
-
-    def without_inner(self, text):
-        """Takes inner modules out of the text; returns (name, text) of each."""
-        inner = []
-        while found := re.search(r"\bmod\s+(\w+)\s*\{", text):
-            end = closing(text, found.end() - 1)
-            inner.append((found.group(1), text[found.end() : end]))
-            text = text[: found.start()] + text[end + 1 :]
-        self.text = text
-        self.defined = set(ITEM.findall(text))
-        return inner
-
-    def uses(self):
-        for use in USE.finditer(self.text):
-            for segments, name in tree(use.group(2)):
-                if name == "*":
-                    self.globs.append(segments[:-1])
-                else:
-                    self.names[name] = segments
-                if not use.group(1):
-                    self.imports.append(segments)
-        for path in INLINE.finditer(USE.sub(" ", self.text)):
-            segments = tuple(re.findall(r"\w+", path.group()))
-            self.imports.append(segments)
-
-
-class Crate:
-    def __init__(self, root):
-        self.src = root / "src"
-        self.modules = {}
-        for name in ("lib.rs", "main.rs"):
-            if (self.src / name).exists():
-                self.load((), self.src / name, self.src)
-                break
-
-    def load(self, path, file, below):
-        """Reads a file and the modules that it declares, which are files in the folder `below`."""
-        self.add(Module(path, file, code(file.read_text())), below)
-
-    def add(self, module, below):
-        self.modules[module.path] = module
-        for name, text in module.inner:
-            self.add(Module((*module.path, name), module.file, text), below / name)
-        declared = re.finditer(r'((?:#\[[^\]]*\]\s*)*)(?:pub(?:\([^)]*\))?\s+)?\bmod\s+(\w+)\s*;', module.text)
-        for name in (found.group(2) for found in declared):
-            for file in (below / f"{name}.rs", below / name / "mod.rs"):
-                if file.exists():
-                    self.load((*module.path, name), file, below / name)
-
-    def find(self, module, segments, seen=frozenset()):
-        """The module that defines what a path means, seen from a module; None: another crate's."""
-        if (module.path, segments) in seen:
-            return None
-        seen = seen | {(module.path, segments)}
-        first, *rest = segments
-        if first == "crate":
-            return self.descend(self.modules[()], rest, seen)
-        if first == "self":
-            return self.descend(module, rest, seen)
-        if first == "super":
-            parent = self.modules.get(module.path[:-1])
-            return parent and self.find(parent, ("self", *rest), seen)
-        if (*module.path, first) in self.modules or first in module.names:
-            return self.descend(module, segments, seen)
-        return None
-
-    def descend(self, module, segments, seen):
-        if not segments or segments[0] == "*":
-            return module
-        first, *rest = segments
-        if first == "super":
-            return self.find(module, tuple(segments), seen)
-        child = self.modules.get((*module.path, first))
-        if child:
-            return self.descend(child, rest, seen)
-        if first in module.defined:
-            return module
-        if first in module.names:
-            path = module.names[first]
-            if path[0] == first and len(path) > 1 and (*module.path, first) not in self.modules:
-                return None  # `use other_crate::other_crate`
-            return self.find(module, (*path, *rest), seen)
-        for glob in module.globs:
-            target = self.find(module, glob, seen)
-            if target and (first in target.defined or first in target.names):
-                return self.descend(target, segments, seen)
-        return module
-
-    def imports(self):
-        """By file: the files that it imports."""
-        graph = defaultdict(set)
-        for module in self.modules.values():
-            graph[self.name(module)]
-            for segments in module.imports:
-                target = self.find(module, segments)
-                if target and target.file != module.file:
-                    graph[self.name(module)].add(self.name(target))
-        return graph
-
-    def name(self, module):
-        inside = module.file.relative_to(self.src).with_suffix("")
-        return str(inside.parent if inside.name == "mod" else inside)
-
-    def open_structs(self):
-        """(file, struct, fields that are visible outside of the module), most first."""
-        found = []
-        for module in self.modules.values():
-            for struct in STRUCT.finditer(module.text):
-                fields = body(module.text, struct.end())
-                count = len(re.findall(r"\bpub\b(?!\s*\(\s*self\s*\))", fields))
-                found.append((self.name(module), struct.group(1), count))
-        return sorted(found, key=lambda f: -f[2])
-
 
 def circles(graph):
     """The strongly connected components of more than one module (Tarjan)."""
@@ -261,28 +73,96 @@ def circles(graph):
     return sorted(found, key=lambda group: -len(group))
 
 
-def report(root, check, allowed):
-    """Prints what is found; returns the exit code."""
+def measure(root):
+    """(crate, its imports, its imports and calls of methods, open structs) of the crate in a folder."""
     crate = Crate(root)
-    graph = crate.imports()
-    bad = 0
-    for group in circles(graph):
-        reason = next((why for names, why in allowed if set(group) <= names), None)
-        print(f"{root}: {len(group)} modules import each other: {', '.join(group)}")
-        for name in group:
-            print(f"    {name} -> {', '.join(sorted(graph[name] & set(group)))}")
-        if reason:
-            print(f"    allowed: {reason}")
-        bad += not reason
-    for file, struct, count in crate.open_structs():
-        if count > MOST_FIELDS:
-            reason = RECORDS.get(root.name, {}).get(struct)
-            print(f"{root}: {file}: struct {struct} has {count} fields that other modules see"
-                  + (f" (allowed: {reason})" if reason else ""))
-            bad += not reason
-    print(f"{root}: {len(graph)} modules, {bad} objections")
-    if check and bad:
-        print(f"{root}: break the circle, or let methods stand for fields (see above)", file=sys.stderr)
+    imports = crate.imports()
+    both = {name: set(targets) for name, targets in imports.items()}
+    for name, targets in Calls(crate).graph.items():
+        both[name] |= set(targets)
+    records = RECORDS.get(root.name, {})
+    opened = [s for s in crate.open_structs() if s[2] > MOST_FIELDS and s[1] not in records]
+    return crate, imports, both, opened
+
+
+def figures(imports, both, opened):
+    """The figures of a crate, in the order of COLUMNS."""
+    of_imports, of_both = circles(imports), circles(both)
+    sizes = [[len(group) for group in groups] or [0] for groups in (of_imports, of_both)]
+    return [n for group in sizes for n in (max(group), sum(group))] + [len(opened)]
+
+
+def details(root, imports, both, opened):
+    """Prints the circles of a crate with the arrows inside of them, and its open structs."""
+    for kind, graph in (("import", imports), ("import or call", both)):
+        for group in circles(graph):
+            print(f"{root}: {len(group)} modules {kind} each other:")
+            for name in group:
+                print(f"    {name} -> {', '.join(sorted(graph[name] & set(group)))}")
+    for file, struct, count in opened:
+        print(f"{root}: {file}: struct {struct} has {count} fields that other modules see")
+
+
+def read_limits(path):
+    """crate -> its limits, in the order of COLUMNS."""
+    rows = (line.partition("#")[0].split() for line in path.read_text().splitlines())
+    return {row[0]: [int(n) for n in row[1:]] for row in rows if row}
+
+
+def write_limits(path, found):
+    """Lowers the limits to what was found; a crate without limits gets the figures found."""
+    limits = read_limits(path)
+    rows = []
+    for crate, now in found.items():
+        before = limits.get(crate, now)
+        rows.append([crate, *(min(pair) for pair in zip(before, now))])
+    lines = [line for line in path.read_text().splitlines() if line.startswith("#")]
+    lines += ["{:<20}{:>8}{:>8}{:>8}{:>8}{:>8}".format(*row) for row in rows]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def objections(crate, now, limits):
+    """What is above a limit, as sentences. A crate without limits may have no circle."""
+    allowed = limits.get(crate, [0] * len(COLUMNS))
+    return [
+        f"{crate}: {what}: {n}, and the limit is {most}"
+        for what, n, most in zip(COLUMNS, now, allowed)
+        if n > most
+    ]
+
+
+def members(tree):
+    """The folders of the crates of a workspace, without examples."""
+    listed = re.search(r"^members = \[(.*?)\]", (tree / "Cargo.toml").read_text(), re.M | re.S).group(1)
+    folders = re.findall(r'"([^"]+)"', listed)
+    return [Path(f) for f in folders if not f.startswith("examples/") and (tree / f / "src").is_dir()]
+
+
+def report(tree, mode):
+    """Prints a line for each crate; returns the exit code."""
+    path = tree / "scripts" / "structure.limits"
+    limits = read_limits(path)
+    found, bad, largest = {}, [], (0, "", [])
+    for folder in members(tree):
+        _, imports, both, opened = measure(tree / folder)
+        now = found[str(folder)] = figures(imports, both, opened)
+        wrong = objections(str(folder), now, limits)
+        if wrong and mode == "check":
+            details(folder, imports, both, opened)
+        bad += wrong
+        print("{:<20} {:>3} modules; circles of imports: largest {}, in all {}; with calls: {}, {}; "
+              "open structs {}".format(str(folder), len(imports), *now))
+        for group in circles(both)[:1]:
+            largest = max(largest, (len(group), str(folder), group))
+    print(f"The largest circle has {largest[0]} modules, in {largest[1]}: {', '.join(largest[2])}")
+    if mode == "write":
+        write_limits(path, found)
+        return 0
+    for crate, now in found.items():
+        if limits.get(crate, now) != now and not objections(crate, now, limits):
+            print(f"{crate} is below its limits: lower them by scripts/structure.py --write")
+    if mode == "check" and bad:
+        print("\n".join([*bad, "Break the circle, or let methods stand for fields (see above)."]), file=sys.stderr)
         return 1
     return 0
 
@@ -295,12 +175,16 @@ def self_test():
     assert code("a /* x */ #[cfg(test)] mod t { fn f() { '}'; } } b").split() == ["a", "b"]
     assert code('#[cfg(test)] mod t; "use crate::x;" \'{\' c').split() == ["c"]
 
-    def made(files):
+    def write(files):
         folder = tempfile.TemporaryDirectory()
         for name, text in files.items():
             path = Path(folder.name) / "src" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+        return folder
+
+    def made(files):
+        folder = write(files)
         crate = Crate(Path(folder.name))
         graph = {name: targets for name, targets in crate.imports().items() if targets}
         return graph, circles(crate.imports()), crate.open_structs()
@@ -346,28 +230,68 @@ def self_test():
     # A name that is imported from a crate of the same name does not lead round in circles.
     graph, _, _ = made({"lib.rs": "mod a; mod b; use x::{x};", "a.rs": "use crate::x::y;", "b.rs": ""})
     assert not graph, graph
+    self_test_calls(write)
+    self_test_limits()
     print("the self-test passes")
+
+
+def self_test_calls(write):
+    def calls(files):
+        folder = write(files)
+        return {a: dict(b) for a, b in Calls(Crate(Path(folder.name))).graph.items()}
+
+    parts = {
+        "lib.rs": "mod a; mod b; struct S { field: Option<Box<a::A>> } impl S { fn top(&self) { self.of_b() } }",
+        "a.rs": "pub struct A; impl A { pub fn run(&self) {} }",
+        "b.rs": "use crate::S; impl<'a> S { fn of_b(&self) { self.top(); self.field.run(); } }",
+    }
+    # The parts of one `impl` call each other without an import; fields have types, also wrapped ones.
+    assert calls(parts) == {"lib": {"b": 1}, "b": {"lib": 1, "a": 1}}, calls(parts)
+    # Parameters, variables and static calls; a trait's method leads to the trait.
+    found = calls({
+        "lib.rs": "mod a; mod b; use a::{A, T as U};\n"
+                  "fn f(x: &mut A, y: &dyn U) { x.run(); y.go(); let z: A = A::new(); z.run(); b::g().run(); }",
+        "a.rs": "pub struct A; impl A { pub fn run(&self) {} pub fn new() -> A { A } } pub trait T { fn go(&self); }",
+        "b.rs": "pub fn g() -> crate::a::A { crate::a::A::new() }",
+    })
+    assert found == {"lib": {"a": 4}, "b": {"a": 1}}, found
+    # The receiver is unknown: a name of two words that is defined once counts, one of `std` does not.
+    found = calls({
+        "lib.rs": "mod a; fn f() { x().wake_slots(); x().push_back(1); x().run(); }",
+        "a.rs": "struct A; impl A { fn wake_slots(&self) {} fn push_back(&self) {} fn run(&self) {} }",
+    })
+    assert found == {"lib": {"a": 1}}, found
+
+
+def self_test_limits():
+    assert not objections("c", [2, 2, 3, 3, 0], {"c": [2, 4, 3, 3, 0]})
+    assert len(objections("c", [3, 4, 3, 3, 1], {"c": [2, 4, 3, 3, 0]})) == 2
+    assert len(objections("new", [2, 2, 2, 2, 0], {})) == 4
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "limits"
+        path.write_text("# reason\nc 2 4 3 3 0 # of c\n")
+        write_limits(path, {"c": [1, 5, 3, 3, 0], "d": [2, 2, 2, 2, 0]})
+        assert read_limits(path) == {"c": [1, 4, 3, 3, 0], "d": [2, 2, 2, 2, 0]}
+        assert path.read_text().startswith("# reason\n")
 
 
 def main():
     args = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    args.add_argument("crate", nargs="?", type=Path)
-    args.add_argument("--check", action="store_true")
-    args.add_argument("--allow", action="append", default=[], metavar="'MODULES: REASON'")
-    args.add_argument("--self-test", action="store_true")
+    args.add_argument("crate", nargs="?", type=Path, help="the folder of one crate, for its circles")
+    args.add_argument("--check", action="store_true", help="fail when a figure is above its limit")
+    args.add_argument("--write", action="store_true", help="lower the limits to the figures")
+    args.add_argument("--self-test", action="store_true", help="test this program")
     options = args.parse_args()
     if options.self_test:
         self_test()
         return 0
-    if not options.crate or not (options.crate / "src").is_dir():
-        args.error("the folder of a crate is missing")
-    allowed = []
-    for group in options.allow:
-        names, colon, reason = group.partition(":")
-        if not reason.strip():
-            args.error(f"--allow {group!r}: a reason is missing")
-        allowed.append(({name.strip() for name in names.split(",")}, reason.strip()))
-    return report(options.crate, options.check, allowed)
+    if options.crate:
+        if not (options.crate / "src").is_dir():
+            args.error(f"{options.crate} is not the folder of a crate")
+        details(options.crate, *measure(options.crate)[1:])
+        return 0
+    tree = Path(__file__).resolve().parent.parent
+    return report(tree, "check" if options.check else "write" if options.write else None)
 
 
 if __name__ == "__main__":
