@@ -54,6 +54,7 @@ mod frame;
 mod mem;
 mod msgbuf;
 mod runs;
+pub mod stats;
 mod tail;
 mod view;
 
