@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::chunk::{Chunk, FRONT, Geometry, Stack, Table};
 use crate::msgbuf::HEADER_ROOM;
-use crate::{Heap, MapError, MemorySource, MsgBuf};
+use crate::{Heap, MapError, MemorySource, MsgBuf, stats};
 use grow::Growth;
 
 /// Maximum bytes of lower-layer headers before a frame: Ethernet 14, VLAN 4, IPv6 40 and UDP 8
@@ -124,37 +124,41 @@ pub enum AllocError {
     Source(#[from] MapError),
 }
 
-/// Statistics of an arena at one moment. They may miss allocations of other threads that are in
-/// progress.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct ArenaStats {
-    /// The arena's `limit_bytes`.
-    pub limit_bytes: usize,
-    /// Bytes mapped from the source.
-    pub mapped_bytes: usize,
-    /// Bytes of the buffers in use, including header rooms and rounding.
-    pub in_use_bytes: usize,
-    /// Number of buffers in use.
-    pub in_use_buffers: usize,
-    /// Maximum of `in_use_bytes` so far.
-    pub peak_in_use_bytes: usize,
-    /// Mapped bytes on reserved huge pages.
-    pub huge_bytes: usize,
-    /// The size classes that have buffers, smallest first.
-    pub classes: Vec<ClassStats>,
+stats! {
+    /// Statistics of an arena at one moment. They may miss allocations of other threads that are in
+    /// progress.
+    #[derive(Clone, PartialEq, Eq, Debug, Default)]
+    #[non_exhaustive]
+    pub struct ArenaStats: "memory" {
+        /// The arena's `limit_bytes`.
+        pub limit_bytes: usize = gauge(bytes),
+        /// Bytes mapped from the source.
+        pub mapped_bytes: usize = gauge(bytes),
+        /// Bytes of the buffers in use, including header rooms and rounding.
+        pub in_use_bytes: usize = gauge(bytes),
+        /// Number of buffers in use.
+        pub in_use_buffers: usize = gauge(buffers),
+        /// Maximum of `in_use_bytes` so far.
+        pub peak_in_use_bytes: usize = peak(bytes),
+        /// Mapped bytes on reserved huge pages.
+        pub huge_bytes: usize = gauge(bytes),
+        /// The size classes that have buffers, smallest first.
+        pub classes: Vec<ClassStats> = state,
+    }
 }
 
-/// One size class in [`ArenaStats`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct ClassStats {
-    /// Data bytes of a buffer of this class.
-    pub data_capacity: usize,
-    /// Buffers that exist.
-    pub buffers: usize,
-    /// Buffers in the free list.
-    pub free: usize,
+stats! {
+    /// One size class in [`ArenaStats`].
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    #[non_exhaustive]
+    pub struct ClassStats: "size class" {
+        /// Data bytes of a buffer of this class.
+        pub data_capacity: usize = gauge(bytes),
+        /// Buffers that exist.
+        pub buffers: usize = gauge(buffers),
+        /// Buffers in the free list.
+        pub free: usize = gauge(buffers),
+    }
 }
 
 /// Index of the smallest class whose buffers hold `len` bytes. `len` is at most [`MAX_CAPACITY`].

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
-use courser_buf::{Addr, MemorySource, PathId, RxBurst, TxBurst};
+use courser_buf::{Addr, MemorySource, PathId, RxBurst, TxBurst, stats};
 
 /// Capabilities of a transport; constant for its lifetime.
 #[derive(Clone, Debug)]
@@ -91,29 +91,31 @@ pub fn is_exhausted(e: &io::Error) -> bool {
     e.raw_os_error().is_some_and(|code| exhausted.contains(&code))
 }
 
-/// Counters of a transport since its creation. Reading them is free.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TransportStats {
-    /// Frames and bytes handed to the network.
-    pub tx_frames: u64,
-    /// Bytes of those frames.
-    pub tx_bytes: u64,
-    /// System calls (or doorbells) for them.
-    pub tx_calls: u64,
-    /// Frames that the system refused: unreachable, too large, filtered.
-    pub tx_dropped: u64,
-    /// Times that the send queue was full and the rest of a burst had to wait.
-    pub tx_full: u64,
-    /// Frames received.
-    pub rx_frames: u64,
-    /// Bytes of those frames.
-    pub rx_bytes: u64,
-    /// Successful receive calls.
-    pub rx_calls: u64,
-    /// Frames that the transport discarded: truncated, unknown sender family.
-    pub rx_dropped: u64,
-    /// Frames that the receive queue dropped, where the system reports them (SO_RXQ_OVFL).
-    pub rx_overflow: u64,
+stats! {
+    /// Counters of a transport since its creation. Reading them is free.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct TransportStats: "transport" {
+        /// Frames and bytes handed to the network.
+        pub tx_frames: u64 = counter(frames),
+        /// Bytes of those frames.
+        pub tx_bytes: u64 = counter(bytes),
+        /// System calls (or doorbells) for them.
+        pub tx_calls: u64 = counter(calls),
+        /// Frames that the system refused: unreachable, too large, filtered.
+        pub tx_dropped: u64 = counter(frames),
+        /// Times that the send queue was full and the rest of a burst had to wait.
+        pub tx_full: u64 = counter(times),
+        /// Frames received.
+        pub rx_frames: u64 = counter(frames),
+        /// Bytes of those frames.
+        pub rx_bytes: u64 = counter(bytes),
+        /// Successful receive calls.
+        pub rx_calls: u64 = counter(calls),
+        /// Frames that the transport discarded: truncated, unknown sender family.
+        pub rx_dropped: u64 = counter(frames),
+        /// Frames that the receive queue dropped, where the system reports them (SO_RXQ_OVFL).
+        pub rx_overflow: u64 = counter(frames),
+    }
 }
 
 /// Unreliable datagram I/O of one endpoint. Owned by one thread.

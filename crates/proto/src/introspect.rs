@@ -1,7 +1,7 @@
 //! Read-only accessors of an endpoint: counters, sessions, memory. They cost nothing unless called,
 //! and do not change the protocol's state.
 
-use courser_buf::{Addr, AllocError, Arena, MsgBuf};
+use courser_buf::{Addr, AllocError, Arena, MsgBuf, stats};
 
 use crate::budget::OverduePackets;
 use crate::cc::PART;
@@ -23,68 +23,70 @@ pub enum Role {
     Server,
 }
 
-/// State and counters of one session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct SessionStats {
-    /// The role of this endpoint.
-    pub role: Role,
-    /// The other endpoint; `None` before the handshake.
-    pub peer: Option<Addr>,
-    /// Requests put on slots (client) or of which a packet arrived (server), modulo 2^27: derived
-    /// from the slots' request numbers, so that counting costs nothing. Take differences modulo
-    /// 2^27.
-    pub requests: u32,
-    /// Credits left (client side).
-    pub credits: u32,
-    /// C: the credits agreed at connect.
-    pub credit_limit: u32,
-    /// The credit pool shared by all client sessions of this endpoint with the peer (ADR 7).
-    pub pool: u32,
-    /// Unused part of the pool.
-    pub pool_left: u32,
-    /// Slots with a call (client), or with a request that is arriving or not answered (server).
-    pub in_flight: u32,
-    /// Slots.
-    pub slots: u32,
-    /// Slots whose call has ended and whose request the server has not answered yet (ADR 15): they
-    /// accept no call until then.
-    pub quarantined: u32,
-    /// One-way messages of one packet that were not acknowledged (client).
-    pub messages: usize,
-    /// Calls waiting for a slot, including deferred ones (`Config::prefetch_min_sessions`).
-    pub queued: usize,
-    /// The agreed loss recovery scheme.
-    pub recovery: Recovery,
-    /// The agreed protection of frames.
-    pub integrity: Integrity,
-    /// Data bytes per packet.
-    pub data_per_packet: u16,
-    /// Retransmission timeouts that rolled a request back, modulo 2^32 (client side; E59).
-    pub rollbacks: u64,
-    /// Packets retransmitted because of them (client), or stored responses sent again (server).
-    pub retransmitted: u64,
-    /// Frames sent to the peer, over all sessions with it.
-    pub tx_frames: u64,
-    /// Frames accepted from the peer, over all sessions with it, modulo 2^32.
-    pub rx_frames: u32,
-    /// Newest round trip without handler time, ns.
-    pub rtt_ns: Option<u64>,
-    /// Smoothed round trip, ns.
-    pub srtt_ns: Option<u64>,
-    /// Smallest round trip, ns.
-    pub rtt_min_ns: Option<u64>,
-    /// Current retransmission timeout, ns.
-    pub rto_ns: Option<u64>,
-    /// Frames that the peer received with a congestion mark, modulo 2^32.
-    pub ecn_marked: u32,
-    /// The window of congestion control for all sessions with the peer, in packets, rounded up;
-    /// `None`: it does not limit the pool (client side).
-    pub window: Option<u32>,
-    /// Time between two full-sized packets to the peer, ns, while they are paced (client side).
-    pub pacing_gap_ns: Option<u64>,
-    /// How often congestion control has allowed less than before, over all sessions with the peer.
-    pub decreases: u64,
+stats! {
+    /// State and counters of one session.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    #[non_exhaustive]
+    pub struct SessionStats: "session" {
+        /// The role of this endpoint.
+        pub role: Role = state,
+        /// The other endpoint; `None` before the handshake.
+        pub peer: Option<Addr> = state,
+        /// Requests put on slots (client) or of which a packet arrived (server), modulo 2^27: derived
+        /// from the slots' request numbers, so that counting costs nothing. Take differences modulo
+        /// 2^27.
+        pub requests: u32 = counter(requests),
+        /// Credits left (client side).
+        pub credits: u32 = gauge(credits),
+        /// C: the credits agreed at connect.
+        pub credit_limit: u32 = gauge(credits),
+        /// The credit pool shared by all client sessions of this endpoint with the peer (ADR 7).
+        pub pool: u32 = gauge(credits),
+        /// Unused part of the pool.
+        pub pool_left: u32 = gauge(credits),
+        /// Slots with a call (client), or with a request that is arriving or not answered (server).
+        pub in_flight: u32 = gauge(slots),
+        /// Slots.
+        pub slots: u32 = gauge(slots),
+        /// Slots whose call has ended and whose request the server has not answered yet (ADR 15): they
+        /// accept no call until then.
+        pub quarantined: u32 = gauge(slots),
+        /// One-way messages of one packet that were not acknowledged (client).
+        pub messages: usize = gauge(messages),
+        /// Calls waiting for a slot, including deferred ones (`Config::prefetch_min_sessions`).
+        pub queued: usize = gauge(calls),
+        /// The agreed loss recovery scheme.
+        pub recovery: Recovery = state,
+        /// The agreed protection of frames.
+        pub integrity: Integrity = state,
+        /// Data bytes per packet.
+        pub data_per_packet: u16 = gauge(bytes),
+        /// Retransmission timeouts that rolled a request back, modulo 2^32 (client side; E59).
+        pub rollbacks: u64 = counter(timeouts),
+        /// Packets retransmitted because of them (client), or stored responses sent again (server).
+        pub retransmitted: u64 = counter(packets),
+        /// Frames sent to the peer, over all sessions with it.
+        pub tx_frames: u64 = counter(frames),
+        /// Frames accepted from the peer, over all sessions with it, modulo 2^32.
+        pub rx_frames: u32 = counter(frames),
+        /// Newest round trip without handler time, ns.
+        pub rtt_ns: Option<u64> = gauge(ns),
+        /// Smoothed round trip, ns.
+        pub srtt_ns: Option<u64> = gauge(ns),
+        /// Smallest round trip, ns.
+        pub rtt_min_ns: Option<u64> = gauge(ns),
+        /// Current retransmission timeout, ns.
+        pub rto_ns: Option<u64> = gauge(ns),
+        /// Frames that the peer received with a congestion mark, modulo 2^32.
+        pub ecn_marked: u32 = counter(frames),
+        /// The window of congestion control for all sessions with the peer, in packets, rounded up;
+        /// `None`: it does not limit the pool (client side).
+        pub window: Option<u32> = gauge(packets) as "window_packets",
+        /// Time between two full-sized packets to the peer, ns, while they are paced (client side).
+        pub pacing_gap_ns: Option<u64> = gauge(ns),
+        /// How often congestion control has allowed less than before, over all sessions with the peer.
+        pub decreases: u64 = counter(times) as "window_decreases",
+    }
 }
 
 impl<C> Endpoint<C> {

@@ -5,7 +5,7 @@
 //! and at the server a packet-sized buffer for each slot that has answered (E32). These are freed
 //! when it has been idle for `Config::idle_after_ns`.
 
-use courser_buf::Runs;
+use courser_buf::{Runs, stats};
 
 use crate::endpoint::Endpoint;
 use crate::peer::Peer;
@@ -21,30 +21,32 @@ const _: () = {
     assert!(size_of::<Peer>() <= 512);
 };
 
-/// Bytes in use for sessions, by component. The last two session fields are parts of the arena's
-/// total.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct MemoryUse {
-    /// Entries of the session table, and for a client with many sessions the table of deferrable
-    /// sessions, one byte each (`Config::prefetch_min_sessions`).
-    pub sessions_bytes: usize,
-    /// Entries of the peer and quota tables.
-    pub peers_bytes: usize,
-    /// Slots of sessions in use, in blocks of 16 KiB to 2 MiB, and the request numbers of idle
-    /// ones.
-    pub slots_bytes: usize,
-    /// Waiting calls, without their messages.
-    pub queues_bytes: usize,
-    /// Timers.
-    pub timers_bytes: usize,
-    /// Preallocated responses (E32), in the arena.
-    pub prealloc_bytes: usize,
-    /// Arriving requests and stored responses, in the arena.
-    pub held_bytes: usize,
-    /// Staging buffers of frames, in the arena: independent of sessions, and not part of
-    /// [`MemoryUse::total_bytes`]. They grow with bursts up to 8 MiB and are kept.
-    pub staging_bytes: usize,
+stats! {
+    /// Bytes in use for sessions, by component. The last two session fields are parts of the arena's
+    /// total.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    #[non_exhaustive]
+    pub struct MemoryUse: "session memory" {
+        /// Entries of the session table, and for a client with many sessions the table of deferrable
+        /// sessions, one byte each (`Config::prefetch_min_sessions`).
+        pub sessions_bytes: usize = gauge(bytes),
+        /// Entries of the peer and quota tables.
+        pub peers_bytes: usize = gauge(bytes),
+        /// Slots of sessions in use, in blocks of 16 KiB to 2 MiB, and the request numbers of idle
+        /// ones.
+        pub slots_bytes: usize = gauge(bytes),
+        /// Waiting calls, without their messages.
+        pub queues_bytes: usize = gauge(bytes),
+        /// Timers.
+        pub timers_bytes: usize = gauge(bytes),
+        /// Preallocated responses (E32), in the arena.
+        pub prealloc_bytes: usize = gauge(bytes),
+        /// Arriving requests and stored responses, in the arena.
+        pub held_bytes: usize = gauge(bytes),
+        /// Staging buffers of frames, in the arena: independent of sessions, and not part of
+        /// [`MemoryUse::total_bytes`]. They grow with bursts up to 8 MiB and are kept.
+        pub staging_bytes: usize = gauge(bytes),
+    }
 }
 
 impl MemoryUse {

@@ -1,5 +1,7 @@
 //! Draws the faults of frames from a seed.
 
+use courser_buf::stats;
+
 /// The fault of one frame of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -60,21 +62,23 @@ pub struct FaultConfig {
     pub rx: FaultPlan,
 }
 
-/// Counters of faults in one direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FaultCounts {
-    /// Frames seen.
-    pub frames: u64,
-    /// Frames lost.
-    pub lost: u64,
-    /// Frames that arrived twice.
-    pub duplicated: u64,
-    /// Frames that were delayed.
-    pub delayed: u64,
-    /// Frames with a flipped bit (lost when there was no memory for the copy).
-    pub corrupted: u64,
-    /// Frames lost because too many were held. Not an injected fault.
-    pub overflow: u64,
+stats! {
+    /// Counters of faults in one direction.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct FaultCounts: "injected faults" {
+        /// Frames seen.
+        pub frames: u64 = counter(frames),
+        /// Frames lost.
+        pub lost: u64 = counter(frames),
+        /// Frames that arrived twice.
+        pub duplicated: u64 = counter(frames),
+        /// Frames that were delayed.
+        pub delayed: u64 = counter(frames),
+        /// Frames with a flipped bit (lost when there was no memory for the copy).
+        pub corrupted: u64 = counter(frames),
+        /// Frames lost because too many were held. Not an injected fault.
+        pub overflow: u64 = counter(frames),
+    }
 }
 
 /// The fault of the next frame.

@@ -1,7 +1,7 @@
 //! Coverage of the seeds: faults, packets, drops and ends. A kind that never occurs was not tested.
 
 use courser::{DROP_NAMES, Rpc};
-use courser_proto::{DROP_REASONS, Drop, PACKET_KINDS};
+use courser_proto::{CountedKind, DROP_REASONS, Drop, PACKET_KINDS};
 
 use super::faults::FaultKind;
 use super::kinds::ENDS;
@@ -11,18 +11,7 @@ use super::workload::Shared;
 use crate::{DropReason, HostId, Invariant, World};
 
 /// Packet kinds, in the order of [`courser::EndpointStats::tx_kinds`].
-pub const PACKETS: [&str; PACKET_KINDS] = [
-    "request",
-    "credit-return",
-    "rfr",
-    "response",
-    "ack",
-    "cancel",
-    "nack",
-    "gap",
-    "message",
-    "message-ack",
-];
+pub const PACKETS: [&str; PACKET_KINDS] = CountedKind::NAMES;
 
 /// Reasons of drops in the network and at hosts that do not occur in correct operation under these
 /// faults: every called host exists, and is connected.
