@@ -4,7 +4,7 @@
 use courser::Uri;
 
 #[allow(dead_code)] // a part of the program, used as it stands there
-#[path = "../../crates/bench/src/program/units.rs"]
+#[path = "../../crates/kit/src/units.rs"]
 mod units;
 
 pub fn run(text: &str) {

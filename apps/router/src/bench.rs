@@ -26,11 +26,11 @@ mod table;
 
 use std::time::Duration;
 
-use courser_bench::affinity::{self, AffinityError};
 use courser_bench::clock::Clock;
 use courser_bench::contention::Contention;
-use courser_bench::environment::Environment;
 use courser_bench::stats::{Ratio, Summary};
+use courser_kit::affinity::{self, AffinityError};
+use courser_kit::environment::Environment;
 use serde_json::{Map, Value, json};
 
 use crate::run::NodeError;
@@ -294,6 +294,6 @@ pub fn run(settings: &Settings, step: &mut dyn FnMut(&str)) -> Result<Value, Ben
             "target_batching_over_none_64": TARGET_BATCHING,
         },
         "results": results,
-        "environment": Environment::collect(&clock, &cores),
+        "environment": Environment::collect(clock.error_ppm(), &cores),
     }))
 }

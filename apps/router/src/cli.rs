@@ -13,7 +13,7 @@ mod stats;
 mod table;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use courser_bench::program::{Failure, VERSION};
+use courser_kit::{Failure, VERSION};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -7,8 +7,7 @@ mod cli;
 use std::process::ExitCode;
 
 use clap::Parser;
-use courser_bench::program;
 
 fn main() -> ExitCode {
-    program::end(cli::run(cli::Cli::parse().command))
+    courser_kit::end(cli::run(cli::Cli::parse().command))
 }

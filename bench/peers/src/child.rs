@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use courser_bench::affinity::pin_current_thread;
-use courser_bench::program::parent::say;
+use courser_kit::affinity::pin_current_thread;
+use courser_kit::parent::say;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use crate::contestants::{self, Contestant};

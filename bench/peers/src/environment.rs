@@ -1,8 +1,8 @@
 //! The machine and the library versions of a report.
 
-use courser_bench::affinity::Cores;
 use courser_bench::clock::Clock;
-use courser_bench::environment::Environment;
+use courser_kit::affinity::Cores;
+use courser_kit::environment::Environment;
 use serde_json::{Map, Value, json};
 
 /// The versions that this program was built with.
@@ -28,7 +28,7 @@ const LIBRARIES: &[&str] = &[
 /// # Errors
 /// It cannot be written as JSON.
 pub fn collect(clock: &Clock, cores: &Cores) -> serde_json::Result<Value> {
-    let mut here = serde_json::to_value(Environment::collect(clock, cores))?;
+    let mut here = serde_json::to_value(Environment::collect(clock.error_ppm(), cores))?;
     here["versions"] = versions().into();
     Ok(here)
 }

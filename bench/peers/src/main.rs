@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, ensure};
 use clap::{Parser, Subcommand};
-use courser_bench::affinity::{self, Cores};
 use courser_bench::clock::Clock;
-use courser_bench::program::{self, Failure, json as file};
+use courser_kit::affinity::{self, Cores};
+use courser_kit::{self, Failure, json as file};
 use serde_json::json;
 
 mod child;
@@ -155,7 +155,7 @@ fn main() -> ExitCode {
         }
         None => run(&PEERS, &args.only, &args.options, true, args.svg.as_deref()),
     };
-    program::end(outcome.map_err(|error| Failure::Runtime(format!("{error:#}"))))
+    courser_kit::end(outcome.map_err(|error| Failure::Runtime(format!("{error:#}"))))
 }
 
 fn run(

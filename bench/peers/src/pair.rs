@@ -6,9 +6,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use courser_bench::affinity::Cores;
 use courser_bench::rpc::child::read_lines;
 use courser_bench::window::Sample;
+use courser_kit::affinity::Cores;
 
 use crate::contestants::Contestant;
 use crate::rounds::Suite;

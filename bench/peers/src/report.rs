@@ -196,8 +196,8 @@ fn result(at: &At<'_>, contestant: &Contestant, index: usize) -> Option<Value> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use courser_bench::latency::Percentiles;
     use courser_bench::window::{ProbeRange, Sample};
+    use courser_kit::latency::Percentiles;
 
     use super::*;
     use crate::contestants;

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use courser_bench::affinity::Cores;
 use courser_bench::placement::Tag;
 use courser_bench::probe::Between;
 use courser_bench::window::{self, RunError, Sample, Seen, Workload, WorkloadError};
+use courser_kit::affinity::Cores;
 
 use crate::contestants::{self, Contestant};
 use crate::kv;

@@ -3,8 +3,8 @@
 
 use anyhow::{Result, bail};
 use courser_bench::clock::Clock;
-use courser_bench::latency::Latency;
 use courser_bench::window::Sample;
+use courser_kit::latency::Latency;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of an answer to [`Kind::Sink`].

@@ -73,7 +73,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::affinity;
+    use courser_kit::affinity;
 
     #[test]
     fn stolen_time_is_the_eighth_number_of_the_cpu_line() {

@@ -10,13 +10,14 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
 
 use super::clock::Clock;
-use super::environment::Environment;
-use super::latency::Latency;
 use super::line::Line;
 use super::probe::{Probe, Prober, Responder};
 use super::report::{self, Metric, Report};
+use super::table;
 use super::window::{Plan, Runner, Sample, Workload, WorkloadError};
-use super::{affinity, table};
+use courser_kit::affinity;
+use courser_kit::environment::Environment;
+use courser_kit::latency::Latency;
 
 const ECHO: u32 = 1;
 const STOP: u32 = 2;
@@ -107,10 +108,10 @@ fn demo() {
         transport: "one cache line".to_owned(),
         config: serde_json::Map::new(),
         results: report::results(&outcome, Metric::Latency),
-        environment: Environment::collect(&clock, &cores),
+        environment: Environment::collect(clock.error_ppm(), &cores),
     };
     print!("{}", table::render(&report));
-    report::write_json("-".as_ref(), &report).expect("written");
+    courser_kit::file::write_json("-".as_ref(), &report).expect("written");
     assert!(!report.results.is_empty());
 }
 

@@ -40,22 +40,20 @@
 //!
 //! # The parts
 //!
-//! [`affinity`] chooses and pins cores; [`clock`] and [`latency`] time single operations;
+//! [`courser_kit::affinity`] chooses and pins cores; [`clock`] and [`latency`] time single operations;
 //! [`line`](mod@line) is the shared page that probes use, also between processes;
 //! [`probe`], [`placement`] and [`window`] measure; [`stats`], [`report`], [`table`] and
-//! [`environment`] describe results.
+//! [`courser_kit::environment`] describe results.
 
-pub mod affinity;
 pub mod clock;
 pub mod contention;
-pub mod environment;
-mod generation;
 pub mod latency;
 pub mod line;
 pub mod netns;
 pub mod placement;
+pub mod plan;
 pub mod probe;
-pub mod program;
+pub mod progress;
 pub mod report;
 pub mod rpc;
 pub mod stats;

@@ -20,10 +20,10 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 
-use super::affinity::{self, AffinityError};
 use super::clock::Clock;
 use super::line::{BALLS, Line, LineError};
 use super::stats;
+use courser_kit::affinity::{self, AffinityError};
 
 /// Round trips in a group: enough that two clock reads are about 1 % of its time, and few enough for
 /// dozens of groups in a probe of far cores.

@@ -6,19 +6,15 @@
 //! not measure are absent. Keys are stable: they may be added, but not renamed; the test
 //! `keys_are_stable` lists them.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::contention::BUSY;
-use super::environment::Environment;
-use super::latency::Tail;
 use super::placement::Placement;
 use super::stats::{Ratio, Summary};
 use super::window::{Outcome, Pair, Sample};
+use courser_kit::environment::Environment;
+use courser_kit::latency::Tail;
 
 mod example;
 
@@ -417,78 +413,6 @@ fn placement_result(
         point: String::new(),
         rows: Vec::new(),
     }
-}
-
-/// Writes a report or another result as one JSON value and a newline; `-` is standard output.
-///
-/// A file is written under a temporary name and renamed, so it is complete or absent. A closed standard
-/// output is no error.
-///
-/// # Errors
-/// An error of the system; the temporary file is removed.
-pub fn write_json(target: &Path, value: &impl Serialize) -> io::Result<()> {
-    let mut text = serde_json::to_string_pretty(value)?;
-    text.push('\n');
-    write_text(target, &text)
-}
-
-/// Writes a text in the same way as [`write_json`].
-///
-/// # Errors
-/// An error of the system; the temporary file is removed.
-pub fn write_text(target: &Path, text: &str) -> io::Result<()> {
-    if target == Path::new("-") {
-        return quiet_on_broken_pipe(write_all(io::stdout().lock(), text));
-    }
-    match fs::canonicalize(target) {
-        // The target of a symbolic link is replaced, not the link.
-        Ok(real) if real.is_file() => replace(&real, text),
-        // A pipe or a device is written directly, because a rename would replace it.
-        Ok(real) if !real.is_dir() => {
-            let file = OpenOptions::new().write(true).open(real)?;
-            quiet_on_broken_pipe(write_all(file, text))
-        }
-        Ok(_) => Err(io::ErrorKind::IsADirectory.into()),
-        Err(_) => replace(target, text),
-    }
-}
-
-fn write_all(mut sink: impl Write, text: &str) -> io::Result<()> {
-    sink.write_all(text.as_bytes())?;
-    sink.flush()
-}
-
-fn quiet_on_broken_pipe(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
-}
-
-fn replace(target: &Path, text: &str) -> io::Result<()> {
-    let temporary = beside(target)?;
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(&temporary)
-        .and_then(|mut file: File| {
-            file.write_all(text.as_bytes())?;
-            file.sync_all()
-        })
-        .and_then(|()| fs::rename(&temporary, target));
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    written
-}
-
-/// A temporary name in the same directory, because a rename does not cross file systems.
-pub fn beside(target: &Path) -> io::Result<PathBuf> {
-    let name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut temporary = std::ffi::OsString::from(".");
-    temporary.push(name);
-    temporary.push(format!(".{}.part", std::process::id()));
-    Ok(target.with_file_name(temporary))
 }
 
 #[cfg(test)]

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::contention::Contention;
-use super::latency::{Percentiles, Tail};
 use super::placement::{Placement, Tag};
 use super::probe::Probe;
 use super::report::PlacementResult;
+use courser_kit::latency::{Percentiles, Tail};
 
 /// Error of a workload.
 pub type WorkloadError = Box<dyn std::error::Error + Send + Sync>;

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use courser::{Control, Packing, Recovery};
 
 use crate::bench::BenchArgs;
-use courser_bench::program::{ResultArgs, VERSION, units};
+use courser_kit::{ResultArgs, VERSION, units};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -2,10 +2,12 @@
 //! the protocol. The long benchmarks are in `courser-lab`.
 
 use courser::{Control, Nexus, Packing, Recovery};
-use courser_bench::program::{Failure, PlanArgs, ResultArgs, out, progress, units};
+use courser_bench::plan::{self, PlanArgs};
+use courser_bench::progress;
 use courser_bench::report::Report;
 use courser_bench::rpc::{self, BenchSpec, Faults, Kind, Over, SERIES_SIZES};
 use courser_bench::table;
+use courser_kit::{Failure, ResultArgs, out, units};
 use indicatif::ProgressBar;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -181,7 +183,7 @@ fn calls(spec: &BenchSpec, args: &CallArgs) -> Result<(), Failure> {
     }
     let report = with_progress(spec, &bar, (0.0, 1.0))?;
     bar.finish_and_clear();
-    args.output.show_report(&report, || {
+    plan::show(&args.output, &report, || {
         let elsewhere = "untagged: with --connect there are no probes and no raw baseline\n";
         table::render(&report) + args.connect.as_ref().map_or("", |_| elsewhere)
     })
@@ -200,7 +202,7 @@ fn faults(spec: &BenchSpec, args: &CallArgs, bar: &ProgressBar) -> Result<(), Fa
     });
     bar.finish_and_clear();
     let report = report?;
-    args.output.show_report(&report, || table::render(&report))
+    plan::show(&args.output, &report, || table::render(&report))
 }
 
 impl CallArgs {

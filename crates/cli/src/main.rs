@@ -17,10 +17,10 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use args::{Cli, Command, CompletionsArgs};
-use courser_bench::program::{self, Failure};
+use courser_kit::{self, Failure};
 
 fn main() -> ExitCode {
-    program::end(match Cli::parse().command {
+    courser_kit::end(match Cli::parse().command {
         Command::Quickstart(args) => quickstart::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Ping(args) => ping::run(&args),

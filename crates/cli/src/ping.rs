@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 use crate::args::PingArgs;
 use crate::stat::client::bind_for;
 use courser_bench::clock::Clock;
-use courser_bench::program::Failure;
-use courser_bench::program::interrupt::Interrupt;
-use courser_bench::program::json;
-use courser_bench::program::out::{self, BOLD, Out};
-use courser_bench::program::units::{show_bytes, show_ns};
 use courser_bench::rpc::service::ECHO;
+use courser_kit::Failure;
+use courser_kit::interrupt::Interrupt;
+use courser_kit::json;
+use courser_kit::out::{self, BOLD, Out};
+use courser_kit::units::{show_bytes, show_ns};
 
 /// Longest recorded round trip: an hour.
 const MAX_NS: u64 = 3_600_000_000_000;
@@ -290,7 +290,7 @@ impl Pinger {
                 "latency_max_ns": at(times.max()),
                 "wake_up_included": sleeps(args),
             }],
-            "environment": json::environment(clock),
+            "environment": json::environment(clock.error_ppm()),
         })
     }
 }

@@ -8,16 +8,17 @@ use serde_json::{Map, Value, json};
 
 use crate::args::QuickstartArgs;
 use crate::bench;
-use courser_bench::environment::Environment;
-use courser_bench::program::Failure;
-use courser_bench::program::VERSION;
-use courser_bench::program::out::{self, BOLD, Out};
-use courser_bench::program::units::{show_ns, show_per_second};
-use courser_bench::program::{grid, json, progress};
+use courser_bench::progress;
 use courser_bench::report::{PlacementResult, Report};
 use courser_bench::rpc::{self, BenchSpec, Kind, Over, RATE_IN_FLIGHT};
-use courser_bench::table::{WIDTH, wrap};
 use courser_bench::window::Plan;
+use courser_kit::Failure;
+use courser_kit::VERSION;
+use courser_kit::environment::Environment;
+use courser_kit::out::{self, BOLD, Out};
+use courser_kit::text::{WIDTH, wrap};
+use courser_kit::units::{show_ns, show_per_second};
+use courser_kit::{grid, json};
 
 /// The benchmarks in the order of the table.
 const KINDS: [Kind; 3] = [Kind::Latency, Kind::Rate, Kind::Bandwidth];

@@ -10,12 +10,12 @@ use courser::{Config, EndpointHandle, Nexus, Uri};
 
 use crate::args::ServeArgs;
 use crate::stat;
-use courser_bench::program::Failure;
-use courser_bench::program::VERSION;
-use courser_bench::program::interrupt::Interrupt;
-use courser_bench::program::out::{self, BOLD, Out};
 use courser_bench::rpc::service;
-use courser_bench::table::wrap;
+use courser_kit::Failure;
+use courser_kit::VERSION;
+use courser_kit::interrupt::Interrupt;
+use courser_kit::out::{self, BOLD, Out};
+use courser_kit::text::wrap;
 
 /// Time limit for open requests after a signal.
 const GRACE: Duration = Duration::from_secs(5);

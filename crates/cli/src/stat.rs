@@ -15,9 +15,9 @@ use serde_json::json;
 
 use crate::args::StatArgs;
 use courser_bench::clock::Clock;
-use courser_bench::program::Failure;
-use courser_bench::program::interrupt::Interrupt;
-use courser_bench::program::{json, out};
+use courser_kit::Failure;
+use courser_kit::interrupt::Interrupt;
+use courser_kit::{json, out};
 
 use client::Client;
 use view::{Before, Rated};
@@ -74,6 +74,6 @@ fn report(args: &StatArgs, last: &[Rated], clock: &Clock) -> serde_json::Value {
             "sessions": args.sessions,
         },
         "results": last,
-        "environment": json::environment(clock),
+        "environment": json::environment(clock.error_ppm()),
     })
 }

@@ -664,7 +664,7 @@ fn literals(source: &str) -> Vec<&str> {
 fn errors_of_the_harness_and_of_the_simulator_end_with_an_advice() {
     let mut count = 0;
     for source in [
-        include_str!("../../bench/src/affinity.rs"),
+        include_str!("../../kit/src/affinity.rs"),
         include_str!("../../bench/src/line.rs"),
         include_str!("../../bench/src/netns.rs"),
         include_str!("../../bench/src/rpc/caller.rs"),

@@ -20,11 +20,13 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use courser::Control;
-use courser_bench::program::{Failure, PlanArgs, ResultArgs, progress, units};
+use courser_bench::plan::{self, PlanArgs};
+use courser_bench::progress;
 use courser_bench::report::Report;
 use courser_bench::rpc::{BenchError, Over};
 use courser_bench::table;
 use courser_bench::window::{Plan, Progress};
+use courser_kit::{Failure, ResultArgs, units};
 
 use self::bucket::BucketPlan;
 use self::gather::{Between, Gather, Link};
@@ -295,7 +297,7 @@ fn of(
     let plan = args.plan.plan();
     let report =
         with_bar(name, plan, &args.output, |progress| run(args.transport, plan, progress))?;
-    args.output.show_report(&report, || table::render(&report))
+    plan::show(&args.output, &report, || table::render(&report))
 }
 
 /// Runs a plan under a progress bar.
@@ -332,7 +334,7 @@ fn sweep(args: &SweepArgs) -> Result<(), Failure> {
     if let Some(path) = &args.svg {
         sweep::chart(&report).write(path)?;
     }
-    output.show_report(&report, || sweep::render(&report))
+    plan::show(output, &report, || sweep::render(&report))
 }
 
 impl GatherArgs {
@@ -385,7 +387,7 @@ fn gather(args: &GatherArgs) -> Result<(), Failure> {
             chart.write(&beside(path, name))?;
         }
     }
-    args.output.show_report(&report, || gather::render(&report))
+    plan::show(&args.output, &report, || gather::render(&report))
 }
 
 /// The path with a name before its extension.

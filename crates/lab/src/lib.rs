@@ -16,7 +16,7 @@ mod sim;
 mod soak;
 
 use clap::Subcommand;
-use courser_bench::program::Failure;
+use courser_kit::Failure;
 
 pub use bench::{Series, run as run_series};
 

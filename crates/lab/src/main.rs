@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use courser_bench::program::{self, Failure, VERSION};
 use courser_bench::rpc::peer::{self, PeerArgs};
+use courser_kit::{self, Failure, VERSION};
 use courser_lab::Series;
 
 const AFTER_HELP: &str = "\
@@ -39,7 +39,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    program::end(match Cli::parse().command {
+    courser_kit::end(match Cli::parse().command {
         Command::Bench(series) => courser_lab::run_series(&series),
         Command::BenchPeer(args) => peer::main(&args).map_err(Failure::from),
         Command::Experiment(command) => courser_lab::run_experiment(&command),

@@ -7,8 +7,8 @@ mod tests;
 
 use std::path::Path;
 
-use courser_bench::program::Failure;
-use courser_bench::program::json;
+use courser_kit::Failure;
+use courser_kit::json;
 
 pub(crate) use axis::Axis;
 

@@ -9,8 +9,8 @@ use std::thread;
 
 use courser::parts::transport::Transport;
 use courser::{Nexus, Rpc};
-use courser_bench::affinity::{Cores, pin_current_thread};
 use courser_bench::clock::Clock;
+use courser_kit::affinity::{Cores, pin_current_thread};
 
 use super::baseline::{self, Sender};
 use super::sink::{Line, PORTS};

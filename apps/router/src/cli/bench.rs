@@ -7,9 +7,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use comfy_table::Table as Grid;
 use courser_bench::contention::BUSY;
-use courser_bench::program::units::{self, show_per_second};
-use courser_bench::program::{Failure, json, out};
-use courser_bench::table::{WIDTH, wrap};
+use courser_kit::text::{WIDTH, wrap};
+use courser_kit::units::{self, show_per_second};
+use courser_kit::{Failure, json, out};
 use courser_router::bench::{self, BenchError, Over, SMALLEST, Settings, Table};
 use serde_json::Value;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use courser_bench::program::{Failure, interrupt};
+use courser_kit::{Failure, interrupt};
 use courser_router::config::Config;
 use courser_router::control::Client;
 use courser_router::netns::{Cluster, Namespace, Process, Shape, Unavailable, name};

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, Read, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use courser_bench::program::{Failure, out};
+use courser_kit::{Failure, out};
 use courser_router::control::{Client, ClientError, LINE};
 
 use super::stats;

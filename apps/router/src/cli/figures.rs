@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 use comfy_table::Table;
-use courser_bench::program::out::{self, Out};
-use courser_bench::program::{Failure, ResultArgs, json, progress, units};
+use courser_bench::progress;
+use courser_kit::out::{self, Out};
+use courser_kit::{Failure, ResultArgs, json, units};
 use courser_router::sim::figures::{BATCHES, Point, SIZES, Sweep};
 use serde_json::json;
 

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use courser_bench::program::interrupt::Interrupt;
-use courser_bench::program::{Failure, out};
+use courser_kit::interrupt::Interrupt;
+use courser_kit::{Failure, out};
 use courser_router::config::Config;
 use courser_router::run::{NodeError, Running, node_named};
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use clap::Args;
 use courser_bench::clock::Clock;
-use courser_bench::program::units;
-use courser_bench::program::{Failure, json, out};
+use courser_kit::units;
+use courser_kit::{Failure, json, out};
 use courser_router::netns::{Cluster, Shape, Unavailable, host_v4, link_v4};
 
 use super::cluster::Demo;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use courser_bench::clock::Clock;
-use courser_bench::program::{Failure, VERSION, json};
+use courser_kit::{Failure, VERSION, json};
 use courser_router::netns::{self, Shape};
 
 use super::Topology;

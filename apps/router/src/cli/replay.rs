@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use comfy_table::Table;
-use courser_bench::program::units::show_per_second;
-use courser_bench::program::{Failure, json, out};
+use courser_kit::units::show_per_second;
+use courser_kit::{Failure, json, out};
 use courser_router::config::Config;
 use courser_router::line::{CaptureError, CaptureIntake};
 use courser_router::local::{Exits, Replay, ReplayError, builtin};

@@ -7,10 +7,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use courser_bench::clock::Clock;
-use courser_bench::program::out::{self, Out};
-use courser_bench::program::{Failure, ResultArgs, json, units};
-use courser_bench::table::{WIDTH, wrap};
+use courser_kit::out::{self, Out};
+use courser_kit::text::{WIDTH, wrap};
+use courser_kit::{Failure, ResultArgs, json, units};
 use courser_router::sim::{self, Cpu, Latency, Matrix, Outcome, Settings, Shape, Sizes};
 use serde_json::{Value, json};
 
@@ -185,7 +184,7 @@ pub(crate) fn report(bench: &str, config: Value, results: Value) -> Value {
         "transport": "sim",
         "config": config,
         "results": results,
-        "environment": json::environment(&Clock::new()),
+        "environment": json::environment(None),
     })
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use courser_bench::clock::Clock;
-use courser_bench::latency::Latency;
 use courser_bench::window::Sample;
+use courser_kit::latency::Latency;
 use futures::channel::oneshot;
 use futures::future::{Either, select};
 use tokio::runtime::{Builder, Runtime};

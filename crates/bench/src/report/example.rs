@@ -1,12 +1,11 @@
 //! An example report for tests.
 
-use super::super::affinity;
-use super::super::clock::Clock;
-use super::super::latency::Percentiles;
 use super::super::placement::Tag;
 use super::super::report;
 use super::super::window::ProbeRange;
 use super::*;
+use courser_kit::affinity;
+use courser_kit::latency::Percentiles;
 
 pub(super) const NEAR: Tag = Tag::At(Placement::Near);
 pub(super) const FAR: Tag = Tag::At(Placement::Far);
@@ -45,6 +44,6 @@ pub fn example() -> Report {
         transport: "shm".to_owned(),
         config: serde_json::Map::from_iter([("size".to_owned(), 32.into())]),
         results,
-        environment: Environment::collect(&Clock::new(), &affinity::choose().expect("cores")),
+        environment: Environment::collect(None, &affinity::choose().expect("cores")),
     }
 }

@@ -130,36 +130,3 @@ fn a_missing_window_is_counted_by_no_figure_and_no_ratio() {
     let ratio = ratio(&outcome, Metric::Rate, None).expect("one pair");
     assert_eq!((ratio.count, ratio.median), (1, 3.0));
 }
-
-#[test]
-fn files_are_replaced_whole() {
-    let directory = std::env::temp_dir().join(format!("courser-report-{}", std::process::id()));
-    fs::create_dir_all(&directory).expect("temporary directory");
-    let report = example();
-    let target = directory.join("out.json");
-    let link = directory.join("link.json");
-    fs::write(&target, "old and longer than nothing").expect("write");
-    std::os::unix::fs::symlink(&target, &link).expect("link");
-
-    write_json(&link, &report).expect("written");
-    let text = fs::read_to_string(&target).expect("read");
-    assert!(text.ends_with("}\n"));
-    assert_eq!(serde_json::from_str::<Report>(&text).expect("parses"), report);
-    assert!(link.is_symlink(), "the link stays");
-
-    assert!(write_json(&directory, &report).is_err(), "a directory");
-    assert!(write_json(&directory.join("none/out.json"), &report).is_err());
-    assert!(write_json(Path::new("/dev/null"), &report).is_ok());
-    let left = fs::read_dir(&directory).expect("list").count();
-    fs::remove_dir_all(&directory).expect("clean up");
-    assert_eq!(left, 2, "no temporary file stays");
-}
-
-#[test]
-fn only_a_broken_pipe_is_quiet() {
-    assert!(quiet_on_broken_pipe(Err(io::ErrorKind::BrokenPipe.into())).is_ok());
-    assert!(quiet_on_broken_pipe(Err(io::ErrorKind::StorageFull.into())).is_err());
-    let (reader, writer) = io::pipe().expect("pipe");
-    drop(reader);
-    assert!(quiet_on_broken_pipe(write_all(writer, "text")).is_ok());
-}

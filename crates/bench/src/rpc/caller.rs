@@ -20,7 +20,7 @@ use super::service::{self, Stamps};
 use super::spec::BenchError;
 use super::tasks::Tasks;
 use crate::clock::Clock;
-use crate::latency::Latency;
+use courser_kit::latency::Latency;
 
 /// A window fails after this time without a response. The limit is above the endpoint's limit for a
 /// silent peer, whose error is more specific, and sufficient for one message of 64 MiB on a machine

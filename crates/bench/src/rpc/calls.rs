@@ -9,10 +9,11 @@ use super::raw::{Other, Silent};
 use super::role;
 use super::spec::BenchError;
 use crate::clock::Clock;
-use crate::latency::{Pool, Tail};
+use crate::latency::Pool;
 use crate::placement::{Placement, Tag};
 use crate::report::{PlacementResult, Unit};
 use crate::window::{Sample, Workload, WorkloadError};
+use courser_kit::latency::Tail;
 
 /// Time limit for the other side to begin or end its own calls. The first time includes connecting its
 /// sessions.

@@ -16,12 +16,12 @@ use super::run::Pinned;
 use super::side::{Back, LOOPBACK, Over, Seed, Setup, Side, Variant, open_raw};
 use super::spec::BenchError;
 use super::{figures, role, service};
-use crate::affinity::Cores;
 use crate::clock::Clock;
 use crate::line::Line;
 use crate::netns::{Home, Host, Unavailable};
 use crate::probe::Prober;
 use crate::window::{Plan, Runner};
+use courser_kit::affinity::Cores;
 
 /// Both sides. This side makes the calls, the other serves them until this is dropped.
 pub struct Ground {

@@ -18,11 +18,11 @@ use super::role::Role;
 use super::side::{Ready, Seed, Setup, Side, open_raw};
 use super::spec::BenchError;
 use super::{figures, service};
-use crate::affinity;
 use crate::clock::Clock;
 use crate::line::Line;
 use crate::probe::Responder;
-use crate::program::parent::{say, stop_with_stdin};
+use courser_kit::affinity;
+use courser_kit::parent::{say, stop_with_stdin};
 
 /// Arguments from the parent process.
 #[derive(Debug, clap::Args)]

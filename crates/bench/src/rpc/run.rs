@@ -17,13 +17,13 @@ use super::raw::{EchoTrains, Link, Other, PingPong, RATE_TRAIN, SinkTrains, best
 use super::series::{Series, plan_for};
 use super::side::Back;
 use super::spec::{BenchError, BenchSpec, Kind};
-use crate::affinity::{self, Cores};
 use crate::clock::Clock;
-use crate::environment::Environment;
 use crate::probe::Prober;
-use crate::program::units::show_bytes;
 use crate::report::{self, Metric, PlacementResult, Report, Unit};
 use crate::window::{Compared, Outcome, Progress, RunError, Runner, Workload, WorkloadError};
+use courser_kit::affinity::{self, Cores};
+use courser_kit::environment::Environment;
+use courser_kit::units::show_bytes;
 
 /// Largest overhead of a small RPC on the wire; raw frames are larger by this.
 const RPC_HEADER: usize = 16;
@@ -58,7 +58,7 @@ pub fn run(spec: &BenchSpec, progress: &mut dyn FnMut(&Progress)) -> Result<Repo
         transport: spec.transport.name().to_owned(),
         config,
         results,
-        environment: Environment::collect(&clock, &cores),
+        environment: Environment::collect(clock.error_ppm(), &cores),
     })
 }
 

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use courser::{Control, Packing, Recovery};
 
-use crate::program::Failure;
+use courser_kit::Failure;
 
 use super::caller::Load;
 use super::service;
 use super::side::{Over, Variant};
 use super::switch::Switch;
-use crate::affinity::AffinityError;
 use crate::line::LineError;
 use crate::netns::Unavailable;
 use crate::report::Metric;
 use crate::window::{Plan, RunError};
+use courser_kit::affinity::AffinityError;
 
 /// The kind of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,11 +13,11 @@ use super::run::{agreed, object};
 use super::series::{Series, plan_for};
 use super::side::{Over, Variant};
 use super::spec::{BenchError, BenchSpec, Kind};
-use crate::affinity;
 use crate::clock::Clock;
-use crate::environment::Environment;
 use crate::report::{self, Metric, PlacementResult, Report};
 use crate::window::{Compared, Plan, Progress};
+use courser_kit::affinity;
+use courser_kit::environment::Environment;
 
 /// A benchmark of steps.
 pub struct Steps {
@@ -129,7 +129,7 @@ impl Steps {
             transport: self.over.name().to_owned(),
             config,
             results,
-            environment: Environment::collect(&clock, &cores),
+            environment: Environment::collect(clock.error_ppm(), &cores),
         })
     }
 

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use courser::{CallError, Config, Nexus, Rpc, SessionError, SessionId, SessionState, Status, Uri};
 
 use super::snapshot::{FORMAT, PAGE, Query, STAT, Snapshot};
-use courser_bench::program::Failure;
-use courser_bench::program::interrupt::Interrupt;
+use courser_kit::Failure;
+use courser_kit::interrupt::Interrupt;
 
 /// Time limit for a response; an endpoint may be busy with long handlers.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -194,7 +194,7 @@ impl Client {
         Failure::Usage(format!(
             "{} answers {what}: it is of another version than this program ({})",
             self.uri,
-            courser_bench::program::VERSION
+            courser_kit::VERSION
         ))
     }
 }

@@ -68,7 +68,7 @@ impl Service {
 
 /// The part of a snapshot that is common to all endpoints of a process.
 pub(crate) fn process(nexus: &Nexus, endpoints: u16) -> Process {
-    let version = courser_bench::program::VERSION.to_owned();
+    let version = courser_kit::VERSION.to_owned();
     let (control, workers) = (control(&nexus.control_stats()), workers(&nexus.worker_stats()));
     Process { version, endpoints, control, workers }
 }

@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::client::clean;
 use super::snapshot::{Counters, SessionRow, Snapshot};
-use courser_bench::program::units::show_ns;
-use courser_bench::table::{WIDTH, wrap};
+use courser_kit::text::{WIDTH, wrap};
+use courser_kit::units::show_ns;
 
 /// [`SessionRow::requests`] is modulo this; a difference above half of it is that of two
 /// sessions of which the second took the number of the first.

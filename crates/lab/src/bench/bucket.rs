@@ -11,14 +11,14 @@ mod qdisc;
 use std::time::Duration;
 
 use courser::Control;
-use courser_bench::affinity;
 use courser_bench::clock::Clock;
 use courser_bench::contention::BUSY;
-use courser_bench::environment::Environment;
 use courser_bench::netns::{self, DEVICE, Host, Unavailable};
-use courser_bench::program::Failure;
 use courser_bench::rpc::run::object;
 use courser_bench::stats::Summary;
+use courser_kit::Failure;
+use courser_kit::affinity;
+use courser_kit::environment::Environment;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -128,7 +128,7 @@ pub(crate) fn run(
             "bucket": BUCKET,
         })),
         results: summed(plan.control, with, without),
-        environment: Environment::collect(&clock, &cores),
+        environment: Environment::collect(clock.error_ppm(), &cores),
     })
 }
 

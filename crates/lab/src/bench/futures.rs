@@ -4,9 +4,7 @@
 //! All use the same two endpoints and sessions, in windows that alternate. Each of the 64 calls in
 //! flight is a task, and its handler is async; with callbacks, a completion starts the next call.
 
-use courser_bench::affinity;
 use courser_bench::clock::Clock;
-use courser_bench::environment::Environment;
 use courser_bench::report::{self, Metric, Report, Unit};
 use courser_bench::rpc::calls::Calls;
 use courser_bench::rpc::ground::Ground;
@@ -16,6 +14,8 @@ use courser_bench::rpc::service;
 use courser_bench::rpc::side::{Over, Variant};
 use courser_bench::rpc::spec::{BenchError, BenchSpec, Kind};
 use courser_bench::window::{Compared, Plan, Progress};
+use courser_kit::affinity;
+use courser_kit::environment::Environment;
 
 /// Calls in flight, and their sessions.
 const IN_FLIGHT: u32 = 64;
@@ -80,6 +80,6 @@ pub(crate) fn run(
         transport: over.name().to_owned(),
         config,
         results: report::by_placement(results),
-        environment: Environment::collect(&clock, &cores),
+        environment: Environment::collect(clock.error_ppm(), &cores),
     })
 }

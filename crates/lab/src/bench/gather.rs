@@ -22,9 +22,7 @@ use clap::ValueEnum;
 use courser::Packing;
 use serde_json::json;
 
-use courser_bench::affinity::{self, Cores};
 use courser_bench::clock::Clock;
-use courser_bench::environment::Environment;
 use courser_bench::netns::{self, DEVICE, Host, Unavailable};
 use courser_bench::report::{self, PlacementResult, Report};
 use courser_bench::rpc::caller::Load;
@@ -37,6 +35,8 @@ use courser_bench::rpc::side::{Back, Over, Variant};
 use courser_bench::rpc::spec::{BenchError, BenchSpec, Kind};
 use courser_bench::rpc::switch::Switch;
 use courser_bench::window::{Plan, Progress};
+use courser_kit::affinity::{self, Cores};
+use courser_kit::environment::Environment;
 
 use self::points::{Messages, Points};
 
@@ -280,7 +280,7 @@ impl Gather {
             transport: self.between.name().to_owned(),
             config,
             results,
-            environment: Environment::collect(&clock, &cores),
+            environment: Environment::collect(clock.error_ppm(), &cores),
         })
     }
 

@@ -17,12 +17,12 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::workers::{BURN, Both};
-use courser_bench::affinity;
 use courser_bench::clock::Clock;
-use courser_bench::environment::Environment;
 use courser_bench::rpc::run::{Pinned, object};
 use courser_bench::rpc::spec::BenchError;
 use courser_bench::stats::Summary;
+use courser_kit::affinity;
+use courser_kit::environment::Environment;
 
 /// Duration of a handler.
 const HANDLER: Duration = Duration::from_millis(1);
@@ -269,7 +269,7 @@ pub(crate) fn run(
         transport: "udp",
         config,
         results: summed(rounds),
-        environment: Environment::collect(&clock, &cores),
+        environment: Environment::collect(clock.error_ppm(), &cores),
     })
 }
 

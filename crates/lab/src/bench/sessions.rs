@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use courser_bench::affinity;
 use courser_bench::clock::Clock;
-use courser_bench::environment::Environment;
 use courser_bench::report::{self, Metric, PlacementResult, Report, Unit};
 use courser_bench::rpc::calls::Calls;
 use courser_bench::rpc::ground::Ground;
@@ -22,6 +20,8 @@ use courser_bench::rpc::spec::BenchError;
 use courser_bench::rpc::steps::small_rate;
 use courser_bench::rpc::{figures, role};
 use courser_bench::window::{Compared, Plan, Progress, Runner, Workload, WorkloadError};
+use courser_kit::affinity;
+use courser_kit::environment::Environment;
 
 /// Default numbers of sessions.
 pub(crate) const COUNTS: [u32; 6] = [1, 8, 100, 1_000, 10_000, 20_000];
@@ -93,7 +93,7 @@ pub(crate) fn run(
         transport: over.name().to_owned(),
         config,
         results,
-        environment: Environment::collect(&clock, &cores),
+        environment: Environment::collect(clock.error_ppm(), &cores),
     })
 }
 

@@ -11,10 +11,7 @@ mod text;
 
 use serde_json::json;
 
-use courser_bench::affinity;
 use courser_bench::clock::Clock;
-use courser_bench::environment::Environment;
-use courser_bench::program::units::show_bytes;
 use courser_bench::report::{self, Metric, PlacementResult, Report, Unit};
 use courser_bench::rpc::caller::Load;
 use courser_bench::rpc::calls::Calls;
@@ -25,6 +22,9 @@ use courser_bench::rpc::service;
 use courser_bench::rpc::side::{Over, Variant};
 use courser_bench::rpc::spec::{BenchError, MAX_IN_FLIGHT};
 use courser_bench::window::{Compared, Plan, Progress};
+use courser_kit::affinity;
+use courser_kit::environment::Environment;
+use courser_kit::units::show_bytes;
 
 pub(crate) use picture::chart;
 pub(crate) use text::render;
@@ -153,7 +153,7 @@ impl Sweep {
             transport: self.over.name().to_owned(),
             config,
             results: report::by_placement(results),
-            environment: Environment::collect(&clock, &cores),
+            environment: Environment::collect(clock.error_ppm(), &cores),
         })
     }
 }

@@ -12,9 +12,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use self::team::Team;
-use courser_bench::affinity;
 use courser_bench::clock::Clock;
-use courser_bench::environment::Environment;
 use courser_bench::probe::{self, BetweenError, Probe, ProbeError};
 use courser_bench::report::{self, Metric, Report, Unit};
 use courser_bench::rpc::run::{Pinned, object};
@@ -23,6 +21,8 @@ use courser_bench::rpc::side::Over;
 use courser_bench::rpc::spec::BenchError;
 use courser_bench::rpc::steps::small_rate;
 use courser_bench::window::{Compared, Plan, Progress, Runner, Sample, Workload, WorkloadError};
+use courser_kit::affinity;
+use courser_kit::environment::Environment;
 
 /// Probes two cores by temporary threads while the teams sleep.
 struct Between {
@@ -113,7 +113,7 @@ pub(crate) fn run(
         transport: over.name().to_owned(),
         config,
         results: report::by_placement(results),
-        environment: Environment::collect(&clock, &cores),
+        environment: Environment::collect(clock.error_ppm(), &cores),
     })
 }
 

@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 use courser::{CallError, Config, Nexus, Rpc, SessionId, SessionState, Work};
 use serde_json::json;
 
-use courser_bench::affinity::{self, Cores};
 use courser_bench::clock::Clock;
-use courser_bench::environment::Environment;
-use courser_bench::latency::Latency;
 use courser_bench::probe::Prober;
 use courser_bench::report::{self, Metric, Report};
 use courser_bench::rpc::run::{Pinned, object};
 use courser_bench::rpc::service::ECHO;
 use courser_bench::rpc::spec::BenchError;
 use courser_bench::window::{Plan, Progress, Runner, Sample, Workload, WorkloadError};
+use courser_kit::affinity::{self, Cores};
+use courser_kit::environment::Environment;
+use courser_kit::latency::Latency;
 
 /// Request type that keeps a worker busy for a number of microseconds, `u32`, little-endian. The
 /// response is empty.
@@ -228,6 +228,6 @@ pub(crate) fn run(plan: Plan, progress: &mut dyn FnMut(&Progress)) -> Result<Rep
         transport: "udp".to_owned(),
         config,
         results: report::results(&outcome, Metric::Latency),
-        environment: Environment::collect(&clock, &cores),
+        environment: Environment::collect(clock.error_ppm(), &cores),
     })
 }

@@ -20,8 +20,8 @@ mod routers;
 mod store;
 mod verify;
 
-use courser_bench::program::Failure;
 use courser_bench::report::Unit;
+use courser_kit::Failure;
 use courser_sim::scenario::ScenarioError;
 use serde::Serialize;
 use serde_json::Value;

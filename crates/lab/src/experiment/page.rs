@@ -2,9 +2,9 @@
 
 use std::io::Write;
 
-use courser_bench::program::{Failure, VERSION, json, out};
 use courser_bench::report::Unit;
 use courser_bench::table::show;
+use courser_kit::{Failure, VERSION, json, out};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::args::ReportArgs;

@@ -4,7 +4,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use courser_bench::program::{Failure, progress};
+use courser_bench::progress;
+use courser_kit::Failure;
 
 use super::result::{Measured, merge};
 use super::{Experiment, Run, SEEDS, Size};

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use courser_bench::program::{Failure, json, out};
+use courser_kit::{Failure, json, out};
 
 use super::args::RecordArgs;
 use super::result::{Recorded, Results};

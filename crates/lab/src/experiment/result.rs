@@ -1,6 +1,6 @@
 //! Results over all seeds, and the files of recorded results.
 
-use courser_bench::program::Failure;
+use courser_kit::Failure;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -43,7 +43,7 @@ pub(super) fn show_x(experiment: &Experiment, x: f64) -> String {
     use courser_bench::report::Unit;
     match experiment.axis.unit {
         Unit::Percent => format!("{} %", (x * 1e6).round() / 1e4),
-        Unit::Time => courser_bench::program::units::show_ns(x),
+        Unit::Time => courser_kit::units::show_ns(x),
         _ if x != 0.0 && x < 0.1 => format!("{x:e}"),
         _ => format!("{x}"),
     }

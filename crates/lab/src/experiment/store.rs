@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use courser_bench::program::Failure;
+use courser_kit::Failure;
 
 use super::Experiment;
 use super::result::Recorded;

@@ -4,10 +4,10 @@ use std::io::Write;
 use std::time::Instant;
 
 use comfy_table::{CellAlignment, Table, presets};
-use courser_bench::clock::Clock;
-use courser_bench::program::{Failure, json, out};
 use courser_bench::report::Unit;
-use courser_bench::table::{labelled, show};
+use courser_bench::table::show;
+use courser_kit::text::labelled;
+use courser_kit::{Failure, json, out};
 use serde::Serialize;
 use serde_json::json;
 
@@ -186,7 +186,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
             "transport": "sim",
             "config": { "size": size, "seeds": SEEDS },
             "results": compared.iter().flatten().collect::<Vec<_>>(),
-            "environment": json::environment(&Clock::new()),
+            "environment": json::environment(None),
         });
         json::write(target, &report)?;
     }

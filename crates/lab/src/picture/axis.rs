@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use courser_bench::program::units::{show_ns, show_per_second};
 use courser_bench::report::Unit;
+use courser_kit::units::{show_ns, show_per_second};
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 
 /// Most ticks of a linear axis.

@@ -1,6 +1,6 @@
 //! Draws a chart with its axes and its legend.
 
-use courser_bench::table::wrap;
+use courser_kit::text::wrap;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 

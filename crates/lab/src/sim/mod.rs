@@ -8,7 +8,7 @@ mod swarm;
 
 use clap::{Args, Subcommand};
 
-use courser_bench::program::Failure;
+use courser_kit::Failure;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

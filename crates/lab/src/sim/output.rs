@@ -8,9 +8,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::picture::{self, Chart};
-use courser_bench::clock::Clock;
-use courser_bench::program::Failure;
-use courser_bench::program::{json, out};
+use courser_kit::Failure;
+use courser_kit::{json, out};
 
 /// Files for the result of an experiment.
 #[derive(Debug, Args)]
@@ -64,7 +63,7 @@ pub(in crate::sim) fn print(
         "transport": "sim",
         "config": config,
         "results": results,
-        "environment": json::environment(&Clock::new()),
+        "environment": json::environment(None),
     });
     json::write(target, &report)
 }

@@ -15,10 +15,9 @@ use courser_sim::{HostId, Tap, World};
 use serde_json::json;
 
 use super::swarm::{Planted, quiet_panics};
-use courser_bench::clock::Clock;
-use courser_bench::program::Failure;
-use courser_bench::program::{json, out};
-use courser_bench::table::labelled;
+use courser_kit::Failure;
+use courser_kit::text::labelled;
+use courser_kit::{json, out};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -55,10 +54,10 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "NUMBER", requires = "trace")]
     request: Option<u32>,
     /// With --trace: from this time on, such as 1500us
-    #[arg(long, value_name = "TIME", value_parser = courser_bench::program::units::time, requires = "trace")]
+    #[arg(long, value_name = "TIME", value_parser = courser_kit::units::time, requires = "trace")]
     since: Option<std::time::Duration>,
     /// With --trace: before this time
-    #[arg(long, value_name = "TIME", value_parser = courser_bench::program::units::time, requires = "trace")]
+    #[arg(long, value_name = "TIME", value_parser = courser_kit::units::time, requires = "trace")]
     until: Option<std::time::Duration>,
     /// Write the packets of every link to a file for Wireshark
     #[arg(long, value_name = "PATH")]
@@ -206,7 +205,7 @@ fn print(args: &ReplayArgs, shown: &Shown, only_json: bool) -> Result<(), Failur
                 "violation": violation,
                 "observed": shown.observed.as_ref().map(Report::to_json),
             }],
-            "environment": json::environment(&Clock::new()),
+            "environment": json::environment(None),
         });
         json::write(target, &report)?;
     }

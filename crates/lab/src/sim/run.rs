@@ -26,8 +26,9 @@ use self::figures::{Stopwatch, Wall};
 use self::observe::Observed;
 use self::seeds::{Runs, SeedArgs};
 use super::output::print;
-use courser_bench::program::Failure;
-use courser_bench::program::{json, progress};
+use courser_bench::progress;
+use courser_kit::Failure;
+use courser_kit::json;
 
 /// The failure of a program for an error of a scenario.
 fn failure(error: ScenarioError) -> Failure {

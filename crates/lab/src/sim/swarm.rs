@@ -9,11 +9,11 @@ use courser_sim::Invariant;
 use courser_sim::swarm::{Coverage, Options, SwarmReport, THREAD, run_swarm};
 use serde_json::{Map, Value, json};
 
-use courser_bench::clock::Clock;
-use courser_bench::program::Failure;
-use courser_bench::program::units::{show_ns, show_per_second};
-use courser_bench::program::{json, out, progress};
-use courser_bench::table::labelled;
+use courser_bench::progress;
+use courser_kit::Failure;
+use courser_kit::text::labelled;
+use courser_kit::units::{show_ns, show_per_second};
+use courser_kit::{json, out};
 
 /// Seeds after which every expected kind of fault, packet and drop must have occurred.
 const ENOUGH: u64 = 1_000;
@@ -255,7 +255,7 @@ fn write(
         })
         .collect();
     // Threads and time do not influence the results.
-    let mut environment = json::environment(&Clock::new()).unwrap_or_else(|| json!({}));
+    let mut environment = json::environment(None).unwrap_or_else(|| json!({}));
     environment["threads"] = json!(threads);
     environment["wall_s"] = json!(wall.as_secs_f64());
     let value = json!({

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use courser::Recovery;
-use courser_bench::program::units;
+use courser_kit::units;
 
 use super::Experiment;
 

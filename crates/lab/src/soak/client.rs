@@ -21,8 +21,8 @@ use super::ledger::{Event, Ledger, Record, now_ns};
 use super::message::{self, ECHO, HEADER, HELLO, Header, NESTED, Rng, TINY, WORK};
 use super::process::{LEVEL_EVERY, Level};
 use super::server::config;
-use courser_bench::program::Failure;
-use courser_bench::program::parent::{say, stop_with_stdin};
+use courser_kit::Failure;
+use courser_kit::parent::{say, stop_with_stdin};
 
 /// Arguments from the parent process.
 #[derive(Debug, clap::Args)]
@@ -173,7 +173,7 @@ impl Shared {
         let Open { req_type, incarnation, .. } = call;
         let record = Record { event, req_type, error, id, incarnation, at_ns, took_us, bytes };
         if let Err(error) = self.ledger.append(record) {
-            courser_bench::program::out::error(&format!("cannot write the ledger: {error}"));
+            courser_kit::out::error(&format!("cannot write the ledger: {error}"));
             std::process::abort();
         }
     }

@@ -14,8 +14,8 @@ use super::ledger::{Tail, now_ns};
 use super::message::Rng;
 use super::process::{Level, Process, free_ports};
 use super::server::config;
-use courser_bench::program::Failure;
-use courser_bench::program::interrupt::Interrupt;
+use courser_kit::Failure;
+use courser_kit::interrupt::Interrupt;
 
 /// Time between two reads of the ledgers.
 const TICK: Duration = Duration::from_millis(50);
@@ -247,7 +247,7 @@ impl<'a> Cluster<'a> {
                 format!("{} {} MiB", process.name, mib(rss.max(level.mapped)))
             })
             .collect();
-        let mut err = courser_bench::program::out::stderr();
+        let mut err = courser_kit::out::stderr();
         let _ = writeln!(
             err,
             "[{:>4} s] {} calls ({rate:.0} /s), {} MiB checked, {errors} errors, {} kills, {} \

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
 use super::ledger::now_ns;
-use courser_bench::program::Failure;
+use courser_kit::Failure;
 
 /// Interval at which a process prints its [`Level`].
 pub(super) const LEVEL_EVERY: Duration = Duration::from_millis(200);

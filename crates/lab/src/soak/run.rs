@@ -13,9 +13,9 @@ use super::cluster::{Cluster, SLACK, detection};
 use super::ledger::now_ns;
 use super::process::{Level, Memory, Process};
 use courser_bench::clock::Clock;
-use courser_bench::program::Failure;
-use courser_bench::program::{json, out};
-use courser_bench::table::labelled;
+use courser_kit::Failure;
+use courser_kit::text::labelled;
+use courser_kit::{json, out};
 
 /// An experiment of the soak test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -343,7 +343,7 @@ fn finish(args: &SoakArgs, seed: u64, summary: &Summary, clock: &Clock) -> Resul
                 "seed": seed,
             },
             "results": [summary],
-            "environment": json::environment(clock),
+            "environment": json::environment(clock.error_ppm()),
         });
         json::write(target, &report)?;
     }

@@ -19,8 +19,8 @@ use courser::{
 use super::ledger::{Event, Ledger, Record, now_ns};
 use super::message::{self, ECHO, HELLO, Header, LEAF, NESTED, TINY, WORK};
 use super::process::{LEVEL_EVERY, Level};
-use courser_bench::program::Failure;
-use courser_bench::program::parent::{say, stop_with_stdin};
+use courser_kit::Failure;
+use courser_kit::parent::{say, stop_with_stdin};
 
 /// Arguments from the parent process.
 #[derive(Debug, clap::Args)]
@@ -95,7 +95,7 @@ impl Book {
             Record { event, req_type, error: 0, id, incarnation, at_ns, took_us: 0, bytes: 0 };
         if let Err(error) = self.ledger.append(record) {
             // A missing record would be reported as a violation by the library.
-            courser_bench::program::out::error(&format!("cannot write the ledger: {error}"));
+            courser_kit::out::error(&format!("cannot write the ledger: {error}"));
             std::process::abort();
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use courser::parts::transport::{Addr, AnyTransport};
-use courser_bench::affinity::Cores;
+use courser_kit::affinity::Cores;
 
 use super::{Bound, End, Exchange};
 use crate::bench::baseline::Receiver;

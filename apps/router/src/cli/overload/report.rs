@@ -4,9 +4,9 @@ use std::io::Write;
 use std::time::Duration;
 
 use courser_bench::clock::Clock;
-use courser_bench::program::units::{show_ns, show_per_second};
-use courser_bench::program::{Failure, json, out};
 use courser_bench::stats::Summary;
+use courser_kit::units::{show_ns, show_per_second};
+use courser_kit::{Failure, json, out};
 use serde_json::{Map, Value, json};
 
 use super::traffic::{Answers, FLOWS, Flood, PAYLOAD};
@@ -146,7 +146,7 @@ impl Report {
                 "paths": results,
                 "ratio_to_kernel": self.best(Path::Router) / self.best(Path::Kernel),
             },
-            "environment": json::environment(clock),
+            "environment": json::environment(clock.error_ppm()),
         })
     }
 

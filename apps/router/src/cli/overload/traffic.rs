@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use courser_bench::latency::{Latency, Percentiles};
-use courser_bench::program::Failure;
+use courser_kit::Failure;
+use courser_kit::latency::{Latency, Percentiles};
 use courser_router::netns::Namespace;
 
 /// Bytes of a datagram's payload: a packet of 50 bytes, which the link pads to 64 with its header.

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use courser_bench::program::Failure;
-use courser_bench::program::units::show_ns;
+use courser_kit::Failure;
+use courser_kit::units::show_ns;
 use courser_router::netns;
 use serde_json::{Value, json};
 

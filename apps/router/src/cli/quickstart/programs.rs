@@ -4,7 +4,7 @@ use std::io::Read;
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
-use courser_bench::program::Failure;
+use courser_kit::Failure;
 use courser_router::netns::{self, Namespace, Unavailable};
 use serde_json::{Value, json};
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use comfy_table::Table;
 use courser_bench::clock::Clock;
-use courser_bench::program::units::{show_ns, show_per_second};
-use courser_bench::program::{Failure, json};
+use courser_kit::units::{show_ns, show_per_second};
+use courser_kit::{Failure, json};
 use courser_router::netns::{INTERCONNECT_MTU, LAN_MTU, Shape};
 use serde_json::{Value, json};
 
@@ -139,7 +139,7 @@ impl Results {
                 "steady_ns": ns(self.phases.steady),
             },
             "results": self.values(),
-            "environment": json::environment(clock),
+            "environment": json::environment(clock.error_ppm()),
         })
     }
 

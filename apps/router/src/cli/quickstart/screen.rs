@@ -3,9 +3,9 @@
 use std::io::Write;
 
 use comfy_table::{Row, Table};
-use courser_bench::program::Failure;
-use courser_bench::program::out::{self, BOLD, Out};
-use courser_bench::table::{WIDTH, wrap};
+use courser_kit::Failure;
+use courser_kit::out::{self, BOLD, Out};
+use courser_kit::text::{WIDTH, wrap};
 
 use crate::cli::table::{COLUMNS, lines, ruled};
 

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use comfy_table::Table;
-use courser_bench::program::Failure;
-use courser_bench::program::units::show_per_second;
+use courser_kit::Failure;
+use courser_kit::units::show_per_second;
 use courser_router::netns::name;
 use serde::Serialize;
 use serde_json::Value;

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use courser_bench::latency::Latency;
-use courser_bench::program::Failure;
-use courser_bench::program::units::show_per_second;
+use courser_kit::Failure;
+use courser_kit::latency::Latency;
+use courser_kit::units::show_per_second;
 use courser_router::netns;
 use serde::Serialize;
 

@@ -6,10 +6,11 @@ use courser::Transport;
 use courser_buf::RxBurst;
 
 use super::{LOST_NS, Link, MAX_LOST_IN_A_ROW, Silent, Windowed, copy_out};
-use crate::latency::{Latency, Pool, Tail};
+use crate::latency::Pool;
 use crate::placement::{Placement, Tag};
 use crate::rpc::role;
 use crate::window::{Sample, Workload, WorkloadError};
+use courser_kit::latency::{Latency, Tail};
 
 /// One datagram in flight.
 pub struct PingPong {

@@ -9,10 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use courser::{Config, Control, EndpointHandle, Nexus, Rpc, SessionId};
-use courser_bench::affinity::{self, Cores};
 use courser_bench::contention::Contention;
 use courser_bench::netns::Host;
-use courser_bench::program::Failure;
+use courser_kit::Failure;
+use courser_kit::affinity::{self, Cores};
 use serde::Serialize;
 
 use super::qdisc::Reader;

@@ -1,7 +1,7 @@
 //! The results as pictures beside the values that the paper's text states.
 
-use courser_bench::program::units::show_bytes;
 use courser_bench::report::{PlacementResult, Report, Unit};
+use courser_kit::units::show_bytes;
 
 use crate::picture::{Axis, Chart, Paper, Range, Style};
 

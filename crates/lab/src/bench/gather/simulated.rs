@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use courser_bench::latency::Percentiles;
 use courser_bench::probe::Prober;
 use courser_bench::report::PlacementResult;
 use courser_bench::rpc::caller::Load;
@@ -10,6 +9,7 @@ use courser_bench::rpc::run::object;
 use courser_bench::rpc::series::Series;
 use courser_bench::rpc::spec::{BenchError, BenchSpec, Kind};
 use courser_bench::window::{Plan, Progress, Runner, Sample, Workload, WorkloadError};
+use courser_kit::latency::Percentiles;
 use courser_sim::WIRE_OVERHEAD;
 use courser_sim::scenario::batches::{self, Outcome, Sent, Settings, Traffic};
 use courser_sim::scenario::wire_ns;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use courser_bench::report::{PlacementResult, Report};
-use courser_bench::table::{WIDTH, wrap};
+use courser_kit::text::{WIDTH, wrap};
 
 /// Batches of one table: as many columns as fit.
 const COLUMNS: usize = 6;

@@ -1,7 +1,7 @@
 //! The results of the sweep as a picture: a line for each frame size.
 
-use courser_bench::program::units::show_bytes;
 use courser_bench::report::{Report, Unit};
+use courser_kit::units::show_bytes;
 
 use crate::picture::{Axis, Chart, Style};
 

@@ -5,9 +5,9 @@ use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use courser_bench::program::units::show_bytes;
 use courser_bench::report::{PlacementResult, Report};
-use courser_bench::table::{WIDTH, labelled, wrap};
+use courser_kit::text::{WIDTH, labelled, wrap};
+use courser_kit::units::show_bytes;
 
 /// Frame sizes of one table: as many columns as fit.
 const FRAMES: usize = 4;

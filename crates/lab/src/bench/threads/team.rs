@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use courser::{Nexus, Rpc};
 
-use courser_bench::affinity;
 use courser_bench::clock::Clock;
 use courser_bench::rpc::caller::{Caller, Load, Loaded};
 use courser_bench::rpc::figures;
@@ -16,6 +15,7 @@ use courser_bench::rpc::service;
 use courser_bench::rpc::side::{Over, Variant, open_on};
 use courser_bench::rpc::spec::BenchError;
 use courser_bench::window::{Sample, WorkloadError};
+use courser_kit::affinity;
 
 /// Time limit for the start of a team, and for the end of a window beyond its length.
 const LIMIT: Duration = Duration::from_secs(30);

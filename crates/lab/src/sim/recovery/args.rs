@@ -8,7 +8,7 @@ use courser_sim::scenario::{Cpu, bits_pool, fct, loss, lost_call};
 
 use crate::sim::output::OutputArgs;
 use crate::sim::run::args::{ControlName, CpuName};
-use courser_bench::program::units;
+use courser_kit::units;
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)

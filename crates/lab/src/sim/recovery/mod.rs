@@ -12,7 +12,7 @@ pub(super) use self::args::{BitsPoolArgs, FctArgs, LossArgs, LostCallArgs};
 
 use super::output::print;
 use super::run::steps;
-use courser_bench::program::Failure;
+use courser_kit::Failure;
 
 /// Goodput by loss.
 ///

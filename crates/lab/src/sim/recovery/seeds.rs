@@ -4,7 +4,7 @@ use courser_sim::scenario::{fct, loss};
 use serde::Serialize;
 
 use courser::Recovery;
-use courser_bench::program::Failure;
+use courser_kit::Failure;
 
 use crate::sim::run::seeds::each_seed;
 

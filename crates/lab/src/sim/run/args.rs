@@ -18,7 +18,7 @@ use super::observe::ObserveArgs;
 use super::routers::RoutersArgs;
 use super::seeds::SeedArgs;
 use crate::sim::output::OutputArgs;
-use courser_bench::program::units;
+use courser_kit::units;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -11,7 +11,7 @@ use courser_sim::observe::{
     CaptureSettings, Links, Names, Observer, Settings, Sink, TraceSettings,
 };
 
-use courser_bench::program::Failure;
+use courser_kit::Failure;
 
 #[derive(Debug, Args)]
 pub(crate) struct ObserveArgs {

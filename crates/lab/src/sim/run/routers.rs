@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use courser_bench::program::Failure;
-use courser_bench::program::units::{self, show_bytes};
 use courser_bench::report::Unit;
+use courser_kit::Failure;
+use courser_kit::units::{self, show_bytes};
 use courser_sim::scenario::routers::{self, Matrix, Outcome, Settings, Shape};
 use serde_json::{Value, json};
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::steps;
 use super::tables::table;
 use crate::picture::Chart;
-use courser_bench::program::Failure;
+use courser_kit::Failure;
 
 #[derive(Clone, Copy, Debug, Args)]
 pub(in crate::sim) struct SeedArgs {

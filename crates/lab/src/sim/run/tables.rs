@@ -5,8 +5,8 @@ use courser_sim::scenario::{bandwidth, buffers, credits, fan_in, incast, respons
 use super::figures::Speed;
 use super::seeds::{Cell, Runs};
 use super::{Row, Timed};
-use courser_bench::program::units::{show_bytes, show_ns, show_per_second};
-use courser_bench::table::{WIDTH, pieces, wrap};
+use courser_kit::text::{WIDTH, pieces, wrap};
+use courser_kit::units::{show_bytes, show_ns, show_per_second};
 
 /// A caption and a table of at most [`WIDTH`] columns. Columns without values are omitted.
 pub(in crate::sim) fn table(

@@ -15,7 +15,7 @@ use courser_sim::scenario::{
 use super::super::args::{ControlName, NetworkName, nanos};
 use super::super::seeds::SeedArgs;
 use crate::sim::output::OutputArgs;
-use courser_bench::program::units;
+use courser_kit::units;
 
 /// Options of all of them.
 #[derive(Debug, Args)]

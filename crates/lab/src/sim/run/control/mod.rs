@@ -19,7 +19,7 @@ use args::{
     BackgroundArgs, FirstBurstArgs, JoinLeaveArgs, RangeArgs, RerouteArgs, SlowHandlerArgs,
     UncongestedArgs, UplinkArgs,
 };
-use courser_bench::program::Failure;
+use courser_kit::Failure;
 
 /// Settings of experiments with common hosts have their seed.
 macro_rules! seeded {

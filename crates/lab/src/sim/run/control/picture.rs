@@ -1,8 +1,8 @@
 //! The experiments of congestion control as pictures.
 
 use courser::Control;
-use courser_bench::program::units::{show_bytes, show_ns};
 use courser_bench::report::Unit;
+use courser_kit::units::{show_bytes, show_ns};
 use courser_sim::scenario::{
     background, first_burst, join_leave, operating_range, reroute, slow_handler, uncongested,
     uplink,

@@ -8,7 +8,7 @@ use courser_sim::scenario::{
 use super::super::Row;
 use super::super::seeds::{Cell, Runs};
 use super::super::tables::{bps, ns};
-use courser_bench::program::units::{show_bytes, show_per_second};
+use courser_kit::units::{show_bytes, show_per_second};
 
 /// Events per second.
 fn per_second(events: u64) -> String {

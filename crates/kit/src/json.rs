@@ -7,11 +7,9 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::fail::Failure;
-use super::interrupt;
-use crate::clock::Clock;
 use crate::environment::Environment;
-use crate::{affinity, report};
+use crate::fail::Failure;
+use crate::{affinity, file, interrupt};
 
 /// True for `-`.
 pub fn is_stdout(target: &Path) -> bool {
@@ -34,7 +32,7 @@ pub fn check_target(target: Option<&Path>) -> Result<(), Failure> {
         let directory = io::Error::from(io::ErrorKind::IsADirectory);
         return if target.is_dir() { Err(Failure::writing(target, &directory)) } else { Ok(()) };
     }
-    let part = report::beside(target).map_err(|e| Failure::writing(target, &e))?;
+    let part = file::beside(target).map_err(|e| Failure::writing(target, &e))?;
     let _writing = interrupt::writing();
     let tried = OpenOptions::new().write(true).create_new(true).open(&part);
     tried.map_err(|e| Failure::writing(target, &e))?;
@@ -57,7 +55,7 @@ pub fn write(target: &Path, value: &impl Serialize) -> Result<(), Failure> {
     // Writing to a pipe may block, and Ctrl-C must end it; only files need protection.
     let replaced = !target.exists() || target.is_file();
     let _writing = replaced.then(interrupt::writing);
-    report::write_json(target, value).map_err(|e| Failure::writing(target, &e))
+    file::write_json(target, value).map_err(|e| Failure::writing(target, &e))
 }
 
 /// Writes a text, such as an SVG file, in the same way as [`write()`].
@@ -67,13 +65,14 @@ pub fn write(target: &Path, value: &impl Serialize) -> Result<(), Failure> {
 pub fn write_text(target: &Path, text: &str) -> Result<(), Failure> {
     let replaced = !target.exists() || target.is_file();
     let _writing = replaced.then(interrupt::writing);
-    report::write_text(target, text).map_err(|e| Failure::writing(target, &e))
+    file::write_text(target, text).map_err(|e| Failure::writing(target, &e))
 }
 
 /// Description of the machine for a result without pinned threads; `null` if it cannot be read.
-pub fn environment(clock: &Clock) -> Option<Value> {
+/// `clock_error_ppm` is that of the clock that measured, if it was compared with the system's.
+pub fn environment(clock_error_ppm: Option<i64>) -> Option<Value> {
     let cores = affinity::choose().ok()?;
-    let mut here = serde_json::to_value(Environment::collect(clock, &cores)).ok()?;
+    let mut here = serde_json::to_value(Environment::collect(clock_error_ppm, &cores)).ok()?;
     here.as_object_mut()?.retain(|key, _| key != "client_cpu" && key != "server_cpu");
     Some(here)
 }

@@ -6,9 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::affinity::{self, Cores};
-use super::clock::Clock;
-use super::generation;
+use crate::affinity::{self, Cores};
+use crate::generation;
 
 /// The machine and the build behind a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,7 +47,7 @@ pub struct Environment {
 
 impl Environment {
     /// Reads the description. Called at the end of a run, when the clock error is known.
-    pub fn collect(clock: &Clock, cores: &Cores) -> Self {
+    pub fn collect(clock_error_ppm: Option<i64>, cores: &Cores) -> Self {
         let cpu = read_start("/proc/cpuinfo").unwrap_or_default();
         let memory = rustix::system::sysinfo();
         Self {
@@ -68,7 +67,7 @@ impl Environment {
             memory_bytes: memory.totalram.saturating_mul(u64::from(memory.mem_unit)),
             rmem_max: read_start("/proc/sys/net/core/rmem_max")
                 .and_then(|text| text.trim().parse().ok()),
-            clock_error_ppm: clock.error_ppm(),
+            clock_error_ppm,
             courser_version: env!("CARGO_PKG_VERSION").to_owned(),
             time_utc_s: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
@@ -112,7 +111,7 @@ mod tests {
         let cores = affinity::choose().expect("cores");
         let here = std::thread::spawn(move || {
             affinity::pin_current_thread(cores.client).expect("pin");
-            Environment::collect(&Clock::new(), &cores)
+            Environment::collect(None, &cores)
         })
         .join()
         .expect("no panic");

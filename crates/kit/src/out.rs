@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 
 use anstyle::{AnsiColor, Style};
 
-use crate::table::labelled;
+use crate::text::labelled;
 
 /// Headings.
 pub const BOLD: Style = Style::new().bold();
@@ -52,7 +52,7 @@ fn body(label: &str, text: &str, is_screen: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::WIDTH;
+    use crate::text::WIDTH;
 
     #[test]
     fn messages_fit_a_terminal_and_have_one_line_elsewhere() {
