@@ -66,6 +66,8 @@
 
 // Not `forbid`: the `smallbox!` macro expands to a block that allows unsafe code.
 #![deny(unsafe_code)]
+// docs.rs names the feature that an item needs; it has a nightly compiler.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("Courser needs Linux");
