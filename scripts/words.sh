@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks the language rules of CONTRIBUTING.md that a pattern can check: how often words of riddles
-# occur in the files that git tracks, and how long the subjects of commits are.
+# occur in the files that git tracks, how many comments begin without a subject, and how long the subjects
+# of commits are.
 #
 #   scripts/words.sh               fails above the limits
 #   scripts/words.sh --list        prints every occurrence
@@ -9,6 +10,9 @@ set -euo pipefail
 
 # Occurrences that are accepted: quotations of the rule, and places where the words are the plain ones.
 limit=20
+# Comments of Rust sources that begin with "What", "Of", "Those", "That", "Whether" or "Which". This only
+# falls: lower it when the count is lower.
+elliptic_limit=525
 longest=65
 # Older commits are not checked.
 since=c30497c
@@ -18,6 +22,29 @@ pattern="\\b(so many|nobody|whoever|who ($verbs)|stands? in line|comes? home|put
 
 occurrences() { # file:line:word
   git grep -nioIE "$pattern" -- ':!scripts/words.sh' || true
+}
+
+elliptic() { # file:line:text of the first line of each block of comments that has no subject
+  git ls-files -z '*.rs' | xargs -0 awk '
+    FNR == 1 { inside = 0 }
+    !match($0, /^[ \t]*\/\/[\/!]?/) { inside = 0; next }
+    {
+      text = substr($0, RLENGTH + 1)
+      sub(/^[ \t]+/, "", text)
+      if (!inside && text ~ /^(What|Of|Those|That|Whether|Which)([^A-Za-z]|$)/) print FILENAME ":" FNR ":" text
+      inside = text != ""
+    }'
+}
+
+check_elliptic() {
+  local found
+  found=$(elliptic | wc -l)
+  if [ "$found" -gt "$1" ]; then
+    echo "$found comments begin without a subject, and at most $1 are accepted (scripts/words.sh --list):" >&2
+    elliptic | cut -d: -f1 | sort | uniq -c | sort -rn | head -n 20 >&2
+    return 1
+  fi
+  echo "$found comments without a subject of at most $1"
 }
 
 check_words() {
@@ -65,6 +92,10 @@ self_test() {
   commit "b: $(printf 'x%.0s' {1..62})"
   must_not check_words 3
   must check_words 4
+  must check_elliptic 0
+  printf '/// Whether.\n/// Of it.\nfn a() {}\n    // Those\n\n//! Whatever\n//!\n//! What\nlet x; // Of\n' >>b.rs
+  must_not check_elliptic 2
+  must check_elliptic 3
   must check_subjects "$base"
   commit "c: $(printf 'x%.0s' {1..63})"
   must_not check_subjects "$base"
@@ -74,11 +105,12 @@ self_test() {
 
 case "${1:-}" in
   --self-test) self_test ;;
-  --list) cd "$(dirname "$0")/.."; occurrences ;;
+  --list) cd "$(dirname "$0")/.."; occurrences; elliptic ;;
   '')
     cd "$(dirname "$0")/.."
     status=0
     check_words "$limit" || status=1
+    check_elliptic "$elliptic_limit" || status=1
     check_subjects "$since" || status=1
     exit $status ;;
   *) echo "usage: $0 [--list | --self-test]" >&2; exit 2 ;;
