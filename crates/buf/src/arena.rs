@@ -348,7 +348,7 @@ impl Arena {
         self.inner().in_use()
     }
 
-    /// Whether large buffers exist, which [`Arena::trim`] can unmap: one load.
+    /// Returns whether large buffers exist, which [`Arena::trim`] can unmap: one load.
     #[inline]
     pub fn has_large(&self) -> bool {
         self.inner().large.load(Ordering::Relaxed) > 0

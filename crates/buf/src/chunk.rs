@@ -101,7 +101,7 @@ impl Chunk {
         self.refs.store(1, Ordering::Relaxed);
     }
 
-    /// Whether there are references besides the caller's.
+    /// Returns whether there are references besides the caller's.
     ///
     /// A result of `false` is ordered after all accesses through the released references.
     #[inline]

@@ -57,7 +57,7 @@ pub fn ticks() -> u64 {
     0
 }
 
-/// Whether [`ticks`] advance at one rate, in every power state, and synchronously on all
+/// Returns whether [`ticks`] advance at one rate, in every power state, and synchronously on all
 /// processors. The processor must report it, and the kernel, which checks it, must use the counter
 /// for its own clock.
 pub fn has_steady_ticks() -> bool {

@@ -151,7 +151,7 @@ impl TxFrame {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether it has no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -257,7 +257,7 @@ impl<'a> RxFrame<'a> {
         self.data.len() + self.tail.len()
     }
 
-    /// Whether the datagram is empty.
+    /// Returns whether the datagram is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.data.is_empty() && self.tail.is_empty()
@@ -292,7 +292,7 @@ mod tests {
         for (pieces, kept) in [(2, true), (2, false), (1, true), (1, false)] {
             let arena = Arena::heap();
             let mut messages: Vec<_> = (0..3).map(|_| arena.alloc(8_000).unwrap()).collect();
-            // Of one message, of two alternately, and of a third one that has further references.
+            // Frames of one message, of two alternately, and of a third that has further references.
             let order = [0, 0, 0, 0, 1, 0, 1, 1, 2, 2];
             let mut burst = TxBurst::new();
             for (index, message) in (1..).zip(order) {

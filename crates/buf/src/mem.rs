@@ -120,13 +120,13 @@ impl Region {
         self.len
     }
 
-    /// Whether the length is 0.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether it is on reserved huge pages. Transparent huge pages do not count, as the kernel may
-    /// split them at any time.
+    /// Returns whether it is on reserved huge pages. Transparent huge pages do not count, as the
+    /// kernel may split them at any time.
     pub fn is_huge(&self) -> bool {
         self.huge
     }
@@ -154,7 +154,7 @@ impl Drop for Region {
     }
 }
 
-/// Whether [`Heap`] uses huge pages (E65).
+/// The use of huge pages by [`Heap`] (E65).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum HugePages {
@@ -169,7 +169,7 @@ pub enum HugePages {
 /// Anonymous memory of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Heap {
-    /// Whether to use huge pages.
+    /// The use of huge pages.
     pub huge: HugePages,
 }
 
@@ -363,7 +363,7 @@ mod tests {
         assert!(!Heap { huge: HugePages::Never }.map(2 * HUGE_PAGE).unwrap().is_huge());
     }
 
-    /// Whether the kernel has the advice of huge pages for the mapping that contains `at`.
+    /// Returns whether the kernel has the advice of huge pages for the mapping that contains `at`.
     #[cfg(not(miri))]
     fn is_advised(at: *const u8) -> bool {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();

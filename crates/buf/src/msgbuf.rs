@@ -100,7 +100,7 @@ impl MsgBuf {
         self.chunk().len.get() as usize
     }
 
-    /// Whether there are no data bytes.
+    /// Returns whether there are no data bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -147,7 +147,7 @@ impl MsgBuf {
         Ok(())
     }
 
-    /// Whether a [`TxSeg`] of this buffer is alive, so that the data must not change (E24).
+    /// Returns whether a [`TxSeg`] of this buffer is alive, so that the data must not change (E24).
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.chunk().is_shared()

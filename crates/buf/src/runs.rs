@@ -145,7 +145,7 @@ impl<T> Runs<T> {
         self.blocks.retain(|block| !block.is_unused());
     }
 
-    /// Whether there is no block.
+    /// Returns whether there is no block.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }

@@ -46,7 +46,7 @@ impl<'a> Tail<'a> {
         self.len as usize
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     #[inline(always)]
     pub fn is_empty(self) -> bool {
         self.len == 0

@@ -157,8 +157,8 @@ pub fn check_options(spec: &BindSpec) -> Result<(), OpenError> {
     }
 }
 
-/// Whether a transport can be bound to, or reach, an IP address at all; opens nothing. Schemes that
-/// are not registered pass.
+/// Checks that a transport can be bound to, or reach, an IP address at all; opens nothing. Schemes
+/// that are not registered pass.
 ///
 /// # Errors
 /// [`OpenError::Transport`]: `shm`, for one, stays on this machine.
@@ -166,8 +166,8 @@ pub fn check_host(scheme: &str, host: IpAddr) -> Result<(), OpenError> {
     find(scheme).map_or(Ok(()), |found| (found.check_host)(host))
 }
 
-/// What the control connections of a nexus at an address use; opens nothing. TCP for schemes that are
-/// not registered.
+/// The sockets that the control connections of a nexus at an address use; opens nothing. TCP for
+/// schemes that are not registered.
 ///
 /// # Errors
 /// [`OpenError::UnknownOption`] or [`OpenError::BadOption`]: of the address.

@@ -11,7 +11,7 @@ pub enum OpenError {
     UnknownScheme {
         /// The scheme of the address.
         scheme: String,
-        /// Those that are registered.
+        /// The schemes that are registered.
         known: Vec<String>,
     },
     /// The text is no address.
@@ -61,7 +61,7 @@ impl OpenError {
         OpenError::Transport(Box::new(cause))
     }
 
-    /// Whether another port can succeed.
+    /// Returns whether another port can succeed.
     pub fn is_in_use(&self) -> bool {
         matches!(self, OpenError::InUse(_))
     }

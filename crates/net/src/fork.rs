@@ -41,7 +41,7 @@ impl ThisProcess {
         ThisProcess { pid, owner }
     }
 
-    /// Whether the calling process is another one: it was forked. Costs a load.
+    /// Returns whether the calling process is another one: it was forked. Costs a load.
     #[inline]
     pub fn was_forked(&self) -> bool {
         match self.owner {

@@ -36,7 +36,7 @@ pub trait TransportOptions: Clone + fmt::Debug + Default + Send + Sync + 'static
     /// The options that an address can set. Their names are part of the error for any other name.
     const NAMED: &'static [NamedOption<Self>];
 
-    /// Whether the transport can be bound to, or reach, an IP address at all; opens nothing.
+    /// Checks that the transport can be bound to, or reach, an IP address at all; opens nothing.
     ///
     /// # Errors
     /// It cannot, and why.
@@ -45,13 +45,13 @@ pub trait TransportOptions: Clone + fmt::Debug + Default + Send + Sync + 'static
         Ok(())
     }
 
-    /// What the control connections of a nexus on this transport use: TCP by default.
+    /// The sockets that the control connections of a nexus on this transport use: TCP by default.
     fn control(&self) -> ControlSockets {
         ControlSockets::Tcp
     }
 }
 
-/// What the control connections of a nexus use. Both sides of a transport must use the same.
+/// The sockets of a nexus's control connections. Both sides of a transport must use the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ControlSockets {

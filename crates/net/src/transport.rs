@@ -40,12 +40,12 @@ pub struct Caps {
     /// Frames of at most `small_frame` bytes that its receive queue holds before it drops: at least
     /// `rx_queue_frames`.
     pub rx_queue_small_frames: usize,
-    /// Whether each sender has a receive queue of these lengths, instead of one for all senders.
+    /// True if each sender has a receive queue of these lengths, instead of one for all senders.
     pub rx_queue_per_peer: bool,
-    /// Whether an empty receive burst makes no system call. It then costs some ten nanoseconds, and
+    /// True if an empty receive burst makes no system call. It then costs some ten nanoseconds, and
     /// an event loop may poll several times in one pass.
     pub polls_memory: bool,
-    /// Whether a frame may stay referenced after [`Transport::tx_burst`] returns (ADR 8).
+    /// True if a frame may stay referenced after [`Transport::tx_burst`] returns (ADR 8).
     pub holds_frames: bool,
 }
 

@@ -104,7 +104,7 @@ fn parse(text: &str) -> Result<Uri, &'static str> {
     })
 }
 
-/// Whether a name can be the scheme of addresses.
+/// Returns whether a name can be the scheme of addresses.
 pub(crate) fn is_scheme(name: &str) -> bool {
     let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     !name.is_empty() && name.bytes().all(valid)

@@ -317,8 +317,8 @@ impl<C> Endpoint<C> {
         self.outbox.done.push_back(Completion { cont, session, request, result });
     }
 
-    /// Whether a completed call waits for the transport to release its request buffer: flush the
-    /// transport, then call [`Endpoint::poll_completion`] (E24, E25).
+    /// Returns whether a completed call waits for the transport to release its request buffer:
+    /// flush the transport, then call [`Endpoint::poll_completion`] (E24, E25).
     #[inline]
     pub fn needs_flush(&self) -> bool {
         self.outbox.done.front().is_some_and(|c| c.request.is_shared())

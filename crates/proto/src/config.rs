@@ -97,7 +97,7 @@ pub struct Config {
     pub rx_queue_small_frames: u32,
     /// Largest packet, in data bytes, that counts as small. Default 0.
     pub small_data: u16,
-    /// Whether each peer has a receive queue of that length for itself, instead of a shared one.
+    /// True if each peer has a receive queue of that length for itself, instead of a shared one.
     /// Then the requests of either side may fill half of it; [`Admission::Strict`] counts as if it
     /// were shared. Default false.
     pub rx_queue_per_peer: bool,
@@ -118,8 +118,8 @@ pub struct Config {
     /// Server sessions that all client processes of one address may have. Default 16,384: a quarter
     /// of all.
     pub max_sessions_per_address: usize,
-    /// Of `max_sessions`, sessions for addresses that have none, one each; at most a sixteenth of
-    /// `max_sessions` has effect. Default 4,096.
+    /// The part of `max_sessions` that is kept for addresses that have no session, one each; at most
+    /// a sixteenth of `max_sessions` has effect. Default 4,096.
     pub reserved_sessions: usize,
     /// Endpoints of one client process that may have server sessions here: each takes a path of the
     /// transport. Default 128.

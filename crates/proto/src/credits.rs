@@ -308,8 +308,8 @@ impl CreditPool {
         self.has_turn() && !std::mem::replace(&mut self.turn_queued, true)
     }
 
-    /// Whether there is enough room for a turn to send a packet. When nothing is in flight the
-    /// whole pool is reserved, so a turn always comes.
+    /// Returns whether there is enough room for a turn to send a packet. When nothing is in flight
+    /// the whole pool is reserved, so a turn always comes.
     fn has_turn(&self) -> bool {
         self.reserved >= u32::from(self.lacked) && !self.paced
     }
@@ -343,7 +343,7 @@ impl CreditPool {
 
     // ---- waiting ------------------------------------------------------------------------------
 
-    /// Whether sessions wait.
+    /// Returns whether sessions wait.
     #[inline(always)]
     pub(crate) fn is_awaited(&self) -> bool {
         self.waiting > 0
@@ -456,7 +456,7 @@ impl CreditPool {
         self.left_units() / u32::from(self.room.units_per_packet)
     }
 
-    /// Whether a part of it is in flight.
+    /// Returns whether a part of it is in flight.
     pub(crate) fn is_used(&self) -> bool {
         self.left_units() < self.units(self.limit)
     }

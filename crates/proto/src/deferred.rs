@@ -75,7 +75,7 @@ impl<C> Deferred<C> {
         self.calls.is_empty()
     }
 
-    /// Whether a call on this session may be deferred.
+    /// Returns whether a call on this session may be deferred.
     #[inline(always)]
     pub(crate) fn takes(&self, session: SessionId) -> bool {
         match self.takers.get(session.index as usize) {

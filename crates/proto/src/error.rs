@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::session::ConnectRefuseReason;
 
-/// Whether the request's handler ran: decides whether a retry is safe.
+/// States whether the request's handler ran, which decides whether a retry is safe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Executed {
     /// The handler has not run and will not: retry freely.
@@ -154,7 +154,7 @@ impl Status {
         }
     }
 
-    /// Whether the handler has run.
+    /// Returns whether the handler has run.
     pub fn executed(self) -> Executed {
         match self {
             Status::UnknownType
@@ -253,7 +253,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether the handler ran.
+    /// Returns whether the handler ran.
     pub fn executed(&self) -> Executed {
         match *self {
             CallError::NotConnected(_) => Executed::Never,

@@ -33,7 +33,7 @@ const CALLS_PER_ACK: u32 = 8;
 /// long: less than half of the time that a server waits at shutdown.
 const ACK_WAIT_MAX_NS: u64 = 200_000_000;
 
-/// What is due for a slot or a session.
+/// The action that is due for a slot or a session.
 pub(crate) enum Verdict {
     Rearm(u64),
     /// A slot without a call that was used since its last check.
@@ -495,8 +495,8 @@ pub(crate) fn slot_timeout_ns<C>(
     path.timeout_ns(recovery, slot.retries, cfg)
 }
 
-/// Whether the first timer of a free slot has nothing to do: no acknowledgement is pending, or a
-/// later timer expires before it is due.
+/// Returns whether the first timer of a free slot has nothing to do: no acknowledgement is pending,
+/// or a later timer expires before it is due.
 #[inline]
 fn needs_no_timer<C>(cfg: &Config, slot: &ClientSlot<C>, data_per_packet: u16) -> bool {
     let wait_ns = ack_wait_ns(cfg, slot, data_per_packet);
@@ -514,7 +514,7 @@ fn ack_wait_most_ns(cfg: &Config) -> u64 {
     ACK_WAIT_MAX_NS.min(cfg.idle_after_ns / 2).max(cfg.rto_min_ns)
 }
 
-/// Whether a later timer is still the current one of its slot or session.
+/// Returns whether a later timer is still the current one of its slot or session.
 fn is_needed<C>(sessions: &[Session<C>], entry: &TimerEntry) -> bool {
     let Some(Session::Client(s)) = sessions.get(entry.session as usize) else { return false };
     s.generation == entry.generation

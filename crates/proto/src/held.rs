@@ -66,13 +66,13 @@ impl Default for HeldCalls {
 }
 
 impl HeldCalls {
-    /// Whether no call waits, and none was sent again.
+    /// Returns whether no call waits, and none was sent again.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.peers.is_empty()
     }
 
-    /// Whether calls to a peer wait.
+    /// Returns whether calls to a peer wait.
     pub(crate) fn has_waiting(&self, peer: u32) -> bool {
         self.peers.get(&peer).is_some_and(|p| !p.waiting.is_empty())
     }

@@ -52,7 +52,7 @@ impl<C> Endpoint<C> {
         Self::received(driver);
     }
 
-    /// Whether the peer that a frame names protects its frames.
+    /// Returns whether the peer that a frame names protects its frames.
     fn is_protected(&self, frame: &[u8]) -> bool {
         let header = FrameHeader::parse(frame);
         let peer = header.ok().and_then(|(h, _)| self.peers.at(h.peer));
@@ -132,7 +132,7 @@ impl<C> Endpoint<C> {
     }
 }
 
-/// Whether the frame's source is the address of the peer in its header.
+/// Checks that the frame's source is the address of the peer in its header.
 #[inline(always)]
 fn check(peer: &Peer, h: &FrameHeader, frame: &RxFrame<'_>) -> Result<(), Drop> {
     if peer.state != PeerState::Live {

@@ -64,8 +64,9 @@ const FLAGS: usize = 1;
 /// The place of the cookie in a frame; the CRC is that of all bytes after it.
 const COOKIE: std::ops::Range<usize> = 4..8;
 
-/// What a flag changes: the product is the CRC (without its initial value) of the byte `flags` before
-/// 2^24 zeros. So the flags are part of the CRC, at a place where no frame has other bytes.
+/// The factor by which a flag changes the checksum: the product with the byte `flags` is the CRC
+/// (without its initial value) of that byte before 2^24 zeros. So the flags are part of the CRC, at a
+/// place where no frame has other bytes.
 const FLAGS_FACTOR: u32 = 0x2add_36e8;
 
 /// The value that a frame of these parts adds to its cookie. `tail` follows `frame`.
@@ -114,8 +115,8 @@ pub(crate) fn protect_parts<'a>(head: &mut [u8], parts: impl Iterator<Item = &'a
     add_to_cookie(head, value);
 }
 
-/// Whether `cookie`, the field of the received frame, is that of a protected frame with the cookie
-/// `expected`.
+/// Returns whether `cookie`, the field of the received frame, is that of a protected frame with the
+/// cookie `expected`.
 #[inline(never)]
 pub(crate) fn is_intact(expected: u32, cookie: u32, frame: &[u8]) -> bool {
     let compared = if mutant::is_on(Mutant::ChecksumHalved) { 0xffff } else { u32::MAX };
@@ -188,7 +189,7 @@ mod tests {
         let cookie = 0x1234_5678;
         let mut frame = protected(76, cookie);
         assert!(is_valid(&frame, cookie));
-        // Those of the version and the packet size are compared with a known value.
+        // The fields of the version and the packet size are compared with a known value.
         let is_checked = |bit: &usize| bit / 8 == FLAGS || bit / 8 >= COOKIE.start;
         let bits: Vec<usize> = (0..frame.len() * 8).filter(is_checked).collect();
         let flip = |frame: &mut [u8], bit: usize| frame[bit / 8] ^= 1 << (bit % 8);

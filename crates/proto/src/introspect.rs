@@ -90,14 +90,15 @@ stats! {
 }
 
 impl<C> Endpoint<C> {
-    /// Whether [`Endpoint::poll_failed`] or [`Endpoint::poll_idle`] may return something, or ingress
-    /// has refused 256 frames more. Costs one load, for a check in every pass of the event loop.
+    /// Returns whether [`Endpoint::poll_failed`] or [`Endpoint::poll_idle`] may return something,
+    /// or ingress has refused 256 frames more. Costs one load, for a check in every pass of the
+    /// event loop.
     #[inline]
     pub fn has_session_news(&self) -> bool {
         self.outbox.has_news
     }
 
-    /// Whether [`Endpoint::poll_completion`] returns something, now or after a flush of the
+    /// Returns whether [`Endpoint::poll_completion`] returns something, now or after a flush of the
     /// transport.
     #[inline]
     pub fn has_completions(&self) -> bool {
@@ -172,7 +173,7 @@ impl<C> Endpoint<C> {
         self.quotas.host_of(client).unwrap_or(0)
     }
 
-    /// Whether there is a session of this number, in any state.
+    /// Returns whether there is a session of this number, in any state.
     pub fn is_session(&self, index: u32) -> bool {
         matches!(self.sessions.get(index as usize), Some(Session::Client(_) | Session::Server(_)))
     }
@@ -275,7 +276,7 @@ impl<C> Endpoint<C> {
         self.stats.calls - self.stats.responses - self.stats.errors
     }
 
-    /// Whether nothing is in flight, queued or waiting to be sent.
+    /// Returns whether nothing is in flight, queued or waiting to be sent.
     pub fn is_quiet(&self) -> bool {
         !self.has_unsent()
             && self.outbox.done.is_empty()

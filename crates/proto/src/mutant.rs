@@ -152,7 +152,7 @@ mutants! {
     FutureNotWoken = 40 "future-not-woken",
 }
 
-/// Whether a bug is planted; `false` in a build without the feature, and removed.
+/// Returns whether a bug is planted; `false` in a build without the feature, and removed.
 #[cfg(not(feature = "mutants"))]
 #[doc(hidden)]
 #[inline(always)]
@@ -183,7 +183,7 @@ mod planted {
         PLANTED.get()
     }
 
-    /// Whether a bug is planted on this thread.
+    /// Returns whether a bug is planted on this thread.
     #[doc(hidden)]
     #[inline]
     pub fn is_on(mutant: Mutant) -> bool {

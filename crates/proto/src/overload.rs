@@ -1,7 +1,7 @@
 //! Order of waiting calls under overload (ADR 15).
 
-/// Whether to serve the newest waiting call instead of the oldest: the oldest has waited for
-/// `waited_ns` of the `budget_ns` between its arrival and its deadline.
+/// Returns whether the newest waiting call is to be served instead of the oldest, which has waited
+/// for `waited_ns` of the `budget_ns` between its arrival and its deadline.
 ///
 /// First come, first served is fair, and right for short queues. Under lasting overload it is the
 /// worst order: the queue grows until every call is served just after its deadline, and all work is

@@ -228,7 +228,7 @@ impl Path {
         (Some(now_ns as u32), echo_at)
     }
 
-    /// Whether a send time was sent to the peer less than `within_ns` ago.
+    /// Returns whether a send time was sent to the peer less than `within_ns` ago.
     #[inline(always)]
     pub(crate) fn was_told(&self, now_ns: u64, within_ns: u64) -> bool {
         now_ns.wrapping_sub(self.timed_ns) < within_ns
@@ -257,7 +257,7 @@ impl Path {
 
     // ---- congestion control -------------------------------------------------------------------
 
-    /// Whether packets leave at the times of a pacer.
+    /// Returns whether packets leave at the times of a pacer.
     #[inline(always)]
     pub(crate) fn is_paced(&self) -> bool {
         self.paced
@@ -291,7 +291,7 @@ impl Path {
         self.sent_units
     }
 
-    /// Whether the current frame is a signal for the controller.
+    /// Returns whether the current frame is a signal for the controller.
     #[inline(always)]
     pub(crate) fn is_signal(&self) -> bool {
         self.signals
@@ -385,9 +385,10 @@ impl Path {
 
     // ---- round trips and timeouts -------------------------------------------------------------
 
-    /// Whether calls time out without a loss: the newest frame took that long, because the thread of
-    /// the peer, or of this endpoint, did not run; or the answer came `age_ns` after the last
-    /// retransmission, so that did not cause it, but a handler that kept the peer's thread busy.
+    /// Returns whether calls time out without a loss: the newest frame took that long, because the
+    /// thread of the peer, or of this endpoint, did not run; or the answer came `age_ns` after the
+    /// last retransmission, so that did not cause it, but a handler that kept the peer's thread
+    /// busy.
     pub(crate) fn stalls(&self, age_ns: u64, rto_min_ns: u64) -> bool {
         self.rtt.latest_ns().max(age_ns) >= rto_min_ns.max(2 * self.rtt.least_ns())
     }
@@ -513,8 +514,8 @@ impl Path {
         }
     }
 
-    /// Whether timers of calls in flight are to be armed because of a missing frame: not if they
-    /// were armed within the last half of a round trip.
+    /// Returns whether timers of calls in flight are to be armed because of a missing frame: not if
+    /// they were armed within the last half of a round trip.
     #[cold]
     pub(crate) fn begins_to_arm(&mut self, now_ns: u64, cfg: &Config) -> bool {
         if now_ns < self.armed_ns.saturating_add(self.rtt.pto_ns(cfg) / 4) {

@@ -21,7 +21,7 @@ const PACKETS: usize = 64;
 const FAR_CALLS: u64 = 512;
 
 impl<C> Endpoint<C> {
-    /// Whether there are enough sessions for prefetching to pay.
+    /// Returns whether there are enough sessions for prefetching to pay.
     #[inline(always)]
     pub(crate) fn prefetches(&self) -> bool {
         self.sessions.len() >= self.cfg.prefetch_min_sessions && self.cfg.prefetch

@@ -183,7 +183,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Whether a request still waits for its answer.
+    /// Returns whether a request still waits for its answer.
     pub fn is_answerable(&mut self, id: RequestId) -> bool {
         waiting(&mut self.sessions, id).is_ok()
     }

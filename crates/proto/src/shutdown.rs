@@ -22,7 +22,7 @@ impl<C> Endpoint<C> {
         self.quotas.close(types);
     }
 
-    /// Whether [`Endpoint::shut_down`] was called.
+    /// Returns whether [`Endpoint::shut_down`] was called.
     pub fn is_shutting_down(&self) -> bool {
         self.quotas.is_closing()
     }
@@ -57,13 +57,13 @@ impl<C> Endpoint<C> {
         })
     }
 
-    /// Whether no work is left: no call of this endpoint, no request that is arriving or with its
-    /// handler, no unacknowledged response. Walks all sessions.
+    /// Returns whether no work is left: no call of this endpoint, no request that is arriving or
+    /// with its handler, no unacknowledged response. Walks all sessions.
     pub fn is_drained(&self) -> bool {
         self.is_answered() && self.unacknowledged() == 0
     }
 
-    /// Whether at most acknowledgements of sent responses are missing.
+    /// Returns whether at most acknowledgements of sent responses are missing.
     pub fn is_answered(&self) -> bool {
         let unsent = self.outstanding_calls() + self.outstanding_messages();
         unsent == 0 && self.is_sent() && self.executing() == 0

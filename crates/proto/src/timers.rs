@@ -74,7 +74,7 @@ impl Queued {
 }
 
 impl TimerEntry {
-    /// Whether the timer was cancelled.
+    /// Returns whether the timer was cancelled.
     #[inline]
     pub(crate) fn is_cancelled(&self) -> bool {
         self.session == NO_SESSION
@@ -243,8 +243,8 @@ impl Timers {
         Some((Due::Later, entry))
     }
 
-    /// Whether later and quiet timers have doubled since the last [`Timers::sift`], whose cost the
-    /// new ones have paid for.
+    /// Returns whether later and quiet timers have doubled since the last [`Timers::sift`], whose
+    /// cost the new ones have paid for.
     pub(crate) fn overgrown(&self) -> bool {
         self.later.len() + self.quiet.len() >= self.sift_at
     }

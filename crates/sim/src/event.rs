@@ -50,8 +50,9 @@ const EMPTY: Slot = Slot { first: NONE, last: NONE, min_ns: u64::MAX };
 #[derive(Clone, Debug)]
 struct Level {
     slots: Vec<Slot>,
-    /// Which slots are in use, and which of these words are not 0.
+    /// A bit for each slot, set if it is in use.
     used: [u64; SLOTS / 64],
+    /// A bit for each word of `used`, set if the word is not 0.
     words: u64,
 }
 

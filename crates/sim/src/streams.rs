@@ -112,7 +112,7 @@ impl Streams {
         Ok(port)
     }
 
-    /// Whether no segment and no process awaits the world.
+    /// Returns whether no segment and no process awaits the world.
     pub(crate) fn is_quiet(&self) -> bool {
         self.sent.is_empty() && self.stirred.is_empty()
     }
@@ -122,7 +122,7 @@ impl Streams {
         self.conns.len()
     }
 
-    /// Whether the process that dialed a connection still exists and waits for it.
+    /// Returns whether the process that dialed a connection still exists and waits for it.
     pub(crate) fn is_wanted(&mut self, conn: u64) -> bool {
         self.end(conn, 0).is_some_and(|end| !end.connected && end.error.is_none())
     }

@@ -89,7 +89,8 @@ fn breaks(mutant: Mutant) -> &'static [Invariant] {
         M::FutureNotWoken => &[I::Liveness],
         M::MessageTwice => &[I::AtMostOnce],
         M::StaleMessage | M::NewestMessageFirst => &[I::Application],
-        // What a message holds of the window keeps calls from being sent, so the datapath seems dead.
+        // The message keeps its part of the window, so that calls are not sent and the datapath seems
+        // dead.
         M::LostMessageForgotten => &[I::Liveness, I::Application],
     }
 }

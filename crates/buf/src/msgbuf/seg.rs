@@ -60,7 +60,7 @@ impl TxSeg {
         self.len as usize
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -40,7 +40,7 @@ impl FaultPlan {
         FaultPlan { loss_ppm: ppm, ..FaultPlan::default() }
     }
 
-    /// Whether there are no faults.
+    /// Returns whether there are no faults.
     pub fn is_none(&self) -> bool {
         let shares = [self.loss_ppm, self.duplicate_ppm, self.reorder_ppm, self.corrupt_ppm];
         shares == [0; 4] && self.script.is_empty()

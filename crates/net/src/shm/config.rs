@@ -51,7 +51,7 @@ pub struct ShmConfig {
     /// Senders may choose larger rings; together they get at most the memory of `max_peers` rings
     /// of this endpoint's own size.
     pub max_peers: usize,
-    /// Whether frames are read in place, in memory that their sender can write, instead of being
+    /// True if frames are read in place, in memory that their sender can write, instead of being
     /// copied first. Takes effect only between two endpoints that both set it. Default: false.
     ///
     /// **A trusted peer can break memory safety.** A peer that changes a frame while it is read
@@ -187,7 +187,7 @@ impl ShmOptions {
     }
 }
 
-/// Whether an address is allowed for endpoints.
+/// Checks that an address is allowed for endpoints.
 ///
 /// # Errors
 /// It is not `127.0.0.1` or `::1`.

@@ -23,14 +23,14 @@ const LOCK_TRIES: u32 = 2000;
 /// Names of dead sockets that one bind removes.
 const SWEPT: usize = 256;
 
-/// What a socket in the directory is for. Each kind has ports of its own.
+/// The purpose of a socket in the directory. Each kind has ports of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// The rings of an endpoint.
     Frames,
     /// The control connections of a nexus.
     Control {
-        /// Whether the nexus is bound to an IPv6 address.
+        /// True if the nexus is bound to an IPv6 address.
         v6: bool,
     },
 }
@@ -41,7 +41,7 @@ impl Kind {
         Kind::Control { v6: host.is_ipv6() }
     }
 
-    /// What follows the port in the name of the socket.
+    /// The part of the socket's name that follows the port.
     fn suffix(self) -> &'static str {
         match self {
             Kind::Frames => "",
@@ -120,7 +120,7 @@ pub(super) fn connect_to(dir: &Path, kind: Kind, port: u16) -> Result<OwnedFd, E
     is_ours(&socket).then_some(socket).ok_or(Errno::PERM)
 }
 
-/// Whether the other side of a connection belongs to this user.
+/// Returns whether the other side of a connection belongs to this user.
 pub(super) fn is_ours(socket: &impl AsFd) -> bool {
     peer_user(socket).is_some_and(|uid| uid == rustix::process::geteuid().as_raw())
 }

@@ -33,7 +33,7 @@ const FENCE: usize = 8;
 /// Offset in the state: the bits of idle rings, in a line of their own.
 const IDLE: usize = 64;
 
-/// Whether this process is registered for the barriers of other processes; once per process.
+/// True if this process is registered for the barriers of other processes; once per process.
 static REGISTERED: LazyLock<bool> =
     LazyLock::new(|| membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok());
 
@@ -231,7 +231,7 @@ impl<P: Page> RemoteDoorbell<P> {
 
 #[cfg(all(test, loom))]
 impl<P: Page> Doorbell<P> {
-    /// Whether any ring is idle.
+    /// Returns whether any ring is idle.
     pub(super) fn has_idle_rings(&self) -> bool {
         self.idle_rings > 0
     }

@@ -92,7 +92,7 @@ pub(super) struct Inbound {
     /// A ring that broke during the last burst. Frames of that burst may still be lent from it.
     broken: Option<Ring>,
     limits: Limits,
-    /// Whether this endpoint trusts senders that set `trust`.
+    /// True if this endpoint trusts senders that set `trust`.
     trust: bool,
     /// Bytes of all rings.
     bytes: u64,
@@ -139,7 +139,7 @@ impl Inbound {
         &self.doorbell
     }
 
-    /// Whether there is no ring.
+    /// Returns whether there is no ring.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes == 0
     }
@@ -216,7 +216,7 @@ impl Inbound {
         Some(ring)
     }
 
-    /// Whether any ring has a frame or is broken.
+    /// Returns whether any ring has a frame or is broken.
     pub(super) fn is_waiting(&self) -> bool {
         self.rings.iter().flatten().any(|r| r.consumer.peek() != Ok(None))
     }

@@ -72,7 +72,7 @@ const SHAPE: Shape = Shape { slots: 16, data: 4096, max_frame: 1024 };
 #[derive(Debug)]
 struct ModelWord {
     word: AtomicU64,
-    /// Whether the mutant relaxes loads and stores.
+    /// True if the mutant relaxes loads and stores.
     lost: [bool; 2],
 }
 
@@ -264,7 +264,7 @@ fn lending(release_first: bool, release: fn(&mut Consumer<RingMemory>)) {
 struct ModelPage {
     words: Arc<Vec<ModelWord>>,
     barrier: Arc<Mutex<()>>,
-    /// Whether there is `membarrier`.
+    /// True if there is `membarrier`.
     heavy: bool,
     mutant: Mutant,
 }

@@ -343,7 +343,7 @@ impl Link {
 
 #[cfg(test)]
 impl Outbound {
-    /// Whether the receiver of this number has accepted its ring.
+    /// Returns whether the receiver of this number has accepted its ring.
     pub(super) fn is_welcome(&self, number: usize) -> bool {
         let link = self.peers[number].as_ref().and_then(|p| p.link.as_ref());
         link.is_some_and(|link| link.doorbell.is_some())

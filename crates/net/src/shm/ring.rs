@@ -78,7 +78,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Whether all values are within bounds; also checks the shape that a peer sent.
+    /// Returns whether all values are within bounds; also checks the shape that a peer sent.
     pub(super) fn is_valid(&self) -> bool {
         let Shape { slots, data, max_frame } = *self;
         slots.is_power_of_two()

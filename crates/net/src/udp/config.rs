@@ -22,7 +22,7 @@ pub(super) const MIN_FRAME: usize = 576 - HEADERS_V4;
 /// Index bits of path numbers; the other bits distinguish successive uses of a slot.
 pub(super) const PATH_INDEX_BITS: u32 = 20;
 
-/// Whether an offload is used.
+/// The use of an offload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Offload {

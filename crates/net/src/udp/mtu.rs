@@ -18,9 +18,9 @@ const SMALLEST: usize = 1280;
 /// The two sources of an MTU; tests replace them.
 #[derive(Clone, Copy)]
 pub(super) struct Sources {
-    /// Of the path of a connected socket.
+    /// Reads the MTU of the path of a connected socket.
     pub(super) path: fn(BorrowedFd<'_>, SocketAddr) -> io::Result<usize>,
-    /// Of the interface that has an address; any socket can query it.
+    /// Reads the MTU of the interface that has an address; any socket can query it.
     pub(super) interface: fn(BorrowedFd<'_>, IpAddr) -> Option<usize>,
 }
 

@@ -86,7 +86,7 @@ impl Rx {
         }
     }
 
-    /// Whether received frames wait for delivery.
+    /// Returns whether received frames wait for delivery.
     pub(super) fn pending(&self) -> bool {
         self.next < self.end
     }

@@ -40,7 +40,7 @@ impl Reserved {
         }
     }
 
-    /// Whether the request waits for memory.
+    /// Returns whether the request waits for memory.
     #[inline]
     pub(crate) fn waits(&self) -> bool {
         self.ticket > 0
@@ -76,7 +76,7 @@ impl Default for Watch {
 }
 
 impl Watch {
-    /// Whether all requests are to be looked at, which happens at this interval.
+    /// Returns whether all requests are to be looked at, which happens at this interval.
     pub(crate) fn is_walk_due(&mut self, now_ns: u64, every_ns: u64) -> bool {
         let is_due = now_ns >= self.walk_ns;
         if is_due {
@@ -85,7 +85,7 @@ impl Watch {
         is_due
     }
 
-    /// Whether a try is to be queued.
+    /// Returns whether a try is to be queued.
     pub(crate) fn try_soon(&mut self) -> bool {
         !std::mem::replace(&mut self.queued, true)
     }
@@ -118,7 +118,7 @@ impl MemoryQueue {
         self.waiting.is_empty()
     }
 
-    /// Whether requests of a client wait.
+    /// Returns whether requests of a client wait.
     pub(super) fn has(&self, quota: u32) -> bool {
         self.waiting.range((quota, 0, 0)..).next().is_some_and(|next| next.0 == quota)
     }

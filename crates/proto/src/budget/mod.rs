@@ -114,7 +114,7 @@ impl Grant {
     }
 }
 
-/// Which message.
+/// The identity of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owner {
     pub(crate) session: u32,
@@ -133,9 +133,9 @@ struct Message {
     packets: u32,
     /// Packets granted so far, counted from the first.
     granted: u32,
-    /// Packets of those that have not arrived.
+    /// Granted packets that have not arrived.
     outstanding: u32,
-    /// Those of them that were sent without a grant. They count as the first to arrive.
+    /// Outstanding packets that were sent without a grant. They count as the first to arrive.
     unscheduled: u32,
     arrived: u32,
     last_ns: u64,
@@ -151,7 +151,7 @@ struct Message {
 struct Sender {
     peer: u32,
     messages: u32,
-    /// Those with a withheld credit return.
+    /// Messages with a withheld credit return.
     owed: u32,
 }
 
@@ -205,13 +205,13 @@ impl Budget {
         }
     }
 
-    /// Whether this endpoint has a budget.
+    /// Returns whether this endpoint has a budget.
     #[inline(always)]
     pub(crate) fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Whether it limits messages now: several peers are sending.
+    /// Returns whether it limits messages now: several peers are sending.
     #[inline(always)]
     pub(crate) fn is_in_force(&self) -> bool {
         self.peers.len() > 1 && self.enabled
@@ -369,9 +369,9 @@ impl Budget {
         }
     }
 
-    /// Whether the sender of a message has nothing that it may send: the credit return for its last
-    /// packet is withheld until the next grant. While more of its packets are on the way, grants
-    /// leave with their credit returns.
+    /// Returns whether the sender of a message has nothing that it may send: the credit return for
+    /// its last packet is withheld until the next grant. While more of its packets are on the way,
+    /// grants leave with their credit returns.
     ///
     /// At most half of the `credits` of a sender are withheld, since it may have fewer than were
     /// agreed on; beyond that its messages get another packet in any case.
@@ -405,18 +405,18 @@ impl Budget {
         withholds
     }
 
-    /// Whether a further credit return of a sender may be withheld.
+    /// Returns whether a further credit return of a sender may be withheld.
     pub(crate) fn may_withhold(&self, peer: u32, credits: u32) -> bool {
         let at = self.peers.binary_search_by_key(&peer, |s| s.peer);
         2 * (at.map_or(0, |at| self.peers[at].owed) + 1) < credits
     }
 
-    /// Whether a credit return is withheld.
+    /// Returns whether a credit return is withheld.
     pub(crate) fn owes(&self, at: u32, owner: &Owner) -> bool {
         self.of(at, owner).is_some_and(|m| m.owes)
     }
 
-    /// Whether a credit return was withheld, which is to be sent now.
+    /// Returns whether a credit return was withheld, which is to be sent now.
     pub(crate) fn take_owed(&mut self, at: u32, owner: &Owner) -> bool {
         let Some(m) = self.of_mut(at, owner) else { return false };
         let (peer, owed) = (m.peer, std::mem::take(&mut m.owes));

@@ -71,7 +71,7 @@ impl GrantQueue {
         self.dead -= 1;
     }
 
-    /// Whether dead entries are to be removed.
+    /// Returns whether dead entries are to be removed.
     pub(super) fn has_many_dead(&self) -> bool {
         self.dead > DEAD_MOST && 2 * self.dead > self.len
     }

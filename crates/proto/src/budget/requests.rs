@@ -33,20 +33,20 @@ impl Budget {
         self.memory.remove(at, &before);
     }
 
-    /// Whether requests wait for memory.
+    /// Returns whether requests wait for memory.
     #[inline]
     pub(crate) fn lacks_memory(&self) -> bool {
         !self.memory.is_empty()
     }
 
-    /// Whether a request waits for memory.
+    /// Returns whether a request waits for memory.
     pub(crate) fn waits(&self, at: u32, owner: &Owner) -> bool {
         self.of(at, owner).is_some_and(|m| m.reserved.waits())
     }
 
-    /// What a credit return for a message states while requests wait for memory: a request that waits
-    /// for it may send nothing further, one that the budget does not limit all of it, and later
-    /// requests few packets.
+    /// The grant in a credit return while requests wait for memory. A request that waits for memory
+    /// may send nothing more, one that the budget does not limit all of its packets; a later request
+    /// may send `UNSCHEDULED` packets.
     pub(crate) fn scarce_grant(&self, at: u32, owner: &Owner) -> Option<Grant> {
         let m = self.of(at, owner)?;
         if m.reserved.waits() {
@@ -68,8 +68,8 @@ impl Budget {
         self.of(at, owner).map(|m| m.reserved)
     }
 
-    /// A packet of a request has arrived: of its `bytes`, so many had been promised. Returns the quota
-    /// too.
+    /// Records that a packet of `bytes` of a request has arrived. Returns the quota, and the number of
+    /// bytes that had been promised for the packet.
     pub(crate) fn keep(&mut self, at: u32, owner: &Owner, bytes: u32) -> Option<(u32, u32)> {
         let m = self.of_mut(at, owner).filter(|m| m.reserved.promised > 0)?;
         let kept = bytes.min(m.reserved.promised);
@@ -101,7 +101,7 @@ impl Budget {
         overdue.map(|m| m.owner).collect()
     }
 
-    /// Whether requests of a client wait for memory.
+    /// Returns whether requests of a client wait for memory.
     pub(crate) fn waits_of(&self, quota: u32) -> bool {
         self.memory.has(quota)
     }
@@ -111,7 +111,7 @@ impl Budget {
         self.memory.watch()
     }
 
-    /// Whether requests arrive.
+    /// Returns whether requests arrive.
     pub(crate) fn has_requests(&self) -> bool {
         self.messages.iter().flatten().any(|m| !m.owner.is_response)
     }

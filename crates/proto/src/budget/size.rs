@@ -234,12 +234,12 @@ impl Rate {
         self.highest.max(self.previous)
     }
 
-    /// Whether this is about the rate of the link, as far as that is known.
+    /// Returns whether `rate` is close to the rate of the link, as far as that is known.
     fn is_full(&self, rate: u64) -> bool {
         self.highest() > 0 && 8 * rate >= 7 * self.highest()
     }
 
-    /// What is in flight at the highest rate, in parts of a packet. Senders decide on both factors.
+    /// Packets in flight at the highest rate, in units of 1/`PART`. Senders decide on both factors.
     fn in_flight(&self, time_ns: u64) -> u64 {
         let packets = u128::from(self.highest()) * u128::from(time_ns);
         ((packets * u128::from(PART)) >> 20).min(IN_FLIGHT_MOST.into()) as u64

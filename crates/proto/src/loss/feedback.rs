@@ -22,7 +22,7 @@ pub(crate) struct LossFeedback {
     pub(crate) lost: u16,
     /// Retransmissions whose first copy has arrived.
     pub(crate) spurious: u16,
-    /// Of these, retransmissions caused by a reordering window that was too short.
+    /// Spurious retransmissions caused by a reordering window that was too short.
     pub(crate) early: u16,
     /// Retransmissions that were necessary.
     pub(crate) useful: u16,

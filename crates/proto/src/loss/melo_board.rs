@@ -13,7 +13,7 @@ use super::resend::Resend;
 pub(crate) struct MeloBoard {
     request: Sender,
     response: Receiver,
-    /// Of a request: its last packet, which only the response acknowledges.
+    /// The last packet of a request, which only the response acknowledges.
     last: u32,
     /// Packets that arrived out of order.
     arrived: u32,

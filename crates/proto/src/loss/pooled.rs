@@ -24,14 +24,15 @@ impl Pools {
         Pools { rx: pool(), tx: pool() }
     }
 
-    /// Of the receive pool: most bits in use at once, and the number of failed allocations.
+    /// Most bits of the receive pool in use at once, and its number of failed allocations.
     pub(crate) fn rx_use(&self) -> (u32, u64) {
         let used = self.rx.borrow().usage();
         (used.most * BLOCK_BITS, used.refusals)
     }
 }
 
-/// Whether a packet that has arrived is kept.
+/// Checks that a packet that has arrived is kept.
+///
 /// # Errors
 /// It is a duplicate, or there is no bit to record it (M10, M16).
 pub(crate) fn is_kept(arrival: Arrival) -> Result<(), Dropped> {

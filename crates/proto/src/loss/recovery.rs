@@ -49,7 +49,7 @@ impl Recovery {
         }
     }
 
-    /// Whether the receiver takes packets in order only, and the sender has no board.
+    /// Returns whether the receiver takes packets in order only, and the sender has no board.
     #[inline]
     pub(crate) fn is_go_back_n(self) -> bool {
         matches!(self, Recovery::GoBackN | Recovery::GoBackNNack)

@@ -105,8 +105,8 @@ impl Rtt {
         self.period_min_ns = u64::MAX;
     }
 
-    /// Whether the path is to have at most half of its packets in flight, to see its round trip
-    /// without its own queue.
+    /// Returns whether the path is to have at most half of its packets in flight, to see its round
+    /// trip without its own queue.
     #[inline]
     pub(crate) fn drains(&self) -> bool {
         self.drains

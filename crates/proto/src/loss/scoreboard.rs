@@ -137,7 +137,7 @@ impl Scoreboard {
         true
     }
 
-    /// Whether a packet is the first one that has not arrived.
+    /// Returns whether a packet is the first one that has not arrived.
     #[inline]
     pub(crate) fn is_next(&self, index: u32) -> bool {
         index == self.base

@@ -24,7 +24,7 @@ impl TailLoss {
         self.enabled |= recovery == Recovery::Selective;
     }
 
-    /// Whether sending a call has to set the timer.
+    /// Returns whether sending a call has to set the timer.
     #[inline(always)]
     pub(crate) fn is_idle(&self) -> bool {
         self.due_ns == u64::MAX && self.enabled

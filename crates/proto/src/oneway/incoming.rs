@@ -59,8 +59,8 @@ impl Incoming {
         self.arrived[word] & bit != 0
     }
 
-    /// What an acknowledgement states: the first missing number, and which of the 64 after it have
-    /// arrived.
+    /// The content of an acknowledgement: the first missing number, and a bit for each of the 64
+    /// after it that is set if it has arrived.
     pub(crate) fn state(&self) -> (u32, u64) {
         let first = self.next.wrapping_add(1);
         let (word, _) = place(first);

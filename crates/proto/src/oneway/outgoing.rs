@@ -89,7 +89,8 @@ pub(crate) struct Outgoing {
     pub(crate) stalled: bool,
     /// Its turn comes before that of the session's calls.
     pub(crate) before_calls: bool,
-    /// A message was refused, one of several packets was: the application is told of room.
+    /// A message of one packet (`refused`), one of several packets (`refused_large`) was refused:
+    /// the application is notified when there is room.
     pub(crate) refused: bool,
     pub(crate) refused_large: bool,
     /// The application is to be told of room.
@@ -169,7 +170,7 @@ impl Outgoing {
         self.entries.push_back(message);
     }
 
-    /// Whether a message can be sent, as far as the session is concerned.
+    /// Returns whether a message can be sent, as far as the session is concerned.
     pub(super) fn can_send(&self) -> bool {
         self.credits.left() > 0
             && (self.lost > 0 || self.sent < WINDOW.min(self.entries.len() as u32))
@@ -325,7 +326,7 @@ impl Outgoing {
         freed.lost += 1;
     }
 
-    /// Whether a message in front of one that has arrived is missing.
+    /// Returns whether a message in front of one that has arrived is missing.
     pub(super) fn has_gap(&self) -> bool {
         self.entries.iter().take(self.sent as usize).any(|entry| entry.state == State::Arrived)
     }

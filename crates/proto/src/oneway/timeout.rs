@@ -11,7 +11,7 @@ use crate::timers::{MESSAGES, TimerEntry};
 use crate::tx::TxItem;
 
 impl<C> Endpoint<C> {
-    /// What is due for the messages of a session.
+    /// The action that is due for the messages of a session.
     pub(crate) fn judge_messages(&self, s: &ClientSession<C>, now_ns: u64) -> Verdict {
         let Some(outgoing) = &s.outgoing else { return Verdict::Nothing };
         if s.state != SessionState::Connected || outgoing.units() == 0 {

@@ -80,15 +80,15 @@ impl<C> Endpoint<C> {
         Ok(())
     }
 
-    /// Whether the answer of a request is no longer needed: its client has cancelled it, its
-    /// deadline has passed, or the request is gone. A long handler can check this now and then and
-    /// reply early; it has to reply in any case.
+    /// Returns whether the answer of a request is no longer needed: its client has cancelled it,
+    /// its deadline has passed, or the request is gone. A long handler can check this now and then
+    /// and reply early; it has to reply in any case.
     pub fn is_cancelled(&self, id: RequestId) -> bool {
         self.server_slot(id).is_none_or(|slot| slot.cancelled)
     }
 
-    /// Whether a handler still has this request although its client has cancelled it or is gone. In
-    /// contrast to [`Endpoint::is_cancelled`], false after the answer.
+    /// Returns whether a handler still has this request although its client has cancelled it or is
+    /// gone. In contrast to [`Endpoint::is_cancelled`], false after the answer.
     pub fn is_abandoned(&self, id: RequestId) -> bool {
         match self.sessions.get(id.session().index as usize) {
             Some(Session::Draining(d)) if d.generation == id.session().generation => {

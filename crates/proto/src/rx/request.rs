@@ -148,8 +148,8 @@ impl<C> Endpoint<C> {
         let s = self.sessions.server_of(peer, session)?;
         let slot = &mut s.slots[usize::from(slot_no)];
         if slot.req_size != msg_size || slot.req_type != req_type {
-            // Of a request that was cancelled before it arrived, and of the last one before an idle
-            // period, only the number is stored.
+            // The slot stores only the number of a request that was cancelled before it arrived, and
+            // of the last one before an idle period.
             let forgotten = slot.cancelled || slot.phase == ServerPhase::Idle;
             return Err(if forgotten { Drop::Stale } else { Drop::Inconsistent });
         }
@@ -390,7 +390,7 @@ impl<C> Endpoint<C> {
     }
 }
 
-/// Whether a planted bug runs the handler for a duplicate request of one packet.
+/// Returns whether a planted bug runs the handler for a duplicate request of one packet.
 #[inline(always)]
 fn runs_again(slot: &ServerSlot) -> bool {
     let answered = matches!(slot.phase, ServerPhase::Responded | ServerPhase::Acked);

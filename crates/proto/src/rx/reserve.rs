@@ -125,7 +125,7 @@ impl<C> Endpoint<C> {
             return Room::Refused(Status::NoMemory);
         }
         if is_first && size > WINDOW_BYTES && !self.may_wait(peer, credits) {
-            // What would find no memory later is refused before its data is sent.
+            // A request that would find no memory later is refused before its data is sent.
             if !self.quotas.may_grow(quota, size.into(), memory) {
                 return Room::Refused(Status::NoMemory);
             }
@@ -146,7 +146,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Whether a credit return of a peer may be withheld for a request that waits.
+    /// Returns whether a credit return of a peer may be withheld for a request that waits.
     fn may_wait(&self, peer: u32, credits: u32) -> bool {
         let pool = self.peers.at(peer).map_or(0, |p| p.credits.granted());
         self.budget.may_withhold(peer, credits.min(pool))

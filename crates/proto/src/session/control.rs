@@ -267,7 +267,7 @@ impl ControlDecoder {
         self.host
     }
 
-    /// Whether a compatible greeting was received.
+    /// Returns whether a compatible greeting was received.
     pub fn greeted(&self) -> bool {
         self.greeted
     }

@@ -18,9 +18,9 @@ const UNUSED_FOR_NS: u64 = 1_000_000_000;
 const CLIENTS_AT_ONCE: usize = 8;
 
 impl<C> Endpoint<C> {
-    /// Whether there is room for a session of a client, whose control connection is `control`. To be
-    /// called before a path to the client is opened. Where sessions are scarce, the oldest one that
-    /// was never used is evicted for it: [`Endpoint::poll_evicted`].
+    /// Returns whether there is room for a session of a client, whose control connection is
+    /// `control`. To be called before a path to the client is opened. Where sessions are scarce,
+    /// the oldest one that was never used is evicted for it: [`Endpoint::poll_evicted`].
     ///
     /// # Errors
     /// The limit that is reached.

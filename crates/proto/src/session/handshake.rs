@@ -109,7 +109,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Whether an endpoint is a live peer, at any address.
+    /// Returns whether an endpoint is a live peer, at any address.
     pub fn knows_endpoint(&self, endpoint_id: u64) -> bool {
         let least = (endpoint_id, Addr { host: 0, port: 0 });
         let first = self.peers.known.range(least..).next();

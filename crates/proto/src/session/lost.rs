@@ -74,8 +74,8 @@ impl<C> Endpoint<C> {
         self.release_peer(peer)
     }
 
-    /// Whether a server session belongs to that endpoint and control connection. An endpoint's
-    /// number is not secret, but a connection cannot be forged.
+    /// Returns whether a server session belongs to that endpoint and control connection. An
+    /// endpoint's number is not secret, but a connection cannot be forged.
     pub(crate) fn is_owner(&self, session: u32, endpoint_id: u64, control: u64) -> bool {
         matches!(self.sessions.get(session as usize), Some(Session::Server(_)))
             && self.party_to(session) == Some((Some(endpoint_id), control))

@@ -175,7 +175,7 @@ impl<C> ClientSession<C> {
         (self.counters.rollbacks, self.counters.retransmitted)
     }
 
-    /// Whether a call gets a slot at once, and its request of `len` bytes is one packet.
+    /// Returns whether a call gets a slot at once, and its request of `len` bytes is one packet.
     #[inline(always)]
     pub(crate) fn takes_single(&self, len: usize) -> bool {
         self.free != 0
@@ -184,7 +184,7 @@ impl<C> ClientSession<C> {
             && len <= self.most_in_a_packet()
     }
 
-    /// Whether there are calls in the queue.
+    /// Returns whether there are calls in the queue.
     #[inline(always)]
     pub(crate) fn waits(&self) -> bool {
         self.waits
@@ -210,7 +210,8 @@ impl<C> ClientSession<C> {
         result
     }
 
-    /// Whether it has failed, and was not closed by the application yet: only its number is kept.
+    /// Returns whether it has failed, and was not closed by the application yet: only its number is
+    /// kept.
     pub(crate) fn has_failed(&self) -> bool {
         self.state == SessionState::Gone
     }
@@ -245,7 +246,7 @@ pub(crate) struct ServerSession {
 }
 
 impl ServerSession {
-    /// Whether no packet of a request has arrived.
+    /// Returns whether no packet of a request has arrived.
     pub(crate) fn is_unused(&self) -> bool {
         self.slots.are_asleep() && self.requests() == 0 && self.incoming.is_none()
     }

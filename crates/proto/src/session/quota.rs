@@ -21,8 +21,9 @@ pub(super) struct ClientQuota {
     sessions: u32,
     /// Bytes of unanswered requests, of stored responses, and of preallocated response buffers.
     pub(super) held: u64,
-    /// Those of requests that are arriving, reserved for data that is missing, and that was.
+    /// Bytes reserved for data of arriving requests that is missing.
     pub(super) promised: u64,
+    /// Bytes that were reserved for data of arriving requests before it arrived.
     pub(super) kept: u64,
     /// Bytes of requests whose memory grows with their data.
     pub(super) growing: u64,

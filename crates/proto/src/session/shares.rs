@@ -7,7 +7,8 @@
 //!
 //! Besides, a client then holds at most a third of what is left, and an address at most half of it:
 //! dynamic thresholds, as in switches with shared buffers (Choudhury and Hahne, 1998). An address
-//! that holds all it can, for however long, leaves two thirds of what it found to others.
+//! that holds as much as it may, for any time, leaves two thirds of the memory that it found to
+//! others.
 
 use super::quota::{ClientQuota, HostQuota, Quotas};
 
@@ -15,9 +16,9 @@ use super::quota::{ClientQuota, HostQuota, Quotas};
 const PROMISED_LEAST: u64 = 16 << 20;
 /// The part of the memory that may be promised to a client.
 const PROMISED_PART: u64 = 32;
-/// What may be promised to an address, in multiples of what may be to a client.
+/// The limit of an address, in limits of a client.
 const CLIENTS_OF_ADDRESS: u64 = 4;
-/// A message that is large for the memory may be promised while at most this part of what is left is.
+/// A message above the shares is promised only while at most an eighth of the free memory is promised.
 const ALONE_PART: u64 = 8;
 
 /// Requests that wait are tried again when so many bytes of a client have arrived.
@@ -32,7 +33,8 @@ pub(crate) struct Memory {
 }
 
 impl Quotas {
-    /// Whether `bytes` for a request of a client may be reserved before its data has arrived.
+    /// Returns whether `bytes` for a request of a client may be reserved before its data has
+    /// arrived.
     pub(crate) fn may_promise(&self, client: u32, bytes: u64, memory: Memory) -> bool {
         let Some(c) = self.clients.get(client as usize) else { return false };
         let Some(a) = self.hosts.get(c.host as usize) else { return false };
@@ -43,8 +45,8 @@ impl Quotas {
         is_turn && self.is_in_share(c, a, bytes, memory.free)
     }
 
-    /// Whether a client may have a request of `bytes` whose memory grows with its data: it is refused
-    /// at its first packet unless all such requests will find memory.
+    /// Returns whether a client may have a request of `bytes` whose memory grows with its data: it
+    /// is refused at its first packet unless all such requests will find memory.
     pub(crate) fn may_grow(&self, client: u32, bytes: u64, memory: Memory) -> bool {
         let Some(c) = self.clients.get(client as usize) else { return false };
         bytes + c.growing <= self.room_of(client)
@@ -65,7 +67,7 @@ impl Quotas {
         }
     }
 
-    /// Whether a client may hold `bytes` more.
+    /// Returns whether a client may hold `bytes` more.
     pub(crate) fn may_hold(&self, client: u32, bytes: u64, memory: Memory) -> bool {
         let Some(c) = self.clients.get(client as usize) else { return false };
         let address = self.hosts.get(c.host as usize);
@@ -177,7 +179,7 @@ mod tests {
         assert_eq!(numbers, [4, 4, 4, 4, 0, 0]);
         let other = s.enter(100, 2);
         assert_eq!(fill(&mut s, other, 8 * MIB, &mut memory, false), 4);
-        // What has arrived of them counts as much again.
+        // Bytes that have arrived of them raise the limit by as much.
         assert!(s.keep_promise(other, 8 << 20));
         assert_eq!(fill(&mut s, other, 8 * MIB, &mut memory, false), 2);
         s.end_promise(other, 0, 8 << 20);

@@ -41,7 +41,7 @@ impl<S> Slots<S> {
         self.awake.get((req_num & self.count.wrapping_sub(1)) as usize)
     }
 
-    /// Whether only numbers are kept.
+    /// Returns whether only numbers are kept.
     #[inline]
     pub(crate) fn are_asleep(&self) -> bool {
         self.awake.is_empty()

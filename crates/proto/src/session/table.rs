@@ -65,7 +65,7 @@ impl<C> Sessions<C> {
         }
     }
 
-    /// Whether it is a server session without a request.
+    /// Returns whether it is a server session without a request.
     pub(crate) fn is_unused(&self, id: SessionId) -> bool {
         matches!(self.entries.get(id.index as usize), Some(Session::Server(s))
             if s.generation == id.generation && s.is_unused())

@@ -140,7 +140,7 @@ pub(crate) struct ClientSlot<C> {
     resp: Option<MsgBuf>,
     /// Packets that were sent, or requested, and are neither in order nor in flight.
     idle: u32,
-    /// Those of them that are to be sent again.
+    /// Idle packets that are to be sent again.
     lost: u32,
     /// Packets of the request, then of the response, that the receiver's budget allows;
     /// `u32::MAX`: all.
@@ -269,8 +269,8 @@ impl<C> ClientSlot<C> {
         (self.req_sent, self.req_high) = (1, 1);
     }
 
-    /// Whether the request is one packet that was sent once, and no part of the response has
-    /// arrived.
+    /// Returns whether the request is one packet that was sent once, and no part of the response
+    /// has arrived.
     #[inline(always)]
     pub(crate) fn is_single_sent(&self) -> bool {
         self.single == Single::Sent
@@ -427,13 +427,13 @@ impl<C> ClientSlot<C> {
         }
     }
 
-    /// Whether both messages are one packet, as far as known.
+    /// Returns whether both messages are one packet, as far as known.
     #[inline]
     fn is_small(&self) -> bool {
         self.req_packets == 1 && self.resp_packets <= 1
     }
 
-    /// Whether packets were sent or requested, of which the board may list some as lost.
+    /// Records that packets were sent or requested, of which the board may list some as lost.
     #[inline]
     fn note_sent(&mut self, first: u32, count: u32, now_ns: u64) {
         if let Some(board) = &mut self.board {
@@ -442,8 +442,8 @@ impl<C> ClientSlot<C> {
         }
     }
 
-    /// Whether the maximum number of packets is beyond the first one that has not arrived: tracking
-    /// each costs memory on both sides.
+    /// Returns whether the maximum number of packets is beyond the first one that has not arrived:
+    /// tracking each costs memory on both sides.
     #[inline]
     pub(crate) fn is_spread(&self, most: u32) -> bool {
         if self.lost != 0 || self.in_flight() == 0 {
@@ -577,12 +577,12 @@ impl<C> ClientSlot<C> {
         self.req_acked
     }
 
-    /// Whether all packets of the response have arrived.
+    /// Returns whether all packets of the response have arrived.
     pub(crate) fn has_response(&self) -> bool {
         self.resp_rcvd == self.resp_packets
     }
 
-    /// Whether a packet of the request was sent, and no part of the response has arrived.
+    /// Returns whether a packet of the request was sent, and no part of the response has arrived.
     pub(crate) fn awaits_response(&self) -> bool {
         self.req_high > 0 && self.resp_rcvd == 0
     }
@@ -672,8 +672,8 @@ impl<C> ClientSlot<C> {
         (left_ns < (u64::from(MAX_REMAINING_US) + 1) * 1_000).then_some((left_ns / 1_000) as u32)
     }
 
-    /// Whether the handler has run or may run, if the call ended now: it runs when the whole
-    /// request has arrived, and unsent packets will not be sent.
+    /// Returns whether the handler has run or may run, if the call ended now: it runs when the
+    /// whole request has arrived, and unsent packets will not be sent.
     pub(crate) fn executed(&self) -> Executed {
         let claims = mutant::is_on(Mutant::ClaimsNeverExecuted);
         let sent = if claims { self.req_acked } else { self.req_high };
@@ -750,7 +750,8 @@ impl<C> ClientSlot<C> {
         }
     }
 
-    /// Whether the timers cover this slot with a call by the time at which it has to be checked.
+    /// Returns whether the timers cover this slot with a call by the time at which it has to be
+    /// checked.
     pub(crate) fn is_timed(&self) -> bool {
         let waits_until = match self.single {
             // A timeout after its transmission: as long as that of the path at that time.

@@ -19,7 +19,7 @@ impl GapNack {
         is_new
     }
 
-    /// Whether a NACK for this missing packet is due.
+    /// Returns whether a NACK for this missing packet is due.
     #[inline]
     pub(super) fn is_due(self, missing: u32) -> bool {
         self.0 == (missing + 1) | DUE

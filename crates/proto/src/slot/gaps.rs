@@ -21,7 +21,7 @@ const PARTS: usize = 6;
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Gaps {
-    /// Of a request that is arriving with missing packets.
+    /// Tracks the packets of a request that is arriving with missing ones.
     tracker: Option<Tracker>,
     /// Requested parts of the response, after the one that is being sent.
     parts: SmallVec<[(u32, u32); PARTS]>,

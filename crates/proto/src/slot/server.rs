@@ -107,7 +107,7 @@ const _: () = {
 };
 
 impl ServerSlot {
-    /// Whether a request is arriving, or with its handler.
+    /// Returns whether a request is arriving, or with its handler.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.phase, ServerPhase::Receiving | ServerPhase::Executing)
     }
@@ -209,7 +209,7 @@ impl ServerSlot {
         }
     }
 
-    /// Whether the slot has no request and no buffer but its preallocated one.
+    /// Returns whether the slot has no request and no buffer but its preallocated one.
     #[inline(always)]
     pub(crate) fn is_clean(&self) -> bool {
         self.phase <= ServerPhase::Responded && self.held == 0 && self.gaps.is_none()

@@ -83,7 +83,7 @@ struct OpenFrame {
 }
 
 impl OpenFrame {
-    /// Whether the first packet carries the remaining time of its call.
+    /// Returns whether the first packet carries the remaining time of its call.
     #[inline(always)]
     fn begins_with_deadline(&self) -> bool {
         self.buf.get(FRAME_HEADER).is_some_and(|kind| *kind == DEADLINE_REQUEST)
@@ -224,19 +224,19 @@ impl TxBatch {
         self.queue.is_empty() && !self.has_frames()
     }
 
-    /// Whether there is an incomplete frame.
+    /// Returns whether there is an incomplete frame.
     #[inline(always)]
     pub(crate) fn has_frames(&self) -> bool {
         !(self.open.is_empty() && self.full_batch.is_empty())
     }
 
-    /// Whether frames wait that a later batch follows.
+    /// Returns whether frames wait that a later batch follows.
     #[inline(always)]
     pub(crate) fn has_full_batch(&self) -> bool {
         !self.full_batch.is_empty()
     }
 
-    /// Whether a packet is queued that is in no frame yet.
+    /// Returns whether a packet is queued that is in no frame yet.
     #[inline]
     pub(crate) fn has_queued(&self) -> bool {
         !self.queue.is_empty()
@@ -261,13 +261,13 @@ impl TxBatch {
         (self.append_limit, self.request_limit) = (0, 0);
     }
 
-    /// Whether a packet may be appended now.
+    /// Returns whether a packet may be appended now.
     #[inline(always)]
     pub(crate) fn may_append(&self) -> bool {
         self.appended + (self.queue.len() as u32) < self.append_limit
     }
 
-    /// Whether a request may be appended now.
+    /// Returns whether a request may be appended now.
     #[inline(always)]
     pub(crate) fn may_append_request(&self) -> bool {
         self.appended + (self.queue.len() as u32) < self.request_limit
@@ -428,7 +428,7 @@ impl TxBatch {
         }
     }
 
-    /// Whether there is nothing to send but the open frames.
+    /// Returns whether there is nothing to send but the open frames.
     #[inline(always)]
     fn is_alone(&self) -> bool {
         self.queue.is_empty() && self.full_batch.is_empty()
@@ -533,8 +533,8 @@ impl TxBatch {
         self.buffers.bytes() + open.sum::<usize>()
     }
 
-    /// Whether the last batch stopped because the arena is exhausted and the transport holds every
-    /// buffer.
+    /// Returns whether the last batch stopped because the arena is exhausted and the transport
+    /// holds every buffer.
     #[inline]
     pub(crate) fn starved(&self) -> bool {
         self.buffers.starved

@@ -39,15 +39,15 @@ pub(crate) use server::{SingleResponse, send_single_response};
 const BATCH_CALLS_MIN: usize = 4;
 
 impl<C> Endpoint<C> {
-    /// Whether [`Endpoint::poll_transmit`] has something to do now: a packet is queued, and there
-    /// is memory for it.
+    /// Returns whether [`Endpoint::poll_transmit`] has something to do now: a packet is queued, and
+    /// there is memory for it.
     #[inline]
     pub fn wants_transmit(&self) -> bool {
         self.has_unsent() && (self.tx.retry_ns() == 0 || self.ends_wait())
     }
 
-    /// Whether packets were added to those that wait for more ([`Config::batch_budget_ns`]): they may
-    /// have filled a frame.
+    /// Returns whether packets were added to those that wait for more
+    /// ([`Config::batch_budget_ns`]): they may have filled a frame.
     #[cold]
     fn ends_wait(&self) -> bool {
         self.cfg.batch_budget_ns > 0
@@ -55,7 +55,7 @@ impl<C> Endpoint<C> {
             && (self.tx.has_grown() || !self.deferred.is_empty())
     }
 
-    /// Whether a packet is queued, or a call whose packet is not made yet.
+    /// Returns whether a packet is queued, or a call whose packet is not made yet.
     #[inline]
     pub(crate) fn has_unsent(&self) -> bool {
         !(self.tx.is_empty() && self.deferred.is_empty())
@@ -128,7 +128,7 @@ impl<C> Endpoint<C> {
         self.await_answers();
     }
 
-    /// Whether the batch is one frame of a single small packet that needs no send time.
+    /// Returns whether the batch is one frame of a single small packet that needs no send time.
     #[inline(always)]
     fn says_no_time(&self, out: &TxBurst) -> bool {
         let Some(peer) = self.tx.lone_packet().and_then(|peer| self.peers.at(peer)) else {

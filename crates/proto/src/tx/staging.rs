@@ -39,7 +39,7 @@ fn take_free(place: &mut Place) -> Option<Unshared> {
 pub(super) struct Staging {
     places: Vec<Place>,
     next: usize,
-    /// Whether the transport held a buffer in this rotation.
+    /// True if the transport held a buffer in this rotation.
     held: bool,
     /// The arena is exhausted, and the transport holds every buffer.
     pub(super) starved: bool,

@@ -55,7 +55,7 @@ pub(crate) fn body_of(frame: &[u8]) -> &[u8] {
     frame.get(FRAME_HEADER..).unwrap_or_default()
 }
 
-/// Whether a well-formed frame carries no send time.
+/// Returns whether a well-formed frame carries no send time.
 #[inline(always)]
 pub(crate) fn is_untimed(frame: &[u8]) -> bool {
     frame.get(1).is_some_and(|flags| flags & FLAG_UNTIMED != 0)

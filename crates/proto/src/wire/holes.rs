@@ -85,7 +85,7 @@ impl<'f> Holes<'f> {
         self.bytes.len() / HOLE
     }
 
-    /// Whether there are no holes.
+    /// Returns whether there are no holes.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }

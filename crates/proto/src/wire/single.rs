@@ -23,7 +23,7 @@ pub(crate) struct SinglePacket<'f> {
     pub(crate) session: u32,
     pub(crate) req_num: u32,
     pub(crate) req_type: u16,
-    /// Of a [`DEADLINE_REQUEST`]: the encoded remaining time of its call.
+    /// The encoded remaining time of the call of a [`DEADLINE_REQUEST`].
     pub(crate) remaining: u16,
     pub(crate) data: &'f [u8],
 }

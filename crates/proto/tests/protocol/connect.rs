@@ -280,7 +280,7 @@ fn a_server_widens_pools_while_there_is_plenty_and_grants_the_request() {
         let more = ConnectAccept { credits: credits + 1, ..a.clone() };
         let result = w.ep(0).established(&more, addr(1), PathId(1));
         assert_eq!(result, Err(ConnectError::BadAnswer), "{more:?}");
-        // That ended it: an answer to it ends no other session, whatever it grants.
+        // The error ended the session: an answer to it ends no other session, whatever it grants.
         let next = w.dial(0, 6);
         let late = ConnectAccept { client_session: next.session.index(), ..more };
         let result = w.ep(0).established(&late, addr(1), PathId(1));

@@ -328,8 +328,7 @@ fn messages_do_not_overtake_those_in_a_later_batch() {
     assert!(w.nodes[1].messages.iter().map(|m| m.0).eq([0, 1]));
 }
 
-/// Of the messages of a session that ends, those that have arrived behind a lost one are not counted
-/// as failed.
+/// When a session ends, messages that have arrived behind a lost one are not counted as failed.
 #[test]
 fn messages_behind_a_lost_one_end_once() {
     let mut w = World::pair(config());

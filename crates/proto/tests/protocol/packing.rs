@@ -401,7 +401,7 @@ fn an_answered_call_does_not_wait_for_a_frame_that_waits() {
     w.nodes[0].collect();
     let done = w.take_done(0);
     assert!(matches!(&done[..], [done] if done.result == Ok(pattern(0, 200))));
-    // What leaves is the packet as it was.
+    // The packet leaves as it was.
     w.now_ns += 2 * BUDGET;
     let now_ns = w.now_ns;
     w.nodes[0].ep.on_deadline(now_ns);

@@ -151,7 +151,7 @@ impl FaultState {
         self.rng.between(mean / 2, mean + mean / 2)
     }
 
-    /// Whether flapping has taken the link down, and how often so far.
+    /// Returns whether flapping has taken the link down, and how often so far.
     pub(super) fn flap(&mut self, now_ns: u64) -> (bool, u32) {
         while self.flap.next_ns <= now_ns {
             let Some(Flap { up_ns, down_ns }) = self.faults.flap else { break };

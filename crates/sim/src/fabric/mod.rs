@@ -167,13 +167,13 @@ impl Fabric {
         Ok(Fabric { ports, switches, hosts, routes, totals: Totals::default(), seed, tap: None })
     }
 
-    /// Whether a port of the host is neither sending nor paused: it may
+    /// Returns whether a port of the host is neither sending nor paused: it may
     /// [`transmit`](Fabric::transmit) a packet that leaves on that port's link.
     pub fn host_port_is_free(&self, host: HostId) -> bool {
         self.hosts[host.0 as usize].uplinks.iter().any(|&link| self.link_is_free(LinkId(link)))
     }
 
-    /// Whether the sender of a link is neither sending nor paused.
+    /// Returns whether the sender of a link is neither sending nor paused.
     pub fn link_is_free(&self, link: LinkId) -> bool {
         let port = &self.ports[link.0 as usize];
         port.is_idle() && !port.paused

@@ -27,8 +27,8 @@ pub enum Buffer {
 }
 
 impl Buffer {
-    /// Whether a packet of `size` bytes may join a queue of `queue` bytes, in a switch that stores
-    /// `used` in total.
+    /// Returns whether a packet of `size` bytes may join a queue of `queue` bytes, in a switch that
+    /// stores `used` in total.
     pub(super) fn admits(&self, queue: u64, used: u64, size: u32) -> bool {
         let size = u64::from(size);
         match *self {
@@ -90,7 +90,8 @@ pub enum Marking {
 }
 
 impl Marking {
-    /// Whether a packet that finds `queue` bytes is marked. Draws a number only between the limits.
+    /// Returns whether a packet that finds `queue` bytes is marked. Draws a number only between the
+    /// limits.
     pub(super) fn marks(&self, queue: u64, rng: &mut Rng) -> bool {
         match *self {
             Marking::Off => false,

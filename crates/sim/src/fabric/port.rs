@@ -180,8 +180,8 @@ impl Port {
         self.paused = on;
     }
 
-    /// Whether the link is down, and how often it has gone down: a packet that finds another number
-    /// at its arrival than at its departure was on the link when it went down.
+    /// Returns whether the link is down, and how often it has gone down: a packet that finds
+    /// another number at its arrival than at its departure was on the link when it went down.
     pub(super) fn down(&mut self, now_ns: u64) -> (bool, u32) {
         let (flap, falls) = match &mut self.faults {
             Some(faults) => faults.flap(now_ns),

@@ -146,7 +146,7 @@ impl Edges {
     }
 }
 
-/// Whether every node reaches the first host, be it over hosts that forward.
+/// Checks that every node reaches the first host, be it over hosts that forward.
 fn check_connected(topology: &Topology) -> Result<(), TopologyError> {
     let switches = topology.switches().len() as u32;
     let place = |node| match node {

@@ -204,7 +204,7 @@ impl Topology {
         &self.cables
     }
 
-    /// Whether it can be built, except for missing paths, which [`Fabric::new`] finds.
+    /// Checks that it can be built, except for missing paths, which [`Fabric::new`] finds.
     ///
     /// [`Fabric::new`]: super::Fabric::new
     pub(super) fn check(&self) -> Result<(), TopologyError> {

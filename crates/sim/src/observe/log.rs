@@ -146,8 +146,8 @@ mod tests {
 
     #[test]
     fn xxh3_and_the_mixer_match_the_reference_values() {
-        // Of the empty string, from the reference implementation; the last value too was computed
-        // with another implementation of both.
+        // The hash of the empty string is from the reference implementation; the last value too was
+        // computed with another implementation of both.
         assert_eq!(xxh3_64(b""), 0x2d06_8005_38d3_94c2);
         // First value of splitmix64 for seed 0, whose first state is that of an empty digest.
         let mut d = Digest(0);

@@ -10,13 +10,14 @@ use crate::fabric::{Node, Topology};
 /// Names and addresses by number; without a name, the number is used (`n4`, `s0`, `link 7`).
 #[derive(Clone, Debug, Default)]
 pub struct Names {
-    /// Of hosts.
+    /// Names of hosts.
     pub hosts: Vec<String>,
-    /// Of hosts, for captures; a host without one is 10.x.y.z by its number, from 10.0.0.1 on.
+    /// Addresses of hosts in captures; a host without one is 10.x.y.z by its number, from 10.0.0.1
+    /// on.
     pub addrs: Vec<Ipv4Addr>,
-    /// Of switches.
+    /// Names of switches.
     pub switches: Vec<String>,
-    /// Of links, such as `n0>s0`.
+    /// Names of links, such as `n0>s0`.
     pub links: Vec<String>,
 }
 

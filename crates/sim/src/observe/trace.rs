@@ -97,7 +97,7 @@ pub struct TraceSettings {
     /// formatted only for the report: a line costs its datagram's bytes and about 150 more, and the
     /// time of the copy.
     pub keep: usize,
-    /// Which events.
+    /// The events that are traced.
     pub filter: TraceFilter,
 }
 

@@ -121,7 +121,7 @@ pub struct Point {
     pub credits: u32,
     /// Most bits of the receiver's pool in use.
     pub bits_peak: u32,
-    /// That as a share of the pool.
+    /// The peak as a share of the pool.
     pub pool_fraction: f64,
     /// The paper's share.
     pub paper_fraction: Option<f64>,

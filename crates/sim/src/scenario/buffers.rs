@@ -86,19 +86,19 @@ pub struct Point {
     pub senders: u32,
     /// Capacity of one queue, bytes.
     pub buffer_bytes: u64,
-    /// Whether the capacity is a static part of the buffer, or a share of a dynamic one.
+    /// True if the capacity is a static part of the buffer, false if it is a share of a dynamic one.
     pub is_static: bool,
     /// Bytes of N windows of C packets.
     pub windows_bytes: u64,
-    /// Whether they exceed the capacity.
+    /// True if they exceed the capacity.
     pub overflow_expected: bool,
     /// Datagrams dropped by the switch for lack of buffer.
     pub overflows: u64,
-    /// Those per million datagrams to the server.
+    /// Overflows per million datagrams to the server.
     pub loss_ppm: u64,
     /// Datagrams dropped for lack of buffer after the first round trip, warm-up included.
     pub overflows_after_first_rtt: u64,
-    /// Those per million datagrams to the server in that time.
+    /// Overflows per million datagrams to the server in that time.
     pub loss_after_first_rtt_ppm: u64,
     /// Retransmitted packets.
     pub retransmitted: u64,

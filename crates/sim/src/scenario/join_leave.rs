@@ -75,7 +75,7 @@ impl Settings {
 /// The time from one change to the next.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Window {
-    /// Whether a sender has joined; false: one has left.
+    /// True if a sender has joined; false: one has left.
     pub joined: bool,
     /// Senders that take part.
     pub senders: u32,

@@ -53,8 +53,8 @@ pub struct Settings {
     pub base_rtt_ns: u64,
     /// Longest delay of a frame at its receiver, ns: at most 1 ms. Default 0.
     pub jitter_ns: u64,
-    /// Whether hosts are configured with the rate of their link; false: their setting is the default, 25
-    /// Gbit/s, whatever the rate. Default false.
+    /// True if hosts are configured with the rate of their link; false: their setting is the
+    /// default, 25 Gbit/s, whatever the rate. Default false.
     pub rate_known: bool,
     /// Warm-up, in base round trips and the jitter; at least 5 ms. Default 200.
     pub warm_up_rtts: u32,
@@ -147,7 +147,7 @@ pub struct Outcome {
     pub credits: u32,
     /// Round trips measured by the clients: every sample, jitter included.
     pub rtt: Latency,
-    /// Of a full packet on the idle network, without jitter, ns.
+    /// Round trip of a full packet on the idle network, without jitter, ns.
     pub full_rtt_ns: u64,
     /// The number of bytes that the queue of the server's link exceeded in 1 % of the time.
     pub queue_p99_bytes: u64,

@@ -45,7 +45,7 @@ pub struct Settings {
     pub credits: u32,
     /// The CPUs. Default: eRPC's.
     pub cpu: Cpu,
-    /// Whether executed requests are recorded, to find one that is executed twice: 50 bytes each.
+    /// True if executed requests are recorded, to find one that is executed twice: 50 bytes each.
     /// Default false.
     pub at_most_once: bool,
     /// Warm-up, ns. Default 1 ms.

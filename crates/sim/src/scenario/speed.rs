@@ -52,7 +52,7 @@ pub struct Settings {
     pub load: Load,
     /// The CPUs. Default: Courser's.
     pub cpu: Cpu,
-    /// Whether the default checks of every simulation run. Default true.
+    /// True if the default checks of every simulation run. Default true.
     pub checks: bool,
 }
 

@@ -264,9 +264,9 @@ impl Client {
         }
     }
 
-    /// Whether a request of this length can be allocated, if need be by freeing the buffers kept
-    /// for others. With a limit that is reached, the buffers of calls in flight may be all there
-    /// are.
+    /// Returns whether a request of this length can be allocated, if need be by freeing the buffers
+    /// kept for others. With a limit that is reached, the buffers of calls in flight may be all
+    /// there are.
     pub(super) fn has_memory(&self, cx: &Context<'_>, len: usize) -> bool {
         let has = || cx.alloc(len).is_ok();
         if has() {

@@ -44,7 +44,7 @@ pub struct Coverage {
     pub protocol_drops: [u64; DROP_REASONS],
     /// Ends of calls.
     pub ends: [u64; ENDS.len()],
-    /// What became of one-way messages.
+    /// Ends of one-way messages.
     pub messages: [u64; MESSAGE_ENDS.len()],
 }
 
@@ -70,7 +70,7 @@ pub struct Covered {
     pub kind: &'static str,
     /// The count.
     pub count: u64,
-    /// Whether a run of many seeds must contain it.
+    /// True if a run of many seeds must contain it.
     pub expected: bool,
 }
 
@@ -177,7 +177,8 @@ impl MessageCounts {
         self.unhandled += handled.messages_unhandled;
     }
 
-    /// Whether handlers were given all messages that endpoints counted as received.
+    /// Describes the difference if handlers were not given all messages that endpoints counted as
+    /// received.
     pub(super) fn differ(&self, delivered: u64) -> Option<String> {
         let &MessageCounts { received, late, unhandled, .. } = self;
         (received != delivered + late + unhandled).then(|| {

@@ -321,7 +321,7 @@ fn draw_switch(rng: &mut Rng, cable: &CableSpec) -> SwitchSpec {
     spec
 }
 
-/// Whether the hosts' credits together can repeatedly overflow a switch's buffer.
+/// Returns whether the hosts' credits together can repeatedly overflow a switch's buffer.
 fn has_small_buffers(topology: &Topology) -> bool {
     topology.switches().iter().any(|s| s.buffer != Buffer::default())
 }

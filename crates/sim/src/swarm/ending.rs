@@ -231,8 +231,8 @@ impl Play<'_> {
         }
     }
 
-    /// Whether no frame was lost, duplicated or delayed so far. Those that a transmit queue has no room
-    /// for may be dropped by their sender.
+    /// Returns whether no frame was lost, duplicated or delayed so far. Those that a transmit queue
+    /// has no room for may be dropped by their sender.
     fn keeps_order(&self, world: &mut World) -> bool {
         use FaultKind::{Corrupt, Duplicate, Reorder, UnequalPaths};
         let disorder = [Corrupt, Duplicate, Reorder, UnequalPaths];

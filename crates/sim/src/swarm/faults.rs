@@ -145,14 +145,14 @@ impl Fault {
         }
     }
 
-    /// Whether peers may be given up because of it.
+    /// Returns whether peers may be given up because of it.
     pub(super) fn loses_peers(&self) -> bool {
         use FaultKind::{Crash, Kill, Partition, Pause};
         matches!(self.kind(), Crash | Kill | Partition | Pause)
     }
 
-    /// Whether the datapath may be silent for as long as its timeout because of it. Losses of some
-    /// percent are not enough: every probe would have to be lost.
+    /// Returns whether the datapath may be silent for as long as its timeout because of it. Losses
+    /// of some percent are not enough: every probe would have to be lost.
     pub(super) fn silences(&self) -> bool {
         use FaultKind::{Burst, Flap, LinkDown, Starvation};
         let loss = match self {

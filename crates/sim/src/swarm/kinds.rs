@@ -42,7 +42,7 @@ impl Kind {
         Kind::Keep,
     ];
 
-    /// Whether a server may return this error instead of a response without any fault.
+    /// Returns whether a server may return this error instead of a response without any fault.
     pub(super) fn may_get(self, status: Status) -> bool {
         match status {
             Status::Rejected => self == Kind::Refuse,
@@ -55,7 +55,7 @@ impl Kind {
         }
     }
 
-    /// Whether it can end with a response.
+    /// Returns whether it can end with a response.
     pub(super) fn is_answered(self) -> bool {
         !matches!(self, Kind::Refuse | Kind::Forget | Kind::Panic | Kind::Unknown)
     }

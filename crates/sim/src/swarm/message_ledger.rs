@@ -22,13 +22,13 @@ pub(super) enum MessageKind {
     Unhandled = 3,
 }
 
-/// What can become of messages, for the coverage.
+/// The ends of messages, for the coverage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub(super) enum MessageEnd {
     /// Its handler ran.
     Delivered = 0,
-    /// Of these, messages of several packets, or that waited for the connect as such.
+    /// The delivered message had several packets, or waited for the connect as if it had.
     Large = 1,
     /// The queue was full.
     Full = 2,

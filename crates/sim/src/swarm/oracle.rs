@@ -134,12 +134,12 @@ impl Oracle {
         }))
     }
 
-    /// Whether memory limits are so tight that they are reached.
+    /// Returns whether memory limits are so tight that they are reached.
     pub(super) fn may_lack_memory(&self) -> bool {
         self.allowed.no_memory
     }
 
-    /// Whether clocks run at different rates.
+    /// Returns whether clocks run at different rates.
     pub(super) fn clocks_drift(&self) -> bool {
         self.allowed.drift
     }

@@ -36,7 +36,7 @@ pub struct SeedReport {
     pub seed: u64,
     /// Calls that have ended in any way; those of processes that ended with them are not counted.
     pub rpcs: u64,
-    /// Of these, calls with a response.
+    /// Calls that ended with a response.
     pub responses: u64,
     /// Packets (frames) sent by hosts.
     pub packets: u64,

@@ -20,7 +20,7 @@ use crate::streams::Sent;
 /// Selection of checks, and the reaction to a violation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Checks {
-    /// Whether handlers' requests are recorded: about 50 bytes each.
+    /// True if handlers' requests are recorded: about 50 bytes each.
     pub at_most_once: bool,
     /// Number of passes of an endpoint between checks of its protocol state; 0: never.
     pub every_passes: u64,
@@ -106,9 +106,9 @@ impl Invariant {
 /// A violated invariant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
-    /// Which.
+    /// The invariant that was violated.
     pub invariant: Invariant,
-    /// When, ns.
+    /// The time of the violation, ns.
     pub at_ns: u64,
     /// Description of the violation.
     pub detail: String,

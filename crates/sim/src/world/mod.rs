@@ -74,7 +74,7 @@ pub struct WorldConfig {
     pub connect_retry_ns: u64,
     /// First request numbers of sessions. Default uniform.
     pub numbers: Numbers,
-    /// Whether hosts' clocks start at different times. Default true.
+    /// True if hosts' clocks start at different times. Default true.
     pub clocks_differ: bool,
     /// Checks during the run.
     pub checks: Checks,
@@ -111,7 +111,7 @@ pub enum WorldError {
     /// The application's set-up failed.
     #[error("the set-up of n{host} failed at {at_ns} ns: {cause}; correct its function")]
     Setup {
-        /// Which host.
+        /// The host.
         host: u32,
         /// When.
         at_ns: u64,
@@ -351,7 +351,7 @@ impl World {
         lock(&self.streams).established
     }
 
-    /// Whether a host's process runs.
+    /// Returns whether a host's process runs.
     pub fn is_running(&self, host: HostId) -> bool {
         self.hosts.get(host.0 as usize).is_some_and(|h| h.process.is_some())
     }

@@ -35,7 +35,7 @@ impl World {
         while self.fabric.host_port_is_free(host) && self.send_next(host) {}
     }
 
-    /// Whether a frame was sent.
+    /// Returns whether a frame was sent.
     fn send_next(&mut self, host: HostId) -> bool {
         let now_ns = self.now_ns;
         let hosts = self.hosts.len();
@@ -197,7 +197,7 @@ impl World {
         lock(&self.streams).arrive(sent, life);
     }
 
-    /// Whether a partition separates two hosts.
+    /// Returns whether a partition separates two hosts.
     fn are_apart(&self, a: HostId, b: HostId) -> bool {
         let Some(groups) = &self.groups else { return false };
         groups.get(a.0 as usize) != groups.get(b.0 as usize)

@@ -62,7 +62,7 @@ fn server(nexus: &Nexus, ran: &Executions, behind: &str) -> Result<Rpc, courser:
                     Err(_) => return Vec::new(),
                 },
             };
-            // Of another kind of numbers than the caller's.
+            // The bit makes it a number of another kind than the caller's.
             answer[7] |= 0x80;
             match to.call(LATER, message(&local, &answer)).await {
                 Ok(response) => {

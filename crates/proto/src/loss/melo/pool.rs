@@ -85,7 +85,7 @@ impl<const BLOCKS: usize> BitsPool<BLOCKS> {
         }
     }
 
-    /// Whether `count` blocks are free; counts a failed allocation otherwise.
+    /// Returns whether `count` blocks are free; counts a failed allocation otherwise.
     #[inline]
     pub(super) fn has(&mut self, count: u32) -> bool {
         let enough = count <= Self::BLOCKS - u32::from(self.avail_ptr);

@@ -121,7 +121,7 @@ impl SenderMap {
         u32::from(self.known)
     }
 
-    /// Whether a packet is known as received. Cost: a step for each block before it.
+    /// Returns whether a packet is known as received. Cost: a step for each block before it.
     pub(crate) fn is_received<const BLOCKS: usize>(
         &self,
         pool: &BitsPool<BLOCKS>,
@@ -216,7 +216,7 @@ impl SenderMap {
         Ok(Learned { acked, received })
     }
 
-    /// Whether the `holes` below `high` are the most recent of `told`, so that they add no
+    /// Returns whether the `holes` below `high` are the most recent of `told`, so that they add no
     /// information below `high`. The lowest may be shorter at its front, since a NACK covers
     /// nothing below its lowest hole.
     #[inline]
@@ -369,7 +369,7 @@ impl SenderMap {
     }
 }
 
-/// Whether a receiver can send this NACK: see [`BadNack`].
+/// Checks that a receiver can send this NACK: see [`BadNack`].
 fn validate(rcv_nxt: u32, rcv_high: u32, holes: &[Hole]) -> Result<(), BadNack> {
     if rcv_nxt > rcv_high || rcv_high > MAX_PSN + 1 {
         return Err(BadNack::Range);

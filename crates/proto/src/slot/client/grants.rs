@@ -101,7 +101,7 @@ impl<C> ClientSlot<C> {
         self.idle -= u32::from(std::mem::take(&mut self.parked));
     }
 
-    /// Whether a grant allows more than the slot may send.
+    /// Returns whether a grant allows more than the slot may send.
     fn is_more(&self, grant: Grant) -> bool {
         grant.packets().unwrap_or(u32::MAX) > self.granted
     }
@@ -115,7 +115,7 @@ impl<C> ClientSlot<C> {
         };
     }
 
-    /// Whether all packets of the request that the server has granted were sent.
+    /// Returns whether all packets of the request that the server has granted were sent.
     pub(crate) fn awaits_grant(&self) -> bool {
         self.granted <= self.req_sent && self.req_sent < self.req_packets
     }
@@ -139,7 +139,7 @@ impl<C> ClientSlot<C> {
         self.granted = 0;
     }
 
-    /// Whether the slot is held back.
+    /// Returns whether the slot is held back.
     pub(crate) fn is_held(&self) -> bool {
         self.active && self.has_several_packets() && self.req_high == 0 && self.granted == 0
     }
@@ -149,7 +149,7 @@ impl<C> ClientSlot<C> {
         self.granted = u32::MAX;
     }
 
-    /// Whether the request has several packets.
+    /// Returns whether the request has several packets.
     pub(crate) fn has_several_packets(&self) -> bool {
         self.req_packets > 1
     }
@@ -169,7 +169,7 @@ impl<C> ClientSlot<C> {
         std::mem::replace(&mut self.message, message)
     }
 
-    /// Whether its path counts this slot as one that awaits a grant.
+    /// Returns whether its path counts this slot as one that awaits a grant.
     pub(crate) fn is_awaiting(&self) -> bool {
         self.awaiting
     }

@@ -29,7 +29,7 @@ impl Framing {
 }
 
 impl OpenFrame {
-    /// Whether a packet of `len` data bytes in `pieces` pieces can be added by reference.
+    /// Returns whether a packet of `len` data bytes in `pieces` pieces can be added by reference.
     fn takes(&self, len: usize, pieces: usize, most: usize) -> bool {
         let now = self.references.as_ref();
         let now = now.map_or(pieces + 2, |r| r.pieces_with(pieces, self.len));
@@ -43,19 +43,20 @@ impl OpenFrame {
         for seg in segs.0.into_iter().chain([segs.1]) {
             references.add(self.len, seg);
         }
-        // What is left for copies.
+        // The buffer keeps the bytes that are copied.
         self.buf.truncate(self.buf.len() - (references.bytes() - before) as usize);
     }
 }
 
 impl TxBatch {
-    /// Whether packets share frames by reference.
+    /// Returns whether packets share frames by reference.
     pub(crate) fn is_gathering(&self) -> bool {
         self.gather_max > 0
     }
 
-    /// Whether a packet of `len` data bytes, too large to be copied, shares a frame by reference. Two
-    /// such packets have to fit: alone, a packet leaves in one piece with the frame's header.
+    /// Returns whether a packet of `len` data bytes, too large to be copied, shares a frame by
+    /// reference. Two such packets have to fit: alone, a packet leaves in one piece with the
+    /// frame's header.
     #[inline]
     pub(crate) fn gathers(&self, peer: &Peer, len: usize) -> bool {
         len <= self.gather_max && FRAME_HEADER + 2 * (PACKET_HEADER + len) <= peer.max_frame()

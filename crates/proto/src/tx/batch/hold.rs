@@ -53,7 +53,7 @@ impl TxBatch {
         self.open.iter().map(|frame| frame.opened_ns.saturating_add(budget_ns)).min()
     }
 
-    /// Whether packets have been added or queued since the frames that wait were set aside.
+    /// Returns whether packets have been added or queued since the frames that wait were set aside.
     #[cold]
     pub(crate) fn has_grown(&self) -> bool {
         !self.queue.is_empty() || self.appended != HELD_PACKETS

@@ -125,7 +125,7 @@ fn check(w: &mut World, sent: &[(u16, Option<u64>)], perfect: bool) {
         assert!(*at_ns <= due_ns, "message {id} was delivered at {at_ns}, after {due_ns}");
     }
     if perfect {
-        // Those that were sent before the connect may have waited as large ones.
+        // Messages that were sent before the connect may have waited as large ones.
         let of_one_packet =
             |m: &&(u16, u64, bool)| m.0 >= EARLY && !w.nodes[1].large.contains(&m.0);
         let order: Vec<u16> =

@@ -49,7 +49,7 @@ pub struct World {
     pub processes: bool,
     /// Called for frames before they are sent; `false` loses the frame.
     pub filter: Option<Filter>,
-    /// What servers require of sessions.
+    /// The integrity that servers require of sessions.
     pub integrity: Integrity,
     wire: BTreeMap<(u64, u64), (usize, usize, Vec<u8>)>,
     sent: u64,

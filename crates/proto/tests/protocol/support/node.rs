@@ -174,7 +174,7 @@ impl Node {
         self.take(src, bytes);
     }
 
-    /// Whether the endpoint accepts a frame.
+    /// Returns whether the endpoint accepts a frame.
     pub fn accepts(&mut self, frame: &RxFrame<'_>, now_ns: u64) -> bool {
         self.now_ns = now_ns;
         let before = self.ep.stats().rx_frames_accepted;

@@ -39,11 +39,12 @@ pub struct Settings {
     /// Both hosts. Default: measured CPU costs, frames of 8,972 bytes, 256 credits.
     #[serde(flatten)]
     pub hosts: Hosts,
-    /// What is sent.
+    /// The messages that are sent.
     pub traffic: Traffic,
     /// Rate of the cables, bit/s.
     pub link_bps: u64,
-    /// Whether packets share frames, and how. Packets of all sizes are gathered of which two fit.
+    /// The way in which packets share frames, if they do. Packets of all sizes are gathered of
+    /// which two fit.
     pub packing: Packing,
     /// Bytes of a message, or of a request and of its answer: 16 to 65,536.
     pub bytes: u32,
@@ -124,9 +125,9 @@ pub struct Outcome {
     pub operations: u64,
     /// Measured time, ns.
     pub time_ns: u64,
-    /// What the first host has sent.
+    /// Messages of the first host.
     pub first: Sent,
-    /// What the second host has sent.
+    /// Messages of the second host.
     pub second: Sent,
     /// Latency of one way of calls: half of the round trip without the time at the server.
     pub one_way: Latency,
@@ -135,7 +136,7 @@ pub struct Outcome {
     pub digest: u64,
 }
 
-/// What a host has sent.
+/// Messages that a host has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Sent {
     /// Messages that were acknowledged.

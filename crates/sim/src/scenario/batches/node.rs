@@ -21,7 +21,7 @@ const STAMP: u16 = 2;
 /// Measurements.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// Of calls that ended in the measured time.
+    /// Times of calls that ended in the measured time.
     pub(super) one_way: Times,
     failed: app::Tally,
 }

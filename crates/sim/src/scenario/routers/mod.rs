@@ -80,7 +80,7 @@ pub struct Settings {
     pub hosts: Hosts,
     /// How the nodes are connected.
     pub topology: Shape,
-    /// Whether messages share frames, into which small ones are copied.
+    /// True if messages share frames, into which small ones are copied.
     pub batching: bool,
     /// Nodes, and lines: 2 to 32. Default 4.
     pub nodes: u32,

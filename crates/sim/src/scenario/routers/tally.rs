@@ -141,7 +141,7 @@ impl Tally {
         }
     }
 
-    /// Whether all measured packets have left.
+    /// Returns whether all measured packets have left.
     pub(super) fn is_complete(&self) -> bool {
         self.end_to_end.count() == self.offered
     }

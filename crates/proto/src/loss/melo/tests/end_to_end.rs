@@ -11,7 +11,7 @@ struct Channel {
     /// Lost data packets per 1,000, and lost feedback.
     data_loss: u32,
     feedback_loss: u32,
-    /// Whether retransmissions can be lost.
+    /// True if retransmissions can be lost.
     lose_again: bool,
     /// The one-way delay is 10 ticks plus up to `jitter`.
     jitter: u64,
