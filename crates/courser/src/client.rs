@@ -7,23 +7,19 @@
 //! ClientCall::poll: result <- Call <- waker  <--- driver: completes calls, wakes after the burst
 //! ```
 //!
-//! A call is one allocation ([`call::Call`]). A submission takes the queue's lock for some ten
+//! A call is one allocation ([`crate::channel::call::Call`]). A submission takes the queue's lock for some ten
 //! nanoseconds, and makes a system call only when the endpoint's thread sleeps
 //! ([`crate::control::Mailbox::submitted`]). The thread takes all submissions at once, and wakes
 //! tasks after each burst of packets.
 
 mod blocking;
-mod call;
 mod calls;
 mod channel;
 mod connect;
 mod driver;
 mod endpoints;
-mod error;
-mod greeting;
-mod inbox;
-mod link;
-mod opening;
+pub(crate) mod inbox;
+pub(crate) mod opening;
 mod shared;
 #[cfg(test)]
 mod tests;
@@ -35,26 +31,24 @@ use std::sync::Arc;
 
 use courser_buf::{AllocError, Arena, MsgBuf};
 
+use crate::channel::greeting::Greetings;
 use crate::config::Config;
-use crate::failure::CallFailure;
-use crate::message::zeroed;
+use crate::core::message::zeroed;
+use crate::error::failure::CallFailure;
 use endpoints::User;
-use greeting::Greetings;
 
 pub use connect::{ClientAnother, ClientBuilder, ClientConnect};
 pub use endpoints::Endpoints;
-pub use error::ClientError;
-pub use greeting::Greeting;
 pub use virtual_time::VirtualClients;
 pub use wait::{ClientCall, ClientSend};
 
 /// Limits of one client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Limits {
-    sessions: usize,
-    in_flight: usize,
+pub(crate) struct Limits {
+    pub(crate) sessions: usize,
+    pub(crate) in_flight: usize,
     /// Default for calls without a setting of their own.
-    wait_for_ready: bool,
+    pub(crate) wait_for_ready: bool,
 }
 
 /// A connection to a server for any number of threads and tasks, of any runtime or none.

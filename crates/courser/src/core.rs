@@ -1,6 +1,19 @@
 //! The part of an endpoint that a [`Context`] can reach: the protocol and the application's timers,
 //! without the transport, whose receive memory is lent out while handlers run.
 
+pub(crate) mod awaited;
+pub(crate) mod clock;
+pub(crate) mod context;
+pub(crate) mod continuations;
+pub(crate) mod deadline;
+pub(crate) mod drain;
+pub(crate) mod executor;
+pub(crate) mod lent;
+pub(crate) mod message;
+pub(crate) mod queue;
+pub(crate) mod shares;
+pub(crate) mod timer;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +22,16 @@ use courser_buf::{MsgBuf, PathId, TxBurst};
 use courser_net::{ThisProcess, Uri};
 use courser_proto::{Body, CallError, Dialed, Endpoint, RejectReason, RemoteSession, SessionId};
 
-use crate::clock::SystemClock;
-use crate::continuations::{Cont, Continuations};
 use crate::control::Mailbox;
+use crate::core::clock::SystemClock;
+use crate::core::continuations::{Cont, Continuations};
+use crate::core::executor::Tasks;
+use crate::core::queue::LocalQueue;
+use crate::core::timer::Timers;
 use crate::error::{CallRejected, SessionError};
 use crate::machine::{Thread, VirtualClock};
 use crate::platform::{Clock, Platform};
-use crate::task::{LocalQueue, Tasks};
-use crate::timer::Timers;
-use crate::worker::{Deadline, HandlerStats};
+use crate::run::worker::{Deadline, HandlerStats};
 
 /// How many session failures are remembered for [`crate::Rpc::session_error`].
 const FAILURES_KEPT: usize = 1024;

@@ -1,6 +1,11 @@
 //! Errors of the public API. Each text states what happened and, after its last semicolon, what to
 //! do; `tests/error_texts.rs` checks every variant.
 
+pub(crate) mod client;
+pub(crate) mod failure;
+pub(crate) mod server;
+pub(crate) mod service;
+
 use std::io;
 
 use courser_buf::MsgBuf;
@@ -10,6 +15,10 @@ use courser_proto::{
 };
 
 use crate::control::{DialError, LostReason};
+
+pub use client::ClientError;
+pub use failure::CallFailure;
+pub use server::ServerError;
 
 /// Why a nexus or an endpoint could not be made.
 #[derive(Debug, thiserror::Error)]

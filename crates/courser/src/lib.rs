@@ -72,50 +72,36 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("Courser needs Linux");
 
-mod call;
-mod call_wait;
+mod channel;
 mod client;
-mod clock;
 mod config;
-mod context;
-mod continuations;
 mod control;
-mod control_client;
 mod core;
-mod deadline;
-mod dispatch;
-mod drain;
 mod error;
-mod event_loop;
-mod failure;
-mod flood;
 mod machine;
-mod message;
-mod nexus;
 mod panics;
 mod platform;
 mod rpc;
-mod send;
+mod run;
 mod server;
 pub mod service;
-mod shares;
-mod shutdown;
-mod spin;
 mod sync;
 mod task;
-mod timer;
-mod worker;
 
-pub use call::CallBuilder;
-pub use call_wait::{Answered, CallWaitError, CallWaitReason};
+pub use self::core::{
+    context::Context,
+    drain::{DrainToken, Draining},
+    executor::TaskStats,
+    message::{Completion, Reply, ReplyHandle, Request, Response},
+    shares::ClientStats,
+    timer::TimerId,
+};
 pub use client::{
-    Client, ClientAnother, ClientBuilder, ClientCall, ClientConnect, ClientError, ClientSend,
-    Endpoints,
+    Client, ClientAnother, ClientBuilder, ClientCall, ClientConnect, ClientSend, Endpoints,
 };
 pub use config::Config;
 #[doc(hidden)]
 pub use config::Tuning;
-pub use context::Context;
 pub use control::{ControlStats, DialError, LostReason};
 pub use courser_buf::{AllocError, ArenaStats, ClassStats, MsgBuf};
 pub use courser_macros::service;
@@ -128,22 +114,23 @@ pub use courser_proto::{
     Executed, Integrity, MemoryUse, Packing, Recovery, RejectReason, ReplyError, Role,
     SessionBytes, SessionEnd, SessionId, SessionState, SessionStats, Status,
 };
-pub use drain::{DrainToken, Draining};
-pub use error::{BindError, CallRejected, RunError, SessionError, WorkerError};
-pub use failure::CallFailure;
-pub use message::{Completion, Reply, ReplyHandle, Request, Response};
-pub use nexus::Nexus;
-pub use rpc::{EndpointHandle, Rpc};
-pub use send::MessageBuilder;
-pub use server::{HandlerFuture, Server, ServerError, ServerHandle, ServerStats, Serving, Spawn};
-pub use shares::ClientStats;
-pub use shutdown::ShutdownReport;
+pub use error::{
+    BindError, CallFailure, CallRejected, ClientError, RunError, ServerError, SessionError,
+    WorkerError,
+};
+pub use rpc::{
+    EndpointHandle, Rpc,
+    call::CallBuilder,
+    call_wait::{Answered, CallWaitError, CallWaitReason},
+    nexus::Nexus,
+    send::MessageBuilder,
+    shutdown::ShutdownReport,
+};
+pub use run::worker::{HandlerStats, Work, WorkerStats};
+pub use server::{HandlerFuture, Server, ServerHandle, ServerStats, Serving, Spawn};
 pub use task::{
     Another, Call, Connecting, Elapsed, JoinHandle, Local, Sent, Session, Sleep, TaskEnded,
-    TaskStats,
 };
-pub use timer::TimerId;
-pub use worker::{HandlerStats, Work, WorkerStats};
 
 /// For authors of transports and of simulators. The protocol is not part of the public API; a
 /// program that needs it depends on the crate `courser-proto`, which may change in any version.

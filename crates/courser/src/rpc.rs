@@ -1,5 +1,11 @@
 //! The endpoint: one thread's handlers, sessions, calls and packets (`[eRPC §3.1]`).
 
+pub(crate) mod call;
+pub(crate) mod call_wait;
+pub(crate) mod nexus;
+pub(crate) mod send;
+pub(crate) mod shutdown;
+
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,18 +18,18 @@ use courser_proto::{
     SessionState, SessionStats,
 };
 
-use crate::call::CallBuilder;
-use crate::context::Context;
 use crate::control::{Command, Control, Mail, Mailbox};
-use crate::control_client::Connections;
 use crate::core::Core;
+use crate::core::context::Context;
+use crate::core::message::{Completion, Reply, ReplyHandle, Request, Response, zeroed};
 use crate::error::{CallRejected, SessionError};
-use crate::flood::Flood;
-use crate::message::{Completion, Reply, ReplyHandle, Request, Response, zeroed};
-use crate::send::OnRoom;
+use crate::rpc::call::CallBuilder;
+use crate::rpc::send::OnRoom;
+use crate::run::connections::Connections;
+use crate::run::flood::Flood;
+use crate::run::spin::{Crowd, Spin};
+use crate::run::worker::{Answer, Workers};
 use crate::service::{Services, guarded};
-use crate::spin::{Crowd, Spin};
-use crate::worker::{Answer, Workers};
 
 /// A handler. Not `dyn FnMut`, which passes its arguments in a tuple: one more copy of the request.
 pub(crate) trait Handle {
@@ -364,7 +370,7 @@ impl<T: Transport> Rpc<T> {
     /// client, in use as server; and of the peer, which all sessions between the same two endpoints
     /// share.
     pub const fn session_bytes(slots: usize) -> SessionBytes {
-        courser_proto::Endpoint::<crate::continuations::Cont>::session_bytes(slots)
+        courser_proto::Endpoint::<crate::core::continuations::Cont>::session_bytes(slots)
     }
 
     /// Counters of the transport. Handlers cannot read them, since they borrow the transport's

@@ -11,7 +11,6 @@
 
 mod control;
 mod driver;
-mod error;
 mod handler;
 mod registry;
 mod running;
@@ -28,20 +27,19 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 
 use crate::config::Config;
-use crate::drain::DrainToken;
-use crate::error::BindError;
-use crate::nexus::Nexus;
+use crate::core::drain::DrainToken;
+use crate::core::shares::Shares;
+use crate::error::{BindError, ServerError};
+use crate::rpc::nexus::Nexus;
+use crate::rpc::shutdown::ShutdownReport;
+use crate::run::worker::Work;
 use crate::service::Services;
-use crate::shares::Shares;
-use crate::shutdown::ShutdownReport;
-use crate::worker::Work;
 use control::{Control, Watchman};
 use driver::{Driver, Setup};
 use handler::{Handler, handler};
 use workers::Workers;
 
 pub use control::ServerHandle;
-pub use error::ServerError;
 pub use spawn::{HandlerFuture, Spawn};
 pub use stats::ServerStats;
 

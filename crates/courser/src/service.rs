@@ -83,23 +83,24 @@
 
 mod access;
 mod answer;
-mod binding;
-mod channel;
+pub(crate) mod binding;
 mod client;
 mod codec;
-mod error;
-mod hello;
+pub(crate) mod hello;
 mod load;
 mod registry;
 mod sent;
 mod services;
 mod split;
 mod stream;
-mod writer;
+pub(crate) mod writer;
 
-pub use crate::message::to_message;
+pub use crate::channel::{BlockingChannel, CallOptions, Channel, DefaultChannel, Dial};
+pub use crate::core::message::to_message;
+pub use crate::error::service::{
+    DecodeError, EncodeError, MidStreamError, NoError, RpcError, StreamError,
+};
 pub use access::{Authorize, Denied, Peer, Target};
-pub use channel::{BlockingChannel, CallOptions, Channel, DefaultChannel, Dial};
 pub use client::{OneWay, Sending, Unary, UnaryCall};
 #[cfg(feature = "prost")]
 pub use codec::Prost;
@@ -108,7 +109,6 @@ pub use codec::{ByteString, Postcard};
 pub use codec::{Bytes, Codec, Decode, Encode, Payload, RoundTripError, round_trip};
 #[cfg(feature = "rkyv")]
 pub use codec::{Rkyv, View};
-pub use error::{DecodeError, EncodeError, MidStreamError, NoError, RpcError, StreamError};
 pub use futures_core::Stream;
 pub use hello::{HelloError, Mismatch};
 pub(crate) use load::{Charge, LARGE, Turn};
@@ -131,13 +131,12 @@ pub(crate) use self::{
     services::HELLO,
 };
 #[doc(hidden)]
-pub use crate::client::Greeting;
+pub use crate::channel::{dial, greeting::Greeting};
 
 // Used by generated code.
 #[doc(hidden)]
 pub use self::{
     answer::{Answer, Refusal},
-    channel::dial,
     client::TypedClient,
     sent::{
         AnySent, Choose, Sends, Sent, SentByBytes, SentByPostcard, SentByProst, SentByRkyv, Unless,

@@ -152,9 +152,9 @@ mod recommended {
             [include_str!("../src/config.rs"), include_str!("../../proto/src/config.rs")];
         let methods = [
             include_str!("../src/rpc.rs"),
-            include_str!("../src/control_client.rs"),
-            include_str!("../src/event_loop.rs"),
-            include_str!("../src/send.rs"),
+            include_str!("../src/run/connections.rs"),
+            include_str!("../src/run/event_loop.rs"),
+            include_str!("../src/rpc/send.rs"),
         ];
         let exists = |sources: &[&str], what: String| sources.iter().any(|s| s.contains(&what));
         if let Some(name) = name.strip_prefix("Config::") {
@@ -464,7 +464,7 @@ fn blocking_call_error_texts_end_with_an_advice() {
     check(include_str!("../src/task/time.rs"), &texts![Elapsed]);
     check(include_str!("../src/task/join.rs"), &texts![TaskEnded]);
     check(
-        include_str!("../src/call_wait.rs"),
+        include_str!("../src/rpc/call_wait.rs"),
         &texts![
             CallWaitError { reason: rejected(), request: None },
             rejected(),
@@ -479,7 +479,7 @@ fn error_texts_of_clients_and_servers_end_with_an_advice() {
     let text = |error: SessionError| error.to_string().into();
     let lost = SessionError::PeerFailed(LostReason::Closed);
     check(
-        include_str!("../src/failure.rs"),
+        include_str!("../src/error/failure.rs"),
         &texts![
             CallFailure::Rejected(RejectReason::NotClient),
             CallFailure::Failed(CallError::Closed(Executed::Never)),
@@ -495,7 +495,7 @@ fn error_texts_of_clients_and_servers_end_with_an_advice() {
         ],
     );
     check(
-        include_str!("../src/client/error.rs"),
+        include_str!("../src/error/client.rs"),
         &texts![
             ClientError::Bind(BindError::Forked),
             ClientError::Session(SessionError::EndpointGone),
@@ -511,7 +511,7 @@ fn error_texts_of_clients_and_servers_end_with_an_advice() {
         ],
     );
     check(
-        include_str!("../src/server/error.rs"),
+        include_str!("../src/error/server.rs"),
         &texts![
             ServerError::Bind(BindError::Forked),
             ServerError::Thread(broken()),
@@ -587,7 +587,7 @@ fn error_texts_of_services_end_with_an_advice() {
     let detail = || "hit the end".into();
     type Own = RpcError<StreamError>;
     check(
-        include_str!("../src/service/error.rs"),
+        include_str!("../src/error/service.rs"),
         &texts![
             Own::Service(StreamError::Unknown),
             Own::Call(failure()),

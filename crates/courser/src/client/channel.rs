@@ -7,7 +7,8 @@ use std::pin::pin;
 use courser_buf::{AllocError, MsgBuf};
 
 use super::blocking::block_on;
-use super::{Client, ClientAnother, ClientCall, ClientSend, Greeting};
+use super::{Client, ClientAnother, ClientCall, ClientSend};
+use crate::channel::greeting::Greeting;
 use crate::service::{BlockingChannel, CallOptions, Channel, Dial, HelloError, MethodId};
 
 impl Channel for Client {

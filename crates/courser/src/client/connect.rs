@@ -8,13 +8,13 @@ use std::task::{Context, Poll};
 
 use super::blocking::block_on;
 use super::endpoints::{Endpoints, User, default_config};
-use super::error::ClientError;
-use super::greeting::Greetings;
 use super::inbox::Open;
 use super::opening::Opening;
 use super::{Client, Inner, Limits, shared};
+use crate::channel::greeting::Greetings;
 use crate::config::Config;
-use crate::failure::CallFailure;
+use crate::error::ClientError;
+use crate::error::failure::CallFailure;
 
 /// Most sessions of a client.
 const MOST_SESSIONS: usize = 1_024;

@@ -11,11 +11,11 @@ use courser_buf::Arena;
 use courser_net::Uri;
 
 use super::driver;
-use super::error::ClientError;
 use super::inbox::Inbox;
 use crate::config::Config;
 use crate::error::BindError;
-use crate::nexus::Nexus;
+use crate::error::ClientError;
+use crate::rpc::nexus::Nexus;
 
 /// Most threads of one [`Endpoints`].
 const MOST_THREADS: usize = 1_024;

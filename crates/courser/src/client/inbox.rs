@@ -8,10 +8,10 @@ use std::sync::{Arc, PoisonError};
 
 use courser_net::ThisProcess;
 
-use super::call::{Call, Dropped};
 use super::opening::Opening;
+use crate::channel::call::{Call, Dropped};
 use crate::control::Mailbox;
-use crate::failure::CallFailure;
+use crate::error::failure::CallFailure;
 use crate::sync::{Mutex, MutexGuard};
 
 #[cfg(all(loom, test))]
@@ -21,13 +21,13 @@ mod model;
 pub(super) const DROPPED_KEPT: usize = 1_024;
 
 /// A session to be connected.
-pub(super) struct Open {
-    pub(super) uri: Arc<str>,
-    pub(super) limits: super::Limits,
-    pub(super) greetings: super::Greetings,
+pub(crate) struct Open {
+    pub(crate) uri: Arc<str>,
+    pub(crate) limits: super::Limits,
+    pub(crate) greetings: super::Greetings,
     /// A connect that fails is repeated until its time is over.
-    pub(super) wait_for_ready: bool,
-    pub(super) opening: Arc<Opening>,
+    pub(crate) wait_for_ready: bool,
+    pub(crate) opening: Arc<Opening>,
 }
 
 /// Submissions in their order.

@@ -3,12 +3,12 @@
 use std::sync::PoisonError;
 use std::task::{Poll, Waker};
 
-use super::error::ClientError;
+use crate::error::ClientError;
 use crate::sync::{Mutex, MutexGuard};
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Opening {
+pub(crate) struct Opening {
     state: Mutex<State>,
 }
 
@@ -31,7 +31,7 @@ impl Opening {
     ///
     /// # Errors
     /// The future was dropped.
-    pub(super) fn finish(&self, result: Result<usize, ClientError>) -> Result<Option<Waker>, ()> {
+    pub(crate) fn finish(&self, result: Result<usize, ClientError>) -> Result<Option<Waker>, ()> {
         let mut state = self.lock();
         if state.abandoned {
             return Err(());
@@ -40,11 +40,11 @@ impl Opening {
         Ok(state.waker.take())
     }
 
-    pub(super) fn is_abandoned(&self) -> bool {
+    pub(crate) fn is_abandoned(&self) -> bool {
         self.lock().abandoned
     }
 
-    pub(super) fn poll(&self, waker: &Waker) -> Poll<Result<usize, ClientError>> {
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Result<usize, ClientError>> {
         let mut state = self.lock();
         if let Some(result) = state.result.take() {
             return Poll::Ready(result);
@@ -56,7 +56,7 @@ impl Opening {
     }
 
     /// The future is dropped. Returns the number of a client that nothing will use.
-    pub(super) fn abandon(&self) -> Option<usize> {
+    pub(crate) fn abandon(&self) -> Option<usize> {
         let mut state = self.lock();
         state.abandoned = true;
         let waker = state.waker.take();

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use courser_net::{ThisProcess, Uri};
 
 use super::endpoints::{Group, User, bind_for};
-use super::error::ClientError;
 use crate::config::Config;
 use crate::error::BindError;
-use crate::nexus::Nexus;
+use crate::error::ClientError;
+use crate::rpc::nexus::Nexus;
 
 /// The endpoints of one process. A forked process, where their threads are missing and the lock may
 /// have been held, has a registry of its own.

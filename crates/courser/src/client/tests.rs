@@ -6,9 +6,9 @@ use std::task::{Poll, Wake, Waker};
 
 use courser_buf::Arena;
 
-use super::call::{Call, Dropped, Started, Target};
 use super::*;
-use crate::error::CallRejected;
+use crate::channel::call::{Call, Dropped, Started, Target};
+use crate::error::{CallRejected, ClientError};
 
 /// Counts its wake-ups.
 #[derive(Default)]

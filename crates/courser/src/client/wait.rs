@@ -10,13 +10,13 @@ use std::time::Duration;
 use courser_buf::MsgBuf;
 
 use super::blocking::block_on;
-use super::call::{Call, Outcome, Target};
 use super::{Client, misplaced};
-use crate::deadline::{earliest, inherited};
-use crate::failure::CallFailure;
+use crate::channel::call::{Call, Outcome, Target};
+use crate::core::deadline::{earliest, inherited};
+use crate::error::failure::CallFailure;
 use crate::platform::Clock;
+use crate::run::spin::cpus;
 use crate::service::{CallOptions, MethodId};
-use crate::spin::cpus;
 
 /// Checks for a result that a blocking call makes before its thread sleeps: some 20 us.
 const SPINS: u32 = 1_000;

@@ -11,8 +11,8 @@ use self::descriptor::Descriptor;
 use super::Mail;
 use crate::machine::{Machine, Thread};
 use crate::platform::Platform;
+use crate::run::worker::Answer;
 use crate::sync::{AtomicU8, Mutex, MutexGuard};
-use crate::worker::Answer;
 
 mod descriptor;
 #[cfg(all(loom, test))]

@@ -8,13 +8,13 @@ use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::error::ServerError;
 use super::stats::{Published, ServerStats};
 use crate::control::Mailbox;
-use crate::drain::DrainToken;
+use crate::core::drain::DrainToken;
+use crate::core::shares::ClientStats;
+use crate::error::ServerError;
 use crate::panics::wake_all;
-use crate::shares::ClientStats;
-use crate::shutdown::ShutdownReport;
+use crate::rpc::shutdown::ShutdownReport;
 use crate::sync::{AtomicU8, Condvar, Mutex, MutexGuard};
 
 #[cfg(all(loom, test))]

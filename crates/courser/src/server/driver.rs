@@ -8,13 +8,13 @@ use super::handler::{Handler, run};
 use super::running::Watch;
 use super::spawn::Spawn;
 use super::stats::ServerStats;
+use crate::core::shares::{Entrance, Shares};
 use crate::error::RunError;
 use crate::rpc::Rpc;
+use crate::rpc::shutdown::{Grace, ShutdownReport};
+use crate::run::spin::few_cpus;
+use crate::run::worker::Arrived;
 use crate::service::{LARGE, Services};
-use crate::shares::{Entrance, Shares};
-use crate::shutdown::{Grace, ShutdownReport};
-use crate::spin::few_cpus;
-use crate::worker::Arrived;
 
 /// Longest time between two checks whether a graceful shutdown is complete, ns.
 const DRAIN_CHECK_NS: u64 = 200_000;

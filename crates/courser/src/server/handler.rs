@@ -10,9 +10,9 @@ use courser_proto::Status;
 
 use super::running::Ticket;
 use super::spawn::{HandlerFuture, Spawn};
-use crate::deadline::with;
+use crate::core::deadline::with;
 use crate::panics::caught;
-use crate::worker::{Work, drop_as};
+use crate::run::worker::{Work, drop_as};
 
 /// A handler of any type: begins the future for a request.
 pub(super) type Handler = Arc<dyn Fn(Work, Ticket) -> HandlerFuture + Send + Sync>;

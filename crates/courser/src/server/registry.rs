@@ -3,15 +3,15 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use crate::message::Reply;
+use crate::core::message::Reply;
+use crate::core::shares::ByControl;
+use crate::run::worker::Work;
 use crate::server::Server;
 use crate::server::control::Control;
 use crate::service::{
     Authorize, Charge, LARGE, Received, RegisterError, Registry, Service, ServiceStats, Services,
     SessionKey, Turn,
 };
-use crate::shares::ByControl;
-use crate::worker::Work;
 
 impl Server {
     /// Adds a typed service ([`crate::service`](mod@crate::service)), beside other services and handlers.

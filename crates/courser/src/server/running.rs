@@ -8,9 +8,9 @@ use std::task::Waker;
 use courser_proto::{Endpoint, RequestId};
 use slab::Slab;
 
-use crate::continuations::Cont;
+use crate::core::continuations::Cont;
+use crate::core::shares::Place;
 use crate::panics::wake_all;
-use crate::shares::Place;
 use crate::sync::{AtomicUsize, Mutex, MutexGuard};
 
 #[cfg(all(loom, test))]

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::core::shares::Shares;
 use crate::rpc::Rpc;
-use crate::shares::Shares;
-use crate::worker::HandlerStats;
+use crate::run::worker::HandlerStats;
 
 /// Counters of a running server, over all its endpoints, read with [`super::ServerHandle::stats`]. Each
 /// endpoint publishes its own after a pass of its event loop that has changed them.

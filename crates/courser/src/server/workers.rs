@@ -8,7 +8,7 @@ use async_task::Runnable;
 use super::spawn::{HandlerFuture, Spawn};
 use crate::panics::caught;
 use crate::platform::Clock;
-use crate::worker::HandOver;
+use crate::run::worker::HandOver;
 
 /// The threads, which end when it is dropped; the drop does not wait for handlers that run.
 pub(super) struct Workers(Arc<Shared>);

@@ -10,8 +10,8 @@ use courser_proto::{Body, SessionId, Status};
 
 use super::answer::RefusalReply;
 use super::services::Services;
-use crate::context::Context;
-use crate::message::Request;
+use crate::core::context::Context;
+use crate::core::message::Request;
 use crate::panics::caught;
 use crate::rpc::{Handle, Handler};
 

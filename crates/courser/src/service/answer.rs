@@ -9,9 +9,9 @@ use courser_buf::{AllocError, MsgBuf};
 
 use super::access::Denied;
 use super::codec::{Decode, Encode, Payload};
-use super::error::{DecodeError, EncodeError, MidStreamError, RpcError, StreamError};
 use super::writer::{Memory, ROOM, Writer, Written};
-use crate::message::{Reply, ReplySink};
+use crate::core::message::{Reply, ReplySink};
+use crate::error::service::{DecodeError, EncodeError, MidStreamError, RpcError, StreamError};
 
 /// The last byte of a response. Part of the wire format.
 pub(crate) mod tag {

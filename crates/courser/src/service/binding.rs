@@ -9,13 +9,13 @@ use std::task::{Context, Poll, ready};
 
 use courser_buf::MsgBuf;
 
-use super::channel::{CallOptions, Channel, ChannelMemory};
-use super::error::{EncodeError, RpcError};
 use super::hello::{self, HelloError};
 use super::services::{HELLO, MISSING, ServiceInfo};
 use super::writer;
-use crate::client::Greeting;
-use crate::failure::CallFailure;
+use crate::channel::greeting::Greeting;
+use crate::channel::{CallOptions, Channel, ChannelMemory};
+use crate::error::failure::CallFailure;
+use crate::error::service::{EncodeError, RpcError};
 
 /// The handler that a call is for: a request type, or a method of a service whose request type the
 /// connection finds out when it sends the call.

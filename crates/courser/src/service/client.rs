@@ -11,14 +11,14 @@ use courser_buf::MsgBuf;
 
 use super::answer;
 use super::binding::{Binding, MethodId, Unmade};
-use super::channel::{BlockingChannel, CallOptions, Channel, ChannelMemory};
 use super::codec::{Decode, Encode};
-use super::error::{EncodeError, RpcError};
 use super::hello::HelloError;
 use super::services::ServiceInfo;
 use super::stream::{OpenStream, OpenUpload, Pool};
 use super::writer;
-use crate::failure::CallFailure;
+use crate::channel::{BlockingChannel, CallOptions, Channel, ChannelMemory};
+use crate::error::failure::CallFailure;
+use crate::error::service::{EncodeError, RpcError};
 
 /// Types that a value has to do with, without holding any.
 pub(super) type Types<T> = PhantomData<fn() -> T>;

@@ -11,9 +11,9 @@ mod rkyv;
 
 use courser_buf::{AllocError, Arena, MsgBuf};
 
-use super::error::{DecodeError, EncodeError};
 use super::load::Charge;
 use super::writer::{Memory, Writer};
+use crate::error::service::{DecodeError, EncodeError};
 
 pub use self::bytes::Bytes;
 pub(crate) use self::heap::Heap;

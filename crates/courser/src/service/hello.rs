@@ -12,11 +12,11 @@ use courser_proto::{CallError, Status};
 
 use super::answer::{self, Refusal, tag};
 use super::binding::Numbers;
-use super::error::{DecodeError, EncodeError, NoError, RpcError};
 use super::services::{Assigned, MISSING, ServiceInfo, Services};
-use crate::client::ClientError;
-use crate::failure::CallFailure;
-use crate::message::{Reply, ReplySink};
+use crate::core::message::{Reply, ReplySink};
+use crate::error::ClientError;
+use crate::error::failure::CallFailure;
+use crate::error::service::{DecodeError, EncodeError, NoError, RpcError};
 
 /// Format 1 had no methods: names were hashed to request types.
 const FORMAT: u8 = 2;

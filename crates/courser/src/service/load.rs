@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::error::DecodeError;
-use crate::shares::{ByControl, Client, FindClient};
-use crate::spin::cpus;
+use crate::core::shares::{ByControl, Client, FindClient};
+use crate::error::service::DecodeError;
+use crate::run::spin::cpus;
 use crate::sync::{Mutex, MutexGuard};
 
 #[cfg(all(loom, test))]

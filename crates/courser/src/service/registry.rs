@@ -7,11 +7,11 @@ use courser_buf::{AllocError, Arena, MsgBuf};
 use courser_proto::{Body, SessionId};
 
 use super::codec::{Decode, Payload};
-use super::error::DecodeError;
 use super::load::Charge;
 use super::services::Services;
-use crate::message::Reply;
-use crate::shares::{Client, FindClient};
+use crate::core::message::Reply;
+use crate::core::shares::{Client, FindClient};
+use crate::error::service::DecodeError;
 
 /// A session of a server: its endpoint, and the session's number there, with its generation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

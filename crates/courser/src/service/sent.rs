@@ -8,8 +8,8 @@ use std::borrow::Cow;
 use std::marker::PhantomData;
 
 use super::codec::{Codec, Decode, Encode, Payload};
-use super::error::{DecodeError, EncodeError};
 use super::writer::Writer;
+use crate::error::service::{DecodeError, EncodeError};
 
 /// The codec `K` may encode an `S` at one end, and decode an `R` at the other.
 #[derive(Debug)]

@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::access::{Authorize, Denied, Peer, Target};
 use super::answer::Refusal;
 use super::codec::Decode;
-use super::error::{DecodeError, StreamError};
 use super::hello::{self, HelloReply};
 use super::load::Load;
 use super::registry::{LocalRegistry, Received, RegisterError, Registry};
 use super::stream::Streams;
-use crate::drain::DrainToken;
+use crate::core::drain::DrainToken;
+use crate::error::service::{DecodeError, StreamError};
 
 /// Request types of the library's own methods.
 pub(crate) const HELLO: u16 = 0x03F0;

@@ -7,7 +7,7 @@
 
 use std::marker::PhantomData;
 
-use super::error::NoError;
+use crate::error::service::NoError;
 
 /// A type that may be a `Result`.
 #[derive(Debug)]

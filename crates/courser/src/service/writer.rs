@@ -3,7 +3,7 @@
 use courser_buf::{AllocError, Arena, MsgBuf};
 
 use super::codec::Encode;
-use super::error::EncodeError;
+use crate::error::service::EncodeError;
 
 /// Bytes of replies that are staged on the stack, from where they are copied into the buffer of the
 /// response. Clearing and copying more would cost more than it saves.

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use courser_buf::MsgBuf;
 
-use super::calls::{End, Kind, Outgoing, Polled};
-use super::lent;
 use super::local::Session;
-use super::queue::LocalCommand;
-use crate::failure::CallFailure;
+use crate::core::awaited::{End, Kind, Outgoing, Polled};
+use crate::core::lent;
+use crate::core::queue::LocalCommand;
+use crate::error::failure::CallFailure;
 
 /// A call as a future, made by [`Session::call`]. It starts when it is first polled. Its result is
 /// the response.

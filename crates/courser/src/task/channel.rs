@@ -9,10 +9,10 @@ use courser_proto::{CallError, SessionEnd, SessionState};
 
 use super::call::{Call, Sent};
 use super::connect::Connecting;
-use super::lent;
 use super::local::Session;
 use crate::core::Core;
-use crate::failure::CallFailure;
+use crate::core::lent;
+use crate::error::failure::CallFailure;
 use crate::service::{CallOptions, Channel};
 
 /// Another session with the server of a [`Session`].

@@ -7,11 +7,11 @@ use std::task::{Context, Poll};
 
 use courser_proto::{SessionId, SessionState};
 
-use super::executor::Waiter;
-use super::lent;
 use super::local::{Local, Session};
-use super::queue::LocalCommand;
 use crate::core::Core;
+use crate::core::executor::Waiter;
+use crate::core::lent;
+use crate::core::queue::LocalCommand;
 use crate::error::SessionError;
 
 /// A session that is being connected, made by [`Local::connect`]. Dropping it gives up.
@@ -31,7 +31,7 @@ pub(crate) struct Dials(Vec<(SessionId, Waiter)>);
 
 impl Dials {
     #[inline]
-    pub(super) fn any(&self) -> bool {
+    pub(crate) fn any(&self) -> bool {
         !self.0.is_empty()
     }
 }

@@ -7,12 +7,12 @@ use std::task::Poll;
 use courser_net::Transport;
 use courser_proto::Status;
 
-use super::lent;
-use crate::context::Context;
-use crate::message::{Reply, ReplyHandle, Request};
+use crate::core::context::Context;
+use crate::core::lent;
+use crate::core::message::{Reply, ReplyHandle, Request};
+use crate::core::shares::Place;
 use crate::panics::caught;
 use crate::rpc::Rpc;
-use crate::shares::Place;
 
 impl<T: Transport> Rpc<T> {
     /// Registers an async handler of a request type, in place of an earlier one. It runs as one of

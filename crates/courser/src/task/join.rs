@@ -7,7 +7,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use super::queue::LocalFuture;
+use crate::core::queue::LocalFuture;
 
 /// A task, made by [`crate::Local::spawn`]: a future of its result. Dropping it lets the task run on.
 #[must_use = "dropping the handle lets the task run on; `drop` it to say so"]

@@ -12,11 +12,11 @@ use courser_proto::SessionId;
 use super::call::{Call, Sent};
 use super::connect::Connecting;
 use super::join::{self, JoinHandle};
-use super::lent;
-use super::queue::{LocalCommand, LocalQueue};
 use super::time::{self, Elapsed, Sleep};
-use crate::context::Context;
 use crate::core::Core;
+use crate::core::context::Context;
+use crate::core::lent;
+use crate::core::queue::{LocalCommand, LocalQueue};
 use crate::rpc::Rpc;
 
 /// The endpoint as futures of its thread use it, made by [`Rpc::local`] and [`Context::local`].
@@ -102,7 +102,7 @@ impl Local {
     /// The endpoint's memory limit is reached.
     #[inline]
     pub fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
-        crate::message::zeroed(self.arena.alloc(len))
+        crate::core::message::zeroed(self.arena.alloc(len))
     }
 
     /// A message buffer of `len` bytes that have the contents of earlier messages of this endpoint:
@@ -219,7 +219,7 @@ impl<T: Transport> Rpc<T> {
     }
 
     /// Tasks, and calls that futures await.
-    pub fn task_stats(&self) -> super::TaskStats {
+    pub fn task_stats(&self) -> crate::core::executor::TaskStats {
         self.core.tasks.stats()
     }
 }

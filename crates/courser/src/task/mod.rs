@@ -17,15 +17,11 @@
 
 mod block_on;
 mod call;
-mod calls;
 mod channel;
-mod connect;
-mod executor;
+pub(crate) mod connect;
 mod handler;
 mod join;
-mod lent;
 mod local;
-mod queue;
 mod registry;
 #[cfg(test)]
 mod tests;
@@ -34,9 +30,6 @@ mod time;
 pub use call::{Call, Sent};
 pub use channel::Another;
 pub use connect::Connecting;
-pub use executor::TaskStats;
-pub(crate) use executor::Tasks;
 pub use join::{JoinHandle, TaskEnded};
 pub use local::{Local, Session};
-pub(crate) use queue::{LocalCommand, LocalQueue};
 pub use time::{Elapsed, Sleep};

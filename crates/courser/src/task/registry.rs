@@ -6,14 +6,14 @@ use std::sync::Arc;
 use courser_net::Transport;
 use courser_proto::SessionId;
 
-use crate::context::Context;
-use crate::message::Reply;
+use crate::core::context::Context;
+use crate::core::message::Reply;
+use crate::core::shares::{Client, FindClient};
 use crate::rpc::{Handler, Handlers, Rpc};
 use crate::service::{
     Authorize, LocalRegistry, LocalService, Received, RegisterError, ServiceStats, Services,
     SessionKey, guarded,
 };
-use crate::shares::{Client, FindClient};
 
 /// The client of a request of an endpoint.
 #[derive(Debug)]

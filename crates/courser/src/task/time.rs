@@ -8,11 +8,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::executor::Waiter;
-use super::lent;
 use super::local::Local;
-use super::queue::LocalCommand;
-use crate::timer::TimerId;
+use crate::core::executor::Waiter;
+use crate::core::lent;
+use crate::core::queue::LocalCommand;
+use crate::core::timer::TimerId;
 
 /// A future that ends at a time, and stays at its end, made by [`Local::sleep`]. Costs a timer
 /// ([`crate::Context::after`]) and an allocation.

@@ -9,10 +9,10 @@ use courser_buf::{Arena, MsgBuf};
 use loom::thread;
 
 use super::*;
+use crate::channel::call::{Outcome, Started, Target};
 use crate::client::Limits;
 use crate::client::blocking::block_on;
-use crate::client::call::{Outcome, Started, Target};
-use crate::client::error::ClientError;
+use crate::error::ClientError;
 use crate::service::MethodId;
 use crate::sync::model::{Fault, LOST, check, must_fail, with};
 

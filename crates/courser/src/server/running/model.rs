@@ -6,7 +6,7 @@ use std::task::Poll;
 use loom::thread;
 
 use super::*;
-use crate::shares::Shares;
+use crate::core::shares::Shares;
 use crate::sync::model::{LOST, block_on, check, must_fail};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use courser_buf::MsgBuf;
 
 use super::{Codec, Decode, Encode, Payload};
-use crate::service::error::{DecodeError, EncodeError, NoError};
+use crate::error::service::{DecodeError, EncodeError, NoError};
 use crate::service::writer::Writer;
 
 /// Plain bytes: a method has at most one parameter. `Vec<u8>`, [`MsgBuf`], `String`, `[u8; N]`,

@@ -1,6 +1,6 @@
 //! The heap that a value may use while it is decoded.
 
-use crate::service::error::DecodeError;
+use crate::error::service::DecodeError;
 use crate::service::load::Charge;
 
 /// Heap of any value, however short its message is.

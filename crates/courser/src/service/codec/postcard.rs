@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use self::read::Reader;
 use self::write::Encoder;
 use super::{Codec, Decode, Encode, Payload};
-use crate::service::error::{DecodeError, EncodeError, NoError};
+use crate::error::service::{DecodeError, EncodeError, NoError};
 use crate::service::writer::Writer;
 
 /// Types that implement serde's traits, by [postcard](https://postcard.jamesmunns.com): compact,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use prost::Message;
 
 use super::{Codec, Decode, Encode, Payload};
-use crate::service::error::{DecodeError, EncodeError, NoError};
+use crate::error::service::{DecodeError, EncodeError, NoError};
 use crate::service::writer::Writer;
 
 /// Messages of Protocol Buffers, by [prost](https://docs.rs/prost). A method has at most one

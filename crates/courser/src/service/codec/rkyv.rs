@@ -19,7 +19,7 @@ use rkyv::validation::shared::SharedValidator;
 use rkyv::{Archive, Deserialize, Portable, Serialize};
 
 use super::{Codec, Decode, Encode, Payload};
-use crate::service::error::{DecodeError, EncodeError, NoError};
+use crate::error::service::{DecodeError, EncodeError, NoError};
 use crate::service::writer::{Memory, WriteError, Writer};
 
 /// [rkyv](https://docs.rs/rkyv): values whose encoded form is read in place, after one check.

@@ -10,9 +10,9 @@ use std::future::{Future, poll_fn};
 use std::task::{Context, Poll, Waker};
 
 use super::table::Key;
-use crate::message::{Reply, ReplySink};
+use crate::core::message::{Reply, ReplySink};
+use crate::error::service::{DecodeError, StreamError};
 use crate::service::answer::{Refusal, RefusalReply, tag};
-use crate::service::error::{DecodeError, StreamError};
 use crate::service::registry::{Received, SessionKey};
 use crate::service::services::Services;
 

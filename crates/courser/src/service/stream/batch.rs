@@ -3,8 +3,8 @@
 use courser_buf::MsgBuf;
 
 use super::BATCH;
+use crate::error::service::{DecodeError, EncodeError};
 use crate::service::codec::Encode;
-use crate::service::error::{DecodeError, EncodeError};
 use crate::service::writer::{Memory, ROOM, Writer, Written};
 
 const PREFIX: usize = 4;

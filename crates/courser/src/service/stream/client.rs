@@ -11,13 +11,13 @@ use std::time::Duration;
 use courser_buf::MsgBuf;
 
 use super::{Streaming, Upload};
-use crate::failure::CallFailure;
+use crate::channel::{CallOptions, Channel, ChannelMemory};
+use crate::error::failure::CallFailure;
+use crate::error::service::{EncodeError, RpcError, StreamError};
 use crate::service::answer::{self, tag};
 use crate::service::binding::{Asking, Binding, Numbers, number, unmade};
-use crate::service::channel::{CallOptions, Channel, ChannelMemory};
 use crate::service::client::Types;
 use crate::service::codec::Decode;
-use crate::service::error::{EncodeError, RpcError, StreamError};
 use crate::service::services::ACCEPT;
 use crate::service::writer::{self, Writer};
 

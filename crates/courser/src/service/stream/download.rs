@@ -13,12 +13,12 @@ use futures_core::Stream;
 use super::WINDOW;
 use super::batch::Reading;
 use super::client::{OpenCall, Opened, Return};
-use crate::failure::CallFailure;
+use crate::channel::{CallOptions, Channel, ChannelMemory};
+use crate::error::failure::CallFailure;
+use crate::error::service::{DecodeError, EncodeError, MidStreamError, RpcError, StreamError};
 use crate::service::answer::{self, tag};
-use crate::service::channel::{CallOptions, Channel, ChannelMemory};
 use crate::service::client::Types;
 use crate::service::codec::{Decode, Payload};
-use crate::service::error::{DecodeError, EncodeError, MidStreamError, RpcError, StreamError};
 use crate::service::services::PULL;
 
 /// The items of a stream of the server. An error is the last item. Dropping the stream cancels it:

@@ -13,14 +13,14 @@ use super::batch::Reading;
 use super::outgoing::read_trailer;
 use super::table::{Direction, Entry, Open, Use};
 use super::{Next, slot};
-use crate::message::{Reply, ReplySink};
+use crate::core::message::{Reply, ReplySink};
+use crate::core::shares::Client;
+use crate::error::service::{DecodeError, StreamError};
 use crate::service::answer::{Refusal, RefusalReply, tag};
 use crate::service::codec::{Decode, Payload};
-use crate::service::error::{DecodeError, StreamError};
 use crate::service::load::Charge;
 use crate::service::registry::Received;
 use crate::service::services::Services;
-use crate::shares::Client;
 
 /// The items that a client sends: the parameter of a method with client streaming.
 ///

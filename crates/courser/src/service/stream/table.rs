@@ -12,11 +12,11 @@ use courser_buf::MsgBuf;
 
 use super::accept::Accepts;
 use super::{WINDOW, batch::Filling, slot};
+use crate::core::shares::{Client, FindClient, StreamShare};
+use crate::error::service::{DecodeError, StreamError};
 use crate::service::answer::Refusal;
-use crate::service::error::{DecodeError, StreamError};
 use crate::service::registry::SessionKey;
 use crate::service::services::{Services, count};
-use crate::shares::{Client, FindClient, StreamShare};
 use crate::sync::{Mutex, MutexGuard};
 
 /// A stream of a session.

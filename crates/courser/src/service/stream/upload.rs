@@ -13,10 +13,10 @@ use futures_core::Stream;
 use super::WINDOW;
 use super::batch::{self, Added, Filling};
 use super::client::{OpenCall, Opened, Return};
+use crate::channel::{CallOptions, Channel, ChannelMemory};
+use crate::error::service::{MidStreamError, RpcError, StreamError};
 use crate::service::answer::{self, tag};
-use crate::service::channel::{CallOptions, Channel, ChannelMemory};
 use crate::service::codec::{Decode, Encode};
-use crate::service::error::{MidStreamError, RpcError, StreamError};
 use crate::service::services::PUSH;
 use crate::service::writer::Memory;
 
@@ -236,7 +236,7 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
     fn ended_with(&mut self) -> Result<(), RpcError<E>> {
         match self.outcome.take() {
             Some(Err(e)) => {
-                self.outcome = Some(Err(crate::failure::CallFailure::Stopped.into()));
+                self.outcome = Some(Err(crate::error::failure::CallFailure::Stopped.into()));
                 Err(e)
             }
             other => {

@@ -6,8 +6,8 @@ use std::fmt::{self, Display, Write};
 use serde::{de, ser};
 
 use super::Postcard;
+use crate::error::service::{DecodeError, EncodeError};
 use crate::service::codec::Codec;
-use crate::service::error::{DecodeError, EncodeError};
 
 /// Levels of lists, maps, options and enums within each other.
 pub(super) const MAX_LEVELS: u32 = 128;

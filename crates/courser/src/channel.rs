@@ -1,0 +1,160 @@
+//! What a typed client needs of the connection below it.
+
+pub(crate) mod call;
+pub(crate) mod greeting;
+pub(crate) mod link;
+
+use std::future::Future;
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use courser_buf::{AllocError, MsgBuf};
+
+use crate::channel::greeting::Greeting;
+use crate::error::failure::CallFailure;
+use crate::service::binding::MethodId;
+use crate::service::hello::HelloError;
+use crate::service::writer::Memory;
+
+/// Settings of one call, message or stream.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct CallOptions {
+    /// See [`crate::CallBuilder::deadline`]; `None`: no deadline, or that of the handler that makes
+    /// the call.
+    pub deadline: Option<Duration>,
+    /// See [`crate::ClientCall::wait_for_ready`]; `None`: the setting of the connection. Only
+    /// connections that connect again by themselves have it.
+    pub wait_for_ready: Option<bool>,
+}
+
+impl CallOptions {
+    /// A call without a deadline that never waits for another connection, as it has a meaning on
+    /// this one only.
+    pub(crate) const FAIL_FAST: CallOptions =
+        CallOptions { deadline: None, wait_for_ready: Some(false) };
+}
+
+/// A connection to a server, on which typed clients call: a session of this thread's endpoint, or a
+/// handle for any thread.
+pub trait Channel: Clone + 'static {
+    /// A call in progress. Dropping it cancels the call.
+    type Call<'a>: Future<Output = Result<MsgBuf, CallFailure>> + 'a
+    where
+        Self: 'a;
+    /// A one-way message that waits for room.
+    type Sent<'a>: Future<Output = Result<(), CallFailure>> + 'a
+    where
+        Self: 'a;
+    /// A session that is being connected.
+    type Another<'a>: Future<Output = Result<Self, CallFailure>> + 'a
+    where
+        Self: 'a;
+    /// A call that keeps its connection alive: those of a stream outlive the function that opened
+    /// it. Usually a `Pin<Box<dyn Future>>`, `Send` if the connection is.
+    type OwnedCall: Future<Output = Result<MsgBuf, CallFailure>> + Unpin + 'static;
+
+    /// Allocates a message of `len` bytes, with the contents of earlier messages.
+    ///
+    /// # Errors
+    /// The memory limit of the endpoint is reached.
+    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError>;
+
+    /// The largest message that can be sent: [`crate::Config::max_msg_size`].
+    fn limit(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Calls.
+    fn call(&self, req_type: u16, request: MsgBuf, options: CallOptions) -> Self::Call<'_>;
+
+    /// [`Channel::call`] with a future that has a clone of this connection.
+    fn call_owned(&self, req_type: u16, request: MsgBuf, options: CallOptions) -> Self::OwnedCall;
+
+    /// Sends a one-way message when there is room for it.
+    fn send(&self, msg_type: u16, message: MsgBuf, options: CallOptions) -> Self::Sent<'_>;
+
+    /// Connects another session with the same server. A stream has a session of its own, so that a
+    /// reader that stalls delays no other call. The options are those of the stream.
+    fn another(&self, options: CallOptions) -> Self::Another<'_>;
+
+    /// A connection that connects again by itself, or has several sessions, asks the server of each of
+    /// them for a service. Returns the number of the service at this connection, for [`MethodId`].
+    #[doc(hidden)]
+    fn adopt(&self, _: Greeting) -> Option<NonZeroU16> {
+        None
+    }
+
+    /// [`Channel::call`] of a method.
+    #[doc(hidden)]
+    #[inline]
+    fn call_method(
+        &self,
+        method: MethodId,
+        request: MsgBuf,
+        options: CallOptions,
+    ) -> Self::Call<'_> {
+        self.call(method.req_type(), request, options)
+    }
+
+    /// [`Channel::call_owned`] of a method.
+    #[doc(hidden)]
+    fn open_method(
+        &self,
+        method: MethodId,
+        request: MsgBuf,
+        options: CallOptions,
+    ) -> Self::OwnedCall {
+        self.call_owned(method.req_type(), request, options)
+    }
+
+    /// [`Channel::send`] to a method.
+    #[doc(hidden)]
+    fn send_method(
+        &self,
+        method: MethodId,
+        message: MsgBuf,
+        options: CallOptions,
+    ) -> Self::Sent<'_> {
+        self.send(method.req_type(), message, options)
+    }
+
+    /// Whether calls may still succeed. A session that has ended is not used for another stream.
+    fn is_usable(&self) -> bool {
+        true
+    }
+}
+
+/// A connection of a plain thread, which can block.
+pub trait BlockingChannel: Channel {
+    /// Runs a future of this connection to its end.
+    fn wait<F: Future>(&self, future: F) -> F::Output;
+}
+
+/// A connection that is made from an address alone.
+pub trait Dial: Channel {
+    /// Connects.
+    fn dial(uri: &str) -> impl Future<Output = Result<Self, HelloError>> + Send;
+}
+
+/// The memory of a connection.
+pub(crate) struct ChannelMemory<'a, C>(pub(crate) &'a C);
+
+impl<C: Channel> Memory for ChannelMemory<'_, C> {
+    #[inline]
+    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.0.alloc(len)
+    }
+    fn limit(&self) -> usize {
+        self.0.limit()
+    }
+}
+
+/// The connection of clients that name none.
+pub type DefaultChannel = crate::client::Client;
+
+/// Connects the connection of clients that name none.
+#[doc(hidden)]
+pub async fn dial(uri: &str) -> Result<DefaultChannel, HelloError> {
+    DefaultChannel::dial(uri).await
+}

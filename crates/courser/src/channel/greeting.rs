@@ -1,0 +1,113 @@
+//! Services of a client: its sessions ask their servers for them, which may have been replaced.
+//!
+//! Services of checked typed clients are asked for on each new session before any call, so that a
+//! session with a server that does not have them is not used. The others are asked for by the first
+//! call of the service on a session.
+
+use std::num::NonZeroU16;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use courser_buf::MsgBuf;
+
+use crate::error::failure::CallFailure;
+use crate::service::{
+    HelloError, Numbers, ServiceInfo, hello_request, read_hello, read_hello_bytes,
+};
+
+/// A service of a typed client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[doc(hidden)]
+pub struct Greeting {
+    pub(crate) info: &'static ServiceInfo,
+    /// Another version of the service is an error.
+    pub(crate) checked: bool,
+}
+
+impl Greeting {
+    pub(crate) fn request(&self) -> Vec<u8> {
+        hello_request(self.info)
+    }
+
+    pub(crate) fn read_bytes(&self, answer: &[u8]) -> Result<Numbers, HelloError> {
+        read_hello_bytes(self.info, self.checked, answer)
+    }
+
+    pub(crate) fn read(&self, answer: Result<MsgBuf, CallFailure>) -> Result<Numbers, HelloError> {
+        read_hello(self.info, self.checked, answer)
+    }
+}
+
+/// The services of a client, by their numbers, which begin at 1. The second part states that new
+/// sessions ask for the service before they are used.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Greetings(Arc<Mutex<Vec<(Greeting, bool)>>>);
+
+impl Greetings {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Greeting, bool)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of a service.
+    pub(crate) fn add(&self, new: Greeting) -> Option<NonZeroU16> {
+        let mut all = self.lock();
+        let at = all.iter().position(|(known, _)| *known == new).unwrap_or(all.len());
+        let number = u16::try_from(at + 1).ok().and_then(NonZeroU16::new)?;
+        if at == all.len() {
+            all.push((new, false));
+        }
+        Some(number)
+    }
+
+    pub(crate) fn get(&self, service: NonZeroU16) -> Option<Greeting> {
+        self.lock().get(place(service)).map(|(greeting, _)| *greeting)
+    }
+
+    /// A server has had the service: from now on new sessions ask for it first.
+    pub(crate) fn confirm(&self, service: NonZeroU16) {
+        if let Some((greeting, first)) = self.lock().get_mut(place(service)) {
+            *first = greeting.checked;
+        }
+    }
+
+    /// The first service at this place or behind it that new sessions ask for.
+    pub(crate) fn next(&self, from: usize) -> Option<NonZeroU16> {
+        let at = self.lock().iter().skip(from).position(|(_, first)| *first)? + from;
+        u16::try_from(at + 1).ok().and_then(NonZeroU16::new)
+    }
+}
+
+/// The place of a service in lists.
+pub(crate) fn place(service: NonZeroU16) -> usize {
+    usize::from(service.get()) - 1
+}
+
+/// The services of a session.
+#[derive(Default, Debug)]
+pub(crate) struct Services(Vec<Service>);
+
+/// A service of a session.
+#[derive(Clone, Default, Debug)]
+pub(crate) enum Service {
+    #[default]
+    Unknown,
+    /// The server is being asked.
+    Asked,
+    Known(Numbers),
+    /// The server has another version, or does not have it; the text says so.
+    Refused(Arc<str>),
+}
+
+impl Services {
+    #[inline]
+    pub(crate) fn get(&self, service: NonZeroU16) -> &Service {
+        self.0.get(place(service)).unwrap_or(&Service::Unknown)
+    }
+
+    pub(crate) fn set(&mut self, service: NonZeroU16, to: Service) {
+        let at = place(service);
+        if self.0.len() <= at {
+            self.0.resize_with(at + 1, Service::default);
+        }
+        self.0[at] = to;
+    }
+}

@@ -1,0 +1,299 @@
+//! The nexus: a process's address, and the maker of its endpoints (`[eRPC App. B]`, E66).
+
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+
+use courser_buf::{Arena, ArenaConfig, Heap, HugePages};
+use courser_net::{AnyTransport, BindSpec, Caps, CommonOptions, ThisProcess, Transport, Uri, any};
+use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
+use courser_proto::{Endpoint, Framing};
+
+use crate::config::Config;
+use crate::control::{Command, Control, ControlStats, DEFAULT_CONNECTIONS, Limits, Mailbox};
+use crate::core::{Core, Local};
+use crate::error::BindError;
+use crate::machine::Machine;
+use crate::platform::Platform;
+use crate::rpc::{Handlers, Rpc};
+use crate::run::connections::Connections;
+use crate::run::event_loop::RX_POLLS_PER_ITERATION;
+use crate::run::event_loop::poller;
+use crate::run::flood::Flood;
+use crate::run::spin::{Crowd, Spin};
+use crate::run::worker::{Pool, WorkerStats, Workers};
+
+/// A process's address: listens for control connections and makes endpoints, one per thread.
+/// Threads share it by reference.
+///
+/// Dropping it does not end its endpoints. Its worker threads end when the nexus and all its
+/// endpoints are dropped: sleeping ones at once, others when their handler returns. The drop does
+/// not wait for them.
+#[derive(Debug)]
+pub struct Nexus {
+    uri: Uri,
+    bound: SocketAddr,
+    config: Config,
+    platform: Platform,
+    control: Control,
+    next_index: AtomicU16,
+    workers: Pool,
+    /// The process that made it.
+    process: ThisProcess,
+}
+
+impl Nexus {
+    /// Listens on an address, for example `udp://0.0.0.0:31850`, or `shm://127.0.0.1:31850` for
+    /// clients of the same machine and user. Port 0 selects a free port, for clients.
+    ///
+    /// # Errors
+    /// The address cannot be read or listened on.
+    pub fn bind(uri: &str) -> Result<Nexus, BindError> {
+        Nexus::bind_with(uri, Config::default())
+    }
+
+    /// [`Nexus::bind`] with settings.
+    ///
+    /// # Errors
+    /// The address cannot be read or listened on, or a setting is out of range.
+    pub fn bind_with(uri: &str, config: Config) -> Result<Nexus, BindError> {
+        Nexus::bind_on(Platform::System, uri, config)
+    }
+
+    /// [`Nexus::bind_with`] on a simulated machine in place of the operating system: see
+    /// [`crate::parts::machine`]. The host may also be a name that
+    /// [`Machine::resolve`] knows. `Config::workers` should be set, since its default depends on
+    /// the computer that simulates; `spin`, `socket_buffer` and `transport` mean nothing here.
+    ///
+    /// Blocking functions ([`Rpc::run`], [`Rpc::wait_connected`], [`Rpc::shutdown`]) fail
+    /// with [`crate::RunError::VirtualTime`]; there is no [`Rpc::event_fd`].
+    ///
+    /// # Errors
+    /// As [`Nexus::bind_with`].
+    pub fn bind_in(
+        machine: Arc<dyn Machine>,
+        uri: &str,
+        config: Config,
+    ) -> Result<Nexus, BindError> {
+        Nexus::bind_on(Platform::Virtual(machine), uri, config)
+    }
+
+    fn bind_on(platform: Platform, uri: &str, config: Config) -> Result<Nexus, BindError> {
+        config.validate()?;
+        let uri: Uri = uri.parse()?;
+        let addr = bind_addr(&platform, &uri)?;
+        any::check_host(&uri.scheme, addr.ip())?;
+        let spec = BindSpec { options: config.transport.clone(), ..uri.clone().into() };
+        any::check_options(&spec)?;
+        let sockets = any::control_sockets(&spec)?;
+        let limits = Limits {
+            failure_timeout: config.failure_timeout,
+            inbound: config.max_connections,
+            inbound_per_host: config.max_connections_per_address,
+            // Its error names the cause, so it comes before the endpoint's own time-out.
+            dial: config.connect_timeout - config.connect_timeout / 16,
+            ..Limits::default()
+        };
+        let (control, bound) = Control::start(&platform, &sockets, addr, limits)?;
+        let workers = Pool::new(&platform, config.workers, config.worker_queue);
+        let next_index = AtomicU16::new(0);
+        let process = ThisProcess::new();
+        Ok(Nexus { uri, bound, config, platform, control, next_index, workers, process })
+    }
+
+    /// Makes this thread an endpoint on the transport that the address names. Endpoint `N` of a
+    /// nexus that was bound to port `P` has datapath port `P + N`; of one that was bound to port 0,
+    /// any free port.
+    ///
+    /// # Errors
+    /// The transport cannot be opened, or a setting is out of range.
+    pub fn endpoint(&self) -> Result<Rpc, BindError> {
+        self.endpoint_with(|transport| transport)
+    }
+
+    /// [`Nexus::endpoint`] with a wrapper around the transport, for example a
+    /// [`FaultTransport`](courser_net::FaultTransport) that loses frames on purpose.
+    ///
+    /// # Errors
+    /// As [`Nexus::endpoint`].
+    pub fn endpoint_with<T: Transport>(
+        &self,
+        wrap: impl FnOnce(AnyTransport) -> T,
+    ) -> Result<Rpc<T>, BindError> {
+        let index = self.next_index()?;
+        let wanted = self.bound.port().checked_add(index).unwrap_or(0);
+        let wanted = self.bind_spec(wanted);
+        let open = |spec: &BindSpec| match &self.platform {
+            Platform::System => any::open(spec),
+            Platform::Virtual(machine) => machine.open(index, spec),
+        };
+        let transport = match open(&wanted) {
+            Err(e) if e.is_in_use() && self.uri.port == 0 => open(&self.bind_spec(0))?,
+            opened => opened?,
+        };
+        self.make(wrap(transport), index)
+    }
+
+    /// Makes an endpoint for this thread on your own transport (ADR 0).
+    ///
+    /// # Errors
+    /// A setting is out of range, or the system refuses a descriptor.
+    pub fn endpoint_on<T: Transport>(&self, transport: T) -> Result<Rpc<T>, BindError> {
+        let index = self.next_index()?;
+        self.make(transport, index)
+    }
+
+    /// Where and how the transport of an endpoint is opened.
+    fn bind_spec(&self, port: u16) -> BindSpec {
+        let c = &self.config;
+        let mut common = CommonOptions::default();
+        common.max_frame = c.max_frame;
+        common.queue_bytes = Some(c.socket_buffer);
+        let uri = Uri { host: self.bound.ip().to_string(), port, ..self.uri.clone() };
+        BindSpec { uri, common, options: c.transport.clone() }
+    }
+
+    fn next_index(&self) -> Result<u16, BindError> {
+        if self.process.was_forked() {
+            return Err(BindError::Forked);
+        }
+        let next = |i: u16| i.checked_add(1);
+        let took = self.next_index.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        took.map_err(|_| BindError::TooManyEndpoints)
+    }
+
+    fn make<T: Transport>(&self, transport: T, index: u16) -> Result<Rpc<T>, BindError> {
+        let caps = transport.caps();
+        let proto_config = self.config.for_transport(caps);
+        let arena_config = ArenaConfig {
+            limit_bytes: self.config.memory_limit,
+            data_per_packet: caps.max_frame.saturating_sub(FRAME_HEADER + PACKET_HEADER).max(256),
+            headroom: caps.headroom,
+        };
+        // Many machines of one simulation share this computer's memory.
+        let small = self.platform.is_virtual();
+        let huge = if small { HugePages::Never } else { HugePages::Auto };
+        let source = transport.memory().unwrap_or_else(|| Arc::new(Heap { huge }));
+        let arena = Arena::new(source, arena_config);
+        let arena = arena.map_err(|e| BindError::Memory(e.to_string()))?;
+        let platform = self.platform.clone();
+        let id = platform.random_u64();
+        let Caps { max_frame, gather, tailroom, .. } = *caps;
+        let framing = Framing { max_frame, gather, tailroom };
+        let proto = Endpoint::new(proto_config, arena, id, framing)?;
+        let mailbox = Mailbox::new(&platform, index)?;
+        let poller = poller(&transport, &mailbox)?;
+        let spin = Spin::on(&platform, self.config.spin);
+        let max_streams = self.config.max_streams_per_peer;
+        let holds_frames = caps.holds_frames;
+        let rx_polls = if caps.polls_memory && !small { RX_POLLS_PER_ITERATION } else { 1 };
+        let local = Local {
+            scheme: caps.scheme,
+            port: transport.local_addr().port,
+            max_frame: caps.max_frame,
+        };
+        self.control.send(Command::Register {
+            index,
+            id,
+            mailbox: mailbox.clone(),
+            accepts: false,
+        });
+        Ok(Rpc {
+            core: Core::new(proto, platform, index, local, mailbox.clone(), max_streams),
+            transport,
+            handlers: Handlers::default(),
+            burst: VecDeque::new(),
+            mailbox,
+            mail: Vec::new(),
+            workers: Workers::new(self.workers.clone()),
+            answers: Vec::new(),
+            control: self.control.clone(),
+            connections: Connections::new(&self.config),
+            index,
+            open_files_warning: open_files_warning(&self.config, &self.platform),
+            accepts: false,
+            spin,
+            batched_timestamps: self.config.tuning.batched_timestamps,
+            spin_polls: 0,
+            crowd: Crowd::default(),
+            flood: Flood::default(),
+            clock_is_fresh: false,
+            rx_polls,
+            holds_frames,
+            pass_ns: 0,
+            was_busy: false,
+            next_trim_ns: u64::MAX,
+            quiet_since_ns: 0,
+            last_scan_ns: 0,
+            poller,
+            stop: Arc::new(AtomicBool::new(false)),
+            _not_send: PhantomData,
+        })
+    }
+
+    /// The control port that clients connect to.
+    pub fn port(&self) -> u16 {
+        self.bound.port()
+    }
+
+    /// An address for clients on this machine: the bind address, or the loopback for a wildcard.
+    pub fn local_uri(&self) -> String {
+        let mut host = self.bound.ip().to_canonical();
+        if host.is_unspecified() {
+            host = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        }
+        let (host, port) = (host.to_string(), self.bound.port());
+        Uri { host, port, options: Vec::new(), ..self.uri.clone() }.to_string()
+    }
+
+    /// Counters of control connections and connects that were refused.
+    pub fn control_stats(&self) -> ControlStats {
+        self.control.stats()
+    }
+
+    /// Counters of the worker threads.
+    pub fn worker_stats(&self) -> WorkerStats {
+        self.workers.stats()
+    }
+
+    /// Whether a simulated machine is below it.
+    pub(crate) fn is_virtual(&self) -> bool {
+        self.platform.is_virtual()
+    }
+
+    /// The settings of the nexus.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+}
+
+/// A warning when connections that a setting allows exceed the limit of open files. The default is
+/// more than most programs need, so it causes none.
+fn open_files_warning(config: &Config, platform: &Platform) -> Option<String> {
+    let wanted = config.max_connections;
+    if platform.is_virtual() || wanted <= DEFAULT_CONNECTIONS {
+        return None;
+    }
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current?;
+    (files < wanted as u64).then(|| {
+        format!(
+            "Config::max_connections is {wanted}, but this process may open {files} files; raise \
+             the limit (`ulimit -n`)"
+        )
+    })
+}
+
+/// The address to listen on.
+fn bind_addr(platform: &Platform, uri: &Uri) -> Result<SocketAddr, BindError> {
+    if let Ok(ip) = uri.host.parse() {
+        return Ok(SocketAddr::new(ip, uri.port));
+    }
+    let known = match platform.machine() {
+        None if uri.host == "localhost" => Some((Ipv4Addr::LOCALHOST, uri.port).into()),
+        None => None,
+        Some(machine) => machine.resolve(&uri.host, uri.port).ok().and_then(|a| a.first().copied()),
+    };
+    known.ok_or_else(|| BindError::Host(uri.host.clone()))
+}

@@ -1,0 +1,8 @@
+//! The event loop of an endpoint: packets, dispatch, workers, and the connections of its sessions.
+
+pub(crate) mod connections;
+pub(crate) mod dispatch;
+pub(crate) mod event_loop;
+pub(crate) mod flood;
+pub(crate) mod spin;
+pub(crate) mod worker;

@@ -1,0 +1,145 @@
+//! Calls handlers and continuations for the events of an endpoint (step 13 of a packet's path).
+
+use courser_buf::{MsgBuf, RxFrame};
+use courser_proto::Completion as Ended;
+use courser_proto::{Body, CallError, Driver, Endpoint, RequestId, SessionId, Status};
+
+use crate::core::Core;
+use crate::core::context::Context;
+use crate::core::continuations::{CompletionTarget, Cont};
+use crate::core::message::{Completion, Request, Response};
+use crate::panics::caught;
+use crate::rpc::Handlers;
+use crate::rpc::send::handle_message;
+
+/// Passes the events of the endpoint to the application.
+pub(crate) struct Dispatch<'a> {
+    pub(crate) core: &'a mut Core,
+    pub(crate) handlers: &'a mut Handlers,
+    /// Read the clock once for a burst, not for each packet.
+    pub(crate) batched: bool,
+    /// The time of this burst, once it is known.
+    pub(crate) now_ns: Option<u64>,
+}
+
+/// Receives a frame and runs the handlers and continuations of its packets.
+#[inline(never)] // keeps the registers for this loop
+pub(crate) fn receive(driver: &mut Dispatch<'_>, frame: &RxFrame<'_>) {
+    Endpoint::receive(driver, frame);
+}
+
+impl Dispatch<'_> {
+    #[inline(always)]
+    fn before_event(&mut self) {
+        if !self.batched {
+            std::hint::black_box(self.core.now_ns());
+        }
+    }
+}
+
+impl Driver<Cont> for Dispatch<'_> {
+    #[inline(always)]
+    fn endpoint(&mut self) -> &mut Endpoint<Cont> {
+        &mut self.core.proto
+    }
+
+    #[inline(always)]
+    fn now_ns(&mut self) -> u64 {
+        match self.now_ns {
+            Some(now_ns) if self.batched => now_ns,
+            _ => *self.now_ns.insert(self.core.now_ns()),
+        }
+    }
+
+    #[inline(always)]
+    fn on_request(&mut self, id: RequestId, req_type: u16, body: Body<'_>, expires_ns: u64) {
+        self.before_event();
+        handle(self.core, self.handlers, id, req_type, body, expires_ns);
+    }
+
+    fn on_message(&mut self, session: SessionId, msg_type: u16, body: Body<'_>, expires_ns: u64) {
+        self.before_event();
+        handle_message(self.core, self.handlers, session, msg_type, body, expires_ns);
+    }
+
+    #[inline(always)]
+    fn on_completion(
+        &mut self,
+        cont: Cont,
+        session: SessionId,
+        request: MsgBuf,
+        result: Result<Body<'_>, CallError>,
+    ) {
+        self.before_event();
+        // In parts, which stay in registers.
+        if let (CompletionTarget::Tag(tag), Ok(Body::Borrowed(body))) = (cont.target(), &result)
+            && let Some(f) = self.handlers.on_completion.as_mut()
+        {
+            let cx = &mut Context { core: self.core, request: None };
+            return f.conclude(cx, tag, request, body, None, session);
+        }
+        if let CompletionTarget::Awaited(at) = cont.target() {
+            return self.core.finish_awaited(at, request, result);
+        }
+        complete(self.core, self.handlers, Ended { cont, session, request, result });
+    }
+}
+
+/// Runs the handler of a request.
+#[inline(always)] // into the places where the request is made
+fn handle(
+    core: &mut Core,
+    handlers: &mut Handlers,
+    id: RequestId,
+    req_type: u16,
+    body: Body<'_>,
+    expires_ns: u64,
+) {
+    let Some(Some(handler)) = handlers.by_type.get_mut(usize::from(req_type)) else {
+        core.proto.reply_status(id, Status::UnknownType);
+        return;
+    };
+    // Checked again: other handlers of the burst may have run since it arrived.
+    if expires_ns != u64::MAX && core.now_ns() >= expires_ns {
+        core.proto.reply_status(id, Status::DeadlineExceeded);
+        return;
+    }
+    let mut cx = Context { core, request: Some(id) };
+    let session = id.session();
+    let panicked = caught("dispatch", req_type, || match body {
+        // In parts, which stay in registers.
+        Body::Borrowed(body) => {
+            handler.handle_bytes(&mut cx, body, req_type, session, expires_ns);
+        }
+        body => handler.handle(&mut cx, Request { body, req_type, session, expires_ns }),
+    });
+    if let Some(id) = cx.request {
+        let status = if panicked { Status::Panicked } else { Status::NoReply };
+        core.proto.reply_status(id, status);
+    }
+    core.handled.panics += u64::from(panicked);
+}
+
+#[inline(never)]
+pub(crate) fn complete(core: &mut Core, handlers: &mut Handlers, done: Ended<'_, Cont>) {
+    let Ended { cont, session, request, result } = done;
+    let cx = &mut Context { core, request: None };
+    match cont.target() {
+        CompletionTarget::Call(at) => {
+            if let Some(mut f) = cx.core.continuations.take(at) {
+                f(cx, Completion { request, result: result.map(Response), session });
+            }
+        }
+        CompletionTarget::Awaited(at) => cx.core.finish_awaited(at, request, result),
+        CompletionTarget::Tag(tag) => {
+            let (body, ending) = match result {
+                Ok(Body::Borrowed(body)) => (body, None),
+                Ok(Body::Owned(large)) => (&[][..], Some(Ok(large))),
+                Err(e) => (&[][..], Some(Err(e))),
+            };
+            if let Some(f) = handlers.on_completion.as_mut() {
+                f.conclude(cx, tag, request, body, ending, session);
+            }
+        }
+    }
+}

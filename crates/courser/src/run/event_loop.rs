@@ -1,0 +1,472 @@
+//! The event loop. One iteration is [`Rpc::poll`], a table of contents of the endpoint's work
+//! (`[eRPC §3.1]`, E7).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use courser_buf::RxBurst;
+use courser_net::Transport;
+use courser_proto::Endpoint;
+
+use crate::control::Mailbox;
+use crate::core::Core;
+use crate::core::queue::LocalCommand;
+use crate::error::RunError;
+use crate::rpc::Rpc;
+use crate::run::dispatch::{self, Dispatch, complete};
+
+/// A receive burst with fewer frames has emptied the receive queue; packets that are still missing
+/// then may be lost.
+const DRAINED: usize = 64;
+
+/// Longest time between two scans of loss timeouts under a load that never drains the receive
+/// queue, ns.
+const SCAN_ANYWAY_NS: u64 = 10_000_000;
+
+/// Factor on the spin time of an endpoint with calls in flight: a server that sleeps needs up to
+/// 0.2 ms to wake on a virtual machine.
+const SPIN_FOR_ANSWER: u64 = 5;
+
+/// Memory of large messages that is unused for once to twice this time is returned to the system,
+/// ns.
+const TRIM_EVERY_NS: u64 = 5_000_000_000;
+
+/// After this time without a packet, the thread yields between two polls (about 0.3 us each): with
+/// more endpoints than CPUs, the peer may need this one.
+const YIELD_AFTER_NS: u64 = 20_000;
+
+/// Polls of an idle endpoint, for frames and mail only, between two full iterations with clock and
+/// timers. A poll takes a third of an iteration, so that a packet waits less; other work is delayed
+/// by a tenth of a microsecond.
+const SPIN_POLLS: u32 = 7;
+
+/// Receive polls of one iteration on transports that poll memory: a packet that arrives between two
+/// of them does not wait for the other work of the iteration.
+pub(crate) const RX_POLLS_PER_ITERATION: u32 = 4;
+
+impl<T: Transport> Rpc<T> {
+    /// One iteration: receives a burst and runs its handlers and continuations, runs timers, sends
+    /// the packets that are ready. Never blocks. Returns whether there was work. Does nothing in a
+    /// process forked from that of the endpoint.
+    #[inline]
+    pub fn poll(&mut self) -> bool {
+        if self.core.process.was_forked() {
+            return false;
+        }
+        (self.spin_polls, self.clock_is_fresh) = (0, false);
+        self.iterate()
+    }
+
+    /// [`Rpc::poll`], which ends early without frames and mail while `spin_polls` are left.
+    ///
+    /// Steps 9 to 13 of a packet's path, then 4 to 8 for the packets that they caused. Work that can
+    /// be delayed runs after the response has left.
+    fn iterate(&mut self) -> bool {
+        if self.holds_frames {
+            self.transport.tx_reclaim();
+        }
+        let virtual_ns = self.core.virtual_now_ns();
+        for _ in 0..self.rx_polls {
+            let mut frames = RxBurst::new();
+            self.transport.rx_burst(&mut frames);
+            if frames.is_empty() {
+                continue;
+            }
+            if !self.clock_is_fresh || virtual_ns.is_some() {
+                let now_ns = virtual_ns.unwrap_or_else(|| self.core.now_ns());
+                self.core.proto.advance(now_ns);
+            }
+            let (core, handlers) = (&mut self.core, &mut self.handlers);
+            let batched = self.batched_timestamps;
+            let mut driver = Dispatch { core, handlers, batched, now_ns: virtual_ns };
+            for (at, frame) in frames.iter().enumerate() {
+                driver.core.proto.prefetch_burst(&frames, at);
+                dispatch::receive(&mut driver, frame);
+            }
+            let received = frames.len();
+            drop(frames);
+            self.after_frames(received);
+            return true;
+        }
+        self.without_frames(virtual_ns)
+    }
+
+    /// The rest of an iteration that has received frames.
+    #[inline]
+    fn after_frames(&mut self, received: usize) {
+        let then_ns = self.core.proto.now_ns();
+        if self.core.queue.has_news() {
+            // Their packets leave with those of the handlers.
+            Endpoint::appending(&mut self.core, |core| &mut core.proto, Core::run_ready);
+            let tasks = &self.core.tasks;
+            self.core.queue.update_news(tasks.any_ready() || tasks.any_waiting());
+        }
+        let (_, read) = self.transmit(None);
+        let mut busy = false;
+        if received < DRAINED || then_ns - self.last_scan_ns > SCAN_ANYWAY_NS {
+            // At the time of the frames: an iteration may take longer than a round trip, and packets
+            // that arrived during it are not counted yet.
+            busy = self.scan(then_ns);
+        }
+        let now_ns = if read { self.core.last_ns() } else { self.core.now_ns() };
+        self.core.proto.advance(now_ns);
+        self.pass_ns = now_ns;
+        if self.mailbox.has_mail() {
+            self.on_mail();
+            busy = true;
+        }
+        busy |= self.chores(now_ns);
+        if busy {
+            self.transmit(None);
+        }
+        // Packets above the budget of this batch, and those of timers, leave in the next iteration.
+        // Sent here, they would make client and server run in lockstep (`Endpoint::batch_calls`).
+        if self.core.proto.wants_transmit() {
+            self.spin_polls = 0; // the next iteration is a full one
+        }
+        self.clock_is_fresh = !(self.finish() | busy);
+        // The caller's condition may have changed: it is tested before the loop sleeps.
+        self.was_busy = true;
+    }
+
+    /// An iteration, or a spin poll, that has received nothing.
+    #[inline(never)] // keeps the burst off its stack frame
+    fn without_frames(&mut self, virtual_ns: Option<u64>) -> bool {
+        let mail = self.mailbox.has_mail();
+        if !mail && self.spin_polls > 0 {
+            self.spin_polls -= 1;
+            return false;
+        }
+        let now_ns = virtual_ns.unwrap_or_else(|| self.core.now_ns());
+        self.pass_ns = now_ns;
+        self.core.proto.advance(now_ns);
+        if mail {
+            self.on_mail();
+        }
+        let mut busy = mail | self.scan(now_ns) | self.chores(now_ns);
+        busy |= self.transmit((!busy).then_some(now_ns)).0;
+        busy |= self.finish();
+        self.clock_is_fresh = !busy;
+        self.was_busy |= busy;
+        if !busy && self.next_trim_ns == u64::MAX && self.core.proto.arena().has_large() {
+            self.next_trim_ns = now_ns + TRIM_EVERY_NS;
+        }
+        busy
+    }
+
+    /// The end of an iteration: queued completions and pending commands. Returns whether there were
+    /// any.
+    #[inline]
+    fn finish(&mut self) -> bool {
+        let completed = self.core.proto.has_completions() && self.completions();
+        let commands = !self.core.pending_commands.is_empty();
+        if commands {
+            self.run_pending_commands();
+        }
+        completed | commands
+    }
+
+    /// Loss timeouts, after all received packets were handled. Returns whether sessions changed.
+    #[inline]
+    fn scan(&mut self, now_ns: u64) -> bool {
+        self.last_scan_ns = now_ns;
+        self.core.proto.on_deadline(now_ns);
+        self.core.proto.has_session_news() && self.session_news()
+    }
+
+    /// Timers and rare work. Most iterations have none, and this is a handful of comparisons.
+    #[inline]
+    fn chores(&mut self, now_ns: u64) -> bool {
+        let due = self.core.timers.next_ns() <= now_ns || self.next_trim_ns <= now_ns;
+        let left = self.core.queue.has_news() || self.connections.is_dialing() || self.may_shed();
+        (due || left) && self.upkeep(now_ns)
+    }
+
+    /// Sessions that have failed or have nothing to do.
+    #[cold]
+    fn session_news(&mut self) -> bool {
+        let mut worked = false;
+        while let Some(silent) = self.core.proto.poll_failed() {
+            self.on_silent(silent);
+            worked = true;
+        }
+        while let Some(idle) = self.core.proto.poll_idle() {
+            self.on_idle(idle);
+        }
+        worked |= self.report_room();
+        self.watch_flood(self.last_scan_ns);
+        worked
+    }
+
+    /// Application timers, dropped reply handles, slow connects, cancelled worker requests, unused
+    /// memory.
+    #[cold]
+    fn upkeep(&mut self, now_ns: u64) -> bool {
+        let mut worked = self.core.run_timers(now_ns);
+        if self.connections.is_dialing() {
+            worked |= self.check_dialing();
+        }
+        worked |= self.shed_cancelled(now_ns);
+        worked |= self.run_tasks();
+        if now_ns >= self.next_trim_ns {
+            self.trim();
+        }
+        worked
+    }
+
+    /// Tasks: those that are ready, and what was queued for them or by them.
+    fn run_tasks(&mut self) -> bool {
+        let mut worked = false;
+        if self.core.tasks.any_waiting() {
+            worked |= self.core.wake_connected() | self.core.start_queued();
+        }
+        worked |= self.run_local_commands();
+        if self.core.tasks.any_ready() {
+            worked |= self.core.run_ready();
+            worked |= self.run_local_commands();
+        }
+        let tasks = &self.core.tasks;
+        self.core.queue.update_news(tasks.any_ready() || tasks.any_waiting());
+        worked
+    }
+
+    /// What futures and reply handles left to do.
+    fn run_local_commands(&mut self) -> bool {
+        let commands = self.core.queue.take();
+        let any = !commands.is_empty();
+        for command in commands {
+            match command {
+                LocalCommand::Reply(id, status) => self.core.proto.reply_status(id, status),
+                LocalCommand::DropCall(at) => self.core.drop_awaited(at),
+                LocalCommand::CancelTimer(timer) => drop(self.core.timers.cancel(timer)),
+                LocalCommand::Close(session) => self.core.close(session),
+                LocalCommand::Spawn(task) => self.core.tasks.spawn(task),
+            }
+        }
+        any
+    }
+
+    /// Returns unused memory of large messages to the system.
+    #[cold]
+    fn trim(&mut self) {
+        self.core.proto.arena().trim();
+        self.watch_flood(self.pass_ns);
+        // Otherwise the next idle iteration sets it again.
+        self.next_trim_ns = self.flood.ends_ns().unwrap_or(u64::MAX);
+    }
+
+    /// Steps 4 to 8 of a packet's path, if there are packets. `then_ns` is the time, or `None` when
+    /// handlers have run since the clock was read: it is read again, so that round trips do not
+    /// contain them (ADR 5). Returns whether a frame left, and whether the clock was read.
+    #[inline(always)] // the test, into iterations without packets
+    fn transmit(&mut self, then_ns: Option<u64>) -> (bool, bool) {
+        let any = self.core.proto.wants_transmit() || !self.burst.is_empty();
+        if any { self.transmit_some(then_ns) } else { (false, false) }
+    }
+
+    #[inline(never)]
+    fn transmit_some(&mut self, then_ns: Option<u64>) -> (bool, bool) {
+        let Rpc { core, transport, burst, .. } = self;
+        let waiting = burst.len() as u64;
+        let before = core.proto.stats().tx_frames;
+        let packets = core.proto.stats().tx_packets;
+        let read = core.make_frames(then_ns, burst, |path, frame| transport.tx_copy(path, frame));
+        if !self.batched_timestamps {
+            for _ in packets..core.proto.stats().tx_packets {
+                std::hint::black_box(core.now_ns());
+            }
+        }
+        if !burst.is_empty() {
+            transport.tx_burst(burst);
+        }
+        let made = core.proto.stats().tx_frames - before;
+        (waiting + made > burst.len() as u64, read)
+    }
+
+    /// Queued completions: of timeouts, failures, and calls whose buffer was in use (E24).
+    #[inline(never)]
+    fn completions(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            while let Some(done) = self.core.proto.poll_completion() {
+                complete(&mut self.core, &mut self.handlers, done);
+                any = true;
+            }
+            if !self.core.proto.needs_flush() {
+                return any;
+            }
+            self.burst_flush();
+        }
+    }
+
+    /// Makes the transport release every frame. Frames that it had not taken are lost, and recovered
+    /// like any loss.
+    #[cold]
+    fn burst_flush(&mut self) {
+        self.burst.clear();
+        self.transport.tx_flush();
+    }
+
+    // ---- driving ------------------------------------------------------------------------------
+
+    /// Runs the event loop until [`crate::Context::stop`] or [`crate::EndpointHandle::stop`].
+    /// Spins for `Config::spin` after the last packet, then sleeps until a packet, a wake-up, or the
+    /// next deadline.
+    ///
+    /// # Errors
+    /// The system's poll failed, or time is virtual ([`crate::Nexus::bind_in`]).
+    #[doc(alias = "run_event_loop")]
+    pub fn run(&mut self) -> Result<(), RunError> {
+        self.may_block()?;
+        while !self.take_stop() {
+            self.pass()?;
+        }
+        Ok(())
+    }
+
+    /// [`Rpc::run`] that also ends when `until` returns true. It runs after every iteration and should
+    /// take no longer than a handler.
+    ///
+    /// # Errors
+    /// The system's poll failed, or time is virtual ([`crate::Nexus::bind_in`]).
+    pub fn run_until(&mut self, mut until: impl FnMut() -> bool) -> Result<(), RunError> {
+        self.may_block()?;
+        while !until() && !self.take_stop() {
+            self.pass()?;
+        }
+        Ok(())
+    }
+
+    /// [`Rpc::run`] that ends after `time`.
+    ///
+    /// # Errors
+    /// The system's poll failed, or time is virtual ([`crate::Nexus::bind_in`]).
+    pub fn run_for(&mut self, time: Duration) -> Result<(), RunError> {
+        self.may_block()?;
+        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.pass_ns = self.core.now_ns();
+        let end_ns = self.pass_ns.saturating_add(time_ns);
+        while self.pass_ns < end_ns && !self.take_stop() {
+            self.pass_until(Some(end_ns))?;
+        }
+        Ok(())
+    }
+
+    /// Fails in virtual time, which stands still while a function blocks, and in a forked process.
+    pub(crate) fn may_block(&mut self) -> Result<(), RunError> {
+        self.clock_is_fresh = false; // unknown time has passed since the last iteration
+        if self.core.process.was_forked() {
+            return Err(RunError::Forked);
+        }
+        if self.core.platform.is_virtual() { Err(RunError::VirtualTime) } else { Ok(()) }
+    }
+
+    fn take_stop(&mut self) -> bool {
+        std::mem::take(&mut self.core.stop) || self.stop.swap(false, Ordering::AcqRel)
+    }
+
+    /// One iteration, and a sleep after the spin time without work.
+    #[inline]
+    pub(crate) fn pass(&mut self) -> Result<(), RunError> {
+        self.pass_until(None)
+    }
+
+    /// [`Rpc::pass`] that does not sleep beyond `end_ns`.
+    #[inline]
+    pub(crate) fn pass_until(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
+        let spin_polls = self.spin_polls;
+        if self.iterate() || spin_polls > 0 { Ok(()) } else { self.idle(end_ns) }
+    }
+
+    /// After an iteration without work.
+    #[inline]
+    pub(crate) fn idle(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
+        if self.core.process.was_forked() {
+            return Err(RunError::Forked); // by a handler
+        }
+        let now_ns = self.pass_ns;
+        // The spin time starts after the last iteration with work: sending to a halted CPU may take
+        // as long as the spin time, and the response would find this thread asleep.
+        if std::mem::take(&mut self.was_busy) {
+            self.quiet_since_ns = now_ns;
+        }
+        // Responses are expected soon, unlike the next request of a client.
+        let waits = self.core.proto.outstanding_calls() > 0;
+        let factor = if waits { SPIN_FOR_ANSWER } else { 1 };
+        let quiet_ns = now_ns.saturating_sub(self.quiet_since_ns);
+        if quiet_ns >= self.spin.ns.saturating_mul(factor) || self.crowd.is_there(now_ns) {
+            return self.sleep(now_ns, end_ns);
+        }
+        if self.spin.yields || quiet_ns > YIELD_AFTER_NS {
+            self.clock_is_fresh = false;
+            std::thread::yield_now();
+            self.crowd.yielded(now_ns, self.core.now_ns());
+        } else if self.burst.is_empty() {
+            // No pause instruction: it takes as long as ten polls.
+            self.spin_polls = SPIN_POLLS;
+        }
+        Ok(())
+    }
+
+    /// Sleeps until a frame, a wake-up, or the next deadline.
+    #[cold]
+    fn sleep(&mut self, now_ns: u64, end_ns: Option<u64>) -> Result<(), RunError> {
+        let due = [self.next_deadline_ns(), end_ns].into_iter().flatten().min();
+        let timeout_ns = due.map(|due| due.saturating_sub(now_ns));
+        if timeout_ns == Some(0) || !self.mailbox.fall_asleep() {
+            return Ok(());
+        }
+        let wake = self.mailbox.raw_fd().ok_or(RunError::VirtualTime);
+        let waited = wake.map(|wake| self.transport.wait(wake, timeout_ns));
+        self.mailbox.wake_up();
+        self.clock_is_fresh = false;
+        Ok(waited??)
+    }
+
+    /// The time of the next work without a packet or wake-up, on the clock of
+    /// [`crate::Context::now_ns`]; `None`: there is none. For foreign event loops.
+    pub fn next_deadline_ns(&self) -> Option<u64> {
+        let dialing = self.connections.next_deadline_ns();
+        // Commands from outside of an iteration run in the next one.
+        let commands = !self.core.pending_commands.is_empty() || self.core.queue.has_commands();
+        let commands = commands || self.core.tasks.any_ready();
+        let waiting = (commands || !self.burst.is_empty()).then_some(0);
+        let trim = (self.next_trim_ns != u64::MAX).then_some(self.next_trim_ns);
+        let (proto, timer_ns) = (self.core.proto.next_deadline(), self.core.timers.next_ns());
+        let timer = (timer_ns != u64::MAX).then_some(timer_ns);
+        let all = [proto, timer, dialing, waiting, trim, self.search_due_ns()];
+        all.into_iter().flatten().min()
+    }
+
+    /// A descriptor for foreign event loops (epoll, mio, tokio's `AsyncFd`): it polls readable
+    /// when there is a packet or a wake-up for [`Rpc::poll`]. Before each sleep `poll` must have
+    /// returned false: a burst may hold more than one iteration takes. `poll` must also run at
+    /// [`Rpc::next_deadline_ns`]. `None` for transports without a descriptor, and in virtual time.
+    pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        // The sleeps of a foreign loop are not visible to peers: signal always.
+        let is_first = self.mailbox.always_signal();
+        self.transport.signal_always();
+        if is_first {
+            // A frame may have arrived since the last `poll`, without a signal.
+            self.mailbox.wake();
+        }
+        self.poller.as_ref().map(AsFd::as_fd)
+    }
+}
+
+/// One descriptor over the transport's and the mailbox's.
+pub(crate) fn poller<T: Transport>(
+    transport: &T,
+    mailbox: &Mailbox,
+) -> std::io::Result<Option<OwnedFd>> {
+    use rustix::event::epoll;
+    let (Some(fd), Some(mail)) = (transport.event_fd(), mailbox.fd()) else { return Ok(None) };
+    let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&poller, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    epoll::add(&poller, mail, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
+    Ok(Some(poller))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,402 @@
+//! Workers: long-running handlers execute on threads of their own (`[eRPC §3.2]`, E10-E12).
+//!
+//! ```text
+//! endpoint's thread                         pool of the nexus, "courser-worker-N"
+//! dispatch: admit, copy small requests ---> pool::submit -> queue -> Work -> handler
+//! on_mail: send_answers <------------------ origin::answer (Mailbox) <- Work::reply, refuse, drop
+//! ```
+//!
+//! A request of one packet is copied into message memory, as the received frame is valid only
+//! during the dispatch. A request of several packets moves without a copy (E28). For the protocol
+//! the request is being executed: retransmissions are answered "in progress", and the answer is a
+//! deferred one. So a long handler delays neither dispatch handlers nor credit returns (E12).
+//!
+//! Limits: queued jobs by `Config::worker_queue`, over all endpoints of the nexus; answers in
+//! mailboxes by the number of submitted requests; answers handled per pass by the mailbox
+//! (`control/mailbox.rs`).
+
+mod dropping;
+mod hand_over;
+mod origin;
+mod owned;
+mod pool;
+mod queue;
+#[cfg(test)]
+mod tests;
+mod virtual_time;
+mod work;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use courser_buf::MsgBuf;
+use courser_net::Transport;
+use courser_proto::{Body, RequestId, Status};
+
+use crate::core::context::Context;
+use crate::core::message::Request;
+use crate::core::shares::{Entrance, Full, Place};
+use crate::error::WorkerError;
+use crate::machine::Thread;
+use crate::rpc::Rpc;
+use origin::{Origin, Outcome};
+use pool::{Job, Registered};
+use work::Incoming;
+
+pub(crate) use dropping::drop_as;
+pub(crate) use hand_over::HandOver;
+pub(crate) use origin::Answer;
+pub(crate) use owned::Arrived;
+use owned::{own, place_for_message};
+pub(crate) use pool::Pool;
+pub use pool::WorkerStats;
+pub(crate) use queue::Deadline;
+pub use work::Work;
+
+/// Counters of an endpoint's handlers: panics, refused requests, dropped answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct HandlerStats {
+    /// Handlers that panicked.
+    pub panics: u64,
+    /// Requests refused with [`Status::WorkersBusy`]: the workers' queue was full, or as many handlers
+    /// of a server were in progress as may be, or the next counter has them too.
+    pub workers_busy: u64,
+    /// Requests among them for which there was room, but none for their client or its address, which
+    /// held its share.
+    pub over_share: u64,
+    /// Requests refused with [`Status::NoMemory`] because there was no memory for the copy.
+    pub no_memory: u64,
+    /// Worker answers whose session had ended.
+    pub gone: u64,
+    /// One-way messages of a type without a handler.
+    pub messages_unhandled: u64,
+    /// One-way messages whose deadline passed while other handlers of their burst ran.
+    pub messages_expired: u64,
+    /// One-way messages dropped because the workers' queue was full, as many handlers were in progress
+    /// as may be, or the next counter has them too.
+    pub messages_busy: u64,
+    /// One-way messages among them for which there was room, but none for their client or its address,
+    /// which held its share of the places or of the memory.
+    pub messages_over_share: u64,
+    /// One-way messages dropped because there was no memory for the copy for a worker.
+    pub messages_no_memory: u64,
+}
+
+impl HandlerStats {
+    pub(crate) fn plus(self, other: HandlerStats) -> HandlerStats {
+        HandlerStats {
+            panics: self.panics + other.panics,
+            workers_busy: self.workers_busy + other.workers_busy,
+            over_share: self.over_share + other.over_share,
+            no_memory: self.no_memory + other.no_memory,
+            gone: self.gone + other.gone,
+            messages_unhandled: self.messages_unhandled + other.messages_unhandled,
+            messages_expired: self.messages_expired + other.messages_expired,
+            messages_busy: self.messages_busy + other.messages_busy,
+            messages_over_share: self.messages_over_share + other.messages_over_share,
+            messages_no_memory: self.messages_no_memory + other.messages_no_memory,
+        }
+    }
+
+    /// Counts a request for which there is no place.
+    pub(crate) fn refused(&mut self, full: Full) {
+        self.workers_busy += 1;
+        self.over_share += u64::from(full == Full::Share);
+    }
+
+    /// Counts a one-way message for which there is no place.
+    pub(crate) fn message_refused(&mut self, full: Full) {
+        self.messages_busy += 1;
+        self.messages_over_share += u64::from(full == Full::Share);
+    }
+}
+
+/// The state of an endpoint that uses the worker pool.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    pool: Pool,
+    /// To the places in the queue.
+    entrance: Rc<Entrance>,
+    /// Set by the first [`Rpc::on_worker`].
+    origin: Option<Arc<Origin>>,
+    /// [`courser_proto::Endpoint::given_up`] and the time, ns, at the last search of the queue.
+    seen_given_up: u64,
+    searched_ns: u64,
+}
+
+/// Minimum interval of searches for cancelled requests, as each visits the whole queue.
+const SEARCH_INTERVAL_NS: u64 = 1_000_000;
+
+impl Workers {
+    pub(crate) fn new(pool: Pool) -> Self {
+        let entrance = Rc::new(Entrance::new(pool.places().clone()));
+        Workers { pool, entrance, origin: None, seen_given_up: 0, searched_ns: 0 }
+    }
+
+    /// Worker handlers that panicked.
+    fn panics(&self) -> u64 {
+        self.origin.as_ref().map_or(0, |origin| origin.panics())
+    }
+}
+
+impl<T: Transport> Rpc<T> {
+    /// Registers a handler that runs on the worker threads of the nexus, for request types that
+    /// take longer than about a microsecond `[eRPC §3.2]`. It may block, and runs on several
+    /// threads concurrently. It replaces an earlier handler of the type, including one of
+    /// [`Rpc::on`], and is replaced in the same way; requests that were already submitted keep
+    /// their handler.
+    ///
+    /// The first registration starts `Config::workers` threads. A request costs the endpoint's
+    /// thread its copy (if it came in one packet), a short lock, and a system call only when a
+    /// worker must be woken. When `Config::worker_queue` requests are queued, the next one is
+    /// refused with [`Status::WorkersBusy`]. A queued request whose deadline passes is not started
+    /// but answered with [`Status::DeadlineExceeded`]. A queued request whose client has cancelled
+    /// it or is gone is not started either. A handler that panics fails only its own request
+    /// ([`Status::Panicked`]).
+    ///
+    /// When the endpoint is dropped, queued requests are dropped. Running handlers continue; the
+    /// drop does not wait for them.
+    ///
+    /// # Errors
+    /// `Config::workers` is 0, or the system cannot start a thread.
+    pub fn on_worker(
+        &mut self,
+        req_type: u16,
+        handler: impl Fn(Work) + Send + Sync + 'static,
+    ) -> Result<(), WorkerError> {
+        let to = self.worker_handler(handler)?;
+        let submit_request =
+            move |cx: &mut Context<'_>, request: Request<'_>| submit_request(cx, request, &to);
+        self.register(req_type, Box::new(submit_request));
+        Ok(())
+    }
+
+    /// Registers a handler of one-way messages that runs on the worker threads, for types that take
+    /// longer than about a microsecond. It replaces an earlier handler of the type, including one of
+    /// [`Rpc::on_message`], and is replaced in the same way. There is nothing to answer: answers of
+    /// its [`Work`] are ignored.
+    ///
+    /// Several workers take messages in the order in which they take requests, by arrival except
+    /// under overload, and their handlers run concurrently. When `Config::worker_queue` requests and
+    /// messages are queued, the next message is dropped and counted
+    /// ([`HandlerStats::messages_busy`]): its sender is not notified. A queued message whose deadline
+    /// passes is dropped too ([`WorkerStats::expired`]), and so are those that are queued when the
+    /// endpoint is dropped ([`WorkerStats::abandoned`]); a graceful shutdown waits for them. Threads,
+    /// costs and panics are as for [`Rpc::on_worker`].
+    ///
+    /// # Errors
+    /// `Config::workers` is 0, or the system cannot start a thread.
+    pub fn on_message_worker(
+        &mut self,
+        msg_type: u16,
+        handler: impl Fn(Work) + Send + Sync + 'static,
+    ) -> Result<(), WorkerError> {
+        let to = self.worker_handler(handler)?;
+        self.on_message(msg_type, move |cx, message| submit_message(cx, message, &to));
+        Ok(())
+    }
+
+    /// Starts the workers, and prepares a handler for them.
+    fn worker_handler(
+        &mut self,
+        handler: impl Fn(Work) + Send + Sync + 'static,
+    ) -> Result<WorkerHandler, WorkerError> {
+        self.workers.pool.start()?;
+        let handler = Arc::new(Registered { origin: self.origin(), run: handler });
+        let (pool, entrance) = (self.workers.pool.clone(), self.workers.entrance.clone());
+        Ok(WorkerHandler { handler, pool, entrance })
+    }
+
+    /// The state of requests that leave this thread.
+    fn origin(&mut self) -> Arc<Origin> {
+        let origin = self.workers.origin.get_or_insert_with(|| {
+            let (mailbox, arena) = (self.mailbox.clone(), self.core.proto.arena().clone());
+            let clock = self.core.platform.clock(Thread::Workers);
+            Arc::new(Origin::new(mailbox, arena, clock, self.index))
+        });
+        origin.clone()
+    }
+
+    /// The counters of this endpoint's handlers.
+    pub fn handler_stats(&self) -> HandlerStats {
+        let mut stats = self.core.handled;
+        stats.panics += self.workers.panics();
+        stats
+    }
+
+    /// Passes the answers of workers to the protocol; they are sent in this pass.
+    pub(crate) fn send_answers(&mut self, answers: &mut Vec<Answer>) {
+        for Answer { id, outcome } in answers.drain(..) {
+            // Also after the session has ended: its number is reserved until all handlers have
+            // answered.
+            let gone = !self.core.proto.is_answerable(id);
+            match outcome {
+                // On an error the client has been sent a failure.
+                Outcome::Response(m) => drop(self.core.proto.reply_msg(id, m)),
+                Outcome::Status(status) => self.core.proto.reply_status(id, status),
+            }
+            self.core.handled.gone += u64::from(gone);
+        }
+    }
+
+    /// Whether [`Rpc::shed_cancelled`] may find something.
+    #[inline]
+    pub(crate) fn may_shed(&self) -> bool {
+        self.core.proto.given_up() != self.workers.seen_given_up
+            && (self.workers.origin.is_some() || self.core.tasks.has_handlers())
+    }
+
+    /// Time between two searches for cancelled requests, ns: in the workers' queue, and among the tasks
+    /// of async handlers.
+    fn search_interval_ns(&self) -> u64 {
+        let queue_ns = if self.workers.origin.is_some() { SEARCH_INTERVAL_NS } else { 0 };
+        queue_ns.max(self.core.tasks.search_interval_ns())
+    }
+
+    /// Removes cancelled requests and requests of lost clients from the queue, without executing
+    /// them, and drops the tasks of such requests. Returns whether there were any.
+    pub(crate) fn shed_cancelled(&mut self, now_ns: u64) -> bool {
+        if !self.may_shed() || now_ns - self.workers.searched_ns < self.search_interval_ns() {
+            return false;
+        }
+        let w = &mut self.workers;
+        (w.seen_given_up, w.searched_ns) = (self.core.proto.given_up(), now_ns);
+        let any = self.core.drop_cancelled();
+        let Some(origin) = &w.origin else { return any };
+        let shed = w.pool.shed(origin, |id| self.core.proto.is_cancelled(id));
+        for &id in &shed {
+            self.core.proto.reply_status(id, Status::Cancelled);
+        }
+        any || !shed.is_empty()
+    }
+
+    /// Removes all requests from the queue, without executing them, as the server shuts down.
+    pub(crate) fn shed_all(&mut self) {
+        let Some(origin) = &self.workers.origin else { return };
+        for id in self.workers.pool.shed(origin, |_| true) {
+            self.core.proto.reply_status(id, Status::ShuttingDown);
+        }
+    }
+
+    /// The time of the next search, if its interval delayed it, ns.
+    pub(crate) fn search_due_ns(&self) -> Option<u64> {
+        let due = self.may_shed();
+        due.then(|| self.workers.searched_ns.saturating_add(self.search_interval_ns()))
+    }
+
+    /// One-way messages that workers have not finished.
+    pub(crate) fn messages_with_workers(&self) -> usize {
+        self.workers.origin.as_ref().map_or(0, |origin| origin.messages())
+    }
+
+    /// Detaches from the worker pool: later answers are dropped.
+    pub(crate) fn detach_workers(&mut self) {
+        if let Some(origin) = &self.workers.origin {
+            self.mailbox.close();
+            self.workers.pool.forget(origin);
+        }
+    }
+}
+
+/// A handler for workers, and how its requests reach it.
+struct WorkerHandler {
+    handler: Arc<Registered>,
+    pool: Pool,
+    entrance: Rc<Entrance>,
+}
+
+/// Step 13 of a packet's path, for worker handlers.
+fn submit_request(cx: &mut Context<'_>, request: Request<'_>, to: &WorkerHandler) {
+    let Some(id) = cx.request.take() else { return };
+    // Before the copy, as refusing must be cheap under overload.
+    let submitted = match to.entrance.take(&cx.core.proto, id.session()) {
+        Ok(place) => submit(cx, Incoming::Request(id), request, place, to),
+        Err(full) => Err(to.refuse(full)),
+    };
+    if let Err(refused) = submitted {
+        refused.answer(cx, id);
+    }
+}
+
+/// The same for worker handlers of one-way messages.
+fn submit_message(cx: &mut Context<'_>, message: Request<'_>, to: &WorkerHandler) {
+    let incoming = Incoming::Message(message.session);
+    let submitted = match place_for_message(cx, &message, &to.entrance) {
+        Ok(place) => submit(cx, incoming, message, place, to),
+        Err(full) => Err(to.refuse(full)),
+    };
+    if let Err(refused) = submitted {
+        refused.drop_message(cx);
+    }
+}
+
+/// Why a request or message is not handed to its handler.
+enum Refused {
+    Busy(Full),
+    NoMemory,
+}
+
+impl Refused {
+    /// Counts and answers a request.
+    #[cold]
+    fn answer(self, cx: &mut Context<'_>, id: RequestId) {
+        let handled = &mut cx.core.handled;
+        let status = match self {
+            Refused::Busy(full) => {
+                handled.refused(full);
+                Status::WorkersBusy
+            }
+            Refused::NoMemory => {
+                handled.no_memory += 1;
+                Status::NoMemory
+            }
+        };
+        cx.core.proto.reply_status(id, status);
+    }
+
+    /// Counts a message, which is dropped.
+    #[cold]
+    fn drop_message(self, cx: &mut Context<'_>) {
+        let handled = &mut cx.core.handled;
+        match self {
+            Refused::Busy(full) => handled.message_refused(full),
+            Refused::NoMemory => handled.messages_no_memory += 1,
+        }
+    }
+}
+
+impl WorkerHandler {
+    fn refuse(&self, full: Full) -> Refused {
+        self.pool.count_refused();
+        Refused::Busy(full)
+    }
+}
+
+fn submit(
+    cx: &Context<'_>,
+    incoming: Incoming,
+    request: Request<'_>,
+    place: Place,
+    to: &WorkerHandler,
+) -> Result<(), Refused> {
+    let (mut work, _) = own(cx, incoming, request, &to.handler.origin)?;
+    work.queue(place);
+    let job = Job { handler: to.handler.clone(), work };
+    to.pool.submit(job).map_err(|job| {
+        // Other endpoints filled the queue after the check.
+        job.work.drop_unanswered();
+        to.refuse(Full::All)
+    })
+}
+
+fn owned(body: Body<'_>, cx: &Context<'_>) -> Option<MsgBuf> {
+    match body {
+        Body::Owned(m) => Some(m),
+        Body::Borrowed(bytes) => {
+            let mut m = cx.alloc_recycled(bytes.len()).ok()?;
+            m.copy_from_slice(bytes);
+            Some(m)
+        }
+    }
+}

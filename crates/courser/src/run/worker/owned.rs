@@ -1,0 +1,126 @@
+//! Requests for handlers that run elsewhere than on workers: each becomes a [`Work`] in the dispatch.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use courser_net::Transport;
+use courser_proto::RequestId;
+
+use crate::core::context::Context;
+use crate::core::message::Request;
+use crate::core::shares::{Entrance, Full, Place};
+use crate::rpc::Rpc;
+use crate::run::worker::origin::Origin;
+use crate::run::worker::work::Incoming;
+use crate::run::worker::{Refused, Work, owned};
+
+/// A request or message on its way to its handler.
+pub(crate) struct Arrived {
+    pub(crate) work: Work,
+    /// `None`: a message.
+    pub(crate) id: Option<RequestId>,
+    /// In the endpoint's time; `u64::MAX`: never.
+    pub(crate) expires_ns: u64,
+    /// Held until the handler ends.
+    pub(crate) place: Place,
+}
+
+impl<T: Transport> Rpc<T> {
+    /// Registers a handler that owns its requests, in place of an earlier one. It runs on this thread,
+    /// as one of [`Rpc::on`] does. The [`Work`] may be moved to any thread or task, which answers it:
+    /// this is the reply handle for other threads. [`crate::Server`] does this for handlers that are
+    /// futures.
+    ///
+    /// Costs the copy of a request of one packet, and for an answer of another thread what
+    /// [`Work`] states.
+    pub fn on_owned(&mut self, req_type: u16, handler: impl Fn(Work) + 'static) {
+        let origin = self.origin();
+        let dispatch = move |cx: &mut Context<'_>, request: Request<'_>| {
+            let Some(id) = cx.request.take() else { return };
+            match own(cx, Incoming::Request(id), request, &origin) {
+                Ok((mut work, _)) => {
+                    work.start();
+                    handler(work);
+                }
+                Err(refused) => refused.answer(cx, id),
+            }
+        };
+        self.register(req_type, Box::new(dispatch));
+    }
+
+    /// [`Rpc::on_owned`] with what a server needs to know of a request. Requests for which there is no
+    /// place are refused with [`courser_proto::Status::WorkersBusy`].
+    pub(crate) fn on_arrived(
+        &mut self,
+        req_type: u16,
+        entrance: Rc<Entrance>,
+        handler: impl Fn(Arrived) + 'static,
+    ) {
+        let origin = self.origin();
+        let dispatch = move |cx: &mut Context<'_>, request: Request<'_>| {
+            let Some(id) = cx.request.take() else { return };
+            // Before the copy, as refusing must be cheap under overload.
+            let taken = match entrance.take(&cx.core.proto, id.session()) {
+                Ok(place) => {
+                    own(cx, Incoming::Request(id), request, &origin).map(|own| (own, place))
+                }
+                Err(full) => Err(Refused::Busy(full)),
+            };
+            match taken {
+                Ok(((mut work, expires_ns), place)) => {
+                    work.set_client(place.control());
+                    handler(Arrived { work, id: Some(id), expires_ns, place });
+                }
+                Err(refused) => refused.answer(cx, id),
+            }
+        };
+        self.register(req_type, Box::new(dispatch));
+    }
+
+    /// The same for one-way messages, which are dropped if there is no place.
+    pub(crate) fn on_message_arrived(
+        &mut self,
+        msg_type: u16,
+        entrance: Rc<Entrance>,
+        handler: impl Fn(Arrived) + 'static,
+    ) {
+        let origin = self.origin();
+        self.on_message(msg_type, move |cx, message| {
+            let incoming = Incoming::Message(message.session);
+            let place = match place_for_message(cx, &message, &entrance) {
+                Ok(place) => place,
+                Err(full) => return Refused::Busy(full).drop_message(cx),
+            };
+            match own(cx, incoming, message, &origin) {
+                Ok((mut work, expires_ns)) => {
+                    work.set_client(place.control());
+                    handler(Arrived { work, id: None, expires_ns, place });
+                }
+                Err(refused) => refused.drop_message(cx),
+            }
+        });
+    }
+}
+
+/// A place for a message. The memory of one of several packets counts too: the quota of its client is
+/// for requests without an answer, which it is no longer.
+pub(super) fn place_for_message(
+    cx: &Context<'_>,
+    message: &Request<'_>,
+    entrance: &Entrance,
+) -> Result<Place, Full> {
+    entrance.take_with_memory(&cx.core.proto, message.session, message.held())
+}
+
+/// A request with its memory, and its deadline.
+pub(super) fn own(
+    cx: &Context<'_>,
+    incoming: Incoming,
+    request: Request<'_>,
+    origin: &Arc<Origin>,
+) -> Result<(Work, u64), Refused> {
+    let deadline = request.deadline_ns().and_then(|ns| cx.core.deadline(ns));
+    let Request { body, req_type, expires_ns, .. } = request;
+    let body = owned(body, cx).ok_or(Refused::NoMemory)?;
+    Ok((Work::new(incoming, req_type, body, deadline, origin.clone()), expires_ns))
+}

@@ -1,0 +1,279 @@
+//! The request of a worker handler, which also sends the answer.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use courser_buf::{AllocError, Arena, MsgBuf};
+use courser_proto::{ReplyError, RequestId, SessionId, Status};
+
+use crate::core::message::{Reply, to_message, zeroed};
+use crate::core::shares::Place;
+use crate::run::worker::dropping;
+use crate::run::worker::origin::{Origin, Outcome};
+use crate::run::worker::queue::Deadline;
+
+/// A request that a worker handler owns and must answer, or a one-way message, to which there is no
+/// answer. Dereferences to its bytes.
+///
+/// It may be stored, sent to other threads, and answered from any of them after the handler has
+/// returned. Dropping it answers with an error, so that the client does not wait for its deadline:
+/// [`Status::NoReply`], [`Status::Expired`] after the deadline, [`Status::Panicked`] when a panic
+/// drops it, or [`Status::Dropped`] when a [`crate::Server`] or its runtime drops the handler that
+/// has it. If the endpoint or the session has ended by then, the answer is dropped. All answers to a
+/// one-way message are ignored.
+///
+/// Answering takes the endpoint's mailbox lock for some ten nanoseconds, and one system call if
+/// the endpoint sleeps.
+#[must_use = "dropping a request answers it with an error"]
+pub struct Work {
+    incoming: Incoming,
+    req_type: u16,
+    /// `None` after [`Work::take`].
+    request: Option<MsgBuf>,
+    deadline: Option<Deadline>,
+    origin: Arc<Origin>,
+    stage: Stage,
+    client: Sender,
+}
+
+/// The client of a request, where it is needed.
+enum Sender {
+    Unknown,
+    /// It has a place in the queue of workers.
+    Queued(Place),
+    /// The control connection of the client.
+    Known(u64),
+}
+
+/// How far a request has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Its handler has not started.
+    Waiting,
+    Started,
+    Answered,
+}
+
+/// What a [`Work`] is.
+#[derive(Clone, Copy)]
+pub(super) enum Incoming {
+    Request(RequestId),
+    Message(SessionId),
+}
+
+impl Work {
+    pub(super) fn new(
+        incoming: Incoming,
+        req_type: u16,
+        request: MsgBuf,
+        deadline: Option<Deadline>,
+        origin: Arc<Origin>,
+    ) -> Self {
+        if let Incoming::Message(_) = incoming {
+            origin.message_begins();
+        }
+        let (request, stage, client) = (Some(request), Stage::Waiting, Sender::Unknown);
+        Work { incoming, req_type, request, deadline, origin, stage, client }
+    }
+
+    /// It is of the client with this control connection.
+    #[inline]
+    pub(super) fn set_client(&mut self, control: u64) {
+        self.client = Sender::Known(control);
+    }
+
+    /// The control connection of its client.
+    pub(crate) fn client(&self) -> Option<u64> {
+        if let Sender::Known(control) = self.client { Some(control) } else { None }
+    }
+
+    /// It waits for a worker.
+    pub(super) fn queue(&mut self, place: Place) {
+        self.client = Sender::Queued(place);
+    }
+
+    /// A worker has taken it. The memory of a message counts until it is dropped.
+    pub(super) fn leave_queue(&mut self) {
+        if let Sender::Queued(place) = &mut self.client {
+            place.leave();
+        }
+    }
+
+    /// The type of the request or message.
+    pub fn req_type(&self) -> u16 {
+        self.req_type
+    }
+
+    /// The session that it arrived on.
+    pub fn session(&self) -> SessionId {
+        match self.incoming {
+            Incoming::Request(id) => id.session(),
+            Incoming::Message(session) => session,
+        }
+    }
+
+    /// The number of the endpoint that received it.
+    pub(crate) fn endpoint(&self) -> u16 {
+        self.origin.endpoint
+    }
+
+    pub(crate) fn arena(&self) -> &Arena {
+        &self.origin.arena
+    }
+
+    /// Time until its deadline: zero when it has passed, `None` without a deadline. Reads
+    /// the clock.
+    pub fn time_left(&self) -> Option<Duration> {
+        self.deadline.map(|t| t.expires.saturating_duration_since(self.origin.clock.now()))
+    }
+
+    /// Takes the request's buffer, to store it or to reply with it; the request reads as empty
+    /// afterwards. `None` when it was taken before. The buffer counts against the endpoint's memory
+    /// limit until it is dropped.
+    pub fn take(&mut self) -> Option<MsgBuf> {
+        self.request.take()
+    }
+
+    /// Allocates message memory of the request's endpoint: `len` bytes, all 0.
+    ///
+    /// # Errors
+    /// The endpoint's memory limit is reached.
+    pub fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        zeroed(self.origin.arena.alloc(len))
+    }
+
+    /// A message buffer of `len` bytes that have the contents of earlier messages of this endpoint:
+    /// for messages that are overwritten in full. A byte that is not **reveals another message**.
+    ///
+    /// # Errors
+    /// The endpoint's memory limit is reached.
+    #[inline]
+    pub fn alloc_recycled(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.origin.arena.alloc(len)
+    }
+
+    /// Answers. Bytes are copied into message memory, a [`MsgBuf`] is not. If the response is too
+    /// large or there is no memory, the client gets [`Status::ResponseFailed`].
+    pub fn reply(self, reply: impl Reply) {
+        // The client gets the error; the handler ignores it.
+        let _ = self.try_reply(reply);
+    }
+
+    /// [`Work::reply`] that returns an error when there is no memory for the response. Limits of
+    /// the session, such as the size of a response, are checked later on the endpoint's thread.
+    ///
+    /// # Errors
+    /// No memory for the response; the client gets an error.
+    pub fn try_reply(mut self, reply: impl Reply) -> Result<(), ReplyError> {
+        let response = to_message(reply, &self.origin.arena);
+        match response {
+            Ok(m) => {
+                self.answer(Outcome::Response(m));
+                Ok(())
+            }
+            Err(e) => {
+                self.answer(Outcome::Status(Status::ResponseFailed));
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Rejects the request: its call ends with [`Status::Rejected`].
+    pub fn reject(self) {
+        self.fail(Status::Rejected);
+    }
+
+    pub(crate) fn fail(mut self, status: Status) {
+        self.answer(Outcome::Status(status));
+    }
+
+    /// The endpoint's number of the request; `None` for a message.
+    pub(super) fn id(&self) -> Option<RequestId> {
+        match self.incoming {
+            Incoming::Request(id) => Some(id),
+            Incoming::Message(_) => None,
+        }
+    }
+
+    /// Its handler starts: from here on an answer states that it may have run.
+    pub(crate) fn start(&mut self) {
+        self.stage = Stage::Started;
+    }
+
+    /// Drops the request without an answer; the caller answers it.
+    pub(super) fn drop_unanswered(mut self) {
+        self.stage = Stage::Answered;
+    }
+
+    fn answer(&mut self, outcome: Outcome) {
+        self.stage = Stage::Answered;
+        if let Incoming::Request(id) = self.incoming {
+            self.origin.answer(id, outcome);
+        }
+    }
+
+    /// The status of a request that is dropped now.
+    fn unanswered(&self) -> Status {
+        match dropping::status() {
+            _ if self.stage == Stage::Waiting && self.is_late() => Status::DeadlineExceeded,
+            _ if self.stage == Stage::Waiting => Status::NotStarted,
+            Some(Status::Panicked) => Status::Panicked,
+            _ if std::thread::panicking() => Status::Panicked,
+            _ if self.is_late() => Status::Expired,
+            dropping => dropping.unwrap_or(Status::NoReply),
+        }
+    }
+
+    /// Returns whether its deadline has passed. Reads the clock if there is one.
+    pub(crate) fn is_late(&self) -> bool {
+        self.time_left().is_some_and(|left| left.is_zero())
+    }
+
+    /// The time of the deadline.
+    pub(crate) fn expires(&self) -> Option<Instant> {
+        self.deadline.map(|deadline| deadline.expires)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Deadline> {
+        self.deadline
+    }
+
+    pub(super) fn is_from(&self, origin: &Arc<Origin>) -> bool {
+        Arc::ptr_eq(&self.origin, origin)
+    }
+
+    pub(super) fn origin(&self) -> &Origin {
+        &self.origin
+    }
+}
+
+impl Deref for Work {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.request.as_deref().unwrap_or_default()
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if self.stage != Stage::Answered {
+            self.answer(Outcome::Status(self.unanswered()));
+        }
+        if let Incoming::Message(_) = self.incoming {
+            self.request = None; // its memory is free when the endpoint learns of it
+            self.origin.message_ends();
+        }
+    }
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Work")
+            .field("req_type", &self.req_type)
+            .field("session", &self.session())
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
