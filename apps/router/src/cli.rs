@@ -1,14 +1,11 @@
 //! The command line: subcommands, flags and help texts.
 
-mod bench;
 mod cluster;
 mod control;
-mod figures;
+#[cfg(feature = "lab")]
+mod lab;
 mod node;
-mod overload;
 mod quickstart;
-mod replay;
-mod sim;
 mod stats;
 mod table;
 
@@ -23,6 +20,8 @@ Examples:
   router ctl a.sock nodes                 the state of a running node's cluster
   router ctl a.sock stats                 its counters
   router ctl a.sock route add 20.0.0.0/8 via b:lan0@10.0.2.9
+
+In programs that are built with --features lab:
   router replay packets.pcap              forward a capture in memory
   router bench                            packets per second of a node, as any user
   router overload                         floods from outside, beside the kernel's forwarding
@@ -50,16 +49,9 @@ pub(crate) enum Command {
     Check(node::CheckArgs),
     /// Send a request to the control socket of a running node
     Ctl(control::CtlArgs),
-    /// Forward the packets of a capture in memory, and count what becomes of them
-    Replay(replay::ReplayArgs),
-    /// Measure packets per second from memory to a counter
-    Bench(bench::BenchArgs),
-    /// Measure what is delivered of 0.5 to 4 times the capacity, beside the kernel's forwarding
-    Overload(overload::OverloadArgs),
-    /// Run the nodes in the simulated datacenter
-    Sim(sim::SimArgs),
-    /// Throughput and latency by batch and packet size, in the simulated datacenter
-    Figures(figures::FiguresArgs),
+    #[cfg(feature = "lab")]
+    #[command(flatten)]
+    Lab(lab::LabCommand),
 }
 
 /// How nodes are connected, as an option.
@@ -77,10 +69,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Run(args) => node::run(&args),
         Command::Check(args) => node::check(&args),
         Command::Ctl(args) => control::run(&args),
-        Command::Replay(args) => replay::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Overload(args) => overload::run(&args),
-        Command::Sim(args) => sim::run(&args),
-        Command::Figures(args) => figures::run(&args),
+        #[cfg(feature = "lab")]
+        Command::Lab(command) => lab::run(command),
     }
 }

@@ -9,11 +9,15 @@
 //! * [`import`]: routes that a routing daemon puts into a table of the node's kernel.
 //! * [mod@line]: ports of the operating system: packet sockets, neighbours; captures.
 //! * [`config`]: the cluster's file; [`control`]: changes of routes and counters of a running node.
-//! * [`run`]: a node as a process; [`local`]: all nodes of a cluster in one process.
-//! * [`sim`]: the router in the simulated datacenter.
-//! * [`mod@bench`]: packets per second of a node.
+//! * [`run`]: a node as a process.
 //! * [`netns`]: a cluster and its hosts in network namespaces of one machine.
+//!
+//! With the feature `lab`, which servers do not need:
+//!
+//! * `local`: all nodes of a cluster in one process. `sim`: the router in the simulated datacenter.
+//! * `bench`: packets per second of a node. `line::Capture*`: captures. Tables of the Internet.
 
+#[cfg(feature = "lab")]
 pub mod bench;
 pub mod config;
 pub mod control;
@@ -22,6 +26,7 @@ pub mod fib;
 pub mod group;
 pub mod import;
 pub mod line;
+#[cfg(feature = "lab")]
 pub mod local;
 pub mod netns;
 pub mod node;
@@ -29,4 +34,5 @@ pub mod packet;
 pub mod route;
 pub mod routes;
 pub mod run;
+#[cfg(feature = "lab")]
 pub mod sim;

@@ -3,14 +3,16 @@
 //! A node uses two traits, [`Intake`] and [`Outlet`], and does no I/O of its own. They exist for
 //!
 //! * ports of the operating system ([`SystemIntake`], [`SystemPorts`]), by packet sockets with a ring
-//!   in shared memory. AF_XDP would be one more implementation of the same two traits.
-//! * captures ([`CaptureIntake`], [`CaptureOutlet`]), files of tcpdump and Wireshark;
-//! * memory ([`MemoryIntake`], [`CountingOutlet`]), for benchmarks.
+//!   in shared memory. AF_XDP would be one more implementation of the same two traits;
+//! * in the laboratory captures (`CaptureIntake`, `CaptureOutlet`), files of tcpdump and Wireshark,
+//!   and memory (`MemoryIntake`, `CountingOutlet`), for benchmarks.
 //!
 //! Packets have no link-layer header on this side of the traits. Every buffer and table has a limit.
 
 mod addresses;
+#[cfg(feature = "lab")]
 mod capture;
+#[cfg(feature = "lab")]
 mod memory;
 mod neighbours;
 mod netlink;
@@ -20,8 +22,10 @@ mod sender;
 mod sys;
 mod system;
 
+#[cfg(feature = "lab")]
 pub use capture::{CaptureError, CaptureIntake, CaptureOutlet};
-pub use memory::{CountingOutlet, MemoryIntake, Sent};
+#[cfg(feature = "lab")]
+pub use memory::{CountingOutlet, MemoryIntake};
 pub use system::{PortCounters, SystemIntake, SystemPorts, open};
 
 use std::io;
@@ -96,6 +100,15 @@ pub trait Outlet {
     fn mtu(&self, _port: PortId) -> usize {
         usize::MAX
     }
+}
+
+/// Packets and bytes that left.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Sent {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// What has become of packets that a line had queued.

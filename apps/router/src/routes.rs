@@ -5,6 +5,7 @@
 //! route for a prefix replaces its old one in place: there is no moment without a route.
 
 mod change;
+#[cfg(feature = "lab")]
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use ipnet::{IpNet, Ipv4Net};
 use thiserror::Error;
 
 pub use self::change::{Change, ChangeError, Refusal};
+#[cfg(feature = "lab")]
 pub use self::snapshot::SnapshotError;
 use crate::fib::{Fib, FibError};
 use crate::group::{GroupError, GroupId, Groups};

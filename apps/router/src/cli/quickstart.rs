@@ -12,7 +12,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use courser_bench::clock::Clock;
 use courser_kit::{Failure, VERSION, json};
 use courser_router::netns::{self, Shape};
 
@@ -98,7 +97,7 @@ impl Phases {
 pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
     let target = args.json.as_deref();
     json::check_target(target)?;
-    let (clock, phases) = (Clock::new(), Phases::of(args.quick));
+    let phases = Phases::of(args.quick);
     let shape = Shape::from(args.topology);
     let mut screen = Screen::new(json::only(target));
     screen.heading(&format!("router {VERSION}"))?;
@@ -113,7 +112,7 @@ pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
     drop(demo);
     results.print(&mut screen, args.json.is_some())?;
     if let Some(target) = target {
-        json::write(target, &results.json(&clock))?;
+        json::write(target, &results.json())?;
     }
     results.verdict()
 }

@@ -3,11 +3,11 @@
 use comfy_table::{CellAlignment, ContentArrangement, Row, Table, TableComponent, presets};
 
 /// Columns of a terminal.
-pub(super) const COLUMNS: u16 = 80;
+pub(in crate::cli) const COLUMNS: u16 = 80;
 
 /// An empty table without borders, with a line below its header. Cells that do not fit are wrapped,
 /// so that its lines have at most this many columns.
-pub(super) fn ruled(header: impl Into<Row>, columns: u16) -> Table {
+pub(in crate::cli) fn ruled(header: impl Into<Row>, columns: u16) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     table.set_style(TableComponent::HeaderLines, '─');
@@ -19,7 +19,7 @@ pub(super) fn ruled(header: impl Into<Row>, columns: u16) -> Table {
 }
 
 /// Sets the blanks between columns, 1 or more.
-pub(super) fn set_gap(table: &mut Table, blanks: u16) {
+pub(in crate::cli) fn set_gap(table: &mut Table, blanks: u16) {
     let last = table.column_count().saturating_sub(1);
     for (at, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, if at < last { blanks - 1 } else { 0 }));
@@ -27,20 +27,20 @@ pub(super) fn set_gap(table: &mut Table, blanks: u16) {
 }
 
 /// Aligns numbers of columns.
-pub(super) fn align_right(table: &mut Table, columns: std::ops::Range<usize>) {
+pub(in crate::cli) fn align_right(table: &mut Table, columns: std::ops::Range<usize>) {
     for column in table.column_iter_mut().take(columns.end).skip(columns.start) {
         column.set_cell_alignment(CellAlignment::Right);
     }
 }
 
 /// The lines of a table, without the blanks at their ends.
-pub(super) fn lines(table: &Table) -> impl Iterator<Item = String> {
+pub(in crate::cli) fn lines(table: &Table) -> impl Iterator<Item = String> {
     table.lines().map(|line| line.trim_end().to_owned())
 }
 
 /// Asserts that lines fit a terminal.
 #[cfg(test)]
-pub(super) fn assert_fits(text: &str) {
+pub(in crate::cli) fn assert_fits(text: &str) {
     for line in text.lines() {
         let columns = line.chars().count();
         assert!(columns <= usize::from(COLUMNS), "{columns} columns: {line}\n{text}");

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{AHEAD, BURST, Intake, Outlet};
+use super::{AHEAD, BURST, Intake, Outlet, Sent};
 use crate::counters::Drop;
 use crate::route::PortId;
 
@@ -90,15 +90,6 @@ impl Intake for MemoryIntake {
         }
         BURST
     }
-}
-
-/// Packets and bytes that left.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Sent {
-    /// Packets.
-    pub packets: u64,
-    /// Their bytes.
-    pub bytes: u64,
 }
 
 /// An outlet that counts, and sends nothing.

@@ -13,7 +13,7 @@ use courser_kit::{Failure, ResultArgs, json, units};
 use courser_router::sim::{self, Cpu, Latency, Matrix, Outcome, Settings, Shape, Sizes};
 use serde_json::{Value, json};
 
-use super::Topology;
+use crate::cli::Topology;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -247,12 +247,13 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::cli::lab::LabCommand;
     use crate::cli::{Cli, Command};
 
     fn parse(options: &str) -> Result<SimArgs, String> {
         let words = ["router", "sim"].into_iter().chain(options.split_whitespace());
         match Cli::try_parse_from(words).map_err(|error| error.to_string())?.command {
-            Command::Sim(args) => Ok(args),
+            Command::Lab(LabCommand::Sim(args)) => Ok(args),
             other => panic!("{other:?}"),
         }
     }

@@ -14,7 +14,7 @@ use courser_router::route::{NodeId, PortId};
 use courser_router::run::node_named;
 use serde_json::{Map, Value, json};
 
-use super::table::{self, COLUMNS};
+use crate::cli::table::{self, COLUMNS};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -13,7 +13,7 @@ use courser_kit::units;
 use courser_kit::{Failure, json, out};
 use courser_router::netns::{Cluster, Shape, Unavailable, host_v4, link_v4};
 
-use super::cluster::Demo;
+use crate::cli::cluster::Demo;
 use report::{Measured, Path, Report};
 use traffic::{Pair, ask, flood};
 

@@ -12,7 +12,7 @@ use courser_router::sim::figures::{BATCHES, Point, SIZES, Sweep};
 use serde_json::json;
 
 use super::sim::{CpuArg, batch, bytes, failure, gbps, report};
-use super::table::{self, COLUMNS};
+use crate::cli::table::{self, COLUMNS};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

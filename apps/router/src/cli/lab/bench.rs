@@ -13,7 +13,7 @@ use courser_kit::{Failure, json, out};
 use courser_router::bench::{self, BenchError, Over, SMALLEST, Settings, Table};
 use serde_json::Value;
 
-use super::table::{self, COLUMNS};
+use crate::cli::table::{self, COLUMNS};
 
 /// Routes of the table that replaces the Internet's.
 const RANDOM_ROUTES: usize = 512_000;
