@@ -47,6 +47,14 @@ impl Windows<'_, '_> {
         self.callers[step].borrow().rpc().stats().clone()
     }
 
+    /// Packets that this side of a step has built for each call of its transport, over all windows: a
+    /// call takes a transmit burst.
+    pub fn packets_per_burst(&self, step: usize) -> f64 {
+        let caller = self.callers[step].borrow();
+        let (stats, transport) = (caller.rpc().stats(), caller.rpc().transport_stats());
+        stats.tx_packets as f64 / transport.tx_calls.max(1) as f64
+    }
+
     /// Ratio of the first quantity of a step to that of another step within each round.
     pub fn ratio(
         &self,

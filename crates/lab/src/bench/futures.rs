@@ -75,6 +75,8 @@ pub(crate) fn run(
         }
     }
     drop(series);
+    drop(calls);
+    config.insert("diagnostics".to_owned(), ground.diagnostics());
     Ok(Report {
         bench: "futures".to_owned(),
         transport: over.name().to_owned(),

@@ -27,6 +27,8 @@ pub(crate) fn run(
     steps.run(progress, &|step, windows, result| {
         let bound = BOUNDS[step];
         result.at_point("tx_burst", bound, format!("burst of {bound}"));
+        let (key, label) = ("packets_per_burst", "packets a burst");
+        result.add_value(key, label, Unit::Plain, windows.packets_per_burst(step), "client");
         if let Some(share) = windows.ratio(step, BOUNDS.len() - 1, Metric::Rate, result) {
             result.add("of_longest", "of the longest", Unit::Percent, share);
         }
