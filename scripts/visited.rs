@@ -4,21 +4,24 @@
 //! Usage: `visited rpcs COUNT` (small RPCs, one after the other) or `visited idle COUNT` (passes of
 //! both event loops that find nothing).
 
+#[path = "../tests/api/virtual_time/machine.rs"]
+#[allow(dead_code)]
+mod machine;
+
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser_net::{MemConfig, MemNetwork, MemTransport};
-use courser::{Completion, Config, Context, Nexus, Rpc, SessionId, SessionState, Tuning};
+use courser::{Completion, Config, Context, SessionId, SessionState};
+use machine::World;
 
 const ECHO: u16 = 1;
 const WARM_UP: u64 = 300;
-/// A request is under way for so long that nothing else takes time: what an endpoint does when it has
-/// waited for twice a round trip is not done by each RPC, on a machine of any speed.
-const ON_THE_WAY: Duration = Duration::from_millis(1);
+/// Time from a side's pass to the next pass of the other side, ns. Virtual time passes by it alone, so
+/// that a run does not depend on the speed or the load of the machine.
+const STEP_NS: u64 = 1_000;
 
 type Failure = Box<dyn std::error::Error>;
-type Endpoint = Rpc<MemTransport>;
 
 /// The continuation, outside of [`one_rpc`]: callgrind must not take it for that.
 fn continuation(done: &Rc<Cell<u64>>) -> impl FnOnce(&mut Context<'_>, Completion<'_>) + use<> {
@@ -29,31 +32,37 @@ fn continuation(done: &Rc<Cell<u64>>) -> impl FnOnce(&mut Context<'_>, Completio
     }
 }
 
+/// A pass of the event loop of an endpoint, after the time of a step.
+fn pass(world: &mut World, endpoint: usize) {
+    world.advance(STEP_NS);
+    world.rpc(endpoint).poll();
+}
+
 /// One small RPC: what is called in here is counted.
 #[inline(never)]
-fn one_rpc(client: &mut Endpoint, server: &mut Endpoint, session: SessionId, done: &Rc<Cell<u64>>) {
+fn one_rpc(world: &mut World, ends: [usize; 2], session: SessionId, done: &Rc<Cell<u64>>) {
+    let [client, server] = ends;
     let before = done.get();
-    let request = client.alloc(32).expect("memory");
-    client.call(session, ECHO, request, continuation(done)).expect("the session is connected");
+    let rpc = world.rpc(client);
+    let request = rpc.alloc(32).expect("memory");
+    rpc.call(session, ECHO, request, continuation(done)).expect("the session is connected");
     loop {
-        client.poll();
+        pass(world, client);
         if done.get() > before {
             break;
         }
-        std::thread::sleep(ON_THE_WAY);
-        server.poll();
+        pass(world, server);
     }
 }
 
 /// One pass of both event loops that finds nothing.
 #[inline(never)]
-fn idle_passes(client: &mut Endpoint, server: &mut Endpoint) {
-    std::thread::sleep(ON_THE_WAY);
-    client.poll();
-    server.poll();
+fn idle_passes(world: &mut World, [client, server]: [usize; 2]) {
+    pass(world, client);
+    pass(world, server);
 }
 
-/// Settings under which nothing happens because of the time that callgrind takes.
+/// Settings under which nothing but the RPCs happens in a run.
 fn config() -> Config {
     let never = Duration::from_secs(60);
     Config {
@@ -61,9 +70,6 @@ fn config() -> Config {
         rto: (never, never),
         idle_after: never,
         failure_timeout: never,
-        // Without optimisation round trips vary as much as queues would make them; the time of eight
-        // packets on such a link is longer.
-        tuning: Tuning { line_rate_bps: 10_000_000, ..Tuning::default() },
         ..Config::default()
     }
 }
@@ -74,26 +80,24 @@ fn main() -> Result<(), Failure> {
     let (mode, count) = (args.next().ok_or(usage)?, args.next().ok_or(usage)?);
     let count: u64 = count.parse()?;
 
-    let network = MemNetwork::new();
-    let host = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
-    let transport = || network.endpoint(MemConfig { host, ..MemConfig::default() });
-    let server_nexus = Nexus::bind_with("mem://127.0.0.1:0", config())?;
-    let mut server = server_nexus.endpoint_on(transport()?)?;
+    let mut world = World::new();
+    world.traced = false;
+    let server_nexus = world.nexus(config());
+    let mut server = server_nexus.endpoint()?;
     server.on(ECHO, |cx, request| cx.reply(request));
-    let nexus = Nexus::bind_with("mem://127.0.0.1:0", config())?;
-    let mut client = nexus.endpoint_on(transport()?)?;
-    let session = client.connect(&server_nexus.local_uri())?;
-    while client.session_state(session) == SessionState::Connecting {
-        client.poll();
-        server.poll();
-    }
+    let server = world.seat(server);
+    let nexus = world.nexus(config());
+    let client = world.seat(nexus.endpoint()?);
+    let session = world.rpc(client).connect("mem://n0:31850")?;
+    world.run_for(1_000_000);
+    assert_eq!(world.rpc(client).session_state(session), SessionState::Connected);
 
     let done = Rc::new(Cell::new(0));
     for _ in 0..WARM_UP + if mode == "rpcs" { count } else { 0 } {
-        one_rpc(&mut client, &mut server, session, &done);
+        one_rpc(&mut world, [client, server], session, &done);
     }
     for _ in 0..if mode == "idle" { count } else { 0 } {
-        idle_passes(&mut client, &mut server);
+        idle_passes(&mut world, [client, server]);
     }
     println!("{} RPCs", done.get());
     Ok(())

@@ -177,7 +177,8 @@ pub struct Host {
     network: Network,
     wires: Arc<Mutex<Wires>>,
     random: AtomicU64,
-    trace: Trace,
+    /// `None`: nothing is logged.
+    trace: Option<Trace>,
     state: Mutex<State>,
 }
 
@@ -199,8 +200,9 @@ impl Host {
     }
 
     fn note(&self, what: std::fmt::Arguments<'_>) {
+        let Some(trace) = &self.trace else { return };
         let now_ns = self.state().now_ns;
-        self.trace.lock().unwrap().push(format!("{now_ns} {} {what}", self.ip));
+        trace.lock().unwrap().push(format!("{now_ns} {} {what}", self.ip));
     }
 
     fn set_clocks(&self, now_ns: u64) {
@@ -362,6 +364,8 @@ pub struct World {
     wires: Arc<Mutex<Wires>>,
     pub now_ns: u64,
     pub trace: Trace,
+    /// Hosts that are added log their events.
+    pub traced: bool,
 }
 
 impl World {
@@ -373,6 +377,7 @@ impl World {
             wires: Arc::default(),
             now_ns: 0,
             trace: Trace::default(),
+            traced: true,
         }
     }
 
@@ -384,7 +389,7 @@ impl World {
             network: self.network.clone(),
             wires: self.wires.clone(),
             random: AtomicU64::new(u64::from(number)),
-            trace: self.trace.clone(),
+            trace: self.traced.then(|| self.trace.clone()),
             state: Mutex::new(State { now_ns: self.now_ns, ..State::default() }),
         };
         let host = Arc::new(host);
@@ -443,12 +448,17 @@ impl World {
             let hosts = self.hosts.iter().filter_map(|h| h.due_ns());
             let due_ns = seats.chain(hosts).min().unwrap_or(u64::MAX);
             assert!(due_ns > self.now_ns, "all due work has been done");
-            self.now_ns = due_ns.min(end_ns);
-            self.hosts.iter().for_each(|h| h.set_clocks(self.now_ns));
+            self.advance(due_ns.min(end_ns) - self.now_ns);
             if due_ns > end_ns {
                 return;
             }
         }
+    }
+
+    /// Lets time pass; nothing runs.
+    pub fn advance(&mut self, ns: u64) {
+        self.now_ns += ns;
+        self.hosts.iter().for_each(|h| h.set_clocks(self.now_ns));
     }
 
     pub fn run_for(&mut self, ns: u64) {
