@@ -2,7 +2,8 @@
 //!
 //! An interface may be deleted and made again, as bonds, VLANs and those of containers are, or another
 //! one may get its name. Sockets stay with the old one, so the port opens new ones. Until then it is
-//! down.
+//! down. Sockets have memory for packets of the MTU at which they were opened: with a larger one, as
+//! an interface has it that is made first and configured afterwards, the port opens new ones, too.
 
 use std::io;
 use std::sync::mpsc;
@@ -103,6 +104,9 @@ impl Port {
             self.leave(id, neighbours, follow);
             return self.enter(id, link, follow, now);
         }
+        if link.mtu > self.sender.largest() {
+            return self.enter(id, link, follow, now);
+        }
         if let Some(mac) = link.mac {
             self.sender.set_mac(mac);
         }
@@ -145,11 +149,13 @@ impl Port {
         }
     }
 
-    /// Opens a new interface.
+    /// Opens a new interface, or the same one for larger packets.
     fn enter(&mut self, id: PortId, link: &Link, follow: &mut Follow, now: Instant) {
         let (name, index, mtu) = (&link.name, link.index, link.mtu);
+        let is_same = self.interface == Some(index);
+        let news = if is_same { "has a larger MTU" } else { "is there again" };
         if !link.is_ethernet {
-            follow.warn(format!("interface {name} is there again, and is not Ethernet: not used"));
+            follow.warn(format!("interface {name} {news}, and is not Ethernet: not used"));
             return;
         }
         let opened = Ring::open(link).and_then(|ring| Ok((ring, Sender::open(link)?)));
@@ -159,13 +165,14 @@ impl Port {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return,
             Err(error) => {
                 follow.warn(format!(
-                    "interface {name} is there again and cannot be opened, which is tried again: \
-                     {error}"
+                    "interface {name} {news} and cannot be opened, which is tried again: {error}"
                 ));
                 self.waiting = Some((link.clone(), now + OPEN_AFTER));
                 return;
             }
         };
+        self.sender.flush();
+        self.sender.clear();
         let old = std::mem::replace(&mut self.sender, sender);
         (self.sender.refused, self.sender.ended) = (old.refused, old.ended);
         (self.interface, self.is_up) = (Some(index), link.is_up);
@@ -173,7 +180,7 @@ impl Port {
         // Without a receiving half there is nothing to receive.
         let _ = follow.rings.send((id, ring));
         follow.warn(format!(
-            "interface {name} is there again, with index {index} and an MTU of {mtu}: its port uses it"
+            "interface {name} {news}, with index {index} and an MTU of {mtu}: its port uses it"
         ));
     }
 

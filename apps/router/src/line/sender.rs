@@ -68,9 +68,14 @@ impl Sender {
         self.mac = mac;
     }
 
-    /// Takes over a new MTU of the interface, at most the one that it had at the start.
+    /// Bytes of the largest packet for which there is memory.
+    pub(super) fn largest(&self) -> usize {
+        self.slot - ETHERNET
+    }
+
+    /// Takes over a new MTU of the interface, at most [`largest`](Self::largest).
     pub(super) fn set_mtu(&mut self, mtu: usize) {
-        self.mtu = mtu.min(self.slot - ETHERNET);
+        self.mtu = mtu.min(self.largest());
     }
 
     /// Bytes of the largest packet.

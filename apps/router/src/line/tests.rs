@@ -316,24 +316,65 @@ fn a_port_that_leaves_a_bridge_is_not_gone() {
 }
 
 #[test]
-fn a_smaller_mtu_of_the_interface_is_used_at_once() {
+fn a_new_mtu_of_the_interface_is_used_at_once() {
     let Some(cluster) = cluster() else { return };
     let (_intake, mut ports) = lines(&cluster);
+    let _inside = cluster.node(0).enter().expect("enters");
     resolve(&mut ports);
     let host = host_v4(0).into();
     assert_eq!((ports.mtu(0), ports.send(0, host, &PACKET)), (1500, Ok(())));
     ports.flush();
-    for (set, used) in [(1399, 1399), (1500, 1500), (2000, 1500)] {
-        cluster.node(0).run(&format!("ip link set lan0 mtu {set}")).expect("sets");
+    for mtu in [1399, 1500, 2000, 1300, 2000] {
+        cluster.node(0).run(&format!("ip link set lan0 mtu {mtu}")).expect("sets");
         until("changed", || {
             ports.flush();
-            ports.mtu(0) == used
+            ports.mtu(0) == mtu
         });
-        let expected = if used < PACKET.len() { Err(Drop::TooBig) } else { Ok(()) };
+        let expected = if mtu < PACKET.len() { Err(Drop::TooBig) } else { Ok(()) };
         assert_eq!(ports.send(0, host, &PACKET), expected);
         ports.flush();
     }
     assert_eq!((ports.timeout(), ports.refused()), (None, 0));
+    let warnings = ports.take_warnings();
+    let news =
+        "interface lan0 has a larger MTU, with index 1000 and an MTU of 2000: its port uses it";
+    assert_eq!(warnings, [news], "the memory for larger packets remains");
+}
+
+#[test]
+fn an_interface_that_is_made_and_configured_afterwards_takes_packets_of_its_mtu() {
+    let Some(cluster) = cluster() else { return };
+    let (mut intake, mut ports) = lines(&cluster);
+    let _inside = cluster.node(0).enter().expect("enters");
+    cluster.node(0).run("ip link delete lan0").expect("deletes");
+    cluster.renew_lan(0, 2_000, 1_500).expect("makes it");
+    let mut until_mtu = |mtu: usize| {
+        until("the MTU", || {
+            ports.flush();
+            ports.is_up(0) && ports.mtu(0) == mtu
+        });
+    };
+    until_mtu(1_500);
+    cluster.node(0).run("ip link set lan0 mtu 9000").expect("sets");
+    cluster.host(0).run("ip link set eth0 mtu 9000").expect("sets");
+    until_mtu(9_000);
+    let socket = {
+        let _inside = cluster.host(0).enter().expect("enters");
+        UdpSocket::bind((host_v4(0), 0)).expect("binds")
+    };
+    let mut lens = Vec::new();
+    until("a packet", || {
+        socket.send_to(&[1; 8_972], (lan_v4(0), 4000)).expect("sends");
+        intake.burst(&mut |_, packet| lens.push(packet.len()));
+        lens.contains(&9_000)
+    });
+    assert_eq!(intake.counters(0).too_long, 0);
+    resolve(&mut ports);
+    let mut packet = vec![0x45; 9_000];
+    packet[9] = 17;
+    assert_eq!(ports.send(0, host_v4(0).into(), &packet), Ok(()));
+    ports.flush();
+    assert_eq!(ports.refused(), 0);
 }
 
 #[test]
