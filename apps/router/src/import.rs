@@ -29,15 +29,17 @@
 //!
 //! The kernel reports changes, and removes some routes silently: those of an interface that goes
 //! down, of an address, or of a next hop object. After those, after an overflow of the socket, and
-//! after a reading that a change has interrupted, the node reads the table again and takes over what
-//! differs. Routes that are the same are not touched. Readings begin at most every 100 ms.
+//! after a reading that a change has interrupted or in which an IPv6 route was removed (the kernel
+//! leaves out others then), the node reads the table again and takes over what differs. Routes that
+//! are the same are not touched. Readings begin at most every 100 ms.
 //!
 //! # The end of the daemon
 //!
 //! A daemon that is killed leaves its routes in the kernel, for ever if it does not come back. The
 //! node keeps a connection to a Unix stream socket of the daemon (`daemon`), and does not use it:
 //! when the daemon ends, the kernel closes the connection at once. This works across containers and
-//! does not confuse processes, as files with their numbers do. The sockets that Debian's daemons have:
+//! does not confuse processes, as files with their numbers do. The sockets that Debian's daemons
+//! have:
 //!
 //! | daemon | `daemon` | how it exports to table 100 |
 //! | --- | --- | --- |
@@ -47,8 +49,9 @@
 //! After `grace` (5 s unless stated otherwise), the routes are withdrawn in less than 0.3 s, and a
 //! millisecond more for 400 routes. They are used again when the daemon is back: it removes what it
 //! no longer has from the kernel. A daemon that comes back within the grace time disturbs nothing
-//! (graceful restart). At the start of the node, routes are used when the daemon is there. Without
-//! `daemon`, routes are used as long as the kernel has them.
+//! (graceful restart). A daemon that hangs is not dead: as in a kernel, its routes stay until it
+//! ends, so let a watchdog end it (watchfrr, systemd). At the start of the node, routes are used
+//! when the daemon is there. Without `daemon`, routes are used as long as the kernel has them.
 //!
 //! # Limits
 //!

@@ -37,11 +37,13 @@ pub(super) struct Daemon {
     state: State,
     /// The next attempt to connect.
     retry_ns: u64,
+    /// Why the last attempt failed.
+    refusal: Option<Errno>,
 }
 
 impl Daemon {
     pub(super) fn new(path: PathBuf, grace_ns: u64) -> Self {
-        Daemon { path, grace_ns, state: State::Dead, retry_ns: 0 }
+        Daemon { path, grace_ns, state: State::Dead, retry_ns: 0, refusal: None }
     }
 
     /// Returns true while its routes are used.
@@ -58,6 +60,11 @@ impl Daemon {
         }
     }
 
+    /// The system's reason why there is no connection.
+    pub(super) fn refusal(&self) -> String {
+        self.refusal.map(|errno| io::Error::from(errno).to_string()).unwrap_or_default()
+    }
+
     /// Looks at the connection, or connects again, without waiting.
     pub(super) fn poll(&mut self, now_ns: u64) -> Option<Event> {
         if let State::Connected(socket) = &self.state {
@@ -70,7 +77,9 @@ impl Daemon {
         }
         if now_ns >= self.retry_ns {
             self.retry_ns = now_ns.saturating_add(RETRY_NS);
-            match self.connect() {
+            let connected = self.connect();
+            self.refusal = connected.as_ref().err().copied();
+            match connected {
                 Ok(socket) => {
                     self.state = State::Connected(socket);
                     return Some(Event::Began);

@@ -12,7 +12,8 @@ impl Import {
         let text = match event {
             None if is_usable || !self.warned.insert("daemon") => None,
             None => Some(format!(
-                "no routing daemon answers at {path}: its routes are used when it does"
+                "no routing daemon answers at {path} ({}): its routes are used when it does",
+                daemon.refusal()
             )),
             Some(Event::Began) if self.warned.insert("daemon") => None,
             Some(Event::Began) => Some(format!("the routing daemon of {path} is there")),
@@ -168,6 +169,15 @@ impl Import {
 
     fn take_route(&mut self, kind: message::Kind, route: message::KernelRoute, now_ns: u64) {
         let prefix = route.prefix;
+        // When its tree of IPv6 routes has changed, the kernel's walk goes on by their number: it leaves
+        // out as many as were removed, and does not report that.
+        if kind == message::Kind::Deleted
+            && prefix.addr().is_ipv6()
+            && let Some(reading) = self.reading.as_mut().filter(|reading| reading.part == Part::V6)
+        {
+            reading.is_incomplete = true;
+            self.is_outdated = true;
+        }
         match self.table.apply(kind, route) {
             Effect::None => {}
             Effect::Changed => self.compare(prefix),

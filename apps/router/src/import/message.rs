@@ -77,7 +77,7 @@ pub(super) enum Content {
     InterfaceGone(u32),
     /// An interface has lost an address, with which the kernel may remove routes without a report.
     AddressGone,
-    /// A next hop object was removed or changed, and with it perhaps routes, without a report.
+    /// A next hop object was made, removed or changed, and with it perhaps routes, without a report.
     Object(u32),
     /// The end of a table, by the number of its reading, with an error or 0.
     Done(u32, i32),
@@ -111,11 +111,9 @@ pub(super) fn parse(bytes: &[u8], table: u32) -> (usize, Option<Message>) {
 }
 
 fn message(bytes: &[u8], table: u32) -> Option<Message> {
-    if let kind @ (NEW_NEXT_HOP | DELETE_NEXT_HOP) = u16::from_ne_bytes([bytes[4], bytes[5]]) {
-        let flags = u16::from_ne_bytes([bytes[6], bytes[7]]);
-        let is_new = kind == NEW_NEXT_HOP && flags & NLM_F_REPLACE == 0;
-        let content = if is_new { Content::Other } else { Content::Object(object(bytes)?) };
-        return Some(Message { content, is_interrupted: false });
+    // A group that has lost a member is reported as a new one is, without a flag.
+    if let NEW_NEXT_HOP | DELETE_NEXT_HOP = u16::from_ne_bytes([bytes[4], bytes[5]]) {
+        return Some(Message { content: Content::Object(object(bytes)?), is_interrupted: false });
     }
     let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes).ok()?;
     let header = message.header;

@@ -22,7 +22,7 @@ pub(super) type Key = (IpNet, u32);
 struct Entry {
     target: Shared,
     object: u32,
-    /// The reading in which it occurred last.
+    /// The reading in which it occurred last, or during or after which it was reported.
     reading: u32,
     /// The kernel may have further routes of this prefix and metric.
     has_others: bool,
@@ -108,7 +108,7 @@ impl Table {
         self.routes.range(all).next().map(|(_, entry)| &entry.target)
     }
 
-    /// The next route after this one, and whether it occurred in the last reading.
+    /// The next route after this one, and whether it occurred in the last reading or was reported since.
     pub(super) fn next(&self, after: Option<Key>) -> Option<(Key, bool)> {
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let (key, entry) = self.routes.range((start, Bound::Unbounded)).next()?;
@@ -132,6 +132,10 @@ impl Table {
             Kind::Deleted => self.deleted(key, &route),
             _ => self.added(kind, key, route),
         };
+        // A report is newer than the last reading, in which the route need not occur.
+        if let Some(entry) = self.routes.get_mut(&key) {
+            entry.reading = self.reading;
+        }
         if self.is_reading && !self.touched.insert(key) {
             return effect;
         }

@@ -163,8 +163,10 @@ struct Model {
     lan0: Option<u32>,
     /// The next reading of IPv4 routes has this flag, and lacks some routes.
     interrupt: bool,
-    /// A message between the interfaces and the routes of the next reading.
-    meanwhile: Option<Vec<u8>>,
+    /// A message before this part of the next reading.
+    meanwhile: Option<(Part, Vec<u8>)>,
+    /// The next reading of IPv6 routes lacks some, without a flag.
+    omits: usize,
 }
 
 impl Kernel for Rc<RefCell<Model>> {
@@ -172,6 +174,7 @@ impl Kernel for Rc<RefCell<Model>> {
         assert_eq!(table, TABLE);
         let mut model = self.borrow_mut();
         let interrupt = part == Part::V4 && std::mem::take(&mut model.interrupt);
+        let omits = if part == Part::V6 { std::mem::take(&mut model.omits) } else { 0 };
         let flags = NLM_F_MULTIPART | if interrupt { NLM_F_DUMP_INTR } else { 0 };
         let messages: Vec<RouteNetlinkMessage> = match part {
             Part::Interfaces => {
@@ -182,14 +185,12 @@ impl Kernel for Rc<RefCell<Model>> {
             _ => {
                 let all = model.routes.iter();
                 let family = all.filter(|r| r.prefix.addr().is_ipv4() == (part == Part::V4));
-                let some = family.skip(usize::from(interrupt));
+                let some = family.skip(usize::from(interrupt) + omits);
                 some.map(|route| RouteNetlinkMessage::NewRoute(route.message())).collect()
             }
         };
-        if part == Part::V4 {
-            let meanwhile = model.meanwhile.take();
-            model.queue.extend(meanwhile.map(Ok));
-        }
+        let meanwhile = model.meanwhile.take_if(|(before, _)| *before == part);
+        model.queue.extend(meanwhile.map(|(_, message)| Ok(message)));
         for some in messages.chunks(50) {
             let some = some.iter().flat_map(|m| bytes(m.clone().into(), flags, number));
             let some = some.collect();

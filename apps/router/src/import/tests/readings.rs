@@ -45,16 +45,71 @@ fn an_overflow_during_a_reading_leads_to_another_one() {
 fn a_change_that_is_reported_during_a_reading_is_newer() {
     let mut world = World::new(&["20.1.0.0/16 lan0@10.0.1.9"]);
     let newer = added("20.1.0.0/16 lan0@10.0.1.8", NLM_F_REPLACE);
-    world.model.borrow_mut().meanwhile = Some(newer);
+    world.model.borrow_mut().meanwhile = Some((Part::V4, newer));
     assert_eq!(world.settle(), ["20.1.0.0/16 via a:lan0@10.0.1.8"]);
     assert_eq!(world.model.borrow().readings, 1);
     // A removal, too: the reading still has the route.
     let mut world = World::new(&["20.1.0.0/16 lan0@10.0.1.9"]);
     world.settle();
-    world.model.borrow_mut().meanwhile = Some(deleted("20.1.0.0/16 lan0@10.0.1.9"));
+    let removal = deleted("20.1.0.0/16 lan0@10.0.1.9");
+    world.model.borrow_mut().meanwhile = Some((Part::V4, removal));
     world.import.is_outdated = true;
     assert_eq!(world.settle(), ["20.1.0.0/16 gone"]);
     assert_eq!(world.model.borrow().readings, 2);
+}
+
+#[test]
+fn a_route_that_is_reported_during_a_reading_stays_although_the_reading_lacks_it() {
+    let (v4, v6) = ("20.1.0.0/16 lan0@10.0.1.9", "2001:db8::/32 lan0@fd00:1::8 lan0@fd00:1::9");
+    let mut world = World::new(&[v4, v6]);
+    world.settle();
+    // Removed silently, and added again while the table is read.
+    world.model.borrow_mut().routes.remove(0);
+    world.model.borrow_mut().meanwhile = Some((Part::V4, added(v4, NLM_F_CREATE)));
+    world.import.is_outdated = true;
+    assert_eq!(world.settle(), [""; 0]);
+    // One next hop of several is removed.
+    world.model.borrow_mut().routes = vec![spec(v4), spec("2001:db8::/32 lan0@fd00:1::9")];
+    let removal = deleted("2001:db8::/32 lan0@fd00:1::8");
+    world.model.borrow_mut().meanwhile = Some((Part::V4, removal));
+    world.import.is_outdated = true;
+    assert_eq!(world.settle(), ["2001:db8::/32 via a:lan0@fd00:1::9"]);
+    assert_eq!(world.model.borrow().readings, 3);
+}
+
+#[test]
+fn a_route_that_is_reported_while_a_reading_is_taken_over_stays() {
+    let routes = many(300);
+    let mut world = World::new(&routes.iter().map(|text| &text[..]).collect::<Vec<_>>());
+    world.settle();
+    let removed = world.model.borrow_mut().routes.pop().expect("300 routes");
+    world.import.is_outdated = true;
+    while world.import.walk.is_none() {
+        world.now_ns += MS;
+        world.pass();
+    }
+    world.now_ns += MS;
+    world.model.borrow_mut().routes.push(removed);
+    world.report(added(&routes[299], NLM_F_CREATE));
+    assert_eq!(world.settle(), [""; 0]);
+    assert_eq!(world.announced(), 300);
+}
+
+#[test]
+fn removals_of_ipv6_routes_during_a_reading_lead_to_another_one() {
+    let gone = "2001:db8::/32 lan0@fd00:1::9";
+    let mut world = World::new(&[gone, "2001:db9::/32 lan0@fd00:1::9"]);
+    world.settle();
+    {
+        // Linux leaves out the next route.
+        let mut model = world.model.borrow_mut();
+        model.meanwhile = Some((Part::V6, deleted(gone)));
+        model.omits = 1;
+        model.routes.remove(0);
+    }
+    world.import.is_outdated = true;
+    assert_eq!(world.settle(), ["2001:db8::/32 gone"]);
+    assert_eq!(world.model.borrow().readings, 3);
 }
 
 #[test]
@@ -107,19 +162,28 @@ fn a_next_hop_object_that_changes_or_vanishes_leads_to_a_reading() {
             [&8_u16.to_ne_bytes()[..], &1_u16.to_ne_bytes(), &id.to_ne_bytes()].concat();
         [&head[..], &[0; 8], &[0; 8], &attribute].concat()
     };
+    let route = || {
+        let mut route = spec("20.1.0.0/16 lan0").message();
+        route.attributes.push(RouteAttribute::NhId(5));
+        bytes(RouteNetlinkMessage::NewRoute(route).into(), NLM_F_CREATE, 0)
+    };
     let mut world = World::new(&[]);
     world.settle();
-    let mut route = spec("20.1.0.0/16 lan0").message();
-    route.attributes.push(RouteAttribute::NhId(5));
-    world.report(bytes(RouteNetlinkMessage::NewRoute(route).into(), NLM_F_CREATE, 0));
+    world.report(route());
     assert_eq!(world.settle(), ["20.1.0.0/16 via a:lan0"]);
-    for other in [object(105, 0, 6), object(104, NLM_F_CREATE, 5), object(104, NLM_F_REPLACE, 6)] {
+    for other in [object(105, 0, 6), object(104, NLM_F_CREATE, 7), object(104, NLM_F_REPLACE, 6)] {
         world.report(other);
         assert_eq!(world.settle(), [""; 0]);
     }
     assert_eq!(world.model.borrow().readings, 1);
     world.report(object(105, 0, 5));
     assert_eq!(world.settle(), ["20.1.0.0/16 gone"]);
+    world.report(route());
+    assert_eq!(world.settle(), ["20.1.0.0/16 via a:lan0"]);
+    // A group without the member that was removed is reported as a new one.
+    world.model.borrow_mut().routes.push(spec("20.1.0.0/16 lan0@10.0.1.9"));
+    world.report(object(104, 0, 5));
+    assert_eq!(world.settle(), ["20.1.0.0/16 via a:lan0@10.0.1.9"]);
     assert_eq!(world.import.counters().malformed, 0);
 }
 
@@ -224,7 +288,9 @@ fn routes_of_a_daemon_that_ends_are_withdrawn_after_the_grace_time() {
         import.grace = Duration::from_millis(2_000);
     });
     assert_eq!(world.settle(), [""; 0], "there is no daemon yet");
-    assert!(world.import.take_warnings()[0].starts_with("no routing daemon answers at"));
+    let warnings = world.import.take_warnings();
+    assert!(warnings[0].starts_with("no routing daemon answers at"), "{warnings:?}");
+    assert!(warnings[0].contains("(No such file or directory"), "{warnings:?}");
     let daemon = UnixListener::bind(&path).expect("binds");
     assert_eq!(world.settle().len(), 2);
     assert_eq!(world.import.stats()["daemon"], "running");
