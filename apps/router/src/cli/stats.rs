@@ -98,7 +98,11 @@ fn words(key: &str) -> String {
 }
 
 fn shown(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "none".to_owned(),
+        other => other.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -129,7 +133,7 @@ mod tests {
         let stats = json!({
             "node": name, "uptime_ns": u64::MAX, "sent": u64::MAX, "received": 7,
             "refused_by_system": u64::MAX, "drops": drops, "nodes": nodes, "ports": ports,
-            "import": { "overflows": u64::MAX, "daemon": "connected" },
+            "import": { "overflows": u64::MAX, "daemon": "connected", "grace": null },
         });
         let text = text(&stats.to_string()).expect("an object");
         table::assert_fits(&text);
@@ -138,6 +142,7 @@ mod tests {
         {
             assert!(text.contains(part), "{part}\n{text}");
         }
+        assert!(text.contains("none") && !text.contains("null"), "{text}");
         let line = |start: &str| text.lines().position(|line| line.starts_with(start));
         assert!(
             line("received") < line("sent") && line("sent") < line("refused by system"),
