@@ -46,6 +46,8 @@ pub(super) struct Names {
     /// By node: addresses of IP from which its sessions come. `None`: the transport has no such
     /// addresses.
     origins: Vec<Option<Vec<IpAddr>>>,
+    /// By node: this node reaches it by the name of a host.
+    by_name: Vec<bool>,
     /// By node: when a claim was reported last, ns.
     reported_ns: Vec<Option<u64>>,
     claims: VecDeque<Claim>,
@@ -56,14 +58,20 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn new(settings: &Settings) -> Names {
+        let uri = |address: &String| address.parse::<Uri>().ok();
+        let by_name = |address| {
+            uri(address)
+                .is_some_and(|uri| uri.scheme == "udp" && uri.host.parse::<IpAddr>().is_err())
+        };
         let origins = settings.addresses.iter().enumerate().map(|(node, address)| {
-            let uri: Uri = address.parse().ok()?;
+            let uri = uri(address)?;
             let others = settings.origins.get(node).into_iter().flatten().copied();
             let all = uri.host.parse().into_iter().chain(others);
             (uri.scheme == "udp").then(|| all.filter(|ip| !ip.is_unspecified()).collect())
         });
         let origins: Vec<_> = origins.collect();
         Names {
+            by_name: settings.addresses.iter().map(by_name).collect(),
             reported_ns: vec![None; origins.len()],
             origins,
             claims: VecDeque::new(),
@@ -72,12 +80,16 @@ impl Names {
         }
     }
 
-    /// Returns true if sessions of a node may come from an address. `to`: the address at which this
-    /// node reaches it, which the file may give as a name.
-    fn has(&self, node: NodeId, from: Addr, to: Option<Addr>) -> bool {
-        let Some(Some(origins)) = self.origins.get(usize::from(node)) else { return true };
+    /// Returns whether sessions of a node may come from an address. `to`: the address at which this
+    /// node reaches it, which the file may give as a name. `None`: that has no address yet, since this
+    /// node has not reached it.
+    fn has(&self, node: NodeId, from: Addr, to: Option<Addr>) -> Option<bool> {
+        let Some(Some(origins)) = self.origins.get(usize::from(node)) else { return Some(true) };
         let ip = from.to_socket().map(|socket| socket.ip());
-        to.is_some_and(|to| to.host == from.host) || ip.is_some_and(|ip| origins.contains(&ip))
+        let has =
+            to.is_some_and(|to| to.host == from.host) || ip.is_some_and(|ip| origins.contains(&ip));
+        let is_unknown = to.is_none() && self.by_name[usize::from(node)];
+        (has || !is_unknown).then_some(has)
     }
 
     fn refuse(&mut self, claim: Claim, now_ns: u64) {
@@ -106,12 +118,12 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         let peer = |session| cx.session_stats(session).and_then(|stats| stats.peer);
         let Some(from) = peer(session) else { return false };
         let to = self.links[usize::from(node)].session.and_then(peer);
-        let reason = if !self.names.has(node, from, to) {
-            Reason::Address
-        } else if self.lives_elsewhere(cx, from, node, life) {
-            Reason::Life
-        } else {
-            return true;
+        let reason = match self.names.has(node, from, to) {
+            // Its next heartbeats are accepted when this node has reached it.
+            None => return false,
+            Some(false) => Reason::Address,
+            Some(true) if self.lives_elsewhere(cx, from, node, life) => Reason::Life,
+            Some(true) => return true,
         };
         self.names.refuse(Claim { node, from, reason }, cx.now_ns());
         false
