@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
+use comfy_table::Table;
 use courser_bench::clock::Clock;
 use courser_bench::stats::Summary;
 use courser_kit::units::{show_ns, show_per_second};
@@ -11,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::traffic::{Answers, FLOWS, Flood, PAYLOAD};
 use super::{LOADS, NODES};
+use crate::cli::table::{self, COLUMNS};
 
 /// The way that packets take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,48 +90,68 @@ impl Report {
 
     pub(super) fn print(&self) -> Result<(), Failure> {
         let mut out = out::stdout();
-        writeln!(
-            out,
-            "{NODES} nodes between two hosts, datagrams of {PAYLOAD} bytes in {FLOWS} flows; \
-             medians of {} rounds\n",
-            self.rounds
-        )?;
+        out.write_all(self.text().as_bytes())?;
+        Ok(out.flush()?)
+    }
+
+    fn text(&self) -> String {
+        let times = match self.rounds {
+            1 => "one round".to_owned(),
+            rounds => format!("medians of {rounds}"),
+        };
+        let head = format!(
+            "{NODES} nodes between two hosts, datagrams of {PAYLOAD} bytes in {FLOWS} flows; {times}"
+        );
+        let (loads, latencies) = (self.loads(), self.latencies());
+        let lines = [head, String::new()].into_iter();
+        let lines = lines.chain(table::lines(&loads)).chain([String::new()]);
+        let lines = lines.chain(table::lines(&latencies));
+        let ratio = self.best(Path::Router) / self.best(Path::Kernel);
+        let last = format!("Best rate of the router / of the kernel: {ratio:.2}");
+        lines.chain([String::new(), last]).map(|line| line + "\n").collect()
+    }
+
+    /// A row for each load.
+    fn loads(&self) -> Table {
+        let header = ["load", "router, offered", "delivered", "kernel, offered", "delivered"];
+        let mut table = table::ruled(header, COLUMNS);
         let rate = |value: f64| show_per_second(value, "pps");
-        writeln!(out, "  load   {:>28}   {:>28}", "router", "kernel")?;
-        writeln!(
-            out,
-            "  {:<5}{:>15}{:>15}{:>16}{:>15}",
-            "", "offered", "delivered", "offered", "delivered"
-        )?;
         for (at, load) in LOADS.iter().enumerate() {
-            write!(out, "  {load:<5}")?;
+            let mut row = vec![load.to_string()];
             for path in Path::ALL {
-                let offered =
-                    self.floods(path, at, Flood::offered_pps).map_or(f64::NAN, |s| s.median);
-                write!(out, "{:>15}{:>15}", rate(offered), rate(self.delivered(path, at)))?;
+                let offered = self.floods(path, at, Flood::offered_pps);
+                row.push(rate(offered.map_or(f64::NAN, |s| s.median)));
+                row.push(rate(self.delivered(path, at)));
             }
-            writeln!(out)?;
+            table.add_row(row);
         }
-        writeln!(out)?;
+        let mut row = vec!["largest / best".to_owned()];
+        for path in Path::ALL {
+            row.extend([String::new(), format!("{:.2}", self.to_best(path))]);
+        }
+        table.add_row(row);
+        table::align_right(&mut table, 1..5);
+        table
+    }
+
+    /// A row for each path.
+    fn latencies(&self) -> Table {
+        let header = ["request and answer", "idle, p50", "p99", "beside a flood, p50", "p99"];
+        let mut table = table::ruled(header, COLUMNS);
         for path in Path::ALL {
             let show = |of: fn(&Measured) -> Option<u64>| {
                 self.latency(path, of).map_or_else(|| "none".to_owned(), |s| show_ns(s.median))
             };
-            writeln!(
-                out,
-                "  {:<7} at the largest load {:.2} of its best rate; request and answer: p50 {}, \
-                 p99 {}\n          without other traffic, p50 {}, p99 {} beside a flood of the capacity",
-                path.name(),
-                self.to_best(path),
+            table.add_row([
+                path.name().to_owned(),
                 show(|m| m.idle.latency.map(|l| l.p50_ns)),
                 show(|m| m.idle.latency.map(|l| l.p99_ns)),
                 show(|m| m.beside.latency.map(|l| l.p50_ns)),
                 show(|m| m.beside.latency.map(|l| l.p99_ns)),
-            )?;
+            ]);
         }
-        let ratio = self.best(Path::Router) / self.best(Path::Kernel);
-        writeln!(out, "  best rate of the router / of the kernel: {ratio:.2}")?;
-        Ok(out.flush()?)
+        table::align_right(&mut table, 1..5);
+        table
     }
 
     pub(super) fn json(&self, clock: &Clock) -> Value {
@@ -192,5 +214,29 @@ impl Report {
         object.insert("received".into(), sum(|f| f.received).into());
         object.insert("out_of_order".into(), sum(|f| f.out_of_order).into());
         object.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_of_any_result_fits_a_terminal() {
+        let none = Answers { latency: None, lost: 1 };
+        for (sent, seconds) in [(0, 1), (1, 1), (u64::MAX, 1), (987_654, 3)] {
+            let time = Duration::from_secs(seconds);
+            let flood = Flood { sent, received: sent, out_of_order: 0, time };
+            for rounds in [1, 1_000] {
+                let mut report = Report::new(1.0, time, rounds);
+                for path in Path::ALL {
+                    let floods = vec![flood; LOADS.len()];
+                    report.add(path, Measured { floods, idle: none, beside: none });
+                }
+                let text = report.text();
+                table::assert_fits(&text);
+                assert!(text.contains("largest / best") && text.contains("none"), "{text}");
+            }
+        }
     }
 }
