@@ -39,27 +39,13 @@ pub(crate) enum Command {
     Ping(PingArgs),
     /// Show the counters of a running server: calls, sessions, drops, memory
     Stat(StatArgs),
-    /// Run one benchmark: latency, rate, bandwidth, sessions, threads and more
+    /// Run one benchmark: latency, rate or bandwidth
     Bench(BenchArgs),
     /// Print the completion script for a shell
     Completions(CompletionsArgs),
     /// The server side of a benchmark, started by the client side
     #[command(hide = true)]
     BenchPeer(courser_bench::rpc::peer::PeerArgs),
-    #[cfg(feature = "lab")]
-    #[command(flatten)]
-    Lab(courser_lab::Command),
-    /// Run the papers' experiments and compare them with the recorded results
-    #[cfg(feature = "lab")]
-    #[command(
-        subcommand,
-        subcommand_value_name = "WHAT",
-        after_help = "\
-Examples:
-  courser experiments verify --short         a few points of each experiment
-  courser experiments report --out page.html our figures beside the papers'"
-    )]
-    Experiments(courser_lab::ExperimentCommand),
 }
 
 #[derive(Debug, Args)]
@@ -235,6 +221,12 @@ mod tests {
     }
 
     #[test]
+    fn commands_that_texts_and_documents_name_exist() {
+        let wrong = ["sings", "serve --loud", "serve|sings"];
+        crate::advice::assert_commands_exist(&Cli::command(), wrong);
+    }
+
+    #[test]
     fn every_command_has_examples() {
         for command in Cli::command().get_subcommands().filter(|c| !c.is_hide_set()) {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
@@ -268,11 +260,6 @@ mod tests {
             "courser ping udp://a:1 --control none,swift",
             "courser bench rate --control two-window",
             "courser ping udp://a:1 --recovery go-back-n,melo",
-            "courser soak --recovery gbn",
-            "courser soak --load 0",
-            "courser soak --load inf",
-            "courser soak everything",
-            "courser soak --times 0",
             "courser stat udp://a:1 --interval 0s",
             "courser stat udp://a:1 --sessions many",
             "courser stat udp://a:1 --once --count 3",

@@ -20,7 +20,8 @@ const FAULT_BATCH: u32 = 3;
 #[command(after_help = "\
 Without --connect, both sides run on this machine, on one core each. Windows of raw \
 packets and windows of RPCs alternate; a pair is one of each. A claim needs at least 200 \
-pairs of one placement; --quick measures fewer.
+pairs of one placement; --quick measures fewer. Longer benchmarks, such as the rate by \
+number of sessions, are in the program `courser-lab`.
 
 Examples:
   courser bench latency --transport mem
@@ -44,9 +45,6 @@ enum What {
     Rate(RateArgs),
     /// Bytes per second of large requests, compared with memory copies
     Bandwidth(BandwidthArgs),
-    #[cfg(feature = "lab")]
-    #[command(flatten)]
-    Series(courser_lab::Series),
 }
 
 /// Flags of all three benchmarks.
@@ -167,8 +165,6 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         What::Latency(args) => calls(&args.spec()?, &args.calls),
         What::Rate(args) => calls(&args.spec()?, &args.calls),
         What::Bandwidth(args) => calls(&args.spec()?, &args.calls),
-        #[cfg(feature = "lab")]
-        What::Series(series) => courser_lab::run_series(series),
     }
 }
 
@@ -352,8 +348,6 @@ mod tests {
             What::Latency(args) => args.spec(),
             What::Rate(args) => args.spec(),
             What::Bandwidth(args) => args.spec(),
-            #[cfg(feature = "lab")]
-            What::Series(_) => panic!("{line}"),
         };
         spec.map_err(|failure| failure.text().unwrap_or_default().to_owned())
     }

@@ -1,8 +1,9 @@
-//! The `courser` program: quickstart, serve, ping, stat, bench and the commands of the lab.
+//! The `courser` program: quickstart, serve, ping, stat and bench.
 
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
+#[path = "../tests/common/advice.rs"]
 mod advice;
 mod args;
 mod bench;
@@ -28,10 +29,6 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Completions(args) => completions(&args),
         Command::BenchPeer(args) => courser_bench::rpc::peer::main(&args).map_err(Failure::from),
-        #[cfg(feature = "lab")]
-        Command::Lab(command) => courser_lab::run(&command),
-        #[cfg(feature = "lab")]
-        Command::Experiments(command) => courser_lab::run_experiment(&command),
     })
 }
 

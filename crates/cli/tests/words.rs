@@ -44,32 +44,6 @@ fn help_has_examples_and_flags() {
 }
 
 #[test]
-fn the_commands_of_the_lab_are_included() {
-    for (line, phrase) in [
-        ("sim --help", "swarm"),
-        ("soak --help", "kill-server"),
-        ("bench --help", "sessions"),
-        ("bench sweep --help", "--svg"),
-    ] {
-        let text = stdout(&run(line));
-        assert!(text.contains(phrase), "{line}: {phrase}: {text}");
-    }
-}
-
-#[test]
-fn recorded_experiments_are_reported_from_any_folder() {
-    let folder = std::env::temp_dir().join(format!("courser-report-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("temporary directory");
-    let output = courser("experiments report --out page.html").current_dir(&folder).output();
-    let output = output.expect("runs");
-    assert!(output.status.success(), "{}", common::stderr(&output));
-    assert!(stdout(&output).starts_with("page.html: "), "{}", stdout(&output));
-    let page = std::fs::read_to_string(folder.join("page.html")).expect("reads");
-    assert!(page.contains("<h2 id=\"E35\">"), "{page}");
-    std::fs::remove_dir_all(folder).expect("removes");
-}
-
-#[test]
 fn the_version_has_the_commit() {
     let text = stdout(&run("--version"));
     let expected = concat!("courser ", env!("CARGO_PKG_VERSION"), " (commit ");

@@ -75,7 +75,7 @@ pub enum Series {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  courser bench factors --transport shm --quick --json -
+  courser-lab bench factors --transport shm --quick --json -
 
 The rate is that of `courser bench rate --batch 3`: 60 calls in flight on eight \
 randomly chosen sessions, as in eRPC (NSDI '19), section 6.2.")]
@@ -93,7 +93,7 @@ pub struct SeriesArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  courser bench sessions --sessions 8,1000 --quick")]
+  courser-lab bench sessions --sessions 8,1000 --quick")]
 pub struct SessionsArgs {
     /// Numbers of sessions in ascending order
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = sessions::COUNTS)]
@@ -106,7 +106,7 @@ pub struct SessionsArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  courser bench packing --transport shm --size 64,512 --batch 32 --quick
+  courser-lab bench packing --transport shm --size 64,512 --batch 32 --quick
 
 off: a frame for each packet. copy: small packets share frames by copy. gather: they \
 share them without a copy. single, over udp: off, without trains of datagrams. These \
@@ -126,7 +126,7 @@ pub struct PackingArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  courser bench credits --size 1MiB --quick")]
+  courser-lab bench credits --size 1MiB --quick")]
 pub struct CreditsArgs {
     /// Bytes in a large request
     #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = units::message_size)]
@@ -139,7 +139,7 @@ pub struct CreditsArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  courser bench sweep --transport shm --frame-size 1KiB,8KiB --svg sweep.svg")]
+  courser-lab bench sweep --transport shm --frame-size 1KiB,8KiB --svg sweep.svg")]
 pub struct SweepArgs {
     /// Calls in flight in ascending order. Default 1 to 1024
     #[arg(long, value_name = "N", visible_alias = "outstanding", value_delimiter = ',')]
@@ -158,7 +158,7 @@ pub struct SweepArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  courser bench gather --transport shm --size 64,1500 --batch 1,32 --quick
+  courser-lab bench gather --transport shm --size 64,1500 --batch 1,32 --quick
 
 A batch is sent together before the transmitter runs. Throughput: both sides send, 128 \
 messages in flight in each direction (512 beside calls), all headers counted. Latency: half \
@@ -205,7 +205,7 @@ pub struct GatherArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  courser bench workers --quick")]
+  courser-lab bench workers --quick")]
 pub struct WorkersArgs {
     #[command(flatten)]
     plan: PlanArgs,
@@ -217,7 +217,7 @@ pub struct WorkersArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  courser bench overload --quick")]
+  courser-lab bench overload --quick")]
 pub struct OverloadArgs {
     /// Three rounds of two seconds instead of seven rounds of eight seconds
     #[arg(long)]
@@ -235,7 +235,7 @@ alternate. While threads wait for a core the link is idle, unless packets are qu
 a busy machine the goodput says little about the control.
 
 Example:
-  courser bench bucket --pairs 2")]
+  courser-lab bench bucket --pairs 2")]
 pub struct BucketArgs {
     /// The control that is compared with none: default, timely, timely-patched, dcqcn or swift
     #[arg(long, value_name = "NAME", default_value_t)]

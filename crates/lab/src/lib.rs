@@ -1,7 +1,6 @@
 //! Soak tests, the papers' experiments in the simulator, and long benchmarks.
 //!
-//! The program `courser-lab` runs the commands of [`Command`]; the program `courser` includes them
-//! with its default feature `lab`.
+//! The program `courser-lab` runs the commands of [`Command`], [`ExperimentCommand`] and [`Series`].
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +19,7 @@ use courser_kit::Failure;
 
 pub use bench::{Series, run as run_series};
 
-/// A command of both programs.
+/// A command that is no benchmark and has no recorded results.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Kill, freeze and restart processes under load and check all guarantees
@@ -35,7 +34,7 @@ pub enum Command {
     SoakClient(soak::client::ClientArgs),
 }
 
-/// A command about the recorded experiments: of `courser-lab`, and of `courser experiments`.
+/// A command about the recorded experiments.
 #[derive(Debug, Subcommand)]
 pub enum ExperimentCommand {
     /// Run the papers' experiments again and compare them with the recorded results

@@ -1,5 +1,9 @@
 //! The `courser-lab` program.
 
+#[cfg(test)]
+#[path = "../../cli/tests/common/advice.rs"]
+mod advice;
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -45,4 +49,36 @@ fn main() -> ExitCode {
         Command::Experiment(command) => courser_lab::run_experiment(&command),
         Command::Lab(command) => courser_lab::run(&command),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_definition_is_valid() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn commands_that_texts_and_documents_name_exist() {
+        let wrong = ["sings", "soak --loud", "sim|sings"];
+        advice::assert_commands_exist(&Cli::command(), wrong);
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused() {
+        for line in [
+            "courser-lab soak --recovery gbn",
+            "courser-lab soak --load 0",
+            "courser-lab soak --load inf",
+            "courser-lab soak everything",
+            "courser-lab soak --times 0",
+        ] {
+            let error = Cli::try_parse_from(line.split(' ')).expect_err(line);
+            assert_eq!(error.exit_code(), 2, "{line}");
+        }
+    }
 }

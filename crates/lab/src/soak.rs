@@ -1,4 +1,4 @@
-//! `courser soak`: checks the guarantees of calls while processes are killed and stopped.
+//! `courser-lab soak`: checks the guarantees of calls while processes are killed and stopped.
 //!
 //! Two server processes ([`server`]) call each other, and client processes ([`client`]) call both, all
 //! on this machine; [`message`] has the request types. Each process records executions or outcomes in

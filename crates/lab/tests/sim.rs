@@ -1,4 +1,4 @@
-//! `courser sim swarm` and `courser sim replay`.
+//! `courser-lab sim swarm` and `courser-lab sim replay`.
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Small runs of `courser sim loss`, `fct`, `bits-pool` and `lost-call`.
+//! Small runs of `courser-lab sim loss`, `fct`, `bits-pool` and `lost-call`.
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Small runs of each experiment of `courser sim run`.
+//! Small runs of each experiment of `courser-lab sim run`.
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;

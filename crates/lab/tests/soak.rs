@@ -1,4 +1,4 @@
-//! Short runs of every experiment of `courser soak`. A violation is a defect of the library; the seed
+//! Short runs of every experiment of `courser-lab soak`. A violation is a defect of the library; the seed
 //! in the message repeats the run.
 
 #[path = "../../cli/tests/common/mod.rs"]

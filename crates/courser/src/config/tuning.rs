@@ -16,7 +16,7 @@ pub struct Tuning {
     pub tx_items: usize,
     /// Write single-packet responses to a buffer that their slot keeps (E32). Default true. False:
     /// each allocates a buffer and frees it. This and the next two are switched off to measure what
-    /// they save (`courser bench factors`, E75).
+    /// they save (`courser-lab bench factors`, E75).
     pub prealloc_responses: bool,
     /// Handlers read single-packet requests in the received frame `[eRPC §4.2.3]` (E28). Default
     /// true. False: each is first copied to a buffer of its own, and answered with

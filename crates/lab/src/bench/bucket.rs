@@ -1,4 +1,4 @@
-//! `courser bench bucket`: the queue in front of a slow link, with and without congestion control.
+//! `courser-lab bench bucket`: the queue in front of a slow link, with and without congestion control.
 //!
 //! Two network namespaces are joined by a virtual link, which a token bucket limits to 1 Gbit/s in the
 //! direction of the data, with a queue of 12 MB. Eight client endpoints of one thread send large

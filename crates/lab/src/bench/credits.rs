@@ -1,4 +1,4 @@
-//! `courser bench credits`: performance by the credits of a session (E37) `[eRPC section 4.3.2]`.
+//! `courser-lab bench credits`: performance by the credits of a session (E37) `[eRPC section 4.3.2]`.
 //!
 //! For C = 1 to 64: the latency of one small call, the rate of many small calls on eight sessions, and
 //! the bandwidth of one large request.

@@ -1,4 +1,4 @@
-//! `courser bench factors`: the effect of each optimization (E75) `[eRPC section 6.2, table 3]`.
+//! `courser-lab bench factors`: the effect of each optimization (E75) `[eRPC section 6.2, table 3]`.
 //!
 //! Measures the small-RPC rate with B = 3. The first step has all optimizations on both sides; each
 //! further step switches one more off. Where calls have congestion control these steps use Timely, as

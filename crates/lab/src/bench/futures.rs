@@ -1,4 +1,4 @@
-//! `courser bench futures`: the small-RPC rate of calls that are futures, and of a typed service,
+//! `courser-lab bench futures`: the small-RPC rate of calls that are futures, and of a typed service,
 //! compared with callbacks.
 //!
 //! All use the same two endpoints and sessions, in windows that alternate. Each of the 64 calls in

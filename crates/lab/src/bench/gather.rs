@@ -1,4 +1,4 @@
-//! `courser bench gather`: one-way messages in batches, as in the evaluation of scatter-gather batching
+//! `courser-lab bench gather`: one-way messages in batches, as in the evaluation of scatter-gather batching
 //! `[SG sections III and IV]`, figures 8 to 10.
 //!
 //! A batch is what is sent together before the transmitter runs. For each size, batch and way of

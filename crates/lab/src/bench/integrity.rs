@@ -1,4 +1,4 @@
-//! `courser bench integrity`: the cost of a checksum of each frame.
+//! `courser-lab bench integrity`: the cost of a checksum of each frame.
 //!
 //! The same calls with [`Integrity::None`] and with [`Integrity::Crc`], in alternating windows: the
 //! rate of small calls on eight sessions, and the bandwidth of one large request.

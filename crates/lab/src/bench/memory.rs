@@ -1,4 +1,4 @@
-//! `courser bench memory`: large requests for more memory than the server has (ADR 36).
+//! `courser-lab bench memory`: large requests for more memory than the server has (ADR 36).
 //!
 //! The same 64 calls of 8 MiB at a time, on four sessions, to a server with memory for all of them, for
 //! half and for a quarter of them, in alternating windows. A call that ends with an error fails the run.

@@ -1,4 +1,4 @@
-//! `courser bench overload`: the goodput of a worker pool at twice its capacity.
+//! `courser-lab bench overload`: the goodput of a worker pool at twice its capacity.
 //!
 //! A round has two halves. In the first half a few calls in flight keep the worker busy, which measures
 //! its capacity. In the second half calls are made at twice that rate, evenly spaced, each with a

@@ -1,4 +1,4 @@
-//! `courser bench packing`: the ways to send small packets to one peer, side by side (S4, S6, S15,
+//! `courser-lab bench packing`: the ways to send small packets to one peer, side by side (S4, S6, S15,
 //! S22) `[SG section IV]`.
 //!
 //! Each size and batch is a run of its own with a pair of endpoints for each way, whose windows

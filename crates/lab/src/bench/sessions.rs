@@ -1,4 +1,4 @@
-//! `courser bench sessions`: many sessions of one endpoint (E18, E38) `[eRPC sections 4.1.2, 6.3]`.
+//! `courser-lab bench sessions`: many sessions of one endpoint (E18, E38) `[eRPC sections 4.1.2, 6.3]`.
 //!
 //! One endpoint connects an increasing number of sessions to another one. At each number, windows of
 //! small calls on random sessions alternate with the same calls on eight sessions of a second pair of

@@ -1,4 +1,4 @@
-//! `courser bench sweep`: whether the rate of small calls falls off a cliff when more of them are in
+//! `courser-lab bench sweep`: whether the rate of small calls falls off a cliff when more of them are in
 //! flight.
 //!
 //! Each frame size has a pair of endpoints. For each of them the benchmark measures 32-byte echoes with

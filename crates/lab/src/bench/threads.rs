@@ -1,4 +1,4 @@
-//! `courser bench threads`: the rate of small calls by the number of threads, and memory per thread.
+//! `courser-lab bench threads`: the rate of small calls by the number of threads, and memory per thread.
 //!
 //! The threads of one process, at most one for each core, have endpoints of one nexus. Each thread is a
 //! client and a server of all others `[eRPC section 6.3]`. A single thread has two endpoints, a client

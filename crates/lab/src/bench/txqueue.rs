@@ -1,4 +1,4 @@
-//! `courser bench txqueue`: the rate by the length of transmit bursts (E62) `[eRPC section 4.2.2]`.
+//! `courser-lab bench txqueue`: the rate by the length of transmit bursts (E62) `[eRPC section 4.2.2]`.
 //!
 //! Measures the small-RPC rate with B = 3 and limits of 1 to 256 packets for a transmit burst, on both
 //! sides.

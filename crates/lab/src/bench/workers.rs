@@ -1,4 +1,4 @@
-//! `courser bench workers`: the effect of long worker handlers on dispatch handlers (E11, E12).
+//! `courser-lab bench workers`: the effect of long worker handlers on dispatch handlers (E11, E12).
 //!
 //! One thread polls the client and the server endpoint; the worker thread has the other core. Windows
 //! of 32-byte dispatch calls, one at a time, alternate: in the first window of a pair the worker is

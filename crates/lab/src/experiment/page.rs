@@ -40,7 +40,7 @@ svg { max-width: 100%; height: auto } pre { font-size: 12px; overflow-x: auto; b
 /// Requirements that are measured on real machines, and the location of their results.
 const ON_MACHINES: &[(&str, &str, &str)] = &[
     ("E72", "latency of 32 B calls", "courser bench latency"),
-    ("E75", "factor analysis", "courser bench factors"),
+    ("E75", "factor analysis", "courser-lab bench factors"),
     (
         "E77, E78",
         "bandwidth of large requests, with and without the copy",

@@ -1,4 +1,4 @@
-//! `courser sim`: the simulated datacenter.
+//! `courser-lab sim`: the simulated datacenter.
 
 mod output;
 mod recovery;
@@ -16,11 +16,11 @@ Time is virtual and all random choices come from one seed, so a run has the same
 on every machine.
 
 Examples:
-  courser sim swarm --seeds 1000          check 1,000 scenarios at random
-  courser sim replay --seed 17 --trace    one of them, packet by packet
-  courser sim run e76                     100 nodes that all call each other
-  courser sim run incast --senders 50     goodput and queue at one receiver
-  courser sim loss --svg loss.svg         goodput of each loss recovery by loss")]
+  courser-lab sim swarm --seeds 1000          check 1,000 scenarios at random
+  courser-lab sim replay --seed 17 --trace    one of them, packet by packet
+  courser-lab sim run e76                     100 nodes that all call each other
+  courser-lab sim run incast --senders 50     goodput and queue at one receiver
+  courser-lab sim loss --svg loss.svg         goodput of each recovery by loss")]
 pub struct SimArgs {
     #[command(subcommand)]
     command: SimCommand,

@@ -1,4 +1,4 @@
-//! `courser sim replay`: runs one seed of `sim swarm` again and shows its packets.
+//! `courser-lab sim replay`: runs one seed of `sim swarm` again and shows its packets.
 
 use std::cell::RefCell;
 use std::io::{self, BufWriter, Write};
@@ -21,7 +21,7 @@ use courser_kit::{json, out};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Repeats the run of `courser sim swarm` with this seed, event by event; both need the same \
+Repeats the run of `courser-lab sim swarm` with this seed, event by event; both need the same \
 build. A line has
 
   time in us  event  place  sender > receiver  the frame and its packets
@@ -30,10 +30,10 @@ A host is n0, n1, ..., a link n0>s0. `send` is the start of a transmission on a 
 `recv` the arrival in the receive queue of an endpoint, `drop` a loss with its reason.
 
 Examples:
-  courser sim replay --seed 17 --trace           the last 200 lines
-  courser sim replay --seed 17 --trace --all     every line
-  courser sim replay --seed 17 --trace --all --host 2 --until 3ms
-  courser sim replay --seed 17 --pcapng seed17.pcapng")]
+  courser-lab sim replay --seed 17 --trace           the last 200 lines
+  courser-lab sim replay --seed 17 --trace --all     every line
+  courser-lab sim replay --seed 17 --trace --all --host 2 --until 3ms
+  courser-lab sim replay --seed 17 --pcapng seed17.pcapng")]
 pub(crate) struct ReplayArgs {
     /// The seed
     #[arg(long, value_name = "N")]

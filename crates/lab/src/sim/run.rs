@@ -1,4 +1,4 @@
-//! `courser sim run`: the experiments of [`courser_sim::scenario`] with tables and JSON.
+//! `courser-lab sim run`: the experiments of [`courser_sim::scenario`] with tables and JSON.
 
 pub(super) mod args;
 mod control;

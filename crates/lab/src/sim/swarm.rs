@@ -1,4 +1,4 @@
-//! `courser sim swarm`: checks all invariants in many random scenarios, one for each seed.
+//! `courser-lab sim swarm`: checks all invariants in many random scenarios, one for each seed.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -47,9 +47,9 @@ packets is printed.
   recovery          a lost packet causes few timeouts and few retransmissions
 
 Examples:
-  courser sim swarm --seeds 1000
-  courser sim swarm --seeds 100000 --from 1000 --json swarm.json
-  courser sim replay --seed 17 --trace            packets before a violation")]
+  courser-lab sim swarm --seeds 1000
+  courser-lab sim swarm --seeds 100000 --from 1000 --json swarm.json
+  courser-lab sim replay --seed 17 --trace            packets before a violation")]
 pub(super) struct SwarmArgs {
     /// Number of seeds
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
@@ -164,7 +164,7 @@ fn verdict(args: &SwarmArgs, report: &SwarmReport) -> Result<(), Failure> {
         };
         let typed = args.planted.typed();
         return Err(Failure::Runtime(format!(
-            "seed {seed}: {violation}{more}\n  courser sim replay --seed {seed} --trace{typed}"
+            "seed {seed}: {violation}{more}\n  courser-lab sim replay --seed {seed} --trace{typed}"
         )));
     }
     if report.seeds < ENOUGH || !args.planted.is_none() {

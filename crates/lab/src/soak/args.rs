@@ -20,10 +20,10 @@ ends once, in time, with a correct response or a true error, that no request is 
 twice, and that servers return to their initial memory and sessions.
 
 Examples:
-  courser soak                                    a minute without kills
-  courser soak mixed --kills --for 1h             an hour with kills and freezes
-  courser soak kill-server --times 50
-  courser soak connects --times 10000 --json -")]
+  courser-lab soak                                 a minute without kills
+  courser-lab soak mixed --kills --for 1h         an hour with kills and freezes
+  courser-lab soak kill-server --times 50
+  courser-lab soak connects --times 10000 --json -")]
 pub struct SoakArgs {
     /// The experiment
     #[arg(value_name = "WHAT", value_enum, default_value = "mixed")]

@@ -1,4 +1,4 @@
-//! A client process of the soak test: the hidden command `courser soak-client`.
+//! A client process of the soak test: the hidden command `courser-lab soak-client`.
 //!
 //! It keeps sessions to the servers, calls them at a given rate, checks each byte of each response,
 //! and appends the outcome of every call to its [ledger](super::ledger). It prints `ready`, then its

@@ -1,4 +1,4 @@
-//! A server process of the soak test: the hidden command `courser soak-server`.
+//! A server process of the soak test: the hidden command `courser-lab soak-server`.
 //!
 //! Each handler first checks every byte of its request and appends a record to the
 //! [ledger](super::ledger), then answers. The process prints `ready <address>` once, then its

@@ -7,8 +7,8 @@
 //! message is stored; at the end sessions and buffers are freed. The checks of the world and of the
 //! ledger are listed at [`crate::Invariant`].
 //!
-//! [`run_seed`] runs one, [`run_swarm`] many side by side. The command `courser sim swarm` does the
-//! latter, `courser sim replay` shows the packets of one.
+//! [`run_seed`] runs one, [`run_swarm`] many side by side. The command `courser-lab sim swarm` does the
+//! latter, `courser-lab sim replay` shows the packets of one.
 
 mod bytes;
 mod client;

@@ -88,12 +88,12 @@ time. --fit finds the time that gives go-back-N without NACKs the paper's 45.6 %
 shows the goodput with that time at 1e-2. It is the default of --rto.
 
 Examples:
-  courser sim loss                      all schemes, 0 to 5 %
-  courser sim loss --seeds 5            the same with median and range
-  courser sim loss --svg loss.svg --json loss.json
-  courser sim loss --fit                fit the recovery time to the paper
-  courser sim loss --rto-sweep          MELO at 1 % with several recovery times
-  courser sim loss --reorder 0.1%:48us,1%:48us,5%:48us,10%:48us")]
+  courser-lab sim loss                  all schemes, 0 to 5 %
+  courser-lab sim loss --seeds 5        the same with median and range
+  courser-lab sim loss --svg loss.svg --json loss.json
+  courser-lab sim loss --fit            fit the recovery time to the paper
+  courser-lab sim loss --rto-sweep      MELO at 1 % with several recovery times
+  courser-lab sim loss --reorder 0.1%:48us,1%:48us,5%:48us,10%:48us")]
 pub(in crate::sim) struct LossArgs {
     #[command(flatten)]
     pub(super) common: CommonArgs,
@@ -188,10 +188,10 @@ bandwidth-delay product. It has its own session unless all lanes of its sender a
 Every scheme gets the same flows at the same times.
 
 Examples:
-  courser sim fct                        40 hosts, loads 0.1 to 0.9, 1,000 flows
-  courser sim fct --load 0.3,0.6 --flows 5000
-  courser sim fct --hosts 320 --flows 4000 --seeds 5 --svg fct.svg
-  courser sim fct --scheme go-back-n,default --load 0.5 --json -")]
+  courser-lab sim fct                    40 hosts, loads 0.1 to 0.9, 1,000 flows
+  courser-lab sim fct --load 0.3,0.6 --flows 5000
+  courser-lab sim fct --hosts 320 --flows 4000 --seeds 5 --svg fct.svg
+  courser-lab sim fct --scheme go-back-n,default --load 0.5 --json -")]
 pub(in crate::sim) struct FctArgs {
     #[command(flatten)]
     pub(super) common: CommonArgs,
@@ -247,8 +247,8 @@ one bandwidth-delay product. The result is the peak use of the pool. The paper h
 with one connection at any loss, and 65.6 % with 20 connections at 2 %.
 
 Examples:
-  courser sim bits-pool
-  courser sim bits-pool --connections 1,20 --loss 2% --json -")]
+  courser-lab sim bits-pool
+  courser-lab sim bits-pool --connections 1,20 --loss 2% --json -")]
 pub(in crate::sim) struct BitsPoolArgs {
     /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -298,8 +298,8 @@ lost one packet are counted separately. The bound is the 99th percentile without
 three round trips plus the reordering window, here a quarter of a round trip.
 
 Examples:
-  courser sim lost-call
-  courser sim lost-call --in-flight 8 --scheme default --calls 1000000")]
+  courser-lab sim lost-call
+  courser-lab sim lost-call --in-flight 8 --scheme default --calls 1000000")]
 pub(in crate::sim) struct LostCallArgs {
     /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]

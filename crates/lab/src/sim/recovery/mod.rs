@@ -1,4 +1,4 @@
-//! `courser sim loss`, `fct`, `bits-pool` and `lost-call`: loss recovery in a lossy network.
+//! `courser-lab sim loss`, `fct`, `bits-pool` and `lost-call`: loss recovery in a lossy network.
 
 mod args;
 mod picture;

@@ -26,11 +26,11 @@ The same seed has the same result on every machine, except for the time and memo
 the simulation takes.
 
 Examples:
-  courser sim run e76 --time 2ms --json e76.json
-  courser sim run incast --senders 20 --trace incast.txt
-  courser sim run fan-in --seeds 5        medians of five seeds with their range
-  courser sim run response-rtt --two-racks
-  courser sim run speed")]
+  courser-lab sim run e76 --time 2ms --json e76.json
+  courser-lab sim run incast --senders 20 --trace incast.txt
+  courser-lab sim run fan-in --seeds 5    medians of five seeds with their range
+  courser-lab sim run response-rtt --two-racks
+  courser-lab sim run speed")]
 pub(crate) struct RunArgs {
     #[command(subcommand)]
     pub(super) scenario: Scenario,

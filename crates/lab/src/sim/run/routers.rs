@@ -1,4 +1,4 @@
-//! `courser sim run routers`: options, table and picture.
+//! `courser-lab sim run routers`: options, table and picture.
 
 use std::time::Duration;
 

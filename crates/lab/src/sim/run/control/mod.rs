@@ -1,4 +1,4 @@
-//! `courser sim run`: the experiments of congestion control, each with any control and recovery.
+//! `courser-lab sim run`: the experiments of congestion control, each with any control and recovery.
 
 pub(super) mod args;
 mod picture;
