@@ -1,9 +1,7 @@
 //! Short runs of the benchmarks: they succeed, and their results have all keys.
 
-mod common;
-
-use common::bench::{alone, points, positive, results};
-use common::{json_of, refused, run, stderr, stdout};
+use crate::common::bench::{alone, points, positive, results};
+use crate::common::{json_of, refused, run, stderr, stdout};
 use serde_json::Value;
 
 #[test]

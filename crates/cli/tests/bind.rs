@@ -1,11 +1,9 @@
 //! `--bind`: the local address of ping, bench and stat.
 
-mod common;
-
 use std::process::Stdio;
 
-use common::bench::alone;
-use common::{Server, courser, json_of, refused, wait_for};
+use crate::common::bench::alone;
+use crate::common::{Server, courser, json_of, refused, wait_for};
 
 /// Runs a client until the server has a session with `host`.
 fn reaches_from(server: &Server, client: &str, host: &str) {

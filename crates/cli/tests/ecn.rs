@@ -2,16 +2,13 @@
 //!
 //! Needs root, ip(8) and Linux 6.6. Without them the test is skipped and prints the reason.
 
-#[path = "common/mark.rs"]
-mod mark;
-
 use std::io::Write;
 use std::sync::mpsc;
 use std::thread;
 
+use crate::mark::Marks;
 use courser::{Config, Control, Nexus, SessionStats};
 use courser_bench::netns::{self, DEVICE, Host};
-use mark::Marks;
 
 const TYPE: u16 = 1;
 /// 45 packets.

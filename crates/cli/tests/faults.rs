@@ -1,10 +1,8 @@
 //! Benchmarks under faults, and the choice of loss recovery.
 
-mod common;
-
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use common::{Server, json_of, refused, run, stderr, stdout};
+use crate::common::{Server, json_of, refused, run, stderr, stdout};
 use serde_json::Value;
 
 const SCHEMES: [&str; 3] = ["go-back-n", "melo", "default"];

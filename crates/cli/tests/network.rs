@@ -1,13 +1,11 @@
 //! Processes that talk to each other: serve, ping, bench, quickstart.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use common::{
+use crate::common::{
     Server, children, courser, error_line, json_of, lives, refused, run, signal, stderr, stdout,
 };
 use serde_json::Value;
@@ -244,7 +242,7 @@ fn an_interrupted_quickstart_leaves_no_process_behind() {
     let quickstart = courser("quickstart").stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let mut quickstart = quickstart.expect("starts");
     let mut server = None;
-    common::wait_for("the server process", || {
+    crate::common::wait_for("the server process", || {
         server = children(quickstart.id()).first().copied();
         server.is_some()
     });
@@ -252,5 +250,5 @@ fn an_interrupted_quickstart_leaves_no_process_behind() {
     signal(quickstart.id(), "INT");
     let status = quickstart.wait().expect("ends");
     assert_eq!(status.signal(), Some(2), "a shell sees that it was interrupted");
-    common::wait_for("the end of the server process", || !lives(server));
+    crate::common::wait_for("the end of the server process", || !lives(server));
 }

@@ -1,15 +1,13 @@
 //! Every screen fits a terminal of 80 columns, and the commands that a screen prints work.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::bench::alone;
-use common::{Server, assert_narrow, error_line, fits, json_of, run, stderr, stdout};
+use crate::common::bench::alone;
+use crate::common::{Server, assert_narrow, error_line, fits, json_of, run, stderr, stdout};
 
 #[test]
 fn help_of_every_command_fits_and_is_wrapped_evenly() {
-    common::help::assert_all_fit();
+    crate::common::help::assert_all_fit();
 }
 
 #[test]

@@ -1,11 +1,9 @@
 //! `courser stat` with running servers, without a server, and with other programs.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 
-use common::{Server, courser, json_of, refused, run, signal, stderr, stdout};
+use crate::common::{Server, courser, json_of, refused, run, signal, stderr, stdout};
 use courser::Nexus;
 use serde_json::Value;
 
@@ -134,7 +132,7 @@ fn dropped_frames_are_counted_by_reason() {
     let mut tcp = std::net::TcpStream::connect(format!("127.0.0.1:{port}")).expect("connects");
     tcp.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sent");
     let mut text = String::new();
-    common::wait_for("both to be counted", || {
+    crate::common::wait_for("both to be counted", || {
         text = stdout(&run(&format!("stat {} --once", server.uri)));
         text.contains("discarded: truncated 1") && text.contains("turned away: ")
     });
@@ -199,5 +197,5 @@ fn a_server_that_dies_ends_it_with_status_1() {
     out.read_to_string(&mut String::new()).expect("ends by itself");
     let output = stat.wait_with_output().expect("ends");
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    assert!(common::error_line(&output).contains("is gone"), "{}", stderr(&output));
+    assert!(crate::common::error_line(&output).contains("is gone"), "{}", stderr(&output));
 }

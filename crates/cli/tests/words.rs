@@ -1,10 +1,8 @@
 //! Output without use of the network: help, version, completions, errors of arguments.
 
-mod common;
-
 use std::process::Stdio;
 
-use common::{courser, error_line, refused, run, stdout};
+use crate::common::{courser, error_line, refused, run, stdout};
 
 #[test]
 fn help_has_examples_and_flags() {
@@ -80,7 +78,7 @@ fn a_closed_output_is_no_error() {
 fn no_command_is_help_and_status_2() {
     let output = run("");
     assert_eq!(output.status.code(), Some(2));
-    assert!(common::stderr(&output).contains("quickstart"));
+    assert!(crate::common::stderr(&output).contains("quickstart"));
 }
 
 #[test]
