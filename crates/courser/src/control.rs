@@ -40,7 +40,6 @@ mod virtual_time;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -53,6 +52,7 @@ use driver::{Driver, Parts};
 use sockets::{ListenError, Sockets};
 use virtual_time::{SimDriver, Streams};
 
+use crate::counters::{count, shared_stats};
 use crate::error::BindError;
 use crate::machine::{ControlLoop, Machine, Thread};
 use crate::platform::Platform;
@@ -438,53 +438,32 @@ impl Default for Limits {
     }
 }
 
-/// Counters of rejected connections and messages, since the control thread started.
-#[derive(Default, Debug)]
-pub(crate) struct Counters {
-    /// Connections closed because of [`Limits::inbound`] or [`Limits::inbound_per_host`].
-    pub(crate) excess_connections: AtomicU64,
-    /// Inbound connections that ended before a valid greeting.
-    pub(crate) failed_greetings: AtomicU64,
-    /// Connections closed because the other side sent invalid bytes.
-    pub(crate) protocol_errors: AtomicU64,
-    /// Connections closed because nothing was received for [`Limits::failure_timeout`].
-    pub(crate) silent_peers: AtomicU64,
-    /// Messages for endpoints that do not exist.
-    pub(crate) misdirected: AtomicU64,
-    /// Sessions refused by the control thread, without an endpoint.
-    pub(crate) refused: AtomicU64,
-    /// Failed accepts because descriptors or memory had run out.
-    pub(crate) exhausted: AtomicU64,
-    /// Inbound connections without a session, or with evicted ones, that were closed for others.
-    pub(crate) evicted_connections: AtomicU64,
-}
+shared_stats! {
+    /// Counters of connections and messages that a nexus's control plane rejected since it was bound.
+    #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+    #[non_exhaustive]
+    pub struct ControlStats: "control plane" {
+        /// Connections closed because there were too many, in total or from their host.
+        pub excess_connections: u64 = counter(connections),
+        /// Connections that ended before a valid greeting.
+        pub failed_greetings: u64 = counter(connections),
+        /// Connections closed because the other side sent invalid bytes.
+        pub protocol_errors: u64 = counter(connections),
+        /// Connections closed because nothing was received for `Config::failure_timeout`.
+        pub silent_peers: u64 = counter(connections),
+        /// Messages for endpoints that do not exist.
+        pub misdirected: u64 = counter(messages),
+        /// Sessions refused by the control thread, without an endpoint.
+        pub refused: u64 = counter(sessions),
+        /// Failed accepts because descriptors or memory had run out.
+        pub exhausted: u64 = counter(accepts),
+        /// Connections without a session that were closed for others, as there were too many in total or
+        /// from their host.
+        pub evicted_connections: u64 = counter(connections),
+    }
 
-/// Counters of connections and messages that a nexus's control plane rejected since it was bound.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct ControlStats {
-    /// Connections closed because there were too many, in total or from their host.
-    pub excess_connections: u64,
-    /// Connections that ended before a valid greeting.
-    pub failed_greetings: u64,
-    /// Connections closed because the other side sent invalid bytes.
-    pub protocol_errors: u64,
-    /// Connections closed because nothing was received for `Config::failure_timeout`.
-    pub silent_peers: u64,
-    /// Messages for endpoints that do not exist.
-    pub misdirected: u64,
-    /// Sessions refused by the control thread, without an endpoint.
-    pub refused: u64,
-    /// Failed accepts because descriptors or memory had run out.
-    pub exhausted: u64,
-    /// Connections without a session that were closed for others, as there were too many in total or
-    /// from their host.
-    pub evicted_connections: u64,
-}
-
-/// Adds one. `Relaxed` suffices: counters order nothing.
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
+    /// The counters of the control thread.
+    pub(crate) shared Counters;
 }
 
 /// An input of the control thread.
@@ -589,18 +568,7 @@ impl Control {
 
     /// The counters.
     pub(crate) fn stats(&self) -> ControlStats {
-        let c = &self.shared.counters;
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        ControlStats {
-            excess_connections: read(&c.excess_connections),
-            failed_greetings: read(&c.failed_greetings),
-            protocol_errors: read(&c.protocol_errors),
-            silent_peers: read(&c.silent_peers),
-            misdirected: read(&c.misdirected),
-            refused: read(&c.refused),
-            exhausted: read(&c.exhausted),
-            evicted_connections: read(&c.evicted_connections),
-        }
+        self.shared.counters.read()
     }
 }
 

@@ -77,6 +77,7 @@ mod client;
 mod config;
 mod control;
 mod core;
+mod counters;
 mod error;
 mod machine;
 mod panics;
@@ -103,7 +104,7 @@ pub use config::Config;
 #[doc(hidden)]
 pub use config::Tuning;
 pub use control::{ControlStats, DialError, LostReason};
-pub use courser_buf::{AllocError, ArenaStats, ClassStats, MsgBuf};
+pub use courser_buf::{AllocError, ArenaStats, ClassStats, MsgBuf, stats};
 pub use courser_macros::service;
 pub use courser_net::{
     AnyTransport, MemOptions, Offload, OptionSet, ShmOptions, Transport, TransportOptions,

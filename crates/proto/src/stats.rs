@@ -186,7 +186,7 @@ stats! {
         /// Number of times that a client session waited for the credit pool of its peer (ADR 7).
         pub pool_waits: u64 = counter(times),
         /// Number of times that packets waited for a departure time.
-        pub paced: u64 = counter(packets),
+        pub paced: u64 = counter(times),
         /// Completions delayed until the transport released the request (E24).
         pub completions_parked: u64 = counter(calls),
         /// Packets copied because their header was still referenced (E25).

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
+use courser_buf::stats;
 use courser_proto::{RequestId, Status};
 
 use super::awaited::AwaitedCalls;
@@ -23,16 +24,18 @@ use crate::task::connect::Dials;
 #[cfg(all(loom, test))]
 mod model;
 
-/// Tasks, calls and messages of the futures of an endpoint.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct TaskStats {
-    /// Tasks that have not ended: spawned ones, and handlers that wait.
-    pub tasks: usize,
-    /// Calls and messages of futures that have not ended, those of dropped futures included.
-    pub calls: usize,
-    /// Those of them that wait for room in the queue of their session.
-    pub queued: usize,
+stats! {
+    /// Tasks, calls and messages of the futures of an endpoint.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    #[non_exhaustive]
+    pub struct TaskStats: "tasks" {
+        /// Tasks that have not ended: spawned ones, and handlers that wait.
+        pub tasks: usize = gauge(tasks),
+        /// Calls and messages of futures that have not ended, those of dropped futures included.
+        pub calls: usize = gauge(calls),
+        /// Those of them that wait for room in the queue of their session.
+        pub queued: usize = gauge(calls),
+    }
 }
 
 /// The place of the future of [`crate::Rpc::block_on`].

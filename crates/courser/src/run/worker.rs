@@ -29,7 +29,7 @@ mod work;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use courser_buf::MsgBuf;
+use courser_buf::{MsgBuf, stats};
 use courser_net::Transport;
 use courser_proto::{Body, RequestId, Status};
 
@@ -53,52 +53,39 @@ pub use pool::WorkerStats;
 pub(crate) use queue::Deadline;
 pub use work::Work;
 
-/// Counters of an endpoint's handlers: panics, refused requests, dropped answers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct HandlerStats {
-    /// Handlers that panicked.
-    pub panics: u64,
-    /// Requests refused with [`Status::WorkersBusy`]: the workers' queue was full, or as many handlers
-    /// of a server were in progress as may be, or the next counter has them too.
-    pub workers_busy: u64,
-    /// Requests among them for which there was room, but none for their client or its address, which
-    /// held its share.
-    pub over_share: u64,
-    /// Requests refused with [`Status::NoMemory`] because there was no memory for the copy.
-    pub no_memory: u64,
-    /// Worker answers whose session had ended.
-    pub gone: u64,
-    /// One-way messages of a type without a handler.
-    pub messages_unhandled: u64,
-    /// One-way messages whose deadline passed while other handlers of their burst ran.
-    pub messages_expired: u64,
-    /// One-way messages dropped because the workers' queue was full, as many handlers were in progress
-    /// as may be, or the next counter has them too.
-    pub messages_busy: u64,
-    /// One-way messages among them for which there was room, but none for their client or its address,
-    /// which held its share of the places or of the memory.
-    pub messages_over_share: u64,
-    /// One-way messages dropped because there was no memory for the copy for a worker.
-    pub messages_no_memory: u64,
+stats! {
+    /// Counters of an endpoint's handlers: panics, refused requests, dropped answers.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    #[non_exhaustive]
+    pub struct HandlerStats: "handlers" {
+        /// Handlers that panicked.
+        pub panics: u64 = counter(panics),
+        /// Requests refused with [`Status::WorkersBusy`]: the workers' queue was full, or as many handlers
+        /// of a server were in progress as may be, or the next counter has them too.
+        pub workers_busy: u64 = counter(requests),
+        /// Requests among them for which there was room, but none for their client or its address, which
+        /// held its share.
+        pub over_share: u64 = counter(requests),
+        /// Requests refused with [`Status::NoMemory`] because there was no memory for the copy.
+        pub no_memory: u64 = counter(requests),
+        /// Worker answers whose session had ended.
+        pub gone: u64 = counter(answers),
+        /// One-way messages of a type without a handler.
+        pub messages_unhandled: u64 = counter(messages),
+        /// One-way messages whose deadline passed while other handlers of their burst ran.
+        pub messages_expired: u64 = counter(messages),
+        /// One-way messages dropped because the workers' queue was full, as many handlers were in progress
+        /// as may be, or the next counter has them too.
+        pub messages_busy: u64 = counter(messages),
+        /// One-way messages among them for which there was room, but none for their client or its address,
+        /// which held its share of the places or of the memory.
+        pub messages_over_share: u64 = counter(messages),
+        /// One-way messages dropped because there was no memory for the copy for a worker.
+        pub messages_no_memory: u64 = counter(messages),
+    }
 }
 
 impl HandlerStats {
-    pub(crate) fn plus(self, other: HandlerStats) -> HandlerStats {
-        HandlerStats {
-            panics: self.panics + other.panics,
-            workers_busy: self.workers_busy + other.workers_busy,
-            over_share: self.over_share + other.over_share,
-            no_memory: self.no_memory + other.no_memory,
-            gone: self.gone + other.gone,
-            messages_unhandled: self.messages_unhandled + other.messages_unhandled,
-            messages_expired: self.messages_expired + other.messages_expired,
-            messages_busy: self.messages_busy + other.messages_busy,
-            messages_over_share: self.messages_over_share + other.messages_over_share,
-            messages_no_memory: self.messages_no_memory + other.messages_no_memory,
-        }
-    }
-
     /// Counts a request for which there is no place.
     pub(crate) fn refused(&mut self, full: Full) {
         self.workers_busy += 1;

@@ -2,26 +2,31 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use courser_buf::stats;
+use courser_buf::stats::Stats;
+
 use crate::core::shares::Shares;
 use crate::rpc::Rpc;
 use crate::run::worker::HandlerStats;
 
-/// Counters of a running server, over all its endpoints, read with [`super::ServerHandle::stats`]. Each
-/// endpoint publishes its own after a pass of its event loop that has changed them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct ServerStats {
-    /// Handlers in progress.
-    pub in_progress: usize,
-    /// Requests that were refused and one-way messages that were dropped, by reason, and panics.
-    pub handlers: HandlerStats,
-    /// One-way messages passed to handlers, or counted in `handlers` as dropped.
-    pub messages_received: u64,
-    /// One-way messages of one packet that were dropped because they arrived after their deadline.
-    pub messages_expired: u64,
-    /// One-way messages of one packet that were dropped before they reached a handler, because the
-    /// server was shutting down, or because there was no memory.
-    pub messages_refused: u64,
+stats! {
+    /// Counters of a running server, over all its endpoints, read with [`super::ServerHandle::stats`]. Each
+    /// endpoint publishes its own after a pass of its event loop that has changed them.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    #[non_exhaustive]
+    pub struct ServerStats: "server" {
+        /// Handlers in progress.
+        pub in_progress: usize = gauge(handlers),
+        /// Requests that were refused and one-way messages that were dropped, by reason, and panics.
+        pub handlers: HandlerStats = part,
+        /// One-way messages passed to handlers, or counted in `handlers` as dropped.
+        pub messages_received: u64 = counter(messages),
+        /// One-way messages of one packet that were dropped because they arrived after their deadline.
+        pub messages_expired: u64 = counter(messages),
+        /// One-way messages of one packet that were dropped before they reached a handler, because the
+        /// server was shutting down, or because there was no memory.
+        pub messages_refused: u64 = counter(messages),
+    }
 }
 
 impl ServerStats {
@@ -35,16 +40,6 @@ impl ServerStats {
             messages_received: proto.messages_received,
             messages_expired: proto.messages_expired,
             messages_refused: proto.messages_refused,
-        }
-    }
-
-    fn plus(self, other: ServerStats) -> ServerStats {
-        ServerStats {
-            in_progress: self.in_progress + other.in_progress,
-            handlers: self.handlers.plus(other.handlers),
-            messages_received: self.messages_received + other.messages_received,
-            messages_expired: self.messages_expired + other.messages_expired,
-            messages_refused: self.messages_refused + other.messages_refused,
         }
     }
 }
@@ -79,7 +74,8 @@ impl Published {
 
     /// Adds them up.
     pub(super) fn sum(&self) -> ServerStats {
-        let mut sum = self.lock().iter().copied().fold(ServerStats::default(), ServerStats::plus);
+        let mut sum = ServerStats::default();
+        self.lock().iter().for_each(|endpoint| sum.merge(endpoint));
         if let Some(places) = self.places.get() {
             sum.in_progress = places.held();
             sum.handlers.panics += places.panics();

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::future::ready;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::access::{Authorize, Denied, Peer, Target};
@@ -14,6 +13,7 @@ use super::load::Load;
 use super::registry::{LocalRegistry, Received, RegisterError, Registry};
 use super::stream::Streams;
 use crate::core::drain::DrainToken;
+use crate::counters::{count, shared_stats};
 use crate::error::service::{DecodeError, StreamError};
 
 /// Request types of the library's own methods.
@@ -128,29 +128,34 @@ impl Assigned {
     }
 }
 
-/// Counters of the services of a server.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-#[non_exhaustive]
-pub struct ServiceStats {
-    /// Requests, one-way messages and items of streams that could not be decoded.
-    pub decode_errors: u64,
-    /// Clients that have another version of a service, or want another service.
-    pub mismatches: u64,
-    /// Pulls and pushes that broke the rules of streams.
-    pub stream_errors: u64,
-    /// Pulls and pushes of streams that the server does not have, which are refused at once. Some are
-    /// late: they arrive after the end of their stream.
-    pub unknown_streams: u64,
-    /// Requests, messages and clients that the server's [`Authorize`] has denied.
-    pub denied: u64,
-    /// Streams that were opened.
-    pub streams_opened: u64,
-    /// Streams that were refused because their client had [`crate::Config::max_streams_per_peer`].
-    pub streams_refused: u64,
-    /// Streams that are open, and calls that wait for one to be opened.
-    pub streams: u64,
-    /// Bytes of the buffers with items that the streams of the server hold and clients did not pull.
-    pub stream_bytes: u64,
+shared_stats! {
+    /// Counters of the services of a server.
+    #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+    #[non_exhaustive]
+    pub struct ServiceStats: "services" {
+        /// Requests, one-way messages and items of streams that could not be decoded.
+        pub decode_errors: u64 = counter(messages),
+        /// Clients that have another version of a service, or want another service.
+        pub mismatches: u64 = counter(clients),
+        /// Pulls and pushes that broke the rules of streams.
+        pub stream_errors: u64 = counter(calls),
+        /// Pulls and pushes of streams that the server does not have, which are refused at once. Some are
+        /// late: they arrive after the end of their stream.
+        pub unknown_streams: u64 = counter(calls),
+        /// Requests, messages and clients that the server's [`Authorize`] has denied.
+        pub denied: u64 = counter(requests),
+        /// Streams that were opened.
+        pub streams_opened: u64 = counter(streams),
+        /// Streams that were refused because their client had [`crate::Config::max_streams_per_peer`].
+        pub streams_refused: u64 = counter(streams),
+        /// Streams that are open, and calls that wait for one to be opened.
+        pub streams: u64 = gauge(streams),
+        /// Bytes of the buffers with items that the streams of the server hold and clients did not pull.
+        pub stream_bytes: u64 = gauge(bytes),
+    }
+
+    /// The counters that the services increment; `streams` and `stream_bytes` stay 0 in it.
+    pub(super) shared Counters;
 }
 
 /// Decides about the requests of a server; `None`: all are allowed.
@@ -183,37 +188,13 @@ struct Shared {
     drain: DrainToken,
 }
 
-#[derive(Default, Debug)]
-pub(super) struct Counters {
-    decode_errors: AtomicU64,
-    mismatches: AtomicU64,
-    stream_errors: AtomicU64,
-    unknown_streams: AtomicU64,
-    denied: AtomicU64,
-    pub(super) streams_opened: AtomicU64,
-    streams_refused: AtomicU64,
-}
-
-/// Adds one to a counter.
-pub(super) fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
-}
-
 impl Services {
     /// The counters.
     pub fn stats(&self) -> ServiceStats {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let c = &self.0.counters;
         ServiceStats {
-            decode_errors: read(&c.decode_errors),
-            mismatches: read(&c.mismatches),
-            stream_errors: read(&c.stream_errors),
-            unknown_streams: read(&c.unknown_streams),
-            denied: read(&c.denied),
-            streams_opened: read(&c.streams_opened),
-            streams_refused: read(&c.streams_refused),
             streams: self.0.streams.len() as u64,
             stream_bytes: self.0.streams.held() as u64,
+            ..self.0.counters.read()
         }
     }
 

@@ -2,27 +2,31 @@
 
 use std::sync::atomic::Ordering;
 
+use courser_buf::stats;
+
 use super::{Client, Shares};
 
-/// Counters of one client of a server, of its shares and its faults: read with
-/// [`crate::ServerHandle::clients`]. A client is a process, by its control connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct ClientStats {
-    /// Its host: over UDP the IP address in its IPv6 form, as in [`crate::parts::transport::Addr`].
-    pub host: u128,
-    /// Its handlers in progress.
-    pub in_progress: usize,
-    /// Its open streams.
-    pub streams: usize,
-    /// Bytes of the buffers with items that its streams hold and it did not pull.
-    pub stream_bytes: usize,
-    /// Bytes of heap of its decoded requests in progress, without the first 64 KiB of each.
-    pub heap_bytes: usize,
-    /// Its pulls and pushes of streams that the server does not have, which were refused. Some are
-    /// late: they arrive after the end of their stream. Of a client that has many and opens few streams
-    /// it is an attack.
-    pub unknown_streams: u64,
+stats! {
+    /// Counters of one client of a server, of its shares and its faults: read with
+    /// [`crate::ServerHandle::clients`]. A client is a process, by its control connection.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    #[non_exhaustive]
+    pub struct ClientStats: "client of a server" {
+        /// Its host: over UDP the IP address in its IPv6 form, as in [`crate::parts::transport::Addr`].
+        pub host: u128 = state,
+        /// Its handlers in progress.
+        pub in_progress: usize = gauge(handlers),
+        /// Its open streams.
+        pub streams: usize = gauge(streams),
+        /// Bytes of the buffers with items that its streams hold and it did not pull.
+        pub stream_bytes: usize = gauge(bytes),
+        /// Bytes of heap of its decoded requests in progress, without the first 64 KiB of each.
+        pub heap_bytes: usize = gauge(bytes),
+        /// Its pulls and pushes of streams that the server does not have, which were refused. Some are
+        /// late: they arrive after the end of their stream. Of a client that has many and opens few streams
+        /// it is an attack.
+        pub unknown_streams: u64 = counter(calls),
+    }
 }
 
 impl Client {

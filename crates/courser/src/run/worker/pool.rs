@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use courser_buf::stats;
 use courser_proto::{RequestId, Status};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -31,30 +32,32 @@ pub(super) struct Job {
 // `Config::worker_queue` documents twice this size, as a list that has just grown is half empty.
 const _: () = assert!(size_of::<(u64, Deadline, Job)>() <= 160);
 
-/// Counters of a nexus's workers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct WorkerStats {
-    /// Worker threads; 0 until the first handler for workers is registered.
-    pub threads: usize,
-    /// Queued requests and one-way messages, which all counters contain.
-    pub queued: usize,
-    /// Running handlers.
-    pub running: u64,
-    /// Handlers that were started.
-    pub started: u64,
-    /// Handlers that have ended, including those that panicked.
-    pub finished: u64,
-    /// Requests refused with [`Status::WorkersBusy`] and one-way messages dropped because the queue
-    /// was full.
-    pub refused: u64,
-    /// Those that were not started because their deadline had passed.
-    pub expired: u64,
-    /// Those that were not started because their endpoint had been dropped, and requests whose clients
-    /// had cancelled them or were gone.
-    pub abandoned: u64,
-    /// Handlers that panicked.
-    pub panicked: u64,
+stats! {
+    /// Counters of a nexus's workers.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    #[non_exhaustive]
+    pub struct WorkerStats: "workers" {
+        /// Worker threads; 0 until the first handler for workers is registered.
+        pub threads: usize = gauge(threads),
+        /// Queued requests and one-way messages, which all counters contain.
+        pub queued: usize = gauge(requests),
+        /// Running handlers.
+        pub running: u64 = gauge(handlers),
+        /// Handlers that were started.
+        pub started: u64 = counter(handlers),
+        /// Handlers that have ended, including those that panicked.
+        pub finished: u64 = counter(handlers),
+        /// Requests refused with [`Status::WorkersBusy`] and one-way messages dropped because the queue
+        /// was full.
+        pub refused: u64 = counter(requests),
+        /// Those that were not started because their deadline had passed.
+        pub expired: u64 = counter(requests),
+        /// Those that were not started because their endpoint had been dropped, and requests whose clients
+        /// had cancelled them or were gone.
+        pub abandoned: u64 = counter(requests),
+        /// Handlers that panicked.
+        pub panicked: u64 = counter(handlers),
+    }
 }
 
 /// The workers of a nexus. The pool closes when the last clone is dropped, without waiting for

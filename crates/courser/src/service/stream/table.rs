@@ -13,10 +13,11 @@ use courser_buf::MsgBuf;
 use super::accept::Accepts;
 use super::{WINDOW, batch::Filling, slot};
 use crate::core::shares::{Client, FindClient, StreamShare};
+use crate::counters::count;
 use crate::error::service::{DecodeError, StreamError};
 use crate::service::answer::Refusal;
 use crate::service::registry::SessionKey;
-use crate::service::services::{Services, count};
+use crate::service::services::Services;
 use crate::sync::{Mutex, MutexGuard};
 
 /// A stream of a session.
