@@ -4,6 +4,7 @@
 //!   [`interrupt`]: signals. [`parent`]: programs that a program starts.
 //! * [`units`]: sizes, times and rates on the command line. [`args`]: common arguments.
 //! * [`text`]: lines that fit a terminal. [`grid`]: tables. [`progress`]: a bar.
+//! * [`counters`]: declared statistics as JSON.
 //! * [`file`](mod@file), [`json`]: results in files, which are replaced atomically.
 //! * [`affinity`]: CPUs of a thread. [`environment`]: the machine of a measurement. [`latency`]:
 //!   histograms.
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 
 pub mod affinity;
 pub mod args;
+pub mod counters;
 pub mod environment;
 pub mod fail;
 pub mod file;

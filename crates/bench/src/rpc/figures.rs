@@ -1,7 +1,8 @@
 //! Counters of both sides as JSON for reports.
 
-use courser::{DROP_NAMES, EndpointStats, Rpc, Transport, TransportStats};
-use serde_json::{Map, Value, json};
+use courser::{EndpointStats, Rpc, Transport, TransportStats};
+use courser_kit::counters;
+use serde_json::Value;
 
 /// Counters of an endpoint: packets, transport, and events that do not occur on a healthy machine.
 pub fn of_endpoint<T: Transport>(rpc: &Rpc<T>) -> Value {
@@ -9,70 +10,33 @@ pub fn of_endpoint<T: Transport>(rpc: &Rpc<T>) -> Value {
 }
 
 fn endpoint(protocol: &EndpointStats, transport: &TransportStats) -> Value {
-    let drops: Map<String, Value> = DROP_NAMES
-        .iter()
-        .zip(&protocol.drops)
-        .filter(|&(_, &count)| count > 0)
-        .map(|(&name, &count)| (name.to_owned(), count.into()))
-        .collect();
-    json!({
-        "tx_packets": protocol.tx_packets,
-        "rx_packets": protocol.rx_packets,
-        "rollbacks": protocol.rollbacks,
-        "retransmitted": protocol.retransmitted,
-        "lost": protocol.lost,
-        "probes": protocol.probes,
-        "spurious": protocol.spurious,
-        "gaps": protocol.gaps,
-        "melo_bits_peak": protocol.melo_bits_peak,
-        "melo_refused": protocol.melo_refused,
-        "responses_resent": protocol.responses_resent,
-        "pool_waits": protocol.pool_waits,
-        "completions_parked": protocol.completions_parked,
-        "max_in_flight": protocol.max_in_flight,
-        "drops": drops,
-        "transport": of_transport(transport),
-    })
+    let mut all = counters::object(protocol);
+    all.insert("transport".to_owned(), of_transport(transport));
+    all.into()
 }
 
 /// Counters of a transport.
 pub fn of_transport(stats: &TransportStats) -> Value {
-    json!({
-        "tx_frames": stats.tx_frames,
-        "tx_calls": stats.tx_calls,
-        "tx_frames_per_call": per_call(stats.tx_frames, stats.tx_calls),
-        "tx_bytes": stats.tx_bytes,
-        "tx_dropped": stats.tx_dropped,
-        "tx_full": stats.tx_full,
-        "rx_frames": stats.rx_frames,
-        "rx_calls": stats.rx_calls,
-        "rx_frames_per_call": per_call(stats.rx_frames, stats.rx_calls),
-        "rx_bytes": stats.rx_bytes,
-        "rx_dropped": stats.rx_dropped,
-        "rx_overflow": stats.rx_overflow,
-    })
+    let mut all = counters::object(stats);
+    let tx = per_call(stats.tx_frames, stats.tx_calls);
+    let rx = per_call(stats.rx_frames, stats.rx_calls);
+    all.insert("tx_frames_per_call".to_owned(), tx.into());
+    all.insert("rx_frames_per_call".to_owned(), rx.into());
+    all.into()
 }
 
 fn per_call(frames: u64, calls: u64) -> Option<f64> {
     (calls > 0).then(|| (frames as f64 / calls as f64 * 100.0).round() / 100.0)
 }
 
-/// Memory of an endpoint's sessions by component, bytes; without memory that does not depend on
-/// sessions.
+/// Memory of an endpoint's sessions by component, bytes, and of the process.
 pub fn of_memory<T: Transport>(rpc: &Rpc<T>) -> Value {
     let memory = rpc.session_memory();
-    json!({
-        "sessions": rpc.sessions(),
-        "sessions_bytes": memory.sessions_bytes,
-        "peers_bytes": memory.peers_bytes,
-        "slots_bytes": memory.slots_bytes,
-        "queues_bytes": memory.queues_bytes,
-        "timers_bytes": memory.timers_bytes,
-        "prealloc_bytes": memory.prealloc_bytes,
-        "held_bytes": memory.held_bytes,
-        "total_bytes": memory.total_bytes(),
-        "process_bytes": resident_bytes(),
-    })
+    let mut all = counters::object(&memory);
+    all.insert("sessions".to_owned(), rpc.sessions().into());
+    all.insert("total_bytes".to_owned(), memory.total_bytes().into());
+    all.insert("process_bytes".to_owned(), resident_bytes().into());
+    all.into()
 }
 
 /// Resident memory of this process, bytes.
@@ -89,6 +53,9 @@ pub fn receive_buffer<T: Transport + ?Sized>(transport: &T) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use courser::DROP_NAMES;
+    use serde_json::json;
+
     use super::*;
 
     #[test]

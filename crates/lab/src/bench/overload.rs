@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use courser::{Work, WorkerStats};
+use courser::Work;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -22,6 +22,7 @@ use courser_bench::rpc::run::{Pinned, object};
 use courser_bench::rpc::spec::BenchError;
 use courser_bench::stats::Summary;
 use courser_kit::affinity;
+use courser_kit::counters;
 use courser_kit::environment::Environment;
 
 /// Duration of a handler.
@@ -261,7 +262,7 @@ pub(crate) fn run(
         "factor": FACTOR,
         "rounds": plan.rounds,
         "half_s": plan.half.as_secs_f64(),
-        "worker_stats": worker_stats(&bench.both.nexus.worker_stats()),
+        "worker_stats": counters::object(&bench.both.nexus.worker_stats()),
         "cores_warning": cores.warning,
     }));
     Ok(OverloadReport {
@@ -270,15 +271,6 @@ pub(crate) fn run(
         config,
         results: summed(rounds),
         environment: Environment::collect(clock.error_ppm(), &cores),
-    })
-}
-
-fn worker_stats(s: &WorkerStats) -> Value {
-    json!({
-        "started": s.started,
-        "expired": s.expired,
-        "abandoned": s.abandoned,
-        "refused": s.refused,
     })
 }
 
