@@ -74,8 +74,10 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use courser::Context;
+use courser_buf::stats;
+use courser_kit::counters;
 use ipnet::IpNet;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::config::{self, Config, MTU_V6};
 use crate::fib::Fib;
@@ -106,22 +108,24 @@ const SILENCE_NS: u64 = 5_000_000_000;
 /// Routes that were refused or left out are tried again after this time.
 const AGAIN_NS: u64 = 30_000_000_000;
 
-/// Counters of an import.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-#[non_exhaustive]
-pub struct ImportCounters {
-    /// Routes of the kernel's table.
-    pub kernel: usize,
-    /// Routes that this node announces because of them.
-    pub imported: usize,
-    /// Routes that the node's tables have no room for, or refuse.
-    pub refused: usize,
-    /// Readings of the table.
-    pub readings: u64,
-    /// Times that the kernel had no room for changes.
-    pub overflows: u64,
-    /// Messages that could not be interpreted.
-    pub malformed: u64,
+stats! {
+    /// Counters of an import.
+    #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+    #[non_exhaustive]
+    pub struct ImportCounters: "route import" {
+        /// Routes of the kernel's table.
+        pub kernel: usize = gauge(routes),
+        /// Routes that this node announces because of them.
+        pub imported: usize = gauge(routes),
+        /// Routes that the node's tables have no room for, or refuse.
+        pub refused: usize = gauge(routes),
+        /// Readings of the table.
+        pub readings: u64 = counter(readings),
+        /// Times that the kernel had no room for changes.
+        pub overflows: u64 = counter(times),
+        /// Messages that could not be interpreted.
+        pub malformed: u64 = counter(messages),
+    }
 }
 
 /// A port of the node.
@@ -302,12 +306,10 @@ impl Import {
     /// The counters, and the state of the daemon (`running`, `ended` within its grace time, `absent`)
     /// if it has a socket, as JSON. Keys are stable.
     pub fn stats(&self) -> Value {
-        let c = self.counters();
-        json!({
-            "table": self.number, "kernel": c.kernel, "imported": c.imported, "refused": c.refused,
-            "readings": c.readings, "overflows": c.overflows, "malformed": c.malformed,
-            "daemon": self.daemon.as_ref().map(Daemon::state),
-        })
+        let mut all = counters::object(&self.counters());
+        all.insert("table".to_owned(), self.number.into());
+        all.insert("daemon".to_owned(), self.daemon.as_ref().map(Daemon::state).into());
+        all.into()
     }
 
     /// Takes what the operator should know.

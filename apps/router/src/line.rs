@@ -26,7 +26,8 @@ mod system;
 pub use capture::{CaptureError, CaptureIntake, CaptureOutlet};
 #[cfg(feature = "lab")]
 pub use memory::{CountingOutlet, MemoryIntake};
-pub use system::{PortCounters, SystemIntake, SystemPorts, open};
+pub use ring::PortCounters;
+pub use system::{SystemIntake, SystemPorts, open};
 
 use std::io;
 use std::net::IpAddr;

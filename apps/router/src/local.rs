@@ -9,6 +9,7 @@ mod replay;
 use std::cell::{Ref, RefMut};
 use std::time::Duration;
 
+use courser::stats::Stats;
 use courser::{Nexus, Rpc};
 
 use crate::config::Config;
@@ -100,7 +101,7 @@ impl<O: Outlet + 'static> Local<O> {
     /// Stops a node, as the end of its process does: others notice it at once.
     pub fn stop(&mut self, node: NodeId) {
         if let Some(running) = self.seats[usize::from(node)].running.take() {
-            self.ended.add(running.node.borrow().counters());
+            self.ended.merge(running.node.borrow().counters());
         }
     }
 
@@ -227,7 +228,7 @@ impl<O: Outlet + 'static> Local<O> {
     /// Sum of the counters of all nodes, also of those that were stopped.
     pub fn counters(&self) -> Counters {
         let mut all = self.ended.clone();
-        self.nodes().for_each(|node| all.add(node.counters()));
+        self.nodes().for_each(|node| all.merge(node.counters()));
         all
     }
 }

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use courser::{BindError, Nexus, Packing, Rpc, RunError, SessionError};
+use courser_kit::counters;
 use serde_json::{Map, Value, json};
 
 use crate::config::{Config, ConfigError, Port, Topology};
@@ -352,12 +353,7 @@ fn answer(
             let mut stats = stats(config, &node, rpc, started_ns);
             let names = &config.nodes[usize::from(node.settings().node)].ports;
             let ports = (0..).zip(names).map(|(at, port)| {
-                let c = intake.counters(at);
-                let counters = json!({
-                    "kernel_drops": c.kernel_drops, "too_long": c.too_long, "ignored": c.ignored,
-                    "tagged": c.tagged,
-                });
-                (port.interface.clone(), counters)
+                (port.interface.clone(), counters::object(&intake.counters(at)).into())
             });
             stats["ports"] = Value::Object(ports.collect());
             stats["import"] = import.map_or(Value::Null, |import| import.stats());
@@ -368,25 +364,16 @@ fn answer(
 
 /// The counters of a node as JSON. Keys are stable.
 fn stats(config: &Config, node: &Node<SystemPorts>, rpc: &mut Rpc, started_ns: u64) -> Value {
-    let c = node.counters();
-    let drops: Map<String, Value> =
-        c.drops().map(|(reason, n)| (reason.name().to_owned(), n.into())).collect();
     let nodes = (0..)
         .zip(&config.nodes)
         .map(|(id, n)| (n.name.clone(), Value::from(node.state(id).name())));
     let nodes: Map<String, Value> = nodes.collect();
     let now_ns = rpc.context().now_ns();
     let (courser, transport) = (rpc.stats(), rpc.transport_stats());
-    json!({
+    let mut stats = json!({
         "node": config.nodes[usize::from(node.settings().node)].name,
         "uptime_ns": now_ns.saturating_sub(started_ns),
-        "received": c.received, "received_bytes": c.received_bytes,
-        "sent": c.sent, "sent_bytes": c.sent_bytes,
-        "to_nodes": c.to_nodes, "from_nodes": c.from_nodes, "passed_on": c.passed_on,
-        "to_system": c.to_system, "reordered": c.reordered,
-        "icmp_sent": c.icmp_sent, "icmp_limited": c.icmp_limited,
-        "fragmented": c.fragmented, "fragments": c.fragments, "echoes": c.echoes,
-        "dropped": c.all_dropped(), "drops": drops,
+        "dropped": node.counters().all_dropped(),
         "routes": node.routes().len(), "nodes": nodes, "deaths": node.deaths(),
         "refused_heartbeats": node.refused_heartbeats(),
         "refused_addresses": node.refused_addresses(),
@@ -397,5 +384,9 @@ fn stats(config: &Config, node: &Node<SystemPorts>, rpc: &mut Rpc, started_ns: u
         "frames_received": courser.rx_frames,
         "packets_retransmitted": courser.retransmitted,
         "transport_drops": transport.rx_dropped,
-    })
+    });
+    for (name, value) in counters::object(node.counters()) {
+        stats[name] = value;
+    }
+    stats
 }

@@ -16,6 +16,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use courser::stats::Stats;
 use courser::{Integrity, Packing};
 use courser_sim::fabric::Topology;
 use courser_sim::observe::DropReason;
@@ -379,7 +380,7 @@ impl Cluster {
     pub fn counters(&self) -> Counters {
         let mut all = Counters::default();
         for node in &self.nodes {
-            all.add(node.borrow().counters());
+            all.merge(node.borrow().counters());
         }
         all
     }

@@ -380,6 +380,55 @@ fn hosts_discover_the_path_mtu() {
     copy_over_tcp(&running, 0, 1, v6(1), 1 << 20);
 }
 
+/// Keys of a node's counters that programs read. Others may follow.
+const KEYS: [&str; 31] = [
+    "node",
+    "uptime_ns",
+    "received",
+    "received_bytes",
+    "sent",
+    "sent_bytes",
+    "to_nodes",
+    "from_nodes",
+    "passed_on",
+    "to_system",
+    "reordered",
+    "icmp_sent",
+    "icmp_limited",
+    "fragmented",
+    "fragments",
+    "echoes",
+    "dropped",
+    "drops",
+    "routes",
+    "nodes",
+    "deaths",
+    "refused_heartbeats",
+    "refused_addresses",
+    "refused_lives",
+    "refused_announcements",
+    "unresolved",
+    "refused_by_system",
+    "messages_sent",
+    "frames_sent",
+    "frames_received",
+    "packets_retransmitted",
+];
+
+#[test]
+fn counters_of_a_node_have_the_keys_that_programs_read() {
+    let Some(running) = Running::start(Shape::Switch, 1, |text| text) else { return };
+    let stats = running.ask(0, "stats").expect("counters");
+    let stats: Value = serde_json::from_str(&stats).expect("JSON");
+    for key in KEYS.into_iter().chain(["transport_drops", "ports", "import"]) {
+        assert!(stats.get(key).is_some(), "{key}: {stats}");
+    }
+    for key in ["kernel_drops", "too_long", "ignored", "tagged"] {
+        assert!(stats["ports"]["lan0"][key].is_u64(), "{key}: {stats}");
+    }
+    assert!(stats["drops"].is_object() && stats["nodes"].is_object(), "{stats}");
+}
+
 #[test]
 fn packets_for_a_host_that_does_not_answer_are_reported_and_counted() {
     let Some(running) = Running::start(Shape::Switch, 2, |text| text) else { return };

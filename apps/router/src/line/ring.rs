@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use courser_buf::stats;
 use libc::{sock_filter, sockaddr_ll, tpacket_req, tpacket2_hdr};
 
 use super::netlink::Link;
@@ -27,17 +28,19 @@ const BEFORE_PACKET: usize = 96;
 /// The place of a frame's link-layer address, from the kernel's header.
 const ADDRESS: usize = size_of::<tpacket2_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
 
-/// Packets that were received and not passed on.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct RingCounters {
-    /// The ring had no room.
-    pub(super) kernel_drops: u64,
-    /// Longer than the interface's MTU.
-    pub(super) too_long: u64,
-    /// Without an IP packet.
-    pub(super) ignored: u64,
-    /// With the tag of a VLAN.
-    pub(super) tagged: u64,
+stats! {
+    /// Counters of a port, since its start.
+    #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+    pub struct PortCounters: "port" {
+        /// Packets that the kernel dropped because the node did not take them in time.
+        pub kernel_drops: u64 = counter(packets),
+        /// Packets longer than the interface's MTU: the kernel or the peer aggregates packets.
+        pub too_long: u64 = counter(packets),
+        /// Frames without a packet.
+        pub ignored: u64 = counter(frames),
+        /// Frames with the tag of a VLAN. Those with a priority only (VLAN 0) are packets as others.
+        pub tagged: u64 = counter(frames),
+    }
 }
 
 /// The receiving half of an interface.
@@ -50,7 +53,7 @@ pub(super) struct Ring {
     /// The next frame.
     at: usize,
     mtu: usize,
-    pub(super) counters: RingCounters,
+    pub(super) counters: PortCounters,
 }
 
 impl Ring {
@@ -67,7 +70,7 @@ impl Ring {
         let memory = sys::Shared::map(&socket, layout.blocks * BLOCK)?;
         // Last, so that no frame arrives before the filter is there.
         sys::bind(fd, link.index, libc::ETH_P_ALL)?;
-        let counters = RingCounters::default();
+        let counters = PortCounters::default();
         Ok(Self { memory, socket, layout, at: 0, mtu: link.mtu, counters })
     }
 

@@ -13,7 +13,7 @@ use super::addresses::Addresses;
 use super::neighbours::{Found, Neighbours};
 use super::netlink::{Event, Link, Netlink};
 use super::port::{Follow, Port};
-use super::ring::Ring;
+use super::ring::{PortCounters, Ring};
 use super::{BURST, Ended, Intake, LineError, Outlet};
 use crate::counters::Drop;
 use crate::route::{MAX_PORTS, PortId};
@@ -23,19 +23,6 @@ use crate::route::{MAX_PORTS, PortId};
 const READ_EVERY: Duration = Duration::from_millis(1);
 /// Packets that the system had no room for are handed over again after that time.
 const RETRY_AFTER: Duration = Duration::from_millis(1);
-
-/// Counters of a port, since its start.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct PortCounters {
-    /// Packets that the kernel dropped because the node did not take them in time.
-    pub kernel_drops: u64,
-    /// Packets longer than the interface's MTU: the kernel or the peer aggregates packets.
-    pub too_long: u64,
-    /// Frames without a packet.
-    pub ignored: u64,
-    /// Frames with the tag of a VLAN. Those with a priority only (VLAN 0) are packets as others.
-    pub tagged: u64,
-}
 
 /// Opens interfaces for the ports of a node, in the order of its ports. They belong to the network
 /// namespace of the calling thread, in which [`flush`](Outlet::flush) is to be called, too: it opens
@@ -156,8 +143,7 @@ impl SystemIntake {
             return PortCounters::default();
         };
         ring.update();
-        let super::ring::RingCounters { kernel_drops, too_long, ignored, tagged } = ring.counters;
-        PortCounters { kernel_drops, too_long, ignored, tagged }
+        ring.counters
     }
 
     /// Takes over the rings of interfaces that were made again. Counters go on.

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use comfy_table::Table;
 use courser_kit::units::show_per_second;
-use courser_kit::{Failure, json, out};
+use courser_kit::{Failure, counters, json, out};
 use courser_router::config::Config;
 use courser_router::line::{CaptureError, CaptureIntake};
 use courser_router::local::{Exits, Replay, ReplayError, builtin};
 use courser_router::route::{NodeId, PortId};
 use courser_router::run::node_named;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::cli::table::{self, COLUMNS};
 
@@ -179,8 +179,6 @@ impl Shown<'_> {
     fn json(&self) -> Value {
         let c = &self.exits.counters;
         let (node, port) = self.port(self.arrival);
-        let drops: Map<String, Value> =
-            c.drops().map(|(reason, n)| (reason.name().to_owned(), n.into())).collect();
         let ports: Vec<Value> = (self.exits.ports.iter())
             .map(|(node, port, sent)| {
                 let (node, port) = self.port((*node, *port));
@@ -189,17 +187,16 @@ impl Shown<'_> {
                 })
             })
             .collect();
-        json!({
+        let mut all = json!({
             "file": self.file().display().to_string(), "packets": self.packets,
             "skipped": self.skipped, "tagged": self.tagged, "repeat": self.args.repeat, "node": node, "port": port,
             "elapsed_ns": self.exits.elapsed_ns, "rate_pps": self.rate(),
-            "received": c.received, "received_bytes": c.received_bytes,
-            "sent": c.sent, "sent_bytes": c.sent_bytes, "ports": ports,
-            "to_system": c.to_system, "to_nodes": c.to_nodes, "from_nodes": c.from_nodes,
-            "dropped": c.all_dropped(), "drops": drops,
-            "icmp_sent": c.icmp_sent, "icmp_limited": c.icmp_limited, "echoes": c.echoes,
-            "fragmented": c.fragmented, "fragments": c.fragments,
-        })
+            "ports": ports, "dropped": c.all_dropped(),
+        });
+        for (name, value) in counters::object(c) {
+            all[name] = value;
+        }
+        all
     }
 }
 

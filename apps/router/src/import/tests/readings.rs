@@ -1,5 +1,7 @@
 //! Readings of the table, changes that are lost, and the daemon's end.
 
+use serde_json::json;
+
 use super::*;
 
 #[test]
