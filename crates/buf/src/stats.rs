@@ -112,7 +112,8 @@ impl Group {
 
 /// The text without links to items of Rust and without characters that end a cell.
 fn plain(help: &str) -> String {
-    help.replace("[`", "`").replace("`]", "`").replace('|', "\\|")
+    let text = help.replace("[`", "`").replace("`]", "`").replace("`crate::", "`");
+    text.replace('|', "\\|")
 }
 
 /// One number of a struct.

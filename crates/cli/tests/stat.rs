@@ -47,6 +47,43 @@ fn one_refresh_as_json_has_what_the_server_counted() {
     assert!(granted >= own[0]["credit_limit"].as_u64() && granted > Some(0), "{result}");
 }
 
+/// Names of numbers that programs read. Others may follow.
+const COUNTERS: &str = "calls responses errors expired cancelled requests replies requests_expired \
+    requests_cancelled rollbacks retransmitted lost probes spurious gaps melo_bits_peak melo_refused \
+    responses_resent in_progress_sent pool_waits paced completions_parked tx_copied max_in_flight \
+    tx_packets rx_packets tx_frames tx_bytes tx_dropped tx_full rx_frames rx_bytes rx_dropped \
+    rx_overflow";
+const MEMORY: &str = "in_use_bytes peak_in_use_bytes mapped_bytes limit_bytes in_use_buffers \
+    sessions_bytes";
+const SESSION: &str = "requests credit_limit in_flight slots queued quarantined rollbacks \
+    retransmitted tx_frames rx_frames ecn_marked window_decreases data_per_packet";
+/// Keys of a session that may be `null`.
+const NULLABLE: &str = "credits rtt_ns srtt_ns rtt_min_ns rto_ns window_packets pacing_gap_ns";
+const ENDPOINT: &str = "rates sessions format process endpoint port now_ns control counters drops \
+    handlers credits_granted outstanding_calls memory session_count next_session asked_by";
+
+#[test]
+fn numbers_keep_their_names() {
+    let server = Server::local();
+    pinged(&server, 1);
+    let report = json_of(&format!("stat {} --once --json -", server.uri));
+    let result = &results(&report)[0];
+    let all = |value: &Value, names: &str, is_right: fn(&Value) -> bool| {
+        for name in names.split_whitespace() {
+            assert!(value.get(name).is_some_and(is_right), "{name}: {value}");
+        }
+    };
+    all(result, ENDPOINT, |_| true);
+    all(&result["counters"], COUNTERS, Value::is_u64);
+    all(&result["memory"], MEMORY, Value::is_u64);
+    let session = &result["sessions"][0];
+    all(session, SESSION, Value::is_u64);
+    all(session, NULLABLE, |value| value.is_u64() || value.is_null());
+    all(session, "role state peer recovery", Value::is_string);
+    assert_eq!(session["credits"], Value::Null, "only the client knows them");
+    all(&result["process"], "version endpoints control workers", |_| true);
+}
+
 #[test]
 fn congestion_control_is_in_json_and_text() {
     for (bind, given, used) in [

@@ -5,12 +5,15 @@
 //! between two passes. An endpoint without such requests checks one empty list per iteration.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use courser::{ControlStats, Nexus, ReplyHandle, Rpc, RunError, Transport, WorkerStats};
+use courser::{
+    MemoryUse, Nexus, ReplyHandle, Role, Rpc, RunError, SessionId, SessionState, Transport,
+};
+use courser_kit::counters::{nonzero, object};
+use serde_json::Value;
 
-use super::snapshot::{FORMAT, Process, Query, STAT, Snapshot, named};
+use super::snapshot::{FORMAT, PAGE, Process, Query, STAT, SessionRow, Snapshot};
 
 /// Most queued requests; more than one pass can receive.
 const WAITING: usize = 1024;
@@ -69,35 +72,79 @@ impl Service {
 /// The part of a snapshot that is common to all endpoints of a process.
 pub(crate) fn process(nexus: &Nexus, endpoints: u16) -> Process {
     let version = courser_kit::VERSION.to_owned();
-    let (control, workers) = (control(&nexus.control_stats()), workers(&nexus.worker_stats()));
+    let (control, workers) = (nonzero(&nexus.control_stats()), nonzero(&nexus.worker_stats()));
     Process { version, endpoints, control, workers }
 }
 
-/// Counters of the worker pool by name, without zeros.
-fn workers(stats: &WorkerStats) -> BTreeMap<String, u64> {
-    named([
-        ("threads", stats.threads as u64),
-        ("queued", stats.queued as u64),
-        ("running", stats.running),
-        ("started", stats.started),
-        ("finished", stats.finished),
-        ("refused", stats.refused),
-        ("expired", stats.expired),
-        ("abandoned", stats.abandoned),
-        ("panicked", stats.panicked),
-    ])
+impl Snapshot {
+    /// Reads the statistics of an endpoint between two passes of its event loop.
+    fn take<T: Transport>(
+        rpc: &mut Rpc<T>,
+        process: Process,
+        query: &Query,
+        asked_by: SessionId,
+    ) -> Self {
+        let wanted = query.sessions.min(PAGE);
+        let ids: Vec<_> = rpc.sessions_from(query.first_session).take(wanted + 1).collect();
+        let (page, next) = ids.split_at(wanted.min(ids.len()));
+        let mut counters = object(rpc.stats());
+        // Zeros are left out of it.
+        let drops = counters.remove("drops").and_then(|drops| drops.as_object().cloned());
+        counters.extend(object(&rpc.transport_stats()));
+        // Iterates over all sessions; a query for sessions does that anyway.
+        let of_sessions = if wanted > 0 && query.first_session == 0 {
+            rpc.session_memory()
+        } else {
+            MemoryUse::default()
+        };
+        let mut memory = object(&rpc.memory());
+        // The rest of the memory is in the arena.
+        let sessions_bytes =
+            of_sessions.total_bytes() - of_sessions.prealloc_bytes - of_sessions.held_bytes;
+        memory.insert("sessions_bytes".to_owned(), sessions_bytes.into());
+        Self {
+            format: FORMAT,
+            process,
+            endpoint: rpc.index(),
+            port: rpc.port(),
+            control: rpc.control().name().to_owned(),
+            counters,
+            drops: drops.unwrap_or_default(),
+            handlers: nonzero(&rpc.handler_stats()),
+            credits_granted: rpc.credits_granted(),
+            outstanding_calls: rpc.outstanding_calls(),
+            memory,
+            session_count: rpc.sessions(),
+            sessions: page.iter().filter_map(|&id| session(rpc, id)).collect(),
+            next_session: next.first().map(|id| id.index()),
+            asked_by: asked_by.index(),
+            now_ns: rpc.context().now_ns(),
+        }
+    }
 }
 
-/// Counters of the control plane by name, without zeros.
-fn control(stats: &ControlStats) -> BTreeMap<String, u64> {
-    named([
-        ("excess_connections", stats.excess_connections),
-        ("failed_greetings", stats.failed_greetings),
-        ("protocol_errors", stats.protocol_errors),
-        ("silent_peers", stats.silent_peers),
-        ("misdirected", stats.misdirected),
-        ("refused", stats.refused),
-        ("exhausted", stats.exhausted),
-        ("evicted_connections", stats.evicted_connections),
-    ])
+fn session<T: Transport>(rpc: &Rpc<T>, id: SessionId) -> Option<SessionRow> {
+    let s = rpc.session_stats(id)?;
+    let mut numbers = object(&s);
+    let role = match s.role {
+        Role::Client => "client",
+        // Only the client knows the available credits.
+        Role::Server => {
+            numbers.insert("credits".to_owned(), Value::Null);
+            "server"
+        }
+    };
+    let state = match rpc.session_state(id) {
+        SessionState::Connecting => "connecting",
+        SessionState::Connected => "connected",
+        _ => "gone",
+    };
+    Some(SessionRow {
+        session: id.index(),
+        role: role.to_owned(),
+        state: state.to_owned(),
+        peer: s.peer.map(|peer| peer.to_string()),
+        recovery: s.recovery.name().to_owned(),
+        numbers,
+    })
 }

@@ -5,14 +5,18 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use courser::stats::{Kind, Stats};
+use courser::{EndpointStats, TransportStats};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::client::clean;
-use super::snapshot::{Counters, SessionRow, Snapshot};
+use super::snapshot::{Numbers, SessionRow, Snapshot};
+use courser_kit::counters::number;
 use courser_kit::text::{WIDTH, wrap};
 use courser_kit::units::show_ns;
 
-/// [`SessionRow::requests`] is modulo this; a difference above half of it is that of two
+/// [`SessionRow::requests()`] is modulo this; a difference above half of it is that of two
 /// sessions of which the second took the number of the first.
 const REQUESTS_MODULO: u32 = 1 << 27;
 
@@ -35,6 +39,13 @@ pub(super) struct RatedSession {
     pub(super) row: SessionRow,
 }
 
+impl RatedSession {
+    /// A number of the session; `None` if there is none.
+    fn known(&self, name: &str) -> Option<u64> {
+        self.row.numbers.get(name)?.as_u64()
+    }
+}
+
 /// An endpoint at one refresh.
 #[derive(Debug, Serialize)]
 pub(super) struct Rated {
@@ -50,7 +61,7 @@ pub(super) struct Rated {
 /// State of the last refresh.
 #[derive(Default)]
 pub(super) struct Before {
-    endpoints: BTreeMap<u16, (u64, Counters)>,
+    endpoints: BTreeMap<u16, (u64, Numbers)>,
     sessions: HashMap<(u16, u32, Option<String>), u32>,
 }
 
@@ -77,30 +88,31 @@ impl Before {
             .map(|row| {
                 let key = (snapshot.endpoint, row.session, row.peer.clone());
                 let done = self.sessions.get(&key).filter(|_| rates.is_some());
-                let done = done.map(|before| row.requests.wrapping_sub(*before) % REQUESTS_MODULO);
+                let done =
+                    done.map(|before| row.requests().wrapping_sub(*before) % REQUESTS_MODULO);
                 let done = done.filter(|&done| done < REQUESTS_MODULO / 2);
-                now.sessions.insert(key, row.requests);
+                now.sessions.insert(key, row.requests());
                 RatedSession { requests_per_s: done.map(|d| f64::from(d) / seconds), row }
             })
             .collect();
         busiest.sort_by(|a, b| {
             let busy = |s: &RatedSession| s.requests_per_s.unwrap_or(0.0);
-            busy(b).total_cmp(&busy(a)).then(b.row.requests.cmp(&a.row.requests))
+            busy(b).total_cmp(&busy(a)).then(b.row.requests().cmp(&a.row.requests()))
         });
         busiest.truncate(top);
         Rated { rates, busiest, snapshot }
     }
 }
 
-fn rates(before: &Counters, now: &Counters, seconds: f64) -> Rates {
-    let per_s = |of: fn(&Counters) -> u64| of(now).saturating_sub(of(before)) as f64 / seconds;
+fn rates(before: &Numbers, now: &Numbers, seconds: f64) -> Rates {
+    let per_s = |name| number(now, name).saturating_sub(number(before, name)) as f64 / seconds;
     Rates {
-        requests_per_s: per_s(|c| c.requests),
-        calls_per_s: per_s(|c| c.calls),
-        rx_frames_per_s: per_s(|c| c.rx_frames),
-        tx_frames_per_s: per_s(|c| c.tx_frames),
-        rx_bytes_per_s: per_s(|c| c.rx_bytes),
-        tx_bytes_per_s: per_s(|c| c.tx_bytes),
+        requests_per_s: per_s("requests"),
+        calls_per_s: per_s("calls"),
+        rx_frames_per_s: per_s("rx_frames"),
+        tx_frames_per_s: per_s("tx_frames"),
+        rx_bytes_per_s: per_s("rx_bytes"),
+        tx_bytes_per_s: per_s("tx_bytes"),
     }
 }
 
@@ -123,7 +135,7 @@ pub(super) fn render(uri: &str, rated: &[Rated]) -> String {
         }
     }
     for one in rated.iter().filter(|one| !one.snapshot.handlers.is_empty()) {
-        let handlers = list(one.snapshot.handlers.iter());
+        let handlers = list(&one.snapshot.handlers);
         note(format!("endpoint {} handlers: {handlers}", one.snapshot.endpoint));
     }
     if let Some(first) = rated.first() {
@@ -132,9 +144,13 @@ pub(super) fn render(uri: &str, rated: &[Rated]) -> String {
             [("workers", &process.workers), ("control plane turned away", &process.control)]
         {
             if !counters.is_empty() {
-                note(format!("{what}: {}", list(counters.iter())));
+                note(format!("{what}: {}", list(counters)));
             }
         }
+    }
+    let others = others(rated);
+    if !others.is_empty() {
+        note(format!("counted: {}", list(&others)));
     }
     if !notes.is_empty() {
         let _ = write!(text, "\n{notes}");
@@ -168,28 +184,64 @@ fn plural(count: usize, what: &str) -> String {
 }
 
 /// `stale 12, cookie 3`.
-fn list<'a>(counters: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
-    let texts: Vec<_> = counters.map(|(name, count)| format!("{} {count}", clean(name))).collect();
+fn list(counters: &Numbers) -> String {
+    let counts = counters.iter().filter_map(|(name, count)| Some((name, count.as_u64()?)));
+    let texts: Vec<_> = counts.map(|(name, count)| format!("{} {count}", clean(name))).collect();
     texts.join(", ")
 }
 
+/// Counters of discarded frames that the transport has, and their names.
+const DISCARDED: [(&str, &str); 3] = [
+    ("rx_overflow", "receive queue full"),
+    ("tx_dropped", "refused by the system"),
+    ("rx_dropped", "unreadable datagrams"),
+];
+
 /// Frames and packets that an endpoint and its transport discarded, by reason.
 fn discarded(snapshot: &Snapshot) -> String {
-    let c = &snapshot.counters;
-    let transport = [
-        ("receive queue full", c.rx_overflow),
-        ("refused by the system", c.tx_dropped),
-        ("unreadable datagrams", c.rx_dropped),
-    ];
-    let transport = transport.into_iter().filter(|&(_, count)| count > 0);
+    let transport = DISCARDED.iter().map(|(key, name)| (*name, number(&snapshot.counters, key)));
+    let transport = transport.filter(|&(_, count)| count > 0);
     let mut parts: Vec<_> = transport.map(|(name, count)| format!("{name} {count}")).collect();
     if !snapshot.drops.is_empty() {
-        parts.push(list(snapshot.drops.iter()));
+        parts.push(list(&snapshot.drops));
     }
     parts.join(", ")
 }
 
-fn table(header: &[&str]) -> Table {
+/// Counters that no table shows, without zeros, of all endpoints together.
+fn others(rated: &[Rated]) -> Numbers {
+    let mut all = BTreeMap::new();
+    for counters in rated.iter().map(|one| &one.snapshot.counters) {
+        for (name, value) in counters {
+            add(&mut all, name, name, value);
+            let elements = value.as_object().into_iter().flatten();
+            elements.for_each(|(label, n)| add(&mut all, name, &format!("{name} {label}"), n));
+        }
+    }
+    let is_shown = |name: &str| {
+        let columns = ENDPOINTS.iter().flat_map(|table| table.iter());
+        let shown = columns.flat_map(|(_, cell)| match cell {
+            Cell::Sum(names) => *names,
+            Cell::Text(_) => &[],
+        });
+        shown.chain(DISCARDED.iter().map(|(key, _)| key)).any(|shown| *shown == name)
+    };
+    all.retain(|name, count| *count > 0 && !is_shown(name));
+    all.into_iter().map(|(name, count)| (name.replace('_', " "), count.into())).collect()
+}
+
+/// Adds a counter of another endpoint: most are summed, also those that this version does not have.
+fn add(all: &mut BTreeMap<String, u64>, declared: &str, name: &str, value: &Value) {
+    let Some(value) = value.as_u64() else { return };
+    let sum = all.entry(name.to_owned()).or_default();
+    let field = [EndpointStats::GROUP, TransportStats::GROUP].map(|group| group.field(declared));
+    *sum = match field.into_iter().flatten().next().map(|field| field.kind) {
+        Some(Kind::Peak) => value.max(*sum),
+        _ => value.saturating_add(*sum),
+    };
+}
+
+fn table<'a>(header: impl Iterator<Item = &'a str>) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH as u16);
@@ -200,109 +252,145 @@ fn table(header: &[&str]) -> Table {
     table
 }
 
-/// The counters of all endpoints: requests, calls, congestion control, recovery, memory.
-fn endpoints(rated: &[Rated]) -> [Table; 5] {
-    let mut tables = [
-        table(&["endpoint", "sessions", "credits", "requests", "/s", "replies"]),
-        table(&["endpoint", "calls", "/s", "open", "errors"]),
-        table(&["endpoint", "control", "pool waits", "paced"]),
-        table(&["endpoint", "resent", "lost", "probes", "spurious", "rollbacks"]),
-        table(&["endpoint", "sessions' memory", "memory in use", "mapped", "limit"]),
-    ];
-    for one in rated {
-        let (s, c) = (&one.snapshot, &one.snapshot.counters);
-        tables[0].add_row([
-            s.endpoint.to_string(),
-            count(s.session_count as u64),
-            count(s.credits_granted),
-            count(c.requests),
-            rate(one.rates.map(|r| r.requests_per_s)),
-            count(c.replies),
-        ]);
-        tables[1].add_row([
-            s.endpoint.to_string(),
-            count(c.calls),
-            rate(one.rates.map(|r| r.calls_per_s)),
-            count(s.outstanding_calls),
-            count(c.errors),
-        ]);
-        let control = if s.control.is_empty() { "-".to_owned() } else { clean(&s.control) };
-        tables[2].add_row([s.endpoint.to_string(), control, count(c.pool_waits), count(c.paced)]);
-        tables[3].add_row([
-            s.endpoint.to_string(),
-            count(c.retransmitted.saturating_add(c.responses_resent)),
-            count(c.lost),
-            count(c.probes),
-            count(c.spurious),
-            count(c.rollbacks),
-        ]);
-        tables[4].add_row([
-            s.endpoint.to_string(),
-            memory(s.memory.sessions_bytes),
-            memory(s.memory.in_use_bytes),
-            memory(s.memory.mapped_bytes),
-            memory(s.memory.limit_bytes),
-        ]);
-    }
-    tables.iter_mut().for_each(|table| right(table, 0));
-    tables
+/// A column of the tables of endpoints.
+enum Cell {
+    /// The sum of these counters.
+    Sum(&'static [&'static str]),
+    Text(fn(&Rated) -> String),
 }
 
-/// The table of sessions: peer, round trips and queues, congestion control, packets.
+const ENDPOINT: (&str, Cell) = ("endpoint", Cell::Text(|one| one.snapshot.endpoint.to_string()));
+
+/// The tables of endpoints: requests, calls, congestion control, recovery, memory.
+const ENDPOINTS: [&[(&str, Cell)]; 5] = [
+    &[
+        ENDPOINT,
+        ("sessions", Cell::Text(|one| count(one.snapshot.session_count as u64))),
+        ("credits", Cell::Text(|one| count(one.snapshot.credits_granted))),
+        ("requests", Cell::Sum(&["requests"])),
+        ("/s", Cell::Text(|one| rate(one.rates.map(|r| r.requests_per_s)))),
+        ("replies", Cell::Sum(&["replies"])),
+    ],
+    &[
+        ENDPOINT,
+        ("calls", Cell::Sum(&["calls"])),
+        ("/s", Cell::Text(|one| rate(one.rates.map(|r| r.calls_per_s)))),
+        ("open", Cell::Text(|one| count(one.snapshot.outstanding_calls))),
+        ("errors", Cell::Sum(&["errors"])),
+    ],
+    &[
+        ENDPOINT,
+        ("control", Cell::Text(|one| dash(&one.snapshot.control))),
+        ("pool waits", Cell::Sum(&["pool_waits"])),
+        ("paced", Cell::Sum(&["paced"])),
+    ],
+    &[
+        ENDPOINT,
+        ("resent", Cell::Sum(&["retransmitted", "responses_resent"])),
+        ("lost", Cell::Sum(&["lost"])),
+        ("probes", Cell::Sum(&["probes"])),
+        ("spurious", Cell::Sum(&["spurious"])),
+        ("rollbacks", Cell::Sum(&["rollbacks"])),
+    ],
+    &[
+        ENDPOINT,
+        ("sessions' memory", Cell::Text(|one| memory(one, "sessions_bytes"))),
+        ("memory in use", Cell::Text(|one| memory(one, "in_use_bytes"))),
+        ("mapped", Cell::Text(|one| memory(one, "mapped_bytes"))),
+        ("limit", Cell::Text(|one| memory(one, "limit_bytes"))),
+    ],
+];
+
+fn endpoints(rated: &[Rated]) -> [Table; 5] {
+    ENDPOINTS.map(|columns| {
+        let mut table = table(columns.iter().map(|(head, _)| *head));
+        for one in rated {
+            table.add_row(columns.iter().map(|(_, cell)| match cell {
+                Cell::Sum(names) => {
+                    let counters = names.iter().map(|name| number(&one.snapshot.counters, name));
+                    count(counters.fold(0, u64::saturating_add))
+                }
+                Cell::Text(text) => text(one),
+            }));
+        }
+        right(&mut table, 0);
+        table
+    })
+}
+
+/// A column of the tables of sessions.
+type SessionCell = fn(&Rated, &RatedSession) -> String;
+
+const SESSION: (&str, SessionCell) = ("session", |one, session| {
+    let row = &session.row;
+    let ours = row.session == one.snapshot.asked_by && row.role == "server";
+    format!("{}{}/{}", if ours { "*" } else { "" }, one.snapshot.endpoint, row.session)
+});
+
+/// The tables of sessions: peer, round trips and queues, congestion control, packets; and the first
+/// column of each that has numbers.
+const SESSIONS: [(usize, &[(&str, SessionCell)]); 4] = [
+    (
+        3,
+        &[
+            SESSION,
+            ("role", |_, s| {
+                clean(if s.row.state == "connected" { &s.row.role } else { &s.row.state })
+            }),
+            ("peer", |_, s| s.row.peer.as_deref().map_or_else(|| "-".to_owned(), clean)),
+            ("requests/s", |_, s| rate(s.requests_per_s)),
+            ("recovery", |_, s| clean(&s.row.recovery)),
+        ],
+    ),
+    (
+        1,
+        &[
+            SESSION,
+            ("RTT", |_, s| time(s, "rtt_ns")),
+            ("smoothed", |_, s| time(s, "srtt_ns")),
+            ("min", |_, s| time(s, "rtt_min_ns")),
+            ("RTO", |_, s| time(s, "rto_ns")),
+            ("credits", |_, s| {
+                let limit = plain(s, "credit_limit");
+                s.known("credits").map_or(limit.clone(), |left| format!("{left}/{limit}"))
+            }),
+            ("in flight", |_, s| format!("{}/{}", plain(s, "in_flight"), plain(s, "slots"))),
+            ("queued", |_, s| plain(s, "queued")),
+        ],
+    ),
+    (
+        1,
+        &[
+            SESSION,
+            ("window", |_, s| s.known("window_packets").map_or("-".to_owned(), |n| n.to_string())),
+            ("pacing gap", |_, s| time(s, "pacing_gap_ns")),
+            ("decreases", |_, s| count(number(&s.row.numbers, "window_decreases"))),
+            ("marked", |_, s| count(number(&s.row.numbers, "ecn_marked"))),
+        ],
+    ),
+    (
+        1,
+        &[
+            SESSION,
+            ("frames out", |_, s| count(number(&s.row.numbers, "tx_frames"))),
+            ("in", |_, s| count(number(&s.row.numbers, "rx_frames"))),
+            ("resent", |_, s| count(number(&s.row.numbers, "retransmitted"))),
+            ("rollbacks", |_, s| count(number(&s.row.numbers, "rollbacks"))),
+        ],
+    ),
+];
+
 fn sessions(rated: &[Rated]) -> [Table; 4] {
-    let mut tables = [
-        table(&["session", "role", "peer", "requests/s", "recovery"]),
-        table(&["session", "RTT", "smoothed", "min", "RTO", "credits", "in flight", "queued"]),
-        table(&["session", "window", "pacing gap", "decreases", "marked"]),
-        table(&["session", "frames out", "in", "resent", "rollbacks"]),
-    ];
-    for (one, session) in rated.iter().flat_map(|one| one.busiest.iter().map(move |s| (one, s))) {
-        let row = &session.row;
-        let ours = row.session == one.snapshot.asked_by && row.role == "server";
-        let name =
-            format!("{}{}/{}", if ours { "*" } else { "" }, one.snapshot.endpoint, row.session);
-        let credits = match row.credits {
-            Some(left) => format!("{left}/{}", row.credit_limit),
-            None => row.credit_limit.to_string(),
-        };
-        let state = if row.state == "connected" { &row.role } else { &row.state };
-        tables[0].add_row([
-            name.clone(),
-            clean(state),
-            row.peer.as_deref().map_or_else(|| "-".to_owned(), clean),
-            rate(session.requests_per_s),
-            clean(&row.recovery),
-        ]);
-        tables[1].add_row([
-            name.clone(),
-            time(row.rtt_ns),
-            time(row.srtt_ns),
-            time(row.rtt_min_ns),
-            time(row.rto_ns),
-            credits,
-            format!("{}/{}", row.in_flight, row.slots),
-            row.queued.to_string(),
-        ]);
-        tables[2].add_row([
-            name.clone(),
-            row.window_packets.map_or_else(|| "-".to_owned(), |packets| packets.to_string()),
-            time(row.pacing_gap_ns),
-            count(row.window_decreases),
-            count(row.ecn_marked.into()),
-        ]);
-        tables[3].add_row([
-            name,
-            count(row.tx_frames),
-            count(row.rx_frames.into()),
-            count(row.retransmitted),
-            count(row.rollbacks),
-        ]);
-    }
-    right(&mut tables[0], 3);
-    right(&mut tables[1], 1);
-    right(&mut tables[2], 1);
-    right(&mut tables[3], 1);
-    tables
+    SESSIONS.map(|(numbers, columns)| {
+        let mut table = table(columns.iter().map(|(head, _)| *head));
+        for one in rated {
+            for session in &one.busiest {
+                table.add_row(columns.iter().map(|(_, cell)| cell(one, session)));
+            }
+        }
+        right(&mut table, numbers);
+        table
+    })
 }
 
 fn right(table: &mut Table, first: usize) {
@@ -320,12 +408,26 @@ fn rate(per_s: Option<f64>) -> String {
     per_s.map_or_else(|| "-".to_owned(), |rate| count(rate.round() as u64))
 }
 
-fn time(ns: Option<u64>) -> String {
-    ns.map_or_else(|| "-".to_owned(), |ns| show_ns(ns as f64))
+fn dash(text: &str) -> String {
+    if text.is_empty() { "-".to_owned() } else { clean(text) }
+}
+
+/// A number of a session.
+fn plain(session: &RatedSession, name: &str) -> String {
+    number(&session.row.numbers, name).to_string()
+}
+
+fn time(session: &RatedSession, name: &str) -> String {
+    session.known(name).map_or_else(|| "-".to_owned(), |ns| show_ns(ns as f64))
+}
+
+/// Memory of an endpoint.
+fn memory(one: &Rated, name: &str) -> String {
+    bytes(number(&one.snapshot.memory, name))
 }
 
 /// `1.5 MiB`.
-fn memory(bytes: usize) -> String {
+fn bytes(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "KiB", "MiB"] {
         if value < 1024.0 {
@@ -339,13 +441,28 @@ fn memory(bytes: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use courser_kit::counters;
+    use serde_json::json;
+
     use super::*;
 
+    fn numbers(value: Value) -> Numbers {
+        value.as_object().expect("an object").clone()
+    }
+
+    fn set(all: &mut Numbers, name: &str, value: u64) {
+        all.insert(name.to_owned(), value.into());
+    }
+
     fn snapshot(now_s: u64, requests: u64, sessions: &[(u32, u32)]) -> Snapshot {
-        let row = |&(session, requests)| SessionRow { session, requests, ..SessionRow::default() };
+        let row = |&(session, requests)| SessionRow {
+            session,
+            numbers: numbers(json!({ "requests": requests })),
+            ..SessionRow::default()
+        };
         Snapshot {
             now_ns: now_s * 1_000_000_000,
-            counters: Counters { requests, ..Counters::default() },
+            counters: numbers(json!({ "requests": requests })),
             sessions: sessions.iter().map(row).collect(),
             ..Snapshot::default()
         }
@@ -375,8 +492,10 @@ mod tests {
         let mut s = snapshot(1, u64::MAX, &[(u32::MAX, u32::MAX)]);
         s.now_ns = u64::MAX;
         s.session_count = usize::MAX;
-        s.memory.limit_bytes = usize::MAX;
-        (s.counters.retransmitted, s.counters.responses_resent) = (u64::MAX, u64::MAX);
+        set(&mut s.memory, "limit_bytes", u64::MAX);
+        for name in ["retransmitted", "responses_resent", "tx_copied", "one of another version"] {
+            set(&mut s.counters, name, u64::MAX);
+        }
         let mut before = Before::default();
         for _ in 0..2 {
             let rated = before.rate(vec![s.clone(), s.clone()], 1);
@@ -390,15 +509,15 @@ mod tests {
     fn congestion_control_is_shown_for_endpoints_and_sessions() {
         let limited = SessionRow {
             session: 1,
-            window_packets: Some(12),
-            pacing_gap_ns: Some(4_500),
-            window_decreases: 77,
-            ecn_marked: 88,
+            numbers: numbers(json!({
+                "window_packets": 12, "pacing_gap_ns": 4_500, "window_decreases": 77,
+                "ecn_marked": 88,
+            })),
             ..SessionRow::default()
         };
         let mut s = snapshot(1, 0, &[(0, 0)]);
         s.control = "timely-patched".to_owned();
-        s.counters.paced = 66;
+        set(&mut s.counters, "paced", 66);
         s.sessions.push(limited.clone());
         let text = render("udp://x:1", &Before::default().rate(vec![s.clone()], 10));
         let row = |head: &str, name: &str| {
@@ -412,13 +531,14 @@ mod tests {
 
         let most = SessionRow {
             session: u32::MAX,
-            window_packets: Some(u32::MAX),
-            pacing_gap_ns: Some(u64::MAX),
-            window_decreases: u64::MAX,
-            ecn_marked: u32::MAX,
+            numbers: numbers(json!({
+                "window_packets": u32::MAX, "pacing_gap_ns": u64::MAX,
+                "window_decreases": u64::MAX, "ecn_marked": u32::MAX,
+            })),
             ..limited
         };
-        (s.endpoint, s.sessions, s.counters.paced) = (u16::MAX, vec![most], u64::MAX);
+        (s.endpoint, s.sessions) = (u16::MAX, vec![most]);
+        set(&mut s.counters, "paced", u64::MAX);
         let text = render("udp://x:1", &Before::default().rate(vec![s], 10));
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
     }
@@ -427,21 +547,122 @@ mod tests {
     fn counters_of_zero_are_not_listed() {
         let mut s = snapshot(1, 0, &[]);
         assert_eq!(discarded(&s), "");
-        s.drops.insert("stale".to_owned(), 2);
-        s.counters.rx_overflow = 7;
+        set(&mut s.drops, "stale", 2);
+        set(&mut s.counters, "rx_overflow", 7);
         assert_eq!(discarded(&s), "receive queue full 7, stale 2");
     }
 
     #[test]
+    fn each_counter_that_is_not_zero_is_shown() {
+        let declared = [EndpointStats::GROUP, TransportStats::GROUP];
+        let fields = || declared.into_iter().flat_map(|group| group.fields);
+        let shown_elsewhere = |name: &str| name == "drops";
+        for field in fields().filter(|field| !shown_elsewhere(field.name)) {
+            let mut s = snapshot(1, 0, &[]);
+            let value = match field.labels.first() {
+                Some(label) => json!({ label.name: 4_711 }),
+                None => 4_711.into(),
+            };
+            s.counters.insert(field.name.to_owned(), value);
+            let text = render("udp://x:1", &Before::default().rate(vec![s], 10));
+            assert!(text.contains("4711"), "{}: {text}", field.name);
+        }
+        let is_declared = |name: &str| fields().any(|field| field.name == name);
+        for (head, cell) in ENDPOINTS.iter().flat_map(|table| table.iter()) {
+            let Cell::Sum(names) = cell else { continue };
+            assert!(names.iter().all(|name| is_declared(name)), "{head} {names:?}");
+        }
+        assert!(DISCARDED.iter().all(|(name, _)| is_declared(name)));
+    }
+
+    #[test]
+    fn counters_of_all_endpoints_are_added_and_peaks_are_not() {
+        let with = |n: u64| {
+            let mut s = snapshot(1, 0, &[]);
+            s.counters = numbers(json!({
+                "gaps": n, "max_in_flight": n, "of_another_version": n, "tx_kinds": { "gap": n },
+            }));
+            s
+        };
+        let rated = Before::default().rate(vec![with(3), with(5)], 10);
+        let expected =
+            json!({ "gaps": 8, "max in flight": 5, "of another version": 8, "tx kinds gap": 8 });
+        assert_eq!(Value::from(others(&rated)), expected);
+    }
+
+    #[test]
+    fn numbers_that_tables_show_of_sessions_are_declared() {
+        let all = counters::object(&courser::SessionStats::default());
+        let row = RatedSession {
+            requests_per_s: None,
+            row: SessionRow { numbers: all, ..SessionRow::default() },
+        };
+        let declared = row.row.numbers.clone();
+        for name in [
+            "rtt_ns",
+            "srtt_ns",
+            "rtt_min_ns",
+            "rto_ns",
+            "credits",
+            "credit_limit",
+            "in_flight",
+            "slots",
+            "queued",
+            "window_packets",
+            "pacing_gap_ns",
+            "window_decreases",
+            "ecn_marked",
+            "tx_frames",
+            "rx_frames",
+            "retransmitted",
+            "rollbacks",
+            "requests",
+        ] {
+            assert!(declared.contains_key(name), "{name}");
+        }
+        assert_eq!((row.known("rtt_ns"), row.known("slots")), (None, Some(0)));
+    }
+
+    /// As a server of the first version of the format answered, without most of its numbers.
+    const OLD: &str = r#"{"format":1,"process":{"version":"0.1.0","endpoints":1,
+        "control":{"refused":2},"workers":{}},"endpoint":0,"port":31850,"now_ns":2000000000,
+        "counters":{"calls":5,"requests":7,"lost":3,"max_in_flight":4,"rx_overflow":1},
+        "drops":{"stale":6},"handlers":{"panics":8},"credits_granted":64,"outstanding_calls":0,
+        "memory":{"in_use_bytes":1536,"limit_bytes":1073741824},"session_count":1,
+        "sessions":[{"session":0,"role":"server","state":"connected","peer":"10.0.0.1:4",
+        "recovery":"default","requests":7,"credits":null,"credit_limit":64,"in_flight":1,
+        "slots":16,"rtt_ns":null,"srtt_ns":4500}],"next_session":null,"asked_by":0}"#;
+
+    #[test]
+    fn snapshots_of_older_and_newer_versions_are_shown() {
+        let old: Snapshot = serde_json::from_str(OLD).expect("a snapshot");
+        let mut new: Value = serde_json::from_str(OLD).expect("JSON");
+        new["a_field"] = json!({ "of": ["another", "version"] });
+        new["counters"]["a_counter"] = 4_711.into();
+        new["counters"]["some_counters"] = json!({ "one": 4_712 });
+        new["sessions"][0]["a_text"] = "of another version".into();
+        new["memory"]["a_text"] = "of another version".into();
+        let new: Snapshot = serde_json::from_value(new).expect("a snapshot");
+        let shown = |s: &Snapshot| render("udp://x:1", &Before::default().rate(vec![s.clone()], 9));
+        let (old, new) = (shown(&old), shown(&new));
+        for part in ["receive queue full 1, stale 6", "panics 8", "refused 2", "1.5 KiB", "1/16"] {
+            assert!(old.contains(part) && new.contains(part), "{part}: {old} {new}");
+        }
+        assert!(old.contains("max in flight 4\n"), "missing counters are 0: {old}");
+        let others = "a counter 4711, max in flight 4, some counters one 4712\n";
+        assert!(new.contains(others), "{new}");
+    }
+
+    #[test]
     fn memory_sizes_have_units() {
-        for (bytes, text) in [
+        for (size, text) in [
             (0, "0 B"),
             (1023, "1023 B"),
             (1536, "1.5 KiB"),
             (200 << 20, "200 MiB"),
             (1 << 30, "1.0 GiB"),
         ] {
-            assert_eq!(memory(bytes), text);
+            assert_eq!(bytes(size), text);
         }
     }
 }
