@@ -7,7 +7,7 @@ use crate::common::{Server, assert_narrow, error_line, fits, json_of, run, stder
 
 #[test]
 fn help_of_every_command_fits_and_is_wrapped_evenly() {
-    crate::common::help::assert_all_fit();
+    crate::common::help::assert_all_fit(10);
 }
 
 #[test]

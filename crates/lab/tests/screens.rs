@@ -8,7 +8,7 @@ use common::{assert_narrow, fits, run, stdout};
 
 #[test]
 fn help_of_every_command_fits_and_is_wrapped_evenly() {
-    common::help::assert_all_fit();
+    common::help::assert_all_fit(30);
 }
 
 #[test]
