@@ -70,6 +70,13 @@ fn routes_that_the_kernel_removes_without_a_report_are_withdrawn() {
     }
     running.ip("nexthop del id 5\n");
     running.expect("20.1.0.1", "no route to 20.1.0.1");
+    running.ip("nexthop add id 6 via 10.0.1.2 dev lan0\n\
+         nexthop add id 7 via 10.0.1.3 dev lan0\n\
+         nexthop add id 8 group 6/7\n\
+         route add 20.3.0.0/16 nhid 8 table 100\n");
+    running.expect("20.3.0.1", "20.3.0.0/16 via a:lan0@10.0.1.2 a:lan0@10.0.1.3");
+    running.ip("nexthop del id 7\n");
+    running.expect("20.3.0.1", "20.3.0.0/16 via a:lan0@10.0.1.2");
     let again = "route add 20.2.0.0/16 via 10.0.1.2 table 100\n";
     for (removes, restores) in [
         ("address del 10.0.1.1/24 dev lan0\n", "address add 10.0.1.1/24 dev lan0\n"),
