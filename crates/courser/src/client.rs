@@ -9,7 +9,7 @@
 //!
 //! A call is one allocation ([`crate::channel::call::Call`]). A submission takes the queue's lock for some ten
 //! nanoseconds, and makes a system call only when the endpoint's thread sleeps
-//! ([`crate::control::Mailbox::submitted`]). The thread takes all submissions at once, and wakes
+//! ([`crate::control::mailbox::Mailbox::submitted`]). The thread takes all submissions at once, and wakes
 //! tasks after each burst of packets.
 
 mod blocking;

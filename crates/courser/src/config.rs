@@ -11,7 +11,7 @@ use courser_proto::{Admission, Control, Integrity, Packing, Recovery};
 
 use crate::control::{DEFAULT_CONNECTIONS, DEFAULT_FAILURE_TIMEOUT};
 use crate::error::BindError;
-use crate::run::spin::cpus;
+use crate::platform::cpus;
 
 pub use tuning::Tuning;
 

@@ -28,7 +28,7 @@
 mod conn;
 mod dial;
 mod driver;
-mod mailbox;
+pub(crate) mod mailbox;
 mod network;
 mod route;
 mod scarce;
@@ -57,7 +57,7 @@ use crate::error::BindError;
 use crate::machine::{ControlLoop, Machine, Thread};
 use crate::platform::Platform;
 
-pub(crate) use mailbox::Mailbox;
+use mailbox::Mailbox;
 
 /// A message from the control thread to an endpoint.
 #[derive(Debug)]

@@ -1,17 +1,23 @@
 //! The part of an endpoint that a [`Context`] can reach: the protocol and the application's timers,
 //! without the transport, whose receive memory is lent out while handlers run.
 
+pub(crate) mod alarms;
 pub(crate) mod awaited;
+pub(crate) mod calls;
 pub(crate) mod clock;
 pub(crate) mod context;
 pub(crate) mod continuations;
 pub(crate) mod deadline;
 pub(crate) mod drain;
 pub(crate) mod executor;
+pub(crate) mod handled;
+pub(crate) mod handler;
 pub(crate) mod lent;
 pub(crate) mod message;
 pub(crate) mod queue;
+pub(crate) mod sessions;
 pub(crate) mod shares;
+pub(crate) mod tasks;
 pub(crate) mod timer;
 
 use std::collections::VecDeque;
@@ -22,16 +28,18 @@ use courser_buf::{MsgBuf, PathId, TxBurst};
 use courser_net::{ThisProcess, Uri};
 use courser_proto::{Body, CallError, Dialed, Endpoint, RejectReason, RemoteSession, SessionId};
 
-use crate::control::Mailbox;
+use crate::control::mailbox::Mailbox;
 use crate::core::clock::SystemClock;
+use crate::core::context::{ContinuationFn, OnceFn, RepeatedFn};
 use crate::core::continuations::{Cont, Continuations};
-use crate::core::executor::Tasks;
+use crate::core::deadline::Deadline;
+use crate::core::handled::HandlerStats;
 use crate::core::queue::LocalQueue;
+use crate::core::tasks::Tasks;
 use crate::core::timer::Timers;
 use crate::error::{CallRejected, SessionError};
 use crate::machine::{Thread, VirtualClock};
 use crate::platform::{Clock, Platform};
-use crate::run::worker::{Deadline, HandlerStats};
 
 /// How many session failures are remembered for [`crate::Rpc::session_error`].
 const FAILURES_KEPT: usize = 1024;
@@ -72,7 +80,7 @@ impl Time {
 pub(crate) struct Core {
     pub(crate) proto: Endpoint<Cont>,
     /// Of the calls that `proto` has.
-    pub(crate) continuations: Continuations,
+    pub(crate) continuations: Continuations<ContinuationFn>,
     pub(crate) queue: LocalQueue,
     pub(crate) tasks: Tasks,
     pub(crate) stop: bool,
@@ -88,7 +96,7 @@ pub(crate) struct Core {
     clock: Clock,
     time: Time,
     random: u64,
-    pub(crate) timers: Timers,
+    pub(crate) timers: Timers<OnceFn, RepeatedFn>,
 }
 
 impl Core {

@@ -37,7 +37,7 @@ macro_rules! shared_stats {
 
         impl $shared {
             /// The counters at this moment.
-            fn read(&self) -> $struct {
+            $shared_vis fn read(&self) -> $struct {
                 let read = |n: &std::sync::atomic::AtomicU64| {
                     n.load(std::sync::atomic::Ordering::Relaxed)
                 };
@@ -57,9 +57,10 @@ mod tests {
     use courser_proto::{EndpointStats, MemoryUse, SessionStats};
 
     use crate::control::ControlStats;
-    use crate::core::executor::TaskStats;
+    use crate::core::tasks::TaskStats;
     use crate::core::shares::ClientStats;
-    use crate::run::worker::{HandlerStats, WorkerStats};
+    use crate::core::handled::HandlerStats;
+use crate::run::worker::WorkerStats;
     use crate::server::ServerStats;
     use crate::service::ServiceStats;
 

@@ -92,9 +92,10 @@ mod task;
 pub use self::core::{
     context::Context,
     drain::{DrainToken, Draining},
-    executor::TaskStats,
+    handled::HandlerStats,
     message::{Completion, Reply, ReplyHandle, Request, Response},
     shares::ClientStats,
+    tasks::TaskStats,
     timer::TimerId,
 };
 pub use client::{
@@ -127,7 +128,7 @@ pub use rpc::{
     send::MessageBuilder,
     shutdown::ShutdownReport,
 };
-pub use run::worker::{HandlerStats, Work, WorkerStats};
+pub use run::worker::{Work, WorkerStats};
 pub use server::{HandlerFuture, Server, ServerHandle, ServerStats, Serving, Spawn};
 pub use task::{
     Another, Call, Connecting, Elapsed, JoinHandle, Local, Sent, Session, Sleep, TaskEnded,

@@ -3,11 +3,15 @@
 //! One test of an enum where the clock is read; everything else is asked for once an endpoint or
 //! a session.
 
+mod processors;
+
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use crate::machine::{Machine, Thread, VirtualClock};
+
+pub(crate) use processors::{cpus, few_cpus, process_cpus};
 
 /// Where a nexus runs.
 #[derive(Clone, Debug)]

@@ -1,8 +1,11 @@
 //! The event loop of an endpoint: packets, dispatch, workers, and the connections of its sessions.
 
+pub(crate) mod connect;
 pub(crate) mod connections;
 pub(crate) mod dispatch;
+pub(crate) mod endpoint;
 pub(crate) mod event_loop;
 pub(crate) mod flood;
+pub(crate) mod shield;
 pub(crate) mod spin;
 pub(crate) mod worker;

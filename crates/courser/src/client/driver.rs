@@ -9,8 +9,8 @@ use super::calls::State;
 use super::inbox::{Inbox, Submitted};
 use crate::error::RunError;
 use crate::panics::caught;
+use crate::platform::few_cpus;
 use crate::rpc::Rpc;
-use crate::run::spin::few_cpus;
 
 /// With this many calls in progress or fewer, a task or the server is likely to wait for this CPU. With
 /// more there is seldom nothing to do.

@@ -10,7 +10,7 @@ use courser_net::ThisProcess;
 
 use super::opening::Opening;
 use crate::channel::call::{Call, Dropped};
-use crate::control::Mailbox;
+use crate::control::mailbox::Mailbox;
 use crate::error::failure::CallFailure;
 use crate::sync::{Mutex, MutexGuard};
 

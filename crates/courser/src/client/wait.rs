@@ -15,7 +15,7 @@ use crate::channel::call::{Call, Outcome, Target};
 use crate::core::deadline::{earliest, inherited};
 use crate::error::failure::CallFailure;
 use crate::platform::Clock;
-use crate::run::spin::cpus;
+use crate::platform::cpus;
 use crate::service::{CallOptions, MethodId};
 
 /// Checks for a result that a blocking call makes before its thread sleeps: some 20 us.

@@ -8,10 +8,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 
 use self::descriptor::Descriptor;
+use courser_buf::MsgBuf;
+use courser_proto::{RequestId, Status};
+
 use super::Mail;
 use crate::machine::{Machine, Thread};
 use crate::platform::Platform;
-use crate::run::worker::Answer;
 use crate::sync::{AtomicU8, Mutex, MutexGuard};
 
 mod descriptor;
@@ -37,6 +39,20 @@ const EXTERNAL: u8 = 4;
 const CLOSED: u8 = 8;
 /// A queue that the endpoint's thread has beside the mailbox is not empty.
 const SUBMITTED: u8 = 16;
+
+/// The answer to one request, sent to the endpoint's thread.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) id: RequestId,
+    pub(crate) outcome: Outcome,
+}
+
+/// A response or an error status.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Response(MsgBuf),
+    Status(Status),
+}
 
 /// The mailbox of one endpoint: the control thread and workers add to it, the endpoint's thread
 /// takes from it.

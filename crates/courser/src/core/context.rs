@@ -1,16 +1,28 @@
 //! The endpoint as handlers, continuations and timers use it.
 
+use std::time::Duration;
+
 use courser_buf::{AllocError, ArenaStats, MsgBuf};
 use courser_proto::{
-    CallId, Endpoint, EndpointStats, ReplyError, RequestId, SessionId, SessionState, SessionStats,
-    Status,
+    Body, CallId, Endpoint, EndpointStats, ReplyError, RequestId, SessionId, SessionState,
+    SessionStats, Status,
 };
+use smallbox::SmallBox;
+use smallbox::space::S8;
 
 use crate::core::Core;
 use crate::core::continuations::Cont;
-use crate::core::message::{Completion, Reply, ReplyHandle, ReplySink, zeroed};
-use crate::error::{CallRejected, SessionError};
-use crate::rpc::call::CallBuilder;
+use crate::core::message::{Completion, Reply, ReplyHandle, ReplySink, Request, Response, zeroed};
+use crate::error::SessionError;
+
+/// The continuation of a call; up to 64 bytes are stored without a heap box.
+pub(crate) type ContinuationFn = SmallBox<dyn FnMut(&mut Context<'_>, Completion<'_>), S8>;
+
+/// The callback of a timer that runs once.
+pub(crate) type OnceFn = Box<dyn FnOnce(&mut Context<'_>)>;
+
+/// The callback of a timer that runs repeatedly.
+pub(crate) type RepeatedFn = Box<dyn FnMut(&mut Context<'_>)>;
 
 /// The endpoint, as handlers, continuations and timers use it. Nothing here blocks or does I/O:
 /// calls and replies are queued, and the event loop sends them.
@@ -131,35 +143,6 @@ impl Context<'_> {
         handle.is_of(&self.core.queue) && self.core.proto.is_cancelled(handle.id)
     }
 
-    /// Calls: queues `request` on `session`. `done` runs exactly once, on this thread, when the call
-    /// has ended, with the request buffer. Short for
-    /// [`request(..)`](Context::request)[`.then(done)`](CallBuilder::then).
-    ///
-    /// # Errors
-    /// The call did not start; the error returns the buffer.
-    #[doc(alias = "enqueue_request")]
-    #[inline]
-    pub fn call(
-        &mut self,
-        session: SessionId,
-        req_type: u16,
-        request: MsgBuf,
-        done: impl FnOnce(&mut Context<'_>, Completion<'_>) + 'static,
-    ) -> Result<CallId, CallRejected> {
-        self.request(session, req_type, request).then(done)
-    }
-
-    /// A call with options: a deadline, a tag in place of a closure.
-    #[inline]
-    pub fn request(
-        &mut self,
-        session: SessionId,
-        req_type: u16,
-        request: MsgBuf,
-    ) -> CallBuilder<'_> {
-        CallBuilder::new(self.core, session, req_type, request)
-    }
-
     /// Cancels a call: it ends soon, after this function has returned, with
     /// [`crate::CallError::Cancelled`], which states whether its handler ran. A server that may have
     /// received the request is notified. `false`: the call has already ended.
@@ -246,5 +229,44 @@ impl Context<'_> {
     /// Message memory by size class; takes microseconds.
     pub fn memory(&self) -> ArenaStats {
         self.core.proto.arena().stats()
+    }
+}
+
+impl Request<'_> {
+    /// The time left until the deadline, to be passed on with nested calls
+    /// ([`crate::CallBuilder::deadline`]); `None`: there is no deadline.
+    pub fn time_left(&self, cx: &Context<'_>) -> Option<Duration> {
+        let deadline_ns = self.deadline_ns()?;
+        Some(Duration::from_nanos(deadline_ns.saturating_sub(cx.now_ns())))
+    }
+
+    /// The request in a buffer that outlives the handler. Copies a single-packet request, so that a
+    /// few bytes never keep a whole receive buffer; larger requests are not copied.
+    ///
+    /// # Errors
+    /// No memory for the copy.
+    pub fn take(self, cx: &Context<'_>) -> Result<MsgBuf, AllocError> {
+        take(self.body, cx)
+    }
+}
+
+impl Response<'_> {
+    /// The response in a buffer that outlives the continuation; copies single-packet responses.
+    ///
+    /// # Errors
+    /// No memory for the copy.
+    pub fn take(self, cx: &Context<'_>) -> Result<MsgBuf, AllocError> {
+        take(self.0, cx)
+    }
+}
+
+fn take(body: Body<'_>, cx: &Context<'_>) -> Result<MsgBuf, AllocError> {
+    match body {
+        Body::Owned(m) => Ok(m),
+        Body::Borrowed(bytes) => {
+            let mut m = cx.alloc_recycled(bytes.len())?;
+            m.copy_from_slice(bytes);
+            Ok(m)
+        }
     }
 }

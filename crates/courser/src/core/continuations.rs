@@ -3,15 +3,6 @@
 //! The protocol's slots keep their numbers, so that the hot path moves 16 bytes from a call to its
 //! slot and to its completion, whatever a closure captures.
 
-use smallbox::SmallBox;
-use smallbox::space::S8;
-
-use crate::core::context::Context;
-use crate::core::message::Completion;
-
-/// The continuation of a call; up to 64 bytes are stored without a heap box.
-pub(crate) type ContinuationFn = SmallBox<dyn FnMut(&mut Context<'_>, Completion<'_>), S8>;
-
 /// Target of a completion: a tag or a closure index. Two plain values, which stay in registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cont {
@@ -67,17 +58,22 @@ impl Cont {
 
 /// Closures by index. The number of entries is the largest number of concurrent calls with closures
 /// so far, bounded by the limits of sessions, slots and call queues; 80 bytes each.
-#[derive(Default)]
-pub(crate) struct Continuations {
-    entries: Vec<Option<ContinuationFn>>,
+pub(crate) struct Continuations<F> {
+    entries: Vec<Option<F>>,
     /// Free entries.
     vacant: Vec<u32>,
 }
 
-impl Continuations {
+impl<F> Default for Continuations<F> {
+    fn default() -> Self {
+        Continuations { entries: Vec::new(), vacant: Vec::new() }
+    }
+}
+
+impl<F> Continuations<F> {
     /// Stores a closure and returns its index.
     #[inline]
-    pub(crate) fn put(&mut self, f: ContinuationFn) -> u32 {
+    pub(crate) fn put(&mut self, f: F) -> u32 {
         if let Some(at) = self.vacant.pop() {
             self.entries[at as usize] = Some(f);
             return at;
@@ -88,7 +84,7 @@ impl Continuations {
 
     /// Removes a closure.
     #[inline]
-    pub(crate) fn take(&mut self, at: u32) -> Option<ContinuationFn> {
+    pub(crate) fn take(&mut self, at: u32) -> Option<F> {
         let f = self.entries.get_mut(at as usize)?.take()?;
         self.vacant.push(at);
         Some(f)
@@ -102,6 +98,8 @@ mod tests {
     use smallbox::smallbox;
 
     use super::*;
+    use crate::core::context::{Context, ContinuationFn};
+    use crate::core::message::Completion;
 
     #[test]
     fn a_closure_is_given_back_once_and_its_place_is_used_again() {

@@ -1,7 +1,32 @@
-//! The deadline of the handler that a thread polls, which the calls of the handler inherit.
+//! Deadlines of jobs; the deadline of the handler that a thread polls, which the calls of the handler
+//! inherit.
 
 use std::cell::Cell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// The deadline of a job, with the time of its arrival.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Deadline {
+    /// Time of arrival.
+    pub(crate) received: Instant,
+    /// Time at which its call expires.
+    pub(crate) expires: Instant,
+}
+
+impl Deadline {
+    /// Whether the job has expired.
+    pub(crate) fn has_passed(&self, now: Instant) -> bool {
+        self.expires <= now
+    }
+
+    /// Whether more than half of the time from arrival to expiry has passed.
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let waited = now.saturating_duration_since(self.received);
+        let budget = self.expires.saturating_duration_since(self.received);
+        courser_proto::serve_newest(ns(waited), ns(budget))
+    }
+}
 
 thread_local! {
     static EXPIRES: Cell<Option<Instant>> = const { Cell::new(None) };

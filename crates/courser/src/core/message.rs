@@ -1,12 +1,10 @@
 //! Requests, responses, completions and replies.
 
 use std::ops::Deref;
-use std::time::Duration;
 
 use courser_buf::{AllocError, Arena, MsgBuf};
 use courser_proto::{Body, CallError, RequestId, SessionId, Status};
 
-use crate::core::context::Context;
 use crate::core::queue::{LocalCommand, LocalQueue};
 
 /// A request, lent to its handler. Reads as a byte slice.
@@ -42,27 +40,11 @@ impl Request<'_> {
         }
     }
 
-    /// The deadline of the call, in the time of [`Context::now_ns`]; `None`: it has none. An estimate:
+    /// The deadline of the call, in the time of [`crate::Context::now_ns`]; `None`: it has none. An estimate:
     /// up to about a round trip before the client's own deadline, and after it only for requests
     /// that waited more than 3.7 s in this process's socket while it was stopped.
     pub fn deadline_ns(&self) -> Option<u64> {
         (self.expires_ns != u64::MAX).then_some(self.expires_ns)
-    }
-
-    /// The time left until the deadline, to be passed on with nested calls
-    /// ([`crate::CallBuilder::deadline`]); `None`: there is no deadline.
-    pub fn time_left(&self, cx: &Context<'_>) -> Option<Duration> {
-        let deadline_ns = self.deadline_ns()?;
-        Some(Duration::from_nanos(deadline_ns.saturating_sub(cx.now_ns())))
-    }
-
-    /// The request in a buffer that outlives the handler. Copies a single-packet request, so that a
-    /// few bytes never keep a whole receive buffer; larger requests are not copied.
-    ///
-    /// # Errors
-    /// No memory for the copy.
-    pub fn take(self, cx: &Context<'_>) -> Result<MsgBuf, AllocError> {
-        take(self.body, cx)
     }
 }
 
@@ -77,31 +59,10 @@ impl Deref for Request<'_> {
 #[derive(Debug)]
 pub struct Response<'f>(pub(crate) Body<'f>);
 
-impl Response<'_> {
-    /// The response in a buffer that outlives the continuation; copies single-packet responses.
-    ///
-    /// # Errors
-    /// No memory for the copy.
-    pub fn take(self, cx: &Context<'_>) -> Result<MsgBuf, AllocError> {
-        take(self.0, cx)
-    }
-}
-
 impl Deref for Response<'_> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         &self.0
-    }
-}
-
-fn take(body: Body<'_>, cx: &Context<'_>) -> Result<MsgBuf, AllocError> {
-    match body {
-        Body::Owned(m) => Ok(m),
-        Body::Borrowed(bytes) => {
-            let mut m = cx.alloc_recycled(bytes.len())?;
-            m.copy_from_slice(bytes);
-            Ok(m)
-        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::task::Waker;
 
 use courser_proto::{RequestId, SessionId, Status};
 
@@ -100,6 +101,15 @@ impl LocalQueue {
         self.0.closed.set(true);
         drop(self.take());
     }
+}
+
+/// Notified at the end of what a future waits for.
+#[derive(Debug)]
+pub(crate) enum Waiter {
+    /// A task of this endpoint.
+    Task(u32),
+    /// A combinator within a task, or a future that something else polls.
+    Other(Waker),
 }
 
 impl std::fmt::Debug for LocalQueue {

@@ -144,3 +144,34 @@ impl<'a> CallBuilder<'a> {
         call.map_err(|(reason, request, _)| core.rejected_call(session, reason, request))
     }
 }
+
+impl Context<'_> {
+    /// Calls: queues `request` on `session`. `done` runs exactly once, on this thread, when the call
+    /// has ended, with the request buffer. Short for
+    /// [`request(..)`](Context::request)[`.then(done)`](CallBuilder::then).
+    ///
+    /// # Errors
+    /// The call did not start; the error returns the buffer.
+    #[doc(alias = "enqueue_request")]
+    #[inline]
+    pub fn call(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        request: MsgBuf,
+        done: impl FnOnce(&mut Context<'_>, Completion<'_>) + 'static,
+    ) -> Result<CallId, CallRejected> {
+        self.request(session, req_type, request).then(done)
+    }
+
+    /// A call with options: a deadline, a tag in place of a closure.
+    #[inline]
+    pub fn request(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        request: MsgBuf,
+    ) -> CallBuilder<'_> {
+        CallBuilder::new(self.core, session, req_type, request)
+    }
+}

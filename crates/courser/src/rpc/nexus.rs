@@ -12,13 +12,14 @@ use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 use courser_proto::{Endpoint, Framing};
 
 use crate::config::Config;
-use crate::control::{Command, Control, ControlStats, DEFAULT_CONNECTIONS, Limits, Mailbox};
+use crate::control::mailbox::Mailbox;
+use crate::control::{Command, Control, ControlStats, DEFAULT_CONNECTIONS, Limits};
 use crate::core::{Core, Local};
 use crate::error::BindError;
 use crate::machine::Machine;
 use crate::platform::Platform;
-use crate::rpc::{Handlers, Rpc};
 use crate::run::connections::Connections;
+use crate::run::endpoint::{Handlers, Rpc};
 use crate::run::event_loop::RX_POLLS_PER_ITERATION;
 use crate::run::event_loop::poller;
 use crate::run::flood::Flood;

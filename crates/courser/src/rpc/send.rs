@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use courser_buf::MsgBuf;
 use courser_net::Transport;
-use courser_proto::{Body, CallOptions, SessionId};
+use courser_proto::{CallOptions, SessionId};
 
 use crate::core::Core;
 use crate::core::context::Context;
 use crate::core::continuations::Cont;
 use crate::core::message::Request;
 use crate::error::CallRejected;
-use crate::panics::caught;
-use crate::rpc::{Handlers, Rpc};
+use crate::run::endpoint::Rpc;
 
 /// A one-way message that was not sent yet, made by [`crate::Rpc::message`] or
 /// [`Context::message`]. Dropping it frees the buffer.
@@ -125,9 +124,6 @@ impl Context<'_> {
     }
 }
 
-/// A function that is told of room for messages.
-pub(crate) type OnRoom = Box<dyn FnMut(&mut Context<'_>, SessionId)>;
-
 impl<T: Transport> Rpc<T> {
     /// See [`Context::send`].
     ///
@@ -190,46 +186,4 @@ impl<T: Transport> Rpc<T> {
     pub fn outstanding_messages(&self) -> u64 {
         self.core.proto.outstanding_messages()
     }
-
-    /// Tells the application of sessions with room for messages.
-    #[cold]
-    pub(crate) fn report_room(&mut self) -> bool {
-        let mut any = false;
-        while let Some(session) = self.core.proto.poll_room() {
-            if let Some(f) = self.handlers.on_room.as_mut() {
-                f(&mut Context { core: &mut self.core, request: None }, session);
-                any = true;
-            }
-        }
-        any
-    }
-}
-
-/// Runs the handler of a message.
-#[inline(never)]
-pub(crate) fn handle_message(
-    core: &mut Core,
-    handlers: &mut Handlers,
-    session: SessionId,
-    msg_type: u16,
-    body: Body<'_>,
-    expires_ns: u64,
-) {
-    let Some(Some(handler)) = handlers.messages.get_mut(usize::from(msg_type)) else {
-        core.handled.messages_unhandled += 1;
-        return;
-    };
-    // Checked again: other handlers of the burst may have run since it arrived.
-    if expires_ns != u64::MAX && core.now_ns() >= expires_ns {
-        core.handled.messages_expired += 1;
-        return;
-    }
-    let mut cx = Context { core, request: None };
-    let panicked = caught("message", msg_type, || match body {
-        Body::Borrowed(body) => {
-            handler.handle_bytes(&mut cx, body, msg_type, session, expires_ns);
-        }
-        body => handler.handle(&mut cx, Request { body, req_type: msg_type, session, expires_ns }),
-    });
-    core.handled.panics += u64::from(panicked);
 }

@@ -9,8 +9,7 @@ use crate::core::context::Context;
 use crate::core::continuations::{CompletionTarget, Cont};
 use crate::core::message::{Completion, Request, Response};
 use crate::panics::caught;
-use crate::rpc::Handlers;
-use crate::rpc::send::handle_message;
+use crate::run::endpoint::Handlers;
 
 /// Passes the events of the endpoint to the application.
 pub(crate) struct Dispatch<'a> {
@@ -142,4 +141,33 @@ pub(crate) fn complete(core: &mut Core, handlers: &mut Handlers, done: Ended<'_,
             }
         }
     }
+}
+
+/// Runs the handler of a message.
+#[inline(never)]
+fn handle_message(
+    core: &mut Core,
+    handlers: &mut Handlers,
+    session: SessionId,
+    msg_type: u16,
+    body: Body<'_>,
+    expires_ns: u64,
+) {
+    let Some(Some(handler)) = handlers.messages.get_mut(usize::from(msg_type)) else {
+        core.handled.messages_unhandled += 1;
+        return;
+    };
+    // Checked again: other handlers of the burst may have run since it arrived.
+    if expires_ns != u64::MAX && core.now_ns() >= expires_ns {
+        core.handled.messages_expired += 1;
+        return;
+    }
+    let mut cx = Context { core, request: None };
+    let panicked = caught("message", msg_type, || match body {
+        Body::Borrowed(body) => {
+            handler.handle_bytes(&mut cx, body, msg_type, session, expires_ns);
+        }
+        body => handler.handle(&mut cx, Request { body, req_type: msg_type, session, expires_ns }),
+    });
+    core.handled.panics += u64::from(panicked);
 }

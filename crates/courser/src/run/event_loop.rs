@@ -9,12 +9,13 @@ use courser_buf::RxBurst;
 use courser_net::Transport;
 use courser_proto::Endpoint;
 
-use crate::control::Mailbox;
+use crate::control::mailbox::Mailbox;
 use crate::core::Core;
+use crate::core::context::Context;
 use crate::core::queue::LocalCommand;
 use crate::error::RunError;
-use crate::rpc::Rpc;
 use crate::run::dispatch::{self, Dispatch, complete};
+use crate::run::endpoint::Rpc;
 
 /// A receive burst with fewer frames has emptied the receive queue; packets that are still missing
 /// then may be lost.
@@ -181,6 +182,19 @@ impl<T: Transport> Rpc<T> {
         let due = self.core.timers.next_ns() <= now_ns || self.next_trim_ns <= now_ns;
         let left = self.core.queue.has_news() || self.connections.is_dialing() || self.may_shed();
         (due || left) && self.upkeep(now_ns)
+    }
+
+    /// Tells the application of sessions with room for messages.
+    #[cold]
+    fn report_room(&mut self) -> bool {
+        let mut any = false;
+        while let Some(session) = self.core.proto.poll_room() {
+            if let Some(f) = self.handlers.on_room.as_mut() {
+                f(&mut Context { core: &mut self.core, request: None }, session);
+                any = true;
+            }
+        }
+        any
     }
 
     /// Sessions that have failed or have nothing to do.

@@ -1,10 +1,5 @@
 //! Floods of frames from strangers: when ingress refuses many frames, the transport drops them earlier
-//! ([`Transport::drop_strangers`]).
-
-use courser_net::Transport;
-use courser_proto::wire::WIRE_VERSION;
-
-use crate::rpc::Rpc;
+//! ([`courser_net::Transport::drop_strangers`]).
 
 /// More refused frames than this in a window are a flood.
 const REFUSED: u64 = 256;
@@ -22,12 +17,12 @@ pub(crate) struct Flood {
     /// Strangers are dropped until this time; 0: they are not.
     until_ns: u64,
     /// The transport drops them.
-    is_shielded: bool,
+    pub(super) is_shielded: bool,
 }
 
 /// What is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Action {
+pub(super) enum Action {
     Nothing,
     DropStrangers,
     TakeAll,
@@ -35,7 +30,7 @@ enum Action {
 
 impl Flood {
     /// `refused` frames in all were refused.
-    fn observe(&mut self, refused: u64, now_ns: u64) -> Action {
+    pub(super) fn observe(&mut self, refused: u64, now_ns: u64) -> Action {
         let is_flood =
             refused - self.refused >= REFUSED && now_ns.saturating_sub(self.begun_ns) <= WINDOW_NS;
         if is_flood || now_ns.saturating_sub(self.begun_ns) > WINDOW_NS {
@@ -60,41 +55,6 @@ impl Flood {
     /// When strangers are no longer dropped; `None`: they are not.
     pub(crate) fn ends_ns(&self) -> Option<u64> {
         (self.until_ns != 0).then_some(self.until_ns)
-    }
-}
-
-impl<T: Transport> Rpc<T> {
-    /// Paths may have been opened: while strangers are dropped, their addresses must be known.
-    pub(crate) fn renew_shield(&mut self) {
-        if self.flood.is_shielded {
-            self.flood.is_shielded = self.transport.drop_strangers(Some(WIRE_VERSION));
-        }
-    }
-
-    /// Reacts to refused frames, and to the end of an earlier reaction.
-    #[cold]
-    pub(crate) fn watch_flood(&mut self, now_ns: u64) {
-        let stats = self.core.proto.stats();
-        let refused = stats.rx_frames - stats.rx_frames_accepted;
-        match self.flood.observe(refused, now_ns) {
-            Action::Nothing => {}
-            Action::DropStrangers => {
-                self.flood.is_shielded = self.transport.drop_strangers(Some(WIRE_VERSION));
-                if self.flood.is_shielded {
-                    tracing::warn!(
-                        endpoint = self.index,
-                        refused,
-                        "many frames are of strangers; the system drops them for a while"
-                    );
-                }
-                let ends_ns = self.flood.ends_ns().unwrap_or(u64::MAX);
-                self.next_trim_ns = self.next_trim_ns.min(ends_ns);
-            }
-            Action::TakeAll => {
-                self.flood.is_shielded = false;
-                self.transport.drop_strangers(None);
-            }
-        }
     }
 }
 

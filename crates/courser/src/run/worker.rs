@@ -18,6 +18,7 @@
 mod dropping;
 mod hand_over;
 mod origin;
+mod own;
 mod owned;
 mod pool;
 mod queue;
@@ -25,107 +26,37 @@ mod queue;
 mod tests;
 mod virtual_time;
 mod work;
+mod workers;
 
 use std::rc::Rc;
 use std::sync::Arc;
 
-use courser_buf::{MsgBuf, stats};
 use courser_net::Transport;
-use courser_proto::{Body, RequestId, Status};
+use courser_proto::Status;
 
+use crate::control::mailbox::{Answer, Outcome};
 use crate::core::context::Context;
+use crate::core::handled::HandlerStats;
 use crate::core::message::Request;
 use crate::core::shares::{Entrance, Full, Place};
 use crate::error::WorkerError;
 use crate::machine::Thread;
-use crate::rpc::Rpc;
-use origin::{Origin, Outcome};
+use crate::run::endpoint::Rpc;
+use origin::Origin;
+use own::{Refused, own, place_for_message};
 use pool::{Job, Registered};
 use work::Incoming;
 
 pub(crate) use dropping::drop_as;
 pub(crate) use hand_over::HandOver;
-pub(crate) use origin::Answer;
 pub(crate) use owned::Arrived;
-use owned::{own, place_for_message};
 pub(crate) use pool::Pool;
 pub use pool::WorkerStats;
-pub(crate) use queue::Deadline;
 pub use work::Work;
-
-stats! {
-    /// Counters of an endpoint's handlers: panics, refused requests, dropped answers.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    #[non_exhaustive]
-    pub struct HandlerStats: "handlers" {
-        /// Handlers that panicked.
-        pub panics: u64 = counter(panics),
-        /// Requests refused with [`Status::WorkersBusy`]: the workers' queue was full, or as many handlers
-        /// of a server were in progress as may be, or the next counter has them too.
-        pub workers_busy: u64 = counter(requests),
-        /// Requests among them for which there was room, but none for their client or its address, which
-        /// held its share.
-        pub over_share: u64 = counter(requests),
-        /// Requests refused with [`Status::NoMemory`] because there was no memory for the copy.
-        pub no_memory: u64 = counter(requests),
-        /// Worker answers whose session had ended.
-        pub gone: u64 = counter(answers),
-        /// One-way messages of a type without a handler.
-        pub messages_unhandled: u64 = counter(messages),
-        /// One-way messages whose deadline passed while other handlers of their burst ran.
-        pub messages_expired: u64 = counter(messages),
-        /// One-way messages dropped because the workers' queue was full, as many handlers were in progress
-        /// as may be, or the next counter has them too.
-        pub messages_busy: u64 = counter(messages),
-        /// One-way messages among them for which there was room, but none for their client or its address,
-        /// which held its share of the places or of the memory.
-        pub messages_over_share: u64 = counter(messages),
-        /// One-way messages dropped because there was no memory for the copy for a worker.
-        pub messages_no_memory: u64 = counter(messages),
-    }
-}
-
-impl HandlerStats {
-    /// Counts a request for which there is no place.
-    pub(crate) fn refused(&mut self, full: Full) {
-        self.workers_busy += 1;
-        self.over_share += u64::from(full == Full::Share);
-    }
-
-    /// Counts a one-way message for which there is no place.
-    pub(crate) fn message_refused(&mut self, full: Full) {
-        self.messages_busy += 1;
-        self.messages_over_share += u64::from(full == Full::Share);
-    }
-}
-
-/// The state of an endpoint that uses the worker pool.
-#[derive(Debug)]
-pub(crate) struct Workers {
-    pool: Pool,
-    /// To the places in the queue.
-    entrance: Rc<Entrance>,
-    /// Set by the first [`Rpc::on_worker`].
-    origin: Option<Arc<Origin>>,
-    /// [`courser_proto::Endpoint::given_up`] and the time, ns, at the last search of the queue.
-    seen_given_up: u64,
-    searched_ns: u64,
-}
+pub(crate) use workers::Workers;
 
 /// Minimum interval of searches for cancelled requests, as each visits the whole queue.
 const SEARCH_INTERVAL_NS: u64 = 1_000_000;
-
-impl Workers {
-    pub(crate) fn new(pool: Pool) -> Self {
-        let entrance = Rc::new(Entrance::new(pool.places().clone()));
-        Workers { pool, entrance, origin: None, seen_given_up: 0, searched_ns: 0 }
-    }
-
-    /// Worker handlers that panicked.
-    fn panics(&self) -> u64 {
-        self.origin.as_ref().map_or(0, |origin| origin.panics())
-    }
-}
 
 impl<T: Transport> Rpc<T> {
     /// Registers a handler that runs on the worker threads of the nexus, for request types that
@@ -318,41 +249,6 @@ fn submit_message(cx: &mut Context<'_>, message: Request<'_>, to: &WorkerHandler
     }
 }
 
-/// Why a request or message is not handed to its handler.
-enum Refused {
-    Busy(Full),
-    NoMemory,
-}
-
-impl Refused {
-    /// Counts and answers a request.
-    #[cold]
-    fn answer(self, cx: &mut Context<'_>, id: RequestId) {
-        let handled = &mut cx.core.handled;
-        let status = match self {
-            Refused::Busy(full) => {
-                handled.refused(full);
-                Status::WorkersBusy
-            }
-            Refused::NoMemory => {
-                handled.no_memory += 1;
-                Status::NoMemory
-            }
-        };
-        cx.core.proto.reply_status(id, status);
-    }
-
-    /// Counts a message, which is dropped.
-    #[cold]
-    fn drop_message(self, cx: &mut Context<'_>) {
-        let handled = &mut cx.core.handled;
-        match self {
-            Refused::Busy(full) => handled.message_refused(full),
-            Refused::NoMemory => handled.messages_no_memory += 1,
-        }
-    }
-}
-
 impl WorkerHandler {
     fn refuse(&self, full: Full) -> Refused {
         self.pool.count_refused();
@@ -375,15 +271,4 @@ fn submit(
         job.work.drop_unanswered();
         to.refuse(Full::All)
     })
-}
-
-fn owned(body: Body<'_>, cx: &Context<'_>) -> Option<MsgBuf> {
-    match body {
-        Body::Owned(m) => Some(m),
-        Body::Borrowed(bytes) => {
-            let mut m = cx.alloc_recycled(bytes.len()).ok()?;
-            m.copy_from_slice(bytes);
-            Some(m)
-        }
-    }
 }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::stats::{Published, ServerStats};
-use crate::control::Mailbox;
+use crate::control::mailbox::Mailbox;
 use crate::core::drain::DrainToken;
 use crate::core::shares::ClientStats;
 use crate::error::ServerError;

@@ -10,9 +10,9 @@ use super::spawn::Spawn;
 use super::stats::ServerStats;
 use crate::core::shares::{Entrance, Shares};
 use crate::error::RunError;
+use crate::platform::few_cpus;
 use crate::rpc::Rpc;
 use crate::rpc::shutdown::{Grace, ShutdownReport};
-use crate::run::spin::few_cpus;
 use crate::run::worker::Arrived;
 use crate::service::{LARGE, Services};
 

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use courser_buf::stats;
 use courser_buf::stats::Stats;
 
+use crate::core::handled::HandlerStats;
 use crate::core::shares::Shares;
 use crate::rpc::Rpc;
-use crate::run::worker::HandlerStats;
 
 stats! {
     /// Counters of a running server, over all its endpoints, read with [`super::ServerHandle::stats`]. Each

@@ -11,9 +11,9 @@ use courser_proto::{Body, SessionId, Status};
 use super::answer::RefusalReply;
 use super::services::Services;
 use crate::core::context::Context;
+use crate::core::handler::{Handle, Handler};
 use crate::core::message::Request;
 use crate::panics::caught;
-use crate::rpc::{Handle, Handler};
 
 /// A client as a server knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

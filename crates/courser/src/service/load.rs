@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::core::shares::{ByControl, Client, FindClient};
 use crate::error::service::DecodeError;
-use crate::run::spin::cpus;
+use crate::platform::cpus;
 use crate::sync::{Mutex, MutexGuard};
 
 #[cfg(all(loom, test))]

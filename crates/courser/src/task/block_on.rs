@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use courser_net::Transport;
 
-use crate::core::executor::MAIN;
+use crate::core::tasks::MAIN;
 use crate::error::RunError;
 use crate::rpc::Rpc;
 

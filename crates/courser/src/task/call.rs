@@ -9,7 +9,7 @@ use std::time::Duration;
 use courser_buf::MsgBuf;
 
 use super::local::Session;
-use crate::core::awaited::{End, Kind, Outgoing, Polled};
+use crate::core::calls::{End, Kind, Outgoing, Polled};
 use crate::core::lent;
 use crate::core::queue::LocalCommand;
 use crate::error::failure::CallFailure;

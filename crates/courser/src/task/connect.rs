@@ -8,8 +8,6 @@ use std::task::{Context, Poll};
 use courser_proto::{SessionId, SessionState};
 
 use super::local::{Local, Session};
-use crate::core::Core;
-use crate::core::executor::Waiter;
 use crate::core::lent;
 use crate::core::queue::LocalCommand;
 use crate::error::SessionError;
@@ -23,33 +21,6 @@ pub struct Connecting {
     local: Local,
     uri: String,
     session: Option<SessionId>,
-}
-
-/// Futures that wait for a session to connect or fail.
-#[derive(Default)]
-pub(crate) struct Dials(Vec<(SessionId, Waiter)>);
-
-impl Dials {
-    #[inline]
-    pub(crate) fn any(&self) -> bool {
-        !self.0.is_empty()
-    }
-}
-
-impl Core {
-    /// Wakes the futures whose sessions are not connecting any more.
-    #[cold]
-    pub(crate) fn wake_connected(&mut self) -> bool {
-        let proto = &self.proto;
-        let waits = |id| proto.session_state(id) == SessionState::Connecting;
-        let ended: Vec<_> =
-            self.tasks.dials.0.extract_if(.., |(session, _)| !waits(*session)).collect();
-        let any = !ended.is_empty();
-        for (_, waiter) in ended {
-            self.tasks.wake(waiter);
-        }
-        any
-    }
 }
 
 impl Connecting {

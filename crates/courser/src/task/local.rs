@@ -219,7 +219,7 @@ impl<T: Transport> Rpc<T> {
     }
 
     /// Tasks, and calls that futures await.
-    pub fn task_stats(&self) -> crate::core::executor::TaskStats {
+    pub fn task_stats(&self) -> crate::core::tasks::TaskStats {
         self.core.tasks.stats()
     }
 }

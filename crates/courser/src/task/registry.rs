@@ -7,9 +7,10 @@ use courser_net::Transport;
 use courser_proto::SessionId;
 
 use crate::core::context::Context;
+use crate::core::handler::Handler;
 use crate::core::message::Reply;
 use crate::core::shares::{Client, FindClient};
-use crate::rpc::{Handler, Handlers, Rpc};
+use crate::run::endpoint::{Handlers, Rpc};
 use crate::service::{
     Authorize, LocalRegistry, LocalService, Received, RegisterError, ServiceStats, Services,
     SessionKey, guarded,

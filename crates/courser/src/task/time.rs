@@ -9,9 +9,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::local::Local;
-use crate::core::executor::Waiter;
 use crate::core::lent;
 use crate::core::queue::LocalCommand;
+use crate::core::queue::Waiter;
 use crate::core::timer::TimerId;
 
 /// A future that ends at a time, and stays at its end, made by [`Local::sleep`]. Costs a timer
@@ -59,11 +59,14 @@ impl Future for Sleep {
             }
             let alarm = Rc::new(RefCell::new(Alarm::Set(waiter)));
             let ring = alarm.clone();
-            let timer = core.timers.once_at(core.deadline_ns(this.after), move |cx| {
-                if let Alarm::Set(waiter) = ring.replace(Alarm::Rung) {
-                    cx.core.tasks.wake(waiter);
-                }
-            });
+            let timer = core.timers.add_once(
+                core.deadline_ns(this.after),
+                Box::new(move |cx| {
+                    if let Alarm::Set(waiter) = ring.replace(Alarm::Rung) {
+                        cx.core.tasks.wake(waiter);
+                    }
+                }),
+            );
             this.begun = Some((timer, alarm));
             Poll::Pending
         })

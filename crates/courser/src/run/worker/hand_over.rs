@@ -18,8 +18,10 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::queue::{Deadline, Queue};
-use crate::run::spin::{cpus, spin_until};
+use super::queue::Queue;
+use crate::core::deadline::Deadline;
+use crate::platform::cpus;
+use crate::run::spin::spin_until;
 use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard};
 
 #[cfg(all(loom, test))]

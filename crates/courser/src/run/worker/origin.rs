@@ -2,25 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use courser_buf::{Arena, MsgBuf};
-use courser_proto::{RequestId, Status};
+use courser_buf::Arena;
+use courser_proto::RequestId;
 
-use crate::control::Mailbox;
+use crate::control::mailbox::{Answer, Mailbox, Outcome};
 use crate::platform::Clock;
-
-/// The answer to one request, sent to the endpoint's thread.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) id: RequestId,
-    pub(crate) outcome: Outcome,
-}
-
-/// A response or an error status.
-#[derive(Debug)]
-pub(crate) enum Outcome {
-    Response(MsgBuf),
-    Status(Status),
-}
 
 /// The state that an endpoint's submitted requests share. It may outlive the endpoint; answers are
 /// dropped then.

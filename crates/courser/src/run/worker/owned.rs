@@ -1,18 +1,16 @@
 //! Requests for handlers that run elsewhere than on workers: each becomes a [`Work`] in the dispatch.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use courser_net::Transport;
 use courser_proto::RequestId;
 
 use crate::core::context::Context;
 use crate::core::message::Request;
-use crate::core::shares::{Entrance, Full, Place};
-use crate::rpc::Rpc;
-use crate::run::worker::origin::Origin;
-use crate::run::worker::work::Incoming;
-use crate::run::worker::{Refused, Work, owned};
+use crate::core::shares::{Entrance, Place};
+use crate::run::endpoint::Rpc;
+use crate::run::worker::own::{Refused, own, place_for_message};
+use crate::run::worker::work::{Incoming, Work};
 
 /// A request or message on its way to its handler.
 pub(crate) struct Arrived {
@@ -100,27 +98,4 @@ impl<T: Transport> Rpc<T> {
             }
         });
     }
-}
-
-/// A place for a message. The memory of one of several packets counts too: the quota of its client is
-/// for requests without an answer, which it is no longer.
-pub(super) fn place_for_message(
-    cx: &Context<'_>,
-    message: &Request<'_>,
-    entrance: &Entrance,
-) -> Result<Place, Full> {
-    entrance.take_with_memory(&cx.core.proto, message.session, message.held())
-}
-
-/// A request with its memory, and its deadline.
-pub(super) fn own(
-    cx: &Context<'_>,
-    incoming: Incoming,
-    request: Request<'_>,
-    origin: &Arc<Origin>,
-) -> Result<(Work, u64), Refused> {
-    let deadline = request.deadline_ns().and_then(|ns| cx.core.deadline(ns));
-    let Request { body, req_type, expires_ns, .. } = request;
-    let body = owned(body, cx).ok_or(Refused::NoMemory)?;
-    Ok((Work::new(incoming, req_type, body, deadline, origin.clone()), expires_ns))
 }

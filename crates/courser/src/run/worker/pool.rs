@@ -7,6 +7,7 @@ use courser_buf::stats;
 use courser_proto::{RequestId, Status};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use crate::core::deadline::Deadline;
 use crate::core::shares::Shares;
 use crate::error::WorkerError;
 use crate::machine::{Machine, Thread, VirtualWorkers};
@@ -14,7 +15,6 @@ use crate::panics::caught;
 use crate::platform::{Clock, Platform};
 use crate::run::worker::hand_over::HandOver;
 use crate::run::worker::origin::Origin;
-use crate::run::worker::queue::Deadline;
 use crate::run::worker::work::Work;
 
 /// A registered handler and its endpoint.

@@ -8,31 +8,9 @@
 //! again (adaptive LIFO: Maurer, "Fail at Scale", ACM Queue 13(8), 2015).
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// The deadline of a job, with the time of its arrival.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Deadline {
-    /// Time of arrival.
-    pub(crate) received: Instant,
-    /// Time at which its call expires.
-    pub(crate) expires: Instant,
-}
-
-impl Deadline {
-    /// Whether the job has expired.
-    pub(super) fn has_passed(&self, now: Instant) -> bool {
-        self.expires <= now
-    }
-
-    /// Whether more than half of the time from arrival to expiry has passed.
-    fn is_late(&self, now: Instant) -> bool {
-        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let waited = now.saturating_duration_since(self.received);
-        let budget = self.expires.saturating_duration_since(self.received);
-        courser_proto::serve_newest(ns(waited), ns(budget))
-    }
-}
+use crate::core::deadline::Deadline;
 
 /// Queued jobs. Invariant: each of the two queues is in order of arrival.
 #[derive(Debug)]
@@ -120,6 +98,8 @@ impl<J> Queue<J> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// A clock that returns arbitrary times.

@@ -13,12 +13,12 @@ use courser_net::{MemConfig, MemNetwork};
 use courser_proto::{RequestId, SessionState, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::origin::{Answer, Origin, Outcome};
+use super::origin::Origin;
 use super::pool::{Job, Pool, Registered};
-use super::queue::Deadline;
 use super::work::{Incoming, Work};
 use crate::Nexus;
-use crate::control::Mailbox;
+use crate::control::mailbox::{Answer, Mailbox, Outcome};
+use crate::core::deadline::Deadline;
 use crate::platform::{Clock, Platform};
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use courser_buf::{AllocError, Arena, MsgBuf};
 use courser_proto::{ReplyError, RequestId, SessionId, Status};
 
+use crate::control::mailbox::Outcome;
+use crate::core::deadline::Deadline;
 use crate::core::message::{Reply, to_message, zeroed};
 use crate::core::shares::Place;
 use crate::run::worker::dropping;
-use crate::run::worker::origin::{Origin, Outcome};
-use crate::run::worker::queue::Deadline;
+use crate::run::worker::origin::Origin;
 
 /// A request that a worker handler owns and must answer, or a one-way message, to which there is no
 /// answer. Dereferences to its bytes.

@@ -1,0 +1,84 @@
+//! The functions that an endpoint calls: handlers of requests and messages, and those for
+//! completions and for room.
+
+use courser_buf::MsgBuf;
+use courser_proto::{Body, CallError, SessionId};
+
+use crate::core::context::Context;
+use crate::core::message::{Completion, Request, Response};
+
+/// A handler. Not `dyn FnMut`, which passes its arguments in a tuple: one more copy of the request.
+pub(crate) trait Handle {
+    fn handle(&mut self, cx: &mut Context<'_>, request: Request<'_>);
+
+    /// The same for a request of one packet. Its parts are passed in registers.
+    fn handle_bytes(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &[u8],
+        req_type: u16,
+        session: SessionId,
+        expires_ns: u64,
+    );
+}
+
+impl<F: FnMut(&mut Context<'_>, Request<'_>)> Handle for F {
+    #[inline]
+    fn handle(&mut self, cx: &mut Context<'_>, request: Request<'_>) {
+        self(cx, request);
+    }
+
+    #[inline]
+    fn handle_bytes(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &[u8],
+        req_type: u16,
+        session: SessionId,
+        expires_ns: u64,
+    ) {
+        self(cx, Request { body: Body::Borrowed(body), req_type, session, expires_ns });
+    }
+}
+
+/// The completion function. One method that calls the closure in one place, so that the closure is
+/// inlined and the parts of a single-packet response stay in registers.
+pub(crate) trait Conclude {
+    /// Runs the function for a single-packet response, `body`, or for any other `ending`.
+    fn conclude(
+        &mut self,
+        cx: &mut Context<'_>,
+        tag: u64,
+        request: MsgBuf,
+        body: &[u8],
+        ending: Option<Ending>,
+        session: SessionId,
+    );
+}
+
+/// The end of a call without a single-packet response.
+pub(crate) type Ending = Result<MsgBuf, CallError>;
+
+impl<F: FnMut(&mut Context<'_>, u64, Completion<'_>)> Conclude for F {
+    #[inline]
+    fn conclude(
+        &mut self,
+        cx: &mut Context<'_>,
+        tag: u64,
+        request: MsgBuf,
+        body: &[u8],
+        ending: Option<Ending>,
+        session: SessionId,
+    ) {
+        let result = match ending {
+            None => Ok(Response(Body::Borrowed(body))),
+            Some(ending) => ending.map(|large| Response(Body::Owned(large))),
+        };
+        self(cx, tag, Completion { request, result, session });
+    }
+}
+
+pub(crate) type Handler = Box<dyn Handle>;
+
+/// A function that is told of room for messages.
+pub(crate) type OnRoom = Box<dyn FnMut(&mut Context<'_>, SessionId)>;

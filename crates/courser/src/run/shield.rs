@@ -1,0 +1,42 @@
+//! The reaction to floods: see [`crate::run::flood`].
+
+use courser_net::Transport;
+use courser_proto::wire::WIRE_VERSION;
+
+use crate::run::endpoint::Rpc;
+use crate::run::flood::Action;
+
+impl<T: Transport> Rpc<T> {
+    /// Paths may have been opened: while strangers are dropped, their addresses must be known.
+    pub(crate) fn renew_shield(&mut self) {
+        if self.flood.is_shielded {
+            self.flood.is_shielded = self.transport.drop_strangers(Some(WIRE_VERSION));
+        }
+    }
+
+    /// Reacts to refused frames, and to the end of an earlier reaction.
+    #[cold]
+    pub(crate) fn watch_flood(&mut self, now_ns: u64) {
+        let stats = self.core.proto.stats();
+        let refused = stats.rx_frames - stats.rx_frames_accepted;
+        match self.flood.observe(refused, now_ns) {
+            Action::Nothing => {}
+            Action::DropStrangers => {
+                self.flood.is_shielded = self.transport.drop_strangers(Some(WIRE_VERSION));
+                if self.flood.is_shielded {
+                    tracing::warn!(
+                        endpoint = self.index,
+                        refused,
+                        "many frames are of strangers; the system drops them for a while"
+                    );
+                }
+                let ends_ns = self.flood.ends_ns().unwrap_or(u64::MAX);
+                self.next_trim_ns = self.next_trim_ns.min(ends_ns);
+            }
+            Action::TakeAll => {
+                self.flood.is_shielded = false;
+                self.transport.drop_strangers(None);
+            }
+        }
+    }
+}
