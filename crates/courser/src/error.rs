@@ -2,6 +2,7 @@
 //! do; `tests/error_texts.rs` checks every variant.
 
 pub(crate) mod client;
+pub(crate) mod control;
 pub(crate) mod failure;
 pub(crate) mod server;
 pub(crate) mod service;
@@ -14,9 +15,8 @@ use courser_proto::{
     ConfigError, ConnectError, ConnectRefuseReason, ControlError, RejectReason, SessionEnd,
 };
 
-use crate::control::{DialError, LostReason};
-
 pub use client::ClientError;
+pub use control::{DialError, LostReason};
 pub use failure::CallFailure;
 pub use server::ServerError;
 

@@ -104,7 +104,7 @@ pub use client::{
 pub use config::Config;
 #[doc(hidden)]
 pub use config::Tuning;
-pub use control::{ControlStats, DialError, LostReason};
+pub use control::ControlStats;
 pub use courser_buf::{AllocError, ArenaStats, ClassStats, MsgBuf, stats};
 pub use courser_macros::service;
 pub use courser_net::{
@@ -117,8 +117,8 @@ pub use courser_proto::{
     SessionBytes, SessionEnd, SessionId, SessionState, SessionStats, Status,
 };
 pub use error::{
-    BindError, CallFailure, CallRejected, ClientError, RunError, ServerError, SessionError,
-    WorkerError,
+    BindError, CallFailure, CallRejected, ClientError, DialError, LostReason, RunError,
+    ServerError, SessionError, WorkerError,
 };
 pub use rpc::{
     EndpointHandle, Rpc,

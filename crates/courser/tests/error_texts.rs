@@ -551,7 +551,7 @@ fn control_connection_error_texts_end_with_an_advice() {
     let silent = LostReason::Silent { after: second, paused: Duration::ZERO };
     assert!(has_advice(&silent.to_string()), "{silent}");
     check(
-        include_str!("../src/control.rs"),
+        include_str!("../src/error/control.rs"),
         &texts![
             DialError::Resolve { host: "db1".into(), cause: Arc::new(broken()) },
             full,

@@ -9,9 +9,9 @@ use courser_proto::{
     CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlMsg, Heartbeat, HostIdentity,
 };
 
-use super::LostReason;
 use super::network::Stream;
-use super::upkeep::Usage;
+use super::usage::Usage;
+use crate::error::control::LostReason;
 
 /// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

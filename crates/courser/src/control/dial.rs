@@ -6,67 +6,19 @@
 //! ```
 //! All dials of one target share one connection, also while it is being opened.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::conn::{Conn, Phase, canonical};
 use super::driver::{Driver, Timer, more_time};
+use super::mail::{Dialed, Mail};
 use super::network::Network;
-use super::{DialError, Dialed, LostReason, Mail, Mailbox};
+use super::tables::{Dialing, Target, Waiter};
+use crate::error::control::{DialError, LostReason};
 
 /// Addresses tried per name.
 const ADDRESSES: usize = 16;
-
-/// The state of a host name and port.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Target {
-    /// A dial in progress.
-    Dialing(u64),
-    /// An open connection.
-    Open(u64),
-}
-
-/// An endpoint that waits for a dial.
-#[derive(Debug)]
-pub(super) struct Waiter {
-    pub(super) index: u16,
-    mailbox: Mailbox,
-    ticket: u64,
-}
-
-/// A dial in progress.
-#[derive(Debug)]
-pub(super) struct Dialing {
-    target: (String, u16),
-    pub(super) waiters: Vec<Waiter>,
-    /// Addresses not tried yet.
-    addrs: VecDeque<SocketAddr>,
-    /// The current connection attempt.
-    attempt: Option<u64>,
-    deadline: Instant,
-    /// It has got more time because this thread was late.
-    excused: bool,
-    /// The most specific failure so far.
-    failure: Option<DialError>,
-}
-
-impl Dialing {
-    /// Keeps the most specific failure: an invalid answer over a refused connection, and that over
-    /// a timeout.
-    fn note(&mut self, e: DialError) {
-        let rank = |e: &DialError| match e {
-            DialError::Handshake { .. } => 2,
-            DialError::Timeout { .. } | DialError::NoGreeting { .. } => 0,
-            _ => 1,
-        };
-        if self.failure.as_ref().is_none_or(|f| rank(&e) > rank(f)) {
-            self.failure = Some(e);
-        }
-    }
-}
 
 impl<N: Network> Driver<N> {
     /// Handles [`Command::Dial`].

@@ -15,12 +15,13 @@ use courser_net::is_exhausted;
 use courser_proto::{ControlError, ControlMsg, ControlRefusal, HostIdentity};
 
 use super::conn::{Conn, Phase, Step};
-use super::dial::{Dialing, Target};
+use super::event::{Command, Event};
+use super::limits::{Counters, Limits};
+use crate::counters::count;
+use super::mail::Mail;
 use super::network::{Network, Ready, Stream};
-use super::route::Endpoint;
-use super::scarce::{Idle, Inbound};
-use super::sockets::Sockets;
-use super::{Command, Counters, Event, Limits, LostReason, Mail, count};
+use super::tables::{Dialing, Endpoint, Idle, Inbound, Target};
+use crate::error::control::LostReason;
 use crate::platform::Clock;
 
 /// First connection number. Numbers are also poll tokens; the network reserves the lower ones.
@@ -88,7 +89,7 @@ pub(super) struct Driver<N: Network> {
     pub(super) inbound: usize,
     /// Inbound connections of each remote host.
     pub(super) hosts: BTreeMap<IpAddr, Inbound>,
-    /// Time of the last [`Mail::Scarce`] for the connections of all hosts.
+    /// Time of the last [`super::mail::Mail::Scarce`] for the connections of all hosts.
     pub(super) asked_all: Option<Instant>,
     pub(super) idle: Idle,
     pub(super) endpoints: BTreeMap<u16, Endpoint>,
@@ -117,22 +118,6 @@ pub(super) struct Driver<N: Network> {
     /// Time 0 of the heartbeats' clock.
     pub(super) epoch: Instant,
     pub(super) stopping: bool,
-}
-
-impl Driver<Sockets> {
-    /// The main function of the thread.
-    pub(super) fn run(mut self) {
-        let mut ready = Vec::new();
-        while !self.stopping {
-            let sleep = self.due().map(|at| at.saturating_duration_since(self.now()));
-            if let Err(e) = self.net.wait(sleep, &mut ready) {
-                tracing::error!("the control thread cannot wait for events: {e}");
-                break;
-            }
-            self.pass(&mut ready);
-        }
-        self.stop();
-    }
 }
 
 impl<N: Network> Driver<N> {
@@ -473,8 +458,8 @@ impl<N: Network> Driver<N> {
 
     /// Sizes of the tables.
     #[cfg(test)]
-    pub(super) fn tables(&self) -> super::Tables {
-        super::Tables {
+    pub(super) fn tables(&self) -> super::event::Tables {
+        super::event::Tables {
             conns: self.conns.len(),
             inbound: self.inbound,
             hosts: self.hosts.len(),

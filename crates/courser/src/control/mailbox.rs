@@ -11,7 +11,7 @@ use self::descriptor::Descriptor;
 use courser_buf::MsgBuf;
 use courser_proto::{RequestId, Status};
 
-use super::Mail;
+use super::mail::Mail;
 use crate::machine::{Machine, Thread};
 use crate::platform::Platform;
 use crate::sync::{AtomicU8, Mutex, MutexGuard};

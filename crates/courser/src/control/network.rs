@@ -51,7 +51,7 @@ pub(super) trait Network {
     /// Stops reporting readiness of a stream that is about to be dropped.
     fn deregister(&mut self, stream: &mut Self::Stream);
 
-    /// Resolves a name. `None`: the result for `dial` arrives as [`super::Event::Resolved`].
+    /// Resolves a name. `None`: the result for `dial` arrives as [`super::event::Event::Resolved`].
     fn resolve(&mut self, dial: u64, host: &str, port: u16) -> io::Result<Option<Vec<SocketAddr>>>;
 }
 

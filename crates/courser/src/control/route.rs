@@ -9,17 +9,13 @@ use courser_proto::{ConnectRefuseReason, ControlMsg, EndpointRef};
 
 use super::conn::Phase;
 use super::driver::Driver;
+use super::event::Command;
+use crate::counters::count;
+use super::mail::Mail;
 use super::mailbox::MAIL_MAX;
 use super::network::Network;
-use super::{Command, LostReason, Mail, Mailbox, count};
-
-/// An endpoint of this nexus.
-#[derive(Debug)]
-pub(super) struct Endpoint {
-    pub(super) id: u64,
-    pub(super) mailbox: Mailbox,
-    pub(super) accepts: bool,
-}
+use super::tables::Endpoint;
+use crate::error::control::LostReason;
 
 impl<N: Network> Driver<N> {
     /// Executes a command of an endpoint.

@@ -1,54 +1,14 @@
 //! Inbound connections without a session: closed for others when connections are scarce. If there is
 //! none, the endpoints are asked to end sessions that were never used.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Instant;
 
 use super::driver::Driver;
+use crate::counters::count;
+use super::mail::Mail;
 use super::network::Network;
-use super::{LostReason, Mail, count};
-
-/// Inbound connections of one host.
-#[derive(Debug, Default)]
-pub(super) struct Inbound {
-    pub(super) conns: usize,
-    /// Time of the last [`Mail::Scarce`] for them.
-    asked: Option<Instant>,
-}
-
-/// Inbound connections that no session uses, by the time of their last use.
-#[derive(Debug, Default)]
-pub(super) struct Idle {
-    by_age: BTreeSet<(Instant, u64)>,
-    by_host: BTreeSet<(IpAddr, Instant, u64)>,
-}
-
-impl Idle {
-    fn insert(&mut self, host: IpAddr, since: Instant, n: u64) {
-        self.by_age.insert((since, n));
-        self.by_host.insert((host, since, n));
-    }
-
-    fn remove(&mut self, host: IpAddr, since: Instant, n: u64) {
-        self.by_age.remove(&(since, n));
-        self.by_host.remove(&(host, since, n));
-    }
-
-    /// The connection that was unused for longest, of one host or of all.
-    fn oldest(&self, host: Option<IpAddr>, epoch: Instant) -> Option<(Instant, u64)> {
-        let Some(host) = host else { return self.by_age.first().copied() };
-        let (of, since, n) = *self.by_host.range((host, epoch, 0)..).next()?;
-        (of == host).then_some((since, n))
-    }
-
-    /// The number of connections.
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        assert_eq!(self.by_age.len(), self.by_host.len());
-        self.by_age.len()
-    }
-}
+use crate::error::control::LostReason;
 
 impl<N: Network> Driver<N> {
     /// Updates the list of idle connections after the use of a connection has changed.

@@ -21,8 +21,8 @@ use mio::{Events, Interest, Poll, Registry, Token};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::conn::canonical;
+use super::event::{Event, Inlet, Wake};
 use super::network::{Network, Ready, Stream};
-use super::{Event, Inlet, Wake};
 
 /// The listener's token.
 const LISTENER: Token = Token(0);

@@ -10,7 +10,7 @@ mod support;
 mod unix;
 mod usage;
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,8 @@ use courser_proto::{
 
 use super::mailbox::MAIL_MAX;
 use super::*;
+use crate::control::mailbox::Mailbox;
+use crate::error::{DialError, LostReason};
 use crate::platform::random_u64;
 use support::*;
 

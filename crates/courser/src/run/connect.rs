@@ -12,8 +12,9 @@ use courser_proto::{
     EndpointRef, IdleSession, RemoteSession, SessionId, SessionState,
 };
 
-use crate::control::{Command, DialError, Dialed, LostReason, Mail};
+use crate::control::{Command, Dialed, Mail};
 use crate::core::PendingCommand;
+use crate::error::control::{DialError, LostReason};
 use crate::error::{RunError, SessionError};
 use crate::run::connections::{Dialing, Link};
 use crate::run::endpoint::Rpc;

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use loom::thread;
 
 use super::*;
-use crate::control::LostReason;
+use crate::error::control::LostReason;
 use crate::sync::Condvar;
 use crate::sync::model::{Fault, LOST, News, check, must_fail, with};
 

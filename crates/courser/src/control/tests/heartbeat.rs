@@ -9,7 +9,8 @@ use courser_proto::ControlMsg;
 use socket2::SockRef;
 
 use super::support::*;
-use crate::control::{Command, Limits, LostReason, Mail};
+use crate::control::{Command, Limits, Mail};
+use crate::error::LostReason;
 
 fn limits(failure_timeout: Duration) -> Limits {
     Limits { failure_timeout, ..Limits::default() }

@@ -10,7 +10,8 @@ use courser_proto::{
 };
 
 use super::support::*;
-use crate::control::{DialError, Limits, LostReason};
+use crate::control::Limits;
+use crate::error::{DialError, LostReason};
 
 /// A listener that passes one connection to `f`.
 fn listener(f: impl FnOnce(Peer) + Send + 'static) -> (u16, std::thread::JoinHandle<()>) {

@@ -13,7 +13,8 @@ use super::support::*;
 use crate::control::conn::Conn;
 use crate::control::driver::Timer;
 use crate::control::sockets::{ControlStream, Sockets};
-use crate::control::{Command, ControlStats, Limits, LostReason, Mail, Tables};
+use crate::control::{Command, ControlStats, Limits, Mail, Tables};
+use crate::error::LostReason;
 
 /// Whether this process may open `wanted` descriptors. Raises its limit where that is allowed.
 fn descriptors(wanted: u64) -> bool {

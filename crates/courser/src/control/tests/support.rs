@@ -15,10 +15,9 @@ use courser_proto::{
 
 use socket2::{Domain, Socket, Type};
 
-use crate::control::{
-    Command, Control, DEFAULT_FAILURE_TIMEOUT, DialError, Dialed, Limits, LostReason, Mail,
-    Mailbox, Tables,
-};
+use crate::control::mailbox::Mailbox;
+use crate::control::{Command, Control, DEFAULT_FAILURE_TIMEOUT, Dialed, Limits, Mail, Tables};
+use crate::error::{DialError, LostReason};
 use crate::platform::{Platform, random_u64};
 
 /// Time after which a test fails.

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use courser_net::ControlSockets;
 
 use super::support::*;
-use crate::control::{Control, DialError, Limits};
+use crate::control::{Control, Limits};
 use crate::error::BindError;
+use crate::error::DialError;
 use crate::platform::{Platform, random_u64};
 
 /// A directory that is removed at the end.

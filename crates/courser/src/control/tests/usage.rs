@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use courser_proto::{ConnectRefuseReason, ControlMsg, EndpointRef, RemoteSession};
 
-use crate::control::upkeep::Usage;
+use crate::control::usage::Usage;
 
 const CLIENT: EndpointRef = EndpointRef { index: 1, id: 11 };
 const SERVER: EndpointRef = EndpointRef { index: 2, id: 22 };

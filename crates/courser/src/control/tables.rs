@@ -1,0 +1,105 @@
+//! Entries of the control thread's tables.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+use super::mailbox::Mailbox;
+use crate::error::control::DialError;
+
+/// An endpoint of this nexus.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub(super) id: u64,
+    pub(super) mailbox: Mailbox,
+    pub(super) accepts: bool,
+}
+
+/// The state of a host name and port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Target {
+    /// A dial in progress.
+    Dialing(u64),
+    /// An open connection.
+    Open(u64),
+}
+
+/// An endpoint that waits for a dial.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) index: u16,
+    pub(super) mailbox: Mailbox,
+    pub(super) ticket: u64,
+}
+
+/// A dial in progress.
+#[derive(Debug)]
+pub(super) struct Dialing {
+    pub(super) target: (String, u16),
+    pub(super) waiters: Vec<Waiter>,
+    /// Addresses not tried yet.
+    pub(super) addrs: VecDeque<SocketAddr>,
+    /// The current connection attempt.
+    pub(super) attempt: Option<u64>,
+    pub(super) deadline: Instant,
+    /// It has got more time because this thread was late.
+    pub(super) excused: bool,
+    /// The most specific failure so far.
+    pub(super) failure: Option<DialError>,
+}
+
+impl Dialing {
+    /// Keeps the most specific failure: an invalid answer over a refused connection, and that over
+    /// a timeout.
+    pub(super) fn note(&mut self, e: DialError) {
+        let rank = |e: &DialError| match e {
+            DialError::Handshake { .. } => 2,
+            DialError::Timeout { .. } | DialError::NoGreeting { .. } => 0,
+            _ => 1,
+        };
+        if self.failure.as_ref().is_none_or(|f| rank(&e) > rank(f)) {
+            self.failure = Some(e);
+        }
+    }
+}
+
+/// Inbound connections of one host.
+#[derive(Debug, Default)]
+pub(super) struct Inbound {
+    pub(super) conns: usize,
+    /// Time of the last [`super::mail::Mail::Scarce`] for them.
+    pub(super) asked: Option<Instant>,
+}
+
+/// Inbound connections that no session uses, by the time of their last use.
+#[derive(Debug, Default)]
+pub(super) struct Idle {
+    by_age: BTreeSet<(Instant, u64)>,
+    by_host: BTreeSet<(IpAddr, Instant, u64)>,
+}
+
+impl Idle {
+    pub(super) fn insert(&mut self, host: IpAddr, since: Instant, n: u64) {
+        self.by_age.insert((since, n));
+        self.by_host.insert((host, since, n));
+    }
+
+    pub(super) fn remove(&mut self, host: IpAddr, since: Instant, n: u64) {
+        self.by_age.remove(&(since, n));
+        self.by_host.remove(&(host, since, n));
+    }
+
+    /// The connection that was unused for longest, of one host or of all.
+    pub(super) fn oldest(&self, host: Option<IpAddr>, epoch: Instant) -> Option<(Instant, u64)> {
+        let Some(host) = host else { return self.by_age.first().copied() };
+        let (of, since, n) = *self.by_host.range((host, epoch, 0)..).next()?;
+        (of == host).then_some((since, n))
+    }
+
+    /// The number of connections.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        assert_eq!(self.by_age.len(), self.by_host.len());
+        self.by_age.len()
+    }
+}
