@@ -3,6 +3,8 @@
 pub(crate) mod call;
 pub(crate) mod greeting;
 pub(crate) mod link;
+pub(crate) mod method;
+pub(crate) mod opening;
 
 use std::future::Future;
 use std::num::NonZeroU16;
@@ -11,10 +13,9 @@ use std::time::Duration;
 use courser_buf::{AllocError, MsgBuf};
 
 use crate::channel::greeting::Greeting;
+use crate::channel::method::MethodId;
 use crate::error::failure::CallFailure;
-use crate::service::binding::MethodId;
-use crate::service::hello::HelloError;
-use crate::service::writer::Memory;
+use crate::error::hello::HelloError;
 
 /// Settings of one call, message or stream.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -135,26 +136,4 @@ pub trait BlockingChannel: Channel {
 pub trait Dial: Channel {
     /// Connects.
     fn dial(uri: &str) -> impl Future<Output = Result<Self, HelloError>> + Send;
-}
-
-/// The memory of a connection.
-pub(crate) struct ChannelMemory<'a, C>(pub(crate) &'a C);
-
-impl<C: Channel> Memory for ChannelMemory<'_, C> {
-    #[inline]
-    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
-        self.0.alloc(len)
-    }
-    fn limit(&self) -> usize {
-        self.0.limit()
-    }
-}
-
-/// The connection of clients that name none.
-pub type DefaultChannel = crate::client::Client;
-
-/// Connects the connection of clients that name none.
-#[doc(hidden)]
-pub async fn dial(uri: &str) -> Result<DefaultChannel, HelloError> {
-    DefaultChannel::dial(uri).await
 }

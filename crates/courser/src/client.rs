@@ -18,8 +18,7 @@ mod channel;
 mod connect;
 mod driver;
 mod endpoints;
-pub(crate) mod inbox;
-pub(crate) mod opening;
+mod inbox;
 mod shared;
 #[cfg(test)]
 mod tests;
@@ -32,24 +31,17 @@ use std::sync::Arc;
 use courser_buf::{AllocError, Arena, MsgBuf};
 
 use crate::channel::greeting::Greetings;
+use crate::channel::link::Limits;
 use crate::config::Config;
 use crate::core::message::zeroed;
 use crate::error::failure::CallFailure;
 use endpoints::User;
 
+pub use channel::{DefaultChannel, dial};
 pub use connect::{ClientAnother, ClientBuilder, ClientConnect};
 pub use endpoints::Endpoints;
 pub use virtual_time::VirtualClients;
 pub use wait::{ClientCall, ClientSend};
-
-/// Limits of one client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Limits {
-    pub(crate) sessions: usize,
-    pub(crate) in_flight: usize,
-    /// Default for calls without a setting of their own.
-    pub(crate) wait_for_ready: bool,
-}
 
 /// A connection to a server for any number of threads and tasks, of any runtime or none.
 ///

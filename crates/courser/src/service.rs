@@ -83,20 +83,27 @@
 
 mod access;
 mod answer;
+mod begin;
 pub(crate) mod binding;
 mod client;
 mod codec;
+mod gate;
 pub(crate) mod hello;
+mod key;
 mod load;
 mod registry;
 mod sent;
 mod services;
 mod split;
 mod stream;
+mod welcome;
 pub(crate) mod writer;
 
-pub use crate::channel::{BlockingChannel, CallOptions, Channel, DefaultChannel, Dial};
+pub use crate::channel::method::{MethodInfo, ServiceInfo};
+pub use crate::channel::{BlockingChannel, CallOptions, Channel, Dial};
 pub use crate::core::message::to_message;
+pub use crate::error::hello::{HelloError, Mismatch};
+pub use crate::error::register::RegisterError;
 pub use crate::error::service::{
     DecodeError, EncodeError, MidStreamError, NoError, RpcError, StreamError,
 };
@@ -110,12 +117,10 @@ pub use codec::{Bytes, Codec, Decode, Encode, Payload, RoundTripError, round_tri
 #[cfg(feature = "rkyv")]
 pub use codec::{Rkyv, View};
 pub use futures_core::Stream;
-pub use hello::{HelloError, Mismatch};
+pub use key::SessionKey;
 pub(crate) use load::{Charge, LARGE, Turn};
-pub use registry::{
-    LocalRegistry, LocalService, Received, RegisterError, Registry, Service, SessionKey,
-};
-pub use services::{MethodInfo, ServiceInfo, ServiceStats, Services};
+pub use registry::{LocalRegistry, LocalService, Received, Registry, Service};
+pub use services::{ServiceStats, Services};
 pub use stream::{
     Incoming, Next, OpenStream, OpenUpload, Opening, OpeningUpload, Streaming, Upload,
 };
@@ -123,26 +128,24 @@ pub use writer::{Memory, WriteError, Writer, encode};
 
 // For connections.
 #[doc(hidden)]
-pub use self::binding::MethodId;
-pub(crate) use self::{
-    access::guarded,
-    binding::{Numbers, number},
-    hello::{read as read_hello, read_response as read_hello_bytes, request as hello_request},
-    services::HELLO,
-};
+pub use crate::channel::greeting::Greeting;
 #[doc(hidden)]
-pub use crate::channel::{dial, greeting::Greeting};
+pub use crate::channel::method::MethodId;
+pub use crate::client::DefaultChannel;
+#[doc(hidden)]
+pub use crate::client::dial;
+pub(crate) use gate::guarded;
 
 // Used by generated code.
 #[doc(hidden)]
 pub use self::{
     answer::{Answer, Refusal},
+    begin::{begin, begin_local},
     client::TypedClient,
     sent::{
         AnySent, Choose, Sends, Sent, SentByBytes, SentByPostcard, SentByProst, SentByRkyv, Unless,
         sent, sent_by_bytes, sent_by_postcard, sent_by_prost, sent_by_rkyv,
     },
-    services::{begin, begin_local},
     split::{AnyType, Probe, Split},
     stream::{Mapped, StreamEnd},
 };

@@ -625,7 +625,7 @@ fn error_texts_of_services_end_with_an_advice() {
         ],
     );
     check(
-        include_str!("../src/service/registry.rs"),
+        include_str!("../src/error/register.rs"),
         &texts![
             RegisterError::Taken { service: "Kv", number: 0x4000 },
             RegisterError::Full { service: "Kv", methods: 500, left: 400 },
@@ -641,7 +641,7 @@ fn error_texts_of_services_end_with_an_advice() {
     };
     let no_service = HelloError::NoService { service: name(), others: name() };
     check(
-        include_str!("../src/service/hello.rs"),
+        include_str!("../src/error/hello.rs"),
         &texts![
             HelloError::Mismatch(Box::new(mismatch)),
             no_service,

@@ -9,9 +9,9 @@ use std::time::Instant;
 use courser_buf::MsgBuf;
 use courser_proto::{CallId, RejectReason};
 
+use crate::channel::method::MethodId;
 use crate::error::CallRejected;
 use crate::error::failure::CallFailure;
-use crate::service::MethodId;
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
 
 /// The result of a call: a response, or `None` of a message.

@@ -7,12 +7,7 @@
 use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use courser_buf::MsgBuf;
-
-use crate::error::failure::CallFailure;
-use crate::service::{
-    HelloError, Numbers, ServiceInfo, hello_request, read_hello, read_hello_bytes,
-};
+use crate::channel::method::{Numbers, ServiceInfo};
 
 /// A service of a typed client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,20 +16,6 @@ pub struct Greeting {
     pub(crate) info: &'static ServiceInfo,
     /// Another version of the service is an error.
     pub(crate) checked: bool,
-}
-
-impl Greeting {
-    pub(crate) fn request(&self) -> Vec<u8> {
-        hello_request(self.info)
-    }
-
-    pub(crate) fn read_bytes(&self, answer: &[u8]) -> Result<Numbers, HelloError> {
-        read_hello_bytes(self.info, self.checked, answer)
-    }
-
-    pub(crate) fn read(&self, answer: Result<MsgBuf, CallFailure>) -> Result<Numbers, HelloError> {
-        read_hello(self.info, self.checked, answer)
-    }
 }
 
 /// The services of a client, by their numbers, which begin at 1. The second part states that new

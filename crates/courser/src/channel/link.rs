@@ -8,9 +8,7 @@ use courser_proto::SessionId;
 
 use super::call::Call;
 use super::greeting::{Greetings, Services};
-use crate::client::Limits;
-use crate::client::inbox::Open;
-use crate::client::opening::Opening;
+use crate::channel::opening::Opening;
 use crate::error::ClientError;
 use crate::error::SessionError;
 use crate::error::failure::CallFailure;
@@ -25,6 +23,25 @@ const BACKOFF_NS: (u64, u64) = (5_000_000, 500_000_000);
 
 /// After a session beside others could not be connected, ns.
 const GROW_AGAIN_NS: u64 = 1_000_000_000;
+
+/// Limits of one client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Limits {
+    pub(crate) sessions: usize,
+    pub(crate) in_flight: usize,
+    /// Default for calls without a setting of their own.
+    pub(crate) wait_for_ready: bool,
+}
+
+/// A session to be connected.
+pub(crate) struct Open {
+    pub(crate) uri: Arc<str>,
+    pub(crate) limits: Limits,
+    pub(crate) greetings: Greetings,
+    /// A connect that fails is repeated until its time is over.
+    pub(crate) wait_for_ready: bool,
+    pub(crate) opening: Arc<Opening>,
+}
 
 /// A connected session.
 pub(crate) struct Session {

@@ -9,10 +9,11 @@ use courser_buf::MsgBuf;
 use courser_proto::{CallError, Executed, RejectReason, SessionId, SessionState};
 use slab::Slab;
 
-use super::inbox::{DROPPED_KEPT, Open, Submitted};
+use super::inbox::{DROPPED_KEPT, Submitted};
 use crate::channel::call::{Call, Started};
 use crate::channel::greeting::{Service, Services, place};
-use crate::channel::link::{FirstConnect, Link, Session, Waiting};
+use crate::channel::link::{FirstConnect, Link, Open, Session, Waiting};
+use crate::channel::method::{HELLO, MethodId, number};
 use crate::core::context::Context;
 use crate::core::message::Completion;
 use crate::error::ClientError;
@@ -21,7 +22,6 @@ use crate::error::failure::CallFailure;
 use crate::machine::Thread;
 use crate::platform::Clock;
 use crate::rpc::Rpc;
-use crate::service::{HELLO, MethodId, number};
 
 /// Pause between two searches for expired calls that have not started, ns, and for each of them, so
 /// that they take a small part of the time.

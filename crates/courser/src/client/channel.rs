@@ -72,3 +72,12 @@ impl Dial for Client {
         Ok(Client::connect(uri).await?)
     }
 }
+
+/// The connection of clients that name none.
+pub type DefaultChannel = Client;
+
+/// Connects the connection of clients that name none.
+#[doc(hidden)]
+pub async fn dial(uri: &str) -> Result<DefaultChannel, HelloError> {
+    DefaultChannel::dial(uri).await
+}

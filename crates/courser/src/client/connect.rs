@@ -8,10 +8,10 @@ use std::task::{Context, Poll};
 
 use super::blocking::block_on;
 use super::endpoints::{Endpoints, User, default_config};
-use super::inbox::Open;
-use super::opening::Opening;
 use super::{Client, Inner, Limits, shared};
 use crate::channel::greeting::Greetings;
+use crate::channel::link::Open;
+use crate::channel::opening::Opening;
 use crate::config::Config;
 use crate::error::ClientError;
 use crate::error::failure::CallFailure;

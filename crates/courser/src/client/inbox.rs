@@ -8,8 +8,8 @@ use std::sync::{Arc, PoisonError};
 
 use courser_net::ThisProcess;
 
-use super::opening::Opening;
 use crate::channel::call::{Call, Dropped};
+use crate::channel::link::Open;
 use crate::control::mailbox::Mailbox;
 use crate::error::failure::CallFailure;
 use crate::sync::{Mutex, MutexGuard};
@@ -19,16 +19,6 @@ mod model;
 
 /// Entries of dropped futures that may stay in a queue before it is searched for them.
 pub(super) const DROPPED_KEPT: usize = 1_024;
-
-/// A session to be connected.
-pub(crate) struct Open {
-    pub(crate) uri: Arc<str>,
-    pub(crate) limits: super::Limits,
-    pub(crate) greetings: super::Greetings,
-    /// A connect that fails is repeated until its time is over.
-    pub(crate) wait_for_ready: bool,
-    pub(crate) opening: Arc<Opening>,
-}
 
 /// Submissions in their order.
 #[derive(Default)]

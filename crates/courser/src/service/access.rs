@@ -1,25 +1,14 @@
 //! Authorization: whether a peer may use a service and make a request.
-//!
-//! Endpoints with an [`Authorize`] have a [`Gate`] before each handler. Others have none, so that a
-//! request costs nothing more.
 
 use std::fmt;
 
 use courser_buf::Addr;
-use courser_proto::{Body, SessionId, Status};
-
-use super::answer::RefusalReply;
-use super::services::Services;
-use crate::core::context::Context;
-use crate::core::handler::{Handle, Handler};
-use crate::core::message::Request;
-use crate::panics::caught;
 
 /// A client as a server knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Peer {
-    addr: Addr,
+    pub(super) addr: Addr,
 }
 
 impl Peer {
@@ -95,63 +84,5 @@ where
 {
     fn request(&self, peer: &Peer, target: &Target<'_>) -> Result<(), Denied> {
         self(peer, target)
-    }
-}
-
-/// A handler behind the check of its peer.
-struct Gate {
-    inner: Handler,
-    services: Services,
-    is_message: bool,
-}
-
-/// Puts a gate before a handler.
-pub(crate) fn guarded(inner: Handler, services: &Services, is_message: bool) -> Handler {
-    Box::new(Gate { inner, services: services.clone(), is_message })
-}
-
-impl Gate {
-    /// Answers a request that is not allowed.
-    fn denies(&self, cx: &mut Context<'_>, request: &Request<'_>) -> bool {
-        let number = request.req_type;
-        let mut decision = Err(Denied::new("the check of the server has failed"));
-        caught("authorization", number, || {
-            let stats = cx.core.proto.session_stats(request.session);
-            decision = match stats.and_then(|stats| stats.peer) {
-                Some(addr) => {
-                    let peer = Peer { addr };
-                    self.services.authorize(&peer, number, self.is_message, request)
-                }
-                None => Err(Denied::new("the session has ended")),
-            };
-        });
-        let Err(denied) = decision else { return false };
-        let refusal = self.services.denied(denied);
-        if cx.request.is_some() && self.services.has(number) {
-            cx.reply(RefusalReply(refusal));
-        } else if let Some(id) = cx.request.take() {
-            cx.core.proto.reply_status(id, Status::Denied);
-        }
-        true
-    }
-}
-
-impl Handle for Gate {
-    fn handle(&mut self, cx: &mut Context<'_>, request: Request<'_>) {
-        if !self.denies(cx, &request) {
-            self.inner.handle(cx, request);
-        }
-    }
-
-    fn handle_bytes(
-        &mut self,
-        cx: &mut Context<'_>,
-        body: &[u8],
-        req_type: u16,
-        session: SessionId,
-        expires_ns: u64,
-    ) {
-        let request = Request { body: Body::Borrowed(body), req_type, session, expires_ns };
-        self.handle(cx, request);
     }
 }

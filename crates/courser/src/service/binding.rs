@@ -4,56 +4,19 @@ use std::fmt;
 use std::future::Future;
 use std::num::NonZeroU16;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::task::{Context, Poll, ready};
 
-use courser_buf::MsgBuf;
+use courser_buf::{AllocError, MsgBuf};
 
-use super::hello::{self, HelloError};
-use super::services::{HELLO, MISSING, ServiceInfo};
-use super::writer;
+use super::hello;
+use super::writer::{self, Memory};
 use crate::channel::greeting::Greeting;
-use crate::channel::{CallOptions, Channel, ChannelMemory};
+use crate::channel::method::{HELLO, MethodId, Numbers, ServiceInfo, number};
+use crate::channel::{CallOptions, Channel};
 use crate::error::failure::CallFailure;
+use crate::error::hello::HelloError;
 use crate::error::service::{EncodeError, RpcError};
-
-/// The handler that a call is for: a request type, or a method of a service whose request type the
-/// connection finds out when it sends the call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[doc(hidden)]
-pub struct MethodId {
-    /// A service of [`Channel::adopt`].
-    pub(crate) service: Option<NonZeroU16>,
-    /// The place of the method in the service, [`MethodId::ASKS`], or the request type.
-    pub(crate) number: u16,
-}
-
-impl MethodId {
-    /// The place of the call that asks for the service. Methods have smaller ones.
-    pub(crate) const ASKS: u16 = u16::MAX;
-
-    /// The request type, on connections that adopt no services.
-    #[inline]
-    pub fn req_type(self) -> u16 {
-        self.number
-    }
-}
-
-impl From<u16> for MethodId {
-    #[inline]
-    fn from(req_type: u16) -> Self {
-        MethodId { service: None, number: req_type }
-    }
-}
-
-/// The request types of the methods of a service, ordered as [`ServiceInfo::methods`].
-pub(crate) type Numbers = Arc<[u16]>;
-
-/// The type of the method at this place.
-#[inline]
-pub(crate) fn number(numbers: &Numbers, index: u16) -> u16 {
-    numbers.get(usize::from(index)).copied().unwrap_or(MISSING)
-}
 
 /// A service of a typed client on its connection.
 pub(crate) struct Binding {
@@ -189,5 +152,18 @@ impl<'a, C: Channel> Unmade<'a, C> {
             Some(request) => Poll::Ready(Ok((method, request))),
             None => Poll::Pending, // polled after its end
         }
+    }
+}
+
+/// The memory of a connection.
+pub(crate) struct ChannelMemory<'a, C>(pub(crate) &'a C);
+
+impl<C: Channel> Memory for ChannelMemory<'_, C> {
+    #[inline]
+    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.0.alloc(len)
+    }
+    fn limit(&self) -> usize {
+        self.0.limit()
     }
 }

@@ -10,15 +10,16 @@ use std::time::Duration;
 use courser_buf::MsgBuf;
 
 use super::answer;
-use super::binding::{Binding, MethodId, Unmade};
+use super::binding::{Binding, Unmade};
 use super::codec::{Decode, Encode};
-use super::hello::HelloError;
-use super::services::ServiceInfo;
 use super::stream::{OpenStream, OpenUpload, Pool};
 use super::writer;
-use crate::channel::{BlockingChannel, CallOptions, Channel, ChannelMemory};
+use crate::channel::method::{MethodId, ServiceInfo};
+use crate::channel::{BlockingChannel, CallOptions, Channel};
 use crate::error::failure::CallFailure;
+use crate::error::hello::HelloError;
 use crate::error::service::{EncodeError, RpcError};
+use crate::service::binding::ChannelMemory;
 
 /// Types that a value has to do with, without holding any.
 pub(super) type Types<T> = PhantomData<fn() -> T>;

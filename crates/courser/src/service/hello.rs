@@ -10,117 +10,56 @@
 use courser_buf::MsgBuf;
 use courser_proto::{CallError, Status};
 
-use super::answer::{self, Refusal, tag};
-use super::binding::Numbers;
-use super::services::{Assigned, MISSING, ServiceInfo, Services};
-use crate::core::message::{Reply, ReplySink};
-use crate::error::ClientError;
+use super::answer::{self, tag};
+use crate::channel::greeting::Greeting;
+use crate::channel::method::{MISSING, Numbers, ServiceInfo};
 use crate::error::failure::CallFailure;
-use crate::error::service::{DecodeError, EncodeError, NoError, RpcError};
+use crate::error::hello::{HelloError, Mismatch};
+use crate::error::service::{DecodeError, NoError, RpcError};
 
 /// Format 1 had no methods: names were hashed to request types.
 const FORMAT: u8 = 2;
 
-const SAME: u8 = 0;
-const OTHER: u8 = 1;
-const UNKNOWN: u8 = 2;
+pub(super) const SAME: u8 = 0;
+pub(super) const OTHER: u8 = 1;
+pub(super) const UNKNOWN: u8 = 2;
 
 /// Names in a response.
-const MAX_NAMES: usize = 16;
-
-/// A client and its server do not have the same service.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Mismatch {
-    /// The name that the client has asked for.
-    pub service: String,
-    /// The client's fingerprint.
-    pub client_fingerprint: u64,
-    /// The client's codec.
-    pub client_codec: String,
-    /// The server's fingerprint.
-    pub server_fingerprint: u64,
-    /// The server's codec.
-    pub server_codec: String,
-}
-
-/// A typed client could not be made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum HelloError {
-    /// Both ends have the service, in different versions.
-    #[error(
-        "the client has service {} with fingerprint {:016x} (codec {}), the server has {} with \
-         {:016x} (codec {}); use the same definition of the service at both ends",
-        .0.service, .0.client_fingerprint, .0.client_codec, .0.service, .0.server_fingerprint,
-        .0.server_codec
-    )]
-    Mismatch(Box<Mismatch>),
-    /// The server has other services only.
-    #[error("the server has no service {service}, but {others}; check the address and the name")]
-    NoService {
-        /// The name that the client has asked for.
-        service: String,
-        /// Names of the server's services, up to 16, in words.
-        others: String,
-    },
-    /// The server does not allow this client to use the service.
-    #[error(
-        "the server does not allow this client to use service {service} ({reason}); use a client \
-         that it allows"
-    )]
-    Denied {
-        /// The name that the client has asked for.
-        service: String,
-        /// The server's text.
-        reason: Box<str>,
-    },
-    /// The server was not reached, or did not answer.
-    #[error(transparent)]
-    Call(#[from] CallFailure),
-    /// The address cannot be used, or there is no connection.
-    #[error(transparent)]
-    Connect(#[from] ClientError),
-    /// The request could not be made.
-    #[error(transparent)]
-    Encode(#[from] EncodeError),
-    /// The answer is malformed.
-    #[error(transparent)]
-    Decode(#[from] DecodeError),
-}
+pub(super) const MAX_NAMES: usize = 16;
 
 /// Reads pieces of a message.
-struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn bytes(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
+    pub(super) fn bytes(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         let (bytes, rest) =
             self.0.split_at_checked(len).ok_or(DecodeError::Form("a hello that ends early"))?;
         self.0 = rest;
         Ok(bytes)
     }
 
-    fn byte(&mut self) -> Result<u8, DecodeError> {
+    pub(super) fn byte(&mut self) -> Result<u8, DecodeError> {
         Ok(self.bytes(1)?[0])
     }
 
-    fn number(&mut self) -> Result<u64, DecodeError> {
+    pub(super) fn number(&mut self) -> Result<u64, DecodeError> {
         let bytes = self.bytes(8)?.try_into().unwrap_or_default();
         Ok(u64::from_le_bytes(bytes))
     }
 
-    fn short(&mut self) -> Result<u16, DecodeError> {
+    pub(super) fn short(&mut self) -> Result<u16, DecodeError> {
         let bytes = self.bytes(2)?.try_into().unwrap_or_default();
         Ok(u16::from_le_bytes(bytes))
     }
 
-    fn text(&mut self) -> Result<&'a str, DecodeError> {
+    pub(super) fn text(&mut self) -> Result<&'a str, DecodeError> {
         let len = self.byte()?;
         let text = std::str::from_utf8(self.bytes(usize::from(len))?);
         text.map_err(|_| DecodeError::Form("a name that is no UTF-8"))
     }
 }
 
-fn put_text(text: &str, out: &mut Vec<u8>) {
+pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
     let text = text.get(..255).unwrap_or(text);
     debug_assert!(text.len() < 256, "the attribute limits names");
     out.push(text.len().min(255) as u8);
@@ -205,93 +144,21 @@ fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// The answer to a hello.
-pub(super) enum HelloReply {
-    Refused(Refusal),
-    Bytes(Vec<u8>),
-}
-
-impl Reply for HelloReply {
-    fn send_to<A: ReplySink>(self, to: A) -> A::Output {
-        match self {
-            HelloReply::Refused(refusal) => answer::RefusalReply(refusal).send_to(to),
-            HelloReply::Bytes(bytes) => to.bytes(&bytes),
-        }
-    }
-}
-
-/// Answers a hello.
-pub(super) fn answer(services: &Services, request: &[u8]) -> HelloReply {
-    match read_request(request).and_then(|asked| answer_asked(services, asked)) {
-        Ok(mut bytes) => {
-            bytes.push(tag::OK);
-            HelloReply::Bytes(bytes)
-        }
-        Err(e) => HelloReply::Refused(services.undecoded(e)),
-    }
-}
-
 /// The service that a request asks for.
 pub(super) fn service(request: &[u8]) -> Option<&str> {
     read_request(request).ok().map(|asked| asked.name)
 }
 
-fn answer_asked(services: &Services, asked: Asked<'_>) -> Result<Vec<u8>, DecodeError> {
-    let list = services.lock();
-    let Some(service) = list.iter().find(|service| service.info.name == asked.name) else {
-        services.mismatch();
-        let count = list.len().min(MAX_NAMES);
-        let mut bytes = vec![UNKNOWN, count as u8];
-        list.iter().take(count).for_each(|other| put_text(other.info.name, &mut bytes));
-        return Ok(bytes);
-    };
-    let info = &service.info;
-    let mut bytes = Vec::new();
-    if info.fingerprint == asked.fingerprint && info.codec == asked.codec {
-        bytes.push(SAME);
-    } else {
-        services.mismatch();
-        bytes.push(OTHER);
-        bytes.extend(info.fingerprint.to_le_bytes());
-        put_text(info.codec, &mut bytes);
-    }
-    put_numbers(service, asked.methods, &mut bytes)?;
-    Ok(bytes)
-}
-
-/// The request types of the methods that a client has. Both lists are in order.
-fn put_numbers(
-    service: &Assigned,
-    mut asked: Reader<'_>,
-    out: &mut Vec<u8>,
-) -> Result<(), DecodeError> {
-    let count = asked.short()?;
-    let (own, mut at) = (service.info.methods, 0);
-    for _ in 0..count {
-        let name = asked.text()?;
-        while own.get(at).is_some_and(|method| method.name < name) {
-            at += 1;
-        }
-        let is_same = own.get(at).is_some_and(|method| method.name == name);
-        let number = if is_same { service.number(at) } else { MISSING };
-        out.extend(number.to_le_bytes());
-    }
-    match asked.0 {
-        [] => Ok(()),
-        left => Err(DecodeError::Trailing { left: left.len() }),
-    }
-}
-
 /// The request of a client.
-struct Asked<'a> {
-    fingerprint: u64,
-    name: &'a str,
-    codec: &'a str,
+pub(super) struct Asked<'a> {
+    pub(super) fingerprint: u64,
+    pub(super) name: &'a str,
+    pub(super) codec: &'a str,
     /// Their number and their names, which are not read yet.
-    methods: Reader<'a>,
+    pub(super) methods: Reader<'a>,
 }
 
-fn read_request(request: &[u8]) -> Result<Asked<'_>, DecodeError> {
+pub(super) fn read_request(request: &[u8]) -> Result<Asked<'_>, DecodeError> {
     let mut reader = Reader(request);
     match reader.byte()? {
         FORMAT => {}
@@ -300,4 +167,18 @@ fn read_request(request: &[u8]) -> Result<Asked<'_>, DecodeError> {
     }
     let (fingerprint, name, codec) = (reader.number()?, reader.text()?, reader.text()?);
     Ok(Asked { fingerprint, name, codec, methods: reader })
+}
+
+impl Greeting {
+    pub(crate) fn request(&self) -> Vec<u8> {
+        request(self.info)
+    }
+
+    pub(crate) fn read_bytes(&self, answer: &[u8]) -> Result<Numbers, HelloError> {
+        read_response(self.info, self.checked, answer)
+    }
+
+    pub(crate) fn read(&self, answer: Result<MsgBuf, CallFailure>) -> Result<Numbers, HelloError> {
+        read(self.info, self.checked, answer)
+    }
 }

@@ -4,38 +4,16 @@ use std::future::Future;
 use std::sync::Arc;
 
 use courser_buf::{AllocError, Arena, MsgBuf};
-use courser_proto::{Body, SessionId};
+use courser_proto::Body;
 
 use super::codec::{Decode, Payload};
+use super::key::SessionKey;
 use super::load::Charge;
 use super::services::Services;
 use crate::core::message::Reply;
 use crate::core::shares::{Client, FindClient};
+use crate::error::register::RegisterError;
 use crate::error::service::DecodeError;
-
-/// A session of a server: its endpoint, and the session's number there, with its generation.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct SessionKey {
-    endpoint: u16,
-    number: u64,
-}
-
-impl SessionKey {
-    /// A number that no other session of this endpoint has or had.
-    pub fn new(endpoint: u16, number: u64) -> Self {
-        SessionKey { endpoint, number }
-    }
-
-    /// A session of an endpoint, by the endpoint's number in its nexus.
-    pub fn of(endpoint: u16, session: SessionId) -> Self {
-        SessionKey { endpoint, number: session.key() }
-    }
-
-    /// Returns whether it is a session of an endpoint.
-    pub(super) fn is_of(&self, endpoint: u16) -> bool {
-        self.endpoint == endpoint
-    }
-}
 
 /// A request, or a one-way message, that a server passes to a typed service.
 #[derive(Debug)]
@@ -203,44 +181,4 @@ pub trait LocalService {
     /// # Errors
     /// See [`RegisterError`].
     fn register_local<R: LocalRegistry>(self, registry: &mut R) -> Result<(), RegisterError>;
-}
-
-/// A service could not be registered.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RegisterError {
-    /// A handler without a service has a request type that the server assigns to methods, or that of
-    /// the library.
-    #[error(
-        "request type {number:#06x} has a handler without a service, and service {service} needs it; \
-         set one below 0x4000 for the handler, except 0x03f0 to 0x03ff"
-    )]
-    Taken {
-        /// The service that is registered.
-        service: &'static str,
-        /// The request type of both.
-        number: u16,
-    },
-    /// The services of the server have more methods than there are request types.
-    #[error(
-        "service {service} has {methods} methods, and the server has request types for {left} more; \
-         split the services over several servers"
-    )]
-    Full {
-        /// The service that is registered.
-        service: &'static str,
-        /// Its methods.
-        methods: usize,
-        /// Request types that are left.
-        left: usize,
-    },
-    /// Services have the same name.
-    #[error(
-        "the server has a service named {service}; name one of them otherwise with \
-         #[service(name = \"..\")]"
-    )]
-    Name {
-        /// The name of both.
-        service: &'static str,
-    },
 }

@@ -1,113 +1,23 @@
 //! The state that the services of a server share: their names, their streams, counters.
 
 use std::fmt;
-use std::future::ready;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::access::{Authorize, Denied, Peer, Target};
 use super::answer::Refusal;
-use super::codec::Decode;
-use super::hello::{self, HelloReply};
+use super::hello;
 use super::load::Load;
-use super::registry::{LocalRegistry, Received, RegisterError, Registry};
 use super::stream::Streams;
+use crate::channel::method::{ACCEPT, HELLO, MISSING, PULL, PUSH, ServiceInfo};
 use crate::core::drain::DrainToken;
 use crate::counters::{count, shared_stats};
+use crate::error::register::RegisterError;
 use crate::error::service::{DecodeError, StreamError};
 
-/// Request types of the library's own methods.
-pub(crate) const HELLO: u16 = 0x03F0;
-pub(crate) const PULL: u16 = 0x03F1;
-pub(crate) const PUSH: u16 = 0x03F2;
-pub(crate) const ACCEPT: u16 = 0x03F3;
 /// Request types that servers assign to the methods of their services. Earlier versions hashed names to
 /// types below, so a call of such a client does not reach another method.
 const ASSIGNED: std::ops::Range<u16> = 0x4000..0xFFFF;
-/// The request type of methods that a server does not have. It is never assigned.
-pub(crate) const MISSING: u16 = 0xFFFF;
-
-/// What a service is called on the network.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct ServiceInfo {
-    /// Its name.
-    pub name: &'static str,
-    /// The name of its codec.
-    pub codec: &'static str,
-    /// A hash of its name, its codec, and the names and types of its methods. It does not cover the
-    /// fields of these types.
-    pub fingerprint: u64,
-    /// Its methods, ordered by their names.
-    pub methods: &'static [MethodInfo],
-}
-
-impl ServiceInfo {
-    #[doc(hidden)]
-    pub const fn new(
-        name: &'static str,
-        codec: &'static str,
-        methods: &'static [MethodInfo],
-    ) -> Self {
-        let mut hash = fnv(FNV_BASIS, name.as_bytes());
-        let mut i = 0;
-        while i < methods.len() {
-            hash = fnv(hash, &methods[i].signature.to_le_bytes());
-            i += 1;
-        }
-        ServiceInfo { name, codec, fingerprint: fnv(hash, codec.as_bytes()), methods }
-    }
-
-    /// The place of a method among [`ServiceInfo::methods`].
-    #[doc(hidden)]
-    pub const fn index(&self, method: &str) -> u16 {
-        let mut i = 0;
-        while i < self.methods.len() {
-            if is_same(self.methods[i].name.as_bytes(), method.as_bytes()) {
-                return i as u16;
-            }
-            i += 1;
-        }
-        panic!("the service has no method of this name")
-    }
-}
-
-/// A method of a service.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct MethodInfo {
-    /// Its name.
-    pub name: &'static str,
-    /// A hash of its name, its kind and its types.
-    signature: u64,
-}
-
-impl MethodInfo {
-    #[doc(hidden)]
-    pub const fn new(name: &'static str, signature: u64) -> Self {
-        MethodInfo { name, signature }
-    }
-}
-
-const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
-
-/// Continues a hash (FNV-1a).
-const fn fnv(mut hash: u64, bytes: &[u8]) -> u64 {
-    let mut i = 0;
-    while i < bytes.len() {
-        hash = (hash ^ bytes[i] as u64).wrapping_mul(0x0100_0000_01b3);
-        i += 1;
-    }
-    hash
-}
-
-const fn is_same(a: &[u8], b: &[u8]) -> bool {
-    let mut i = 0;
-    while i < a.len() && i < b.len() && a[i] == b[i] {
-        i += 1;
-    }
-    i == a.len() && i == b.len()
-}
 
 /// A service of a server: its methods have consecutive request types.
 #[derive(Clone, Copy, Debug)]
@@ -341,7 +251,7 @@ impl Services {
     ///
     /// # Errors
     /// The name is taken, no types are left, or a handler without a service has one of them.
-    fn add(
+    pub(super) fn add(
         &self,
         info: &ServiceInfo,
         is_taken: &dyn Fn(u16) -> bool,
@@ -364,52 +274,4 @@ impl Services {
         list.push(Assigned { info: *info, first });
         Ok((first, is_first))
     }
-
-    /// Decodes the arguments of a request, or counts why it cannot be.
-    #[doc(hidden)]
-    #[inline]
-    pub fn arguments<K: Decode<A>, A>(&self, received: Received<'_>) -> Result<A, Refusal> {
-        received.decode::<K, A>().map_err(|e| self.undecoded(e))
-    }
-
-    fn hello(&self, received: &Received<'_>) -> HelloReply {
-        hello::answer(self, received.bytes())
-    }
-}
-
-/// Adds a service to a server, and the library's methods if it is the first one. Returns the request
-/// type of its first method.
-#[doc(hidden)]
-pub fn begin<R: Registry>(
-    registry: &mut R,
-    info: &ServiceInfo,
-) -> Result<(Services, u16), RegisterError> {
-    let services = registry.services().clone();
-    let (first, is_first) = services.add(info, &|number| registry.is_taken(number))?;
-    if is_first {
-        let [hello, pull, push, accept] = [(); 4].map(|()| services.clone());
-        registry.on_request(HELLO, move |received: Received<'_>| ready(hello.hello(&received)));
-        registry.on_request(PULL, move |received: Received<'_>| pull.pull(received));
-        registry.on_request(PUSH, move |received: Received<'_>| push.push(received));
-        registry.on_request(ACCEPT, move |received: Received<'_>| accept.accept(received));
-    }
-    Ok((services, first))
-}
-
-/// [`begin`] on an endpoint's own thread.
-#[doc(hidden)]
-pub fn begin_local<R: LocalRegistry>(
-    registry: &mut R,
-    info: &ServiceInfo,
-) -> Result<(Services, u16), RegisterError> {
-    let services = registry.services().clone();
-    let (first, is_first) = services.add(info, &|number| registry.is_taken(number))?;
-    if is_first {
-        let [hello, pull, push, accept] = [(); 4].map(|()| services.clone());
-        registry.on_request(HELLO, move |received: Received<'_>| ready(hello.hello(&received)));
-        registry.on_request(PULL, move |received: Received<'_>| pull.pull(received));
-        registry.on_request(PUSH, move |received: Received<'_>| push.push(received));
-        registry.on_request(ACCEPT, move |received: Received<'_>| accept.accept(received));
-    }
-    Ok((services, first))
 }

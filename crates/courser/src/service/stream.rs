@@ -14,10 +14,12 @@
 //! (4); a push has both, and whether it is the last one (1).
 
 mod accept;
+mod accepts;
 mod batch;
 mod client;
 mod download;
 mod incoming;
+mod open;
 mod outgoing;
 mod table;
 mod upload;

@@ -11,14 +11,16 @@ use std::time::Duration;
 use courser_buf::MsgBuf;
 
 use super::{Streaming, Upload};
-use crate::channel::{CallOptions, Channel, ChannelMemory};
+use crate::channel::method::ACCEPT;
+use crate::channel::method::{Numbers, number};
+use crate::channel::{CallOptions, Channel};
 use crate::error::failure::CallFailure;
 use crate::error::service::{EncodeError, RpcError, StreamError};
 use crate::service::answer::{self, tag};
-use crate::service::binding::{Asking, Binding, Numbers, number, unmade};
+use crate::service::binding::ChannelMemory;
+use crate::service::binding::{Asking, Binding, unmade};
 use crate::service::client::Types;
 use crate::service::codec::Decode;
-use crate::service::services::ACCEPT;
 use crate::service::writer::{self, Writer};
 
 /// Sessions without a stream that are kept for the next ones.

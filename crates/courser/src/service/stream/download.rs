@@ -13,13 +13,14 @@ use futures_core::Stream;
 use super::WINDOW;
 use super::batch::Reading;
 use super::client::{OpenCall, Opened, Return};
-use crate::channel::{CallOptions, Channel, ChannelMemory};
+use crate::channel::method::PULL;
+use crate::channel::{CallOptions, Channel};
 use crate::error::failure::CallFailure;
 use crate::error::service::{DecodeError, EncodeError, MidStreamError, RpcError, StreamError};
 use crate::service::answer::{self, tag};
+use crate::service::binding::ChannelMemory;
 use crate::service::client::Types;
 use crate::service::codec::{Decode, Payload};
-use crate::service::services::PULL;
 
 /// The items of a stream of the server. An error is the last item. Dropping the stream cancels it:
 /// the server drops the stream of its handler.

@@ -10,8 +10,9 @@ use courser_buf::{Arena, MsgBuf};
 use futures_core::Stream as ItemStream;
 
 use super::batch::Reading;
+use super::open::{Open, Use};
 use super::outgoing::read_trailer;
-use super::table::{Direction, Entry, Open, Use};
+use super::table::{Direction, Entry};
 use super::{Next, slot};
 use crate::core::message::{Reply, ReplySink};
 use crate::core::shares::Client;

@@ -9,7 +9,8 @@ use courser_buf::{AllocError, Arena, MsgBuf};
 use futures_core::Stream;
 
 use super::batch::Added;
-use super::table::{Direction, Open, Use};
+use super::open::{Open, Use};
+use super::table::Direction;
 use super::{WINDOW, batch};
 use crate::core::message::{Reply, ReplySink};
 use crate::error::service::{DecodeError, EncodeError};

@@ -1,39 +1,30 @@
 //! The streams of a server: one entry for each, by its session and its number.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::future::{Future, poll_fn};
 use std::ops::{Deref, DerefMut};
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
-use std::task::{Poll, Waker};
+use std::task::Waker;
 
 use courser_buf::MsgBuf;
 
-use super::accept::Accepts;
+use super::accepts::{Accepts, Key};
 use super::{WINDOW, batch::Filling, slot};
-use crate::core::shares::{Client, FindClient, StreamShare};
-use crate::counters::count;
-use crate::error::service::{DecodeError, StreamError};
-use crate::service::answer::Refusal;
-use crate::service::registry::SessionKey;
-use crate::service::services::Services;
+use crate::core::shares::StreamShare;
+use crate::error::service::DecodeError;
 use crate::sync::{Mutex, MutexGuard};
-
-/// A stream of a session.
-pub(super) type Key = (SessionKey, u32);
 
 /// The streams of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
-    table: Mutex<Table>,
+    pub(super) table: Mutex<Table>,
     /// Bytes of the buffers with batches that were not pulled.
-    held: Arc<AtomicUsize>,
+    pub(super) held: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    entries: BTreeMap<Key, Arc<Entry>>,
+    pub(super) entries: BTreeMap<Key, Arc<Entry>>,
     pub(super) accepts: Accepts,
 }
 
@@ -88,13 +79,17 @@ pub(super) enum Direction {
 /// A stream.
 #[derive(Debug)]
 pub(super) struct Entry {
-    stream: Mutex<Stream>,
+    pub(super) stream: Mutex<Stream>,
     /// Incoming: items that the handler took.
-    taken: AtomicU64,
+    pub(super) taken: AtomicU64,
 }
 
 impl Entry {
-    fn new(direction: Direction, total: Arc<AtomicUsize>, share: Option<StreamShare>) -> Self {
+    pub(super) fn new(
+        direction: Direction,
+        total: Arc<AtomicUsize>,
+        share: Option<StreamShare>,
+    ) -> Self {
         let stream = Mutex::new(Stream::new(direction, total, share));
         Entry { stream, taken: AtomicU64::new(0) }
     }
@@ -143,9 +138,9 @@ impl Drop for Locked<'_> {
 /// The state of a stream. The wakers of calls that wait have the slot of their batch.
 #[derive(Debug)]
 pub(super) struct Stream {
-    direction: Direction,
+    pub(super) direction: Direction,
     /// The handler has made its stream, or waits for the first item.
-    accepted: bool,
+    pub(super) accepted: bool,
     /// Outgoing: the client wants items.
     pub(super) pulled: bool,
     /// The open call has ended, or the handler wants no more items.
@@ -184,7 +179,11 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    fn new(direction: Direction, total: Arc<AtomicUsize>, share: Option<StreamShare>) -> Self {
+    pub(super) fn new(
+        direction: Direction,
+        total: Arc<AtomicUsize>,
+        share: Option<StreamShare>,
+    ) -> Self {
         Stream {
             held: 0,
             total,
@@ -273,6 +272,13 @@ impl Stream {
         self.shuts_down
     }
 
+    /// Ends the stream with its open call, and wakes its handler.
+    pub(super) fn close(&mut self) {
+        self.end();
+        self.share = None;
+        self.wake_handler();
+    }
+
     /// Ends the stream: calls that wait are answered, batches are freed.
     pub(super) fn end(&mut self) {
         self.ended = true;
@@ -280,152 +286,5 @@ impl Stream {
         self.filling = Filling::default();
         self.pushed = Default::default();
         (0..WINDOW).for_each(|number| self.wake(number));
-    }
-}
-
-/// An open stream. Dropping it ends the stream.
-#[derive(Debug)]
-#[doc(hidden)]
-pub struct Open {
-    services: Services,
-    key: Key,
-    pub(super) entry: Arc<Entry>,
-}
-
-impl Open {
-    /// Opens a stream.
-    pub(super) fn new(
-        services: &Services,
-        key: Key,
-        direction: Direction,
-        client: Option<Arc<Client>>,
-    ) -> Result<Self, Refusal> {
-        let share = match client.map(|client| client.open_stream()) {
-            Some(None) => return Err(services.stream_error(StreamError::Limit)),
-            share => share.flatten(),
-        };
-        let mut table = services.streams().lock();
-        if table.entries.contains_key(&key) {
-            return Err(services.stream_error(StreamError::Open));
-        }
-        let entry = Arc::new(Entry::new(direction, services.streams().held.clone(), share));
-        table.entries.insert(key, entry.clone());
-        drop(table);
-        count(&services.counters().streams_opened);
-        Ok(Open { services: services.clone(), key, entry })
-    }
-
-    /// Bytes of the buffers with batches that were not pulled, of all streams of the server.
-    pub(super) fn held_by_all(&self) -> usize {
-        self.services.streams().held()
-    }
-
-    /// Accepts the stream: its client may send calls about it.
-    pub(super) fn accept(&self) {
-        let mut table = self.services.streams().lock();
-        self.entry.lock().accepted = true;
-        let waker = table.accepts.accepted(self.key);
-        drop(table);
-        waker.into_iter().for_each(Waker::wake);
-    }
-
-    /// Runs the handler of a stream of the client, and accepts the stream when the handler waits. It
-    /// runs at most until the stream is to end because the server shuts down.
-    ///
-    /// # Errors
-    /// It is; the handler is dropped.
-    pub async fn run<T>(&self, handler: impl Future<Output = T>) -> Result<T, Refusal> {
-        let mut handler = pin!(handler);
-        let mut accepted = false;
-        poll_fn(|cx| {
-            if let Poll::Ready(outcome) = handler.as_mut().poll(cx) {
-                return Poll::Ready(Ok(outcome));
-            }
-            if !std::mem::replace(&mut accepted, true) {
-                self.accept();
-            }
-            match self.entry.lock().own(cx.waker()) {
-                true => Poll::Ready(Err(Refusal::ShuttingDown(self.entry.taken()))),
-                false => Poll::Pending,
-            }
-        })
-        .await
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        let mut table = self.services.streams().lock();
-        table.entries.remove(&self.key);
-        let waker = table.accepts.ended(self.key);
-        drop(table);
-        waker.into_iter().for_each(Waker::wake);
-        let mut stream = self.entry.lock();
-        stream.end();
-        stream.share = None;
-        stream.wake_handler();
-    }
-}
-
-/// A pull or a push that uses a stream, and occupies the slot of its batch.
-#[derive(Debug)]
-pub(super) struct Use {
-    pub(super) number: u32,
-    pub(super) entry: Arc<Entry>,
-}
-
-impl Use {
-    /// Finds the stream of a call. `check` tests the state of the stream, whose slot for the batch is
-    /// free.
-    pub(super) fn new(
-        services: &Services,
-        (key, client): (Key, Option<&dyn FindClient>),
-        number: u32,
-        direction: Direction,
-        check: impl FnOnce(&mut Stream) -> Result<(), StreamError>,
-    ) -> Result<Self, Refusal> {
-        let error = |e| Err(services.stream_error(e));
-        let known = services.streams().lock().entries.get(&key).cloned();
-        let unknown = || {
-            client.and_then(FindClient::find).inspect(|client| client.count_unknown_stream());
-            error(StreamError::Unknown)
-        };
-        let Some(entry) = known else { return unknown() };
-        let mut stream = entry.lock();
-        if !stream.accepted {
-            drop(stream);
-            return unknown();
-        }
-        if stream.direction != direction {
-            return error(StreamError::Direction);
-        }
-        // The call to a stream that has ended is answered at once.
-        if !stream.ended {
-            let in_window = number.checked_sub(stream.next).is_some_and(|ahead| ahead < WINDOW);
-            if !in_window || stream.waiting[slot(number)].is_some() {
-                return error(StreamError::Sequence);
-            }
-            if let Err(e) = check(&mut stream) {
-                return error(e);
-            }
-            stream.waiting[slot(number)] = Some(None);
-        }
-        drop(stream);
-        Ok(Use { number, entry })
-    }
-
-    /// Waits for a change of the stream.
-    pub(super) fn wait(&self, stream: &mut Stream, waker: &Waker) {
-        stream.waiting[slot(self.number)] = Some(Some(waker.clone()));
-    }
-}
-
-impl Drop for Use {
-    fn drop(&mut self) {
-        let mut stream = self.entry.lock();
-        // The slot of an earlier batch is that of a later one.
-        if self.number >= stream.next {
-            stream.waiting[slot(self.number)] = None;
-        }
     }
 }

@@ -13,11 +13,12 @@ use futures_core::Stream;
 use super::WINDOW;
 use super::batch::{self, Added, Filling};
 use super::client::{OpenCall, Opened, Return};
-use crate::channel::{CallOptions, Channel, ChannelMemory};
+use crate::channel::method::PUSH;
+use crate::channel::{CallOptions, Channel};
 use crate::error::service::{MidStreamError, RpcError, StreamError};
 use crate::service::answer::{self, tag};
+use crate::service::binding::ChannelMemory;
 use crate::service::codec::{Decode, Encode};
-use crate::service::services::PUSH;
 use crate::service::writer::Memory;
 
 /// Bytes behind the items of a push.

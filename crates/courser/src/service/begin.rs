@@ -1,0 +1,61 @@
+//! Registers the handlers that the library itself has beside those of services.
+
+use std::future::ready;
+
+use super::answer::Refusal;
+use super::codec::Decode;
+use super::registry::{LocalRegistry, Received, Registry};
+use super::services::Services;
+use super::welcome::{self, HelloReply};
+use crate::channel::method::{ACCEPT, HELLO, PULL, PUSH, ServiceInfo};
+use crate::error::register::RegisterError;
+
+impl Services {
+    /// Decodes the arguments of a request, or counts why it cannot be.
+    #[doc(hidden)]
+    #[inline]
+    pub fn arguments<K: Decode<A>, A>(&self, received: Received<'_>) -> Result<A, Refusal> {
+        received.decode::<K, A>().map_err(|e| self.undecoded(e))
+    }
+
+    fn hello(&self, received: &Received<'_>) -> HelloReply {
+        welcome::answer(self, received.bytes())
+    }
+}
+
+/// Adds a service to a server, and the library's methods if it is the first one. Returns the request
+/// type of its first method.
+#[doc(hidden)]
+pub fn begin<R: Registry>(
+    registry: &mut R,
+    info: &ServiceInfo,
+) -> Result<(Services, u16), RegisterError> {
+    let services = registry.services().clone();
+    let (first, is_first) = services.add(info, &|number| registry.is_taken(number))?;
+    if is_first {
+        let [hello, pull, push, accept] = [(); 4].map(|()| services.clone());
+        registry.on_request(HELLO, move |received: Received<'_>| ready(hello.hello(&received)));
+        registry.on_request(PULL, move |received: Received<'_>| pull.pull(received));
+        registry.on_request(PUSH, move |received: Received<'_>| push.push(received));
+        registry.on_request(ACCEPT, move |received: Received<'_>| accept.accept(received));
+    }
+    Ok((services, first))
+}
+
+/// [`begin`] on an endpoint's own thread.
+#[doc(hidden)]
+pub fn begin_local<R: LocalRegistry>(
+    registry: &mut R,
+    info: &ServiceInfo,
+) -> Result<(Services, u16), RegisterError> {
+    let services = registry.services().clone();
+    let (first, is_first) = services.add(info, &|number| registry.is_taken(number))?;
+    if is_first {
+        let [hello, pull, push, accept] = [(); 4].map(|()| services.clone());
+        registry.on_request(HELLO, move |received: Received<'_>| ready(hello.hello(&received)));
+        registry.on_request(PULL, move |received: Received<'_>| pull.pull(received));
+        registry.on_request(PUSH, move |received: Received<'_>| push.push(received));
+        registry.on_request(ACCEPT, move |received: Received<'_>| accept.accept(received));
+    }
+    Ok((services, first))
+}
