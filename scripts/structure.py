@@ -9,7 +9,8 @@ A circle is a group of modules (files) that depend on each other. Circles are co
 alone, and by imports and calls of methods, because the parts of one large `impl` in several files call
 each other without an import. Structs with more than 15 fields that are visible outside of their module
 are counted too. With --check the program fails when a figure is above its limit in
-scripts/structure.limits, and prints the circles of that crate. --write lowers limits, and never raises
+scripts/structure.limits, or when an import does not go down the floors of its crate (FLOORS below), and
+prints the circles of that crate. --write lowers limits, and never raises
 one: to raise one, edit the file and give the reason in the commit.
 
 A module imports another one by `use crate::..`, `use super::..`, `use self::..`, `use child::..` or by
@@ -47,6 +48,15 @@ RECORDS = {
         "SessionStats": "counters to read",
     },
 }
+
+# The folders of a crate by floors, the highest first: imports go down only.
+FLOORS = {
+    "courser": (
+        "client server", "rpc task", "run", "service", "channel config", "core", "control", "error",
+        "platform", "counters machine panics sync",
+    ),
+}
+
 
 def circles(graph):
     """The strongly connected components of more than one module (Tarjan)."""
@@ -131,6 +141,22 @@ def objections(crate, now, limits):
     ]
 
 
+def upward(root, imports):
+    """The imports between folders that do not go down a floor, as sentences."""
+    floors = FLOORS.get(root.name, ())
+    place = {folder: n for n, folders in enumerate(floors) for folder in folders.split()}
+    wrong = []
+    for name, targets in sorted(imports.items()):
+        folder = name.partition("/")[0]
+        if floors and folder not in (*place, "lib"):
+            wrong.append(f"{root}: {folder} is on no floor of FLOORS")
+        for target in sorted(targets):
+            to = target.partition("/")[0]
+            if to != folder and place.get(to, 0) <= place.get(folder, -1):
+                wrong.append(f"{root}: {name} imports {target}, which is not on a lower floor")
+    return wrong
+
+
 def members(tree):
     """The folders of the crates of a workspace, without examples."""
     listed = re.search(r"^members = \[(.*?)\]", (tree / "Cargo.toml").read_text(), re.M | re.S).group(1)
@@ -146,7 +172,7 @@ def report(tree, mode):
     for folder in members(tree):
         _, imports, both, opened = measure(tree / folder)
         now = found[str(folder)] = figures(imports, both, opened)
-        wrong = objections(str(folder), now, limits)
+        wrong = objections(str(folder), now, limits) + upward(folder, imports)
         if wrong and mode == "check":
             details(folder, imports, both, opened)
         bad += wrong
@@ -188,6 +214,14 @@ def self_test():
         crate = Crate(Path(folder.name))
         graph = {name: targets for name, targets in crate.imports().items() if targets}
         return graph, circles(crate.imports()), crate.open_structs()
+
+    # Imports go down the floors; those within a folder have no direction.
+    graph = {"lib": {"run"}, "run": {"core", "run/a"}, "run/a": {"run"}, "core": set()}
+    assert upward(Path("courser"), graph) == []
+    graph["core"] = {"run/a"}
+    assert upward(Path("courser"), graph) == ["courser: core imports run/a, which is not on a lower floor"]
+    assert upward(Path("courser"), {"new/a": set()}) == ["courser: new is on no floor of FLOORS"]
+    assert upward(Path("proto"), graph) == []
 
     # A re-exported name belongs to its own file; `mod` and `pub use` are no imports.
     graph, found, _ = made({
