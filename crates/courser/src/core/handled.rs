@@ -1,6 +1,8 @@
 //! Counters of handlers.
 
 use courser_buf::stats;
+#[cfg(doc)]
+use courser_proto::Status;
 
 use crate::core::shares::Full;
 

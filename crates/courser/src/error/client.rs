@@ -4,7 +4,7 @@ use std::io;
 
 use crate::error::{BindError, FORKED, SessionError};
 
-/// Why a [`super::Client`] was not connected, or its endpoints were not started.
+/// Why a [`crate::Client`] was not connected, or its endpoints were not started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {

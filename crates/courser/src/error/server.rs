@@ -4,7 +4,7 @@ use std::io;
 
 use crate::error::{BindError, RunError};
 
-/// Why a [`super::Server`] was not started, or has ended by itself.
+/// Why a [`crate::Server`] was not started, or has ended by itself.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
@@ -44,7 +44,7 @@ pub enum ServerError {
     /// The thread of an endpoint panicked.
     #[error("the thread of an endpoint panicked; read the log")]
     Panicked,
-    /// The runtime of the handlers has ended ([`super::Server::on_tokio`], [`super::Spawn::watch`]).
+    /// The runtime of the handlers has ended ([`crate::Server::on_tokio`], [`crate::Spawn::watch`]).
     /// The server has refused requests since then.
     #[error(
         "the runtime of the handlers has ended, so that no handler can run; stop the server before \

@@ -38,7 +38,7 @@ pub enum RpcError<E> {
     /// A message could not be decoded.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The server's [`super::Authorize`] does not allow the call. The handler did not run.
+    /// The server's [`crate::service::Authorize`] does not allow the call. The handler did not run.
     #[error("the server does not allow this call ({0}); use a client that it allows")]
     Denied(Box<str>),
     /// The other end of a stream refused a batch.
@@ -134,7 +134,7 @@ pub enum EncodeError {
     /// The codec refused the value.
     #[error("{codec} cannot encode the value: {detail}; use types that the codec supports")]
     Codec {
-        /// [`super::Codec::NAME`].
+        /// [`crate::service::Codec::NAME`].
         codec: &'static str,
         /// The codec's own words.
         detail: Cow<'static, str>,
@@ -162,7 +162,7 @@ pub enum DecodeError {
          both ends"
     )]
     Codec {
-        /// [`super::Codec::NAME`].
+        /// [`crate::service::Codec::NAME`].
         codec: &'static str,
         /// The codec's own words.
         detail: Cow<'static, str>,

@@ -74,7 +74,7 @@ pub trait Authorize: Send + Sync + 'static {
     ///
     /// # Errors
     /// It may not: a call of a method ends with [`super::RpcError::Denied`], another one with
-    /// [`Status::Denied`], and a one-way message is dropped.
+    /// [`Status::Denied`](crate::Status::Denied), and a one-way message is dropped.
     fn request(&self, peer: &Peer, target: &Target<'_>) -> Result<(), Denied>;
 }
 
