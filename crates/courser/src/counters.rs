@@ -57,10 +57,10 @@ mod tests {
     use courser_proto::{EndpointStats, MemoryUse, SessionStats};
 
     use crate::control::ControlStats;
-    use crate::core::tasks::TaskStats;
-    use crate::core::shares::ClientStats;
     use crate::core::handled::HandlerStats;
-use crate::run::worker::WorkerStats;
+    use crate::core::shares::ClientStats;
+    use crate::core::tasks::TaskStats;
+    use crate::run::worker::WorkerStats;
     use crate::server::ServerStats;
     use crate::service::ServiceStats;
 

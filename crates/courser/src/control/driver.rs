@@ -17,10 +17,10 @@ use courser_proto::{ControlError, ControlMsg, ControlRefusal, HostIdentity};
 use super::conn::{Conn, Phase, Step};
 use super::event::{Command, Event};
 use super::limits::{Counters, Limits};
-use crate::counters::count;
 use super::mail::Mail;
 use super::network::{Network, Ready, Stream};
 use super::tables::{Dialing, Endpoint, Idle, Inbound, Target};
+use crate::counters::count;
 use crate::error::control::LostReason;
 use crate::platform::Clock;
 

@@ -10,11 +10,11 @@ use courser_proto::{ConnectRefuseReason, ControlMsg, EndpointRef};
 use super::conn::Phase;
 use super::driver::Driver;
 use super::event::Command;
-use crate::counters::count;
 use super::mail::Mail;
 use super::mailbox::MAIL_MAX;
 use super::network::Network;
 use super::tables::Endpoint;
+use crate::counters::count;
 use crate::error::control::LostReason;
 
 impl<N: Network> Driver<N> {

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use super::driver::Driver;
-use crate::counters::count;
 use super::mail::Mail;
 use super::network::Network;
+use crate::counters::count;
 use crate::error::control::LostReason;
 
 impl<N: Network> Driver<N> {
