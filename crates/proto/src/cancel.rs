@@ -26,7 +26,7 @@ use crate::options::CallId;
 use crate::overload::serve_newest;
 use crate::session::{QueuedCall, Session, SessionId};
 use crate::slot::{ClientSlot, Ending};
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 use crate::timers::{QUEUE, TimerEntry};
 use crate::tx::TxItem;
 
@@ -173,12 +173,12 @@ impl<C> Endpoint<C> {
         session: u32,
         req_num: u32,
         answered: bool,
-        reason: Drop,
-    ) -> Result<(), Drop> {
+        reason: RxDrop,
+    ) -> Result<(), RxDrop> {
         let now_ns = self.now_ns;
         // Dropped as stale: the session belongs to the peer, and is connected.
         let s =
-            self.sessions.client_mut(session).filter(|_| reason == Drop::Stale).ok_or(reason)?;
+            self.sessions.client_mut(session).filter(|_| reason == RxDrop::Stale).ok_or(reason)?;
         let slot_no = (req_num & (s.slots.count() - 1)) as u8;
         let slot = s.slots.get_mut(usize::from(slot_no)).ok_or(reason)?;
         if !slot.quarantined || slot.req_num != req_num {

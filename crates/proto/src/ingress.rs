@@ -10,7 +10,7 @@ use crate::integrity::{self, Integrity};
 use crate::mutant::{self, Mutant};
 use crate::peer::{FrameSignal, Peer, PeerState};
 use crate::rx::{self, Packets};
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 use crate::tx::TxItem;
 use crate::wire::{FrameHeader, is_untimed};
 
@@ -99,7 +99,7 @@ impl<C> Endpoint<C> {
             Err(malformed) => return self.refuse_frame(malformed.into()),
         };
         let Some(peer) = self.peers.at_mut(h.peer) else {
-            return self.refuse_frame(Drop::UnknownPeer);
+            return self.refuse_frame(RxDrop::UnknownPeer);
         };
         if let Err(reason) = check(peer, &h, frame) {
             return self.refuse_frame(reason);
@@ -124,7 +124,7 @@ impl<C> Endpoint<C> {
     }
 
     #[cold]
-    fn refuse_frame<'f>(&mut self, reason: Drop) -> Option<Packets<'f>> {
+    fn refuse_frame<'f>(&mut self, reason: RxDrop) -> Option<Packets<'f>> {
         self.stats.drop(reason);
         let refused = self.stats.rx_frames - self.stats.rx_frames_accepted;
         self.outbox.has_news |= refused.is_multiple_of(REFUSED_NEWS);
@@ -134,22 +134,22 @@ impl<C> Endpoint<C> {
 
 /// Checks that the frame's source is the address of the peer in its header.
 #[inline(always)]
-fn check(peer: &Peer, h: &FrameHeader, frame: &RxFrame<'_>) -> Result<(), Drop> {
+fn check(peer: &Peer, h: &FrameHeader, frame: &RxFrame<'_>) -> Result<(), RxDrop> {
     if peer.state != PeerState::Live {
-        return Err(Drop::UnknownPeer);
+        return Err(RxDrop::UnknownPeer);
     }
     let is_protected = peer.integrity == Integrity::Crc;
     if peer.rx_cookie != h.cookie && !is_protected && !mutant::is_on(Mutant::CookieIgnored) {
-        return Err(Drop::Cookie);
+        return Err(RxDrop::Cookie);
     }
     if peer.addr != frame.src {
-        return Err(Drop::WrongSource);
+        return Err(RxDrop::WrongSource);
     }
     if peer.data_per_packet != h.data_per_packet {
-        return Err(Drop::PacketSize);
+        return Err(RxDrop::PacketSize);
     }
     if is_protected && !integrity::is_intact(peer.rx_cookie, h.cookie, frame.data) {
-        return Err(Drop::Checksum);
+        return Err(RxDrop::Checksum);
     }
     Ok(())
 }

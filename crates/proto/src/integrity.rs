@@ -29,7 +29,7 @@ pub enum Integrity {
     #[default]
     None,
     /// By a CRC-32C of each frame, which is dropped when it differs
-    /// ([`Drop::Checksum`](crate::Drop::Checksum)).
+    /// ([`RxDrop::Checksum`](crate::RxDrop::Checksum)).
     Crc,
 }
 

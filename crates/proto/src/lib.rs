@@ -75,5 +75,5 @@ pub use session::{
     ControlRefusal, Dialed, EndpointRef, Established, Evicted, Heartbeat, HostIdentity,
     IdleSession, InvalidField, RemoteSession, Schemes, SessionId, SessionState, Silence,
 };
-pub use stats::{CountedKind, DROP_NAMES, DROP_REASONS, Drop, EndpointStats, PACKET_KINDS};
+pub use stats::{CountedKind, DROP_NAMES, DROP_REASONS, EndpointStats, PACKET_KINDS, RxDrop};
 pub use tx::Framing;

@@ -8,7 +8,7 @@ labels! {
     /// Why a frame or packet was dropped. Each reason has a counter; every drop is counted.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     #[repr(usize)]
-    pub enum Drop {
+    pub enum RxDrop {
         /// Header truncated.
         Truncated = "truncated",
         /// Another protocol or version.
@@ -51,21 +51,21 @@ labels! {
     }
 }
 
-/// Number of [`Drop`] reasons.
-pub const DROP_REASONS: usize = Drop::ALL.len();
+/// Number of [`RxDrop`]s.
+pub const DROP_REASONS: usize = RxDrop::ALL.len();
 
-/// Names of the drop reasons, in the order of [`Drop`].
-pub const DROP_NAMES: [&str; DROP_REASONS] = Drop::NAMES;
+/// Names of the drop reasons, in the order of [`RxDrop`].
+pub const DROP_NAMES: [&str; DROP_REASONS] = RxDrop::NAMES;
 
-impl From<Malformed> for Drop {
+impl From<Malformed> for RxDrop {
     fn from(m: Malformed) -> Self {
         match m {
-            Malformed::Truncated => Drop::Truncated,
-            Malformed::Version => Drop::Version,
-            Malformed::Flags => Drop::Flags,
-            Malformed::Kind => Drop::Kind,
-            Malformed::Range => Drop::Range,
-            Malformed::Length => Drop::Length,
+            Malformed::Truncated => RxDrop::Truncated,
+            Malformed::Version => RxDrop::Version,
+            Malformed::Flags => RxDrop::Flags,
+            Malformed::Kind => RxDrop::Kind,
+            Malformed::Range => RxDrop::Range,
+            Malformed::Length => RxDrop::Length,
         }
     }
 }
@@ -119,8 +119,8 @@ stats! {
         pub tx_packets: u64 = counter(packets),
         /// Packets built, by kind; index with [`CountedKind`].
         pub tx_kinds: [u64; PACKET_KINDS] = counter(packets, CountedKind::LABELS),
-        /// Dropped frames and packets, by reason; index with [`Drop`].
-        pub drops: [u64; DROP_REASONS] = counter(drops, Drop::LABELS),
+        /// Dropped frames and packets, by reason; index with [`RxDrop`].
+        pub drops: [u64; DROP_REASONS] = counter(drops, RxDrop::LABELS),
         /// Calls accepted.
         pub calls: u64 = counter(calls),
         /// Calls that ended with a response.
@@ -198,7 +198,7 @@ stats! {
 
 impl EndpointStats {
     /// The counter of one reason.
-    pub fn dropped(&self, reason: Drop) -> u64 {
+    pub fn dropped(&self, reason: RxDrop) -> u64 {
         self.drops[reason as usize]
     }
 
@@ -229,7 +229,7 @@ impl EndpointStats {
     }
 
     #[cold]
-    pub(crate) fn drop(&mut self, reason: Drop) {
+    pub(crate) fn drop(&mut self, reason: RxDrop) {
         self.drops[reason as usize] += 1;
     }
 }

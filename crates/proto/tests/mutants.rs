@@ -13,8 +13,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use courser_proto::mutant::{Mutant, plant};
 use courser_proto::wire::Packet;
 use courser_proto::{
-    Beat, CallError, Config, Control, Drop, EndpointStats, Executed, Heartbeat, Integrity,
-    Recovery, ReplyError, SessionId, Status,
+    Beat, CallError, Config, Control, EndpointStats, Executed, Heartbeat, Integrity, Recovery,
+    ReplyError, RxDrop, SessionId, Status,
 };
 use support::forge::{frame, packets};
 use support::{Action, DPP, Done, Forge, Link, Node, Rng, World, config, pattern};
@@ -223,7 +223,7 @@ fn a_crowd_shares_a_server(seed: u64) {
         assert!(w.take_done(client).iter().all(|d| d.result.is_ok()));
     }
     let sum = |of: fn(&EndpointStats) -> u64| w.nodes.iter().map(|n| of(n.ep.stats())).sum::<u64>();
-    let (again, duplicates) = (sum(|s| s.retransmitted), sum(|s| s.dropped(Drop::Duplicate)));
+    let (again, duplicates) = (sum(|s| s.retransmitted), sum(|s| s.dropped(RxDrop::Duplicate)));
     if control == Control::Timely {
         assert_eq!((again, duplicates), (0, 0), "a packet that was sent twice");
     }

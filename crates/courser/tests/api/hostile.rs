@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use courser::{Config, Nexus, Rpc, Transport};
-use courser_proto::Drop;
+use courser_proto::RxDrop;
 use courser_proto::wire::{FRAME_HEADER, WIRE_VERSION};
 
 const ECHO: u16 = 1;
@@ -107,7 +107,7 @@ fn datagrams_of_strangers_are_counted_and_calls_continue() {
         assert!(rejected <= s.drops_total() && rejected > 0, "each is in a counter");
         rpc.check();
     }
-    for reason in [Drop::Truncated, Drop::Version, Drop::UnknownPeer, Drop::Cookie] {
+    for reason in [RxDrop::Truncated, RxDrop::Version, RxDrop::UnknownPeer, RxDrop::Cookie] {
         assert!(server.stats().dropped(reason) > 0, "{reason:?} has occurred");
     }
     // A session holds at most the last response of each slot; hostile frames add nothing.

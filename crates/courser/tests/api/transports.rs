@@ -192,7 +192,7 @@ fn flipped_bits_are_losses_with_a_checksum() {
         FaultTransport::new(t, FaultConfig { seed, tx: plan.clone(), rx: FaultPlan::default() })
     });
     for rpc in [&client, &server] {
-        assert!(rpc.stats().dropped(courser_proto::Drop::Checksum) > 0, "{:?}", rpc.stats());
+        assert!(rpc.stats().dropped(courser_proto::RxDrop::Checksum) > 0, "{:?}", rpc.stats());
     }
 }
 

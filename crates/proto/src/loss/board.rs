@@ -4,7 +4,7 @@
 use super::melo_board::MeloBoard;
 use super::pooled::{self, Pools};
 use super::{AckInfo, LossFeedback, Nack, Recovery, Scoreboard};
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -119,7 +119,7 @@ impl Board {
         nack: Nack<'_>,
         ack: AckInfo,
         feedback: &mut LossFeedback,
-    ) -> Result<(u32, bool), Drop> {
+    ) -> Result<(u32, bool), RxDrop> {
         match self {
             Board::Selective(board) => {
                 board.in_order(nack.count, ack, feedback);
@@ -129,7 +129,7 @@ impl Board {
             Board::Melo(board) => {
                 let before = (board.arrived(), board.lost());
                 if !board.on_nack(nack.count, nack.high, nack.holes.iter()) {
-                    return Err(Drop::Inconsistent);
+                    return Err(RxDrop::Inconsistent);
                 }
                 feedback.add_lost(board.lost().saturating_sub(before.1));
                 Ok((nack.count, before != (board.arrived(), board.lost())))
@@ -145,14 +145,14 @@ impl Board {
         index: u32,
         ack: AckInfo,
         feedback: &mut LossFeedback,
-    ) -> Result<u32, Drop> {
+    ) -> Result<u32, RxDrop> {
         match self {
             Board::Selective(board) => {
                 if board.is_next(index) && board.arrive_in_order(index + 1) {
                     return Ok(index + 1);
                 }
                 if !board.arrived(index, ack, feedback) {
-                    return Err(Drop::Duplicate);
+                    return Err(RxDrop::Duplicate);
                 }
                 Ok(board.conclude(ack, feedback))
             }

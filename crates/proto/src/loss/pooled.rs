@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::melo::pool::BLOCK_BITS;
 use super::melo::{Arrival, Hole, MeloPool, Reorder, SenderMap};
-use crate::stats::Drop as Dropped;
+use crate::stats::RxDrop as Dropped;
 
 /// A bits pool, shared by all messages of one direction of an endpoint (M5).
 pub(crate) type SharedPool = Rc<RefCell<MeloPool>>;

@@ -3,7 +3,7 @@
 
 use super::WINDOW;
 use crate::mutant::{self, Mutant};
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 
 const WORDS: usize = WINDOW as usize / 64;
 
@@ -25,16 +25,20 @@ impl Incoming {
     /// Records a message.
     /// # Errors
     /// It has arrived before, or is ahead of the window.
-    pub(crate) fn insert(&mut self, number: u32) -> Result<(), Drop> {
+    pub(crate) fn insert(&mut self, number: u32) -> Result<(), RxDrop> {
         let ahead = number.wrapping_sub(self.next);
         if ahead >= 1 << 31 {
-            return if mutant::is_on(Mutant::MessageTwice) { Ok(()) } else { Err(Drop::Duplicate) };
+            return if mutant::is_on(Mutant::MessageTwice) {
+                Ok(())
+            } else {
+                Err(RxDrop::Duplicate)
+            };
         }
         if ahead >= WINDOW {
-            return Err(Drop::OutOfOrder);
+            return Err(RxDrop::OutOfOrder);
         }
         if self.has(number) {
-            return Err(Drop::Duplicate);
+            return Err(RxDrop::Duplicate);
         }
         let (word, bit) = place(number);
         self.arrived[word] |= bit;
@@ -99,9 +103,9 @@ mod tests {
                 // Half of them near the first missing one.
                 let at = if step % 2 == 0 { next + step % 70 } else { step };
                 let want = if at < next || model.contains(&at) {
-                    Err(Drop::Duplicate)
+                    Err(RxDrop::Duplicate)
                 } else if at >= next + WINDOW {
-                    Err(Drop::OutOfOrder)
+                    Err(RxDrop::OutOfOrder)
                 } else {
                     Ok(())
                 };

@@ -14,7 +14,7 @@ use courser_buf::MsgBuf;
 use super::WINDOW;
 use crate::credits::SessionCredits;
 use crate::mutant::{self, Mutant};
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -217,14 +217,14 @@ impl Outgoing {
     /// `later`.
     /// # Errors
     /// It is older than another, or names messages that were not sent.
-    pub(super) fn on_ack(&mut self, next: u32, later: u64, now_ns: u64) -> Result<Freed, Drop> {
+    pub(super) fn on_ack(&mut self, next: u32, later: u64, now_ns: u64) -> Result<Freed, RxDrop> {
         let ahead = next.wrapping_sub(self.first);
         if ahead >= 1 << 31 {
-            return Err(Drop::Stale);
+            return Err(RxDrop::Stale);
         }
         let behind = if later == 0 { 0 } else { 65 - later.leading_zeros() };
         if ahead > self.sent || ahead + behind > self.sent {
-            return Err(Drop::Inconsistent);
+            return Err(RxDrop::Inconsistent);
         }
         let mut freed = Freed::default();
         let (mut in_flight, mut newest_ns) = (0, self.newest_ns);

@@ -6,7 +6,7 @@ use crate::endpoint::Endpoint;
 use crate::event::Event;
 use crate::mutant::{self, Mutant};
 use crate::session::{Session, SessionId, SessionState};
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 use crate::tx::TxItem;
 use crate::wire::SinglePacket;
 
@@ -51,13 +51,13 @@ impl<C> Endpoint<C> {
         peer: u32,
         h: MessageHeader,
         data: &'f [u8],
-    ) -> Result<Option<Event<'f, C>>, Drop> {
+    ) -> Result<Option<Event<'f, C>>, RxDrop> {
         let s = self.sessions.server_of(peer, h.session)?;
         let id = SessionId { index: h.session, generation: s.generation };
         let first = s.first_req_num;
         let incoming = s.incoming.get_or_insert_with(|| Box::new(Incoming::new(first)));
         let taken = incoming.insert(h.number);
-        if taken != Err(Drop::OutOfOrder) && !std::mem::replace(&mut incoming.ack_queued, true) {
+        if taken != Err(RxDrop::OutOfOrder) && !std::mem::replace(&mut incoming.ack_queued, true) {
             self.tx.push(TxItem::MessageAck { session: h.session });
         }
         taken?;
@@ -90,14 +90,14 @@ impl<C> Endpoint<C> {
         session: u32,
         next: u32,
         later: u64,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), RxDrop> {
         let now_ns = self.now_ns;
         let s = match self.sessions.get_mut(session as usize) {
             Some(Session::Client(s)) if s.peer == peer && s.state == SessionState::Connected => s,
-            Some(Session::Server(s)) if s.peer == peer => return Err(Drop::WrongRole),
-            _ => return Err(Drop::UnknownSession),
+            Some(Session::Server(s)) if s.peer == peer => return Err(RxDrop::WrongRole),
+            _ => return Err(RxDrop::UnknownSession),
         };
-        let Some(outgoing) = &mut s.outgoing else { return Err(Drop::Inconsistent) };
+        let Some(outgoing) = &mut s.outgoing else { return Err(RxDrop::Inconsistent) };
         let mut freed = outgoing.on_ack(next, later, now_ns)?;
         let mut next_ns = u64::MAX;
         if later != 0

@@ -2,10 +2,10 @@
 
 use crate::endpoint::Endpoint;
 use crate::slot::{Position, ServerPhase};
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 
 impl<C> Endpoint<C> {
-    pub(crate) fn rx_ack(&mut self, peer: u32, session: u32, req_num: u32) -> Result<(), Drop> {
+    pub(crate) fn rx_ack(&mut self, peer: u32, session: u32, req_num: u32) -> Result<(), RxDrop> {
         let s = self.sessions.server_of(peer, session)?;
         let (step, quota) = (s.slots.count(), s.quota);
         if s.slots.are_asleep() {
@@ -18,12 +18,12 @@ impl<C> Endpoint<C> {
                 self.release_held(quota, freed);
                 Ok(())
             }
-            Position::Current if slot.phase == ServerPhase::Acked => Err(Drop::Duplicate),
+            Position::Current if slot.phase == ServerPhase::Acked => Err(RxDrop::Duplicate),
             // Late: the session was idle meanwhile, and its slots are new.
-            Position::Current if slot.phase == ServerPhase::Idle => Err(Drop::Stale),
-            Position::Current => Err(Drop::Inconsistent),
-            Position::Past => Err(Drop::Stale),
-            Position::Next | Position::Future => Err(Drop::Future),
+            Position::Current if slot.phase == ServerPhase::Idle => Err(RxDrop::Stale),
+            Position::Current => Err(RxDrop::Inconsistent),
+            Position::Past => Err(RxDrop::Stale),
+            Position::Next | Position::Future => Err(RxDrop::Future),
         }
     }
 }

@@ -12,11 +12,16 @@ use crate::error::Status;
 use crate::event::RequestId;
 use crate::session::{Session, SessionId};
 use crate::slot::{Position, ServerPhase, ServerSlot};
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 use crate::tx::TxItem;
 
 impl<C> Endpoint<C> {
-    pub(crate) fn rx_cancel(&mut self, peer: u32, session: u32, req_num: u32) -> Result<(), Drop> {
+    pub(crate) fn rx_cancel(
+        &mut self,
+        peer: u32,
+        session: u32,
+        req_num: u32,
+    ) -> Result<(), RxDrop> {
         if self.sessions.server_of(peer, session)?.slots.are_asleep() {
             self.sessions.wake_server(session, req_num)?;
         }
@@ -29,7 +34,7 @@ impl<C> Endpoint<C> {
             Position::Current => {}
             // No packet of it has arrived. The client has the answer to the previous request of the
             // slot.
-            Position::Next if slot.phase == ServerPhase::Executing => return Err(Drop::Future),
+            Position::Next if slot.phase == ServerPhase::Executing => return Err(RxDrop::Future),
             Position::Next => {
                 let before = RequestId::new(session_id, slot_no, slot.req_num);
                 self.end_request(before);
@@ -38,8 +43,8 @@ impl<C> Endpoint<C> {
                 let freed = slot.begin(req_num, 0, 0, 1, u64::MAX);
                 self.release_held(quota, freed);
             }
-            Position::Past => return Err(Drop::Stale),
-            Position::Future => return Err(Drop::Future),
+            Position::Past => return Err(RxDrop::Stale),
+            Position::Future => return Err(RxDrop::Future),
         }
         let s = self.sessions.server_of(peer, session)?;
         let slot = &mut s.slots[usize::from(slot_no)];
@@ -74,7 +79,7 @@ impl<C> Endpoint<C> {
                 self.stats.responses_resent += 1;
                 TxItem::Response { session, slot: slot_no, req_num }
             }
-            ServerPhase::Idle | ServerPhase::Acked => return Err(Drop::Stale),
+            ServerPhase::Idle | ServerPhase::Acked => return Err(RxDrop::Stale),
         };
         self.tx.push(item);
         Ok(())

@@ -4,7 +4,7 @@ use crate::budget::Grant;
 use crate::endpoint::Endpoint;
 use crate::loss::{LossFeedback, Recovery};
 use crate::mutant::{self, Mutant};
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 use crate::wire::Holes;
 
 impl<C> Endpoint<C> {
@@ -16,7 +16,7 @@ impl<C> Endpoint<C> {
         req_num: u32,
         (count, in_progress): (u32, bool),
         grant: Grant,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), RxDrop> {
         let (now_ns, ack) = (self.now_ns, self.ack_info(peer));
         let mut feedback = LossFeedback::default();
         let (s, slot_no) = match self.client_slot(peer, session, req_num) {
@@ -69,7 +69,7 @@ impl<C> Endpoint<C> {
         session: u32,
         req_num: u32,
         (count, high, holes): (u32, u32, Holes<'_>),
-    ) -> Result<(), Drop> {
+    ) -> Result<(), RxDrop> {
         let (now_ns, ack) = (self.now_ns, self.ack_info(peer));
         let mut feedback = LossFeedback::default();
         let (s, slot_no) = self.client_slot(peer, session, req_num)?;

@@ -20,7 +20,7 @@ use crate::event::{Body, Event};
 use crate::mutant::{self, Mutant};
 use crate::oneway::MessageHeader;
 use crate::session::{ClientSession, Session, SessionState};
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 use crate::wire::{
     DEADLINE_REQUEST, PLAIN_MESSAGE, PLAIN_REQUEST, PLAIN_RESPONSE, Packet, SinglePacket,
     parse_front, parse_packet, parse_single,
@@ -224,7 +224,7 @@ impl<C> Endpoint<C> {
             Packet::MessageAck { session, next, later } => {
                 (9, self.rx_message_ack(peer, session, next, later))
             }
-            _ => (0, Err(Drop::Unsupported)),
+            _ => (0, Err(RxDrop::Unsupported)),
         };
         match taken {
             Ok(()) => self.stats.received(kind),
@@ -240,7 +240,7 @@ impl<C> Endpoint<C> {
         peer: u32,
         session: u32,
         req_num: u32,
-    ) -> Result<(&mut ClientSession<C>, u8), Drop> {
+    ) -> Result<(&mut ClientSession<C>, u8), RxDrop> {
         match self.sessions.get_mut(session as usize) {
             Some(Session::Client(s)) if s.peer == peer && s.state == SessionState::Connected => {
                 let slot_no = (req_num & (s.slots.count() - 1)) as u8;
@@ -253,10 +253,10 @@ impl<C> Endpoint<C> {
                 }
                 let ahead = req_num.wrapping_sub(slot.req_num);
                 let future = ahead != 0 && ahead < 1 << 31;
-                Err(if future { Drop::Future } else { Drop::Stale })
+                Err(if future { RxDrop::Future } else { RxDrop::Stale })
             }
-            Some(Session::Server(s)) if s.peer == peer => Err(Drop::WrongRole),
-            _ => Err(Drop::UnknownSession),
+            Some(Session::Server(s)) if s.peer == peer => Err(RxDrop::WrongRole),
+            _ => Err(RxDrop::UnknownSession),
         }
     }
 }

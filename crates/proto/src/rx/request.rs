@@ -12,7 +12,7 @@ use crate::loss::Recovery;
 use crate::mutant::{self, Mutant};
 use crate::session::SessionId;
 use crate::slot::{Position, ServerPhase, ServerSlot, Stored};
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 use crate::tx::TxItem;
 use crate::wire::{SinglePacket, packets_of};
 
@@ -113,7 +113,7 @@ impl<C> Endpoint<C> {
         peer: u32,
         h: RequestHeader,
         data: impl Content<'f>,
-    ) -> Result<Option<Event<'f, C>>, Drop> {
+    ) -> Result<Option<Event<'f, C>>, RxDrop> {
         let RequestHeader { session, req_num, req_type, msg_size, index, remaining_us, .. } = h;
         let expires_ns = match (remaining_us, self.peers.at_mut(peer)) {
             (Some(us), Some(peer)) => peer.path.deadline_ns(us),
@@ -129,9 +129,9 @@ impl<C> Endpoint<C> {
         let before = slot.req_num;
         match slot.position(req_num, step) {
             Position::Current => {}
-            Position::Next if slot.phase == ServerPhase::Executing => return Err(Drop::Future),
+            Position::Next if slot.phase == ServerPhase::Executing => return Err(RxDrop::Future),
             Position::Next if index != 0 && recovery == Recovery::GoBackN => {
-                return Err(Drop::OutOfOrder);
+                return Err(RxDrop::OutOfOrder);
             }
             Position::Next => {
                 let packets = packets_of(msg_size, dpp);
@@ -142,8 +142,8 @@ impl<C> Endpoint<C> {
                 let freed = slot.begin(req_num, req_type, msg_size, packets, expires_ns);
                 self.release_held(quota, freed);
             }
-            Position::Past => return Err(Drop::Stale),
-            Position::Future => return Err(Drop::Future),
+            Position::Past => return Err(RxDrop::Stale),
+            Position::Future => return Err(RxDrop::Future),
         }
         let s = self.sessions.server_of(peer, session)?;
         let slot = &mut s.slots[usize::from(slot_no)];
@@ -151,17 +151,17 @@ impl<C> Endpoint<C> {
             // The slot stores only the number of a request that was cancelled before it arrived, and
             // of the last one before an idle period.
             let forgotten = slot.cancelled || slot.phase == ServerPhase::Idle;
-            return Err(if forgotten { Drop::Stale } else { Drop::Inconsistent });
+            return Err(if forgotten { RxDrop::Stale } else { RxDrop::Inconsistent });
         }
         if (slot.phase != ServerPhase::Receiving || index < slot.req_rcvd) && !runs_again(slot) {
             self.on_duplicate(session, slot_no, req_num, index);
-            return Err(Drop::Duplicate);
+            return Err(RxDrop::Duplicate);
         }
         let id = RequestId::new(id, slot_no, req_num);
         let is_early = index > slot.req_rcvd && !mutant::is_on(Mutant::RequestGapTaken);
         if is_early && recovery.is_go_back_n() {
             self.refuse_early(id, recovery);
-            return Err(Drop::OutOfOrder);
+            return Err(RxDrop::OutOfOrder);
         }
         let offset = index as usize * usize::from(dpp);
         let end = (offset + data.len()) as u32;
@@ -174,14 +174,14 @@ impl<C> Endpoint<C> {
         if is_early {
             self.insert_early(id, index)?;
         }
-        let Some(slot) = self.server_slot_mut(id) else { return Err(Drop::Stale) };
+        let Some(slot) = self.server_slot_mut(id) else { return Err(RxDrop::Stale) };
         if index == 0 {
             slot.expires_ns = expires_ns; // stored now, in case later packets came first
         }
         if slot.req_packets > 1 {
             return Ok(self.rx_request_part(id, peer, (index, offset), data));
         }
-        let data = data.whole().ok_or(Drop::Length)?;
+        let data = data.whole().ok_or(RxDrop::Length)?;
         slot.arrived_whole();
         Ok(self.admit_single(id, quota, h, data))
     }
@@ -214,7 +214,7 @@ impl<C> Endpoint<C> {
 
     /// Allocates the slots of an idle server session for the next request of a slot. Late packets
     /// are dropped without effect.
-    fn wake_server_slots(&mut self, peer: u32, session: u32, req_num: u32) -> Result<(), Drop> {
+    fn wake_server_slots(&mut self, peer: u32, session: u32, req_num: u32) -> Result<(), RxDrop> {
         if self.sessions.server_of(peer, session)?.slots.are_asleep() {
             self.sessions.wake_server(session, req_num)?;
         }
@@ -304,12 +304,12 @@ impl<C> Endpoint<C> {
 
     /// Records a request packet that arrived before missing ones.
     #[cold]
-    fn insert_early(&mut self, id: RequestId, index: u32) -> Result<(), Drop> {
+    fn insert_early(&mut self, id: RequestId, index: u32) -> Result<(), RxDrop> {
         let Some(s) = self.sessions.server_mut(id.session().index) else {
-            return Err(Drop::Stale);
+            return Err(RxDrop::Stale);
         };
         let pools = (s.recovery == Recovery::Melo).then_some(&self.boards.pools);
-        let Some(slot) = s.slots.get_mut(usize::from(id.slot())) else { return Err(Drop::Stale) };
+        let Some(slot) = s.slots.get_mut(usize::from(id.slot())) else { return Err(RxDrop::Stale) };
         let (count, packets) = (slot.req_rcvd, slot.req_packets);
         let inserted = slot.gaps.get_or_insert_default().insert(index, count, packets, pools);
         let is_melo = pools.is_some();

@@ -18,7 +18,7 @@ use crate::error::Status;
 use crate::event::RequestId;
 use crate::session::{Memory, SessionId};
 use crate::slot::ServerPhase;
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 use crate::timers::{SWEEP, TimerEntry};
 use crate::tx::TxItem;
 
@@ -59,9 +59,9 @@ impl<C> Endpoint<C> {
         id: RequestId,
         peer: u32,
         (index, end): (u32, u32),
-    ) -> Result<bool, Drop> {
+    ) -> Result<bool, RxDrop> {
         let now_ns = self.now_ns;
-        let Some(slot) = self.server_slot_mut(id) else { return Err(Drop::Stale) };
+        let Some(slot) = self.server_slot_mut(id) else { return Err(RxDrop::Stale) };
         let (is_first, expired) = (slot.message() == NO_MESSAGE, slot.expires_ns <= now_ns);
         if is_first && index == 0 && expired {
             self.reject(id, Status::DeadlineExceeded);
@@ -72,7 +72,7 @@ impl<C> Endpoint<C> {
             Room::Part(buffer) => (buffer, None),
             Room::Lacks => {
                 self.touch_request(id);
-                return Err(Drop::OutOfOrder);
+                return Err(RxDrop::OutOfOrder);
             }
             Room::Refused(status) => {
                 self.reject(id, status);

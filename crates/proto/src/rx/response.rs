@@ -10,7 +10,7 @@ use crate::event::{Body, Completion, Event};
 use crate::loss::{LossFeedback, Recovery};
 use crate::mutant::{self, Mutant};
 use crate::session::{SessionId, SessionState};
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 use crate::timers::CANCEL_FROM;
 use crate::tx::TxItem;
 use crate::wire::{SinglePacket, packets_of};
@@ -103,7 +103,7 @@ impl<C> Endpoint<C> {
         peer: u32,
         h: ResponseHeader,
         data: impl Content<'f>,
-    ) -> Result<Option<Completion<'f, C>>, Drop> {
+    ) -> Result<Option<Completion<'f, C>>, RxDrop> {
         let ResponseHeader { session, req_num, msg_size, index } = h;
         let (limit, ack) = (self.cfg.max_msg_size, self.ack_info(peer));
         let mut feedback = LossFeedback::default();
@@ -116,7 +116,7 @@ impl<C> Endpoint<C> {
         let dpp = s.agreed.data_per_packet;
         let slot = &mut s.slots[usize::from(slot_no)];
         let packets = packets_of(msg_size, dpp);
-        let whole = if packets == 1 { Some(data.whole().ok_or(Drop::Length)?) } else { None };
+        let whole = if packets == 1 { Some(data.whole().ok_or(RxDrop::Length)?) } else { None };
         let recovery = s.agreed.recovery;
         let is_melo = recovery == Recovery::Melo;
         let (front, units) = (slot.in_order(), slot.units());
@@ -124,7 +124,7 @@ impl<C> Endpoint<C> {
             Ok(credits) => credits,
             Err(reason) => {
                 self.note_pool(is_melo);
-                if reason == Drop::OutOfOrder && recovery == Recovery::GoBackNNack {
+                if reason == RxDrop::OutOfOrder && recovery == Recovery::GoBackNNack {
                     self.go_back_in_response(peer, session, slot_no);
                 }
                 return Err(reason);
@@ -245,7 +245,7 @@ impl<C> Endpoint<C> {
         session: u32,
         req_num: u32,
         status: u16,
-    ) -> Result<Option<Completion<'static, C>>, Drop> {
+    ) -> Result<Option<Completion<'static, C>>, RxDrop> {
         let (s, slot_no) = match self.client_slot(peer, session, req_num) {
             Ok(found) => found,
             Err(reason) => {
@@ -255,7 +255,7 @@ impl<C> Endpoint<C> {
         let slot = &mut s.slots[usize::from(slot_no)];
         // A server may reject a request from its first packet on, before the rest is sent.
         if !slot.awaits_response() {
-            return Err(Drop::Inconsistent);
+            return Err(RxDrop::Inconsistent);
         }
         slot.ack_owed = true;
         let refused = Status::from_code(status) == Status::NoMemory;

@@ -3,7 +3,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::slot::{Position, ServerPhase};
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 use crate::tx::TxItem;
 
 impl<C> Endpoint<C> {
@@ -14,7 +14,7 @@ impl<C> Endpoint<C> {
         req_num: u32,
         first: u32,
         count: u32,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), RxDrop> {
         let s = self.sessions.server_of(peer, session)?;
         let step = s.slots.count();
         let slot_no = (req_num & (step - 1)) as u8;
@@ -25,17 +25,17 @@ impl<C> Endpoint<C> {
         let slot = &mut s.slots[usize::from(slot_no)];
         match slot.position(req_num, step) {
             Position::Current => {}
-            Position::Past => return Err(Drop::Stale),
-            Position::Next | Position::Future => return Err(Drop::Future),
+            Position::Past => return Err(RxDrop::Stale),
+            Position::Next | Position::Future => return Err(RxDrop::Future),
         }
         if slot.phase != ServerPhase::Responded {
-            return Err(Drop::Stale);
+            return Err(RxDrop::Stale);
         }
         // An honest client spends one credit per requested packet. A request for more than all
         // credits is an attempt at amplification.
         let end = first.checked_add(count).filter(|&end| end <= slot.response_packets());
         let Some(end) = end.filter(|_| first > 0 && count <= credits) else {
-            return Err(Drop::Inconsistent);
+            return Err(RxDrop::Inconsistent);
         };
         if slot.request_part(first, end, credits, selective) {
             self.tx.push(TxItem::Response { session, slot: slot_no, req_num });

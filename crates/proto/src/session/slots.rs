@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 
 use courser_buf::{Run, Runs};
 
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 
 /// Dereferences to the slice of its slots, which is empty while they are asleep.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl<S> Slots<S> {
         req_num: u32,
         of: &mut Runs<S>,
         make: impl FnMut(u32) -> S,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), RxDrop> {
         if self.ahead(req_num) != self.count {
             return Err(self.late(req_num));
         }
@@ -75,9 +75,9 @@ impl<S> Slots<S> {
     /// The reason for dropping a packet while the slots are asleep: its request is over or too
     /// early.
     #[cold]
-    pub(crate) fn late(&self, req_num: u32) -> Drop {
+    pub(crate) fn late(&self, req_num: u32) -> RxDrop {
         let ahead = self.ahead(req_num);
-        if ahead != 0 && ahead < 1 << 31 { Drop::Future } else { Drop::Stale }
+        if ahead != 0 && ahead < 1 << 31 { RxDrop::Future } else { RxDrop::Stale }
     }
 
     /// Distance of a number from its sleeping slot's last one.

@@ -6,7 +6,7 @@ use courser_buf::Runs;
 
 use super::{ClientSession, ServerSession, Session, SessionId};
 use crate::slot::{ClientSlot, ServerSlot};
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 
 /// All sessions of an endpoint. Dereferences to the slice of its entries.
 #[derive(Debug)]
@@ -79,11 +79,11 @@ impl<C> Sessions<C> {
         &mut self,
         peer: u32,
         session: u32,
-    ) -> Result<&mut ServerSession, Drop> {
+    ) -> Result<&mut ServerSession, RxDrop> {
         match self.entries.get_mut(session as usize) {
             Some(Session::Server(s)) if s.peer == peer => Ok(s),
-            Some(Session::Client(s)) if s.peer == peer => Err(Drop::WrongRole),
-            _ => Err(Drop::UnknownSession),
+            Some(Session::Client(s)) if s.peer == peer => Err(RxDrop::WrongRole),
+            _ => Err(RxDrop::UnknownSession),
         }
     }
 
@@ -101,9 +101,9 @@ impl<C> Sessions<C> {
     /// # Errors
     /// It is not the next request: the reason for dropping the packet.
     #[cold]
-    pub(crate) fn wake_server(&mut self, session: u32, req_num: u32) -> Result<(), Drop> {
+    pub(crate) fn wake_server(&mut self, session: u32, req_num: u32) -> Result<(), RxDrop> {
         let Some(Session::Server(s)) = self.entries.get_mut(session as usize) else {
-            return Err(Drop::UnknownSession);
+            return Err(RxDrop::UnknownSession);
         };
         s.slots.wake_for(req_num, &mut self.server_slots, ServerSlot::new)
     }

@@ -25,7 +25,7 @@ use crate::credits::CreditPool;
 use crate::error::Executed;
 use crate::loss::{AckInfo, Board, Boards, LossFeedback, Recovery};
 use crate::mutant::{self, Mutant};
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 use crate::wire::{HOLES_REACH, MAX_REMAINING_US};
 
 /// State of a slot whose call ends before its answer.
@@ -468,14 +468,14 @@ impl<C> ClientSlot<C> {
         packets: u32,
         ack: AckInfo,
         feedback: &mut LossFeedback,
-    ) -> Result<u32, Drop> {
+    ) -> Result<u32, RxDrop> {
         if self.req_high < self.req_packets {
-            return Err(Drop::Inconsistent); // answers an incompletely sent request
+            return Err(RxDrop::Inconsistent); // answers an incompletely sent request
         }
         let before = self.in_flight();
         if index == 0 {
             if self.resp_rcvd > 0 {
-                return Err(Drop::Duplicate);
+                return Err(RxDrop::Duplicate);
             }
             self.single = Single::No;
             self.resp_size = msg_size;
@@ -490,17 +490,17 @@ impl<C> ClientSlot<C> {
             }
         } else {
             if self.resp_rcvd == 0 {
-                return Err(Drop::OutOfOrder);
+                return Err(RxDrop::OutOfOrder);
             }
             if msg_size != self.resp_size || index >= self.resp_high {
-                return Err(Drop::Inconsistent);
+                return Err(RxDrop::Inconsistent);
             }
             if index < self.resp_rcvd {
-                return Err(Drop::Duplicate);
+                return Err(RxDrop::Duplicate);
             }
             if let Some(board) = &mut self.board {
                 if index > self.resp_rcvd && index >= self.resp_requested {
-                    return Err(Drop::OutOfOrder); // rolled back and not requested again
+                    return Err(RxDrop::OutOfOrder); // rolled back and not requested again
                 }
                 self.resp_rcvd = board.on_response(index, ack, feedback)?;
                 self.resp_requested = self.resp_requested.max(self.resp_rcvd);
@@ -508,7 +508,7 @@ impl<C> ClientSlot<C> {
                 return Ok(before.saturating_sub(self.in_flight()));
             }
             if index > self.resp_rcvd && !mutant::is_on(Mutant::ResponseGapTaken) {
-                return Err(Drop::OutOfOrder);
+                return Err(RxDrop::OutOfOrder);
             }
         }
         self.resp_rcvd += 1;

@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use crate::loss::{Arrived, Hole, Pools, Receiver, is_kept};
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 use crate::wire::HOLES_REACH;
 
 /// The packets of a request that arrived out of order.
@@ -38,9 +38,9 @@ impl Gaps {
         count: u32,
         packets: u32,
         pools: Option<&Pools>,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), RxDrop> {
         if index - count >= HOLES_REACH {
-            return Err(Drop::OutOfOrder);
+            return Err(RxDrop::OutOfOrder);
         }
         let tracker = self.tracker.get_or_insert_with(|| match pools {
             Some(pools) => Tracker::Melo(Receiver::new(count, &pools.rx)),
@@ -51,7 +51,7 @@ impl Gaps {
                 if arrived.insert(index) {
                     Ok(())
                 } else {
-                    Err(Drop::Duplicate)
+                    Err(RxDrop::Duplicate)
                 }
             }
             Tracker::Melo(receiver) => is_kept(receiver.on_packet(index)),

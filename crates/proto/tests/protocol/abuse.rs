@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use courser_buf::{Ecn, RxFrame};
 use courser_proto::wire::{FRAME_HEADER, FrameHeader, PACKET_HEADER, Packet};
-use courser_proto::{Config, Drop, Grant, SessionId, SessionStats};
+use courser_proto::{Config, Grant, RxDrop, SessionId, SessionStats};
 
 use crate::support::forge::frame;
 use crate::support::{Action, DPP, Rng, World, addr, config, pattern};
@@ -168,7 +168,7 @@ fn frames_from_wrong_addresses_are_counted_only() {
             let rx = RxFrame::new(src, &bytes, Ecn::Ce);
             assert!(!w.nodes[to].accepts(&rx, now));
             let after = w.ep(to).stats();
-            assert_eq!(after.dropped(Drop::WrongSource), stats.dropped(Drop::WrongSource) + 1);
+            assert_eq!(after.dropped(RxDrop::WrongSource), stats.dropped(RxDrop::WrongSource) + 1);
             assert_eq!(after.drops_total(), stats.drops_total() + 1);
         }
     }
@@ -211,7 +211,7 @@ fn a_hundred_thousand_guessed_cookies_are_rejected() {
         w.deliver_only(0, 1, &frame(&FrameHeader { peer, cookie, ..real }, &[packet]));
     }
     let stats = w.ep(1).stats();
-    assert!(stats.dropped(Drop::Cookie) > 30_000 && stats.dropped(Drop::UnknownPeer) > 30_000);
+    assert!(stats.dropped(RxDrop::Cookie) > 30_000 && stats.dropped(RxDrop::UnknownPeer) > 30_000);
     assert_eq!(figures(&w, s), before);
 }
 
@@ -256,7 +256,7 @@ fn a_peer_cannot_use_the_session_of_another() {
         let bytes = mine.frame(1, &packets);
         w.inject(0, 1, &bytes);
         expected += packets.len() as u64;
-        assert_eq!(w.ep(1).stats().dropped(Drop::UnknownSession), expected, "session {session}");
+        assert_eq!(w.ep(1).stats().dropped(RxDrop::UnknownSession), expected, "session {session}");
     }
     assert_eq!(w.nodes[1].executed, executed);
     assert_eq!(w.nodes[1].arena.stats().in_use_bytes, half);

@@ -2,7 +2,7 @@
 //! numbers of slot 0 are 0, 8, 16, ...
 
 use courser_proto::wire::Packet;
-use courser_proto::{CallError, Config, Drop, Executed, SessionId, SessionStats, Status};
+use courser_proto::{CallError, Config, Executed, RxDrop, SessionId, SessionStats, Status};
 
 use crate::support::forge::Forge;
 use crate::support::{Action, DPP, World, config, expect_drop, pattern};
@@ -201,30 +201,31 @@ fn a_handler_can_detect_a_cancelled_request() {
 fn cancellations_at_the_server() {
     let (mut w, _, f) = mute(config());
     w.link.loss = 1_000_000; // the packets of the server are lost
-    expect_drop(&mut w, 1, &f.cancel(8), Drop::Future);
-    expect_drop(&mut w, 1, &f.cancel(0u32.wrapping_sub(8)), Drop::Stale);
-    expect_drop(&mut w, 1, &f.cancel(0u32.wrapping_sub(16)), Drop::Stale);
+    expect_drop(&mut w, 1, &f.cancel(8), RxDrop::Future);
+    expect_drop(&mut w, 1, &f.cancel(0u32.wrapping_sub(8)), RxDrop::Stale);
+    expect_drop(&mut w, 1, &f.cancel(0u32.wrapping_sub(16)), RxDrop::Stale);
     // Before any packet of the request: its number is used up, and late packets do not run it.
     w.inject(0, 1, &f.cancel(0));
-    expect_drop(&mut w, 1, &f.request(0, 4, 0, b"abcd"), Drop::Stale);
-    expect_drop(&mut w, 1, &f.request(0, 3 * DPP as u32, 1, &[1; DPP]), Drop::Stale);
+    expect_drop(&mut w, 1, &f.request(0, 4, 0, b"abcd"), RxDrop::Stale);
+    expect_drop(&mut w, 1, &f.request(0, 3 * DPP as u32, 1, &[1; DPP]), RxDrop::Stale);
     w.inject(0, 1, &f.cancel(0));
     // In the middle of it.
     w.inject(0, 1, &f.request(8, 2 * DPP as u32, 0, &[1; DPP]));
     w.inject(0, 1, &f.cancel(8));
-    let late = expect_drop(&mut w, 1, &f.request(8, 2 * DPP as u32, 1, &[1; DPP]), Drop::Duplicate);
+    let late =
+        expect_drop(&mut w, 1, &f.request(8, 2 * DPP as u32, 1, &[1; DPP]), RxDrop::Duplicate);
     assert_eq!(late, ["1: ERR 8=10"]);
     // While it is with its handler: no other answer may precede the reply.
     w.inject(0, 1, &f.request(16, 4, 0, b"abcd"));
     w.inject(0, 1, &f.cancel(16));
-    expect_drop(&mut w, 1, &f.cancel(24), Drop::Future);
+    expect_drop(&mut w, 1, &f.cancel(24), RxDrop::Future);
     let id = w.nodes[1].requests[0];
     w.ep(1).reply_bytes(id, b"done").unwrap();
     w.pump();
     w.inject(0, 1, &f.cancel(16));
     w.inject(0, 1, &f.ack(16));
-    expect_drop(&mut w, 1, &f.cancel(16), Drop::Stale);
-    expect_drop(&mut w, 1, &f.cancel(8), Drop::Stale);
+    expect_drop(&mut w, 1, &f.cancel(16), RxDrop::Stale);
+    expect_drop(&mut w, 1, &f.cancel(8), RxDrop::Stale);
     let want = [
         format!("1: ERR 0={CANCELLED}"),
         format!("1: ERR 0={CANCELLED}"),
@@ -265,18 +266,18 @@ fn packets_for_a_slot_in_quarantine() {
     assert!(w.ep(0).cancel(call));
     ends(&mut w);
     w.pump();
-    expect_drop(&mut w, 0, &f.credit_return(0, 2, false), Drop::Stale);
-    expect_drop(&mut w, 0, &f.response(8, 4, 0, b"abcd"), Drop::Future);
-    expect_drop(&mut w, 0, &f.error(0u32.wrapping_sub(8), CANCELLED), Drop::Stale);
+    expect_drop(&mut w, 0, &f.credit_return(0, 2, false), RxDrop::Stale);
+    expect_drop(&mut w, 0, &f.response(8, 4, 0, b"abcd"), RxDrop::Future);
+    expect_drop(&mut w, 0, &f.error(0u32.wrapping_sub(8), CANCELLED), RxDrop::Stale);
     w.inject(1, 0, &f.credit_return(0, 3, true)); // in progress
     assert_eq!(stats(&w, s).quarantined, 1);
     w.inject(1, 0, &f.response(0, 3 * DPP as u32, 0, &[1; DPP]));
     let figures = stats(&w, s);
     assert_eq!((figures.quarantined, figures.credits, figures.in_flight), (0, 32, 0));
     // Duplicates and related packets are dropped.
-    expect_drop(&mut w, 0, &f.response(0, 3 * DPP as u32, 0, &[1; DPP]), Drop::Stale);
-    expect_drop(&mut w, 0, &f.credit_return(0, 3, true), Drop::Stale);
-    expect_drop(&mut w, 0, &f.error(0, CANCELLED), Drop::Stale);
+    expect_drop(&mut w, 0, &f.response(0, 3 * DPP as u32, 0, &[1; DPP]), RxDrop::Stale);
+    expect_drop(&mut w, 0, &f.credit_return(0, 3, true), RxDrop::Stale);
+    expect_drop(&mut w, 0, &f.error(0, CANCELLED), RxDrop::Stale);
 }
 
 #[test]
@@ -361,8 +362,8 @@ fn a_cancellation_wakes_the_slots_of_an_idle_session() {
     let idle = w.ep(0).poll_idle().expect("idle");
     w.ep(1).on_idle(idle.remote, 0xe0, 7, &idle.done);
     let asleep = w.ep(1).memory().slots_bytes;
-    expect_drop(&mut w, 1, &f.cancel(0), Drop::Stale);
-    expect_drop(&mut w, 1, &f.cancel(16), Drop::Future);
+    expect_drop(&mut w, 1, &f.cancel(0), RxDrop::Stale);
+    expect_drop(&mut w, 1, &f.cancel(16), RxDrop::Future);
     assert_eq!(w.ep(1).memory().slots_bytes, asleep, "what is late wakes nothing");
     let mut first = true;
     w.filter = Some(Box::new(move |_, _| !std::mem::take(&mut first)));

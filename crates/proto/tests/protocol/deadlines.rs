@@ -1,6 +1,6 @@
 //! Deadlines (ADR 15): at the client, at the server, in transit, and under overload.
 
-use courser_proto::{CallError, Config, Drop, Executed, Status, serve_newest};
+use courser_proto::{CallError, Config, Executed, RxDrop, Status, serve_newest};
 
 use crate::faults::{quiet, seeds, some_config, some_link};
 use crate::support::{Action, DPP, Link, Rng, World, config, pattern};
@@ -128,7 +128,7 @@ fn a_server_does_not_start_expired_requests() {
     assert_eq!((all.requests, all.requests_expired), (1, 1));
     // A duplicate with other contents is answered without another check.
     let again = f.request_due(0, 1_000, b"none left");
-    crate::support::expect_drop(&mut w, 1, &again, Drop::Stale);
+    crate::support::expect_drop(&mut w, 1, &again, RxDrop::Stale);
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! in use.
 
 use courser_proto::{
-    CallError, Config, Control, Drop, Packing, Recovery, Role, SessionStats, Status,
+    CallError, Config, Control, Packing, Recovery, Role, RxDrop, SessionStats, Status,
 };
 
 use crate::support::node::Handler;
@@ -196,7 +196,7 @@ fn corrupt_frames_fail_ingress_validation() {
         assert_eq!(w.finish(0, 1)[0].result, Ok(pattern(id.into(), 100)));
     }
     let stats = w.ep(1).stats();
-    let ingress = [Drop::Version, Drop::UnknownPeer, Drop::Cookie, Drop::PacketSize];
+    let ingress = [RxDrop::Version, RxDrop::UnknownPeer, RxDrop::Cookie, RxDrop::PacketSize];
     let stopped: u64 = ingress.iter().map(|&d| stats.dropped(d)).sum();
     assert!(stopped > 20);
     assert_eq!(stats.rx_frames - stats.rx_frames_accepted, stopped);
@@ -236,7 +236,7 @@ fn copies_of_a_retransmission_keep_their_order() {
     let stats = w.ep(0).stats().clone();
     assert_eq!(stats.rollbacks, 1);
     // Only the seven packets after the lost one arrived out of order.
-    assert_eq!(w.ep(1).stats().dropped(Drop::OutOfOrder), 7);
+    assert_eq!(w.ep(1).stats().dropped(RxDrop::OutOfOrder), 7);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_lost_rejection_is_repeated() {
     assert_eq!(done[0].result, Err(CallError::Server(Status::NoMemory)));
     assert!(w.nodes[1].executed.is_empty());
     for node in 0..2 {
-        assert_eq!(w.ep(node).stats().dropped(Drop::Inconsistent), 0);
+        assert_eq!(w.ep(node).stats().dropped(RxDrop::Inconsistent), 0);
     }
 }
 
@@ -288,7 +288,7 @@ fn late_packets_of_a_session_that_was_idle_are_stale() {
     }
     let stats = w.ep(1).stats();
     // Two requests, and their acknowledgements.
-    assert_eq!((stats.dropped(Drop::Inconsistent), stats.dropped(Drop::Stale)), (0, 4));
+    assert_eq!((stats.dropped(RxDrop::Inconsistent), stats.dropped(RxDrop::Stale)), (0, 4));
     assert_eq!((w.nodes[1].executed[&1], w.nodes[1].executed[&2]), (1, 1));
 }
 

@@ -1,7 +1,7 @@
 //! The receiver's budget against faulty and silent senders (ADR 35).
 
 use courser_proto::wire::Packet;
-use courser_proto::{Config, Control, Drop, Grant, Recovery, SessionId};
+use courser_proto::{Config, Control, Grant, Recovery, RxDrop, SessionId};
 
 use crate::support::forge::Forge;
 use crate::support::{DPP, World, config};
@@ -114,7 +114,7 @@ fn a_request_with_gaps_that_waits_for_a_grant_is_answered_once_for_each_packet()
         for client in clients {
             let ended = w.finish(client, 40);
             assert!(ended.iter().all(|d| d.result.is_ok()), "{recovery}");
-            assert_eq!(w.ep(client).stats().dropped(Drop::Inconsistent), 0, "{recovery}");
+            assert_eq!(w.ep(client).stats().dropped(RxDrop::Inconsistent), 0, "{recovery}");
         }
     }
 }

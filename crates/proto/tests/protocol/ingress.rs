@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use courser_buf::{Addr, Ecn, RxFrame};
 use courser_proto::wire::{EcnCounts, FrameHeader, Packet};
-use courser_proto::{Config, Drop, EndpointStats, Recovery};
+use courser_proto::{Config, EndpointStats, Recovery, RxDrop};
 
 use crate::support::forge::{frame, packets};
 use crate::support::{World, addr, config};
@@ -40,14 +40,14 @@ fn invalid_frames_change_nothing() {
         frame(&h, &[packet])
     };
     let cases = [
-        (bad(|h| h.peer += 1), addr(0), Drop::UnknownPeer),
-        (bad(|h| h.peer = u32::MAX), addr(0), Drop::UnknownPeer),
-        (bad(|h| h.cookie ^= 1), addr(0), Drop::Cookie),
-        (bad(|h| h.data_per_packet -= 1), addr(0), Drop::PacketSize),
-        (bad(|_| {}), addr(1), Drop::WrongSource),
-        (vec![], addr(0), Drop::Truncated),
-        (bad(|_| {})[..23].to_vec(), addr(0), Drop::Truncated),
-        (vec![0; 40], addr(0), Drop::Version),
+        (bad(|h| h.peer += 1), addr(0), RxDrop::UnknownPeer),
+        (bad(|h| h.peer = u32::MAX), addr(0), RxDrop::UnknownPeer),
+        (bad(|h| h.cookie ^= 1), addr(0), RxDrop::Cookie),
+        (bad(|h| h.data_per_packet -= 1), addr(0), RxDrop::PacketSize),
+        (bad(|_| {}), addr(1), RxDrop::WrongSource),
+        (vec![], addr(0), RxDrop::Truncated),
+        (bad(|_| {})[..23].to_vec(), addr(0), RxDrop::Truncated),
+        (vec![0; 40], addr(0), RxDrop::Version),
     ];
     let before = inside(w.ep(1).stats());
     let now = w.now_ns;
@@ -68,11 +68,11 @@ fn invalid_frames_change_nothing() {
     assert_eq!(w.nodes[1].executed[&1], 2);
     // A malformed packet discards the packets after it in the frame, and none before it.
     ours.extend_from_slice(&[11; 16]);
-    let malformed = w.ep(1).stats().dropped(Drop::Kind) + w.ep(1).stats().dropped(Drop::Flags);
+    let malformed = w.ep(1).stats().dropped(RxDrop::Kind) + w.ep(1).stats().dropped(RxDrop::Flags);
     w.inject(0, 1, &ours);
     let stats = w.ep(1).stats();
-    assert_eq!(stats.dropped(Drop::Kind) + stats.dropped(Drop::Flags), malformed + 1);
-    assert_eq!(stats.dropped(Drop::Duplicate), 1);
+    assert_eq!(stats.dropped(RxDrop::Kind) + stats.dropped(RxDrop::Flags), malformed + 1);
+    assert_eq!(stats.dropped(RxDrop::Duplicate), 1);
 }
 
 #[test]
@@ -85,11 +85,11 @@ fn a_removed_peer_is_unknown() {
     assert!(w.ep(1).disconnected(remote, 0xbad, 7).is_none(), "not its owner");
     assert!(w.ep(1).disconnected(remote, 0xe0, 7).is_some());
     w.inject(0, 1, &request);
-    assert_eq!(w.ep(1).stats().dropped(Drop::UnknownPeer), 1);
+    assert_eq!(w.ep(1).stats().dropped(RxDrop::UnknownPeer), 1);
     // The next connect takes the same numbers; the old cookie is not valid for it.
     w.connect(0, 1);
     w.inject(0, 1, &request);
-    assert_eq!(w.ep(1).stats().dropped(Drop::Cookie), 1);
+    assert_eq!(w.ep(1).stats().dropped(RxDrop::Cookie), 1);
 }
 
 /// Offsets of the header fields (docs/wire-protocol.md).
@@ -130,7 +130,7 @@ const ECHOES: u8 = 1;
 const UNTIMED: u8 = 2;
 
 /// The frame is dropped for this reason, and has no other effect.
-fn expect_shut(w: &mut World, frame: &[u8], src: Addr, reason: Drop, what: &str) {
+fn expect_shut(w: &mut World, frame: &[u8], src: Addr, reason: RxDrop, what: &str) {
     let before = w.ep(1).stats().clone();
     let executed = w.nodes[1].executed.clone();
     let now_ns = w.now_ns;
@@ -153,17 +153,17 @@ fn ordinary_frames_with_one_wrong_field_are_discarded(timed: bool) {
         frame
     };
     let cases = [
-        (changed(COOKIE, 1), addr(0), Drop::Cookie, "cookie, lowest bit"),
-        (changed(COOKIE + 3, 0x80), addr(0), Drop::Cookie, "cookie, highest bit"),
-        (frame.clone(), addr(1), Drop::WrongSource, "source"),
-        (frame.clone(), Addr { port: 7, ..addr(0) }, Drop::WrongSource, "source port"),
-        (changed(PACKET_SIZE, 1), addr(0), Drop::PacketSize, "packet size, low byte"),
-        (changed(PACKET_SIZE + 1, 1), addr(0), Drop::PacketSize, "packet size, high byte"),
-        (changed(PEER, 1), addr(0), Drop::UnknownPeer, "peer"),
-        (changed(PEER + 2, 0x40), addr(0), Drop::UnknownPeer, "peer, far beyond the table"),
-        (changed(VERSION, 1), addr(0), Drop::Version, "version"),
-        (changed(VERSION, 0x80), addr(0), Drop::Version, "protocol mark"),
-        (changed(1, 0x80), addr(0), Drop::Flags, "unknown flag"),
+        (changed(COOKIE, 1), addr(0), RxDrop::Cookie, "cookie, lowest bit"),
+        (changed(COOKIE + 3, 0x80), addr(0), RxDrop::Cookie, "cookie, highest bit"),
+        (frame.clone(), addr(1), RxDrop::WrongSource, "source"),
+        (frame.clone(), Addr { port: 7, ..addr(0) }, RxDrop::WrongSource, "source port"),
+        (changed(PACKET_SIZE, 1), addr(0), RxDrop::PacketSize, "packet size, low byte"),
+        (changed(PACKET_SIZE + 1, 1), addr(0), RxDrop::PacketSize, "packet size, high byte"),
+        (changed(PEER, 1), addr(0), RxDrop::UnknownPeer, "peer"),
+        (changed(PEER + 2, 0x40), addr(0), RxDrop::UnknownPeer, "peer, far beyond the table"),
+        (changed(VERSION, 1), addr(0), RxDrop::Version, "version"),
+        (changed(VERSION, 0x80), addr(0), RxDrop::Version, "protocol mark"),
+        (changed(1, 0x80), addr(0), RxDrop::Flags, "unknown flag"),
     ];
     for (bytes, src, reason, what) in &cases {
         expect_shut(&mut w, bytes, *src, *reason, what);
@@ -202,6 +202,6 @@ fn frames_of_a_tentative_peer_are_dropped() {
         };
         let frame = frame(&header, &[Packet::Gap]);
         let nowhere = Addr { host: 0, port: 0 };
-        expect_shut(&mut w, &frame, nowhere, Drop::UnknownPeer, "a tentative peer");
+        expect_shut(&mut w, &frame, nowhere, RxDrop::UnknownPeer, "a tentative peer");
     }
 }

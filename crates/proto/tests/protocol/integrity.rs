@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use courser_buf::{Ecn, RxFrame};
 use courser_proto::wire::FRAME_HEADER;
-use courser_proto::{Config, ConnectError, Drop, Endpoint, Integrity, Recovery, SessionState};
+use courser_proto::{Config, ConnectError, Endpoint, Integrity, Recovery, RxDrop, SessionState};
 
 use crate::fuzz::{Echo, calls_work, frames};
 use crate::support::{DPP, Link, Rng, World, addr, config, flip_bits, pattern};
@@ -36,7 +36,7 @@ fn frames_with_flipped_bits_change_nothing_and_are_counted() {
         }
         for node in [0, 1] {
             let stats = w.ep(node).stats().clone();
-            assert!(stats.dropped(Drop::Checksum) > 10, "{recovery}: {stats:?}");
+            assert!(stats.dropped(RxDrop::Checksum) > 10, "{recovery}: {stats:?}");
         }
         assert_eq!(w.ep(0).session_stats(s).map(|s| s.integrity), Some(Integrity::Crc));
         assert_eq!(w.ep(0).session_state(s), SessionState::Connected);

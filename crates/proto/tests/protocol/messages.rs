@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use courser_proto::wire::Packet;
-use courser_proto::{Drop, RejectReason, SessionState};
+use courser_proto::{RejectReason, RxDrop, SessionState};
 
 use super::support::forge::packets;
 use super::support::{Action, DPP, Link, World, config, expect_drop, messages_arrive};
@@ -105,7 +105,7 @@ fn a_lost_tail_is_probed() {
         w.settle();
         assert_eq!(w.nodes[1].messages.len(), 1);
         assert_eq!(w.ep(0).outstanding_messages(), 0);
-        assert_eq!(w.ep(1).stats().dropped(Drop::Duplicate), lossy as u64);
+        assert_eq!(w.ep(1).stats().dropped(RxDrop::Duplicate), lossy as u64);
     }
 }
 
@@ -190,14 +190,14 @@ fn forged_acknowledgements_are_dropped() {
     let session = f.accept.client_session;
     let ack = |next, later| Packet::MessageAck { session, next, later };
     let bytes = f.frame(0, &[ack(0, 0)]);
-    expect_drop(&mut w, 0, &bytes, Drop::Inconsistent);
+    expect_drop(&mut w, 0, &bytes, RxDrop::Inconsistent);
     for id in 0..3 {
         w.send_message(0, s, id, 32, None).unwrap();
     }
     w.pump();
     for (next, later) in [(4, 0), (3, 1), (0, 1 << 2), (0, 1 << 63), (u32::MAX, 0)] {
         let bytes = f.frame(0, &[ack(next, later)]);
-        let reason = if next == u32::MAX { Drop::Stale } else { Drop::Inconsistent };
+        let reason = if next == u32::MAX { RxDrop::Stale } else { RxDrop::Inconsistent };
         expect_drop(&mut w, 0, &bytes, reason);
     }
     w.settle();
@@ -212,7 +212,7 @@ fn numbers_ahead_of_the_window_are_dropped() {
     let session = f.accept.session.number;
     let message =
         |number| Packet::Message { session, number, msg_type: 1, remaining_us: None, data: b"" };
-    for (number, reason) in [(1024, Drop::OutOfOrder), (1 << 30, Drop::OutOfOrder)] {
+    for (number, reason) in [(1024, RxDrop::OutOfOrder), (1 << 30, RxDrop::OutOfOrder)] {
         let bytes = f.frame(1, &[message(number)]);
         expect_drop(&mut w, 1, &bytes, reason);
     }
@@ -220,7 +220,7 @@ fn numbers_ahead_of_the_window_are_dropped() {
     let bytes = f.frame(1, &[message(1023)]);
     w.inject(0, 1, &bytes);
     let bytes = f.frame(1, &[message(1023)]);
-    expect_drop(&mut w, 1, &bytes, Drop::Duplicate);
+    expect_drop(&mut w, 1, &bytes, RxDrop::Duplicate);
     assert_eq!(w.nodes[1].messages.len(), 1);
 }
 
@@ -377,7 +377,7 @@ fn only_messages_that_an_acknowledgement_names_count_as_lost() {
     assert!(*lost.borrow() > 20, "two frames with many messages");
     assert_eq!(w.nodes[1].messages.len(), 384);
     assert_eq!(w.ep(0).stats().retransmitted, *lost.borrow());
-    assert_eq!(w.ep(1).stats().dropped(Drop::Duplicate), 0);
+    assert_eq!(w.ep(1).stats().dropped(RxDrop::Duplicate), 0);
 }
 
 /// Acknowledgements that state nothing new do not put off the timeout of a lost message.

@@ -2,7 +2,7 @@
 //! Eight slots, so request numbers of slot 0 are 0, 8, 16, ...
 
 use courser_proto::wire::Packet;
-use courser_proto::{Drop, Grant, SessionId};
+use courser_proto::{Grant, RxDrop, SessionId};
 
 use crate::support::forge::Forge;
 use crate::support::{Action, DPP, World, config, expect_drop};
@@ -30,70 +30,70 @@ fn part(n: usize) -> Vec<u8> {
 fn requests_at_the_server() {
     let (mut w, _, f) = mute();
     w.link.loss = 1_000_000; // the packets of the server are lost
-    expect_drop(&mut w, 1, &f.request(8, 4, 0, b"abcd"), Drop::Future);
-    expect_drop(&mut w, 1, &f.request(0, SIZE, 1, &part(1)), Drop::OutOfOrder);
+    expect_drop(&mut w, 1, &f.request(8, 4, 0, b"abcd"), RxDrop::Future);
+    expect_drop(&mut w, 1, &f.request(0, SIZE, 1, &part(1)), RxDrop::OutOfOrder);
     w.inject(0, 1, &f.request(0, SIZE, 0, &part(0)));
-    expect_drop(&mut w, 1, &f.request(0, SIZE, 2, &part(2)), Drop::OutOfOrder);
-    let again = expect_drop(&mut w, 1, &f.request(0, SIZE, 0, &part(0)), Drop::Duplicate);
+    expect_drop(&mut w, 1, &f.request(0, SIZE, 2, &part(2)), RxDrop::OutOfOrder);
+    let again = expect_drop(&mut w, 1, &f.request(0, SIZE, 0, &part(0)), RxDrop::Duplicate);
     assert_eq!(again, ["1: CR 0+1"]);
-    expect_drop(&mut w, 1, &f.request(0, SIZE + 1, 1, &part(1)), Drop::Inconsistent);
+    expect_drop(&mut w, 1, &f.request(0, SIZE + 1, 1, &part(1)), RxDrop::Inconsistent);
     w.inject(0, 1, &f.request(0, SIZE, 1, &part(1)));
     w.inject(0, 1, &f.request(0, SIZE, 2, &part(2)));
     assert_eq!(w.nodes[1].executed[&5], 1);
     // Executing: the last packet requests the state, an earlier one only credits.
-    let last = expect_drop(&mut w, 1, &f.request(0, SIZE, 2, &part(2)), Drop::Duplicate);
+    let last = expect_drop(&mut w, 1, &f.request(0, SIZE, 2, &part(2)), RxDrop::Duplicate);
     assert_eq!(last, ["1: CR 0+2!"]);
-    let first = expect_drop(&mut w, 1, &f.request(0, SIZE, 0, &part(0)), Drop::Duplicate);
+    let first = expect_drop(&mut w, 1, &f.request(0, SIZE, 0, &part(0)), RxDrop::Duplicate);
     assert_eq!(first, ["1: CR 0+2"]);
     // The client cannot have continued, since it has no answer.
-    expect_drop(&mut w, 1, &f.request(8, 4, 0, b"abcd"), Drop::Future);
+    expect_drop(&mut w, 1, &f.request(8, 4, 0, b"abcd"), RxDrop::Future);
     let id = w.nodes[1].requests[0];
     w.ep(1).reply_bytes(id, b"done").unwrap();
     w.pump();
-    let resent = expect_drop(&mut w, 1, &f.request(0, SIZE, 2, &part(2)), Drop::Duplicate);
+    let resent = expect_drop(&mut w, 1, &f.request(0, SIZE, 2, &part(2)), RxDrop::Duplicate);
     assert_eq!(resent, ["1: RESP 0#0/4"]);
     w.inject(0, 1, &f.request(8, 4, 0, b"abcd"));
     assert_eq!(w.nodes[1].executed[&5], 2);
-    expect_drop(&mut w, 1, &f.request(0, 4, 0, b"abcd"), Drop::Stale);
+    expect_drop(&mut w, 1, &f.request(0, 4, 0, b"abcd"), RxDrop::Stale);
 }
 
 #[test]
 fn credit_returns_at_the_client() {
     let (mut w, s, f) = mute();
-    expect_drop(&mut w, 0, &f.credit_return(0, 0, false), Drop::Future);
+    expect_drop(&mut w, 0, &f.credit_return(0, 0, false), RxDrop::Future);
     w.call(0, s, 5, 4 * DPP);
     w.filter = Some(Box::new(|_, _| false));
     w.pump();
-    expect_drop(&mut w, 0, &f.credit_return(8, 1, false), Drop::Future);
-    expect_drop(&mut w, 0, &f.credit_return(0u32.wrapping_sub(8), 1, false), Drop::Stale);
-    expect_drop(&mut w, 0, &f.credit_return(0, 4, false), Drop::Inconsistent);
-    expect_drop(&mut w, 0, &f.credit_return(0, 1, true), Drop::Inconsistent);
+    expect_drop(&mut w, 0, &f.credit_return(8, 1, false), RxDrop::Future);
+    expect_drop(&mut w, 0, &f.credit_return(0u32.wrapping_sub(8), 1, false), RxDrop::Stale);
+    expect_drop(&mut w, 0, &f.credit_return(0, 4, false), RxDrop::Inconsistent);
+    expect_drop(&mut w, 0, &f.credit_return(0, 1, true), RxDrop::Inconsistent);
     w.inject(1, 0, &f.credit_return(0, 2, false));
     assert_eq!(w.ep(0).session_stats(s).unwrap().credits, 30);
-    expect_drop(&mut w, 0, &f.credit_return(0, 1, false), Drop::Duplicate);
-    expect_drop(&mut w, 0, &f.credit_return(0, 2, false), Drop::Duplicate);
+    expect_drop(&mut w, 0, &f.credit_return(0, 1, false), RxDrop::Duplicate);
+    expect_drop(&mut w, 0, &f.credit_return(0, 2, false), RxDrop::Duplicate);
     w.inject(1, 0, &f.response(0, SIZE, 0, &part(0)));
     assert_eq!(w.ep(0).session_stats(s).unwrap().credits, 30, "two asked for");
-    expect_drop(&mut w, 0, &f.credit_return(0, 3, false), Drop::Duplicate);
+    expect_drop(&mut w, 0, &f.credit_return(0, 3, false), RxDrop::Duplicate);
 }
 
 #[test]
 fn responses_at_the_client() {
     let (mut w, s, f) = mute();
-    expect_drop(&mut w, 0, &f.response(0, 4, 0, b"abcd"), Drop::Future);
+    expect_drop(&mut w, 0, &f.response(0, 4, 0, b"abcd"), RxDrop::Future);
     w.filter = Some(Box::new(|_, _| false));
     w.call(0, s, 5, 40);
     w.pump();
-    expect_drop(&mut w, 0, &f.response(0, SIZE, 1, &part(1)), Drop::OutOfOrder);
+    expect_drop(&mut w, 0, &f.response(0, SIZE, 1, &part(1)), RxDrop::OutOfOrder);
     w.inject(1, 0, &f.response(0, SIZE, 0, &part(0)));
-    expect_drop(&mut w, 0, &f.response(0, SIZE, 0, &part(0)), Drop::Duplicate);
-    expect_drop(&mut w, 0, &f.response(0, SIZE, 2, &part(2)), Drop::OutOfOrder);
-    expect_drop(&mut w, 0, &f.response(0, SIZE - 1, 1, &part(1)), Drop::Inconsistent);
+    expect_drop(&mut w, 0, &f.response(0, SIZE, 0, &part(0)), RxDrop::Duplicate);
+    expect_drop(&mut w, 0, &f.response(0, SIZE, 2, &part(2)), RxDrop::OutOfOrder);
+    expect_drop(&mut w, 0, &f.response(0, SIZE - 1, 1, &part(1)), RxDrop::Inconsistent);
     w.inject(1, 0, &f.response(0, SIZE, 1, &part(1)));
     w.inject(1, 0, &f.response(0, SIZE, 2, &part(2)));
     let done = w.take_done(0);
     assert_eq!(done[0].result.as_ref().unwrap(), &[part(0), part(1), part(2)].concat());
-    expect_drop(&mut w, 0, &f.response(0, SIZE, 2, &part(2)), Drop::Stale);
+    expect_drop(&mut w, 0, &f.response(0, SIZE, 2, &part(2)), RxDrop::Stale);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_response_to_half_a_request_is_dropped() {
     w.filter = Some(Box::new(|_, _| false));
     w.call(0, s, 5, 100 * DPP);
     w.pump();
-    expect_drop(&mut w, 0, &f.response(0, 4, 0, b"abcd"), Drop::Inconsistent);
+    expect_drop(&mut w, 0, &f.response(0, 4, 0, b"abcd"), RxDrop::Inconsistent);
 }
 
 #[test]
@@ -110,16 +110,16 @@ fn requests_for_response_at_the_server() {
     let (mut w, _, f) = world();
     w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![7; 100 * DPP]));
     w.link.loss = 1_000_000;
-    expect_drop(&mut w, 1, &f.rfr(0, 1, 1), Drop::Future);
+    expect_drop(&mut w, 1, &f.rfr(0, 1, 1), RxDrop::Future);
     w.inject(0, 1, &f.request(0, 2 * DPP as u32, 0, &part(0)));
-    expect_drop(&mut w, 1, &f.rfr(0, 1, 1), Drop::Stale);
+    expect_drop(&mut w, 1, &f.rfr(0, 1, 1), RxDrop::Stale);
     w.inject(0, 1, &f.request(0, 2 * DPP as u32, 1, &part(1)));
-    expect_drop(&mut w, 1, &f.rfr(0, 0, 1), Drop::Inconsistent);
-    expect_drop(&mut w, 1, &f.rfr(0, 99, 2), Drop::Inconsistent);
-    expect_drop(&mut w, 1, &f.rfr(0, 1, 33), Drop::Inconsistent);
-    expect_drop(&mut w, 1, &f.rfr(0, u32::from(u16::MAX), 1 << 27), Drop::Inconsistent);
-    expect_drop(&mut w, 1, &f.rfr(8, 1, 1), Drop::Future);
-    expect_drop(&mut w, 1, &f.rfr(0u32.wrapping_sub(8), 1, 1), Drop::Stale);
+    expect_drop(&mut w, 1, &f.rfr(0, 0, 1), RxDrop::Inconsistent);
+    expect_drop(&mut w, 1, &f.rfr(0, 99, 2), RxDrop::Inconsistent);
+    expect_drop(&mut w, 1, &f.rfr(0, 1, 33), RxDrop::Inconsistent);
+    expect_drop(&mut w, 1, &f.rfr(0, u32::from(u16::MAX), 1 << 27), RxDrop::Inconsistent);
+    expect_drop(&mut w, 1, &f.rfr(8, 1, 1), RxDrop::Future);
+    expect_drop(&mut w, 1, &f.rfr(0u32.wrapping_sub(8), 1, 1), RxDrop::Stale);
     w.tracing = true;
     w.inject(0, 1, &f.rfr(0, 98, 2));
     w.inject(0, 1, &f.rfr(0, 1, 1)); // again, and backwards: stateless
@@ -201,18 +201,18 @@ fn acknowledgements_at_the_server() {
     let (mut w, _, f) = world();
     w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![7; 100 * DPP]));
     w.link.loss = 1_000_000;
-    expect_drop(&mut w, 1, &f.ack(0), Drop::Future);
+    expect_drop(&mut w, 1, &f.ack(0), RxDrop::Future);
     let idle = w.nodes[1].arena.stats().in_use_bytes;
     w.inject(0, 1, &f.request(0, 2 * DPP as u32, 0, &part(0)));
-    expect_drop(&mut w, 1, &f.ack(0), Drop::Inconsistent);
+    expect_drop(&mut w, 1, &f.ack(0), RxDrop::Inconsistent);
     w.inject(0, 1, &f.request(0, 2 * DPP as u32, 1, &part(1)));
     assert!(w.nodes[1].arena.stats().in_use_bytes > idle + 100 * DPP);
-    expect_drop(&mut w, 1, &f.ack(0u32.wrapping_sub(8)), Drop::Stale);
+    expect_drop(&mut w, 1, &f.ack(0u32.wrapping_sub(8)), RxDrop::Stale);
     w.inject(0, 1, &f.ack(0));
     assert!(w.nodes[1].arena.stats().in_use_bytes < idle + 2 * DPP);
-    expect_drop(&mut w, 1, &f.ack(0), Drop::Duplicate);
+    expect_drop(&mut w, 1, &f.ack(0), RxDrop::Duplicate);
     let silence =
-        expect_drop(&mut w, 1, &f.request(0, 2 * DPP as u32, 1, &part(1)), Drop::Duplicate);
+        expect_drop(&mut w, 1, &f.request(0, 2 * DPP as u32, 1, &part(1)), RxDrop::Duplicate);
     assert!(silence.is_empty(), "the client said that it has the response");
 }
 
@@ -228,17 +228,17 @@ fn roles_sessions_and_reserved_kinds() {
         grant: Grant::default(),
     };
     let bytes = f.frame(1, &[cr]);
-    expect_drop(&mut w, 1, &bytes, Drop::WrongRole);
+    expect_drop(&mut w, 1, &bytes, RxDrop::WrongRole);
     let session = f.accept.client_session;
     let bytes = f.frame(0, &[Packet::Ack { session, req_num: 0 }]);
-    expect_drop(&mut w, 0, &bytes, Drop::WrongRole);
+    expect_drop(&mut w, 0, &bytes, RxDrop::WrongRole);
     let bytes = f.frame(1, &[Packet::Ack { session: 77, req_num: 0 }]);
-    expect_drop(&mut w, 1, &bytes, Drop::UnknownSession);
+    expect_drop(&mut w, 1, &bytes, RxDrop::UnknownSession);
     let (number, msg_type, remaining_us) = (0, 1, None);
     let message = Packet::Message { session, number, msg_type, remaining_us, data: &[] };
     let bytes = f.frame(0, &[message]);
-    expect_drop(&mut w, 0, &bytes, Drop::WrongRole);
+    expect_drop(&mut w, 0, &bytes, RxDrop::WrongRole);
     let session = f.accept.session.number;
     let bytes = f.frame(1, &[Packet::MessageAck { session, next: 0, later: 0 }]);
-    expect_drop(&mut w, 1, &bytes, Drop::WrongRole);
+    expect_drop(&mut w, 1, &bytes, RxDrop::WrongRole);
 }

@@ -2,7 +2,7 @@
 //! piece. (In `faults.rs` half of the worlds have such frames, too.)
 
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER, Packet};
-use courser_proto::{Config, Drop, Recovery};
+use courser_proto::{Config, Recovery, RxDrop};
 
 use super::support::{Action, DPP, Link, Rng, World, config, expect_drop, pattern};
 
@@ -66,18 +66,18 @@ fn wrong_lengths_are_dropped() {
         let data = pattern(5, DPP);
         for short in [1, 2, 10] {
             let frame = forge.request(0, size, 0, &data[..DPP - short]);
-            expect_drop(&mut w, 1, &frame, Drop::Length);
+            expect_drop(&mut w, 1, &frame, RxDrop::Length);
         }
         let beyond = forge.request(0, size, 3, &data);
-        expect_drop(&mut w, 1, &beyond, Drop::Range);
+        expect_drop(&mut w, 1, &beyond, RxDrop::Range);
         // The bytes after a packet are the next packet, and invalid here.
         let mut long = forge.request(0, size, 1, &data);
         long.push(0x0f);
         let before = w.nodes[1].ep.stats().clone();
         w.inject(0, 1, &long);
         let after = w.nodes[1].ep.stats();
-        assert_eq!(after.dropped(Drop::OutOfOrder), before.dropped(Drop::OutOfOrder) + 1);
-        assert_eq!(after.dropped(Drop::Truncated), before.dropped(Drop::Truncated) + 1);
+        assert_eq!(after.dropped(RxDrop::OutOfOrder), before.dropped(RxDrop::OutOfOrder) + 1);
+        assert_eq!(after.dropped(RxDrop::Truncated), before.dropped(RxDrop::Truncated) + 1);
         assert!(w.nodes[1].executed.is_empty());
     }
 }
@@ -90,9 +90,9 @@ fn duplicates_and_unrequested_packets_are_dropped() {
     w.nodes.iter_mut().for_each(|n| n.front = 256);
     let (size, data) = (2 * DPP as u32, pattern(5, 2 * DPP));
     w.inject(0, 1, &forge.request(0, size, 0, &data[..DPP]));
-    expect_drop(&mut w, 1, &forge.request(0, size, 0, &data[..DPP]), Drop::Duplicate);
+    expect_drop(&mut w, 1, &forge.request(0, size, 0, &data[..DPP]), RxDrop::Duplicate);
     let other = forge.request(0, size + 1, 1, &data[..DPP]);
-    expect_drop(&mut w, 1, &other, Drop::Inconsistent);
+    expect_drop(&mut w, 1, &other, RxDrop::Inconsistent);
     w.inject(0, 1, &forge.request(0, size, 1, &data[DPP..]));
     assert_eq!((w.nodes[1].executed[&5], w.nodes[1].copied), (1, 1));
     let unasked = forge.response(0, size, 0, &data[..DPP]);
@@ -123,8 +123,8 @@ fn the_door_is_as_narrow() {
     };
     let mut header = forge.header(1);
     header.cookie ^= 1;
-    expect_drop(&mut w, 1, &super::support::forge::frame(&header, &[packet]), Drop::Cookie);
+    expect_drop(&mut w, 1, &super::support::forge::frame(&header, &[packet]), RxDrop::Cookie);
     header.cookie ^= 1;
     header.data_per_packet -= 1;
-    expect_drop(&mut w, 1, &super::support::forge::frame(&header, &[packet]), Drop::PacketSize);
+    expect_drop(&mut w, 1, &super::support::forge::frame(&header, &[packet]), RxDrop::PacketSize);
 }

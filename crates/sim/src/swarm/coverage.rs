@@ -1,7 +1,7 @@
 //! Coverage of the seeds: faults, packets, drops and ends. A kind that never occurs was not tested.
 
 use courser::{DROP_NAMES, Rpc};
-use courser_proto::{CountedKind, DROP_REASONS, Drop, PACKET_KINDS};
+use courser_proto::{CountedKind, DROP_REASONS, PACKET_KINDS, RxDrop};
 
 use super::faults::FaultKind;
 use super::kinds::ENDS;
@@ -21,14 +21,14 @@ const NETWORK_UNREACHED: [DropReason; 1] = [DropReason::NoRoute];
 /// long as all follow the protocol: packets of earlier lives (`unknown_peer`, `cookie`,
 /// `unknown_session`), and packets that were lost, delayed or duplicated. All others mean that an
 /// endpoint has sent an invalid packet.
-const PROTOCOL_REACHED: [Drop; 7] = [
-    Drop::UnknownPeer,
-    Drop::Checksum,
-    Drop::Cookie,
-    Drop::UnknownSession,
-    Drop::Stale,
-    Drop::Duplicate,
-    Drop::OutOfOrder,
+const PROTOCOL_REACHED: [RxDrop; 7] = [
+    RxDrop::UnknownPeer,
+    RxDrop::Checksum,
+    RxDrop::Cookie,
+    RxDrop::UnknownSession,
+    RxDrop::Stale,
+    RxDrop::Duplicate,
+    RxDrop::OutOfOrder,
 ];
 
 /// Counts by kind, of one seed or of many.
@@ -250,9 +250,9 @@ pub(super) fn forbidden(
     shared: &Shared,
 ) -> Option<String> {
     let reached = |at: usize| PROTOCOL_REACHED.iter().any(|&d| d as usize == at);
-    let late = [Drop::Future as usize, Drop::WrongRole as usize];
-    let changed = [Drop::Version as usize, Drop::Flags as usize];
-    let before_checksum = [Drop::WrongSource as usize, Drop::PacketSize as usize];
+    let late = [RxDrop::Future as usize, RxDrop::WrongRole as usize];
+    let changed = [RxDrop::Version as usize, RxDrop::Flags as usize];
+    let before_checksum = [RxDrop::WrongSource as usize, RxDrop::PacketSize as usize];
     let ended = shared.ended.get();
     let allowed = |at: usize| {
         reached(at)

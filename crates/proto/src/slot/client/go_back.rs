@@ -4,7 +4,7 @@
 //! forged NACKs cause no more retransmissions than the message has packets.
 
 use super::{ClientSlot, Single};
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 use crate::wire::Holes;
 
 impl<C> ClientSlot<C> {
@@ -15,15 +15,15 @@ impl<C> ClientSlot<C> {
         count: u32,
         high: u32,
         holes: Holes<'_>,
-    ) -> Result<u32, Drop> {
+    ) -> Result<u32, RxDrop> {
         if high > self.req_high || high > self.req_packets || count >= self.req_packets {
-            return Err(Drop::Inconsistent);
+            return Err(RxDrop::Inconsistent);
         }
-        let missing = holes.iter().last().ok_or(Drop::Inconsistent)?.first;
+        let missing = holes.iter().last().ok_or(RxDrop::Inconsistent)?.first;
         // Packets that were rolled back are sent again in any case.
         let is_in_flight = (self.req_acked..self.req_sent).contains(&missing);
         if self.resp_rcvd > 0 || self.parked || !is_in_flight || self.went_back > missing {
-            return Err(Drop::Duplicate);
+            return Err(RxDrop::Duplicate);
         }
         let before = self.in_flight();
         self.single = Single::No;

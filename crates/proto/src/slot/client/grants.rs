@@ -5,7 +5,7 @@ use crate::budget::Grant;
 #[allow(unused_imports)] // for the documentation
 use crate::budget::NO_MESSAGE;
 use crate::loss::{AckInfo, LossFeedback, Nack};
-use crate::stats::Drop;
+use crate::stats::RxDrop;
 use crate::wire::Holes;
 
 impl<C> ClientSlot<C> {
@@ -17,24 +17,24 @@ impl<C> ClientSlot<C> {
         grant: Grant,
         ack: AckInfo,
         feedback: &mut LossFeedback,
-    ) -> Result<u32, Drop> {
+    ) -> Result<u32, RxDrop> {
         if count > self.req_high || count >= self.req_packets {
-            return Err(Drop::Inconsistent);
+            return Err(RxDrop::Inconsistent);
         }
         if self.resp_rcvd > 0 {
-            return Err(Drop::Duplicate);
+            return Err(RxDrop::Duplicate);
         }
         if in_progress {
             // Progress even without new credits: with its handler (ADR 5), or waiting for a grant.
             let is_whole = count + 1 == self.req_packets;
             if !is_whole && (grant.packets().is_none() || count >= self.req_high) {
-                return Err(Drop::Inconsistent);
+                return Err(RxDrop::Inconsistent);
             }
             if count < self.req_acked {
-                return Err(Drop::Duplicate); // late
+                return Err(RxDrop::Duplicate); // late
             }
         } else if count < self.req_acked || count == self.req_acked && !self.is_more(grant) {
-            return Err(Drop::Duplicate);
+            return Err(RxDrop::Duplicate);
         }
         self.take_grant(grant);
         let before = self.in_flight();
@@ -63,16 +63,16 @@ impl<C> ClientSlot<C> {
         holes: Holes<'_>,
         ack: AckInfo,
         feedback: &mut LossFeedback,
-    ) -> Result<u32, Drop> {
+    ) -> Result<u32, RxDrop> {
         if high > self.req_high || high > self.req_packets || count >= self.req_packets {
-            return Err(Drop::Inconsistent);
+            return Err(RxDrop::Inconsistent);
         }
         if self.resp_rcvd > 0 {
-            return Err(Drop::Duplicate);
+            return Err(RxDrop::Duplicate);
         }
         let before = self.in_flight();
         let last = self.req_packets - 1;
-        let board = self.board.as_mut().ok_or(Drop::Inconsistent)?;
+        let board = self.board.as_mut().ok_or(RxDrop::Inconsistent)?;
         let mut news = false;
         // After a timeout that has rolled back, the server may be ahead of the retransmissions:
         // then only the count in order applies.
@@ -87,7 +87,7 @@ impl<C> ClientSlot<C> {
         self.acknowledge(count.max(in_order).min(last));
         self.take_counts();
         let credits = before.saturating_sub(self.in_flight());
-        if news || credits > 0 { Ok(credits) } else { Err(Drop::Duplicate) }
+        if news || credits > 0 { Ok(credits) } else { Err(RxDrop::Duplicate) }
     }
 
     /// Returns whether the request is with its handler, and holds no credit: the server has stated

@@ -9,11 +9,11 @@ use crate::slot::{Position, ServerSlot};
 /// Context of a frame without times.
 const HEARD: AckInfo = AckInfo { now_ns: 0, round_trip_ns: 0, window_ns: 0 };
 
-fn credit_return(s: &mut ClientSlot<u8>, count: u32, in_progress: bool) -> Result<u32, Drop> {
+fn credit_return(s: &mut ClientSlot<u8>, count: u32, in_progress: bool) -> Result<u32, RxDrop> {
     s.on_credit_return(count, in_progress, Grant::default(), HEARD, &mut LossFeedback::default())
 }
 
-fn response(s: &mut ClientSlot<u8>, index: u32, size: u32, packets: u32) -> Result<u32, Drop> {
+fn response(s: &mut ClientSlot<u8>, index: u32, size: u32, packets: u32) -> Result<u32, RxDrop> {
     s.on_response(index, size, packets, HEARD, &mut LossFeedback::default())
 }
 
@@ -52,14 +52,14 @@ fn credit_returns_past_in_order_future() {
     let mut s = client(4);
     send(&mut s, 3);
     assert_eq!(credit_return(&mut s, 1, false), Ok(1));
-    assert_eq!(credit_return(&mut s, 1, false), Err(Drop::Duplicate), "past");
+    assert_eq!(credit_return(&mut s, 1, false), Err(RxDrop::Duplicate), "past");
     assert_eq!(credit_return(&mut s, 3, false), Ok(2), "cumulative");
     assert_eq!(s.in_flight(), 0);
     send(&mut s, 1);
-    assert_eq!(credit_return(&mut s, 4, false), Err(Drop::Inconsistent), "invariant 3");
+    assert_eq!(credit_return(&mut s, 4, false), Err(RxDrop::Inconsistent), "invariant 3");
     let mut t = client(4);
     send(&mut t, 2);
-    assert_eq!(credit_return(&mut t, 3, false), Err(Drop::Inconsistent), "never sent");
+    assert_eq!(credit_return(&mut t, 3, false), Err(RxDrop::Inconsistent), "never sent");
 }
 
 #[test]
@@ -70,10 +70,10 @@ fn a_request_that_waits_for_a_grant_is_in_progress_before_it_is_whole() {
         let grant = Grant::new(3, 1);
         s.on_credit_return(count, true, grant, HEARD, &mut LossFeedback::default())
     };
-    assert_eq!(held(&mut s, 3), Err(Drop::Inconsistent), "all of it may not be acknowledged");
+    assert_eq!(held(&mut s, 3), Err(RxDrop::Inconsistent), "all of it may not be acknowledged");
     assert_eq!(held(&mut s, 2), Ok(2));
     assert_eq!(held(&mut s, 2), Ok(0));
-    assert_eq!(held(&mut s, 1), Err(Drop::Duplicate), "late");
+    assert_eq!(held(&mut s, 1), Err(RxDrop::Duplicate), "late");
     assert!(s.awaits_grant() && s.in_flight() == 1);
     assert_eq!(credit_return(&mut s, 3, false), Ok(1), "without a limit");
     assert!(!s.awaits_grant() && s.sendable() == 2);
@@ -84,7 +84,7 @@ fn a_request_with_its_handler_holds_no_credit_until_it_is_sent_again() {
     for packets in [1, 2] {
         let mut s = client(packets);
         send(&mut s, packets);
-        assert_eq!(credit_return(&mut s, packets, true), Err(Drop::Inconsistent));
+        assert_eq!(credit_return(&mut s, packets, true), Err(RxDrop::Inconsistent));
         assert_eq!(credit_return(&mut s, packets - 1, true), Ok(packets));
         assert_eq!(credit_return(&mut s, packets - 1, true), Ok(0), "still in progress");
         assert_eq!((s.in_flight(), s.sendable(), s.is_parked()), (0, 0, true));
@@ -102,17 +102,17 @@ fn a_request_with_its_handler_holds_no_credit_until_it_is_sent_again() {
 #[test]
 fn responses_past_in_order_future() {
     let mut s = client(1);
-    assert_eq!(response(&mut s, 0, 5, 1), Err(Drop::Inconsistent), "nothing was sent");
+    assert_eq!(response(&mut s, 0, 5, 1), Err(RxDrop::Inconsistent), "nothing was sent");
     send(&mut s, 1);
-    assert_eq!(response(&mut s, 1, 5000, 4), Err(Drop::OutOfOrder), "before the first");
+    assert_eq!(response(&mut s, 1, 5000, 4), Err(RxDrop::OutOfOrder), "before the first");
     assert_eq!(response(&mut s, 0, 5000, 4), Ok(1));
-    assert_eq!(response(&mut s, 0, 5000, 4), Err(Drop::Duplicate));
-    assert_eq!(response(&mut s, 1, 5000, 4), Err(Drop::Inconsistent), "not asked for");
+    assert_eq!(response(&mut s, 0, 5000, 4), Err(RxDrop::Duplicate));
+    assert_eq!(response(&mut s, 1, 5000, 4), Err(RxDrop::Inconsistent), "not asked for");
     request(&mut s, 2);
-    assert_eq!(response(&mut s, 2, 5000, 4), Err(Drop::OutOfOrder), "future");
-    assert_eq!(response(&mut s, 1, 5001, 4), Err(Drop::Inconsistent), "another size");
+    assert_eq!(response(&mut s, 2, 5000, 4), Err(RxDrop::OutOfOrder), "future");
+    assert_eq!(response(&mut s, 1, 5001, 4), Err(RxDrop::Inconsistent), "another size");
     assert_eq!(response(&mut s, 1, 5000, 4), Ok(1));
-    assert_eq!(response(&mut s, 1, 5000, 4), Err(Drop::Duplicate), "past");
+    assert_eq!(response(&mut s, 1, 5000, 4), Err(RxDrop::Duplicate), "past");
     assert_eq!(response(&mut s, 2, 5000, 4), Ok(1));
     assert_eq!(s.in_flight(), 0);
 }

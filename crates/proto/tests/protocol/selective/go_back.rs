@@ -122,17 +122,17 @@ fn forged_nacks_cause_one_return_to_each_packet() {
 
 #[test]
 fn forged_nacks_for_other_packets_are_dropped() {
-    use courser_proto::Drop;
+    use courser_proto::RxDrop;
     let (mut w, mut f) = hostile::half_way(GoBackNNack, 40);
     // Beyond what was sent; without a missing packet; for a whole request.
     for said in [(0, 9, &[(2, 3)][..]), (0, 4, &[]), (8, 41, &[(4, 3)]), (40, 42, &[(0, 1)])] {
         let bytes = hostile::nack(&mut f, 0, said);
-        crate::support::forge::expect_drop(&mut w, 0, &bytes, Drop::Inconsistent);
+        crate::support::forge::expect_drop(&mut w, 0, &bytes, RxDrop::Inconsistent);
     }
     // Rolled back, and not sent again since.
     w.inject(1, 0, &hostile::nack(&mut f, 0, (3, 5, &[(0, 1)])));
     let late = hostile::nack(&mut f, 0, (0, 3, &[(1, 1)]));
-    crate::support::forge::expect_drop(&mut w, 0, &late, Drop::Duplicate);
+    crate::support::forge::expect_drop(&mut w, 0, &late, RxDrop::Duplicate);
 }
 
 #[test]

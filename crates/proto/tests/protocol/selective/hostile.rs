@@ -1,6 +1,6 @@
 //! Peers that forge acknowledgements, or request without limit.
 
-use courser_proto::Drop;
+use courser_proto::RxDrop;
 use courser_proto::wire::{Packet, parse_packet};
 
 use super::*;
@@ -54,9 +54,9 @@ fn a_nack_for_packets_that_were_never_sent_is_dropped() {
         let (high, count): (Said<'_>, Said<'_>) = ((1, 9, &[(2, 3)]), (8, 39, &[(4, 3)]));
         for said in [high, count, (39, 40, &[]), (40, 41, &[]), (0, 1 << 20, &[(0, 1)])] {
             let bytes = nack(&mut f, 0, said);
-            expect_drop(&mut w, 0, &bytes, Drop::Inconsistent);
+            expect_drop(&mut w, 0, &bytes, RxDrop::Inconsistent);
         }
-        for (req_num, reason) in [(8, Drop::Future), (0_u32.wrapping_sub(8), Drop::Stale)] {
+        for (req_num, reason) in [(8, RxDrop::Future), (0_u32.wrapping_sub(8), RxDrop::Stale)] {
             let bytes = nack(&mut f, req_num, (0, 2, &[(0, 1)]));
             let before = w.nodes[0].ep.stats().drops_total();
             w.inject(1, 0, &bytes);
@@ -111,12 +111,12 @@ fn a_nack_to_a_small_request_or_a_go_back_n_session_is_dropped() {
         w.call(0, s, 1, 10);
         w.pump();
         let bytes = nack(&mut f, 0, (0, 1, &[]));
-        expect_drop(&mut w, 0, &bytes, Drop::Inconsistent);
+        expect_drop(&mut w, 0, &bytes, RxDrop::Inconsistent);
     }
     let (mut w, mut f) = half_way(Recovery::GoBackN, 40);
     for said in [(0, 2, &[(0, 1)][..]), (3, 8, &[(1, 1)])] {
         let bytes = nack(&mut f, 0, said);
-        expect_drop(&mut w, 0, &bytes, Drop::Inconsistent);
+        expect_drop(&mut w, 0, &bytes, RxDrop::Inconsistent);
     }
 }
 
@@ -223,6 +223,6 @@ fn packets_far_ahead_cost_only_their_bits() {
         assert!(more <= packets as usize / 8 + 4096, "{recovery}: {more} bytes");
         assert!(w.nodes[1].executed.is_empty());
         let t = w.nodes[1].ep.stats();
-        assert!(recovery == Recovery::Melo || t.dropped(Drop::OutOfOrder) == 0);
+        assert!(recovery == Recovery::Melo || t.dropped(RxDrop::OutOfOrder) == 0);
     }
 }

@@ -3,7 +3,7 @@
 use courser_proto::wire::{
     EcnCounts, FRAME_HEADER, FrameHeader, PACKET_HEADER, Packet, parse_packet,
 };
-use courser_proto::{ConnectAccept, Drop, Grant};
+use courser_proto::{ConnectAccept, Grant, RxDrop};
 
 use super::World;
 
@@ -138,7 +138,7 @@ pub fn frame(header: &FrameHeader, packets: &[Packet<'_>]) -> Vec<u8> {
 
 /// Delivers to node `to` a frame whose only packet must be dropped for `reason`: one count, and no
 /// other change. Returns the packets that it caused, which only duplicates may.
-pub fn expect_drop(w: &mut World, to: usize, bytes: &[u8], reason: Drop) -> Vec<String> {
+pub fn expect_drop(w: &mut World, to: usize, bytes: &[u8], reason: RxDrop) -> Vec<String> {
     let before = w.nodes[to].ep.stats().clone();
     let executed = w.nodes[to].executed.clone();
     let figures = sessions(w, to);
@@ -154,7 +154,7 @@ pub fn expect_drop(w: &mut World, to: usize, bytes: &[u8], reason: Drop) -> Vec<
     assert_eq!(sessions(w, to), figures);
     let caused = w.story().split_off(at);
     w.trace.truncate(at);
-    assert!(caused.is_empty() || reason == Drop::Duplicate, "{reason:?} caused {caused:?}");
+    assert!(caused.is_empty() || reason == RxDrop::Duplicate, "{reason:?} caused {caused:?}");
     caused
 }
 

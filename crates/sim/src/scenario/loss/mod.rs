@@ -396,6 +396,6 @@ fn data_packets(world: &World) -> u64 {
 
 /// Duplicates at the server.
 fn duplicates(world: &World) -> u64 {
-    use courser_proto::Drop;
-    world.peek(SERVER, 0).map_or(0, |rpc| rpc.stats().dropped(Drop::Duplicate))
+    use courser_proto::RxDrop;
+    world.peek(SERVER, 0).map_or(0, |rpc| rpc.stats().dropped(RxDrop::Duplicate))
 }
