@@ -222,8 +222,8 @@ impl Path {
     pub(crate) fn times(&mut self, now_ns: u64) -> (Option<u32>, Option<u32>) {
         self.timed_ns = now_ns;
         let echo_at = self.echo.map(|echo| {
-            let held = now_ns.saturating_sub(echo.arrived_ns) as u32;
-            echo.sent_at.wrapping_add(held)
+            let waited_ns = now_ns.saturating_sub(echo.arrived_ns) as u32;
+            echo.sent_at.wrapping_add(waited_ns)
         });
         (Some(now_ns as u32), echo_at)
     }
@@ -427,7 +427,7 @@ impl Path {
     }
 
     /// A request waits for a grant and nothing was lost: the next probe for one is later.
-    pub(crate) fn on_held(&mut self, cfg: &Config) {
+    pub(crate) fn on_wait_for_grant(&mut self, cfg: &Config) {
         let least_ns = self.rtt.pto_ns(cfg);
         self.grant_wait_ns = (2 * self.grant_wait_ns.max(least_ns)).min(cfg.rto_max_ns);
     }

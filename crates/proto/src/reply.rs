@@ -39,7 +39,7 @@ impl<C> Endpoint<C> {
     ) -> Result<(), ReplyError> {
         if let Ok(w) = waiting(&mut self.sessions, id)
             && len <= w.limit as usize
-            && w.slot.held == 0
+            && w.slot.charged == 0
             && let Some(out) = w.slot.prealloc_mut(len)
         {
             fill(out);
@@ -111,10 +111,10 @@ impl<C> Endpoint<C> {
             },
         };
         fill(&mut room[..len]);
-        let freed = std::mem::take(&mut slot.held);
+        let freed = std::mem::take(&mut slot.charged);
         slot.respond_single(len as u32);
         let quota = waiting.quota;
-        self.release_held(quota, freed);
+        self.release_charged(quota, freed);
         self.replied(id);
         Ok(())
     }
@@ -128,7 +128,7 @@ impl<C> Endpoint<C> {
             Ok(w) => w,
             Err(e) => return Err(self.gone(id, e)),
         };
-        let freed = std::mem::take(&mut w.slot.held);
+        let freed = std::mem::take(&mut w.slot.charged);
         w.slot.prealloc = Some(m);
         w.slot.respond_single(len as u32);
         self.stats.replies += 1;
@@ -146,7 +146,7 @@ impl<C> Endpoint<C> {
         }
         w.slot.own_single();
         let quota = w.quota;
-        self.release_held(quota, freed);
+        self.release_charged(quota, freed);
         Ok(())
     }
 
@@ -211,17 +211,17 @@ impl<C> Endpoint<C> {
         };
         let packets = packets_of(len as u32, w.data_per_packet);
         // The request's bytes are released; a response in a buffer of its own is charged instead.
-        let (quota, mut freed) = (w.quota, w.slot.held);
-        let held = if let Stored::Owned(m) = &stored { m.capacity() as u32 } else { 0 };
+        let (quota, mut freed) = (w.quota, w.slot.charged);
+        let charged = if let Stored::Owned(m) = &stored { m.capacity() as u32 } else { 0 };
         if matches!(stored, Stored::Error(_)) {
             // Otherwise a client whose quota is used up by these buffers would be rejected for
             // ever.
             freed += w.slot.prealloc.take().map_or(0, |m| m.capacity() as u32);
         }
-        w.slot.held = held;
+        w.slot.charged = charged;
         w.slot.respond(stored, len as u32, packets);
-        self.release_held(quota, freed);
-        self.quotas.charge(quota, held);
+        self.release_charged(quota, freed);
+        self.quotas.charge(quota, charged);
         Ok(())
     }
 

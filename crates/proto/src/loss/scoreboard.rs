@@ -30,7 +30,7 @@ const SENT: u64 = 0;
 const ARRIVED: u64 = 1;
 const LOST: u64 = 2;
 /// Has arrived, but keeps its credit: the last packet of a request.
-const HELD: u64 = 3;
+const UNRETURNED: u64 = 3;
 const STATE: u64 = 3;
 /// Was retransmitted.
 const RETRANSMITTED: u64 = 4;
@@ -196,17 +196,17 @@ impl Scoreboard {
             news |= self.arrived(index, ack, feedback);
         }
         if high > last {
-            self.hold(last, ack);
+            self.keep_unreturned(last, ack);
         }
         news
     }
 
     /// A packet has arrived whose credit is not returned yet. It is not lost, and its send time
     /// counts.
-    fn hold(&mut self, index: u32, ack: AckInfo) {
+    fn keep_unreturned(&mut self, index: u32, ack: AckInfo) {
         let Some(entry) = self.entry(index).filter(|e| **e & STATE == SENT) else { return };
         let sent_ns = *entry >> TIME_SHIFT;
-        *entry |= HELD;
+        *entry |= UNRETURNED;
         if ack.now_ns.saturating_sub(sent_ns) >= ack.round_trip_ns {
             self.newest_ns = self.newest_ns.max(sent_ns);
         }
@@ -314,7 +314,7 @@ impl Scoreboard {
     /// acknowledgement shows the state of all others. `false`: no packet is in flight.
     pub(crate) fn probe(&mut self) -> bool {
         let newest = |state| self.entries.iter().rposition(|e| e & STATE == state);
-        let Some(at) = newest(SENT).or_else(|| newest(HELD)) else { return false };
+        let Some(at) = newest(SENT).or_else(|| newest(UNRETURNED)) else { return false };
         self.lose(at, TIMED_OUT);
         true
     }

@@ -15,7 +15,7 @@ impl<C> Endpoint<C> {
         match slot.position(req_num, step) {
             Position::Current if slot.phase == ServerPhase::Responded => {
                 let freed = slot.acknowledged();
-                self.release_held(quota, freed);
+                self.release_charged(quota, freed);
                 Ok(())
             }
             Position::Current if slot.phase == ServerPhase::Acked => Err(RxDrop::Duplicate),

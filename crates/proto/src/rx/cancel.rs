@@ -41,7 +41,7 @@ impl<C> Endpoint<C> {
                 let s = self.sessions.server_of(peer, session)?;
                 let slot = &mut s.slots[usize::from(slot_no)];
                 let freed = slot.begin(req_num, 0, 0, 1, u64::MAX);
-                self.release_held(quota, freed);
+                self.release_charged(quota, freed);
             }
             Position::Past => return Err(RxDrop::Stale),
             Position::Future => return Err(RxDrop::Future),
@@ -51,9 +51,9 @@ impl<C> Endpoint<C> {
         let item = match slot.phase {
             ServerPhase::Receiving => {
                 slot.req = None;
-                let freed = std::mem::take(&mut slot.held);
+                let freed = std::mem::take(&mut slot.charged);
                 slot.cancelled = true;
-                self.release_held(quota, freed);
+                self.release_charged(quota, freed);
                 self.end_request(RequestId::new(session_id, slot_no, req_num));
                 let s = self.sessions.server_of(peer, session)?;
                 let slot = &mut s.slots[usize::from(slot_no)];

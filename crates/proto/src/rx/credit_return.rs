@@ -47,7 +47,7 @@ impl<C> Endpoint<C> {
         if let Some(p) = self.peers.at_mut(peer) {
             p.path.on_grant(grant, now_ns);
             match wait_ns {
-                _ if awaited && in_progress => p.path.on_held(&self.cfg),
+                _ if awaited && in_progress => p.path.on_wait_for_grant(&self.cfg),
                 Some(wait_ns) => p.path.on_grant_wait(wait_ns.into()),
                 // Sent more than once: how long it took is not known.
                 None if awaited => p.path.on_grant_wait(0),

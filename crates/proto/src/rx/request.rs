@@ -140,7 +140,7 @@ impl<C> Endpoint<C> {
                 let s = self.sessions.server_of(peer, session)?;
                 let slot = &mut s.slots[usize::from(slot_no)];
                 let freed = slot.begin(req_num, req_type, msg_size, packets, expires_ns);
-                self.release_held(quota, freed);
+                self.release_charged(quota, freed);
             }
             Position::Past => return Err(RxDrop::Stale),
             Position::Future => return Err(RxDrop::Future),

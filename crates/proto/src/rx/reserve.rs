@@ -98,10 +98,10 @@ impl<C> Endpoint<C> {
         let Some(slot) = s.slots.get(usize::from(id.slot())) else {
             return Room::Refused(Status::NoMemory);
         };
-        let (size, at, had, held) = (slot.req_size, slot.message(), slot.room(), slot.held);
+        let (size, at, had, charged) = (slot.req_size, slot.message(), slot.room(), slot.charged);
         let req_type = slot.req_type;
         let is_first = at == NO_MESSAGE;
-        let left = self.quotas.room_of(quota).saturating_add(held.into());
+        let left = self.quotas.room_of(quota).saturating_add(charged.into());
         if is_first && let Some(status) = self.rejection(quota, req_type, size) {
             return Room::Refused(status);
         }
@@ -111,7 +111,7 @@ impl<C> Endpoint<C> {
         let (is_small, memory) = (size <= FIRST_BYTES, self.memory_left());
         let waits = self.budget.reserved(at, &owner).is_some_and(|r| r.waits());
         let is_behind = self.budget.lacks_memory() && self.budget.waits_of(quota);
-        let more = u64::from(size.saturating_sub(held));
+        let more = u64::from(size.saturating_sub(charged));
         let is_turn =
             (is_small || !is_behind && !waits) && self.quotas.may_promise(quota, more, memory);
         if is_turn && u64::from(size) <= left {
@@ -136,8 +136,8 @@ impl<C> Endpoint<C> {
             return Room::Lacks;
         }
         let len = size.min(end.max(2 * had).max(FIRST_BYTES));
-        let more = u64::from(len.saturating_sub(held));
-        let may = len <= WINDOW_BYTES || self.quotas.may_hold(quota, more, memory);
+        let more = u64::from(len.saturating_sub(charged));
+        let may = len <= WINDOW_BYTES || self.quotas.may_charge(quota, more, memory);
         let may = may && u64::from(len) <= left;
         match may.then(|| self.arena.alloc(len as usize)) {
             Some(Ok(buffer)) => Room::Part(buffer),
@@ -166,11 +166,11 @@ impl<C> Endpoint<C> {
         if let Some(before) = slot.req.take() {
             buffer[..before.len()].copy_from_slice(&before);
         }
-        let held = buffer.capacity() as u32;
-        let before = std::mem::replace(&mut slot.held, held);
+        let charged = buffer.capacity() as u32;
+        let before = std::mem::replace(&mut slot.charged, charged);
         slot.req = Some(buffer);
         self.quotas.release(quota, before);
-        self.quotas.charge(quota, held);
+        self.quotas.charge(quota, charged);
     }
 
     /// The first packet of a request has arrived: `promised` bytes are reserved for the rest, or it
@@ -239,7 +239,7 @@ impl<C> Endpoint<C> {
 
     /// Bytes of a client are released.
     #[inline]
-    pub(crate) fn release_held(&mut self, quota: u32, bytes: u32) {
+    pub(crate) fn release_charged(&mut self, quota: u32, bytes: u32) {
         if bytes != 0 {
             self.quotas.release(quota, bytes);
             self.memory_returns();
@@ -269,9 +269,9 @@ impl<C> Endpoint<C> {
         if slot.expires_ns <= now_ns {
             return self.reject(id, Status::DeadlineExceeded);
         }
-        let (size, held) = (slot.req_size, slot.held);
+        let (size, charged) = (slot.req_size, slot.charged);
         let Some(Reserved { quota, .. }) = self.budget.reserved(at, owner) else { return };
-        let more = u64::from(size.saturating_sub(held));
+        let more = u64::from(size.saturating_sub(charged));
         let has_room = more <= self.quotas.room_of(quota);
         if !has_room || !self.quotas.may_promise(quota, more, self.memory_left()) {
             return;

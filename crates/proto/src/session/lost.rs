@@ -256,13 +256,13 @@ impl<C> Endpoint<C> {
                 };
                 let (generation, quota) = (s.generation, s.quota);
                 let executing: Vec<_> = s.slots.iter().enumerate().filter_map(executing).collect();
-                let held: u64 = s.slots.iter().map(|slot| u64::from(slot.all_held())).sum();
+                let charged: u64 = s.slots.iter().map(|slot| u64::from(slot.all_charged())).sum();
                 let (peer, credits) = (s.peer, s.credit_limit);
                 let wait = !executing.is_empty() && !mutant::is_on(Mutant::GenerationIgnored);
                 self.outbox.given_up += executing.len() as u64;
                 *entry = Session::Draining(Draining { generation, quota, executing });
                 self.ungrant_pool(peer, credits);
-                self.quotas.release_bytes(quota, held);
+                self.quotas.release_bytes(quota, charged);
                 self.memory_returns();
                 if !wait {
                     self.quotas.leave(quota);

@@ -20,7 +20,7 @@ pub(super) struct ClientQuota {
     /// Server sessions, including draining ones.
     sessions: u32,
     /// Bytes of unanswered requests, of stored responses, and of preallocated response buffers.
-    pub(super) held: u64,
+    pub(super) charged: u64,
     /// Bytes reserved for data of arriving requests that is missing.
     pub(super) promised: u64,
     /// Bytes that were reserved for data of arriving requests before it arrived.
@@ -38,7 +38,7 @@ pub(super) struct HostQuota {
     /// Sessions in the order of their connects, without most of those that were used or have ended.
     unused: VecDeque<SessionId>,
     /// As for a client.
-    pub(super) held: u64,
+    pub(super) charged: u64,
     pub(super) promised: u64,
     pub(super) kept: u64,
 }
@@ -184,7 +184,7 @@ impl Quotas {
                 control,
                 host,
                 sessions: 0,
-                held: 0,
+                charged: 0,
                 promised: 0,
                 kept: 0,
                 growing: 0,
@@ -203,9 +203,9 @@ impl Quotas {
         t.sessions = t.sessions.saturating_sub(1);
         if t.sessions == 0 {
             debug_assert_eq!(
-                [t.held, t.promised, t.kept, t.growing],
+                [t.charged, t.promised, t.kept, t.growing],
                 [0; 4],
-                "held without a session"
+                "charged without a session"
             );
             self.of.remove(&t.control);
             self.vacant.push(at);
@@ -214,7 +214,11 @@ impl Quotas {
         let Some(h) = self.hosts.get_mut(host as usize) else { return };
         h.sessions = h.sessions.saturating_sub(1);
         if h.sessions == 0 {
-            debug_assert_eq!((h.held, h.promised, h.kept), (0, 0, 0), "held without a session");
+            debug_assert_eq!(
+                (h.charged, h.promised, h.kept),
+                (0, 0, 0),
+                "charged without a session"
+            );
             h.unused = VecDeque::new();
             self.at_host.remove(&h.host);
             self.vacant_hosts.push(host);
@@ -278,25 +282,25 @@ impl Quotas {
 
     /// Bytes that a client may still take.
     pub(crate) fn room_of(&self, client: u32) -> u64 {
-        let held = self.clients.get(client as usize).map_or(u64::MAX, |t| t.held);
-        self.limit.saturating_sub(held)
+        let charged = self.clients.get(client as usize).map_or(u64::MAX, |t| t.charged);
+        self.limit.saturating_sub(charged)
     }
 
     /// Returns whether a client, or its address, holds what it may.
     pub(crate) fn is_full(&self, client: u32) -> bool {
         let Some(t) = self.clients.get(client as usize) else { return true };
         let host = self.hosts.get(t.host as usize);
-        t.held >= self.limit || host.is_none_or(|h| h.held >= self.host_limit)
+        t.charged >= self.limit || host.is_none_or(|h| h.charged >= self.host_limit)
     }
 
     /// Charges bytes to a client.
     pub(crate) fn charge(&mut self, client: u32, bytes: u32) {
         let Some(t) = self.clients.get_mut(client as usize) else { return };
         let Some(h) = self.hosts.get_mut(t.host as usize) else { return };
-        for (held, limit) in [(&mut t.held, self.limit), (&mut h.held, self.host_limit)] {
-            let was_full = *held >= limit;
-            *held += u64::from(bytes);
-            if *held >= limit && !was_full {
+        for (charged, limit) in [(&mut t.charged, self.limit), (&mut h.charged, self.host_limit)] {
+            let was_full = *charged >= limit;
+            *charged += u64::from(bytes);
+            if *charged >= limit && !was_full {
                 self.full += 1;
                 self.needs_check = true;
             }
@@ -315,11 +319,11 @@ impl Quotas {
     pub(super) fn release_bytes(&mut self, client: u32, bytes: u64) {
         let Some(t) = self.clients.get_mut(client as usize) else { return };
         let Some(h) = self.hosts.get_mut(t.host as usize) else { return };
-        debug_assert!(t.held >= bytes, "more bytes released than charged");
-        for (held, limit) in [(&mut t.held, self.limit), (&mut h.held, self.host_limit)] {
-            let was_full = *held >= limit;
-            *held = held.saturating_sub(bytes);
-            if was_full && *held < limit {
+        debug_assert!(t.charged >= bytes, "more bytes released than charged");
+        for (charged, limit) in [(&mut t.charged, self.limit), (&mut h.charged, self.host_limit)] {
+            let was_full = *charged >= limit;
+            *charged = charged.saturating_sub(bytes);
+            if was_full && *charged < limit {
                 self.full -= 1;
                 self.needs_check = self.closing || self.full > 0 || self.copies;
             }
@@ -334,10 +338,10 @@ impl Quotas {
             + queued * size_of::<SessionId>()
     }
 
-    /// Bytes held by all clients.
+    /// Bytes charged to all clients.
     #[cfg(test)]
-    fn held(&self) -> u64 {
-        self.of.values().map(|&t| self.clients[t as usize].held).sum()
+    fn charged(&self) -> u64 {
+        self.of.values().map(|&t| self.clients[t as usize].charged).sum()
     }
 }
 
@@ -368,7 +372,7 @@ mod tests {
         assert!(!s.needs_check);
         s.charge(a, 50);
         s.charge(b, 10);
-        assert_eq!((s.needs_check, s.room_of(a), s.room_of(b), s.held()), (true, 0, 90, 159));
+        assert_eq!((s.needs_check, s.room_of(a), s.room_of(b), s.charged()), (true, 0, 90, 159));
         s.release(a, 50);
         assert_eq!((s.needs_check, s.room_of(a)), (false, 1));
         s.release(a, 99);

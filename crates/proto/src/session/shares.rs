@@ -50,7 +50,7 @@ impl Quotas {
     pub(crate) fn may_grow(&self, client: u32, bytes: u64, memory: Memory) -> bool {
         let Some(c) = self.clients.get(client as usize) else { return false };
         bytes + c.growing <= self.room_of(client)
-            && self.may_hold(client, bytes + c.growing, memory)
+            && self.may_charge(client, bytes + c.growing, memory)
     }
 
     /// Counts a request whose memory grows.
@@ -68,7 +68,7 @@ impl Quotas {
     }
 
     /// Returns whether a client may hold `bytes` more.
-    pub(crate) fn may_hold(&self, client: u32, bytes: u64, memory: Memory) -> bool {
+    pub(crate) fn may_charge(&self, client: u32, bytes: u64, memory: Memory) -> bool {
         let Some(c) = self.clients.get(client as usize) else { return false };
         let address = self.hosts.get(c.host as usize);
         address.is_some_and(|a| self.is_in_share(c, a, bytes, memory.free))
@@ -79,8 +79,8 @@ impl Quotas {
     fn is_in_share(&self, c: &ClientQuota, a: &HostQuota, bytes: u64, free: u64) -> bool {
         let left = free.saturating_sub(bytes);
         let is_only = ALONE_PART * self.promised <= free && a.promised == 0;
-        let is_alone = is_only && 4 * a.held <= free && bytes <= free;
-        3 * (c.held + bytes) <= left && 2 * (a.held + bytes) <= left || is_alone
+        let is_alone = is_only && 4 * a.charged <= free && bytes <= free;
+        3 * (c.charged + bytes) <= left && 2 * (a.charged + bytes) <= left || is_alone
     }
 
     /// Counts bytes that are reserved before their data has arrived.
@@ -138,11 +138,11 @@ impl Quotas {
         let sums = |of: &mut dyn Iterator<Item = [u64; 3]>| {
             of.fold([0; 3], |sum: [u64; 3], one| std::array::from_fn(|at| sum[at] + one[at]))
         };
-        let all = sums(&mut clients().map(|c| [c.held, c.promised, c.kept]));
+        let all = sums(&mut clients().map(|c| [c.charged, c.promised, c.kept]));
         assert_eq!(all[1], self.promised, "promised to clients");
         let addresses = self.at_host.values().map(|&at| &self.hosts[at as usize]);
-        let of_addresses = sums(&mut addresses.map(|a| [a.held, a.promised, a.kept]));
-        assert_eq!(of_addresses, all, "held by addresses");
+        let of_addresses = sums(&mut addresses.map(|a| [a.charged, a.promised, a.kept]));
+        assert_eq!(of_addresses, all, "bytes charged to addresses");
     }
 }
 

@@ -80,7 +80,7 @@ pub(crate) struct ServerSlot {
     resp_size: u32,
     resp_packets: u32,
     /// Bytes of `req` and `resp` that count against the client's quota.
-    pub(crate) held: u32,
+    pub(crate) charged: u32,
     /// Number of the batch to which the response was appended.
     appended_batch: u32,
     /// Number of the request in this endpoint's budget, or [`NO_MESSAGE`].
@@ -133,7 +133,7 @@ impl ServerSlot {
             cancelled: false,
             req: None,
             resp: Stored::None,
-            held: 0,
+            charged: 0,
             appended_batch: 0,
             message: NO_MESSAGE,
             gap_nack: GapNack::default(),
@@ -172,7 +172,7 @@ impl ServerSlot {
         self.req = None;
         self.forget_gaps();
         self.gap_nack = GapNack::default();
-        let freed = std::mem::take(&mut self.held);
+        let freed = std::mem::take(&mut self.charged);
         self.renew(req_num, req_type, size, packets, expires_ns);
         freed
     }
@@ -212,7 +212,7 @@ impl ServerSlot {
     /// Returns whether the slot has no request and no buffer but its preallocated one.
     #[inline(always)]
     pub(crate) fn is_clean(&self) -> bool {
-        self.phase <= ServerPhase::Responded && self.held == 0 && self.gaps.is_none()
+        self.phase <= ServerPhase::Responded && self.charged == 0 && self.gaps.is_none()
     }
 
     /// Records that all packets of the request have arrived at once.
@@ -333,22 +333,22 @@ impl ServerSlot {
     }
 
     /// All bytes that count against the client's quota.
-    pub(crate) fn all_held(&self) -> u32 {
-        self.held + self.prealloc.as_ref().map_or(0, |m| m.capacity() as u32)
+    pub(crate) fn all_charged(&self) -> u32 {
+        self.charged + self.prealloc.as_ref().map_or(0, |m| m.capacity() as u32)
     }
 
-    /// The client has acknowledged the response: frees it. Returns the bytes that were held.
+    /// The client has acknowledged the response: frees it. Returns the bytes that were charged.
     pub(crate) fn acknowledged(&mut self) -> u32 {
-        let held = self.all_held();
+        let charged = self.all_charged();
         self.phase = ServerPhase::Acked;
         self.single_due = false;
         if !mutant::is_on(Mutant::StoredResponseKept) {
             self.resp = Stored::None;
         }
         self.prealloc = None;
-        self.held = 0;
+        self.charged = 0;
         self.gaps = None;
-        held
+        charged
     }
 
     /// The largest count of a credit return: never includes the last packet (E42).
@@ -427,7 +427,7 @@ impl ServerSlot {
         // A response of one packet may be uncounted: `Endpoint::reply_allocated`.
         let keeps =
             self.req.is_some() || (matches!(self.resp, Stored::Owned(_)) && self.resp_packets > 1);
-        assert!(!keeps || self.held > 0, "buffers are counted");
+        assert!(!keeps || self.charged > 0, "buffers are counted");
         if self.single_due {
             let due = (self.send_next, self.send_end, self.resp_packets, self.resp_queued);
             assert_eq!((due, self.phase), ((0, 1, 1, true), ServerPhase::Responded));

@@ -25,7 +25,7 @@ use courser_buf::{
 };
 
 mod gather;
-mod hold;
+mod postpone;
 
 use super::late::LateBatches;
 use super::queue::{TxItem, TxQueue};
@@ -127,7 +127,7 @@ pub(crate) struct TxBatch {
     /// Empty lists for frames of gathered packets.
     lists: Spare,
     /// Frames that wait for more packets while a batch leaves without them ([`hold`]).
-    held: Vec<OpenFrame>,
+    postponed: Vec<OpenFrame>,
     /// Time at which packets are written, ns.
     now_ns: u64,
     /// Frames of earlier batches that the transport has not taken. They stay in front: sorted with
@@ -171,7 +171,7 @@ impl TxBatch {
             packing: cfg.packing != Packing::Off,
             gather_max: framing.gather_max(cfg),
             lists: Vec::new(),
-            held: Vec::new(),
+            postponed: Vec::new(),
             now_ns: 0,
             unsent: 0,
             frames_left: cfg.tx_frames,

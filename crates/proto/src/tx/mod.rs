@@ -114,12 +114,12 @@ impl<C> Endpoint<C> {
         let (frames, items) = (self.cfg.tx_frames, self.cfg.tx_items);
         self.tx.begin(frames, out.len(), now_ns);
         let queued_frames = if self.tx.has_queued() { self.send_queued(out) } else { 0 };
-        self.tx.hold(&self.peers, self.cfg.batch_budget_ns, items, now_ns);
+        self.tx.postpone_open(&self.peers, self.cfg.batch_budget_ns, items, now_ns);
         self.tx.leaves(Some(now_ns));
         let peers = &mut self.peers;
         self.stats.tx_frames +=
             queued_frames + self.tx.complete(peers, Some(now_ns), frames, out, copy);
-        match self.tx.unhold(peers, self.cfg.batch_budget_ns) {
+        match self.tx.resume_open(peers, self.cfg.batch_budget_ns) {
             // A rest in the queue leaves in the next batch.
             Some(at_ns) if !self.tx.has_queued() => self.tx.retry_at(at_ns),
             None if self.tx.starved() => self.tx.retry_at(now_ns + self.cfg.rto_min_ns),

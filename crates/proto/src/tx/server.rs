@@ -148,12 +148,13 @@ impl<C> Endpoint<C> {
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
         let Some(peer) = self.peers.at_mut(peer_no) else { return Sent::All };
         let is_arriving = slot.phase == ServerPhase::Receiving;
-        let held = slot.cr_in_progress && is_arriving;
+        let waits_for_grant = slot.cr_in_progress && is_arriving;
         let in_order = slot.returnable();
         // A request that waits for a grant keeps one packet unacknowledged (ADR 35). One with a NACK
         // does so by its holes.
-        let count = in_order.saturating_sub(u32::from(is_arriving && (held || owes)));
-        let in_progress = slot.cr_in_progress && slot.phase == ServerPhase::Executing || held;
+        let count = in_order.saturating_sub(u32::from(is_arriving && (waits_for_grant || owes)));
+        let in_progress =
+            slot.cr_in_progress && slot.phase == ServerPhase::Executing || waits_for_grant;
         let high = slot.gaps.as_ref().and_then(|gaps| gaps.high(slot.req_rcvd));
         if let Some(missing) = slot.nack_due() {
             let mut room = NO_HOLES;
@@ -172,7 +173,7 @@ impl<C> Endpoint<C> {
             }
             slot.sent_nack();
             self.stats.sent(6);
-        } else if let Some(high) = high.filter(|_| is_arriving && !held) {
+        } else if let Some(high) = high.filter(|_| is_arriving && !waits_for_grant) {
             let mut room = NO_HOLES;
             let holes = slot.gaps.iter().flat_map(|gaps| gaps.holes(in_order));
             let holes = Holes::write(in_order, holes, &mut room);

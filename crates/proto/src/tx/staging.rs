@@ -39,8 +39,8 @@ fn take_free(place: &mut Place) -> Option<Unshared> {
 pub(super) struct Staging {
     places: Vec<Place>,
     next: usize,
-    /// True if the transport held a buffer in this rotation.
-    held: bool,
+    /// True if the transport still used a buffer in this rotation.
+    in_use: bool,
     /// The arena is exhausted, and the transport holds every buffer.
     pub(super) starved: bool,
     frame_bytes: usize,
@@ -49,7 +49,7 @@ pub(super) struct Staging {
 impl Staging {
     /// For frames of at most `frame_bytes` bytes.
     pub(super) fn new(frame_bytes: usize) -> Self {
-        Staging { places: Vec::new(), next: 0, held: false, starved: false, frame_bytes }
+        Staging { places: Vec::new(), next: 0, in_use: false, starved: false, frame_bytes }
     }
 
     /// Takes an unreferenced buffer from its place, and returns the index of the place; adds a
@@ -74,14 +74,14 @@ impl Staging {
         for _ in 0..self.places.len().min(PROBES) {
             if self.next >= self.places.len() {
                 // A rotation in which every buffer was free ends the precaution.
-                (self.next, self.held) = (0, false);
+                (self.next, self.in_use) = (0, false);
             }
             let at = self.next;
             self.next += 1;
             if is_free(&self.places[at]) {
                 return Some(at);
             }
-            self.held |= self.places[at].is_some();
+            self.in_use |= self.places[at].is_some();
         }
         let limit = (MAX_BYTES / self.frame_bytes.max(1)).max(MIN_BUFFERS);
         if self.places.len() < limit
@@ -113,7 +113,7 @@ impl Staging {
     /// Ends a batch.
     #[inline(always)]
     pub(super) fn rest(&mut self) {
-        if !self.held {
+        if !self.in_use {
             self.next = 0;
         }
     }

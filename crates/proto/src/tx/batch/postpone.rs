@@ -16,7 +16,13 @@ impl TxBatch {
     /// Sets aside the frames that may wait at `now_ns`: those that are not full, of packets that have
     /// waited for less than `budget_ns`. None if this batch has `items` packets or no room.
     #[cold]
-    pub(crate) fn hold(&mut self, peers: &Peers, budget_ns: u64, items: usize, now_ns: u64) {
+    pub(crate) fn postpone_open(
+        &mut self,
+        peers: &Peers,
+        budget_ns: u64,
+        items: usize,
+        now_ns: u64,
+    ) {
         let is_full = self.full || self.frames_left == 0 || self.appended as usize >= items;
         if is_full || self.buffers.starved || !self.full_batch.is_empty() {
             return;
@@ -28,18 +34,18 @@ impl TxBatch {
             let room = frame.buf.len().saturating_sub(frame.len as usize);
             newest && room >= FULL_ROOM && now_ns < frame.opened_ns.saturating_add(budget_ns)
         };
-        self.held.extend(self.open.extract_if(.., may_wait));
+        self.postponed.extend(self.open.extract_if(.., may_wait));
     }
 
     /// After the batch has left: the frames that wait are the first of the next one. Returns the time
     /// at which the first of them leaves, ns.
     #[cold]
-    pub(crate) fn unhold(&mut self, peers: &mut Peers, budget_ns: u64) -> Option<u64> {
-        if self.held.is_empty() {
+    pub(crate) fn resume_open(&mut self, peers: &mut Peers, budget_ns: u64) -> Option<u64> {
+        if self.postponed.is_empty() {
             return None;
         }
         debug_assert!(self.open.is_empty() && self.full_batch.is_empty());
-        std::mem::swap(&mut self.open, &mut self.held);
+        std::mem::swap(&mut self.open, &mut self.postponed);
         for (no, frame) in (0..).zip(&self.open) {
             if let Some(peer) = peers.at_mut(frame.peer) {
                 peer.open_frame = no;
@@ -49,16 +55,16 @@ impl TxBatch {
         self.last_peer = last.peer;
         self.mixed = self.open.len() > 1;
         self.frames_left = self.frames_left.saturating_sub(self.open.len());
-        self.appended = HELD_PACKETS; // of these frames, and none is a single packet
+        self.appended = POSTPONED_PACKETS; // of these frames, and none is a single packet
         self.open.iter().map(|frame| frame.opened_ns.saturating_add(budget_ns)).min()
     }
 
     /// Returns whether packets have been added or queued since the frames that wait were set aside.
     #[cold]
     pub(crate) fn has_grown(&self) -> bool {
-        !self.queue.is_empty() || self.appended != HELD_PACKETS
+        !self.queue.is_empty() || self.appended != POSTPONED_PACKETS
     }
 }
 
 /// Count of the packets in frames that wait: more than one.
-const HELD_PACKETS: u32 = 2;
+const POSTPONED_PACKETS: u32 = 2;
