@@ -6,7 +6,7 @@ labels! {
     /// Why a packet was dropped. Each has a counter.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     #[repr(u8)]
-    pub enum Drop {
+    pub enum PacketDrop {
         /// Shorter than its header, or than its length field.
         Truncated = "truncated",
         /// Neither IPv4 nor IPv6.
@@ -91,20 +91,20 @@ stats! {
         pub fragments: u64 = counter(fragments),
         /// Echo requests answered.
         pub echoes: u64 = counter(requests),
-        /// Drops by reason, in the order of [`Drop::ALL`].
-        pub drops: [u64; Drop::ALL.len()] = counter(packets, Drop::LABELS),
+        /// Drops by reason, in the order of [`PacketDrop::ALL`].
+        pub drops: [u64; PacketDrop::ALL.len()] = counter(packets, PacketDrop::LABELS),
     }
 }
 
 impl Counters {
     /// Counts a drop.
     #[inline]
-    pub fn drop(&mut self, reason: Drop) {
+    pub fn drop(&mut self, reason: PacketDrop) {
         self.drops[reason as usize] += 1;
     }
 
     /// Packets dropped for a reason.
-    pub fn dropped(&self, reason: Drop) -> u64 {
+    pub fn dropped(&self, reason: PacketDrop) -> u64 {
         self.drops[reason as usize]
     }
 
@@ -124,8 +124,8 @@ impl Counters {
     }
 
     /// Reasons for which packets were dropped, with their numbers.
-    pub fn drops(&self) -> impl Iterator<Item = (Drop, u64)> + '_ {
-        Drop::ALL.into_iter().zip(self.drops).filter(|(_, n)| *n > 0)
+    pub fn drops(&self) -> impl Iterator<Item = (PacketDrop, u64)> + '_ {
+        PacketDrop::ALL.into_iter().zip(self.drops).filter(|(_, n)| *n > 0)
     }
 }
 
@@ -161,7 +161,7 @@ This file is generated: `COURSER_WRITE_DOCS=1 cargo test -p courser-router --lib
     #[test]
     fn each_reason_has_a_counter_and_a_name_of_its_own() {
         let mut names = std::collections::BTreeSet::new();
-        for (at, reason) in Drop::ALL.into_iter().enumerate() {
+        for (at, reason) in PacketDrop::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, at);
             assert!(names.insert(reason.name()), "{}", reason.name());
             let mut counters = Counters::default();

@@ -32,7 +32,7 @@ pub use system::{SystemIntake, SystemPorts, open};
 use std::io;
 use std::net::IpAddr;
 
-use crate::counters::Drop;
+use crate::counters::PacketDrop;
 use crate::route::{MAX_PORTS, PortId};
 
 /// Packets that [`Intake::burst`] passes at most. It bounds the time until a node's other work.
@@ -69,10 +69,10 @@ pub trait Outlet {
     /// Queues an IP packet for a neighbour on the port's network.
     ///
     /// # Errors
-    /// The reason why it is dropped: [`Drop::LineFull`], [`Drop::Neighbour`],
-    /// [`Drop::NeighbourFailed`], [`Drop::PortDown`], [`Drop::TooBig`] for a packet larger than the
-    /// interface takes, [`Drop::Version`] for one that is no IP packet.
-    fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), Drop>;
+    /// The reason why it is dropped: [`PacketDrop::LineFull`], [`PacketDrop::Neighbour`],
+    /// [`PacketDrop::NeighbourFailed`], [`PacketDrop::PortDown`], [`PacketDrop::TooBig`] for a packet larger than the
+    /// interface takes, [`PacketDrop::Version`] for one that is no IP packet.
+    fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), PacketDrop>;
 
     /// Hands queued packets to the system. Called once per pass.
     fn flush(&mut self);
@@ -92,7 +92,7 @@ pub trait Outlet {
     }
 
     /// A packet that was taken, and whose neighbour does not answer: to be dropped as
-    /// [`Drop::NeighbourFailed`].
+    /// [`PacketDrop::NeighbourFailed`].
     fn take_unanswered(&mut self) -> Option<Box<[u8]>> {
         None
     }
@@ -118,11 +118,11 @@ pub struct Ended {
     /// Those that left.
     pub sent: Sent,
     /// Reasons for which others were dropped, and their numbers.
-    pub dropped: Vec<(Drop, u64)>,
+    pub dropped: Vec<(PacketDrop, u64)>,
 }
 
 impl Ended {
-    fn drop(&mut self, reason: Drop, packets: u64) {
+    fn drop(&mut self, reason: PacketDrop, packets: u64) {
         match self.dropped.iter_mut().find(|(other, _)| *other == reason) {
             Some((_, sum)) => *sum += packets,
             None if packets > 0 => self.dropped.push((reason, packets)),

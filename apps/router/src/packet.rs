@@ -7,7 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::counters::Drop;
+use crate::counters::PacketDrop;
 
 pub(crate) mod checksum;
 mod flow;
@@ -79,43 +79,43 @@ mod number {
 /// Ethernet padding, are allowed; the caller cuts to [`Header::total_len`]. The time to live is not
 /// checked.
 #[inline]
-pub fn parse(bytes: &[u8]) -> Result<Header, Drop> {
+pub fn parse(bytes: &[u8]) -> Result<Header, PacketDrop> {
     match bytes.first().map(|first| first >> 4) {
         Some(4) => parse_v4(bytes),
         Some(6) => parse_v6(bytes),
-        Some(_) => Err(Drop::Version),
-        None => Err(Drop::Truncated),
+        Some(_) => Err(PacketDrop::Version),
+        None => Err(PacketDrop::Truncated),
     }
 }
 
 #[inline]
-fn parse_v4(bytes: &[u8]) -> Result<Header, Drop> {
-    let fixed = bytes.first_chunk::<V4_LEN>().ok_or(Drop::Truncated)?;
+fn parse_v4(bytes: &[u8]) -> Result<Header, PacketDrop> {
+    let fixed = bytes.first_chunk::<V4_LEN>().ok_or(PacketDrop::Truncated)?;
     let header_len = usize::from(fixed[0] & 0x0f) * 4;
     let total_len = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
     if header_len < V4_LEN {
-        return Err(Drop::HeaderLength);
+        return Err(PacketDrop::HeaderLength);
     }
     if total_len < header_len {
-        return Err(Drop::TotalLength);
+        return Err(PacketDrop::TotalLength);
     }
     if bytes.len() < total_len {
-        return Err(Drop::Truncated);
+        return Err(PacketDrop::Truncated);
     }
     let options = &bytes[V4_LEN..header_len];
     if !checksum::header_is_right(fixed, options) {
-        return Err(Drop::Checksum);
+        return Err(PacketDrop::Checksum);
     }
     let src = Ipv4Addr::new(fixed[12], fixed[13], fixed[14], fixed[15]);
     let dst = Ipv4Addr::new(fixed[16], fixed[17], fixed[18], fixed[19]);
     if !forwarded_v4(src) {
-        return Err(Drop::Source);
+        return Err(PacketDrop::Source);
     }
     if !forwarded_v4(dst) {
-        return Err(Drop::Destination);
+        return Err(PacketDrop::Destination);
     }
     if !options.is_empty() && !options::forwarded(options) {
-        return Err(Drop::Options);
+        return Err(PacketDrop::Options);
     }
     let flags = u16::from_be_bytes([fixed[6], fixed[7]]);
     let is_fragment = flags & (MORE_FRAGMENTS | OFFSET) != 0;
@@ -138,11 +138,11 @@ fn parse_v4(bytes: &[u8]) -> Result<Header, Drop> {
 }
 
 #[inline]
-fn parse_v6(bytes: &[u8]) -> Result<Header, Drop> {
-    let fixed = bytes.first_chunk::<V6_LEN>().ok_or(Drop::Truncated)?;
+fn parse_v6(bytes: &[u8]) -> Result<Header, PacketDrop> {
+    let fixed = bytes.first_chunk::<V6_LEN>().ok_or(PacketDrop::Truncated)?;
     let payload = usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
     if bytes.len() < V6_LEN + payload {
-        return Err(Drop::Truncated);
+        return Err(PacketDrop::Truncated);
     }
     let mut src = [0; 16];
     src.copy_from_slice(&fixed[8..24]);
@@ -150,16 +150,17 @@ fn parse_v6(bytes: &[u8]) -> Result<Header, Drop> {
     dst.copy_from_slice(&fixed[24..40]);
     let (src, dst) = (Ipv6Addr::from(src), Ipv6Addr::from(dst));
     if !forwarded_v6(src) {
-        return Err(Drop::Source);
+        return Err(PacketDrop::Source);
     }
     if !forwarded_v6(dst) {
-        return Err(Drop::Destination);
+        return Err(PacketDrop::Destination);
     }
     let protocol = fixed[6];
     if matches!(protocol, number::HOP_BY_HOP | number::FRAGMENT) {
         // Both headers take 8 bytes or more. Jumbograms (RFC 2675) have a length of 0 and a
         // hop-by-hop header, and are not supported.
-        let next = bytes[V6_LEN..V6_LEN + payload].first_chunk::<8>().ok_or(Drop::TotalLength)?;
+        let next =
+            bytes[V6_LEN..V6_LEN + payload].first_chunk::<8>().ok_or(PacketDrop::TotalLength)?;
         if protocol == number::FRAGMENT {
             let field = u16::from_be_bytes([next[2], next[3]]);
             // The offset is in units of 8 bytes, in the bits above the lowest three.
@@ -181,10 +182,10 @@ fn parse_v6(bytes: &[u8]) -> Result<Header, Drop> {
 
 /// Checks a fragment of `data` bytes at `start` of the reassembled packet. It must have data, a
 /// multiple of 8 bytes unless it is the last fragment, and end within the largest packet.
-fn check_fragment(start: usize, data: usize, more: bool) -> Result<(), Drop> {
+fn check_fragment(start: usize, data: usize, more: bool) -> Result<(), PacketDrop> {
     let possible =
         data > 0 && (!more || data.is_multiple_of(8)) && start + data <= usize::from(u16::MAX);
-    if possible { Ok(()) } else { Err(Drop::Fragment) }
+    if possible { Ok(()) } else { Err(PacketDrop::Fragment) }
 }
 
 /// Whether packets from or to an address are forwarded: unicast, and neither of network 0, loopback

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use courser_router::counters::Drop;
+use courser_router::counters::PacketDrop;
 use courser_router::line::{
     self, BURST, Ended, Intake, LineError, Outlet, Sent, SystemIntake, SystemPorts,
 };
@@ -224,7 +224,7 @@ fn packets_wait_in_order_while_a_neighbour_is_resolved() {
             assert_eq!(ports.send(0, host, &packet), Ok(()));
         }
         let last = packet(far, host, udp_port, &[9]);
-        assert_eq!(ports.send(0, host, &last), Err(Drop::Neighbour));
+        assert_eq!(ports.send(0, host, &last), Err(PacketDrop::Neighbour));
         // Both requests for a neighbour, ARP and neighbour discovery, are answered in microseconds.
         until("resolved", || {
             ports.flush();
@@ -259,8 +259,8 @@ fn a_neighbour_that_does_not_answer_fails() {
             ports.flush();
             match ports.send(0, absent, &packet) {
                 Ok(()) => waiting += 1,
-                Err(Drop::Neighbour) => {}
-                Err(Drop::NeighbourFailed) => return true,
+                Err(PacketDrop::Neighbour) => {}
+                Err(PacketDrop::NeighbourFailed) => return true,
                 Err(other) => panic!("{other:?}"),
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -379,7 +379,7 @@ fn a_port_follows_its_link() {
     let packet = packet(far, host, udp_port, b"hello");
     assert!(ports.is_up(0));
     assert!(!ports.is_up(1));
-    assert_eq!(ports.send(1, host, &packet), Err(Drop::PortDown));
+    assert_eq!(ports.send(1, host, &packet), Err(PacketDrop::PortDown));
     let mut waiting = 0;
     for (place, device) in [(cluster.host(0), "eth0"), (cluster.node(0), "lan0")] {
         // A packet that waits for a neighbour is dropped.
@@ -390,10 +390,10 @@ fn a_port_follows_its_link() {
             ports.flush();
             !ports.is_up(0)
         });
-        assert_eq!(ports.send(0, host, &packet), Err(Drop::PortDown));
+        assert_eq!(ports.send(0, host, &packet), Err(PacketDrop::PortDown));
         waiting += 1;
         assert_eq!((ports.timeout(), ports.unresolved()), (None, waiting), "none waits");
-        assert_eq!(ports.take_ended().dropped, [(Drop::PortDown, 1)]);
+        assert_eq!(ports.take_ended().dropped, [(PacketDrop::PortDown, 1)]);
         // An error that remained would end each wait at once.
         while intake.burst(&mut |_, _| {}) > 0 {}
         intake.wait(true, &[], Some(Duration::ZERO)).expect("waits");
@@ -462,8 +462,8 @@ fn a_port_follows_its_interface_by_name_when_it_is_made_again() {
             !ports.is_up(0)
         });
         assert_eq!(ports.take_warnings(), [gone]);
-        assert_eq!(ports.send(0, host, &lost), Err(Drop::PortDown));
-        assert_eq!(ports.take_ended().dropped, [(Drop::PortDown, 1)], "the one that waited");
+        assert_eq!(ports.send(0, host, &lost), Err(PacketDrop::PortDown));
+        assert_eq!(ports.take_ended().dropped, [(PacketDrop::PortDown, 1)], "the one that waited");
         // An error that remained would end each wait at once.
         while intake.burst(&mut |_, _| {}) > 0 {}
         intake.wait(true, &[], Some(Duration::ZERO)).expect("waits");
@@ -493,7 +493,7 @@ fn a_port_follows_its_interface_by_name_when_it_is_made_again() {
         ports.flush();
         ports.take_warnings() == [gone]
     });
-    assert_eq!(ports.send(0, host, &lost), Err(Drop::PortDown));
+    assert_eq!(ports.send(0, host, &lost), Err(PacketDrop::PortDown));
     run("ip link set other0 down");
     run("ip link set other0 name lan0");
     run("ip link set lan0 up");
@@ -620,9 +620,9 @@ fn packets_leave_in_order_and_without_loss() {
     let sent = Sent { packets: PACKETS as u64, bytes };
     assert_eq!(ports.take_ended(), Ended { sent, dropped: vec![] });
     let long = packet(far, host, 4000, &[0; 1473]);
-    assert_eq!(ports.send(0, host, &long), Err(Drop::TooBig));
-    assert_eq!(ports.send(0, host, b"\x20not IP"), Err(Drop::Version));
-    assert_eq!(ports.send(0, host, b""), Err(Drop::Version));
+    assert_eq!(ports.send(0, host, &long), Err(PacketDrop::TooBig));
+    assert_eq!(ports.send(0, host, b"\x20not IP"), Err(PacketDrop::Version));
+    assert_eq!(ports.send(0, host, b""), Err(PacketDrop::Version));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::table::gateway;
-use crate::counters::Drop;
+use crate::counters::PacketDrop;
 use crate::line::Outlet;
 use crate::route::PortId;
 
@@ -158,7 +158,7 @@ impl Sink {
 }
 
 impl Outlet for Sink {
-    fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), Drop> {
+    fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), PacketDrop> {
         self.take(Some((port, neighbour)), packet);
         Ok(())
     }

@@ -115,7 +115,7 @@ mod tests {
     fn each_counter_is_shown_and_wide_ones_fit_a_terminal() {
         let name = "n".repeat(32);
         let named = |n: usize| format!("{n:0>32}");
-        let drops: Map<String, Value> = courser_router::counters::Drop::ALL
+        let drops: Map<String, Value> = courser_router::counters::PacketDrop::ALL
             .iter()
             .map(|d| (d.name().into(), u64::MAX.into()))
             .collect();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     fn drops_len() -> usize {
-        courser_router::counters::Drop::ALL.len()
+        courser_router::counters::PacketDrop::ALL.len()
     }
 
     #[test]

@@ -13,7 +13,7 @@ use pcap_file::{DataLink, Endianness};
 
 use super::memory::{MemoryIntake, Packets};
 use super::{Intake, Outlet, VLAN_ID};
-use crate::counters::Drop;
+use crate::counters::PacketDrop;
 use crate::route::PortId;
 
 /// Bytes of a record, at most. Programs for captures use 262,144.
@@ -412,16 +412,16 @@ impl CaptureOutlet {
 }
 
 impl Outlet for CaptureOutlet {
-    /// Drops packets after an error of writing, as [`Drop::LineFull`].
-    fn send(&mut self, port: PortId, _: IpAddr, packet: &[u8]) -> Result<(), Drop> {
+    /// Drops packets after an error of writing, as [`PacketDrop::LineFull`].
+    fn send(&mut self, port: PortId, _: IpAddr, packet: &[u8]) -> Result<(), PacketDrop> {
         let Some((path, writer)) = self.ports.get_mut(usize::from(port)) else {
-            return Err(Drop::PortDown);
+            return Err(PacketDrop::PortDown);
         };
         if self.error.is_some() {
-            return Err(Drop::LineFull);
+            return Err(PacketDrop::LineFull);
         }
         if packet.len() > LARGEST_PACKET as usize {
-            return Err(Drop::TooBig);
+            return Err(PacketDrop::TooBig);
         }
         let record = RawPcapPacket {
             ts_sec: self.time.as_secs() as u32,
@@ -433,7 +433,7 @@ impl Outlet for CaptureOutlet {
         if let Err(error) = writer.write_raw_packet(&record) {
             let error = io::Error::other(error);
             self.error = Some(CaptureError::File { path: path.clone(), error });
-            return Err(Drop::LineFull);
+            return Err(PacketDrop::LineFull);
         }
         Ok(())
     }

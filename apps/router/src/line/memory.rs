@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::{AHEAD, BURST, Intake, Outlet, Sent};
-use crate::counters::Drop;
+use crate::counters::PacketDrop;
 use crate::route::PortId;
 
 /// Packets in one piece of memory.
@@ -118,9 +118,9 @@ impl CountingOutlet {
 }
 
 impl Outlet for CountingOutlet {
-    fn send(&mut self, port: PortId, _: IpAddr, packet: &[u8]) -> Result<(), Drop> {
+    fn send(&mut self, port: PortId, _: IpAddr, packet: &[u8]) -> Result<(), PacketDrop> {
         let Some((sent, true)) = self.ports.get_mut(usize::from(port)) else {
-            return Err(Drop::PortDown);
+            return Err(PacketDrop::PortDown);
         };
         sent.packets += 1;
         sent.bytes += packet.len() as u64;
@@ -177,11 +177,11 @@ mod tests {
         let to = IpAddr::from([10, 0, 0, 1]);
         assert_eq!(outlet.send(1, to, &[0; 100]), Ok(()));
         assert_eq!(outlet.send(1, to, &[0; 28]), Ok(()));
-        assert_eq!(outlet.send(2, to, &[0; 28]), Err(Drop::PortDown));
+        assert_eq!(outlet.send(2, to, &[0; 28]), Err(PacketDrop::PortDown));
         assert_eq!(outlet.sent(1), Sent { packets: 2, bytes: 128 });
         assert_eq!(outlet.sent(0), Sent::default());
         outlet.set_up(1, false);
-        assert_eq!(outlet.send(1, to, &[0; 28]), Err(Drop::PortDown));
+        assert_eq!(outlet.send(1, to, &[0; 28]), Err(PacketDrop::PortDown));
         assert_eq!((outlet.is_up(0), outlet.is_up(1), outlet.is_up(2)), (true, false, false));
     }
 }

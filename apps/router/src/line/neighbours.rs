@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::netlink::{Change, Mac};
-use crate::counters::Drop;
+use crate::counters::PacketDrop;
 use crate::route::PortId;
 
 /// Packets that wait for one neighbour, at most: those of a few flows that begin with bursts. Linux
@@ -79,7 +79,7 @@ impl Neighbours {
         address: IpAddr,
         packet: &[u8],
         now: Instant,
-    ) -> Result<Found, Drop> {
+    ) -> Result<Found, PacketDrop> {
         let key = (port, address);
         match self.entries.get_mut(&key).map(|entry| &mut entry.state) {
             Some(State::Known(mac)) => Ok(Found::Send(*mac)),
@@ -92,22 +92,22 @@ impl Neighbours {
             }
             Some(State::Resolving { packets, .. }) => {
                 if packets.len() == WAITING_PER_NEIGHBOUR {
-                    return Err(Drop::Neighbour);
+                    return Err(PacketDrop::Neighbour);
                 }
                 packets.push(packet.into());
                 Ok(Found::Waits)
             }
             Some(State::Failed { since }) if now.saturating_duration_since(*since) < FAILED_FOR => {
-                Err(Drop::NeighbourFailed)
+                Err(PacketDrop::NeighbourFailed)
             }
             Some(State::Failed { .. }) | None => self.resolve(key, packet, now),
         }
     }
 
-    fn resolve(&mut self, key: Key, packet: &[u8], now: Instant) -> Result<Found, Drop> {
+    fn resolve(&mut self, key: Key, packet: &[u8], now: Instant) -> Result<Found, PacketDrop> {
         let of_port = self.resolving.iter().filter(|other| other.0 == key.0).count();
         if of_port >= RESOLVING || !self.has_room(&key, now) {
-            return Err(Drop::Neighbour);
+            return Err(PacketDrop::Neighbour);
         }
         let state = State::Resolving { since: now, packets: vec![packet.into()] };
         self.entries.insert(key, Entry { state, reading: self.reading });

@@ -13,7 +13,7 @@ use super::neighbours::Neighbours;
 use super::netlink::Link;
 use super::ring::Ring;
 use super::sender::Sender;
-use crate::counters::Drop;
+use crate::counters::PacketDrop;
 use crate::route::PortId;
 
 /// An interface that could not be opened is opened again after that time.
@@ -186,7 +186,7 @@ impl Port {
 
     fn set_up(&mut self, is_up: bool, id: PortId, neighbours: &mut Neighbours) {
         if self.is_up && !is_up {
-            self.sender.ended.drop(Drop::PortDown, neighbours.clear(id));
+            self.sender.ended.drop(PacketDrop::PortDown, neighbours.clear(id));
             self.sender.clear();
         }
         self.is_up = is_up;

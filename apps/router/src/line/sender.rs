@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::netlink::{Link, Mac};
 use super::{Ended, sys};
-use crate::counters::Drop;
+use crate::counters::PacketDrop;
 
 /// Packets that wait for the system, at most.
 const QUEUE: usize = 512;
@@ -89,19 +89,19 @@ impl Sender {
     }
 
     /// Queues a packet. The caller has checked its length.
-    pub(super) fn push(&mut self, to: Mac, packet: &[u8]) -> Result<(), Drop> {
+    pub(super) fn push(&mut self, to: Mac, packet: &[u8]) -> Result<(), PacketDrop> {
         let kind = match packet.first().map(|byte| byte >> 4) {
             Some(4) => libc::ETH_P_IP as u16,
             Some(6) => libc::ETH_P_IPV6 as u16,
-            _ => return Err(Drop::Version),
+            _ => return Err(PacketDrop::Version),
         };
         if packet.len() > self.mtu {
-            return Err(Drop::TooBig);
+            return Err(PacketDrop::TooBig);
         }
         if self.queued == QUEUE {
             self.flush();
             if self.queued == QUEUE {
-                return Err(Drop::LineFull);
+                return Err(PacketDrop::LineFull);
             }
         }
         let slot = (self.first + self.queued) % QUEUE;
@@ -139,7 +139,7 @@ impl Sender {
                     // A full queue of the device, an interface that is down or gone.
                     _ => {
                         self.refused += 1;
-                        self.ended.drop(Drop::Refused, 1);
+                        self.ended.drop(PacketDrop::Refused, 1);
                         self.take(1);
                     }
                 },
@@ -150,7 +150,7 @@ impl Sender {
     /// Drops all queued packets.
     pub(super) fn clear(&mut self) {
         self.refused += self.queued as u64;
-        self.ended.drop(Drop::PortDown, self.queued as u64);
+        self.ended.drop(PacketDrop::PortDown, self.queued as u64);
         self.take(self.queued);
     }
 

@@ -15,7 +15,7 @@ use super::netlink::{Event, Link, Netlink};
 use super::port::{Follow, Port};
 use super::ring::{PortCounters, Ring};
 use super::{BURST, Ended, Intake, LineError, Outlet};
-use crate::counters::Drop;
+use crate::counters::PacketDrop;
 use crate::route::{MAX_PORTS, PortId};
 
 /// The kernel's changes are read that often while nothing waits for one, since reading is a system
@@ -322,12 +322,12 @@ fn take(
 }
 
 impl Outlet for SystemPorts {
-    fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), Drop> {
+    fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), PacketDrop> {
         let Some(to) = self.ports.get_mut(usize::from(port)).filter(|port| port.is_up) else {
-            return Err(Drop::PortDown);
+            return Err(PacketDrop::PortDown);
         };
         if packet.len() > to.sender.mtu() {
-            return Err(Drop::TooBig);
+            return Err(PacketDrop::TooBig);
         }
         let found = self.neighbours.find(port, neighbour, packet, self.now)?;
         if let (Found::Resolve | Found::Confirm(_), Some(interface)) = (found, to.interface()) {

@@ -214,7 +214,7 @@ fn a_full_line_drops_packets_and_recovers() {
         }
         assert!(sent < 100_000, "there is a limit");
     };
-    assert_eq!(result, Drop::LineFull);
+    assert_eq!(result, PacketDrop::LineFull);
     assert!(ports.timeout().is_some(), "the rest is to be sent later");
     cluster.node(0).run("tc qdisc del dev lan0 root").expect("deletes");
     ports.flush();
@@ -240,7 +240,7 @@ fn packets_that_the_device_drops_are_counted() {
     let refused = ports.refused();
     assert!((80..100).contains(&refused), "{refused}");
     let Ended { sent, dropped } = ports.take_ended();
-    assert_eq!(dropped, [(Drop::Refused, refused)]);
+    assert_eq!(dropped, [(PacketDrop::Refused, refused)]);
     assert_eq!(sent, Sent { packets: 101 - refused, bytes: (101 - refused) * 1400 });
     assert_eq!(ports.take_ended(), Ended::default());
 }
@@ -292,7 +292,7 @@ fn an_interface_that_is_missing_in_a_complete_reading_is_down() {
     ports.take(Event::End);
     assert!(!ports.is_up(0));
     assert_eq!((ports.timeout(), ports.refused()), (None, 1), "it is not sent later");
-    assert_eq!(ports.take_ended().dropped, [(Drop::PortDown, 1)]);
+    assert_eq!(ports.take_ended().dropped, [(PacketDrop::PortDown, 1)]);
     ports.take(Event::Link(link(cluster.node(0), "lan0")));
     assert!(ports.is_up(0));
 }
@@ -330,7 +330,7 @@ fn a_new_mtu_of_the_interface_is_used_at_once() {
             ports.flush();
             ports.mtu(0) == mtu
         });
-        let expected = if mtu < PACKET.len() { Err(Drop::TooBig) } else { Ok(()) };
+        let expected = if mtu < PACKET.len() { Err(PacketDrop::TooBig) } else { Ok(()) };
         assert_eq!(ports.send(0, host, &PACKET), expected);
         ports.flush();
     }

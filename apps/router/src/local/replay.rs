@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::Local;
 use crate::config::{Config, Node, Port};
-use crate::counters::{Counters, Drop};
+use crate::counters::{Counters, PacketDrop};
 use crate::line::{
     CaptureError, CaptureIntake, CaptureOutlet, CountingOutlet, Intake, Outlet, Sent,
 };
@@ -115,7 +115,7 @@ pub struct ReplayOutlet {
 }
 
 impl Outlet for ReplayOutlet {
-    fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), Drop> {
+    fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), PacketDrop> {
         if let Some(files) = &mut self.files {
             files.send(port, neighbour, packet)?;
         }

@@ -7,7 +7,7 @@ use ipnet::{IpNet, Ipv4Net};
 
 use super::link::{Head, MOST_PASSED, destination};
 use super::{Node, Origin, Port, Probe, Spread};
-use crate::counters::Drop;
+use crate::counters::PacketDrop;
 use crate::line::{BURST, Outlet};
 use crate::packet::icmp::{self, Problem};
 use crate::packet::{self, Header, Version, fragment};
@@ -63,7 +63,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         let packet = &mut packet[..header.total_len as usize];
         self.counters.received_bytes += packet.len() as u64;
         if self.sources.has(header.src) {
-            return self.counters.drop(Drop::Source);
+            return self.counters.drop(PacketDrop::Source);
         }
         self.forward(cx, Origin::Port(port), packet, &header);
     }
@@ -80,11 +80,11 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         let hop = match self.routes.lookup(header.dst, flow) {
             Lookup::Via(hop) => hop,
             Lookup::NoRoute => {
-                self.counters.drop(Drop::NoRoute);
+                self.counters.drop(PacketDrop::NoRoute);
                 return self.report(cx, origin, Problem::NoRoute, packet, header);
             }
             Lookup::Unreachable => {
-                self.counters.drop(Drop::Unreachable);
+                self.counters.drop(PacketDrop::Unreachable);
                 return self.report(cx, origin, Problem::HostUnreachable, packet, header);
             }
         };
@@ -93,11 +93,11 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             return self.deliver(cx, origin, way, packet);
         }
         if self.is_directed_broadcast(&hop, header.dst) {
-            return self.counters.drop(Drop::Destination);
+            return self.counters.drop(PacketDrop::Destination);
         }
         let is_foreign = origin != Origin::Own;
         if is_foreign && header.ttl <= 1 {
-            self.counters.drop(Drop::TimeExceeded);
+            self.counters.drop(PacketDrop::TimeExceeded);
             return self.report(cx, origin, Problem::TimeExceeded, packet, header);
         }
         if packet.len() > usize::from(self.mtu(&hop)) {
@@ -150,14 +150,14 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     ) {
         let mtu = self.mtu(&way.hop);
         if header.dont_fragment || header.version == Version::V6 {
-            self.counters.drop(Drop::TooBig);
+            self.counters.drop(PacketDrop::TooBig);
             return self.report(cx, origin, Problem::TooBig { mtu }, packet, header);
         }
         if origin != Origin::Own {
             packet::decrement_ttl(packet, header);
         }
         if !self.cut(packet, header, mtu.into(), |node, part| node.emit(cx, way, part)) {
-            self.counters.drop(Drop::TooBig);
+            self.counters.drop(PacketDrop::TooBig);
         }
     }
 
@@ -193,10 +193,10 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             return self.leave(cx, hop.exit, packet);
         }
         let head = Head { hop, passed: 1 };
-        let mut sent = Err(Drop::LinkDown);
+        let mut sent = Err(PacketDrop::LinkDown);
         if let Some(to) = self.first_node(cx, hop.node, flow, packet.len()) {
             sent = self.send_to(cx, to, &head, packet);
-            if sent == Err(Drop::LinkDown) {
+            if sent == Err(PacketDrop::LinkDown) {
                 // Its session has just ended: another way, as long as there is one.
                 self.link_failed(cx, to);
                 let other = self.first_node(cx, hop.node, flow, packet.len());
@@ -205,7 +205,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         }
         match sent {
             Err(reason) => {
-                self.refused_in_a_row += usize::from(reason == Drop::LinkFull);
+                self.refused_in_a_row += usize::from(reason == PacketDrop::LinkFull);
                 self.counters.drop(reason);
             }
             Ok(()) => self.refused_in_a_row = 0,
@@ -261,14 +261,14 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             };
         }
         if usize::from(head.hop.node) >= self.links.len() || head.passed >= MOST_PASSED {
-            return self.counters.drop(Drop::BadMessage);
+            return self.counters.drop(PacketDrop::BadMessage);
         }
         // All packets take the same of several nodes, so that none overtakes another. The node that
         // sent this one is none of them: its link to the last node is down, and what it said of that
         // in its last heartbeat is old.
         let flow = u32::from(head.passed);
         let sent = match self.next_node(head.hop.node, flow, 1 << from) {
-            None => Err(Drop::LinkDown),
+            None => Err(PacketDrop::LinkDown),
             Some(to) => {
                 let head = Head { passed: head.passed + 1, ..*head };
                 self.send_to(cx, to, &head, packet)
@@ -289,7 +289,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         };
         let sent = match neighbour {
             Some(neighbour) => self.outlet.send(port, neighbour, packet),
-            None => Err(Drop::BadMessage),
+            None => Err(PacketDrop::BadMessage),
         };
         match sent {
             // It is counted when it has left.
@@ -298,7 +298,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
                 self.counters.sent += 1;
                 self.counters.sent_bytes += packet.len() as u64;
             }
-            Err(Drop::TooBig) => self.too_big_here(cx, exit, port, packet),
+            Err(PacketDrop::TooBig) => self.too_big_here(cx, exit, port, packet),
             Err(reason) => self.not_sent(cx, reason, packet),
         }
     }
@@ -312,7 +312,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         if header.is_some_and(|header| self.cut(packet, &header, mtu, leave)) {
             return;
         }
-        self.counters.drop(Drop::TooBig);
+        self.counters.drop(PacketDrop::TooBig);
         if let Some(header) = header {
             let problem = Problem::TooBig { mtu: u16::try_from(mtu).unwrap_or(u16::MAX) };
             self.report(cx, Origin::Own, problem, packet, &header);
@@ -323,15 +323,15 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     pub fn report_unanswered(&mut self, cx: &mut Context<'_>) {
         for _ in 0..BURST {
             let Some(packet) = self.outlet.take_unanswered() else { return };
-            self.not_sent(cx, Drop::NeighbourFailed, &packet);
+            self.not_sent(cx, PacketDrop::NeighbourFailed, &packet);
         }
     }
 
     /// A packet that its last link does not take.
     #[cold]
-    fn not_sent(&mut self, cx: &mut Context<'_>, reason: Drop, packet: &[u8]) {
+    fn not_sent(&mut self, cx: &mut Context<'_>, reason: PacketDrop, packet: &[u8]) {
         self.counters.drop(reason);
-        if let (Drop::NeighbourFailed, Ok(header)) = (reason, packet::parse(packet)) {
+        if let (PacketDrop::NeighbourFailed, Ok(header)) = (reason, packet::parse(packet)) {
             self.report(cx, Origin::Own, Problem::HostUnreachable, packet, &header);
         }
     }
@@ -344,13 +344,13 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         let header = packet::parse(packet);
         let answered = header.is_ok_and(|h| icmp::echo_reply(packet, &h, &mut reply));
         if !answered {
-            self.counters.drop(Drop::NotForwarded);
+            self.counters.drop(PacketDrop::NotForwarded);
         } else if self.echo_limiter.allow(cx.now_ns()) {
             self.counters.echoes += 1;
             self.send_own(cx, &mut reply);
         } else {
             self.counters.icmp_limited += 1;
-            self.counters.drop(Drop::NotForwarded);
+            self.counters.drop(PacketDrop::NotForwarded);
         }
         self.scratch = reply;
     }

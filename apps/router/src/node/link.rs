@@ -14,7 +14,7 @@ use courser::{Context, RejectReason, Rpc, SessionId, Transport};
 
 use super::order::{Order, Place};
 use super::{Node, Probe, Shared};
-use crate::counters::Drop;
+use crate::counters::PacketDrop;
 use crate::line::{BURST, Outlet};
 use crate::route::{Exit, NextHop, NodeId};
 
@@ -156,16 +156,16 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         to: NodeId,
         head: &Head,
         packet: &[u8],
-    ) -> Result<(), Drop> {
+    ) -> Result<(), PacketDrop> {
         if self.links.get(usize::from(to)).is_some_and(|link| link.full) {
-            return Err(Drop::LinkFull);
+            return Err(PacketDrop::LinkFull);
         }
         let length = head.len();
         let sent = self.send_message(cx, to, length + packet.len(), |message| {
             head.write(message);
             message[length..].copy_from_slice(packet);
         });
-        if sent == Err(Drop::LinkFull) {
+        if sent == Err(PacketDrop::LinkFull) {
             self.links[usize::from(to)].full = true;
         }
         sent?;
@@ -217,16 +217,18 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         to: NodeId,
         len: usize,
         write: impl FnOnce(&mut [u8]),
-    ) -> Result<(), Drop> {
-        let link = self.links.get_mut(usize::from(to)).ok_or(Drop::LinkDown)?;
-        let Some(session) = link.session else { return Err(Drop::LinkDown) };
-        let mut message = cx.alloc_recycled(len).map_err(|_| Drop::Memory)?;
+    ) -> Result<(), PacketDrop> {
+        let link = self.links.get_mut(usize::from(to)).ok_or(PacketDrop::LinkDown)?;
+        let Some(session) = link.session else { return Err(PacketDrop::LinkDown) };
+        let mut message = cx.alloc_recycled(len).map_err(|_| PacketDrop::Memory)?;
         message[..4].copy_from_slice(&link.next.to_le_bytes());
         write(&mut message);
         cx.send(session, MESSAGE, message).map_err(|refused| match refused.reason {
-            RejectReason::MessagesFull { .. } | RejectReason::QueueFull { .. } => Drop::LinkFull,
-            RejectReason::TooLarge { .. } => Drop::TooBig,
-            _ => Drop::LinkDown,
+            RejectReason::MessagesFull { .. } | RejectReason::QueueFull { .. } => {
+                PacketDrop::LinkFull
+            }
+            RejectReason::TooLarge { .. } => PacketDrop::TooBig,
+            _ => PacketDrop::LinkDown,
         })?;
         link.next = link.next.wrapping_add(1);
         Ok(())
@@ -248,12 +250,12 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             }
         };
         let Some(number) = message.first_chunk::<4>() else {
-            return self.counters.drop(Drop::BadMessage);
+            return self.counters.drop(PacketDrop::BadMessage);
         };
         match incoming.order.take(u32::from_le_bytes(*number), message) {
             Place::Next => self.take_message(cx, at, message),
             Place::Early => return self.counters.reordered += 1,
-            Place::Wrong => return self.counters.drop(Drop::BadMessage),
+            Place::Wrong => return self.counters.drop(PacketDrop::BadMessage),
         }
         self.take_early(cx, at);
     }
@@ -282,7 +284,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         let taken = from.zip(Head::read(message));
         let Some((from, (head, packet))) = taken.filter(|(_, (h, _))| h.passed <= MOST_PASSED)
         else {
-            return self.counters.drop(Drop::BadMessage);
+            return self.counters.drop(PacketDrop::BadMessage);
         };
         self.counters.from_nodes += 1;
         self.active |= 1 << from;
@@ -305,7 +307,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
             }
             incoming.stuck = 0;
             incoming.order.skip();
-            self.counters.drop(Drop::BadMessage);
+            self.counters.drop(PacketDrop::BadMessage);
             self.take_early(cx, at);
         }
     }

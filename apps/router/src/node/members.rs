@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::link::{HEADER_MIN, HEARTBEAT};
 use super::{Node, Probe, Shared};
 use crate::config::FAILURE_TIMEOUT;
-use crate::counters::Drop;
+use crate::counters::PacketDrop;
 use crate::line::Outlet;
 use crate::route::{MAX_NODES, MAX_PORTS, NodeId};
 
@@ -231,7 +231,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     ) {
         let read = postcard::from_bytes::<Heartbeat>(body).ok();
         let Some((beat, others)) = read.and_then(|beat| beat.others().map(|o| (beat, o))) else {
-            return self.counters.drop(Drop::BadMessage);
+            return self.counters.drop(PacketDrop::BadMessage);
         };
         let node = beat.node;
         let known = usize::from(node) < self.links.len() && node != self.settings.node;
@@ -240,7 +240,7 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         let valid = same && known && from.is_none_or(|f| f == node);
         if !valid || !session.is_some_and(|s| self.owns_name(cx, s, node, beat.life)) {
             self.refused_heartbeats += 1;
-            return self.counters.drop(Drop::BadMessage);
+            return self.counters.drop(PacketDrop::BadMessage);
         }
         self.name_incoming(at, node, beat.life);
         self.announcer.heard(node, beat.epoch);

@@ -9,7 +9,7 @@ use super::*;
 mod transport;
 
 /// Asserts that a packet is good, and is dropped for a reason after a change.
-fn drops(packet: &[u8], reason: Drop, change: impl FnOnce(&mut Vec<u8>)) {
+fn drops(packet: &[u8], reason: PacketDrop, change: impl FnOnce(&mut Vec<u8>)) {
     header(packet);
     let mut bad = packet.to_vec();
     change(&mut bad);
@@ -17,7 +17,7 @@ fn drops(packet: &[u8], reason: Drop, change: impl FnOnce(&mut Vec<u8>)) {
 }
 
 /// As [`drops`], with a right header checksum.
-fn drops_fixed(packet: &[u8], reason: Drop, change: impl FnOnce(&mut Vec<u8>)) {
+fn drops_fixed(packet: &[u8], reason: PacketDrop, change: impl FnOnce(&mut Vec<u8>)) {
     drops(packet, reason, |p| {
         change(p);
         fix(p);
@@ -58,9 +58,9 @@ fn fields_of_good_packets() {
 
 #[test]
 fn other_versions() {
-    assert_eq!(parse(&[]), Err(Drop::Truncated));
+    assert_eq!(parse(&[]), Err(PacketDrop::Truncated));
     for version in (0..=15).filter(|v| ![4, 6].contains(v)) {
-        drops_fixed(&v4(17, 0, &[], &[]), Drop::Version, |p| p[0] = version << 4 | 5);
+        drops_fixed(&v4(17, 0, &[], &[]), PacketDrop::Version, |p| p[0] = version << 4 | 5);
     }
 }
 
@@ -68,7 +68,7 @@ fn other_versions() {
 fn truncated_at_every_length() {
     for packet in [v4(17, 0, &[1; 8], &[7; 20]), v6(17, &[7; 20])] {
         for len in 0..packet.len() {
-            drops(&packet, Drop::Truncated, |p| p.truncate(len));
+            drops(&packet, PacketDrop::Truncated, |p| p.truncate(len));
         }
     }
 }
@@ -77,21 +77,25 @@ fn truncated_at_every_length() {
 fn lengths() {
     let packet = v4(17, 0, &[1; 4], &[7; 20]);
     for words in 0..5 {
-        drops(&packet, Drop::HeaderLength, |p| p[0] = 0x40 | words);
+        drops(&packet, PacketDrop::HeaderLength, |p| p[0] = 0x40 | words);
     }
-    drops_fixed(&packet, Drop::TotalLength, |p| p[3] = 23);
-    drops_fixed(&packet, Drop::Truncated, |p| p[2] = 1);
-    drops_fixed(&v4(17, 0, &[], &[]), Drop::TotalLength, |p| {
+    drops_fixed(&packet, PacketDrop::TotalLength, |p| p[3] = 23);
+    drops_fixed(&packet, PacketDrop::Truncated, |p| p[2] = 1);
+    drops_fixed(&v4(17, 0, &[], &[]), PacketDrop::TotalLength, |p| {
         p[0] = 0x46;
         p.extend([0; 4]);
     });
-    drops(&v6(17, &[7; 20]), Drop::Truncated, |p| p[4] = 1);
-    drops(&v6(0, &extension(17, 0)), Drop::TotalLength, |p| p[5] = 7);
+    drops(&v6(17, &[7; 20]), PacketDrop::Truncated, |p| p[4] = 1);
+    drops(&v6(0, &extension(17, 0)), PacketDrop::TotalLength, |p| p[5] = 7);
     // A jumbogram.
-    drops(&v6(0, &extension(17, 0)), Drop::TotalLength, |p| p[5] = 0);
-    drops(&v6(44, &[fragment_header(17, 1, false), vec![1]].concat()), Drop::TotalLength, |p| {
-        p[5] = 7;
-    });
+    drops(&v6(0, &extension(17, 0)), PacketDrop::TotalLength, |p| p[5] = 0);
+    drops(
+        &v6(44, &[fragment_header(17, 1, false), vec![1]].concat()),
+        PacketDrop::TotalLength,
+        |p| {
+            p[5] = 7;
+        },
+    );
 }
 
 #[test]
@@ -101,7 +105,7 @@ fn each_bit_of_an_ipv4_header_is_checked() {
         let mut bad = packet.clone();
         bad[bit / 8] ^= 1 << (bit % 8);
         // Only the lengths and the version are checked before.
-        let expected = if matches!(bit / 8, 0 | 2 | 3) { None } else { Some(Drop::Checksum) };
+        let expected = if matches!(bit / 8, 0 | 2 | 3) { None } else { Some(PacketDrop::Checksum) };
         let result = parse(&bad).unwrap_err();
         assert!(expected.is_none_or(|e| e == result), "bit {bit}: {result:?}");
     }
@@ -123,8 +127,8 @@ fn addresses_that_are_not_forwarded() {
     for address in v4_bad {
         let octets = address.parse::<Ipv4Addr>().unwrap().octets();
         let packet = v4(17, 0, &[], &[]);
-        drops_fixed(&packet, Drop::Source, |p| p[12..16].copy_from_slice(&octets));
-        drops_fixed(&packet, Drop::Destination, |p| p[16..20].copy_from_slice(&octets));
+        drops_fixed(&packet, PacketDrop::Source, |p| p[12..16].copy_from_slice(&octets));
+        drops_fixed(&packet, PacketDrop::Destination, |p| p[16..20].copy_from_slice(&octets));
     }
     for address in ["1.0.0.0", "126.9.9.9", "128.0.0.1", "169.253.0.1", "169.255.0.1", "223.9.9.9"]
     {
@@ -135,8 +139,8 @@ fn addresses_that_are_not_forwarded() {
     for address in v6_bad {
         let octets = address.parse::<Ipv6Addr>().unwrap().octets();
         let packet = v6(17, &[]);
-        drops(&packet, Drop::Source, |p| p[8..24].copy_from_slice(&octets));
-        drops(&packet, Drop::Destination, |p| p[24..40].copy_from_slice(&octets));
+        drops(&packet, PacketDrop::Source, |p| p[8..24].copy_from_slice(&octets));
+        drops(&packet, PacketDrop::Destination, |p| p[24..40].copy_from_slice(&octets));
     }
     for address in ["::2", "fec0::1", "fe7f::1", "fd00::1", "64:ff9b::10.0.0.1", "::1:ffff:0:1"] {
         assert!(forwarded(address.parse().unwrap()), "{address}");
@@ -167,7 +171,7 @@ fn options() {
         header(&v4(17, 0, options, &[9; 9]));
     }
     for options in bad.iter().chain(good.iter().filter(|o| o[3] == 7)) {
-        assert_eq!(parse(&v4(17, 0, options, &[9; 9])), Err(Drop::Options), "{options:?}");
+        assert_eq!(parse(&v4(17, 0, options, &[9; 9])), Err(PacketDrop::Options), "{options:?}");
     }
 }
 
@@ -190,7 +194,7 @@ fn impossible_fragments() {
     for (offset, more, len, options) in bad {
         let flags = offset | (u16::from(more) * MORE_FRAGMENTS);
         let packet = v4(17, flags, &vec![1; options], &vec![0; len]);
-        assert_eq!(parse(&packet), Err(Drop::Fragment), "{offset} {more} {len}");
+        assert_eq!(parse(&packet), Err(PacketDrop::Fragment), "{offset} {more} {len}");
     }
     header(&v4(17, 8189, &[], &[0; 3]));
     header(&v4(17, 8188, &[], &[0; 8]));
@@ -203,7 +207,11 @@ fn impossible_fragments() {
     for (offset, more, len) in
         [(0, true, 7), (0, true, 0), (3, false, 0), (8191, false, 8), (8190, true, 16)]
     {
-        assert_eq!(parse(&packet(offset, more, len)), Err(Drop::Fragment), "{offset} {more} {len}");
+        assert_eq!(
+            parse(&packet(offset, more, len)),
+            Err(PacketDrop::Fragment),
+            "{offset} {more} {len}"
+        );
     }
 }
 

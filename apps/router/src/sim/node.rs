@@ -11,7 +11,7 @@ use ipnet::{IpNet, Ipv4Net};
 
 use super::tally::{SharedTally, SimProbe, packet_of, payload};
 use super::{Settings, Shape, SimError};
-use crate::counters::Drop;
+use crate::counters::PacketDrop;
 use crate::line::Outlet;
 use crate::node::{self, Node, Port, Shared, Spread};
 use crate::route::{Exit, NextHop, NodeId, PortId};
@@ -36,19 +36,19 @@ impl std::fmt::Debug for SimPort {
 }
 
 impl Outlet for SimPort {
-    fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), Drop> {
+    fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), PacketDrop> {
         if port != 0 {
-            return Err(Drop::PortDown);
+            return Err(PacketDrop::PortDown);
         }
         if neighbour != self.neighbour {
-            return Err(Drop::NeighbourFailed);
+            return Err(PacketDrop::NeighbourFailed);
         }
         let payload = payload(packet);
         if payload.is_some() {
             self.tally.borrow_mut().check_packet(packet);
         }
         let sent = self.queue.send(self.outside, payload.unwrap_or(packet));
-        if sent { Ok(()) } else { Err(Drop::LineFull) }
+        if sent { Ok(()) } else { Err(PacketDrop::LineFull) }
     }
 
     fn flush(&mut self) {}

@@ -2,7 +2,7 @@ use courser_sim::Rng;
 use courser_sim::fabric::LinkFaults;
 
 use super::*;
-use crate::counters::Drop;
+use crate::counters::PacketDrop;
 use crate::node::NodeState;
 
 /// No packet may be lost, change, be reordered, leave twice or elsewhere.
@@ -176,7 +176,7 @@ fn the_death_of_a_node_touches_only_its_own_flows() {
                 );
             }
             let counters = cluster.counters();
-            assert!(counters.dropped(Drop::Unreachable) > 100, "{counters:?}");
+            assert!(counters.dropped(PacketDrop::Unreachable) > 100, "{counters:?}");
             assert!(counters.icmp_sent > 0, "{counters:?}");
         }
     }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use courser_router::config::Config;
-use courser_router::counters::{Counters, Drop};
+use courser_router::counters::{Counters, PacketDrop};
 use courser_router::line::Outlet;
 use courser_router::local::Local;
 use courser_router::route::{Exit, Members, NextHop, NodeId, PortId};
@@ -32,9 +32,9 @@ pub(crate) struct Collector {
 }
 
 impl Outlet for Collector {
-    fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), Drop> {
+    fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), PacketDrop> {
         if port >= PORTS {
-            return Err(Drop::PortDown);
+            return Err(PacketDrop::PortDown);
         }
         let packet = packet.to_vec();
         self.log.borrow_mut().push(Left { node: self.node, port, neighbour, packet });

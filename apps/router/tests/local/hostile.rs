@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use courser::{Nexus, Rpc, SessionId};
-use courser_router::counters::Drop;
+use courser_router::counters::PacketDrop;
 use courser_router::node::{NodeState, Reason};
 use courser_router::route::NodeId;
 
@@ -145,7 +145,7 @@ fn check_good_packets(cluster: &mut Cluster) {
 }
 
 /// The drops of a node for a reason.
-fn dropped(cluster: &Cluster, reason: Drop) -> u64 {
+fn dropped(cluster: &Cluster, reason: PacketDrop) -> u64 {
     cluster.local.node(0).expect("it runs").counters().dropped(reason)
 }
 
@@ -171,7 +171,7 @@ fn without_a_valid_heartbeat_no_message_is_taken() {
     let mut cluster = cluster(PATIENT);
     let (mut peer, mut random) = (Peer::connect(&mut cluster), Random(0x5eed));
     let fingerprint = fingerprint(&cluster);
-    let before = dropped(&cluster, Drop::BadMessage);
+    let before = dropped(&cluster, PacketDrop::BadMessage);
     for number in 0..20_000 {
         let bytes = wrong_bytes(&mut random, number, fingerprint);
         peer.send(&mut cluster, &bytes);
@@ -184,7 +184,7 @@ fn without_a_valid_heartbeat_no_message_is_taken() {
         peer.send_raw(&mut cluster, &[0; 3][..len.min(3)]);
     }
     peer.settle(&mut cluster);
-    assert_eq!(dropped(&cluster, Drop::BadMessage) - before, peer.messages);
+    assert_eq!(dropped(&cluster, PacketDrop::BadMessage) - before, peer.messages);
     let node = cluster.local.node(0).expect("it runs");
     assert!(node.refused_heartbeats() >= 4_000, "{}", node.refused_heartbeats());
     assert_eq!((node.counters().from_nodes, node.counters().all_dropped()), (0, peer.messages));
@@ -252,7 +252,7 @@ fn packets_for_nodes_that_do_not_exist_are_dropped() {
     }
     peer.settle(&mut cluster);
     let counters = cluster.local.node(0).expect("it runs").counters().clone();
-    assert_eq!(counters.dropped(Drop::BadMessage), 253, "{counters:?}");
+    assert_eq!(counters.dropped(PacketDrop::BadMessage), 253, "{counters:?}");
     check_good_packets(&mut cluster);
 }
 
@@ -274,7 +274,7 @@ fn skipped_and_repeated_numbers_take_bounded_memory_and_end_no_link() {
     let now = counters(&cluster);
     let (waiting, bad) = (
         now.reordered - before.reordered,
-        now.dropped(Drop::BadMessage) - before.dropped(Drop::BadMessage),
+        now.dropped(PacketDrop::BadMessage) - before.dropped(PacketDrop::BadMessage),
     );
     assert_eq!((waiting + bad, now.from_nodes), (3 * EARLY, before.from_nodes));
     assert_eq!(waiting, EARLY, "{now:?}");
@@ -285,7 +285,10 @@ fn skipped_and_repeated_numbers_take_bounded_memory_and_end_no_link() {
         peer.send(&mut cluster, &message(0, 1, 0, 1, &V4::default().bytes()));
     }
     peer.settle(&mut cluster);
-    assert_eq!(counters(&cluster).dropped(Drop::BadMessage), now.dropped(Drop::BadMessage) + 5);
+    assert_eq!(
+        counters(&cluster).dropped(PacketDrop::BadMessage),
+        now.dropped(PacketDrop::BadMessage) + 5
+    );
     // After a while the missing one is given up, and the link goes on.
     let taken = counters(&cluster).from_nodes + EARLY;
     cluster.wait("the node gives the missing number up", |local| {
@@ -337,7 +340,11 @@ fn a_second_process_of_a_node_is_refused_while_the_first_one_lives() {
     peer.settle(&mut cluster);
     let mut node = cluster.local.node_mut(0).expect("it runs");
     assert_eq!((node.refused_lives(), node.refused_addresses()), (10, 0));
-    assert_eq!(node.counters().dropped(Drop::BadMessage), 20, "its packets are no node's either");
+    assert_eq!(
+        node.counters().dropped(PacketDrop::BadMessage),
+        20,
+        "its packets are no node's either"
+    );
     assert!(node.take_claim().is_some_and(|claim| (claim.node, claim.reason) == (2, Reason::Life)));
     assert_eq!(node.take_claim(), None, "one report for all");
     assert_eq!(node.routes().find([20, 0, 0, 1].into()), None);

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use courser_router::counters::Drop;
+use courser_router::counters::PacketDrop;
 use courser_router::packet::parse;
 
 use crate::build::{V4, V6, checksum, udp};
@@ -82,7 +82,7 @@ fn a_packet_that_may_not_be_fragmented_is_reported_with_the_mtu() {
     assert_eq!(kind, [2, 0]);
     assert_eq!(message.packet[44..48], 1_500_u32.to_be_bytes());
     let counters = cluster.check_totals();
-    assert_eq!((counters.dropped(Drop::TooBig), counters.icmp_sent), (2, 2));
+    assert_eq!((counters.dropped(PacketDrop::TooBig), counters.icmp_sent), (2, 2));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn errors_are_limited_and_packets_are_not() {
     assert!(counters.icmp_sent >= 5 && counters.icmp_sent as f64 <= most + 1.0, "{counters:?}");
     assert_eq!(counters.icmp_sent + counters.icmp_limited, 500);
     assert_eq!(
-        (counters.dropped(Drop::TimeExceeded), counters.sent),
+        (counters.dropped(PacketDrop::TimeExceeded), counters.sent),
         (500, 500 + counters.icmp_sent)
     );
 }
@@ -134,7 +134,7 @@ fn packets_from_outside_with_a_source_that_no_host_has_are_dropped_and_counted()
     let own: std::net::Ipv6Addr = "2001:db8:1::1".parse().expect("an address");
     assert_eq!(cluster.forward(0, &V6 { src: own.segments(), ..V6::default() }.bytes()), []);
     let counters = cluster.check_totals();
-    assert_eq!(counters.dropped(Drop::Source), wrong.len() as u64 + 1, "{counters:?}");
+    assert_eq!(counters.dropped(PacketDrop::Source), wrong.len() as u64 + 1, "{counters:?}");
     assert_eq!((counters.icmp_sent, counters.sent), (0, 0), "no errors about them either");
     let packet = V4 { src: SENDER, dst: [10, 2, 0, 9], ..V4::default() };
     assert_eq!(cluster.forward(0, &packet.bytes()).len(), 1);
@@ -166,7 +166,7 @@ fn each_address_of_the_cluster_answers_echo_requests() {
     assert_eq!(cluster.forward(0, &packet.bytes()), []);
     let counters = cluster.check_totals();
     assert_eq!((counters.echoes, counters.to_system), (3, 1));
-    assert_eq!(counters.dropped(Drop::NotForwarded), 1);
+    assert_eq!(counters.dropped(PacketDrop::NotForwarded), 1);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn echo_requests_above_the_limit_are_dropped_and_counted() {
     let counters = cluster.check_totals();
     assert!((5..100).contains(&counters.echoes), "{counters:?}");
     assert_eq!(counters.icmp_limited, 100 - counters.echoes);
-    assert_eq!(counters.dropped(Drop::NotForwarded), counters.icmp_limited);
+    assert_eq!(counters.dropped(PacketDrop::NotForwarded), counters.icmp_limited);
 }
 
 #[test]
@@ -192,5 +192,8 @@ fn no_route_and_a_route_that_rejects_are_reported() {
     let left = cluster.forward(0, &packet);
     assert_eq!(icmp(&left).1, [3, 1]);
     let counters = cluster.check_totals();
-    assert_eq!([Drop::NoRoute, Drop::Unreachable].map(|reason| counters.dropped(reason)), [1, 1]);
+    assert_eq!(
+        [PacketDrop::NoRoute, PacketDrop::Unreachable].map(|reason| counters.dropped(reason)),
+        [1, 1]
+    );
 }

@@ -1,6 +1,6 @@
 //! More packets than a link takes.
 
-use courser_router::counters::Drop;
+use courser_router::counters::PacketDrop;
 use courser_router::line::BURST;
 use courser_router::node::PAUSE;
 use courser_router::route::NodeId;
@@ -28,7 +28,7 @@ fn takes_packets(cluster: &mut Cluster, now_ns: u64) -> bool {
 }
 
 fn dropped(cluster: &Cluster) -> u64 {
-    cluster.local.node(FIRST).expect("it runs").counters().dropped(Drop::LinkFull)
+    cluster.local.node(FIRST).expect("it runs").counters().dropped(PacketDrop::LinkFull)
 }
 
 /// A cluster whose first node has a full link to one that does not run.

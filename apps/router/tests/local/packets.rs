@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use courser_router::counters::{Counters, Drop};
+use courser_router::counters::{Counters, PacketDrop};
 use courser_router::line::{CaptureIntake, Intake};
 use courser_router::packet::icmp::{Problem, error};
 use courser_router::packet::{Header, Version, decrement_ttl, parse};
@@ -27,22 +27,22 @@ fn capture() -> Vec<Vec<u8>> {
 }
 
 /// What has to become of a packet of the capture that arrives at `a`: a drop, or its way to `b`.
-fn expected(packet: &[u8]) -> Result<Header, Drop> {
+fn expected(packet: &[u8]) -> Result<Header, PacketDrop> {
     let header = parse(packet)?;
     if header.ttl <= 1 {
-        return Err(Drop::TimeExceeded);
+        return Err(PacketDrop::TimeExceeded);
     }
     if header.total_len > 1_500 && header.dont_fragment {
-        return Err(Drop::TooBig);
+        return Err(PacketDrop::TooBig);
     }
     Ok(header)
 }
 
 /// Whether an ICMP message has to report a drop.
-fn is_reported(packet: &[u8], reason: Drop) -> bool {
+fn is_reported(packet: &[u8], reason: PacketDrop) -> bool {
     let problem = match reason {
-        Drop::TimeExceeded => Problem::TimeExceeded,
-        Drop::TooBig => Problem::TooBig { mtu: 1_500 },
+        PacketDrop::TimeExceeded => Problem::TimeExceeded,
+        PacketDrop::TooBig => Problem::TooBig { mtu: 1_500 },
         _ => return false,
     };
     let header = parse(packet).expect("only good packets are reported");
@@ -64,7 +64,7 @@ fn check_forwarded(packet: &[u8], header: &Header, left: &[Left], before: &Count
 #[test]
 fn each_packet_of_the_capture_ends_as_expected() {
     let mut cluster = Cluster::start(&text("switch", PATIENT, UNLIMITED));
-    let (mut drops, mut forwarded, mut reported) = ([0_u64; Drop::ALL.len()], 0, 0);
+    let (mut drops, mut forwarded, mut reported) = ([0_u64; PacketDrop::ALL.len()], 0, 0);
     for packet in capture() {
         let before = cluster.local.counters();
         let left = cluster.forward(0, &packet);
@@ -166,9 +166,19 @@ fn mutated_packets_pass_the_whole_path_and_each_is_counted() {
         let enough = |n: u64| assert!(n * 10_000 > mutations, "{n}: {counters:?}");
         [counters.sent, counters.to_nodes, counters.to_system].into_iter().for_each(enough);
         [counters.icmp_sent, counters.fragmented, counters.echoes].into_iter().for_each(enough);
-        let reasons = [Drop::NoRoute, Drop::TooBig, Drop::NotForwarded, Drop::TimeExceeded];
+        let reasons = [
+            PacketDrop::NoRoute,
+            PacketDrop::TooBig,
+            PacketDrop::NotForwarded,
+            PacketDrop::TimeExceeded,
+        ];
         reasons.into_iter().for_each(|reason| enough(counters.dropped(reason)));
-        let never = [Drop::LinkFull, Drop::LinkDown, Drop::Memory, Drop::BadMessage];
+        let never = [
+            PacketDrop::LinkFull,
+            PacketDrop::LinkDown,
+            PacketDrop::Memory,
+            PacketDrop::BadMessage,
+        ];
         assert_eq!(never.map(|reason| counters.dropped(reason)), [0; 4], "{counters:?}");
         if topology == "mesh" {
             enough(counters.passed_on);

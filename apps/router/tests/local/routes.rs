@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use courser_router::counters::Drop;
+use courser_router::counters::PacketDrop;
 use courser_router::node::NodeState;
 use courser_router::route::{Members, NodeId};
 use courser_router::routes::Origin;
@@ -172,7 +172,7 @@ fn a_packet_for_a_node_that_has_just_died_is_not_sent_back() {
     let counters = |cluster: &Cluster, node| {
         let node = cluster.local.node(node).expect("it runs");
         let counters = node.counters();
-        (counters.from_nodes, counters.passed_on, counters.dropped(Drop::LinkDown))
+        (counters.from_nodes, counters.passed_on, counters.dropped(PacketDrop::LinkDown))
     };
     let before = [0, 1].map(|node| counters(&cluster, node));
     cluster.inject(0, &packet);

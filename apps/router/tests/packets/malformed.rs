@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use courser_router::counters::Drop;
+use courser_router::counters::PacketDrop;
 use courser_router::packet::parse;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
 use pcap_file::{DataLink, Endianness};
@@ -14,7 +14,7 @@ use crate::build::{MORE, TCP, V4, V6, checksum, extension, fix, fragment_header,
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/malformed.pcap");
 
 /// A packet: what it is, its bytes, and the reason for which it is dropped.
-type Case = (String, Vec<u8>, Option<Drop>);
+type Case = (String, Vec<u8>, Option<PacketDrop>);
 
 fn cases() -> Vec<Case> {
     [versions(), lengths(), checksums(), fragments_v4(), fragments_v6(), options(), ttls()]
@@ -24,7 +24,7 @@ fn cases() -> Vec<Case> {
         .collect()
 }
 
-fn case(what: &str, bytes: Vec<u8>, reason: impl Into<Option<Drop>>) -> Case {
+fn case(what: &str, bytes: Vec<u8>, reason: impl Into<Option<PacketDrop>>) -> Case {
     (what.into(), bytes, reason.into())
 }
 
@@ -33,7 +33,7 @@ fn versions() -> Vec<Case> {
         vec![case("IPv4", V4::default().bytes(), None), case("IPv6", V6::default().bytes(), None)];
     for version in (0..=15).filter(|version| ![4, 6].contains(version)) {
         let packet = V4::default().with(0, version << 4 | 5);
-        cases.push(case(&format!("version {version}"), packet, Drop::Version));
+        cases.push(case(&format!("version {version}"), packet, PacketDrop::Version));
     }
     cases
 }
@@ -46,21 +46,21 @@ fn lengths() -> Vec<Case> {
     };
     let empty = V4 { data: vec![], ..v4.clone() };
     vec![
-        case("header length 0", v4.with(0, 0x40), Drop::HeaderLength),
-        case("header length 16", v4.with(0, 0x44), Drop::HeaderLength),
-        case("header length 24 of 20", empty.with(0, 0x46), Drop::TotalLength),
-        case("total length 0", v4.with(3, 0), Drop::TotalLength),
-        case("total length 19", v4.with(3, 19), Drop::TotalLength),
+        case("header length 0", v4.with(0, 0x40), PacketDrop::HeaderLength),
+        case("header length 16", v4.with(0, 0x44), PacketDrop::HeaderLength),
+        case("header length 24 of 20", empty.with(0, 0x46), PacketDrop::TotalLength),
+        case("total length 0", v4.with(3, 0), PacketDrop::TotalLength),
+        case("total length 19", v4.with(3, 19), PacketDrop::TotalLength),
         case("total length 20", v4.with(3, 20), None),
-        case("total length one too long", v4.with(3, 47), Drop::Truncated),
-        case("total length 65,535", V4 { ..v4.clone() }.with(2, 0xff), Drop::Truncated),
+        case("total length one too long", v4.with(3, 47), PacketDrop::Truncated),
+        case("total length 65,535", V4 { ..v4.clone() }.with(2, 0xff), PacketDrop::Truncated),
         case("padding", padded(v4.bytes()), None),
         case("no data", empty.bytes(), None),
-        case("IPv6 payload one too long", v6.with(5, 27), Drop::Truncated),
-        case("IPv6 payload 65,306", v6.with(4, 0xff), Drop::Truncated),
+        case("IPv6 payload one too long", v6.with(5, 27), PacketDrop::Truncated),
+        case("IPv6 payload 65,306", v6.with(4, 0xff), PacketDrop::Truncated),
         case("IPv6 payload 0", v6.with(5, 0), None),
         case("IPv6 padding", padded(v6.bytes()), None),
-        case("IPv6 jumbogram", jumbogram(), Drop::TotalLength),
+        case("IPv6 jumbogram", jumbogram(), PacketDrop::TotalLength),
     ]
 }
 
@@ -77,7 +77,7 @@ fn checksums() -> Vec<Case> {
         for at in [1, 4, 8, 9, 10, 11, 12, 19, header_len - 1] {
             let mut bad = good.clone();
             bad[at] ^= 1;
-            cases.push(case(&format!("bit in byte {at}{what}"), bad, Drop::Checksum));
+            cases.push(case(&format!("bit in byte {at}{what}"), bad, PacketDrop::Checksum));
         }
     }
     // The identification that makes the checksum 0, for which 0xffff is right, too.
@@ -120,9 +120,13 @@ fn fragments_v4() -> Vec<Case> {
         cases.push(case(&format!("fragment {what}"), packet(flags, len, &[]), None));
     }
     for (what, flags, len) in impossible {
-        cases.push(case(&format!("fragment {what}"), packet(flags, len, &[]), Drop::Fragment));
+        cases.push(case(
+            &format!("fragment {what}"),
+            packet(flags, len, &[]),
+            PacketDrop::Fragment,
+        ));
     }
-    cases.push(case("fragment, options beyond", packet(8189, 3, &[1; 4]), Drop::Fragment));
+    cases.push(case("fragment, options beyond", packet(8189, 3, &[1; 4]), PacketDrop::Fragment));
     cases
 }
 
@@ -135,31 +139,31 @@ fn fragments_v6() -> Vec<Case> {
         case("IPv6 tiny first fragment", packet(0, true, 8).bytes(), None),
         case("IPv6 atomic fragment", packet(0, false, 5).bytes(), None),
         case("IPv6 fragment up to byte 65,535", packet(8191, false, 7).bytes(), None),
-        case("IPv6 fragment of 9 bytes", packet(0, true, 9).bytes(), Drop::Fragment),
-        case("IPv6 fragment without data", packet(3, false, 0).bytes(), Drop::Fragment),
-        case("IPv6 fragment beyond", packet(8191, false, 8).bytes(), Drop::Fragment),
-        case("IPv6 fragment header cut", packet(0, true, 8).with(5, 7), Drop::TotalLength),
+        case("IPv6 fragment of 9 bytes", packet(0, true, 9).bytes(), PacketDrop::Fragment),
+        case("IPv6 fragment without data", packet(3, false, 0).bytes(), PacketDrop::Fragment),
+        case("IPv6 fragment beyond", packet(8191, false, 8).bytes(), PacketDrop::Fragment),
+        case("IPv6 fragment header cut", packet(0, true, 8).with(5, 7), PacketDrop::TotalLength),
     ]
 }
 
 fn options() -> Vec<Case> {
     let mut long_route = vec![131, 39, 4];
     long_route.resize(40, 0);
-    let cases: [(&str, &[u8], Option<Drop>); 14] = [
+    let cases: [(&str, &[u8], Option<PacketDrop>); 14] = [
         ("router alert", &[148, 4, 0, 0], None),
         ("no operations", &[1; 40], None),
         ("record route", &[7, 7, 4, 0, 0, 0, 0, 0], None),
         ("timestamp", &[68, 8, 5, 0, 0, 0, 0, 0], None),
         ("unknown option", &[222, 4, 1, 2], None),
         ("source route behind the end", &[0, 131, 3, 4], None),
-        ("loose source route", &[131, 7, 4, 192, 0, 2, 1, 0], Some(Drop::Options)),
-        ("strict source route", &[137, 7, 4, 192, 0, 2, 1, 0], Some(Drop::Options)),
-        ("source route behind others", &[1, 7, 3, 4, 131, 3, 4, 0], Some(Drop::Options)),
-        ("long source route", &long_route, Some(Drop::Options)),
-        ("option length 0", &[148, 0, 0, 0], Some(Drop::Options)),
-        ("option length 1", &[148, 1, 0, 0], Some(Drop::Options)),
-        ("option length beyond the header", &[148, 5, 0, 0], Some(Drop::Options)),
-        ("option without length", &[1, 1, 1, 148], Some(Drop::Options)),
+        ("loose source route", &[131, 7, 4, 192, 0, 2, 1, 0], Some(PacketDrop::Options)),
+        ("strict source route", &[137, 7, 4, 192, 0, 2, 1, 0], Some(PacketDrop::Options)),
+        ("source route behind others", &[1, 7, 3, 4, 131, 3, 4, 0], Some(PacketDrop::Options)),
+        ("long source route", &long_route, Some(PacketDrop::Options)),
+        ("option length 0", &[148, 0, 0, 0], Some(PacketDrop::Options)),
+        ("option length 1", &[148, 1, 0, 0], Some(PacketDrop::Options)),
+        ("option length beyond the header", &[148, 5, 0, 0], Some(PacketDrop::Options)),
+        ("option without length", &[1, 1, 1, 148], Some(PacketDrop::Options)),
     ];
     let packet = |options: &[u8]| V4 { options: options.to_vec(), ..V4::default() }.bytes();
     cases.into_iter().map(|(what, options, reason)| case(what, packet(options), reason)).collect()
@@ -198,15 +202,15 @@ fn martians() -> Vec<Case> {
     let mut cases = vec![];
     for address in v4 {
         let packet = V4 { src: address, ..V4::default() };
-        cases.push(case(&format!("from {address:?}"), packet.bytes(), Drop::Source));
+        cases.push(case(&format!("from {address:?}"), packet.bytes(), PacketDrop::Source));
         let packet = V4 { dst: address, ..V4::default() };
-        cases.push(case(&format!("to {address:?}"), packet.bytes(), Drop::Destination));
+        cases.push(case(&format!("to {address:?}"), packet.bytes(), PacketDrop::Destination));
     }
     for address in v6 {
         let packet = V6 { src: address, ..V6::default() };
-        cases.push(case(&format!("from {address:x?}"), packet.bytes(), Drop::Source));
+        cases.push(case(&format!("from {address:x?}"), packet.bytes(), PacketDrop::Source));
         let packet = V6 { dst: address, ..V6::default() };
-        cases.push(case(&format!("to {address:x?}"), packet.bytes(), Drop::Destination));
+        cases.push(case(&format!("to {address:x?}"), packet.bytes(), PacketDrop::Destination));
     }
     cases
 }
@@ -219,7 +223,7 @@ fn truncated() -> Vec<Case> {
         let lens = 1..packet.len();
         lens.map(move |len| {
             let what = format!("{len} of {} bytes", packet.len());
-            case(&what, packet[..len].to_vec(), Drop::Truncated)
+            case(&what, packet[..len].to_vec(), PacketDrop::Truncated)
         })
     };
     cut(v4).chain(cut(v6)).collect()
@@ -243,7 +247,11 @@ fn extensions() -> Vec<Case> {
         case("all extension headers", packet(0, all.concat()).bytes(), None),
         case("extension header beyond the packet", packet(60, extension(TCP, 0)).with(41, 9), None),
         case("no next header", packet(59, vec![]).bytes(), None),
-        case("hop-by-hop header cut", packet(0, extension(TCP, 0)).with(5, 7), Drop::TotalLength),
+        case(
+            "hop-by-hop header cut",
+            packet(0, extension(TCP, 0)).with(5, 7),
+            PacketDrop::TotalLength,
+        ),
         case(
             "routing header type 0",
             packet(43, [extension(TCP, 2), tcp(b"")].concat()).with(43, 1),
@@ -291,13 +299,13 @@ fn each_packet_of_the_capture_has_its_result() {
     for (packet, (what, _, reason)) in packets.iter().zip(cases) {
         assert_eq!(parse(packet.data()).err(), reason, "{what}: {:02x?}", packet.data());
     }
-    assert_eq!(parse(&[]), Err(Drop::Truncated));
+    assert_eq!(parse(&[]), Err(PacketDrop::Truncated));
 }
 
 #[test]
 fn the_cases_cover_each_reason_of_the_checks() {
     let reasons: Vec<_> = cases().into_iter().filter_map(|(_, _, reason)| reason).collect();
-    for reason in &Drop::ALL[..9] {
+    for reason in &PacketDrop::ALL[..9] {
         assert!(reasons.contains(reason), "{reason:?}");
     }
     // A case must not be malformed in two ways: without its mistake it is good.

@@ -202,7 +202,7 @@ impl Shown<'_> {
 
 #[cfg(test)]
 mod tests {
-    use courser_router::counters::{Counters, Drop};
+    use courser_router::counters::{Counters, PacketDrop};
     use courser_router::line::Sent;
 
     use super::*;
@@ -223,7 +223,7 @@ mod tests {
         };
         let sent = Sent { packets: 1 << 50, bytes: 0 };
         let counters = Counters {
-            drops: [1 << 50; Drop::ALL.len()],
+            drops: [1 << 50; PacketDrop::ALL.len()],
             to_system: 1 << 50,
             ..Counters::default()
         };

@@ -155,7 +155,7 @@ pub(super) fn watch(
 
 #[cfg(test)]
 mod tests {
-    use courser_router::counters::Drop;
+    use courser_router::counters::PacketDrop;
     use serde_json::json;
 
     use super::*;
@@ -192,7 +192,7 @@ mod tests {
         let rows = rows(&sample(begin, 5, 0), &sample(begin + Duration::from_secs(1), 7, 123_456));
         assert_fits(&screen::text(&text(&rows)));
         // Rates that no machine has, and all reasons for drops.
-        let drops = Drop::ALL.map(|reason| (reason.name().to_owned(), u64::MAX)).to_vec();
+        let drops = PacketDrop::ALL.map(|reason| (reason.name().to_owned(), u64::MAX)).to_vec();
         let wide = Row {
             node: "c".to_owned(),
             state: "through another".to_owned(),

@@ -210,8 +210,8 @@ fn packets_that_leave_are_read_again() {
     for packet in &sent {
         assert_eq!(outlet.send(0, to, packet), Ok(()));
     }
-    assert_eq!(outlet.send(0, to, &[0x45; 65_536]), Err(Drop::TooBig));
-    assert_eq!(outlet.send(1, to, &[0x45; 20]), Err(Drop::PortDown));
+    assert_eq!(outlet.send(0, to, &[0x45; 65_536]), Err(PacketDrop::TooBig));
+    assert_eq!(outlet.send(1, to, &[0x45; 20]), Err(PacketDrop::PortDown));
     assert_eq!((outlet.is_up(0), outlet.is_up(1)), (true, false));
     outlet.finish().expect("writes");
     let bytes = fs::read(&file.0).expect("reads");
@@ -226,7 +226,7 @@ fn an_error_of_writing_is_reported_at_the_end() {
     let to = IpAddr::from([10, 0, 0, 1]);
     assert_eq!(outlet.send(0, to, &[0x45; 20]), Ok(()));
     outlet.flush();
-    assert_eq!(outlet.send(0, to, &[0x45; 20]), Err(Drop::LineFull));
+    assert_eq!(outlet.send(0, to, &[0x45; 20]), Err(PacketDrop::LineFull));
     assert!(matches!(outlet.finish(), Err(CaptureError::File { .. })));
 }
 

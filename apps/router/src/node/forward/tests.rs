@@ -4,7 +4,7 @@ use std::time::Duration;
 use etherparse::{IpNumber, Ipv4Header, Ipv6Header};
 
 use crate::config::Config;
-use crate::counters::{Counters, Drop};
+use crate::counters::{Counters, PacketDrop};
 use crate::line::{Ended, Outlet, Sent};
 use crate::local::Local;
 use crate::route::PortId;
@@ -19,9 +19,9 @@ struct Ports {
 }
 
 impl Outlet for Ports {
-    fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), Drop> {
+    fn send(&mut self, port: PortId, neighbour: IpAddr, packet: &[u8]) -> Result<(), PacketDrop> {
         if packet.len() > self.mtu(port) {
-            return Err(Drop::TooBig);
+            return Err(PacketDrop::TooBig);
         }
         self.left.push((port, neighbour, packet.to_vec()));
         Ok(())
@@ -141,7 +141,10 @@ fn a_packet_that_is_larger_than_the_mtu_of_its_port_now_is_reported_or_fragmente
         assert_eq!(message[at + 6..at + 8], 1_000_u16.to_be_bytes(), "the MTU");
     }
     let counters = router.counters();
-    assert_eq!((counters.dropped(Drop::TooBig), counters.icmp_sent, counters.sent), (2, 2, 2));
+    assert_eq!(
+        (counters.dropped(PacketDrop::TooBig), counters.icmp_sent, counters.sent),
+        (2, 2, 2)
+    );
     let left = router.forward(&packet("10.2.0.9", 1_200, false));
     let lens: Vec<_> = left.iter().map(|(port, to, p)| (*port, *to, p.len())).collect();
     assert_eq!(lens, [(1, ip("10.2.0.9"), 996), (1, ip("10.2.0.9"), 252)]);
@@ -186,7 +189,7 @@ fn packets_are_counted_when_they_have_left_or_are_lost() {
     let counters = router.0.counters();
     assert_eq!((counters.sent, counters.unaccounted()), (0, 5), "they wait");
     let sent = Sent { packets: 2, bytes: 66 };
-    let dropped = vec![(Drop::Refused, 1), (Drop::PortDown, 2)];
+    let dropped = vec![(PacketDrop::Refused, 1), (PacketDrop::PortDown, 2)];
     router.ports(|ports| ports.ended = Some(Ended { sent, dropped: dropped.clone() }));
     router.0.pass();
     router.0.pass();
@@ -205,7 +208,7 @@ fn broadcasts_to_the_network_of_a_port_are_dropped_without_a_report() {
             assert_eq!(router.forward(&expires), [], "{to}");
         }
         let counters = router.counters();
-        assert_eq!(counters.dropped(Drop::Destination), 2 * n, "{to}");
+        assert_eq!(counters.dropped(PacketDrop::Destination), 2 * n, "{to}");
         assert_eq!((counters.icmp_sent, counters.all_dropped()), (0, 2 * n));
     }
     // Hosts: with such a last byte, on networks of two addresses, and of IPv6.
@@ -226,5 +229,5 @@ fn reports_reach_hosts_on_a_port_with_a_small_mtu() {
     let lens: Vec<_> = left.iter().map(|(port, to, p)| (*port, *to, p.len())).collect();
     assert_eq!(lens, [(2, ip("10.4.0.9"), 300), (2, ip("10.4.0.9"), 48)]);
     let counters = router.counters();
-    assert_eq!((counters.icmp_sent, counters.dropped(Drop::TooBig)), (1, 0));
+    assert_eq!((counters.icmp_sent, counters.dropped(PacketDrop::TooBig)), (1, 0));
 }
