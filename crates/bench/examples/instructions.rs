@@ -98,8 +98,8 @@ fn empty_passes<T: Transport>(rpc: &mut Rpc<T>, passes: u64) {
     }
 }
 
-/// Whether the transport is called through the counted functions. Not while sessions are
-/// connecting, which takes a varying number of passes.
+/// True while the transport is called through the counted functions: not while sessions connect, which
+/// takes a varying number of passes.
 static COUNTS: AtomicBool = AtomicBool::new(false);
 
 /// Sides ([`CLIENT`], [`SERVER`]) whose next received frame gets a congestion mark.

@@ -202,7 +202,7 @@ fn faults(spec: &BenchSpec, args: &CallArgs, bar: &ProgressBar) -> Result<(), Fa
 }
 
 impl CallArgs {
-    /// Whether the benchmark is a series over faults or schemes.
+    /// Returns whether the benchmark is a series over faults or schemes.
     fn compares_recovery(&self) -> bool {
         !self.fault.is_empty() || self.recovery.len() > 1
     }

@@ -311,7 +311,7 @@ fn ended(shared: &mut Shared, number: u64, started: Instant, done: Completion<'_
     }
 }
 
-/// Whether the endpoints sleep between two calls instead of spinning.
+/// Returns whether the endpoints sleep between two calls instead of spinning.
 fn sleeps(args: &PingArgs) -> bool {
     args.interval > SPIN
 }

@@ -27,7 +27,7 @@ fn call(rpc: &mut Rpc, session: SessionId) -> bool {
     rpc.call_wait(session, ECHO, request, Some(Duration::from_secs(10))).is_ok()
 }
 
-/// What a child does with its copies; it exits with 0 if every use is refused.
+/// Uses the copies of a child, which exits with 0 if every use is refused.
 fn child(nexus: Nexus, mut rpc: Rpc, session: SessionId, server: &str) -> i32 {
     let refused = [
         matches!(rpc.connect(server), Err(SessionError::Forked)),

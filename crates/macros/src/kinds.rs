@@ -1,4 +1,4 @@
-//! What the types of a method say about its kind.
+//! The kind of a method, from its types.
 
 use syn::spanned::Spanned;
 use syn::{
@@ -48,7 +48,7 @@ impl Outcome {
         Outcome { whole: whole.clone(), parts }
     }
 
-    /// Of the return type of an `async fn`.
+    /// The outcome of an `async fn` with this return type.
     pub(crate) fn returned(returned: &ReturnType) -> Self {
         match returned {
             ReturnType::Default => Outcome { whole: syn::parse_quote!(()), parts: Parts::Value },
@@ -80,7 +80,7 @@ pub(crate) fn argument<'t>(of: &'t Type, name: &str) -> Option<&'t Type> {
     }
 }
 
-/// Of `impl Stream<Item = T>`, the items. `Ok(None)`: it is no `impl Trait`.
+/// The items of a returned `impl Stream<Item = T>`. `Ok(None)`: it is no `impl Trait`.
 pub(crate) fn stream(returned: &ReturnType) -> syn::Result<Option<(&TypeImplTrait, Outcome)>> {
     let ReturnType::Type(_, returned) = returned else { return Ok(None) };
     let Type::ImplTrait(whole) = &**returned else { return Ok(None) };

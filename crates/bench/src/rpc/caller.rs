@@ -76,13 +76,13 @@ pub struct Load {
 }
 
 impl Load {
-    /// Whether it consists of one-way messages: a batch is sent in each pass in which all of it may be
-    /// in flight. The batches take the sessions in turn.
+    /// Returns whether the load consists of one-way messages: a batch is sent in each pass in which all
+    /// of it may be in flight. The batches take the sessions in turn.
     pub fn one_way(&self) -> bool {
         self.req_type == service::MESSAGE
     }
 
-    /// Whether its calls are futures: each call in flight is a task with a session of its own.
+    /// Returns whether the calls are futures: each call in flight is a task with a session of its own.
     pub fn awaited(&self) -> bool {
         matches!(self.req_type, service::AWAITED | service::TYPED)
     }

@@ -31,8 +31,8 @@ impl Over {
         }
     }
 
-    /// Whether calls over it have congestion control: with shared memory each peer has a receive queue
-    /// of its own, which the credits limit.
+    /// Returns whether calls over it have congestion control: with shared memory each peer has a receive
+    /// queue of its own, which the credits limit.
     pub fn has_congestion_control(self) -> bool {
         self != Self::Shm
     }
@@ -149,7 +149,7 @@ pub struct Setup {
     pub line: PathBuf,
     /// The core to pin to.
     pub cpu: usize,
-    /// Whether to yield the core after each empty poll.
+    /// True if the side yields the core after each empty poll.
     pub yields: bool,
     /// Its endpoints.
     pub variants: Vec<Variant>,

@@ -102,7 +102,7 @@ pub struct BenchSpec {
     pub recovery: Recovery,
     /// How small packets share frames; `None`: the default of the transport.
     pub packing: Option<Packing>,
-    /// Whether the report contains the counters of both sides (`config.diagnostics`).
+    /// True if the report contains the counters of both sides (`config.diagnostics`).
     pub stats: bool,
 }
 

@@ -69,7 +69,7 @@ impl Switch {
         *switch = false;
     }
 
-    /// Whether the transport has this optimization.
+    /// Returns whether the transport has this optimization.
     pub fn applies_to(self, over: Over) -> bool {
         match self {
             Self::Trains => over == Over::Udp,

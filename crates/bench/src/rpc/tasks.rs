@@ -25,7 +25,7 @@ impl Typed for Echo {
     }
 }
 
-/// What the tasks share with their owner.
+/// The state that the tasks share with their owner.
 #[derive(Default)]
 struct Shared {
     stopped: bool,

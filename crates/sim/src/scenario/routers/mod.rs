@@ -214,9 +214,9 @@ pub struct Hop {
 pub struct Outcome {
     /// Packets that arrived at the router.
     pub packets_offered: u64,
-    /// Those that left it, also after the measured time.
+    /// Packets that left the router, also after the measured time.
     pub packets_forwarded: u64,
-    /// Those that did not: the following, and what was still under way 5 ms later.
+    /// Packets that were dropped, or in flight after 5 ms more.
     pub packets_dropped: u64,
     /// Dropped for lack of a receive descriptor, in the whole run.
     pub dropped_at_receive_queues: u64,
