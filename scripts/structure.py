@@ -53,7 +53,7 @@ RECORDS = {
 FLOORS = {
     "courser": (
         "client server", "rpc task", "run", "service", "channel config", "core", "control", "error",
-        "platform", "counters machine panics sync",
+        "platform", "counters machine panics submit sync",
     ),
 }
 

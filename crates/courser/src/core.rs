@@ -3,6 +3,7 @@
 
 pub(crate) mod alarms;
 pub(crate) mod awaited;
+pub(crate) mod by_request;
 pub(crate) mod calls;
 pub(crate) mod clock;
 pub(crate) mod context;

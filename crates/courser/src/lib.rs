@@ -86,6 +86,7 @@ mod rpc;
 mod run;
 mod server;
 pub mod service;
+mod submit;
 mod sync;
 mod task;
 

@@ -94,7 +94,7 @@ impl<C> Endpoint<C> {
                 RejectReason::TooLarge { bytes: call.req.len(), limit: s.agreed.max_msg_size };
             return Err((refused, call.req, call.cont));
         }
-        let waits = s.free == 0 || s.state != SessionState::Connected || s.waits();
+        let waits = s.free == 0 || s.state != SessionState::Connected || !s.queue.is_empty();
         if waits && s.queue.len() >= limit {
             return Err((RejectReason::QueueFull { limit }, call.req, call.cont));
         }

@@ -25,7 +25,7 @@ use crate::budget::{Budget, Size};
 use crate::cc::{Control, packet_wire_bytes};
 use crate::config::{Config, ConfigError};
 use crate::deferred::Deferred;
-use crate::event::Completion;
+use crate::event::{Completion, Notice};
 use crate::loss::{Boards, TailLoss};
 use crate::peer::Peers;
 use crate::session::{Evicted, IdleSession, Quotas, SessionId, Sessions};
@@ -75,8 +75,8 @@ pub(crate) struct Outbox<C> {
     pub(crate) unused_paths: Vec<PathId>,
     /// Server sessions that were evicted.
     pub(crate) evicted: VecDeque<Evicted>,
-    /// Number of requests that were cancelled, or whose clients are gone, while handlers had them.
-    pub(crate) given_up: u64,
+    /// Events that the application waits for.
+    pub(crate) notices: VecDeque<Notice>,
 }
 
 impl<C> Default for Outbox<C> {
@@ -89,7 +89,7 @@ impl<C> Default for Outbox<C> {
             has_news: false,
             unused_paths: Vec::new(),
             evicted: VecDeque::new(),
-            given_up: 0,
+            notices: VecDeque::new(),
         }
     }
 }

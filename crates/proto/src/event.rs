@@ -112,3 +112,14 @@ pub(crate) enum Event<'f, C> {
     /// A call has ended.
     Completion(Completion<'f, C>),
 }
+
+/// An event that the application waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// A session for which room was awaited ([`crate::Endpoint::await_room`]): its queue of calls has room, its
+    /// queue of messages is at most half full, or the session has ended.
+    Freed(SessionId),
+    /// A request that its client cancelled, or whose client is gone, while its handler had it. It must
+    /// be answered in any case.
+    Cancelled(RequestId),
+}

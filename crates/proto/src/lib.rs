@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod awaited;
 mod budget;
 mod calls;
 mod cancel;
@@ -62,7 +63,7 @@ pub use credits::Room;
 pub use driver::Driver;
 pub use endpoint::Endpoint;
 pub use error::{CallError, Executed, RejectReason, ReplyError, SessionEnd, Status};
-pub use event::{Body, Completion, RequestId};
+pub use event::{Body, Completion, Notice, RequestId};
 pub use integrity::Integrity;
 pub use introspect::{Role, SessionStats};
 pub use loss::{Recovery, UnknownRecovery};

@@ -22,14 +22,12 @@ use crate::error::failure::CallFailure;
 use crate::machine::Thread;
 use crate::platform::Clock;
 use crate::rpc::Rpc;
+use crate::submit::Waiters;
 
 /// Pause between two searches for expired calls that have not started, ns, and for each of them, so
 /// that they take a small part of the time.
 const SWEEP_NS: u64 = 200_000;
 const SWEEP_CALL_NS: u64 = 50;
-
-/// Interval of checks whether the session of messages that wait still exists, ns.
-const MESSAGES_NS: u64 = 10_000_000;
 
 /// A call that has started. Its place is the tag of its completion.
 enum Pending {
@@ -67,6 +65,8 @@ pub(super) struct State {
     dropped: usize,
     clock: Clock,
     connect_timeout_ns: u64,
+    /// The links that wait for room, by session.
+    waiters: Waiters<usize>,
 }
 
 impl State {
@@ -75,6 +75,7 @@ impl State {
         State {
             links: Slab::new(),
             pending: Slab::new(),
+            waiters: Waiters::default(),
             wakers: Vec::new(),
             connecting: 0,
             due_ns: u64::MAX,
@@ -176,8 +177,11 @@ impl State {
                     continue;
                 }
                 Started::Refused(
-                    RejectReason::QueueFull { .. } | RejectReason::MessagesFull { .. },
-                ) => return false,
+                    reason @ (RejectReason::QueueFull { .. } | RejectReason::MessagesFull { .. }),
+                ) => {
+                    self.await_room(cx, session, call.link, &reason);
+                    return false;
+                }
                 Started::Refused(reason) => self.finish(call, Err(CallFailure::Rejected(reason))),
             }
             return true;
@@ -222,11 +226,29 @@ impl State {
                 Numbered::Waits
             }
             Err(CallFailure::Rejected(RejectReason::NoSession(_))) => Numbered::Lost,
-            Err(CallFailure::Rejected(RejectReason::QueueFull { .. })) => Numbered::Waits,
+            Err(CallFailure::Rejected(reason @ RejectReason::QueueFull { .. })) => {
+                self.await_room(cx, id, call.link, &reason);
+                Numbered::Waits
+            }
             Err(failure) => {
                 self.finish(call, Err(failure.before_the_call()));
                 Numbered::Ended
             }
+        }
+    }
+
+    /// Tries the calls and messages of a link again when a session has room, or has ended.
+    #[cold]
+    fn await_room(
+        &mut self,
+        cx: &mut Context<'_>,
+        session: SessionId,
+        key: usize,
+        refused: &RejectReason,
+    ) {
+        cx.core.proto.await_room(session, refused);
+        if !self.waiters.has(session) {
+            self.waiters.push(session, key);
         }
     }
 
@@ -242,9 +264,6 @@ impl State {
         };
         let waiting = Waiting { call, expires_ns, give_up_ns: u64::MAX };
         link.wait(waiting, now_ns, now_ns.saturating_add(self.connect_timeout_ns));
-        if !link.messages.is_empty() {
-            link.due_ns = link.due_ns.min(now_ns.saturating_add(MESSAGES_NS));
-        }
         self.due_ns = self.due_ns.min(link.due_ns);
         self.connect_for_waiting(cx, key, now_ns);
         self.fail_fast(key);
@@ -356,11 +375,9 @@ impl State {
         CallFailure::Lost { server, reason, executed: error.executed() }
     }
 
-    /// A session has room for messages.
+    /// A session has room, or has ended.
     pub(super) fn on_room(&mut self, cx: &mut Context<'_>, session: SessionId) {
-        let has = |link: &Link| link.sessions.iter().any(|s| s.id == session);
-        let found = self.links.iter().find(|(_, link)| has(link)).map(|(key, _)| key);
-        if let Some(key) = found {
+        if let Some(key) = self.waiters.pop(session, false) {
             self.start_waiting(cx, key);
         }
     }
@@ -642,12 +659,6 @@ impl State {
         };
         for Waiting { call, .. } in link.take_due(now_ns) {
             self.finish(&call, Err(failure.clone()));
-        }
-        let Some(link) = self.links.get_mut(key) else { return };
-        if !link.messages.is_empty() {
-            // Their session may have ended, in which case there will be no room.
-            link.due_ns = link.due_ns.min(now_ns.saturating_add(MESSAGES_NS));
-            self.start_waiting(cx, key);
         }
     }
 

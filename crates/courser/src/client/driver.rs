@@ -5,6 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use courser_proto::Notice;
+
 use super::calls::State;
 use super::inbox::{Inbox, Submitted};
 use crate::error::RunError;
@@ -32,7 +34,11 @@ pub(super) fn register(rpc: &mut Rpc, state: &Rc<RefCell<State>>) {
     let of = state.clone();
     rpc.on_completion(move |cx, tag, done| of.borrow_mut().completed(cx, tag, done));
     let of = state.clone();
-    rpc.on_room(move |cx, session| of.borrow_mut().on_room(cx, session));
+    rpc.handlers.on_notice = Some(Box::new(move |cx, notice| {
+        if let Notice::Freed(session) = notice {
+            of.borrow_mut().on_room(cx, session);
+        }
+    }));
 }
 
 /// Dropping it ends what is submitted and all calls, also after a panic of this thread.

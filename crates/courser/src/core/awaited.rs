@@ -4,7 +4,7 @@ use std::task::Context;
 
 use courser_buf::MsgBuf;
 use courser_proto::mutant::{self, Mutant};
-use courser_proto::{Body, CallError, CallId, CallOptions, Executed, RejectReason};
+use courser_proto::{Body, CallError, CallId, CallOptions, Executed, RejectReason, SessionId};
 
 use crate::core::Core;
 use crate::core::calls::{End, Entry, Kind, Outgoing, Polled, Queued, failed};
@@ -77,8 +77,9 @@ impl Core {
     }
 
     #[cold]
-    fn refused(&self, reason: RejectReason, outgoing: Outgoing) -> Start {
+    fn refused(&mut self, reason: RejectReason, outgoing: Outgoing) -> Start {
         if let RejectReason::QueueFull { .. } | RejectReason::MessagesFull { .. } = reason {
+            self.proto.await_room(outgoing.session, &reason);
             return Start::Full(outgoing);
         }
         let Outgoing { session, message, .. } = outgoing;
@@ -94,49 +95,55 @@ impl Core {
             self.timers.add_once(due_ns, expire)
         });
         let ticket = self.tasks.calls.enqueue(session, at);
-        let queued = Queued { outgoing, waiter, deadline, ticket };
+        let queued = Queued { session, outgoing: Some(outgoing), waiter, deadline, ticket };
         self.tasks.calls.entries[at as usize] = Entry::Queued(Box::new(queued));
-        self.queue.set_news();
     }
 
     /// The deadline of a queued entry has passed.
     fn expire_queued(&mut self, at: u32) {
         let calls = &mut self.tasks.calls;
         let end = failed(CallError::DeadlineExceeded(Executed::Never));
-        if let Some(queued) = calls.unqueue(at, Entry::Ended(end)) {
+        if let Some((queued, is_first)) = calls.unqueue(at, Entry::Ended(end)) {
+            let session = queued.session;
             self.tasks.wake(queued.waiter);
+            self.first_left(session, is_first);
         }
     }
 
-    /// Starts queued entries for which there is room now. Whether there were any.
-    #[cold]
-    pub(crate) fn start_queued(&mut self) -> bool {
-        let mut any = false;
-        let mut lines = std::mem::take(&mut self.tasks.calls.lines);
-        for line in &mut lines {
-            while let Some(&entry) = line.entries.front() {
-                if !self.tasks.calls.is_queued(entry) {
-                    line.left -= 1;
-                } else if self.start_from_queue(entry.0) {
-                    any = true;
-                } else {
-                    break;
-                }
-                line.entries.pop_front();
-            }
+    /// The first entry of a line has left: the next one may wait for room in another queue.
+    fn first_left(&mut self, session: SessionId, is_first: bool) {
+        if is_first {
+            self.start_queued(session);
         }
-        lines.retain(|line| !line.entries.is_empty());
-        self.tasks.calls.lines = lines;
+    }
+
+    /// Starts queued entries of a session as far as there is room. Whether there were any.
+    #[cold]
+    pub(crate) fn start_queued(&mut self, session: SessionId) -> bool {
+        let mut any = false;
+        while let Some(&entry) = self.tasks.calls.waiters.front(session) {
+            let has_left = !self.tasks.calls.is_queued(entry);
+            if !has_left && !self.start_from_queue(entry.0) {
+                break;
+            }
+            self.tasks.calls.waiters.pop(session, has_left);
+            any |= !has_left;
+        }
         any
     }
 
     /// Starts an entry; `false`: there still is no room.
     fn start_from_queue(&mut self, at: u32) -> bool {
-        let Some(queued) = self.tasks.calls.replace_queued(at, Entry::Vacant) else { return true };
-        let Queued { outgoing, waiter, deadline, ticket } = *queued;
+        let calls = &mut self.tasks.calls;
+        #[cfg(test)]
+        {
+            calls.tries += 1;
+        }
+        let Some(mut queued) = calls.replace_queued(at, Entry::Vacant) else { return true };
+        let Some(outgoing) = queued.outgoing.take() else { return true };
         let end = match self.start(at, outgoing) {
             Start::Full(outgoing) => {
-                let queued = Box::new(Queued { outgoing, waiter, deadline, ticket });
+                queued.outgoing = Some(outgoing);
                 self.tasks.calls.entries[at as usize] = Entry::Queued(queued);
                 return false;
             }
@@ -144,6 +151,7 @@ impl Core {
             Start::Sent => Ok(Err(None)),
             Start::Refused(reason) => Ok(failed(reason)),
         };
+        let Queued { waiter, deadline, .. } = *queued;
         if let Some(timer) = deadline {
             self.timers.cancel(timer);
         }
@@ -205,11 +213,12 @@ impl Core {
 
     /// The future of an entry was dropped: cancels its call.
     pub(crate) fn drop_awaited(&mut self, at: u32) {
-        if let Some(queued) = self.tasks.calls.unqueue(at, Entry::Vacant) {
+        if let Some((queued, is_first)) = self.tasks.calls.unqueue(at, Entry::Vacant) {
             if let Some(timer) = queued.deadline {
                 self.timers.cancel(timer);
             }
             self.tasks.calls.free(at);
+            self.first_left(queued.session, is_first);
             return;
         }
         let entry = &mut self.tasks.calls.entries[at as usize];

@@ -4,14 +4,13 @@
 //! ended. A dropped future leaves the entry to its cancelled call. When the queue of the session is
 //! full, the call waits here, in order, so that it is delayed and not refused.
 
-use std::collections::VecDeque;
-
 use courser_buf::MsgBuf;
 use courser_proto::{CallId, SessionId};
 
 use crate::core::queue::Waiter;
 use crate::core::timer::TimerId;
 use crate::error::failure::CallFailure;
+use crate::submit::Waiters;
 
 /// The end of a call, or of a message: that one has no response, `Err(None)`. Two words, which stay
 /// in registers.
@@ -46,20 +45,13 @@ pub(super) enum Entry {
 }
 
 pub(super) struct Queued {
-    pub(super) outgoing: Outgoing,
+    pub(super) session: SessionId,
+    /// `None` while it is being started.
+    pub(super) outgoing: Option<Outgoing>,
     pub(super) waiter: Waiter,
     pub(super) deadline: Option<TimerId>,
     /// Its place in the order of all that were queued.
     pub(super) ticket: u64,
-}
-
-/// Entries that wait for room in the queue of a session, in order, each with its ticket. Those that
-/// have left are skipped, and removed when they are the most, so that leaving takes constant time.
-pub(super) struct Line {
-    pub(super) session: SessionId,
-    pub(super) entries: VecDeque<(u32, u64)>,
-    /// Of them, those that have left.
-    pub(super) left: usize,
 }
 
 /// The state of a poll.
@@ -73,10 +65,13 @@ pub(crate) enum Polled {
 pub(crate) struct AwaitedCalls {
     pub(super) entries: Vec<Entry>,
     pub(super) vacant: Vec<u32>,
-    /// Entries that wait, by session. Each line has one that has not left.
-    pub(super) lines: Vec<Line>,
+    /// Entries that wait for room, each with its ticket.
+    pub(super) waiters: Waiters<(u32, u64)>,
     /// The next ticket.
     pub(super) ticket: u64,
+    /// Times that queued entries were tried.
+    #[cfg(test)]
+    pub(crate) tries: usize,
 }
 
 impl AwaitedCalls {
@@ -105,7 +100,7 @@ impl AwaitedCalls {
 
     #[inline]
     pub(crate) fn any_queued(&self) -> bool {
-        !self.lines.is_empty()
+        !self.waiters.is_empty()
     }
 
     pub(crate) fn in_use(&self) -> usize {
@@ -113,15 +108,15 @@ impl AwaitedCalls {
     }
 
     pub(crate) fn queued(&self) -> usize {
-        self.lines.iter().map(|line| line.entries.len() - line.left).sum()
+        self.waiters.len()
     }
 
     pub(super) fn has_queue(&self, outgoing: &Outgoing) -> bool {
-        self.lines.iter().any(|line| line.session == outgoing.session)
+        self.waiters.has(outgoing.session)
     }
 
-    pub(super) fn is_queued(&self, (at, ticket): (u32, u64)) -> bool {
-        matches!(&self.entries[at as usize], Entry::Queued(queued) if queued.ticket == ticket)
+    pub(super) fn is_queued(&self, entry: (u32, u64)) -> bool {
+        is_queued(&self.entries, entry)
     }
 
     pub(super) fn replace_queued(&mut self, at: u32, by: Entry) -> Option<Box<Queued>> {
@@ -135,44 +130,26 @@ impl AwaitedCalls {
         }
     }
 
-    /// Takes an entry out of its line.
-    pub(super) fn unqueue(&mut self, at: u32, by: Entry) -> Option<Box<Queued>> {
+    /// Takes an entry out of its line. The second part states that it was the first one there.
+    pub(super) fn unqueue(&mut self, at: u32, by: Entry) -> Option<(Box<Queued>, bool)> {
         let queued = self.replace_queued(at, by)?;
-        let session = queued.outgoing.session;
-        if let Some(n) = self.lines.iter().position(|line| line.session == session) {
-            let line = &mut self.lines[n];
-            line.left += 1;
-            if 2 * line.left > line.entries.len() {
-                self.tidy(n);
-            }
-        }
-        Some(queued)
-    }
-
-    /// Removes the entries that have left from a line, and the line if there are no others.
-    pub(super) fn tidy(&mut self, n: usize) {
-        let mut entries = std::mem::take(&mut self.lines[n].entries);
-        entries.retain(|entry| self.is_queued(*entry));
-        if entries.is_empty() {
-            self.lines.remove(n);
-        } else {
-            (self.lines[n].entries, self.lines[n].left) = (entries, 0);
-        }
+        let is_first = self.waiters.front(queued.session) == Some(&(at, queued.ticket));
+        let entries = &self.entries;
+        self.waiters.leave(queued.session, |entry| is_queued(entries, *entry));
+        Some((queued, is_first))
     }
 
     /// Adds an entry to the line of its session, and returns its ticket.
     pub(super) fn enqueue(&mut self, session: SessionId, at: u32) -> u64 {
         let ticket = self.ticket;
         self.ticket += 1;
-        match self.lines.iter_mut().find(|line| line.session == session) {
-            Some(line) => line.entries.push_back((at, ticket)),
-            None => {
-                let entries = VecDeque::from([(at, ticket)]);
-                self.lines.push(Line { session, entries, left: 0 });
-            }
-        }
+        self.waiters.push(session, (at, ticket));
         ticket
     }
+}
+
+fn is_queued(entries: &[Entry], (at, ticket): (u32, u64)) -> bool {
+    matches!(&entries[at as usize], Entry::Queued(queued) if queued.ticket == ticket)
 }
 
 #[cold]

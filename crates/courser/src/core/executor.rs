@@ -2,11 +2,11 @@
 
 use std::task::{Context, Poll};
 
-use courser_proto::{SessionState, Status};
+use courser_proto::{RequestId, SessionState, Status};
 
 use crate::core::Core;
 use crate::core::lent;
-use crate::core::tasks::{MAIN, Slot};
+use crate::core::tasks::MAIN;
 use crate::panics::caught;
 
 impl Core {
@@ -63,24 +63,16 @@ impl Core {
         }
     }
 
-    /// Drops handlers whose requests are cancelled, have expired, or lost their client. Whether
-    /// there were any.
+    /// Drops the task of a request that was cancelled, or whose client is gone. Returns whether there is
+    /// one.
     #[cold]
-    pub(crate) fn drop_cancelled(&mut self) -> bool {
-        let proto = &self.proto;
-        let is_cancelled = |slot: &Slot| slot.request.is_some_and(|id| proto.is_cancelled(id));
-        let slots = self.tasks.slots.iter().enumerate();
-        let cancelled: Vec<_> =
-            slots.filter(|(_, slot)| is_cancelled(slot)).map(|(at, _)| at as u32).collect();
-        for &at in &cancelled {
-            // Before its reply handle does, which would state that the handler has ended.
-            if let Some(id) = self.tasks.slots[at as usize].request {
-                self.proto.reply_status(id, Status::Expired);
-            }
-            let task = self.tasks.remove(at);
-            let panicked = caught("async", 0, || drop(task));
-            self.handled.panics += u64::from(panicked);
-        }
-        !cancelled.is_empty()
+    pub(crate) fn drop_cancelled(&mut self, id: RequestId) -> bool {
+        let Some(at) = self.tasks.of_request(id) else { return false };
+        // Before its reply handle does, which would state that the handler has ended.
+        self.proto.reply_status(id, Status::Expired);
+        let task = self.tasks.remove(at);
+        let panicked = caught("async", 0, || drop(task));
+        self.handled.panics += u64::from(panicked);
+        true
     }
 }

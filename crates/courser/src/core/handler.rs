@@ -2,7 +2,7 @@
 //! completions and for room.
 
 use courser_buf::MsgBuf;
-use courser_proto::{Body, CallError, SessionId};
+use courser_proto::{Body, CallError, Notice, SessionId};
 
 use crate::core::context::Context;
 use crate::core::message::{Completion, Request, Response};
@@ -79,6 +79,9 @@ impl<F: FnMut(&mut Context<'_>, u64, Completion<'_>)> Conclude for F {
 }
 
 pub(crate) type Handler = Box<dyn Handle>;
+
+/// A function for notices of the protocol, of an endpoint that clients or a server use.
+pub(crate) type OnNotice = Box<dyn FnMut(&mut Context<'_>, Notice)>;
 
 /// A function that is told of room for messages.
 pub(crate) type OnRoom = Box<dyn FnMut(&mut Context<'_>, SessionId)>;

@@ -12,6 +12,7 @@ use courser_buf::stats;
 use courser_proto::{RequestId, SessionId};
 
 use crate::control::mailbox::Mailbox;
+use crate::core::by_request::ByRequest;
 use crate::core::calls::AwaitedCalls;
 use crate::core::queue::{LocalFuture, LocalQueue, Waiter};
 use crate::core::shares::{Entrance, Shares};
@@ -39,10 +40,6 @@ pub(crate) const MAIN: u32 = 0;
 
 /// No slot.
 const NONE: u32 = u32::MAX;
-
-/// Time between two searches for handlers whose requests were cancelled, for each handler, ns: a
-/// search takes about a tenth of it.
-const SEARCH_NS: u64 = 100;
 
 /// Tasks of other threads' wakers.
 struct Woken {
@@ -118,8 +115,8 @@ pub(crate) struct Tasks {
     pub(crate) main_is_ready: bool,
     pub(crate) calls: AwaitedCalls,
     pub(crate) dials: Dials,
-    /// Tasks with a request.
-    handlers: usize,
+    /// The tasks that answer requests. Entries stay after the end of their task.
+    by_request: ByRequest,
     live: usize,
     /// To the tasks of one-way messages.
     pub(crate) messages: Entrance,
@@ -140,7 +137,7 @@ impl Tasks {
             main_is_ready: false,
             calls: AwaitedCalls::default(),
             dials: Dials::default(),
-            handlers: 0,
+            by_request: ByRequest::default(),
             live: 0,
             messages: Entrance::new(Shares::with_streams(MOST_MESSAGES, max_streams)),
         }
@@ -154,7 +151,7 @@ impl Tasks {
 
     /// Whether a pass has something to do for tasks, besides polling them.
     pub(crate) fn any_waiting(&self) -> bool {
-        self.calls.any_queued() || self.dials.any()
+        self.dials.any()
     }
 
     fn add_slot(&mut self) -> u32 {
@@ -195,7 +192,9 @@ impl Tasks {
         self.vacant.pop();
         let slot = &mut self.slots[at as usize];
         (slot.future, slot.request, slot.deadline_ns) = (Some(future), request, deadline_ns);
-        self.handlers += usize::from(request.is_some());
+        if let Some(id) = request {
+            self.by_request.set(id, at);
+        }
         self.live += 1;
         at
     }
@@ -221,7 +220,7 @@ impl Tasks {
             return None;
         }
         let slot = &mut self.slots[at as usize];
-        self.handlers -= usize::from(slot.request.take().is_some());
+        slot.request = None;
         self.live -= 1;
         self.vacant.push(at);
         slot.future.take()
@@ -289,14 +288,11 @@ impl Tasks {
         }
     }
 
-    /// Whether there are tasks that answer requests.
-    pub(crate) fn has_handlers(&self) -> bool {
-        self.handlers > 0
-    }
-
-    /// Time between two searches for those whose requests were cancelled, ns.
-    pub(crate) fn search_interval_ns(&self) -> u64 {
-        SEARCH_NS * self.handlers as u64
+    /// The task that answers a request.
+    pub(super) fn of_request(&self, id: RequestId) -> Option<u32> {
+        let at = self.by_request.get(id)?;
+        let slot = self.slots.get(at as usize)?;
+        (slot.request == Some(id)).then_some(at)
     }
 
     pub(crate) fn stats(&self) -> TaskStats {

@@ -13,7 +13,7 @@ use crate::control::mailbox::{Answer, Mailbox};
 use crate::control::{Command, Control, Mail};
 use crate::core::Core;
 use crate::core::context::Context;
-use crate::core::handler::{Conclude, Handler, OnRoom};
+use crate::core::handler::{Conclude, Handler, OnNotice, OnRoom};
 use crate::run::connections::Connections;
 use crate::run::flood::Flood;
 use crate::run::spin::{Crowd, Spin};
@@ -27,6 +27,7 @@ pub(crate) struct Handlers {
     pub(crate) messages: Vec<Option<Handler>>,
     pub(crate) services: Services,
     pub(crate) on_room: Option<OnRoom>,
+    pub(crate) on_notice: Option<OnNotice>,
     pub(crate) on_completion: Option<Box<dyn Conclude>>,
 }
 

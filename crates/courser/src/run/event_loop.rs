@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use courser_buf::RxBurst;
 use courser_net::Transport;
-use courser_proto::Endpoint;
+use courser_proto::{Endpoint, Notice};
 
 use crate::control::mailbox::Mailbox;
 use crate::core::Core;
@@ -180,7 +180,8 @@ impl<T: Transport> Rpc<T> {
     #[inline]
     fn chores(&mut self, now_ns: u64) -> bool {
         let due = self.core.timers.next_ns() <= now_ns || self.next_trim_ns <= now_ns;
-        let left = self.core.queue.has_news() || self.connections.is_dialing() || self.may_shed();
+        let left =
+            self.core.queue.has_news() || self.connections.is_dialing() || self.has_notices();
         (due || left) && self.upkeep(now_ns)
     }
 
@@ -213,14 +214,40 @@ impl<T: Transport> Rpc<T> {
         worked
     }
 
-    /// Application timers, dropped reply handles, slow connects, cancelled worker requests, unused
-    /// memory.
+    /// Whether the protocol has notices, or cancelled requests are to be searched in the workers' queue.
+    #[inline]
+    fn has_notices(&self) -> bool {
+        self.core.proto.has_notices() || self.workers.has_cancelled()
+    }
+
+    /// Passes the notices of the protocol to those that wait for them. Returns whether there were any.
+    fn notices(&mut self) -> bool {
+        let mut any = false;
+        while let Some(notice) = self.core.proto.poll_notice() {
+            any |= match notice {
+                Notice::Freed(session) => self.core.start_queued(session),
+                Notice::Cancelled(request) => {
+                    self.workers.note_cancelled();
+                    self.core.drop_cancelled(request)
+                }
+            };
+            if let Some(f) = self.handlers.on_notice.as_mut() {
+                f(&mut Context { core: &mut self.core, request: None }, notice);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Application timers, notices of the protocol, dropped reply handles, slow connects, cancelled worker
+    /// requests, unused memory.
     #[cold]
     fn upkeep(&mut self, now_ns: u64) -> bool {
         let mut worked = self.core.run_timers(now_ns);
         if self.connections.is_dialing() {
             worked |= self.check_dialing();
         }
+        worked |= self.notices();
         worked |= self.shed_cancelled(now_ns);
         worked |= self.run_tasks();
         if now_ns >= self.next_trim_ns {
@@ -233,7 +260,7 @@ impl<T: Transport> Rpc<T> {
     fn run_tasks(&mut self) -> bool {
         let mut worked = false;
         if self.core.tasks.any_waiting() {
-            worked |= self.core.wake_connected() | self.core.start_queued();
+            worked |= self.core.wake_connected();
         }
         worked |= self.run_local_commands();
         if self.core.tasks.any_ready() {
@@ -444,12 +471,12 @@ impl<T: Transport> Rpc<T> {
         let dialing = self.connections.next_deadline_ns();
         // Commands from outside of an iteration run in the next one.
         let commands = !self.core.pending_commands.is_empty() || self.core.queue.has_commands();
-        let commands = commands || self.core.tasks.any_ready();
+        let commands = commands || self.core.tasks.any_ready() || self.core.proto.has_notices();
         let waiting = (commands || !self.burst.is_empty()).then_some(0);
         let trim = (self.next_trim_ns != u64::MAX).then_some(self.next_trim_ns);
         let (proto, timer_ns) = (self.core.proto.next_deadline(), self.core.timers.next_ns());
         let timer = (timer_ns != u64::MAX).then_some(timer_ns);
-        let all = [proto, timer, dialing, waiting, trim, self.search_due_ns()];
+        let all = [proto, timer, dialing, waiting, trim, self.workers.search_due_ns()];
         all.into_iter().flatten().min()
     }
 

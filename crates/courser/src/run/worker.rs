@@ -55,9 +55,6 @@ pub use pool::WorkerStats;
 pub use work::Work;
 pub(crate) use workers::Workers;
 
-/// Minimum interval of searches for cancelled requests, as each visits the whole queue.
-const SEARCH_INTERVAL_NS: u64 = 1_000_000;
-
 impl<T: Transport> Rpc<T> {
     /// Registers a handler that runs on the worker threads of the nexus, for request types that
     /// take longer than about a microsecond `[eRPC §3.2]`. It may block, and runs on several
@@ -158,35 +155,20 @@ impl<T: Transport> Rpc<T> {
         }
     }
 
-    /// Whether [`Rpc::shed_cancelled`] may find something.
-    #[inline]
-    pub(crate) fn may_shed(&self) -> bool {
-        self.core.proto.given_up() != self.workers.seen_given_up
-            && (self.workers.origin.is_some() || self.core.tasks.has_handlers())
-    }
-
-    /// Time between two searches for cancelled requests, ns: in the workers' queue, and among the tasks
-    /// of async handlers.
-    fn search_interval_ns(&self) -> u64 {
-        let queue_ns = if self.workers.origin.is_some() { SEARCH_INTERVAL_NS } else { 0 };
-        queue_ns.max(self.core.tasks.search_interval_ns())
-    }
-
     /// Removes cancelled requests and requests of lost clients from the queue, without executing
-    /// them, and drops the tasks of such requests. Returns whether there were any.
+    /// them. Returns whether there were any.
     pub(crate) fn shed_cancelled(&mut self, now_ns: u64) -> bool {
-        if !self.may_shed() || now_ns - self.workers.searched_ns < self.search_interval_ns() {
+        let w = &mut self.workers;
+        if w.search_due_ns().is_none_or(|due_ns| now_ns < due_ns) {
             return false;
         }
-        let w = &mut self.workers;
-        (w.seen_given_up, w.searched_ns) = (self.core.proto.given_up(), now_ns);
-        let any = self.core.drop_cancelled();
-        let Some(origin) = &w.origin else { return any };
+        w.search(now_ns);
+        let Some(origin) = &w.origin else { return false };
         let shed = w.pool.shed(origin, |id| self.core.proto.is_cancelled(id));
         for &id in &shed {
             self.core.proto.reply_status(id, Status::Cancelled);
         }
-        any || !shed.is_empty()
+        !shed.is_empty()
     }
 
     /// Removes all requests from the queue, without executing them, as the server shuts down.
@@ -195,12 +177,6 @@ impl<T: Transport> Rpc<T> {
         for id in self.workers.pool.shed(origin, |_| true) {
             self.core.proto.reply_status(id, Status::ShuttingDown);
         }
-    }
-
-    /// The time of the next search, if its interval delayed it, ns.
-    pub(crate) fn search_due_ns(&self) -> Option<u64> {
-        let due = self.may_shed();
-        due.then(|| self.workers.searched_ns.saturating_add(self.search_interval_ns()))
     }
 
     /// One-way messages that workers have not finished.

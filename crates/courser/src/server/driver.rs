@@ -8,6 +8,9 @@ use super::handler::{Handler, run};
 use super::running::Watch;
 use super::spawn::Spawn;
 use super::stats::ServerStats;
+
+use courser_proto::Notice;
+
 use crate::core::shares::{Entrance, Shares};
 use crate::error::RunError;
 use crate::platform::few_cpus;
@@ -70,6 +73,12 @@ impl Driver {
         for (msg_type, handler) in messages {
             rpc.on_message_arrived(msg_type, entrance.clone(), begin(handler));
         }
+        let cancelling = watch.clone();
+        rpc.handlers.on_notice = Some(Box::new(move |cx, notice| {
+            if let Notice::Cancelled(id) = notice {
+                cancelling.cancelled(&cx.core.proto, id);
+            }
+        }));
         rpc.accept_sessions(); // also without a handler
         let always_yields = rpc.spin.yields;
         let (number, published) = (control.published.add(), ServerStats::default());
@@ -109,7 +118,7 @@ impl Driver {
     /// One pass of the event loop, and the search for handlers to cancel.
     #[inline]
     fn pass(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
-        let due_ns = self.watch.due_ns(&self.rpc.core.proto);
+        let due_ns = self.watch.due_ns();
         if due_ns != u64::MAX && due_ns <= self.rpc.pass_ns {
             self.watch.search(&mut self.rpc.core.proto, self.rpc.pass_ns);
             return self.pass(end_ns);

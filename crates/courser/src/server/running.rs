@@ -1,6 +1,6 @@
 //! The handlers of an endpoint that are in progress, so that they can be cancelled.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
@@ -8,6 +8,7 @@ use std::task::Waker;
 use courser_proto::{Endpoint, RequestId};
 use slab::Slab;
 
+use crate::core::by_request::ByRequest;
 use crate::core::continuations::Cont;
 use crate::core::shares::Place;
 use crate::panics::wake_all;
@@ -52,6 +53,18 @@ impl Running {
         let cancels = self.cancels.load(Ordering::Relaxed);
         let key = self.lock().insert(entry);
         Ticket { running: self.clone(), key, cancels: Some(cancels), place }
+    }
+
+    /// Cancels the handler of a request, which had this key.
+    fn cancel_request(&self, key: u32, id: RequestId) {
+        let mut entries = self.lock();
+        let entry = entries.get_mut(key as usize).filter(|entry| entry.id == Some(id));
+        let Some(entry) = entry.filter(|entry| !entry.cancelled) else { return };
+        entry.cancelled = true;
+        let waker = entry.waker.take();
+        self.cancels.fetch_add(1, Ordering::Relaxed);
+        drop(entries);
+        wake_all(waker);
     }
 
     /// Cancels the handlers that `is_over` selects. Their tasks drop them.
@@ -128,8 +141,8 @@ pub(super) struct Watch {
     running: Arc<Running>,
     /// The first deadline that may not have been noticed, ns; `u64::MAX`: none.
     due_ns: Cell<u64>,
-    /// [`Endpoint::given_up`] at the last search.
-    given_up: Cell<u64>,
+    /// The keys of handlers by their requests.
+    keys: RefCell<ByRequest>,
     searched_ns: Cell<u64>,
     /// Handlers that have begun.
     begun: Cell<u64>,
@@ -141,7 +154,7 @@ impl Watch {
         Watch {
             running,
             due_ns: Cell::new(u64::MAX),
-            given_up: zero(),
+            keys: RefCell::default(),
             searched_ns: zero(),
             begun: zero(),
         }
@@ -151,7 +164,20 @@ impl Watch {
         let expires_ns = expires_ns.saturating_add(LATE_NS);
         self.due_ns.set(self.due_ns.get().min(expires_ns));
         self.begun.set(self.begun.get() + 1);
-        self.running.begin(id, expires_ns, place)
+        let ticket = self.running.begin(id, expires_ns, place);
+        if let Some(id) = id {
+            self.keys.borrow_mut().set(id, ticket.key as u32);
+        }
+        ticket
+    }
+
+    /// Cancels the handler of a request that its client gave up, unless it has answered.
+    #[cold]
+    pub(super) fn cancelled(&self, endpoint: &Endpoint<Cont>, id: RequestId) {
+        let key = self.keys.borrow().get(id);
+        if let Some(key) = key.filter(|_| endpoint.is_abandoned(id)) {
+            self.running.cancel_request(key, id);
+        }
     }
 
     /// Handlers that have begun so far.
@@ -162,26 +188,19 @@ impl Watch {
 
     /// When to call [`Watch::search`]; `u64::MAX`: there is no reason.
     #[inline]
-    pub(super) fn due_ns(&self, endpoint: &Endpoint<Cont>) -> u64 {
-        let earliest_ns = self.searched_ns.get() + SEARCH_INTERVAL_NS;
-        if endpoint.given_up() != self.given_up.get() {
-            return earliest_ns;
-        }
+    pub(super) fn due_ns(&self) -> u64 {
         match self.due_ns.get() {
             u64::MAX => u64::MAX,
-            due_ns => due_ns.max(earliest_ns),
+            due_ns => due_ns.max(self.searched_ns.get() + SEARCH_INTERVAL_NS),
         }
     }
 
-    /// Cancels the handlers of requests that clients gave up, and those that have expired and not
-    /// answered.
+    /// Cancels the handlers that have expired and not answered.
     #[cold]
     pub(super) fn search(&self, endpoint: &mut Endpoint<Cont>, now_ns: u64) {
         self.searched_ns.set(now_ns);
-        self.given_up.set(endpoint.given_up());
         let mut due_ns = u64::MAX;
         self.running.cancel(|entry| match entry.id {
-            Some(id) if endpoint.is_abandoned(id) => true,
             _ if entry.expires_ns > now_ns => {
                 due_ns = due_ns.min(entry.expires_ns);
                 false

@@ -198,21 +198,26 @@ impl<C> Endpoint<C> {
         None
     }
 
-    /// Reports room in the queue of messages, after a message was refused.
+    /// Reports room in the queues of a session, after a message was refused or when room is awaited.
     pub(crate) fn note_room(&mut self, session: u32) {
         let (limit, calls) = (self.cfg.message_queue, self.cfg.call_queue);
         let Some(s) = self.sessions.client_mut(session) else { return };
+        let awaits = s.awaits_room();
         let id = SessionId { index: session, generation: s.generation };
-        let Some(outgoing) = &mut s.outgoing else { return };
-        let small = outgoing.refused && outgoing.len() <= limit / 2;
-        let large = outgoing.refused_large && s.queue.len() <= calls / 2;
-        if small || large {
-            // One report is for both: it is tried again, and perhaps refused again.
-            (outgoing.refused, outgoing.refused_large) = (false, false);
-            if !std::mem::replace(&mut outgoing.has_room, true) {
-                self.outbox.rooms.push_back(id);
-                self.outbox.has_news = true;
+        if let Some(outgoing) = &mut s.outgoing {
+            let small = outgoing.refused && outgoing.len() <= limit / 2;
+            let large = outgoing.refused_large && s.queue.len() <= calls / 2;
+            if small || large {
+                // One report is for both: it is tried again, and perhaps refused again.
+                (outgoing.refused, outgoing.refused_large) = (false, false);
+                if !std::mem::replace(&mut outgoing.has_room, true) {
+                    self.outbox.rooms.push_back(id);
+                    self.outbox.has_news = true;
+                }
             }
+        }
+        if awaits {
+            self.note_awaited(session);
         }
     }
 }

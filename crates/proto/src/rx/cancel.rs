@@ -9,7 +9,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::error::Status;
-use crate::event::RequestId;
+use crate::event::{Notice, RequestId};
 use crate::session::{Session, SessionId};
 use crate::slot::{Position, ServerPhase, ServerSlot};
 use crate::stats::RxDrop;
@@ -64,7 +64,10 @@ impl<C> Endpoint<C> {
                 return Ok(());
             }
             ServerPhase::Executing => {
-                self.outbox.given_up += u64::from(!std::mem::replace(&mut slot.cancelled, true));
+                if !std::mem::replace(&mut slot.cancelled, true) {
+                    let id = RequestId::new(session_id, slot_no, req_num);
+                    self.outbox.notices.push_back(Notice::Cancelled(id));
+                }
                 slot.cr_in_progress = true;
                 if std::mem::replace(&mut slot.cr_queued, true) {
                     return Ok(());
@@ -104,13 +107,6 @@ impl<C> Endpoint<C> {
                 .is_some_and(|slot| slot.phase == ServerPhase::Executing && slot.cancelled),
             _ => false,
         }
-    }
-
-    /// Number of requests that clients cancelled while handlers had them. When it grows,
-    /// [`Endpoint::is_cancelled`] has changed for at least one request.
-    #[inline]
-    pub fn given_up(&self) -> u64 {
-        self.outbox.given_up
     }
 
     fn server_slot(&self, id: RequestId) -> Option<&ServerSlot> {

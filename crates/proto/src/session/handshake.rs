@@ -4,6 +4,7 @@ use courser_buf::{Addr, PathId};
 
 use super::admission::Requests;
 use super::connect::InvalidField;
+use super::room::AwaitedRoom;
 use super::{
     Agreed, ClientCounters, ClientSession, ConnectAccept, ConnectError, ConnectOffer,
     ConnectRefuseReason, ConnectRequest, Dialed, Established, QueueTimes, RemoteSession, Schemes,
@@ -67,6 +68,7 @@ impl<C> Endpoint<C> {
                 waits_for_room: false,
                 next_in_turn: 0,
                 slots: Slots::new(slots, start),
+                awaited: AwaitedRoom::default(),
                 outgoing: None,
                 queue: Default::default(),
                 queue_times: QueueTimes { expires_ns: u64::MAX, timer_ns: u64::MAX },

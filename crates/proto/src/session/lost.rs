@@ -2,10 +2,10 @@
 
 use courser_buf::PathId;
 
-use super::{Draining, RemoteSession, Session, SessionId, SessionState};
+use super::{ClientSession, Draining, RemoteSession, Session, SessionId, SessionState};
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed, SessionEnd};
-use crate::event::Completion;
+use crate::event::{Completion, Notice, RequestId};
 use crate::mutant::{self, Mutant};
 use crate::peer::{Peer, PeerState};
 use crate::slot::{ServerPhase, ServerSlot};
@@ -156,6 +156,9 @@ impl<C> Endpoint<C> {
         // Slots first: the calls of some carry messages.
         self.fail_slots(session, error);
         self.fail_messages(session);
+        if self.sessions.client(session).is_some_and(ClientSession::awaits_room) {
+            self.note_awaited(session);
+        }
     }
 
     fn fail_slots(&mut self, session: u32, error: impl Fn(Executed) -> CallError) {
@@ -259,7 +262,9 @@ impl<C> Endpoint<C> {
                 let charged: u64 = s.slots.iter().map(|slot| u64::from(slot.all_charged())).sum();
                 let (peer, credits) = (s.peer, s.credit_limit);
                 let wait = !executing.is_empty() && !mutant::is_on(Mutant::GenerationIgnored);
-                self.outbox.given_up += executing.len() as u64;
+                let key = SessionId { index, generation };
+                let ids = executing.iter().map(|&(slot, number)| RequestId::new(key, slot, number));
+                self.outbox.notices.extend(ids.map(Notice::Cancelled));
                 *entry = Session::Draining(Draining { generation, quota, executing });
                 self.ungrant_pool(peer, credits);
                 self.quotas.release_bytes(quota, charged);

@@ -15,6 +15,7 @@ mod id;
 mod idle;
 mod lost;
 mod quota;
+mod room;
 mod shares;
 mod slots;
 mod table;
@@ -42,6 +43,7 @@ use crate::credits::SessionCredits;
 use crate::loss::Recovery;
 use crate::oneway::{Incoming, Outgoing};
 use crate::slot::{ClientSlot, ServerSlot};
+use room::AwaitedRoom;
 
 /// State of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,6 +103,8 @@ pub(crate) struct ClientSession<C> {
     pub(crate) waits_for_room: bool,
     /// The idle timer of the session is set.
     pub(crate) idle_timed: bool,
+    /// The application waits for room.
+    awaited: AwaitedRoom,
     /// The first slot of its next turn, modulo 32.
     pub(crate) next_in_turn: u8,
     counters: ClientCounters,
@@ -184,7 +188,7 @@ impl<C> ClientSession<C> {
             && len <= self.most_in_a_packet()
     }
 
-    /// Returns whether there are calls in the queue.
+    /// Returns whether there are calls in the queue, or the application waits to add some.
     #[inline(always)]
     pub(crate) fn waits(&self) -> bool {
         self.waits
@@ -206,8 +210,36 @@ impl<C> ClientSession<C> {
     #[inline]
     pub(crate) fn with_queue<R>(&mut self, f: impl FnOnce(&mut VecDeque<QueuedCall<C>>) -> R) -> R {
         let result = f(&mut self.queue);
-        self.waits = !self.queue.is_empty();
+        self.waits = !self.queue.is_empty() || self.awaited.has_calls();
         result
+    }
+
+    /// The application waits for room in the queue of calls.
+    pub(crate) fn await_calls(&mut self) {
+        self.awaited.add_calls();
+        self.waits = true;
+    }
+
+    /// The application waits for room in the queue of messages.
+    pub(crate) fn await_messages(&mut self) {
+        self.awaited.add_messages();
+    }
+
+    /// The queues in which the application waits for room.
+    pub(crate) fn awaited(&self) -> AwaitedRoom {
+        self.awaited
+    }
+
+    /// Returns whether the application waits for room.
+    #[inline]
+    pub(crate) fn awaits_room(&self) -> bool {
+        self.awaited.any()
+    }
+
+    /// The application learns of room.
+    pub(crate) fn end_await(&mut self) {
+        self.awaited = AwaitedRoom::default();
+        self.waits = !self.queue.is_empty();
     }
 
     /// Returns whether it has failed, and was not closed by the application yet: only its number is
@@ -315,7 +347,7 @@ impl<C> ClientSession<C> {
             assert!(!s.active || s.is_timed() || self.has_failed(), "invariant 2: slot {i}");
         }
         assert!(self.slots.are_asleep() || self.idle_timed || self.has_failed(), "invariant 3");
-        assert_eq!(self.waits, !self.queue.is_empty());
+        assert_eq!(self.waits, !self.queue.is_empty() || self.awaited.has_calls());
         assert!(self.queue.iter().all(|c| c.expires_ns >= self.queue_times.expires_ns));
         assert!(self.queue_times.timer_ns <= self.queue_times.expires_ns || self.has_failed());
         assert_eq!(self.credits.left() + in_flight, self.credits.limit(), "invariant 1");

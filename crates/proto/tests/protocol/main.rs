@@ -20,6 +20,7 @@ mod lifecycle;
 mod many;
 mod memory;
 mod messages;
+mod notices;
 mod paced;
 mod packing;
 mod position;
