@@ -10,6 +10,7 @@ use loom::thread;
 
 use super::*;
 use crate::channel::call::{Outcome, Started, Target};
+use crate::channel::opening::Opening;
 use crate::client::Limits;
 use crate::client::blocking::block_on;
 use crate::error::ClientError;

@@ -7,10 +7,12 @@ use loom::thread;
 
 use super::super::batch::{Filling, with_trailer};
 use super::super::incoming::PushReply;
+use super::super::open::Use;
 use super::super::outgoing::PullReply;
-use super::super::table::{Direction, Use};
+use super::super::table::Direction;
 use super::*;
 use crate::service::Postcard;
+use crate::service::key::SessionKey;
 use crate::sync::model::{LOST, block_on, check, must_fail};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
