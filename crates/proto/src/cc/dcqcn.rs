@@ -33,9 +33,10 @@ const PERIODS_MAX: u64 = 4_096;
 #[derive(Debug)]
 pub(crate) struct Dcqcn {
     line: Line,
-    /// Current and target rate, bytes per second.
-    rate: u64,
-    target: u64,
+    /// Current rate.
+    rate_bytes_per_s: u64,
+    /// The rate that it returns to.
+    target_bytes_per_s: u64,
     alpha: u64,
     notified_ns: u64,
     alpha_ns: u64,
@@ -51,8 +52,8 @@ impl Dcqcn {
     pub(super) fn new(line: Line) -> Self {
         Dcqcn {
             line,
-            rate: line.rate_bps,
-            target: line.rate_bps,
+            rate_bytes_per_s: line.rate_bytes_per_s,
+            target_bytes_per_s: line.rate_bytes_per_s,
             alpha: ONE,
             notified_ns: 0,
             alpha_ns: 0,
@@ -66,7 +67,7 @@ impl Dcqcn {
 
     pub(super) fn allowance(&self) -> Allowance {
         // Marks are always passed to the controller.
-        self.line.at_rate(self.rate, u64::MAX)
+        self.line.at_rate(self.rate_bytes_per_s, u64::MAX)
     }
 
     pub(super) fn on_signal(&mut self, s: &Signal) {
@@ -81,9 +82,11 @@ impl Dcqcn {
 
     /// A congestion notification.
     fn notify(&mut self, now_ns: u64) {
-        self.target = self.rate;
-        let less = (u128::from(self.rate) * u128::from(self.alpha) / u128::from(2 * ONE)) as u64;
-        self.rate = (self.rate - less).max(FLOOR.min(self.line.rate_bps));
+        self.target_bytes_per_s = self.rate_bytes_per_s;
+        let less = (u128::from(self.rate_bytes_per_s) * u128::from(self.alpha)
+            / u128::from(2 * ONE)) as u64;
+        self.rate_bytes_per_s =
+            (self.rate_bytes_per_s - less).max(FLOOR.min(self.line.rate_bytes_per_s));
         self.alpha += (ONE - self.alpha) >> GAIN_SHIFT;
         (self.notified_ns, self.alpha_ns, self.timer_ns) = (now_ns, now_ns, now_ns);
         (self.bytes, self.timer_steps, self.byte_steps) = (0, 0, 0);
@@ -113,12 +116,12 @@ impl Dcqcn {
         let (least, most) =
             (self.timer_steps.min(self.byte_steps), self.timer_steps.max(self.byte_steps));
         if least > RECOVERY {
-            self.target += HYPER_STEP * u64::from(least - RECOVERY);
+            self.target_bytes_per_s += HYPER_STEP * u64::from(least - RECOVERY);
         } else if most > RECOVERY {
-            self.target += STEP;
+            self.target_bytes_per_s += STEP;
         }
-        self.target = self.target.min(self.line.rate_bps);
-        self.rate = (self.rate + self.target).div_ceil(2);
+        self.target_bytes_per_s = self.target_bytes_per_s.min(self.line.rate_bytes_per_s);
+        self.rate_bytes_per_s = (self.rate_bytes_per_s + self.target_bytes_per_s).div_ceil(2);
     }
 }
 
@@ -135,7 +138,7 @@ mod tests {
         let mut c = Dcqcn { timer_steps, byte_steps, notified_ns: 1, ..Dcqcn::new(line) };
         let acked = 30_000 * PART;
         c.on_signal(&Signal { now_ns: 10 * RATE_NS, acked, ..Signal::default() });
-        assert_eq!(c.rate, line.rate_bps);
+        assert_eq!(c.rate_bytes_per_s, line.rate_bytes_per_s);
     }
 
     /// `alpha` measures how often the path is marked, and a mark halves the rate only while it is one.
@@ -155,9 +158,9 @@ mod tests {
             };
             frame(&mut c, ALPHA_NS, 1);
             (2..=periods).for_each(|at| frame(&mut c, at * ALPHA_NS, 0));
-            let before = c.rate;
+            let before = c.rate_bytes_per_s;
             frame(&mut c, periods * ALPHA_NS, 1);
-            (before - c.rate) * 1_000 / before
+            (before - c.rate_bytes_per_s) * 1_000 / before
         };
         // Half of alpha, which is multiplied by 255/256 in each period.
         assert_eq!([2, 180, 1_000].map(cut_after), [498, 248, 10]);

@@ -51,8 +51,8 @@ pub(crate) fn packet_wire_bytes(frame: usize) -> u64 {
 /// Constants of a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line {
-    /// Rate of the host's link, bytes per second.
-    pub(crate) rate_bps: u64,
+    /// Rate of the host's link.
+    pub(crate) rate_bytes_per_s: u64,
     /// Bytes of a full-sized packet on the wire.
     pub(crate) packet_bytes: u64,
     /// Time that a burst of the transport takes on the link, ns.
@@ -66,10 +66,11 @@ impl Line {
     pub(crate) fn new(cfg: &Config, data_per_packet: u16) -> Self {
         let frame = usize::from(data_per_packet) + FRAME_HEADER + PACKET_HEADER;
         let packet_bytes = packet_wire_bytes(frame);
-        let rate_bps = (cfg.line_rate_bps / 8).max(1);
-        let train_ns = packet_bytes * u64::from(cfg.train_frames) * 1_000_000_000 / rate_bps;
+        let rate_bytes_per_s = (cfg.line_rate_bps / 8).max(1);
+        let train_ns =
+            packet_bytes * u64::from(cfg.train_frames) * 1_000_000_000 / rate_bytes_per_s;
         Line {
-            rate_bps,
+            rate_bytes_per_s,
             packet_bytes,
             train_ns: if cfg.train_frames > 1 { train_ns } else { 0 },
             skips_updates: cfg.update_bypass,
@@ -77,18 +78,18 @@ impl Line {
         }
     }
 
-    /// Time of a packet at `rate` bytes per second, ns.
-    pub(crate) fn gap_ns(&self, rate: u64) -> u64 {
-        (self.packet_bytes * 1_000_000_000).div_ceil(rate.max(1))
+    /// Time of a packet at a rate, ns.
+    pub(crate) fn gap_ns(&self, bytes_per_s: u64) -> u64 {
+        (self.packet_bytes * 1_000_000_000).div_ceil(bytes_per_s.max(1))
     }
 
     /// The allowance of a rate. At the rate of the link nothing is paced (E51), and round trips
     /// below `low_ns` need no update (E50).
-    pub(super) fn at_rate(&self, rate: u64, low_ns: u64) -> Allowance {
-        let free = rate >= self.rate_bps;
+    pub(super) fn at_rate(&self, bytes_per_s: u64, low_ns: u64) -> Allowance {
+        let free = bytes_per_s >= self.rate_bytes_per_s;
         Allowance {
             window: u64::MAX,
-            gap_ns: if free && self.skips_pacing { 0 } else { self.gap_ns(rate) },
+            gap_ns: if free && self.skips_pacing { 0 } else { self.gap_ns(bytes_per_s) },
             watch_ns: if free && self.skips_updates { low_ns } else { 0 },
         }
     }

@@ -71,7 +71,7 @@ impl Swift {
 
     /// The delay that this window aims at, ns.
     pub(super) fn target_ns(&self, base_ns: u64, noise_ns: u64) -> u64 {
-        let packets_ns = QUEUE_PACKETS * self.line.gap_ns(self.line.rate_bps);
+        let packets_ns = QUEUE_PACKETS * self.line.gap_ns(self.line.rate_bytes_per_s);
         let queue_ns = base_ns.max(packets_ns).max(2 * noise_ns) + 2 * self.line.train_ns;
         // `range * (1/sqrt(w) - 1/sqrt(to)) / (1/sqrt(from) - 1/sqrt(to))`, in parts of 1,024.
         let inverse = |window: u64| (1 << 20) / window.isqrt();

@@ -29,7 +29,7 @@ impl Queue {
     }
 
     fn packet_ns() -> u64 {
-        line().gap_ns(line().rate_bps)
+        line().gap_ns(line().rate_bytes_per_s)
     }
 
     /// Packets that a flow has in a round trip, in parts.
@@ -94,7 +94,7 @@ fn without_the_bypasses_frames_and_packets_pass_controller_and_pacer() {
     for control in [Control::Timely, Control::TimelyPatched, Control::Dcqcn] {
         let c = Controller::new(control, line, 32).unwrap();
         let allowed = c.allowance(5_200, 5_200, 0);
-        assert_eq!((allowed.gap_ns, allowed.watch_ns), (line.gap_ns(line.rate_bps), 0));
+        assert_eq!((allowed.gap_ns, allowed.watch_ns), (line.gap_ns(line.rate_bytes_per_s), 0));
     }
 }
 
@@ -160,7 +160,7 @@ fn dcqcn_lowers_its_rate_on_marks_and_recovers_without() {
     assert_eq!(gap_ns(&c), 0);
     c.on_signal(&at(1_000_000, 1));
     let halved_ns = gap_ns(&c);
-    assert!(halved_ns >= 2 * line().gap_ns(line().rate_bps) - 2, "alpha begins at one");
+    assert!(halved_ns >= 2 * line().gap_ns(line().rate_bytes_per_s) - 2, "alpha begins at one");
     c.on_signal(&at(1_020_000, 1));
     assert_eq!(gap_ns(&c), halved_ns, "one notification in 50 us");
     c.on_signal(&at(1_051_000, 0));
@@ -179,7 +179,7 @@ fn timely_increases_below_its_low_threshold_and_decreases_above_the_high_one() {
         c.on_signal(&at(1_000_000 + at_us * 10_000, 2_000_000));
     }
     let slow_ns = c.allowance().gap_ns;
-    assert!(slow_ns > 10 * line().gap_ns(line().rate_bps), "{slow_ns}");
+    assert!(slow_ns > 10 * line().gap_ns(line().rate_bytes_per_s), "{slow_ns}");
     for at_us in 0..100 {
         c.on_signal(&at(3_000_000 + at_us * 10_000, 20_000));
     }

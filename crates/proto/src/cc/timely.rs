@@ -28,8 +28,8 @@ const HYPER_AFTER: u32 = 5;
 pub(crate) struct Timely {
     line: Line,
     patched: bool,
-    /// Bytes per second.
-    rate: u64,
+    /// The rate that it allows.
+    rate_bytes_per_s: u64,
     last_rtt_ns: u64,
     /// Smoothed difference of successive round trips, ns.
     difference_ns: i64,
@@ -42,7 +42,7 @@ impl Timely {
         Timely {
             line,
             patched,
-            rate: line.rate_bps,
+            rate_bytes_per_s: line.rate_bytes_per_s,
             last_rtt_ns: 0,
             difference_ns: 0,
             falling: 0,
@@ -51,7 +51,7 @@ impl Timely {
     }
 
     pub(super) fn allowance(&self) -> Allowance {
-        self.line.at_rate(self.rate, LOW_NS)
+        self.line.at_rate(self.rate_bytes_per_s, LOW_NS)
     }
 
     pub(super) fn on_signal(&mut self, s: &Signal) {
@@ -72,12 +72,13 @@ impl Timely {
         (self.last_rtt_ns, self.last_ns) = (s.rtt_ns, s.now_ns);
         let rate = self.next_rate(s.rtt_ns, scale as i64);
         // As eRPC: one update never lowers the rate by more than half.
-        self.rate =
-            rate.max(self.rate / 2).clamp(FLOOR.min(self.line.rate_bps), self.line.rate_bps);
+        self.rate_bytes_per_s = rate
+            .max(self.rate_bytes_per_s / 2)
+            .clamp(FLOOR.min(self.line.rate_bytes_per_s), self.line.rate_bytes_per_s);
     }
 
     fn next_rate(&self, rtt_ns: u64, scale: i64) -> u64 {
-        let rate = self.rate as i64;
+        let rate = self.rate_bytes_per_s as i64;
         let step = STEP as i64 * scale / 1024;
         // `rate * share / 1024^2`, where `share` is a scaled factor.
         let less = |share: i64| rate - ((i128::from(rate) * i128::from(share)) >> 20) as i64;
