@@ -46,9 +46,6 @@ pub enum BindError {
     /// A setting is out of its range.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// [`Config::failure_timeout`](crate::Config::failure_timeout) is out of its range.
-    #[error("a failure_timeout of {0:?} is out of range; set it from 10 ms to 1 h")]
-    FailureTimeout(std::time::Duration),
     /// A time of [`Config`](crate::Config) is out of its range.
     #[error("Config::{name} is {value:?}; set it {range}")]
     Duration {
@@ -67,23 +64,16 @@ pub enum BindError {
         "the system refused a descriptor or a thread: {0}; raise its limits (`ulimit -n`, `ulimit -u`)"
     )]
     System(#[from] io::Error),
-    /// `Config::max_connections` or `Config::max_connections_per_address` is out of its range.
-    #[error("Config::{name} is {limit}; set it from 1 to 1,048,576")]
-    Connections {
+    /// A number of [`Config`](crate::Config) is out of its range.
+    #[error("Config::{name} is {value}; set it {range}")]
+    Setting {
         /// The setting.
         name: &'static str,
         /// Its value.
-        limit: usize,
+        value: u64,
+        /// The allowed range.
+        range: &'static str,
     },
-    /// `Config::workers` is out of its range.
-    #[error("Config::workers is {0}; set it to at most 1,024 (0: no worker handlers)")]
-    Workers(usize),
-    /// `Config::worker_queue` is out of its range.
-    #[error("Config::worker_queue is {0}; set it from 1 to 1,048,576")]
-    WorkerQueue(usize),
-    /// `Config::max_streams_per_peer` is out of its range.
-    #[error("Config::max_streams_per_peer is {0}; set it from 1 to 1,048,576")]
-    Streams(usize),
     /// The process was forked from that of the nexus.
     #[error("{FORKED}")]
     Forked,

@@ -104,7 +104,7 @@ pub use client::{
 };
 pub use config::Config;
 #[doc(hidden)]
-pub use config::Tuning;
+pub use config::{Allowed, Setting, Tuning};
 pub use control::ControlStats;
 pub use courser_buf::{AllocError, ArenaStats, ClassStats, MsgBuf, stats};
 pub use courser_macros::service;

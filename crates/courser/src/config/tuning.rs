@@ -2,94 +2,78 @@
 
 use std::time::Duration;
 
-use courser_proto as proto;
+use super::declare::{AT_LEAST_1, TO_SECOND, Value, range, settings};
 
-/// Switches and bounds that benchmarks turn to measure what they are worth, and that tests turn to
-/// reach rare cases. The defaults are the fastest values that were measured, so no program needs
-/// them, and one of them changes what handlers read: they are hidden from the documentation of
-/// [`crate::Config`] and may change in any version.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tuning {
-    /// Frames of one transmit batch, at least 1 (E62). Default 128.
-    pub tx_frames: usize,
-    /// Requests and replies of one transmit batch, at least 1. Default 64.
-    pub tx_items: usize,
-    /// Write single-packet responses to a buffer that their slot keeps (E32). Default true. False:
-    /// each allocates a buffer and frees it. This and the next two are switched off to measure what
-    /// they save (`courser-lab bench factors`, E75).
-    pub prealloc_responses: bool,
-    /// Handlers read single-packet requests in the received frame `[eRPC §4.2.3]` (E28). Default
-    /// true. False: each is first copied to a buffer of its own, and answered with
-    /// [`crate::Status::NoMemory`] when there is none.
-    pub zero_copy_rx: bool,
-    /// Copy the packets of larger requests to their message. Default true. False: **handlers get a
-    /// message of the right length with arbitrary bytes**, to measure the cost of the server's copy
-    /// (`courser bench bandwidth --no-copy`, `[eRPC §6.4]`, E78).
-    pub copy_requests: bool,
-    /// While a packet of a message is missing, further ones are sent until they spread over this
-    /// many times C packets: 1 to 1,024, default 4 (M26).
-    pub reorder_span: u32,
-    /// With [`crate::Packing::Gather`] in [`crate::Config::packing`], packets of at least this many
-    /// data bytes are gathered, and smaller ones copied: 1 to 2,048. Default 64.
-    pub gather_from: usize,
-    /// With [`crate::Packing::Gather`], larger packets than this, in data bytes, leave in frames of
-    /// their own: 0 to 65,535, default 1,280.
-    pub gather_to: usize,
-    /// Prefetch the state that the next frames of a received burst, the next calls and the next
-    /// timers need. Default true. With many sessions ([`Tuning::prefetch_min_sessions`]) small calls are put
-    /// on their slots up to eight calls later, in the same pass, unless [`crate::Config::call_queue`]
-    /// is 8 or less, or a request of [`crate::Config::inline_max`] or 512 bytes, the smaller, is more
-    /// than a packet.
-    pub prefetch: bool,
-    /// Number of sessions, client and server together, from which on calls are deferred and session
-    /// state is prefetched; the largest number so far counts. Default 512. 0: always; `usize::MAX`:
-    /// never. Costs a byte for each client session.
-    pub prefetch_min_sessions: usize,
-    /// A frame of a single small packet that answers a frame carries no time for this long after
-    /// the last one to the same peer that did, which saves both sides a clock reading: 20 ns of a
-    /// round trip over shared memory. Round trips are sampled this often then. Default 4 us, at most
-    /// 1 s; 0: every frame carries the time. Clocks may differ by 50 ppm, which is 5 ns in 100 us and
-    /// 50 us in 1 s, of round trips and of deadlines at the server: more than 100 us is for tools
-    /// that slow everything down.
-    pub timestamp_interval: Duration,
-    /// Rate of the host's link, bit/s: 1 Mbit/s to 1,600 Gbit/s, default 25 Gbit/s. Timely and DCQCN
-    /// never exceed it; the default control takes the time of a packet from it.
-    pub line_rate_bps: u64,
-    /// Smallest round trip of the network where it is known, for [`crate::Control::Swift`]; 0, the
-    /// default: each path measures its own, and flows that join a queue take more than their share.
-    pub base_rtt: Duration,
-    /// Congestion controllers skip updates on uncongested paths. Default true. False: each frame is
-    /// passed to them `[eRPC §5.2.2]` (E50).
-    pub update_bypass: bool,
-    /// Packets of uncongested paths are not paced. Default true. False: with [`crate::Control::Timely`],
-    /// `TimelyPatched` and `Dcqcn` they are paced at the rate of the link `[eRPC §5.2.2]` (E51).
-    pub pacing_bypass: bool,
-    /// Read the clock twice for all packets of a pass, at receipt and before the answers leave.
-    /// Default true. False: one more reading, 10 ns, for each packet and direction
-    /// `[eRPC §5.2.2]` (E75).
-    pub batched_timestamps: bool,
-}
-
-impl Default for Tuning {
-    fn default() -> Self {
-        let p = proto::Config::default();
-        Tuning {
-            tx_frames: p.tx_frames,
-            tx_items: p.tx_items,
-            prealloc_responses: p.prealloc_responses,
-            zero_copy_rx: p.zero_copy_rx,
-            copy_requests: p.copy_requests,
-            gather_from: p.gather_from,
-            gather_to: p.gather_to,
-            prefetch: p.prefetch,
-            prefetch_min_sessions: p.prefetch_min_sessions,
-            timestamp_interval: Duration::from_nanos(p.timestamp_interval_ns),
-            reorder_span: p.reorder_span,
-            line_rate_bps: p.line_rate_bps,
-            base_rtt: Duration::from_nanos(p.base_rtt_ns),
-            update_bypass: p.update_bypass,
-            pacing_bypass: p.pacing_bypass,
-            batched_timestamps: true,
-        }
+settings! {
+    /// Switches and bounds that benchmarks turn to measure what they are worth, and that tests turn to
+    /// reach rare cases. The defaults are the fastest values that were measured, so no program needs
+    /// them, and one of them changes what handlers read: they are hidden from the documentation of
+    /// [`crate::Config`] and may change in any version.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Tuning: "tuning.", p {
+        /// Frames of one transmit batch, at least 1 (E62). Default 128.
+        pub tx_frames: usize = p.tx_frames, in AT_LEAST_1 => tx_frames;
+        /// Requests and replies of one transmit batch, at least 1. Default 64.
+        pub tx_items: usize = p.tx_items, in AT_LEAST_1 => tx_items;
+        /// Write single-packet responses to a buffer that their slot keeps (E32). Default true. False:
+        /// each allocates a buffer and frees it. This and the next two are switched off to measure what
+        /// they save (`courser-lab bench factors`, E75).
+        pub prealloc_responses: bool = p.prealloc_responses => prealloc_responses;
+        /// Handlers read single-packet requests in the received frame `[eRPC §4.2.3]` (E28). Default
+        /// true. False: each is first copied to a buffer of its own, and answered with
+        /// [`crate::Status::NoMemory`] when there is none.
+        pub zero_copy_rx: bool = p.zero_copy_rx => zero_copy_rx;
+        /// Copy the packets of larger requests to their message. Default true. False: **handlers get a
+        /// message of the right length with arbitrary bytes**, to measure the cost of the server's copy
+        /// (`courser bench bandwidth --no-copy`, `[eRPC §6.4]`, E78).
+        pub copy_requests: bool = p.copy_requests => copy_requests;
+        /// While a packet of a message is missing, further ones are sent until they spread over this
+        /// many times C packets: 1 to 1,024, default 4 (M26).
+        pub reorder_span: u32 = p.reorder_span,
+            in range(1, 1_024, "from 1 to 1,024") => reorder_span;
+        /// With [`crate::Packing::Gather`] in [`crate::Config::packing`], packets of at least this many
+        /// data bytes are gathered, and smaller ones copied: 1 to 2,048. Default 64.
+        pub gather_from: usize = p.gather_from,
+            in range(1, 2_048, "from 1 to 2,048 bytes") => gather_from;
+        /// With [`crate::Packing::Gather`], larger packets than this, in data bytes, leave in frames of
+        /// their own: 0 to 65,535, default 1,280.
+        pub gather_to: usize = p.gather_to,
+            in range(0, 65_535, "from 0 to 65,535 bytes") => gather_to;
+        /// Prefetch the state that the next frames of a received burst, the next calls and the next
+        /// timers need. Default true. With many sessions ([`Tuning::prefetch_min_sessions`]) small calls are put
+        /// on their slots up to eight calls later, in the same pass, unless [`crate::Config::call_queue`]
+        /// is 8 or less, or a request of [`crate::Config::inline_max`] or 512 bytes, the smaller, is more
+        /// than a packet.
+        pub prefetch: bool = p.prefetch => prefetch;
+        /// Number of sessions, client and server together, from which on calls are deferred and session
+        /// state is prefetched; the largest number so far counts. Default 512. 0: always; `usize::MAX`:
+        /// never. Costs a byte for each client session.
+        pub prefetch_min_sessions: usize = p.prefetch_min_sessions => prefetch_min_sessions;
+        /// A frame of a single small packet that answers a frame carries no time for this long after
+        /// the last one to the same peer that did, which saves both sides a clock reading: 20 ns of a
+        /// round trip over shared memory. Round trips are sampled this often then. Default 4 us, at most
+        /// 1 s; 0: every frame carries the time. Clocks may differ by 50 ppm, which is 5 ns in 100 us and
+        /// 50 us in 1 s, of round trips and of deadlines at the server: more than 100 us is for tools
+        /// that slow everything down.
+        pub timestamp_interval: Duration = Duration::from_nanos(p.timestamp_interval_ns),
+            in TO_SECOND => timestamp_interval_ns;
+        /// Rate of the host's link, bit/s: 1 Mbit/s to 1,600 Gbit/s, default 25 Gbit/s. Timely and DCQCN
+        /// never exceed it; the default control takes the time of a packet from it.
+        pub line_rate_bps: u64 = p.line_rate_bps => line_rate_bps;
+        /// Smallest round trip of the network where it is known, for [`crate::Control::Swift`]; 0, the
+        /// default: each path measures its own, and flows that join a queue take more than their share.
+        pub base_rtt: Duration = Duration::from_nanos(p.base_rtt_ns), in TO_SECOND => base_rtt_ns;
+        /// Congestion controllers skip updates on uncongested paths. Default true. False: each frame is
+        /// passed to them `[eRPC §5.2.2]` (E50).
+        pub update_bypass: bool = p.update_bypass => update_bypass;
+        /// Packets of uncongested paths are not paced. Default true. False: with [`crate::Control::Timely`],
+        /// `TimelyPatched` and `Dcqcn` they are paced at the rate of the link `[eRPC §5.2.2]` (E51).
+        pub pacing_bypass: bool = p.pacing_bypass => pacing_bypass;
+        /// Read the clock twice for all packets of a pass, at receipt and before the answers leave.
+        /// Default true. False: one more reading, 10 ns, for each packet and direction
+        /// `[eRPC §5.2.2]` (E75).
+        pub batched_timestamps: bool = true;
     }
 }
+
+impl Value for Tuning {}

@@ -271,7 +271,7 @@ fn a_server_frees_the_sessions_of_stopped_and_killed_clients() {
 fn the_failure_timeout_has_a_range() {
     for wrong in [Duration::ZERO, Duration::from_millis(9), HOUR + Duration::from_nanos(1)] {
         let error = Nexus::bind_with(LOOPBACK, slow_datapath(wrong)).unwrap_err();
-        assert!(matches!(error, BindError::FailureTimeout(t) if t == wrong), "{error:?}");
+        assert!(matches!(error, BindError::Duration { value, .. } if value == wrong), "{error:?}");
         assert!(error.to_string().contains("10 ms to 1 h"), "{error}");
     }
     for right in [Duration::from_millis(10), HOUR] {

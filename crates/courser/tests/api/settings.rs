@@ -4,77 +4,69 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use courser::{BindError, CallFailure, Client, ClientError, Config, Nexus, Server};
+use courser::{
+    Allowed, BindError, CallFailure, Client, ClientError, Config, Nexus, Server, Setting, Tuning,
+};
 
 use crate::common::{LOOPBACK, PATIENCE};
 
 const ECHO: u16 = 1;
 
-type Set<T> = fn(&mut Config, T);
+type Set = fn(&mut Config, u128);
+type SetAny = Box<dyn Fn(&mut Config, u128)>;
+type Get = Box<dyn Fn(&Config) -> Option<u128>>;
 
 /// Nothing, the least time there is, and the most.
 const ENDS: [Duration; 3] = [Duration::ZERO, Duration::from_nanos(1), Duration::MAX];
 
-/// Each time of the settings: which of [`ENDS`] are out of its range.
-const TIMES: [(&str, Set<Duration>, [bool; 3]); 10] = [
-    ("connect_timeout", |c, d| c.connect_timeout = d, [true; 3]),
-    ("datapath_timeout", |c, d| c.datapath_timeout = d, [true; 3]),
-    ("idle_after", |c, d| c.idle_after = d, [true; 3]),
-    ("failure_timeout", |c, d| c.failure_timeout = d, [true; 3]),
-    ("spin", |c, d| c.spin = Some(d), [false, false, true]),
-    ("rto.0", |c, d| c.rto.0 = d, [true; 3]),
-    ("rto.1", |c, d| c.rto.1 = d, [true; 3]),
-    ("batch_budget", |c, d| c.batch_budget = d, [false, false, true]),
-    ("tuning.timestamp_interval", |c, d| c.tuning.timestamp_interval = d, [false, false, true]),
-    ("tuning.base_rtt", |c, d| c.tuning.base_rtt = d, [false, false, true]),
-];
+/// No end is in the range.
+const MIDDLE: Allowed = Allowed { from: 2, to: u64::MAX as u128, powers_of_two: false, text: "" };
 
-const MILLION: usize = 1 << 20;
-const ANY: usize = usize::MAX;
+/// The bounds of the retransmission timeout, which are one setting.
+const BOUNDS: [(&str, Set); 2] =
+    [("rto.0", |c, ns| c.rto.0 = time(ns)), ("rto.1", |c, ns| c.rto.1 = time(ns))];
 
-/// Each size of the settings: the least and the most that are allowed, and the text of its range.
-const SIZES: [(&str, Set<usize>, usize, usize, &str); 25] = [
-    ("slots", |c, n| c.slots = n.min(255) as u8, 1, 32, "a power of two, 1 to 32"),
-    ("credits", |c, n| c.credits = Some(narrow(n)), 1, 65_535, "1 to 65,535"),
-    ("max_msg_size", |c, n| c.max_msg_size = narrow(n), 0, (1 << 28) - 1, "0 to 268,435,455 bytes"),
-    ("memory_limit", |c, n| c.memory_limit = n, 0, ANY, ""),
-    ("call_queue", |c, n| c.call_queue = n, 0, ANY, ""),
-    ("message_queue", |c, n| c.message_queue = n, 1, 1 << 16, "1 to 65,536"),
-    ("max_sessions", |c, n| c.max_sessions = n, 1, MILLION, "1 to 1,048,576"),
-    ("max_sessions_per_peer", |c, n| c.max_sessions_per_peer = n, 1, MILLION, "1 to 1,048,576"),
-    (
-        "max_sessions_per_address",
-        |c, n| c.max_sessions_per_address = n,
-        1,
-        MILLION,
-        "1 to 1,048,576",
-    ),
-    ("reserved_sessions", |c, n| c.reserved_sessions = n, 0, MILLION, "0 to 1,048,576"),
-    ("max_paths_per_peer", |c, n| c.max_paths_per_peer = n, 1, MILLION, "1 to 1,048,576"),
-    ("max_connections", |c, n| c.max_connections = n, 1, MILLION, "1 to 1,048,576"),
-    (
-        "max_connections_per_address",
-        |c, n| c.max_connections_per_address = n,
-        1,
-        MILLION,
-        "1 to 1,048,576",
-    ),
-    ("max_held_per_peer", |c, n| c.max_held_per_peer = n, 1, ANY, "at least 1 byte"),
-    ("max_streams_per_peer", |c, n| c.max_streams_per_peer = n, 1, MILLION, "1 to 1,048,576"),
-    ("max_frame", |c, n| c.max_frame = Some(n), 0, ANY, ""),
-    ("socket_buffer", |c, n| c.socket_buffer = n, 0, ANY, ""),
-    ("inline_max", |c, n| c.inline_max = n, 0, 2_048, "0 to 2,048 bytes"),
-    ("workers", |c, n| c.workers = n, 0, 1_024, "at most 1,024"),
-    ("worker_queue", |c, n| c.worker_queue = n, 1, MILLION, "1 to 1,048,576"),
-    ("tuning.tx_frames", |c, n| c.tuning.tx_frames = n, 1, ANY, "at least 1"),
-    ("tuning.tx_items", |c, n| c.tuning.tx_items = n, 1, ANY, "at least 1"),
-    ("tuning.gather_from", |c, n| c.tuning.gather_from = n, 1, 2_048, "1 to 2,048 bytes"),
-    ("tuning.gather_to", |c, n| c.tuning.gather_to = n, 0, 65_535, "0 to 65,535 bytes"),
-    ("tuning.reorder_span", |c, n| c.tuning.reorder_span = narrow(n), 1, 1_024, "1 to 1,024"),
-];
+fn time(ns: u128) -> Duration {
+    let seconds = u64::try_from(ns / 1_000_000_000).unwrap_or(u64::MAX);
+    Duration::new(seconds, (ns % 1_000_000_000) as u32)
+}
 
-fn narrow(n: usize) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
+/// A declared setting that is a number.
+struct Number {
+    name: &'static str,
+    is_time: bool,
+    set: SetAny,
+    get: Get,
+    /// Any value, where none is declared.
+    allowed: Box<dyn Fn(&Config) -> Allowed>,
+}
+
+impl Number {
+    fn new<C>(s: &'static Setting<C>, all: fn(&mut Config) -> &mut C) -> Self {
+        let any = Allowed { from: 0, to: u128::MAX, powers_of_two: false, text: "" };
+        Number {
+            name: s.name,
+            is_time: s.is_time,
+            set: Box::new(move |config, value| (s.set)(all(config), value)),
+            get: Box::new(move |config| (s.get)(all(&mut config.clone()))),
+            allowed: Box::new(move |config| match s.allowed {
+                Some(allowed) => allowed(all(&mut config.clone())),
+                None => any,
+            }),
+        }
+    }
+}
+
+/// The declared settings that are times, or other numbers.
+fn settings(are_times: bool) -> impl Iterator<Item = Number> {
+    let config = Config::SETTINGS.iter().map(|s| Number::new(s, |config| config));
+    let tuning = Tuning::SETTINGS.iter().map(|s| Number::new(s, |config| &mut config.tuning));
+    let is_number = |number: &Number| {
+        let mut config = Config::default();
+        (number.set)(&mut config, 1);
+        (number.get)(&config).is_some()
+    };
+    config.chain(tuning).filter(move |number| number.is_time == are_times).filter(is_number)
 }
 
 /// The refusal when a nexus binds with these settings.
@@ -126,11 +118,19 @@ fn server() -> (String, courser::Serving) {
 #[test]
 fn times_at_their_ends_are_refused_with_their_range_or_work() {
     let (uri, _serving) = server();
-    for (name, set, is_out) in TIMES {
-        for (value, is_out) in ENDS.into_iter().zip(is_out) {
+    let bounds = BOUNDS.map(|(name, set)| Number {
+        name,
+        is_time: true,
+        set: Box::new(set),
+        get: Box::new(|_| None),
+        allowed: Box::new(|_| MIDDLE),
+    });
+    for Number { name, set, allowed, .. } in settings(true).chain(bounds) {
+        for value in ENDS {
             let mut config = Config::default();
-            set(&mut config, value);
+            set(&mut config, value.as_nanos());
             let refused = refusal(&config);
+            let is_out = !allowed(&config).contains(value.as_nanos());
             assert_eq!(refused.is_some(), is_out, "{name} = {value:?}: {refused:?}");
             match refused {
                 Some(text) => {
@@ -150,15 +150,18 @@ fn times_at_their_ends_are_refused_with_their_range_or_work() {
 
 #[test]
 fn sizes_out_of_their_ranges_are_refused_with_them_when_a_nexus_binds() {
-    for (name, set, least, most, range) in SIZES {
-        let last = name.rsplit('.').next().unwrap();
-        for value in [0, least.saturating_sub(1), most.saturating_add(1), usize::MAX] {
+    for setting in settings(false) {
+        let name = setting.name;
+        let Allowed { from, to, text, .. } = (setting.allowed)(&Config::default());
+        for value in [0, from.saturating_sub(1), from, to, to.saturating_add(1), u128::MAX] {
             let mut config = Config::default();
-            set(&mut config, value);
+            (setting.set)(&mut config, value);
+            // The nearest value that the type has.
+            let value = (setting.get)(&config).expect("it is set");
             let refused = refusal(&config);
-            let is_out = !(least..=most).contains(&value);
+            let is_out = !(setting.allowed)(&config).contains(value);
             assert_eq!(refused.is_some(), is_out, "{name} = {value}: {refused:?}");
-            for part in [last, range] {
+            for part in [name, text] {
                 let says = refused.as_ref().is_none_or(|text| text.contains(part));
                 assert!(says, "{name} = {value}, no {part:?}: {refused:?}");
             }
@@ -169,12 +172,12 @@ fn sizes_out_of_their_ranges_are_refused_with_them_when_a_nexus_binds() {
 #[test]
 fn sizes_at_their_ends_are_refused_or_work() {
     let (uri, _serving) = server();
-    for (name, set, ..) in SIZES {
-        for value in [0, 1, usize::MAX] {
+    for setting in settings(false) {
+        for value in [0, 1, usize::MAX as u128] {
             let mut config = Config::default();
-            set(&mut config, value);
-            if let Err(text) = try_out(name, config, &uri) {
-                assert!(text.contains(';'), "{name} = {value}: {text}");
+            (setting.set)(&mut config, value);
+            if let Err(text) = try_out(setting.name, config, &uri) {
+                assert!(text.contains(';'), "{} = {value}: {text}", setting.name);
             }
         }
     }

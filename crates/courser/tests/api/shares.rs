@@ -205,7 +205,7 @@ fn limits_of_connections_are_settings() {
         ),
     ] {
         let error = Nexus::bind_with(LOOPBACK, config).unwrap_err();
-        assert!(matches!(error, BindError::Connections { name: n, .. } if n == name), "{error:?}");
+        assert!(matches!(error, BindError::Setting { name: n, .. } if n == name), "{error:?}");
     }
     let config = Config { max_connections_per_address: 1, ..Config::default() };
     let server = echo_server(LOOPBACK, config);
