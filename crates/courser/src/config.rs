@@ -182,6 +182,15 @@ settings! {
         /// Congestion control of this side's calls, [`Control::TwoWindow`] by default. None is applied
         /// on transports with a receive queue for each peer, as shared memory.
         pub control: Control = p.control => control;
+        /// Rate of the host's link, bits per second: 1 Mbit/s to 1,600 Gbit/s, default 25 Gbit/s. The
+        /// congestion controls take from it the time that a packet and a train of the transport occupy
+        /// the link: [`Control::TwoWindow`], the default, and [`Control::Swift`] add two trains and a
+        /// few packets to the delay that they allow, so that on a link of 100 Gbit/s the default rate
+        /// permits a queue that is up to four times as long as needed, and on a slower link one that
+        /// is shorter than a train needs. [`Control::Timely`] and [`Control::Dcqcn`] never exceed it.
+        pub line_rate_bps: u64 = p.line_rate_bps,
+            in range(1_000_000, 1_600_000_000_000, "from 1 Mbit/s to 1,600 Gbit/s")
+            => line_rate_bps;
         /// How lost packets are detected and sent again. Both sides agree at connect: the client's
         /// choice, or go-back-N if the server has chosen that. Default [`Recovery::Selective`].
         pub recovery: Recovery = p.recovery => recovery;

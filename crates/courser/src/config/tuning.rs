@@ -57,9 +57,6 @@ settings! {
         /// that slow everything down.
         pub timestamp_interval: Duration = Duration::from_nanos(p.timestamp_interval_ns),
             in TO_SECOND => timestamp_interval_ns;
-        /// Rate of the host's link, bit/s: 1 Mbit/s to 1,600 Gbit/s, default 25 Gbit/s. Timely and DCQCN
-        /// never exceed it; the default control takes the time of a packet from it.
-        pub line_rate_bps: u64 = p.line_rate_bps => line_rate_bps;
         /// Smallest round trip of the network where it is known, for [`crate::Control::Swift`]; 0, the
         /// default: each path measures its own, and flows that join a queue take more than their share.
         pub base_rtt: Duration = Duration::from_nanos(p.base_rtt_ns), in TO_SECOND => base_rtt_ns;

@@ -95,7 +95,7 @@ impl Settings {
     fn config(&self) -> WorldConfig {
         // A background thread has sessions with all others, in both roles.
         let mut config = self.hosts.config(self.topology(), 2 * self.senders.min(MAX_HOSTS));
-        config.nexus.tuning.line_rate_bps = HOST_RATE_BPS;
+        config.nexus.line_rate_bps = HOST_RATE_BPS;
         config.nexus.memory_limit = MEMORY;
         // Ten thousand sessions are checked.
         config.checks = Checks { at_most_once: false, every_passes: 4_096, ..Checks::default() };

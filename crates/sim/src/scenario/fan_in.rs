@@ -151,7 +151,7 @@ fn config(settings: &Settings) -> crate::WorldConfig {
     config.nexus.credits = Some(settings.credits);
     config.nexus.control = settings.control;
     config.nexus.recovery = settings.recovery;
-    config.nexus.tuning.line_rate_bps = HOST_RATE_BPS;
+    config.nexus.line_rate_bps = HOST_RATE_BPS;
     config.clocks_differ = false; // as the recorder requires
     config
 }

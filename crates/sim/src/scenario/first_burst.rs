@@ -71,7 +71,7 @@ impl Settings {
         let topology = Topology::one_switch(self.senders + 1);
         let topology = topology.each_switch(|_, switch| switch.buffer = buffer);
         let mut config = self.hosts.config(topology, self.senders);
-        config.nexus.tuning.line_rate_bps = HOST_RATE_BPS;
+        config.nexus.line_rate_bps = HOST_RATE_BPS;
         config
     }
 

@@ -246,7 +246,7 @@ fn config(settings: &Settings) -> WorldConfig {
     config.nexus.credits = Some(settings.credits);
     config.nexus.recovery = settings.recovery;
     config.nexus.control = settings.control;
-    config.nexus.tuning.line_rate_bps = HOST_RATE_BPS;
+    config.nexus.line_rate_bps = HOST_RATE_BPS;
     config.nexus.tuning.base_rtt = Duration::from_nanos(base_rtt_ns(settings));
     config.clocks_differ = false; // the recorder compares times of the clients with the world's
     config

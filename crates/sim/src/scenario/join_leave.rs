@@ -67,7 +67,7 @@ impl Settings {
     fn config(&self) -> WorldConfig {
         let topology = Topology::one_switch(self.senders + 1);
         let mut config = self.hosts.config(topology, self.senders);
-        config.nexus.tuning.line_rate_bps = HOST_RATE_BPS;
+        config.nexus.line_rate_bps = HOST_RATE_BPS;
         config
     }
 }

@@ -288,7 +288,7 @@ fn controlled(seed: u64, topology: Topology, control: Control, rate_bps: u64) ->
     let topology = topology.each_switch(|_, switch| switch.marking = DCQCN_MARKING);
     let mut config = uncontrolled(seed, topology);
     config.nexus.control = control;
-    config.nexus.tuning.line_rate_bps = rate_bps;
+    config.nexus.line_rate_bps = rate_bps;
     config
 }
 

@@ -130,7 +130,7 @@ impl Settings {
         (config.nic.rx_latency_ns, config.nic.tx_latency_ns) = (0, 0);
         config.checks = Checks { every_passes: 1_024, ..Checks::default() };
         if self.rate_known || self.hosts.control != Control::default() {
-            config.nexus.tuning.line_rate_bps = self.rate_bps;
+            config.nexus.line_rate_bps = self.rate_bps;
         }
         config
     }

@@ -126,7 +126,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, ScenarioError> {
     let bytes = settings.request_bytes;
     check((1..=1 << 20).contains(&bytes), "request_bytes", bytes as u64, "1 byte to 1 MiB")?;
     let mut config = settings.hosts.config(Topology::one_switch(2), 2);
-    config.nexus.tuning.line_rate_bps = HOST_RATE_BPS;
+    config.nexus.line_rate_bps = HOST_RATE_BPS;
     if settings.handler != Handler::Deferred {
         config.costs.handlers.insert(SLOW, time_ns);
     }

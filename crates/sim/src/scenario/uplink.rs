@@ -98,7 +98,7 @@ impl Settings {
 
     fn config(&self) -> WorldConfig {
         let mut config = self.hosts.config(self.topology(), 2);
-        config.nexus.tuning.line_rate_bps = HOST_RATE_BPS;
+        config.nexus.line_rate_bps = HOST_RATE_BPS;
         config
     }
 

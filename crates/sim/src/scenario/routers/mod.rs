@@ -174,7 +174,7 @@ impl Settings {
     fn config(&self) -> WorldConfig {
         // A session in each direction with a thread of every other node.
         let mut config = self.hosts.config(self.topology(), 2 * self.nodes);
-        config.nexus.tuning.line_rate_bps = self.line_rate_bps;
+        config.nexus.line_rate_bps = self.line_rate_bps;
         let packing = if self.batching { Packing::Copy } else { Packing::Off };
         config.nexus.packing = Some(packing);
         config
