@@ -156,6 +156,9 @@ stats! {
         /// Unfinished requests that were dropped: nothing of them arrived for `Config::datapath_timeout_ns`,
         /// or they have waited for memory for as long.
         pub requests_given_up: u64 = counter(requests),
+        /// Requests refused when they arrived: there was no memory for them, their client holds its
+        /// share, they are too large, or the endpoint is shutting down.
+        pub requests_refused: u64 = counter(requests),
         /// Replies of handlers, errors included.
         pub replies: u64 = counter(replies),
         /// Requests answered with [`crate::Status::DeadlineExceeded`] without execution.

@@ -206,6 +206,7 @@ impl<C> Endpoint<C> {
                 Some(Event::Request { id, req_type: h.req_type, body, expires_ns })
             }
             Err(status) => {
+                self.stats.requests_refused += u64::from(status != Status::DeadlineExceeded);
                 self.reply_status(id, status);
                 None
             }

@@ -75,6 +75,7 @@ impl<C> Endpoint<C> {
                 return Err(RxDrop::OutOfOrder);
             }
             Room::Refused(status) => {
+                self.stats.requests_refused += 1;
                 self.reject(id, status);
                 return Ok(false);
             }

@@ -286,6 +286,7 @@ fn calls_that_waited_for_the_handshake_meet_the_servers_limit() {
         assert_eq!(d.result, Err(CallError::Server(Status::TooLarge)), "{}", d.id);
     }
     assert!(w.nodes[1].executed.keys().eq(&[0]));
+    assert_eq!(w.ep(1).stats().requests_refused, 2);
 }
 
 #[test]
