@@ -149,9 +149,9 @@ settings! {
         /// Bytes of the receive queue, and of the send queue, of a transport that has queues of bytes:
         /// the socket buffers of UDP. Default 8 MiB; the system may grant less.
         pub socket_buffer: usize = 8 << 20;
-        /// Options of single transports: trains of UDP ([`UdpOptions`](courser_net::UdpOptions)),
-        /// reading in place over shared memory ([`ShmOptions`](courser_net::ShmOptions)), or those of a
-        /// transport of your own. The transport that the address selects takes its own; options in the
+        /// Options of single transports. There are some for trains of UDP
+        /// ([`UdpOptions`](courser_net::UdpOptions)), for reading in place over shared memory
+        /// ([`ShmOptions`](courser_net::ShmOptions)), and those of a transport of your own. The transport that the address selects takes its own; options in the
         /// address (`udp://[::]:31850?gso=off`) replace these. Default: none.
         pub transport: OptionSet = OptionSet::new();
         /// How long an endpoint spins after its last packet before it sleeps; five times as long while
