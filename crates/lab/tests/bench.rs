@@ -1,12 +1,9 @@
 //! Short runs of the long benchmarks: they succeed, and their results have all keys.
 
-#[path = "../../cli/tests/common/mod.rs"]
-mod common;
-
 use std::io::Write;
 
-use common::bench::{alone, points, positive, results};
-use common::{json_of, refused, run, stderr, stdout};
+use crate::common::bench::{alone, points, positive, results};
+use crate::common::{json_of, refused, run, stderr, stdout};
 use serde_json::Value;
 
 #[test]

@@ -1,9 +1,6 @@
 //! Small runs of each simulated experiment with `--svg`.
 
-#[path = "../../cli/tests/common/mod.rs"]
-mod common;
-
-use common::{refused, run, stderr, stdout};
+use crate::common::{refused, run, stderr, stdout};
 
 /// The small run of each experiment, and texts of its picture: axes, lines, rows and values of papers.
 const PICTURES: &[(&str, &[&str])] = &[

@@ -1,14 +1,11 @@
 //! Every screen of the long benchmarks, the simulator and the soak test fits 80 columns.
 
-#[path = "../../cli/tests/common/mod.rs"]
-mod common;
-
-use common::bench::alone;
-use common::{assert_narrow, fits, run, stdout};
+use crate::common::bench::alone;
+use crate::common::{assert_narrow, fits, run, stdout};
 
 #[test]
 fn help_of_every_command_fits_and_is_wrapped_evenly() {
-    common::help::assert_all_fit(30);
+    crate::common::help::assert_all_fit(30);
 }
 
 #[test]

@@ -1,9 +1,6 @@
 //! `courser-lab sim swarm` and `courser-lab sim replay`.
 
-#[path = "../../cli/tests/common/mod.rs"]
-mod common;
-
-use common::{json_of, refused, run, stderr, stdout};
+use crate::common::{json_of, refused, run, stderr, stdout};
 
 #[test]
 fn a_swarm_has_the_same_result_on_any_number_of_threads() {
@@ -72,7 +69,7 @@ fn invalid_arguments_are_refused() {
 #[test]
 fn a_violation_has_its_seed_and_the_replay_command() {
     let output = run("sim swarm --seeds 50 --mutant answered-runs-again --json -");
-    let error = common::error_line(&output);
+    let error = crate::common::error_line(&output);
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("at-most-once violated at"), "{error}");
     let text = stderr(&output);
@@ -85,7 +82,7 @@ fn a_violation_has_its_seed_and_the_replay_command() {
     let output = run(replay);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(stdout(&output).lines().filter(|l| l.contains(" cookie ")).count(), 200);
-    assert!(common::error_line(&output).contains("at-most-once violated at"));
+    assert!(crate::common::error_line(&output).contains("at-most-once violated at"));
     let all = run("sim swarm --seeds 8 --mutant 1 --keep-going --json -");
     let all: serde_json::Value = serde_json::from_str(&stdout(&all)).expect("one JSON object");
     assert!(all["results"][0]["violations"].as_u64() > Some(1), "{all}");

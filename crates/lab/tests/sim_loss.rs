@@ -1,9 +1,6 @@
 //! Small runs of `courser-lab sim loss`, `fct`, `bits-pool` and `lost-call`.
 
-#[path = "../../cli/tests/common/mod.rs"]
-mod common;
-
-use common::{json_of, refused, run, stderr, stdout};
+use crate::common::{json_of, refused, run, stderr, stdout};
 use serde_json::Value;
 
 fn results<'a>(report: &'a Value, bench: &str) -> &'a Vec<Value> {

@@ -1,9 +1,6 @@
 //! Small runs of each experiment of `courser-lab sim run`.
 
-#[path = "../../cli/tests/common/mod.rs"]
-mod common;
-
-use common::{json_of, refused, run, stderr, stdout};
+use crate::common::{json_of, refused, run, stderr, stdout};
 use serde_json::Value;
 
 fn results<'a>(report: &'a Value, bench: &str) -> &'a Vec<Value> {

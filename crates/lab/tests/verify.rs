@@ -1,12 +1,9 @@
 //! `courser-lab verify`, `record` and `report`.
 
-#[path = "../../cli/tests/common/mod.rs"]
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{courser, error_line, json_of, refused, run, stderr, stdout};
+use crate::common::{courser, error_line, json_of, refused, run, stderr, stdout};
 use serde_json::{Value, json};
 
 /// A directory with a copy of the recorded results of E44, which takes milliseconds.

@@ -1,0 +1,9 @@
+//! Tests that run the program in virtual time, in one program of tests.
+
+#[path = "../../cli/tests/common/mod.rs"]
+mod common;
+mod pictures;
+mod sim;
+mod sim_loss;
+mod sim_run;
+mod verify;
