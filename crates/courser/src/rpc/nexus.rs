@@ -210,7 +210,7 @@ impl Nexus {
             mail: Vec::new(),
             workers: Workers::new(self.workers.clone()),
             answers: Vec::new(),
-            control: self.control.clone(),
+            control_plane: self.control.clone(),
             connections: Connections::new(&self.config),
             index,
             open_files_warning: open_files_warning(&self.config, &self.platform),

@@ -170,7 +170,7 @@ impl<T: Transport> Rpc<T> {
         if self.core.proto.is_shutting_down() {
             return;
         }
-        self.control.send(Command::SetAccepts { index: self.index, accepts: false });
+        self.control_plane.send(Command::SetAccepts { index: self.index, accepts: false });
         let (services, index) = (self.handlers.services.clone(), self.index);
         let carriers = services.carriers();
         let has_services = !carriers.is_empty();

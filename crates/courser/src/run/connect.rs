@@ -62,7 +62,7 @@ impl<T: Transport> Rpc<T> {
             control: None,
         });
         let Uri { host, port, .. } = uri;
-        self.control.send(Command::Dial { index: self.index, ticket, host, port });
+        self.control_plane.send(Command::Dial { index: self.index, ticket, host, port });
     }
 
     /// Runs the event loop until the session is connected.
@@ -110,13 +110,13 @@ impl<T: Transport> Rpc<T> {
         let Some(link) = self.connections.connected.get(&idle.session.index()) else { return };
         let (from, to, session) = (self.me(), link.to, idle.remote);
         let msg = ControlMsg::Idle { from, to, session, done: idle.done };
-        self.control.send(Command::Send { control: link.control, msg });
+        self.control_plane.send(Command::Send { control: link.control, msg });
     }
 
     /// Notifies a server that its side of a session has ended.
     fn disconnect(&self, control: u64, to: EndpointRef, session: RemoteSession) {
         let msg = ControlMsg::Disconnect { from: self.me(), to, session };
-        self.control.send(Command::Send { control, msg });
+        self.control_plane.send(Command::Send { control, msg });
     }
 
     /// Handles sessions whose datapath gets no answers although their control connections work
@@ -170,7 +170,7 @@ impl<T: Transport> Rpc<T> {
         if let Some(age_ns) = self.core.proto.last_frame_age_ns(control)
             && let Some(at) = self.core.instant_before(age_ns)
         {
-            self.control.send(Command::SignOfLife { control, at });
+            self.control_plane.send(Command::SignOfLife { control, at });
         }
     }
 
@@ -211,7 +211,7 @@ impl<T: Transport> Rpc<T> {
         self.core.proto.require_integrity(dialing.session, &mut dialing.request, integrity);
         self.core.proto.bind_control(dialing.session, d.control);
         let msg = ControlMsg::Connect { from, to: dialing.to, request: dialing.request.clone() };
-        self.control.send(Command::Send { control: d.control, msg });
+        self.control_plane.send(Command::Send { control: d.control, msg });
     }
 
     fn dial_failed(&mut self, at: usize, error: SessionError) {
@@ -233,7 +233,7 @@ impl<T: Transport> Rpc<T> {
                     Ok(accept) => ControlMsg::Accept { to: from, from: self.me(), accept },
                     Err(reason) => ControlMsg::Refuse { to: from, session, client_cookie, reason },
                 };
-                self.control.send(Command::Send { control, msg });
+                self.control_plane.send(Command::Send { control, msg });
             }
             ControlMsg::Accept { from, accept, .. } => self.on_accept(control, from, &accept),
             ControlMsg::Refuse { session, client_cookie, reason, .. } => {
@@ -274,7 +274,7 @@ impl<T: Transport> Rpc<T> {
         while let Some(e) = self.core.proto.poll_evicted() {
             let (to, session, server_session) = (e.client, e.session, e.own);
             let msg = ControlMsg::Evicted { to, from: self.me(), session, server_session };
-            self.control.send(Command::Send { control: e.control, msg });
+            self.control_plane.send(Command::Send { control: e.control, msg });
         }
     }
 

@@ -68,7 +68,7 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) mail: Vec<Mail>,
     pub(crate) workers: Workers,
     pub(crate) answers: Vec<Answer>,
-    pub(crate) control: Control,
+    pub(crate) control_plane: Control,
     pub(crate) connections: Connections,
     pub(crate) index: u16,
     /// The limit of open files is too low for the settings of the nexus.
@@ -128,7 +128,7 @@ impl<T: Transport> Rpc<T> {
     pub(crate) fn accept_sessions(&mut self) {
         if !self.accepts {
             self.accepts = true;
-            self.control.send(Command::SetAccepts { index: self.index, accepts: true });
+            self.control_plane.send(Command::SetAccepts { index: self.index, accepts: true });
         }
     }
 
@@ -144,7 +144,7 @@ impl<T: Transport> Drop for Rpc<T> {
         if self.core.process.was_forked() {
             return; // the control thread and the workers are those of the other process
         }
-        self.control.send(Command::Unregister { index: self.index });
+        self.control_plane.send(Command::Unregister { index: self.index });
         // Futures that are dropped queue nothing any more.
         self.core.queue.close();
         drop(self.core.tasks.take_futures());
