@@ -1,10 +1,17 @@
-//! The event queue.
+//! Virtual time, and the event queue.
+
+use std::time::Duration;
 
 /// Bits of a time that one level of the wheel resolves.
 const BITS: u32 = 10;
 const SLOTS: usize = 1 << BITS;
 const LEVELS: usize = u64::BITS.div_ceil(BITS) as usize;
 const NONE: u32 = u32::MAX;
+
+/// A duration in virtual time; saturates.
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
 
 /// Events in the order of their time; events of equal time in the order of insertion, so that a run
 /// does not depend on the internal order of the queue.

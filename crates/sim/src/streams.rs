@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use courser::parts::machine::{Listener, Stream};
 
-use crate::host::machine::Life;
+use crate::host::life::Life;
 use crate::host::port::lock;
 use crate::host::{host_of, ip_of};
 use crate::packet::HostId;

@@ -15,20 +15,13 @@ use courser_net::{AnyTransport, BindSpec, MemError, OpenError};
 use courser_proto::RequestId;
 
 use super::costs::Costs;
+use super::life::Life;
 use super::port::{NicConfig, SharedPort, SimTransport, lock};
 use super::{host_of, ip_of};
 use crate::packet::HostId;
 use crate::rng::Rng;
 use crate::streams::{SharedStreams, StreamListener};
 use crate::world::handler_begins;
-
-/// One incarnation of a host's process.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct Life {
-    pub(crate) host: HostId,
-    /// 1 for the first process of a host.
-    pub(crate) number: u32,
-}
 
 /// Threads that others have woken, in order, until the world processes them.
 pub(crate) type Wakes = Arc<Mutex<Vec<(Life, Thread)>>>;

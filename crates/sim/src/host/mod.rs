@@ -3,6 +3,7 @@
 pub(crate) mod clock;
 pub(crate) mod costs;
 pub(crate) mod hash;
+pub(crate) mod life;
 pub(crate) mod machine;
 pub(crate) mod port;
 pub(crate) mod process;

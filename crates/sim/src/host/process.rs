@@ -8,7 +8,8 @@ use courser::{Nexus, Rpc, Transport};
 use courser_buf::Addr;
 use courser_proto::OverduePackets;
 
-use super::machine::{Life, SimMachine};
+use super::life::Life;
+use super::machine::SimMachine;
 use super::port::SharedPort;
 
 /// Any error of an application's set-up.

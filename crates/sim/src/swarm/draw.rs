@@ -6,6 +6,7 @@ use std::time::Duration;
 use courser::{Admission, Config, Control, Integrity, Packing, Recovery};
 
 use super::client::{LanePlan, Mix, Pace};
+use super::dice::{Dice, MS, US};
 use super::draw_faults::draw_faults;
 use super::edges::{BY_BYTES_CALLS, Edges, LOSSY_CALLS};
 use super::edges::{close_often, fill_by_bytes, only_lose};
@@ -25,9 +26,6 @@ mod purpose {
     pub(super) const MESSAGES: u64 = 0x5a_0005;
     pub(super) const MORE: u64 = 0x5a_0006;
 }
-
-pub(super) const US: u64 = 1_000;
-pub(super) const MS: u64 = 1_000_000;
 
 /// All decisions about a seed's world before it starts.
 #[derive(Clone, Debug)]
@@ -49,24 +47,6 @@ pub struct Scenario {
     pub(super) allowed: Allowed,
     /// At the end one machine crashes for good, instead of a close of all sessions.
     pub(super) vanishes: bool,
-}
-
-/// Draws with readable weights.
-pub(super) trait Draw {
-    /// One of the elements; a repeated one is as much more likely.
-    fn one<T: Copy>(&mut self, of: &[T]) -> T;
-    /// True once in `n` times.
-    fn once_in(&mut self, n: u64) -> bool;
-}
-
-impl Draw for Rng {
-    fn one<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len() as u64) as usize]
-    }
-
-    fn once_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
 }
 
 impl Scenario {

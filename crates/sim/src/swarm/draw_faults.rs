@@ -3,7 +3,7 @@
 use courser_proto::wire::PacketKind;
 
 use super::client::LanePlan;
-use super::draw::{Draw, MS, US};
+use super::dice::{Dice, MS, US};
 use super::faults::{Fault, FaultKind, Planned, burst, flap};
 use crate::fabric::{LinkFaults, Topology};
 use crate::{HostId, LinkId, Rng};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use courser::{Admission, Control, EndpointStats, Recovery};
 
 use super::client::{LanePlan, Mix, Pace};
-use super::draw::{Draw, MS, US};
+use super::dice::{Dice, MS, US};
 use super::faults::{Fault, FaultKind, Planned};
 use super::kinds::Kind;
 use crate::fabric::{Buffer, LinkFaults, Topology};

@@ -10,7 +10,7 @@ use courser::{Context, RejectReason, Request, Rpc, SessionId, SessionState};
 
 use super::bytes::{NUMBER, number_of, write_request};
 use super::client::{Client, Lane, Pace};
-use super::draw::{Draw, MS, US};
+use super::dice::{Dice, MS, US};
 use super::message_ledger::{MessageEnd, MessageKind, Sent};
 use crate::host::hash::Mix as HashMix;
 use crate::host::port::lock;

@@ -13,6 +13,7 @@
 mod bytes;
 mod client;
 mod coverage;
+mod dice;
 mod draw;
 mod draw_faults;
 mod edges;

@@ -11,7 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use courser_proto::RequestId;
 
 use crate::host::hash::Mix;
-use crate::host::machine::{Life, Run, SimMachine};
+use crate::host::life::Life;
+use crate::host::machine::{Run, SimMachine};
 use crate::host::process::Endpoint;
 use crate::observe::DropReason;
 use crate::packet::{HostId, Packet};

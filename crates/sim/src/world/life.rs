@@ -6,10 +6,12 @@ use std::time::Duration;
 use courser::Nexus;
 use courser::parts::machine::Thread;
 
-use super::{CONTROL_PORT, World, WorldError, nanos, purpose};
+use super::{CONTROL_PORT, World, WorldError, purpose};
+use crate::event::nanos;
 use crate::host::costs::CpuCosts;
 use crate::host::ip_of;
-use crate::host::machine::{Life, SimMachine};
+use crate::host::life::Life;
+use crate::host::machine::SimMachine;
 use crate::host::port::lock;
 use crate::host::process::{Endpoints, Process, SetupError};
 use crate::packet::HostId;

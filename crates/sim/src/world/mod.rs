@@ -19,11 +19,12 @@ use std::time::Duration;
 
 use courser::{Config, Control, Integrity, Nexus, Packing, Recovery, Rpc};
 
-use crate::event::EventQueue;
+use crate::event::{EventQueue, nanos};
 use crate::fabric::{Fabric, FabricEvent, Schedule, Topology, TopologyError};
 use crate::host::clock::Oscillator;
 use crate::host::costs::{Costs, CpuCosts};
-use crate::host::machine::{Life, Numbers, Wakes};
+use crate::host::life::Life;
+use crate::host::machine::{Numbers, Wakes};
 use crate::host::port::{NicConfig, lock};
 use crate::host::process::{Process, Setup};
 use crate::observe::{DropReason, Place, Tap};
@@ -512,11 +513,6 @@ impl World {
             self.spare.push(packet);
         }
     }
-}
-
-/// A duration in clock ticks; saturates.
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Drop for World {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use courser::parts::machine::VirtualClock;
 
-use super::nanos;
+use crate::event::nanos;
 
 /// A thread, and its clock relative to the world's time.
 struct Running {
