@@ -23,7 +23,7 @@
 //!
 //! # The parts
 //!
-//! [`spec`] describes a benchmark, [`side`] opens endpoints and sockets, [`ground`] both sides.
+//! [`spec`] describes a benchmark, [`load`] its calls, [`side`] opens endpoints and sockets, [`ground`] both sides.
 //! [`caller`] makes calls, also as futures, and sends one-way messages; [`calls`], [`raw`] and [`copy`] are workloads of calls, raw packets and
 //! copies. [`series`] runs workloads in turn, [`steps`] does so for several settings, [`switch`]
 //! lists optimizations to switch off. [`service`] has the request types, [`child`] the server
@@ -33,9 +33,11 @@ pub mod caller;
 pub mod calls;
 pub mod child;
 pub mod copy;
+pub mod error;
 pub mod faults;
 pub mod figures;
 pub mod ground;
+pub mod load;
 pub mod peer;
 pub mod raw;
 pub mod role;
@@ -49,8 +51,9 @@ pub mod steps;
 pub mod switch;
 mod tasks;
 
+pub use error::BenchError;
 pub use faults::Faults;
 pub use raw::shared_memory;
 pub use run::run;
 pub use side::Over;
-pub use spec::{BenchError, BenchSpec, Kind, PAPER_BATCHES, RATE_IN_FLIGHT, SERIES_SIZES};
+pub use spec::{BenchSpec, Kind, PAPER_BATCHES, RATE_IN_FLIGHT, SERIES_SIZES};

@@ -4,10 +4,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::caller::{Caller, CallsError, Load, Loaded};
+use super::caller::{Caller, Loaded};
+use super::error::BenchError;
+use super::load::{CallsError, Load};
 use super::raw::{Other, Silent};
 use super::role;
-use super::spec::BenchError;
 use crate::clock::Clock;
 use crate::latency::Pool;
 use crate::placement::{Placement, Tag};

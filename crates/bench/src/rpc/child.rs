@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use courser_buf::Addr;
 use serde_json::Value;
 
+use super::error::{BenchError, Said};
 use super::peer;
 use super::side::{Over, Ready, Setup};
-use super::spec::{BenchError, Said};
 use crate::line::Line;
 
 /// Time limit for its addresses; usually 0.3 s, mainly for the calibration of its clock.

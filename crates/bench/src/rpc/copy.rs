@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use courser::{MsgBuf, Rpc};
 
-use super::spec::BenchError;
+use super::error::BenchError;
 use crate::clock::Clock;
 use crate::window::{Sample, Workload, WorkloadError};
 

@@ -12,9 +12,10 @@ use std::str::FromStr;
 use courser::{EndpointStats, Recovery};
 use courser_net::{FaultPlan, FaultSyntax};
 
-use super::caller::Load;
+use super::error::BenchError;
+use super::load::Load;
 use super::side::Variant;
-use super::spec::{BenchError, BenchSpec, Kind, MAX_MEMORY};
+use super::spec::{BenchSpec, Kind, MAX_MEMORY};
 use super::steps::{Steps, Windows};
 use crate::report::{PlacementResult, Report, Unit};
 use crate::window::Progress;

@@ -13,10 +13,10 @@ use courser_net::AnyTransport;
 use serde_json::json;
 
 use super::caller::{Caller, Loaded};
+use super::error::BenchError;
 use super::raw::{Other, RawPeer};
 use super::role::Role;
 use super::side::{Ready, Seed, Setup, Side, open_raw};
-use super::spec::BenchError;
 use super::{figures, service};
 use crate::clock::Clock;
 use crate::line::Line;

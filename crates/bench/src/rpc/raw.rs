@@ -12,8 +12,8 @@ use courser::{MsgBuf, Transport};
 use courser_buf::{Addr, Arena, PacketAccess, PathId, RxBurst, TxBurst, TxFrame};
 use courser_net::{AnyTransport, Caps};
 
+use super::error::BenchError;
 use super::side::{Over, open_raw};
-use super::spec::BenchError;
 use crate::clock::Clock;
 use crate::line::Line;
 use crate::stats;

@@ -2,7 +2,7 @@
 
 use courser::{Rpc, SessionId};
 
-use super::caller::{CallsError, Load};
+use super::load::{CallsError, Load};
 use super::service;
 
 /// The messages of a load.

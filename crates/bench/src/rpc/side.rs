@@ -8,7 +8,7 @@ use courser::{Config, Control, Integrity, MemOptions, Nexus, OptionSet, Packing,
 use courser_net::{AnyTransport, BindSpec, FaultConfig, FaultPlan, FaultTransport, OpenError, any};
 use serde::{Deserialize, Serialize};
 
-use super::spec::BenchError;
+use super::error::BenchError;
 
 /// The transport that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -167,7 +167,7 @@ pub struct Back {
     /// Address of the server.
     pub uri: String,
     /// The calls.
-    pub load: super::caller::Load,
+    pub load: super::load::Load,
 }
 
 /// Addresses that the other side prints when it is ready.

@@ -6,13 +6,14 @@
 use courser::EndpointStats;
 use serde_json::json;
 
-use super::caller::Load;
 use super::calls::{Calls, SharedCaller};
+use super::error::BenchError;
 use super::ground::Ground;
+use super::load::Load;
 use super::run::{agreed, object};
 use super::series::{Series, plan_for};
 use super::side::{Over, Variant};
-use super::spec::{BenchError, BenchSpec, Kind};
+use super::spec::{BenchSpec, Kind};
 use crate::clock::Clock;
 use crate::report::{self, Metric, PlacementResult, Report};
 use crate::window::{Compared, Plan, Progress};

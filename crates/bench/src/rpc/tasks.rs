@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use courser::{Local, Rpc, SessionId};
 
-use super::caller::{CallsError, Load};
+use super::load::{CallsError, Load};
 use super::service;
 
 /// The typed service of [`service::TYPED`], whose request is 32 bytes.

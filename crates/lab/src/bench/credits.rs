@@ -4,8 +4,9 @@
 //! the bandwidth of one large request.
 
 use courser_bench::report::Report;
+use courser_bench::rpc::error::BenchError;
 use courser_bench::rpc::side::{Over, Variant};
-use courser_bench::rpc::spec::{BenchError, BenchSpec, Kind};
+use courser_bench::rpc::spec::{BenchSpec, Kind};
 use courser_bench::rpc::steps::{Steps, small_rate};
 use courser_bench::window::{Plan, Progress};
 

@@ -6,8 +6,8 @@
 
 use courser::Control;
 use courser_bench::report::{Metric, PlacementResult, Report, Unit};
+use courser_bench::rpc::error::BenchError;
 use courser_bench::rpc::side::{Over, Variant};
-use courser_bench::rpc::spec::BenchError;
 use courser_bench::rpc::steps::{Steps, Windows, small_rate};
 use courser_bench::rpc::switch::Switch;
 use courser_bench::window::{Plan, Progress};

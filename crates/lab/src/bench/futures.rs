@@ -7,12 +7,13 @@
 use courser_bench::clock::Clock;
 use courser_bench::report::{self, Metric, Report, Unit};
 use courser_bench::rpc::calls::Calls;
+use courser_bench::rpc::error::BenchError;
 use courser_bench::rpc::ground::Ground;
 use courser_bench::rpc::run::agreed;
 use courser_bench::rpc::series::{Series, plan_for};
 use courser_bench::rpc::service;
 use courser_bench::rpc::side::{Over, Variant};
-use courser_bench::rpc::spec::{BenchError, BenchSpec, Kind};
+use courser_bench::rpc::spec::{BenchSpec, Kind};
 use courser_bench::window::{Compared, Plan, Progress};
 use courser_kit::affinity;
 use courser_kit::environment::Environment;

@@ -5,8 +5,9 @@
 
 use courser::Integrity;
 use courser_bench::report::{Metric, Report, Unit};
+use courser_bench::rpc::error::BenchError;
 use courser_bench::rpc::side::{Over, Variant};
-use courser_bench::rpc::spec::{BenchError, BenchSpec, Kind};
+use courser_bench::rpc::spec::{BenchSpec, Kind};
 use courser_bench::rpc::steps::{Steps, small_rate};
 use courser_bench::window::{Plan, Progress};
 

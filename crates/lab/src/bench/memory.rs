@@ -4,8 +4,9 @@
 //! half and for a quarter of them, in alternating windows. A call that ends with an error fails the run.
 
 use courser_bench::report::{Metric, PlacementResult, Report, Unit};
+use courser_bench::rpc::error::BenchError;
 use courser_bench::rpc::side::{Over, Variant};
-use courser_bench::rpc::spec::{BenchError, BenchSpec, Kind};
+use courser_bench::rpc::spec::{BenchSpec, Kind};
 use courser_bench::rpc::steps::{Steps, Windows};
 use courser_bench::window::{Plan, Progress};
 

@@ -18,8 +18,8 @@ use serde_json::{Map, Value, json};
 
 use super::workers::{BURN, Both};
 use courser_bench::clock::Clock;
+use courser_bench::rpc::error::BenchError;
 use courser_bench::rpc::run::{Pinned, object};
-use courser_bench::rpc::spec::BenchError;
 use courser_bench::stats::Summary;
 use courser_kit::affinity;
 use courser_kit::counters;

@@ -7,8 +7,9 @@
 
 use courser::Packing;
 use courser_bench::report::{Metric, PlacementResult, Report, Unit};
+use courser_bench::rpc::error::BenchError;
 use courser_bench::rpc::side::{Over, Variant};
-use courser_bench::rpc::spec::{BenchError, BenchSpec, Kind};
+use courser_bench::rpc::spec::{BenchSpec, Kind};
 use courser_bench::rpc::steps::{Steps, Windows};
 use courser_bench::rpc::switch::Switch;
 use courser_bench::window::{Plan, Progress};

@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use courser_bench::clock::Clock;
 use courser_bench::report::{self, Metric, PlacementResult, Report, Unit};
 use courser_bench::rpc::calls::Calls;
+use courser_bench::rpc::error::BenchError;
 use courser_bench::rpc::ground::Ground;
 use courser_bench::rpc::run::object;
 use courser_bench::rpc::series::Series;
 use courser_bench::rpc::side::{Over, Variant};
-use courser_bench::rpc::spec::BenchError;
 use courser_bench::rpc::steps::small_rate;
 use courser_bench::rpc::{figures, role};
 use courser_bench::window::{Compared, Plan, Progress, Runner, Workload, WorkloadError};
@@ -63,8 +63,7 @@ pub(crate) fn run(
     for &count in counts {
         let stage = || -> Result<Vec<PlacementResult>, BenchError> {
             let connected = connect(&mut ground, count as usize)?;
-            let load =
-                courser_bench::rpc::caller::Load { sessions: count as usize, ..load.clone() };
+            let load = courser_bench::rpc::load::Load { sessions: count as usize, ..load.clone() };
             let caller = &ground.callers[usize::from(MANY)];
             let mut many = Calls::new(caller, load, MANY, &clock, &ground.other)?;
             warm_up(&mut many, count)?;

@@ -13,14 +13,15 @@ use serde_json::json;
 
 use courser_bench::clock::Clock;
 use courser_bench::report::{self, Metric, PlacementResult, Report, Unit};
-use courser_bench::rpc::caller::Load;
 use courser_bench::rpc::calls::Calls;
+use courser_bench::rpc::error::BenchError;
 use courser_bench::rpc::ground::Ground;
+use courser_bench::rpc::load::Load;
 use courser_bench::rpc::run::{agreed, object};
 use courser_bench::rpc::series::{Series, plan_for};
 use courser_bench::rpc::service;
 use courser_bench::rpc::side::{Over, Variant};
-use courser_bench::rpc::spec::{BenchError, MAX_IN_FLIGHT};
+use courser_bench::rpc::spec::MAX_IN_FLIGHT;
 use courser_bench::window::{Compared, Plan, Progress};
 use courser_kit::affinity;
 use courser_kit::environment::Environment;

@@ -4,8 +4,8 @@
 //! sides.
 
 use courser_bench::report::{Metric, Report, Unit};
+use courser_bench::rpc::error::BenchError;
 use courser_bench::rpc::side::{Over, Variant};
-use courser_bench::rpc::spec::BenchError;
 use courser_bench::rpc::steps::{Steps, small_rate};
 use courser_bench::window::{Plan, Progress};
 

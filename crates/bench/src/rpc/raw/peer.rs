@@ -5,8 +5,8 @@ use courser_buf::{Addr, PathId, RX_BURST, RxBurst, TxBurst};
 use courser_net::AnyTransport;
 
 use super::{QUERY, RATE_TRAIN, RECEIPT_TRAINS, Receipt, copy_out, payload, queue, train_of};
+use crate::rpc::error::BenchError;
 use crate::rpc::figures;
-use crate::rpc::spec::BenchError;
 
 /// A raw socket that echoes or counts datagrams.
 pub struct RawPeer {

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use courser_bench::probe::Prober;
 use courser_bench::report::PlacementResult;
-use courser_bench::rpc::caller::Load;
+use courser_bench::rpc::error::BenchError;
+use courser_bench::rpc::load::Load;
 use courser_bench::rpc::run::object;
 use courser_bench::rpc::series::Series;
-use courser_bench::rpc::spec::{BenchError, BenchSpec, Kind};
+use courser_bench::rpc::spec::{BenchSpec, Kind};
 use courser_bench::window::{Plan, Progress, Runner, Sample, Workload, WorkloadError};
 use courser_kit::latency::Percentiles;
 use courser_sim::WIRE_OVERHEAD;

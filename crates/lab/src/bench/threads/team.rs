@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use courser::{Nexus, Rpc};
 
 use courser_bench::clock::Clock;
-use courser_bench::rpc::caller::{Caller, Load, Loaded};
+use courser_bench::rpc::caller::{Caller, Loaded};
+use courser_bench::rpc::error::BenchError;
 use courser_bench::rpc::figures;
+use courser_bench::rpc::load::Load;
 use courser_bench::rpc::raw::Other;
 use courser_bench::rpc::service;
 use courser_bench::rpc::side::{Over, Variant, open_on};
-use courser_bench::rpc::spec::BenchError;
 use courser_bench::window::{Sample, WorkloadError};
 use courser_kit::affinity;
 
