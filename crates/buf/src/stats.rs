@@ -1,4 +1,4 @@
-//! Statistics that are declared once: [`stats!`](crate::stats) makes a struct of plain fields from
+//! Statistics that are declared once: [`stats!`](macro@crate::stats) makes a struct of plain fields from
 //! declarations of name, kind, unit and help, and lets programs iterate over them.
 //!
 //! ```
@@ -127,7 +127,7 @@ pub struct Sample {
     pub value: Option<u64>,
 }
 
-/// A struct whose fields are declared by [`stats!`](crate::stats).
+/// A struct whose fields are declared by [`stats!`](macro@crate::stats).
 pub trait Stats {
     /// The declaration.
     const GROUP: &'static Group;
@@ -265,7 +265,7 @@ macro_rules! stats {
 
 /// Makes an enum that indexes an array of counters, from the name and the documentation of each
 /// element: `ALL` has the elements, `NAMES` their names, and `LABELS` both for
-/// [`stats!`](crate::stats).
+/// [`stats!`](macro@crate::stats).
 #[macro_export]
 macro_rules! labels {
     (
