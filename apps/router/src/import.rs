@@ -61,8 +61,6 @@
 
 mod daemon;
 mod follow;
-mod kernel;
-mod message;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -76,6 +74,8 @@ use std::time::Duration;
 use courser::Context;
 use courser_buf::stats;
 use courser_kit::counters;
+use courser_link::routes::message::{self, Content, KernelHop, Message};
+use courser_link::routes::{Kernel, NetlinkSocket, Part};
 use ipnet::IpNet;
 use serde_json::Value;
 
@@ -87,8 +87,6 @@ use crate::node::{Node, Probe};
 use crate::route::{Exit, Members, NextHop, NodeId, PortId};
 use crate::routes::{Change, ChangeError, Origin, Refusal, Routes};
 use daemon::{Daemon, Event};
-use kernel::{Kernel, NetlinkSocket, Part};
-use message::{Content, KernelHop, Message};
 use table::{Effect, Key, Shared, Table};
 
 /// Messages of a pass.

@@ -9,24 +9,18 @@
 //!
 //! Packets have no link-layer header on this side of the traits. Every buffer and table has a limit.
 
-mod addresses;
 #[cfg(feature = "lab")]
 mod capture;
 #[cfg(feature = "lab")]
 mod memory;
-mod neighbours;
-mod netlink;
 mod port;
-mod ring;
-mod sender;
-mod sys;
 mod system;
 
 #[cfg(feature = "lab")]
 pub use capture::{CaptureError, CaptureIntake, CaptureOutlet};
+pub use courser_link::socket::{PortCounters, Sent};
 #[cfg(feature = "lab")]
 pub use memory::{CountingOutlet, MemoryIntake};
-pub use ring::PortCounters;
 pub use system::{SystemIntake, SystemPorts, open};
 
 use std::io;
@@ -37,13 +31,6 @@ use crate::route::{MAX_PORTS, PortId};
 
 /// Packets that [`Intake::burst`] passes at most. It bounds the time until a node's other work.
 pub const BURST: usize = 64;
-
-/// Packets between [`Intake::burst_ahead`]'s two functions: in the time for which they are processed,
-/// memory answers.
-const AHEAD: usize = 4;
-
-/// The bits of an IEEE 802.1Q tag that are the VLAN. With 0 the frame has a priority and no VLAN.
-const VLAN_ID: u16 = 0x0fff;
 
 /// Where packets of a node's ports arrive. One thread uses it.
 pub trait Intake {
@@ -101,15 +88,6 @@ pub trait Outlet {
     fn mtu(&self, _port: PortId) -> usize {
         usize::MAX
     }
-}
-
-/// Packets and bytes that left.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Sent {
-    /// Packets.
-    pub packets: u64,
-    /// Their bytes.
-    pub bytes: u64,
 }
 
 /// What has become of packets that a line had queued.

@@ -7,9 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::rc::Rc;
 
+use courser_link::routes::message::{KernelHop, KernelRoute, Kind, Target};
 use ipnet::IpNet;
-
-use super::message::{KernelHop, KernelRoute, Kind, Target};
 
 /// Changes during a reading that are remembered. With more, the table is read once more.
 const TOUCHED: usize = 1 << 16;

@@ -169,10 +169,13 @@ struct Model {
     omits: usize,
 }
 
-impl Kernel for Rc<RefCell<Model>> {
+/// The model as the import has it.
+struct Shared(Rc<RefCell<Model>>);
+
+impl Kernel for Shared {
     fn request(&mut self, part: Part, table: u32, number: u32) -> io::Result<()> {
         assert_eq!(table, TABLE);
-        let mut model = self.borrow_mut();
+        let mut model = self.0.borrow_mut();
         let interrupt = part == Part::V4 && std::mem::take(&mut model.interrupt);
         let omits = if part == Part::V6 { std::mem::take(&mut model.omits) } else { 0 };
         let flags = NLM_F_MULTIPART | if interrupt { NLM_F_DUMP_INTR } else { 0 };
@@ -202,7 +205,7 @@ impl Kernel for Rc<RefCell<Model>> {
     }
 
     fn receive(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
-        let next = self.borrow_mut().queue.pop_front();
+        let next = self.0.borrow_mut().queue.pop_front();
         let bytes = next.unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))?;
         buffer.extend(bytes);
         Ok(())
@@ -237,7 +240,7 @@ impl World {
         edit(&mut import);
         let model = Rc::new(RefCell::new(Model::default()));
         model.borrow_mut().routes = routes.iter().map(|text| spec(text)).collect();
-        let kernel = Box::new(Rc::clone(&model));
+        let kernel = Box::new(Shared(Rc::clone(&model)));
         let import = Import::new(&import, 1, &own.ports, kernel);
         let routes = config.routes().expect("routes");
         let (changes, now_ns, most_changes) = (Vec::new(), 1_000 * MS, 0);

@@ -7,12 +7,13 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use courser_link::socket::VLAN_ID;
 use pcap_file::pcap::{PcapHeader, PcapWriter, RawPcapPacket};
 use pcap_file::pcapng::{Block, PcapNgReadError, PcapNgReader};
 use pcap_file::{DataLink, Endianness};
 
 use super::memory::{MemoryIntake, Packets};
-use super::{Intake, Outlet, VLAN_ID};
+use super::{Intake, Outlet};
 use crate::counters::PacketDrop;
 use crate::route::PortId;
 

@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::{AHEAD, BURST, Intake, Outlet, Sent};
+use courser_link::socket::AHEAD;
+
+use super::{BURST, Intake, Outlet, Sent};
 use crate::counters::PacketDrop;
 use crate::route::PortId;
 

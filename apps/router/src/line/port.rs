@@ -9,10 +9,11 @@ use std::io;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use super::neighbours::Neighbours;
-use super::netlink::Link;
-use super::ring::Ring;
-use super::sender::Sender;
+use courser_link::neighbours::Neighbours;
+use courser_link::netlink::{Link, Mac};
+use courser_link::socket::{Refusal, Ring, Sender};
+
+use super::Ended;
 use crate::counters::PacketDrop;
 use crate::route::PortId;
 
@@ -28,6 +29,8 @@ pub(super) struct Port {
     /// `None` while no interface has the name.
     interface: Option<u32>,
     pub(super) sender: Sender,
+    /// What became of packets besides those of the sender, since it was taken.
+    pub(super) ended: Ended,
     pub(super) is_up: bool,
     /// It occurred in the current reading of the kernel's table.
     pub(super) is_seen: bool,
@@ -71,6 +74,7 @@ impl Port {
             name: link.name.clone(),
             interface: Some(link.index),
             sender: Sender::open(link)?,
+            ended: Ended::default(),
             is_up: link.is_up,
             is_seen: true,
             waiting: None,
@@ -80,6 +84,25 @@ impl Port {
     /// The interface, while there is one.
     pub(super) fn interface(&self) -> Option<u32> {
         self.interface
+    }
+
+    /// What has become of packets since the last call.
+    pub(super) fn take_ended(&mut self) -> Ended {
+        let mut ended = std::mem::take(&mut self.ended);
+        let sender = std::mem::take(&mut self.sender.ended);
+        ended.sent = sender.sent;
+        ended.drop(PacketDrop::Refused, sender.refused);
+        ended.drop(PacketDrop::PortDown, sender.cleared);
+        ended
+    }
+
+    /// Queues a packet for a link-layer address.
+    pub(super) fn push(&mut self, to: Mac, packet: &[u8]) -> Result<(), PacketDrop> {
+        self.sender.push(to, packet).map_err(|refusal| match refusal {
+            Refusal::Version => PacketDrop::Version,
+            Refusal::TooBig => PacketDrop::TooBig,
+            Refusal::Full => PacketDrop::LineFull,
+        })
     }
 
     /// Takes over the state of an interface, of any name.
@@ -186,7 +209,7 @@ impl Port {
 
     fn set_up(&mut self, is_up: bool, id: PortId, neighbours: &mut Neighbours) {
         if self.is_up && !is_up {
-            self.sender.ended.drop(PacketDrop::PortDown, neighbours.clear(id));
+            self.ended.drop(PacketDrop::PortDown, neighbours.clear(id));
             self.sender.clear();
         }
         self.is_up = is_up;

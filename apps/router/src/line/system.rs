@@ -7,15 +7,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use courser_link::addresses::Addresses;
+use courser_link::neighbours::{Found, Neighbours, Unreachable};
+use courser_link::netlink::{Event, Link, Netlink};
+use courser_link::socket::{PortCounters, Received, Ring};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::addresses::Addresses;
-use super::neighbours::{Found, Neighbours};
-use super::netlink::{Event, Link, Netlink};
 use super::port::{Follow, Port};
-use super::ring::{PortCounters, Ring};
 use super::{BURST, Ended, Intake, LineError, Outlet};
 use crate::counters::PacketDrop;
+use crate::packet;
 use crate::route::{MAX_PORTS, PortId};
 
 /// The kernel's changes are read that often while nothing waits for one, since reading is a system
@@ -181,8 +182,8 @@ impl Intake for SystemIntake {
         let ports = self.rings.len();
         for i in 0..ports {
             let port = (self.first + i) % ports;
-            passed += self.rings[port].burst(BURST - passed, ahead, &mut |packet: &mut [u8]| {
-                each(port as PortId, packet)
+            passed += self.rings[port].burst(BURST - passed, ahead, &mut |received| {
+                each(port as PortId, completed(received));
             });
             if passed == BURST {
                 self.first = (port + 1) % ports;
@@ -191,6 +192,17 @@ impl Intake for SystemIntake {
         }
         passed
     }
+}
+
+/// A received packet, with its checksum: senders on the same machine leave it to hardware that a
+/// virtual link does not have.
+fn completed(received: Received<'_>) -> &mut [u8] {
+    let Received { packet, lacks_checksum } = received;
+    // The node counts a packet that does not parse.
+    if lacks_checksum && let Ok(header) = packet::parse(packet) {
+        packet::complete_checksum(packet, &header);
+    }
+    packet
 }
 
 /// The sending half of a node's ports, with their neighbours.
@@ -308,10 +320,10 @@ fn take(
         Event::Neighbour { interface, address, change } => {
             let id = ports.iter().position(|port| port.interface() == Some(interface));
             if let Some(id) = id {
-                let sender = &mut ports[id].sender;
+                let port = &mut ports[id];
                 neighbours.update(id as PortId, address, change, now, &mut |mac, packet| {
-                    if let Err(reason) = sender.push(mac, packet) {
-                        sender.ended.drop(reason, 1);
+                    if let Err(reason) = port.push(mac, packet) {
+                        port.ended.drop(reason, 1);
                     }
                 });
             }
@@ -329,13 +341,17 @@ impl Outlet for SystemPorts {
         if packet.len() > to.sender.mtu() {
             return Err(PacketDrop::TooBig);
         }
-        let found = self.neighbours.find(port, neighbour, packet, self.now)?;
+        let found = self.neighbours.find(port, neighbour, packet, self.now);
+        let found = found.map_err(|reason| match reason {
+            Unreachable::NoRoom => PacketDrop::Neighbour,
+            Unreachable::Failed => PacketDrop::NeighbourFailed,
+        })?;
         if let (Found::Resolve | Found::Confirm(_), Some(interface)) = (found, to.interface()) {
             // Without the request, a packet that waits is dropped after a while.
             let _ = self.netlink.resolve(interface, neighbour);
         }
         match found {
-            Found::Send(mac) | Found::Confirm(mac) => to.sender.push(mac, packet),
+            Found::Send(mac) | Found::Confirm(mac) => to.push(mac, packet),
             Found::Resolve | Found::Waits => Ok(()),
         }
     }
@@ -360,7 +376,7 @@ impl Outlet for SystemPorts {
 
     fn take_ended(&mut self) -> Ended {
         let mut all = Ended::default();
-        self.ports.iter_mut().for_each(|port| all.add(std::mem::take(&mut port.sender.ended)));
+        self.ports.iter_mut().for_each(|port| all.add(port.take_ended()));
         all
     }
 

@@ -1,10 +1,13 @@
 //! Frames that only a raw socket sends, and changes that the kernel does not deliver.
 
 use std::net::UdpSocket;
-use std::os::fd::AsFd;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use super::netlink::{Change, Event, Link, Mac, Netlink};
+use courser_link::netlink::{Change, Event, Link, Mac, Netlink};
+use courser_link::socket::FrameSocket;
+use rustix::net::sockopt::set_socket_recv_buffer_size;
+
 use super::*;
 use crate::netns::{Cluster, Namespace, Offloads, Shape, Unavailable, host_v4, lan_v4};
 
@@ -26,6 +29,17 @@ fn cluster_of(shape: Shape) -> Option<Cluster> {
         }
         Err(error) => panic!("{error}"),
     }
+}
+
+/// The kernel leaves it to the device to make packets of this many bytes of larger ones.
+fn segment(socket: &UdpSocket, bytes: i32) {
+    let len = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes of the value, which lives during the call.
+    let result = unsafe {
+        let value = (&raw const bytes).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, value, len)
+    };
+    assert_eq!(result, 0, "{}", io::Error::last_os_error());
 }
 
 fn link(at: &Namespace, name: &str) -> Link {
@@ -62,9 +76,7 @@ fn only_packets_for_this_host_of_no_vlan_are_passed() {
     let node = link(cluster.node(0), "lan0").mac.expect("a MAC").0;
     let socket = {
         let _inside = cluster.host(0).enter().expect("enters");
-        let socket = sys::packet_socket().expect("opens");
-        sys::bind(socket.as_fd(), link(cluster.host(0), "eth0").index, 0).expect("binds");
-        socket
+        FrameSocket::open(&link(cluster.host(0), "eth0"), 0).expect("opens")
     };
     let frame = |to: [u8; 6], kind: &[u8], packet: &[u8]| {
         [&to[..], &[2, 0, 0, 0, 0, 9], kind, packet, &[0; 60]].concat()
@@ -84,7 +96,7 @@ fn only_packets_for_this_host_of_no_vlan_are_passed() {
         frame(node, &[0x81, 0, 0, 0, 0x86, 0xdd], b"\x60pri"),
         frame(node, &[0x86, 0xdd], b"\x60six"),
     ];
-    let sent = sys::send(socket.as_fd(), frames.iter().map(Vec::as_slice)).expect("sends");
+    let sent = socket.send(frames.iter().map(Vec::as_slice)).expect("sends");
     assert_eq!(sent, frames.len());
     let mut passed = Vec::new();
     until("all packets", || {
@@ -121,7 +133,7 @@ fn packets_longer_than_the_mtu_are_counted_and_explained_once() {
     until("a packet", || take(&mut intake) == 1);
     assert_eq!((intake.counters(0).too_long, intake.take_warning()), (0, None));
     // The kernel leaves it to the device to make packets of 1,000 bytes.
-    sys::set(socket.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, &1000i32).expect("sets");
+    segment(&socket, 1000);
     socket.send_to(&[2; 3000], to).expect("sends");
     until("a long packet", || {
         take(&mut intake);
@@ -153,7 +165,7 @@ fn changes_that_were_missed_are_read_again() {
     netlink.read_all(&mut |event| events.push(event)).expect("reads");
     assert_eq!((events.first(), events.last()), (Some(&Event::Begin), Some(&Event::End)));
     // Room for few changes only.
-    sys::set(netlink.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &1i32).expect("sets");
+    set_socket_recv_buffer_size(&netlink, 1).expect("sets");
     let mut last = String::new();
     for number in 1..200 {
         let neighbour = format!("10.0.1.{} lladdr 02:00:00:00:00:{number:02x}", number + 2);
@@ -173,7 +185,7 @@ fn changes_that_were_missed_are_read_again() {
         let expected = Event::Neighbour { interface, address, change };
         assert!(events[begin..].contains(&expected), "{address}");
     }
-    sys::set(netlink.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &65_536i32).expect("sets");
+    set_socket_recv_buffer_size(&netlink, 65_536).expect("sets");
     netlink.poll(&mut |_| {}).expect("reads");
     node.run("ip neigh del 10.0.1.9 dev lan0").expect("deletes");
     events.clear();
@@ -252,9 +264,7 @@ fn frames_have_the_addresses_of_the_interface_and_the_neighbour() {
     let host = link(cluster.host(0), "eth0");
     let socket = {
         let _inside = cluster.host(0).enter().expect("enters");
-        let socket = sys::packet_socket().expect("opens");
-        sys::bind(socket.as_fd(), host.index, libc::ETH_P_ALL).expect("binds");
-        socket
+        FrameSocket::open(&host, libc::ETH_P_ALL).expect("opens")
     };
     resolve(&mut ports);
     for change in [None, Some("02:00:00:00:00:55")] {

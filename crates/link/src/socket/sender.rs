@@ -7,9 +7,8 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::netlink::{Link, Mac};
-use super::{Ended, sys};
-use crate::counters::PacketDrop;
+use super::sys;
+use crate::netlink::{Link, Mac};
 
 /// Packets that wait for the system, at most.
 const QUEUE: usize = 512;
@@ -18,8 +17,39 @@ const ETHERNET: usize = 14;
 /// Bytes that the socket may have in the kernel, as far as the system allows it.
 const IN_KERNEL: i32 = 4 << 20;
 
-/// The sending half of an interface.
-pub(super) struct Sender {
+/// Packets and bytes that left.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Sent {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What became of packets that a [`Sender`] had taken.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Ended {
+    /// Packets that the system took.
+    pub sent: Sent,
+    /// Packets that the system refused.
+    pub refused: u64,
+    /// Packets that waited when the interface went down.
+    pub cleared: u64,
+}
+
+/// Why a [`Sender`] did not take a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// It is no IP packet.
+    Version,
+    /// It is larger than the MTU.
+    TooBig,
+    /// The queue is full, and the system has no room.
+    Full,
+}
+
+/// The sending half of an interface: a queue of 512 packets.
+pub struct Sender {
     socket: OwnedFd,
     mac: Mac,
     /// Bytes of the largest packet.
@@ -32,13 +62,17 @@ pub(super) struct Sender {
     first: usize,
     queued: usize,
     /// Packets that the system refused, and those that waited when the interface went down.
-    pub(super) refused: u64,
+    pub refused: u64,
     /// What became of packets, since it was taken.
-    pub(super) ended: Ended,
+    pub ended: Ended,
 }
 
 impl Sender {
-    pub(super) fn open(link: &Link) -> io::Result<Self> {
+    /// Opens an interface.
+    ///
+    /// # Errors
+    /// The system refused; `PermissionDenied` without the capability.
+    pub fn open(link: &Link) -> io::Result<Self> {
         let socket = sys::packet_socket()?;
         let fd = socket.as_fd();
         sys::bind(fd, link.index, 0)?;
@@ -59,49 +93,52 @@ impl Sender {
     }
 
     /// Returns true while the socket is that of an interface. It loses one that is deleted.
-    pub(super) fn is_bound(&self, interface: u32) -> bool {
+    pub fn is_bound(&self, interface: u32) -> bool {
         sys::bound(self.socket.as_fd()).is_ok_and(|bound| bound == interface)
     }
 
     /// Takes over a new link-layer address of the interface.
-    pub(super) fn set_mac(&mut self, mac: Mac) {
+    pub fn set_mac(&mut self, mac: Mac) {
         self.mac = mac;
     }
 
     /// Bytes of the largest packet for which there is memory.
-    pub(super) fn largest(&self) -> usize {
+    pub fn largest(&self) -> usize {
         self.slot - ETHERNET
     }
 
     /// Takes over a new MTU of the interface, at most [`largest`](Self::largest).
-    pub(super) fn set_mtu(&mut self, mtu: usize) {
+    pub fn set_mtu(&mut self, mtu: usize) {
         self.mtu = mtu.min(self.largest());
     }
 
     /// Bytes of the largest packet.
-    pub(super) fn mtu(&self) -> usize {
+    pub fn mtu(&self) -> usize {
         self.mtu
     }
 
     /// Whether packets wait for the system.
-    pub(super) fn is_waiting(&self) -> bool {
+    pub fn is_waiting(&self) -> bool {
         self.queued > 0
     }
 
-    /// Queues a packet. The caller has checked its length.
-    pub(super) fn push(&mut self, to: Mac, packet: &[u8]) -> Result<(), PacketDrop> {
+    /// Queues an IP packet for a link-layer address. It leaves with [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// The reason why the packet was not taken.
+    pub fn push(&mut self, to: Mac, packet: &[u8]) -> Result<(), Refusal> {
         let kind = match packet.first().map(|byte| byte >> 4) {
             Some(4) => libc::ETH_P_IP as u16,
             Some(6) => libc::ETH_P_IPV6 as u16,
-            _ => return Err(PacketDrop::Version),
+            _ => return Err(Refusal::Version),
         };
         if packet.len() > self.mtu {
-            return Err(PacketDrop::TooBig);
+            return Err(Refusal::TooBig);
         }
         if self.queued == QUEUE {
             self.flush();
             if self.queued == QUEUE {
-                return Err(PacketDrop::LineFull);
+                return Err(Refusal::Full);
             }
         }
         let slot = (self.first + self.queued) % QUEUE;
@@ -118,7 +155,7 @@ impl Sender {
     }
 
     /// Hands queued packets to the system. They stay in the queue while it has no room.
-    pub(super) fn flush(&mut self) {
+    pub fn flush(&mut self) {
         while self.queued > 0 {
             let (size, first) = (self.slot, self.first);
             let frames = (0..self.queued.min(sys::SEND_BURST)).map(|i| {
@@ -139,7 +176,7 @@ impl Sender {
                     // A full queue of the device, an interface that is down or gone.
                     _ => {
                         self.refused += 1;
-                        self.ended.drop(PacketDrop::Refused, 1);
+                        self.ended.refused += 1;
                         self.take(1);
                     }
                 },
@@ -148,9 +185,9 @@ impl Sender {
     }
 
     /// Drops all queued packets.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.refused += self.queued as u64;
-        self.ended.drop(PacketDrop::PortDown, self.queued as u64);
+        self.ended.cleared += self.queued as u64;
         self.take(self.queued);
     }
 

@@ -26,13 +26,13 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::sys;
+use crate::socket::set_receive_buffer;
 
 /// Multicast groups of the kernel.
 const GROUPS: [u32; 4] =
     [libc::RTNLGRP_LINK, libc::RTNLGRP_NEIGH, libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR];
 /// Bytes of changes that the kernel keeps for the socket.
-const IN_KERNEL: i32 = 1 << 20;
+const IN_KERNEL: usize = 1 << 20;
 /// Bytes of one reading. The kernel splits its tables so that each part fits.
 const BUFFER: usize = 1 << 16;
 /// Readings of one call, so that many changes do not keep the thread.
@@ -42,25 +42,33 @@ const ANSWER: Duration = Duration::from_secs(5);
 
 /// An Ethernet address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Mac(pub(super) [u8; 6]);
+pub struct Mac(
+    /// Its bytes, as in a frame.
+    pub [u8; 6],
+);
 
 /// An interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Link {
-    pub(super) index: u32,
-    pub(super) name: String,
-    pub(super) mac: Option<Mac>,
-    pub(super) mtu: usize,
-    pub(super) is_ethernet: bool,
+pub struct Link {
+    /// The kernel's number of it, from 1. A deleted interface's may be used again.
+    pub index: u32,
+    /// The name.
+    pub name: String,
+    /// The link-layer address, if it has one of six bytes.
+    pub mac: Option<Mac>,
+    /// Bytes of the largest packet without the link-layer header.
+    pub mtu: usize,
+    /// Frames are those of Ethernet.
+    pub is_ethernet: bool,
     /// The administrator's setting.
-    pub(super) is_enabled: bool,
+    pub is_enabled: bool,
     /// Ready to send and receive.
-    pub(super) is_up: bool,
+    pub is_up: bool,
 }
 
 /// What the kernel reports of a neighbour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Change {
+pub enum Change {
     /// Its address is valid.
     Known(Mac),
     /// Its address was valid, and is to be confirmed when it is used.
@@ -75,25 +83,39 @@ pub(super) enum Change {
 
 /// A change of the kernel's tables.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Event {
+pub enum Event {
     /// A new reading of the tables begins.
     Begin,
     /// The reading is complete: entries that did not occur since `Begin` do not exist.
     End,
+    /// An interface exists and has this state.
     Link(Link),
-    LinkGone(u32),
+    /// An interface is gone.
+    LinkGone(
+        /// The index of the interface.
+        u32,
+    ),
+    /// A neighbour.
     Neighbour {
+        /// The index of its interface.
         interface: u32,
+        /// Its address.
         address: IpAddr,
+        /// What became of it.
         change: Change,
     },
-    /// An interface has this address.
+    /// An interface has an address.
     Address {
+        /// The index of the interface.
         interface: u32,
+        /// The address.
         address: IpAddr,
     },
+    /// An interface has lost an address.
     AddressGone {
+        /// The index of the interface.
         interface: u32,
+        /// The address.
         address: IpAddr,
     },
 }
@@ -107,36 +129,42 @@ enum Reading {
     Addresses,
 }
 
-/// A netlink socket.
-pub(super) struct Netlink {
+/// A netlink socket, which follows interfaces, neighbours and addresses.
+///
+/// It is readable ([`AsFd`]) when there are changes.
+pub struct Netlink {
     socket: Socket,
     buffer: Vec<u8>,
     reading: Reading,
     /// Changes were missed, so all tables are to be read again.
     is_outdated: bool,
     /// Messages that could not be interpreted.
-    pub(super) unknown: u64,
+    pub unknown: u64,
 }
 
 impl Netlink {
-    pub(super) fn open() -> io::Result<Self> {
+    /// Opens a socket, in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.set_non_blocking(true)?;
         let buffer = Vec::with_capacity(BUFFER);
         // Without the privilege the system's limit applies.
-        let fd = socket.as_fd();
-        if sys::set(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &IN_KERNEL).is_err() {
-            socket.set_rx_buf_sz(IN_KERNEL)?;
-        }
+        set_receive_buffer(socket.as_fd(), IN_KERNEL)?;
         for group in GROUPS {
             socket.add_membership(group)?;
         }
         Ok(Self { socket, buffer, reading: Reading::None, is_outdated: false, unknown: 0 })
     }
 
-    /// Reads all tables.
-    pub(super) fn read_all(&mut self, each: &mut dyn FnMut(Event)) -> io::Result<()> {
+    /// Reads all tables, and waits until it is done: milliseconds, or seconds with many neighbours.
+    ///
+    /// # Errors
+    /// The system refused, or the kernel has not answered for 5 seconds.
+    pub fn read_all(&mut self, each: &mut dyn FnMut(Event)) -> io::Result<()> {
         self.is_outdated = true;
         self.poll(each)?;
         while self.reading != Reading::None || self.is_outdated {
@@ -150,8 +178,12 @@ impl Netlink {
         Ok(())
     }
 
-    /// Passes the changes since the last call, without waiting.
-    pub(super) fn poll(&mut self, each: &mut dyn FnMut(Event)) -> io::Result<()> {
+    /// Passes the changes since the last call, without waiting. Events of a reading that is
+    /// under way are among them.
+    ///
+    /// # Errors
+    /// The system refused. The next call tries again.
+    pub fn poll(&mut self, each: &mut dyn FnMut(Event)) -> io::Result<()> {
         for _ in 0..READINGS {
             if self.is_outdated && self.reading == Reading::None {
                 self.request(Reading::Links)?;
@@ -185,12 +217,15 @@ impl Netlink {
     }
 
     /// The next call of [`poll`](Self::poll) begins to read all tables.
-    pub(super) fn read_again(&mut self) {
+    pub fn read_again(&mut self) {
         self.is_outdated = true;
     }
 
-    /// Asks the kernel to resolve or to confirm a neighbour.
-    pub(super) fn resolve(&self, interface: u32, address: IpAddr) -> io::Result<()> {
+    /// Asks the kernel to resolve or to confirm a neighbour. The answer is an event.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn resolve(&self, interface: u32, address: IpAddr) -> io::Result<()> {
         let mut message = NeighbourMessage::default();
         message.header.family = match address {
             IpAddr::V4(_) => AddressFamily::Inet,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 /// Addresses with their interfaces. The administrator sets them, so that there are few.
 #[derive(Debug, Default)]
-pub(super) struct Addresses {
+pub struct Addresses {
     /// With the reading of the kernel's table in which each occurred last.
     all: BTreeMap<(u32, IpAddr), u32>,
     reading: u32,
@@ -14,34 +14,34 @@ pub(super) struct Addresses {
 
 impl Addresses {
     /// Takes over an address of an interface.
-    pub(super) fn add(&mut self, interface: u32, address: IpAddr) {
+    pub fn add(&mut self, interface: u32, address: IpAddr) {
         self.has_changed |= self.all.insert((interface, address), self.reading).is_none();
     }
 
     /// An interface has an address no longer.
-    pub(super) fn remove(&mut self, interface: u32, address: IpAddr) {
+    pub fn remove(&mut self, interface: u32, address: IpAddr) {
         self.has_changed |= self.all.remove(&(interface, address)).is_some();
     }
 
     /// A new reading of the kernel's table begins.
-    pub(super) fn begin(&mut self) {
+    pub fn begin(&mut self) {
         self.reading = self.reading.wrapping_add(1);
     }
 
     /// The reading is complete: an address that did not occur does not exist.
-    pub(super) fn end(&mut self) {
+    pub fn end(&mut self) {
         let before = self.all.len();
         self.all.retain(|_, reading| *reading == self.reading);
         self.has_changed |= self.all.len() != before;
     }
 
     /// Whether an interface has an address.
-    pub(super) fn has(&self, interface: u32, address: IpAddr) -> bool {
+    pub fn has(&self, interface: u32, address: IpAddr) -> bool {
         self.all.contains_key(&(interface, address))
     }
 
     /// The addresses of all interfaces, if there was a change since the last call.
-    pub(super) fn take_changed(&mut self) -> Option<BTreeSet<IpAddr>> {
+    pub fn take_changed(&mut self) -> Option<BTreeSet<IpAddr>> {
         let has_changed = std::mem::take(&mut self.has_changed);
         has_changed.then(|| self.all.keys().map(|(_, address)| *address).collect())
     }

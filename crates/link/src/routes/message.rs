@@ -1,4 +1,4 @@
-//! Netlink messages about routes, interfaces and next hops, as the import needs them.
+//! Netlink messages about routes, interfaces and next hops.
 
 use std::net::IpAddr;
 
@@ -24,15 +24,18 @@ const NEXT_HOP_ID: u16 = 1;
 
 /// A next hop of a route of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct KernelHop {
-    pub(super) interface: u32,
-    pub(super) gateway: Option<IpAddr>,
-    pub(super) weight: u16,
+pub struct KernelHop {
+    /// The index of the interface.
+    pub interface: u32,
+    /// The gateway, of either IP version; `None`: the destination is a neighbour.
+    pub gateway: Option<IpAddr>,
+    /// The share of flows among the next hops of the route, 1 to 256.
+    pub weight: u16,
 }
 
 /// The action of a route.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Target {
+pub enum Target {
     /// They take one of these next hops.
     Hops(Vec<KernelHop>),
     /// They are rejected or discarded.
@@ -43,17 +46,20 @@ pub(super) enum Target {
 
 /// A route of the kernel. Several may have one prefix; that of the lowest metric is used.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct KernelRoute {
-    pub(super) prefix: IpNet,
-    pub(super) metric: u32,
-    pub(super) target: Target,
+pub struct KernelRoute {
+    /// The destinations, without bits after the prefix.
+    pub prefix: IpNet,
+    /// Of several routes for a prefix, the lowest is used.
+    pub metric: u32,
+    /// The action.
+    pub target: Target,
     /// The next hop object of the route, or 0.
-    pub(super) object: u32,
+    pub object: u32,
 }
 
 /// The kind of a message about a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub enum Kind {
     /// A part of a table that is being read, by its number.
     Dumped(u32),
     /// A new route, beside others or in the place of one.
@@ -62,18 +68,25 @@ pub(super) enum Kind {
     Replaced,
     /// A route after others of its prefix and metric, or a next hop after others.
     Appended,
+    /// A route was removed.
     Deleted,
 }
 
 /// The contents of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Content {
+pub enum Content {
+    /// A route of the table.
     Route(Kind, KernelRoute),
+    /// An interface exists.
     Interface {
+        /// Its index.
         index: u32,
+        /// Its name.
         name: String,
+        /// The administrator has enabled it.
         is_up: bool,
     },
+    /// An interface is gone, by its index.
     InterfaceGone(u32),
     /// An interface has lost an address, with which the kernel may remove routes without a report.
     AddressGone,
@@ -91,15 +104,16 @@ pub(super) enum Content {
 
 /// A message.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Message {
-    pub(super) content: Content,
+pub struct Message {
+    /// The contents.
+    pub content: Content,
     /// The table changed while it was read, so that entries may be missing.
-    pub(super) is_interrupted: bool,
+    pub is_interrupted: bool,
 }
 
 /// Interprets the message at the beginning of `bytes`, about a table of the kernel. Returns the
 /// number of its bytes, too; `None` for the message if it is malformed.
-pub(super) fn parse(bytes: &[u8], table: u32) -> (usize, Option<Message>) {
+pub fn parse(bytes: &[u8], table: u32) -> (usize, Option<Message>) {
     let Some(length) = bytes.first_chunk::<4>().map(|length| u32::from_ne_bytes(*length) as usize)
     else {
         return (bytes.len(), None);

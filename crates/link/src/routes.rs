@@ -1,4 +1,9 @@
-//! The netlink socket of the import, and the order of its readings.
+//! Routes of a table of the kernel by netlink: reading the table, and its changes.
+//!
+//! [`Kernel`] is the kernel as a follower of a table uses it: a [`NetlinkSocket`], or a double in tests.
+//! [`message::parse`] interprets what it receives.
+
+pub mod message;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,6 +13,8 @@ use netlink_packet_route::link::LinkMessage;
 use netlink_packet_route::route::{RouteAttribute, RouteMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+use crate::socket::set_receive_buffer;
 
 /// Multicast groups of the kernel.
 const GROUPS: [u32; 6] = [
@@ -25,15 +32,18 @@ const BUFFER: usize = 1 << 16;
 
 /// A part of a reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Part {
+pub enum Part {
+    /// The interfaces, to which next hops refer.
     Interfaces,
+    /// The routes of IPv4.
     V4,
+    /// The routes of IPv6.
     V6,
 }
 
 impl Part {
     /// The part that is read after this one.
-    pub(super) fn next(self) -> Option<Part> {
+    pub fn next(self) -> Option<Part> {
         match self {
             Part::Interfaces => Some(Part::V4),
             Part::V4 => Some(Part::V6),
@@ -42,9 +52,12 @@ impl Part {
     }
 }
 
-/// The kernel, as the import uses it.
-pub(super) trait Kernel {
+/// The kernel, as a follower of a table uses it.
+pub trait Kernel {
     /// Asks for a part of the tables. `number` is in all messages with it.
+    ///
+    /// # Errors
+    /// The system refused.
     fn request(&mut self, part: Part, table: u32, number: u32) -> io::Result<()>;
 
     /// Replaces the contents of `buffer` by the next messages, without waiting.
@@ -58,18 +71,20 @@ pub(super) trait Kernel {
 }
 
 /// A netlink socket, in the network namespace of the thread that has opened it.
-pub(super) struct NetlinkSocket(Socket);
+#[derive(Debug)]
+pub struct NetlinkSocket(Socket);
 
 impl NetlinkSocket {
-    pub(super) fn open() -> io::Result<Self> {
+    /// Opens a socket that receives changes of interfaces, addresses, routes and next hops.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.set_non_blocking(true)?;
-        // Without the privilege the system's limit applies.
-        if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, IN_KERNEL).is_err() {
-            rustix::net::sockopt::set_socket_recv_buffer_size(&socket, IN_KERNEL)?;
-        }
-        // Linux before 4.20 sends all tables, of which the import takes its own.
+        set_receive_buffer(socket.as_fd(), IN_KERNEL)?;
+        // Linux before 4.20 sends all tables, of which the parser takes one.
         let _ = socket.set_netlink_get_strict_chk(true);
         for group in GROUPS {
             // Linux before 5.3 has no next hop objects.

@@ -18,7 +18,7 @@ fn find(
     number: u32,
     packet: u8,
     now: Instant,
-) -> Result<Found, PacketDrop> {
+) -> Result<Found, Unreachable> {
     table.find(0, ip(number), &[packet], now)
 }
 
@@ -34,7 +34,7 @@ fn packets_wait_for_an_address_in_order_within_a_limit() {
     for packet in 1..packets {
         assert_eq!(find(&mut table, 1, packet, now), Ok(Found::Waits));
     }
-    assert_eq!(find(&mut table, 1, packets, now), Err(PacketDrop::Neighbour));
+    assert_eq!(find(&mut table, 1, packets, now), Err(Unreachable::NoRoom));
     assert_eq!(update(&mut table, 1, Change::Incomplete, now), []);
     assert_eq!(update(&mut table, 1, Change::Gone, now), []);
     assert!(table.is_resolving());
@@ -55,7 +55,7 @@ fn neighbours_being_resolved_have_a_limit() {
     for number in 0..RESOLVING as u32 {
         assert_eq!(find(&mut table, number, 0, now), Ok(Found::Resolve));
     }
-    assert_eq!(find(&mut table, 1000, 0, now), Err(PacketDrop::Neighbour));
+    assert_eq!(find(&mut table, 1000, 0, now), Err(Unreachable::NoRoom));
     assert_eq!(find(&mut table, 1, 0, now), Ok(Found::Waits));
     // Other ports have a limit of their own.
     assert_eq!(table.find(1, ip(1000), &[0], now), Ok(Found::Resolve));
@@ -88,7 +88,7 @@ fn a_neighbour_fails_when_the_kernel_reports_it_or_does_not_answer() {
         assert_eq!(table.unresolved, 2);
         assert!(!table.is_resolving());
         let last = failed + FAILED_FOR - Duration::from_nanos(1);
-        assert_eq!(find(&mut table, 1, 0, last), Err(PacketDrop::NeighbourFailed));
+        assert_eq!(find(&mut table, 1, 0, last), Err(Unreachable::Failed));
         assert_eq!(find(&mut table, 1, 0, failed + FAILED_FOR), Ok(Found::Resolve));
         // A later answer is used at once.
         assert_eq!(update(&mut table, 1, Change::Failed, last), []);
@@ -164,7 +164,7 @@ fn a_scan_does_not_fill_the_table_for_ever() {
         assert_eq!(scan(&mut table, number, now), Ok(Found::Resolve));
         number += 1;
     }
-    assert_eq!(scan(&mut table, number, now), Err(PacketDrop::Neighbour));
+    assert_eq!(scan(&mut table, number, now), Err(Unreachable::NoRoom));
     assert_eq!(update(&mut table, 2, Change::Known(MACS[0]), now), []);
     assert_eq!(table.entries.len(), NEIGHBOURS);
     now += seconds(1);

@@ -12,10 +12,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use courser_buf::stats;
 use libc::{sock_filter, sockaddr_ll, tpacket_req, tpacket2_hdr};
 
-use super::netlink::Link;
-use super::sys;
-use super::{AHEAD, VLAN_ID};
-use crate::packet;
+use super::{VLAN_ID, sys};
+use crate::netlink::Link;
+
+/// Packets between those that [`Ring::burst`] shows and those that it passes: in the time for which
+/// they are processed, memory answers.
+pub const AHEAD: usize = 4;
 
 /// Frames of a ring, about: a few milliseconds of small packets, during which the thread may do
 /// something else. With an MTU of 1,500 bytes they take 8 MiB.
@@ -29,10 +31,10 @@ const BEFORE_PACKET: usize = 96;
 const ADDRESS: usize = size_of::<tpacket2_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
 
 stats! {
-    /// Counters of a port, since its start.
+    /// Counters of a ring, since its start.
     #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
     pub struct PortCounters: "port" {
-        /// Packets that the kernel dropped because the node did not take them in time.
+        /// Packets that the kernel dropped because the thread did not take them in time.
         pub kernel_drops: u64 = counter(packets),
         /// Packets longer than the interface's MTU: the kernel or the peer aggregates packets.
         pub too_long: u64 = counter(packets),
@@ -43,9 +45,22 @@ stats! {
     }
 }
 
-/// The receiving half of an interface.
+/// A packet that was received.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub struct Received<'a> {
+    /// An IP packet, perhaps followed by padding of the link.
+    pub packet: &'a mut [u8],
+    /// The sender left the transport's checksum to hardware that the link does not have, as senders
+    /// on the same machine do. It has to be completed before the packet leaves this machine.
+    pub lacks_checksum: bool,
+}
+
+/// The receiving half of an interface: IP packets that are addressed to this host by the link layer,
+/// without those of VLANs.
+///
+/// Its descriptor ([`AsFd`]) is readable when packets have arrived. It needs `CAP_NET_RAW`.
+#[derive(Debug)]
+pub struct Ring {
     // Unmapped before the socket is closed.
     memory: sys::Shared,
     socket: OwnedFd,
@@ -53,11 +68,16 @@ pub(super) struct Ring {
     /// The next frame.
     at: usize,
     mtu: usize,
-    pub(super) counters: PortCounters,
+    /// Counters since the start; [`update`](Self::update) adds the kernel's.
+    pub counters: PortCounters,
 }
 
 impl Ring {
-    pub(super) fn open(link: &Link) -> io::Result<Self> {
+    /// Opens an interface. A ring has 4,096 frames, with an MTU of 1,500 bytes 8 MiB.
+    ///
+    /// # Errors
+    /// The system refused; `PermissionDenied` without the capability.
+    pub fn open(link: &Link) -> io::Result<Self> {
         let socket = sys::packet_socket()?;
         let fd = socket.as_fd();
         let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
@@ -75,12 +95,12 @@ impl Ring {
     }
 
     /// Takes at most `most` frames, passes their IP packets, and returns the number passed. `ahead`
-    /// gets packets some time before.
-    pub(super) fn burst(
+    /// gets packets some time before, so that it can prefetch. No system call.
+    pub fn burst(
         &mut self,
         most: usize,
         ahead: &mut dyn FnMut(&[u8]),
-        each: &mut dyn FnMut(&mut [u8]),
+        each: &mut dyn FnMut(Received<'_>),
     ) -> usize {
         let mut passed = 0;
         for _ in 0..most {
@@ -103,12 +123,10 @@ impl Ring {
                 // SAFETY: `place` checked that the range is within the frame, which belongs to this
                 // thread until the status is written below. Tests that compare all bytes of a
                 // burst would catch a frame that the kernel overwrites.
-                let bytes =
+                let packet =
                     unsafe { std::slice::from_raw_parts_mut(frame.as_ptr().add(start), len) };
-                if state & libc::TP_STATUS_CSUMNOTREADY != 0 {
-                    complete_checksum(bytes);
-                }
-                each(bytes);
+                let lacks_checksum = state & libc::TP_STATUS_CSUMNOTREADY != 0;
+                each(Received { packet, lacks_checksum });
                 passed += 1;
             }
             status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
@@ -160,15 +178,15 @@ impl Ring {
         }
     }
 
-    /// Adds the kernel's count of drops.
-    pub(super) fn update(&mut self) {
+    /// Adds the kernel's count of drops to the counters.
+    pub fn update(&mut self) {
         if let Ok(drops) = sys::take_drops(self.socket.as_fd()) {
             self.counters.kernel_drops += u64::from(drops);
         }
     }
 
     /// Clears the error that an interface leaves when it goes down.
-    pub(super) fn clear_error(&self) {
+    pub fn clear_error(&self) {
         let _ = sys::take_error(self.socket.as_fd());
     }
 }
@@ -240,14 +258,6 @@ impl Layout {
             tp_frame_size: self.frame as u32,
             tp_frame_nr: self.frames as u32,
         }
-    }
-}
-
-/// Senders on the same machine leave checksums to hardware that a virtual link does not have.
-fn complete_checksum(bytes: &mut [u8]) {
-    // The node counts a packet that does not parse.
-    if let Ok(header) = packet::parse(bytes) {
-        packet::complete_checksum(bytes, &header);
     }
 }
 

@@ -1,5 +1,5 @@
-//! System calls of packet sockets that have no safe wrapper elsewhere. All of the module's `unsafe`
-//! except the access to the ring is here.
+//! System calls of packet sockets that have no safe wrapper elsewhere. All `unsafe` of
+//! the crate except the access to the ring is here.
 
 use std::io;
 use std::mem::size_of;
@@ -57,6 +57,14 @@ pub(super) fn set<T: Copy>(
     checked(unsafe {
         libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const *value).cast(), len)
     })
+}
+
+/// Sets the bytes that the kernel keeps for a socket. Without the privilege the system's limit applies.
+pub(crate) fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    if rustix::net::sockopt::set_socket_recv_buffer_size_force(fd, bytes).is_err() {
+        rustix::net::sockopt::set_socket_recv_buffer_size(fd, bytes)?;
+    }
+    Ok(())
 }
 
 /// Attaches a filter of classic BPF, which decides about frames before the kernel copies them.

@@ -1,22 +1,23 @@
 //! Link-layer addresses of neighbours, and packets that wait for one.
 //!
-//! The table follows the kernel's (see [`netlink`](super::netlink)) and does no I/O. The kernel
+//! The table follows the kernel's (see [`netlink`](crate::netlink)) and does no I/O. The kernel
 //! resolves a neighbour in at most 3 seconds; until then a few packets wait, in order.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::netlink::{Change, Mac};
-use crate::counters::PacketDrop;
-use crate::route::PortId;
+use crate::netlink::{Change, Mac};
+
+/// The user's number of a link.
+pub type PortId = u8;
 
 /// Packets that wait for one neighbour, at most: those of a few flows that begin with bursts. Linux
 /// keeps about 100.
 const WAITING_PER_NEIGHBOUR: usize = 32;
 /// Neighbours of a port being resolved, at most, so that a scan of a network has a limit, too, and
 /// does not keep other ports from resolving theirs.
-pub(super) const RESOLVING: usize = 256;
+const RESOLVING: usize = 256;
 /// Neighbours, at most. The kernel's default limit is 1,024 of each IP version.
 const NEIGHBOURS: usize = 16_384;
 /// The kernel sends three requests, one per second.
@@ -45,7 +46,7 @@ struct Entry {
 
 /// What to do with a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Found {
+pub enum Found {
     /// Send it.
     Send(Mac),
     /// Send it, and ask the kernel to confirm the address.
@@ -56,30 +57,42 @@ pub(super) enum Found {
     Waits,
 }
 
-/// The neighbours of all ports.
+/// Why a packet cannot be sent to a neighbour, nor wait for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unreachable {
+    /// Too many packets wait, or too many neighbours are being resolved or known.
+    NoRoom,
+    /// The neighbour did not answer in the last second.
+    Failed,
+}
+
+/// The neighbours of all links.
 #[derive(Debug, Default)]
-pub(super) struct Neighbours {
+pub struct Neighbours {
     entries: HashMap<Key, Entry>,
     /// Those being resolved, oldest first.
     resolving: Vec<Key>,
     reading: u32,
     is_full_since: Option<Instant>,
     /// Packets that waited for a neighbour in vain.
-    pub(super) unresolved: u64,
+    pub unresolved: u64,
     /// Those whose neighbour did not answer, until they are reported.
-    pub(super) unanswered: VecDeque<Box<[u8]>>,
+    pub unanswered: VecDeque<Box<[u8]>>,
 }
 
 impl Neighbours {
     /// Finds a neighbour for a packet, which is copied if it has to wait.
+    ///
+    /// # Errors
+    /// The packet cannot wait, or the neighbour does not answer.
     #[inline]
-    pub(super) fn find(
+    pub fn find(
         &mut self,
         port: PortId,
         address: IpAddr,
         packet: &[u8],
         now: Instant,
-    ) -> Result<Found, PacketDrop> {
+    ) -> Result<Found, Unreachable> {
         let key = (port, address);
         match self.entries.get_mut(&key).map(|entry| &mut entry.state) {
             Some(State::Known(mac)) => Ok(Found::Send(*mac)),
@@ -92,22 +105,22 @@ impl Neighbours {
             }
             Some(State::Resolving { packets, .. }) => {
                 if packets.len() == WAITING_PER_NEIGHBOUR {
-                    return Err(PacketDrop::Neighbour);
+                    return Err(Unreachable::NoRoom);
                 }
                 packets.push(packet.into());
                 Ok(Found::Waits)
             }
             Some(State::Failed { since }) if now.saturating_duration_since(*since) < FAILED_FOR => {
-                Err(PacketDrop::NeighbourFailed)
+                Err(Unreachable::Failed)
             }
             Some(State::Failed { .. }) | None => self.resolve(key, packet, now),
         }
     }
 
-    fn resolve(&mut self, key: Key, packet: &[u8], now: Instant) -> Result<Found, PacketDrop> {
+    fn resolve(&mut self, key: Key, packet: &[u8], now: Instant) -> Result<Found, Unreachable> {
         let of_port = self.resolving.iter().filter(|other| other.0 == key.0).count();
         if of_port >= RESOLVING || !self.has_room(&key, now) {
-            return Err(PacketDrop::Neighbour);
+            return Err(Unreachable::NoRoom);
         }
         let state = State::Resolving { since: now, packets: vec![packet.into()] };
         self.entries.insert(key, Entry { state, reading: self.reading });
@@ -132,7 +145,7 @@ impl Neighbours {
     }
 
     /// Takes over a change of the kernel's table, and releases packets that waited for it.
-    pub(super) fn update(
+    pub fn update(
         &mut self,
         port: PortId,
         address: IpAddr,
@@ -172,7 +185,7 @@ impl Neighbours {
     }
 
     /// Gives up neighbours that were not resolved in time.
-    pub(super) fn expire(&mut self, now: Instant) {
+    pub fn expire(&mut self, now: Instant) {
         while let Some(&key) = self.resolving.first() {
             match self.entries.get(&key).map(|entry| &entry.state) {
                 Some(State::Resolving { since, .. })
@@ -187,7 +200,7 @@ impl Neighbours {
 
     /// A port went down: drops packets that wait for its neighbours, and returns their number. The
     /// kernel reports each neighbour that it forgets; those that the administrator has set remain.
-    pub(super) fn clear(&mut self, port: PortId) -> u64 {
+    pub fn clear(&mut self, port: PortId) -> u64 {
         let keys: Vec<Key> = self.resolving.iter().copied().filter(|key| key.0 == port).collect();
         let dropped = keys.into_iter().map(|key| self.take_waiting(key).len() as u64).sum();
         self.unresolved += dropped;
@@ -198,17 +211,17 @@ impl Neighbours {
     }
 
     /// The interface of a port is gone, with all its neighbours.
-    pub(super) fn forget(&mut self, port: PortId) {
+    pub fn forget(&mut self, port: PortId) {
         self.entries.retain(|key, _| key.0 != port);
     }
 
     /// A new reading of the kernel's table begins.
-    pub(super) fn begin(&mut self) {
+    pub fn begin(&mut self) {
         self.reading = self.reading.wrapping_add(1);
     }
 
     /// The reading is complete: an address that did not occur is not valid any more.
-    pub(super) fn end(&mut self) {
+    pub fn end(&mut self) {
         let reading = self.reading;
         self.entries.retain(|_, entry| {
             entry.reading == reading
@@ -217,7 +230,7 @@ impl Neighbours {
     }
 
     /// Whether packets wait for neighbours.
-    pub(super) fn is_resolving(&self) -> bool {
+    pub fn is_resolving(&self) -> bool {
         !self.resolving.is_empty()
     }
 
