@@ -8,6 +8,7 @@
 pub mod figures;
 mod lines;
 mod node;
+mod shape;
 mod tally;
 #[cfg(test)]
 mod tests;
@@ -20,14 +21,13 @@ use courser::stats::Stats;
 use courser::{Integrity, Packing};
 use courser_sim::fabric::Topology;
 use courser_sim::observe::DropReason;
-use courser_sim::scenario::routers::Settings as Cables;
-pub use courser_sim::scenario::routers::Shape;
 use courser_sim::{CpuCosts, HostId, World, WorldConfig, WorldError};
 use serde::Serialize;
 
 use crate::counters::Counters;
 pub use lines::{Matrix, Sizes};
 pub use node::SimNode;
+pub use shape::Shape;
 pub use tally::{Faults, Hop, Latency};
 use tally::{SharedTally, Tally};
 
@@ -217,13 +217,7 @@ impl Settings {
 
     /// The nodes, and after them the host at each node's port.
     fn topology(&self) -> Topology {
-        let cables = Cables {
-            topology: self.topology,
-            nodes: self.nodes,
-            line_rate_bps: self.line_rate_bps,
-            ..Cables::default()
-        };
-        cables.topology()
+        self.topology.topology(self.nodes, self.line_rate_bps)
     }
 
     fn config(&self) -> WorldConfig {
@@ -261,6 +255,8 @@ pub struct Outcome {
     pub throughput_bps: u64,
     /// From the first bit of a packet to its last bit at the receiver.
     pub end_to_end: Latency,
+    /// The mean of the same, ns.
+    pub end_to_end_mean_ns: u64,
     /// Its parts.
     pub hops: Vec<Hop>,
     /// Mean number of links between nodes that packets passed.
@@ -409,6 +405,7 @@ impl Cluster {
             throughput_bps: (u128::from(tally.left_bytes) * 8_000_000_000
                 / u128::from(self.settings.time_ns.max(1))) as u64,
             end_to_end: Latency::from(&tally.end_to_end),
+            end_to_end_mean_ns: tally.end_to_end.mean_ns().unwrap_or(0),
             hops: tally.hops(),
             links_mean: share(counters.from_nodes, tally.all_left),
             messages_per_frame: share(messages, frames),

@@ -69,3 +69,59 @@ fn errors_of_options_name_the_option_with_its_range_and_unit() {
         assert_eq!(output.status.code(), Some(2), "{arguments}: {error}");
     }
 }
+
+/// The recorded figures of the three topologies (S1): a line for each run, so that changes are seen.
+const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/topologies.tsv");
+
+/// Throughput as a share of the ports, latency, and that of each link between nodes, p50 and p99.
+fn figures_of(topology: &str, batch: u32, load: u32) -> Vec<f64> {
+    let report =
+        json(&format!("sim --topology {topology} --batch {batch} --load {load} --ms 0.2 --json -"));
+    let results = &report["results"];
+    let number = |value: &Value| value.as_f64().expect("a number");
+    let line_pps = 10e9 / 8.0 / 84.0;
+    let share = number(&results["throughput_pps"]) / (4.0 * line_pps);
+    let dropped = number(&results["packets_offered"]) - number(&results["packets_forwarded"]);
+    let mut figures = vec![share, dropped];
+    let times = |of: &Value| [number(&of["latency_p50_ns"]), number(&of["latency_p99_ns"])];
+    figures.extend(times(&results["end_to_end"]));
+    let hops = results["hops"].as_array().expect("a list");
+    let links = hops.iter().filter(|hop| hop["hop"] == "first_link" || hop["hop"] == "second_link");
+    figures.extend(links.flat_map(times));
+    figures
+}
+
+#[test]
+fn the_topologies_have_the_figures_that_are_recorded() {
+    let mut now = String::from(
+        "topology\tbatch\tload %\tthroughput, share of the ports\tdropped\tp50, ns\tp99\t\
+         first link p50\tp99\tsecond link p50\tp99\n",
+    );
+    let recorded = std::fs::read_to_string(RECORDED).unwrap_or_default();
+    let mut lines = recorded.lines().skip(1);
+    for topology in ["mesh", "switch", "mixed"] {
+        for batch in [32, 1] {
+            for load in [10, 50, 90] {
+                let name = format!("{topology}\t{batch}\t{load}");
+                let figures = figures_of(topology, batch, load);
+                let texts: Vec<_> = figures.iter().map(|f| format!("{:.3}", f)).collect();
+                now += &format!("{name}\t{}\n", texts.join("\t").replace(".000", ""));
+                if std::env::var_os("COURSER_RECORD").is_some() {
+                    continue;
+                }
+                let values = lines.next().and_then(|line| line.strip_prefix(&name));
+                let values = values.unwrap_or_else(|| panic!("{name} is not recorded"));
+                let values = values.split_whitespace().map(|v| v.parse::<f64>().expect("a number"));
+                for (at, (is, was)) in figures.iter().zip(values).enumerate() {
+                    // Latencies grow without limit at the load that a router carries.
+                    let tolerance = if at == 0 { 0.02 } else { 0.25 * was + 200.0 };
+                    assert!((is - was).abs() <= tolerance, "{name}: {is} at {at}, recorded {was}");
+                }
+            }
+        }
+    }
+    // `COURSER_RECORD=1` records anew.
+    if std::env::var_os("COURSER_RECORD").is_some() {
+        std::fs::write(RECORDED, now).expect("writes");
+    }
+}

@@ -39,6 +39,8 @@ pub struct Hop {
     /// `line_in`: from the host outside until the first node sends it on; `link`: from a node to the
     /// next one, in order; `node`: in a node between; `line_out`: from the last node to the host.
     pub hop: &'static str,
+    /// Packets that have it.
+    pub packets: u64,
     /// Mean, ns.
     pub mean_ns: u64,
     /// The distribution.
@@ -286,6 +288,7 @@ impl Tally {
         let hops = HOPS.iter().zip(&self.hops).filter(|(_, times)| times.count() > 0);
         hops.map(|(hop, times)| Hop {
             hop,
+            packets: times.count(),
             mean_ns: times.mean_ns().unwrap_or(0),
             latency: Latency::from(times),
         })

@@ -22,10 +22,40 @@ fn every_packet_passes_in_each_topology_with_and_without_batches() {
             let outcome = all_arrive(&settings);
             let links = if topology == Shape::Mesh { 1.4..1.6 } else { 0.7..1.01 };
             assert!(links.contains(&outcome.links_mean), "{topology:?} {}", outcome.links_mean);
-            let means: u64 = outcome.hops.iter().map(|hop| hop.mean_ns).sum();
-            assert!(means > 0);
         }
     }
+}
+
+#[test]
+fn the_times_of_all_hops_add_up_to_the_latency() {
+    for topology in Shape::ALL {
+        for batch in [1, 32] {
+            let settings = Settings { topology, batch, load_ppm: 100_000, ..Settings::default() };
+            let outcome = all_arrive(&settings);
+            assert_eq!(outcome.hops[0].packets, outcome.packets_offered);
+            // Means are rounded down.
+            let sum: u64 = outcome.hops.iter().map(|hop| hop.mean_ns * hop.packets).sum();
+            let total = outcome.end_to_end_mean_ns * outcome.packets_forwarded;
+            let rounding = 5 * outcome.packets_forwarded;
+            assert!(sum.abs_diff(total) <= rounding, "{topology:?}: {sum} of {total}");
+        }
+    }
+}
+
+#[test]
+fn packets_take_as_many_hops_as_the_topology_has() {
+    let of =
+        |topology| all_arrive(&Settings { topology, load_ppm: 100_000, ..Settings::default() });
+    let names = |seen: &Outcome| seen.hops.iter().map(|hop| hop.hop).collect::<Vec<_>>();
+    let mesh = of(Shape::Mesh);
+    assert_eq!(names(&mesh), ["line_in", "first_link", "node", "second_link", "line_out"]);
+    let switch = of(Shape::Switch);
+    assert_eq!(names(&switch), ["line_in", "first_link", "line_out"]);
+    assert_eq!(switch.links_mean, 1.0);
+    // One of four nodes that the switch takes is the last one.
+    let mixed = of(Shape::Mixed);
+    assert!((mixed.links_mean - 0.75).abs() < 0.05, "{mixed:?}");
+    assert!(mesh.end_to_end_mean_ns > switch.end_to_end_mean_ns);
 }
 
 #[test]
@@ -101,6 +131,10 @@ fn valiant_keeps_every_cable_below_its_bound_for_ten_adversarial_matrices() {
         let share = outcome.busiest_pair_share;
         assert!(share < bound * 1.03, "{matrix:?}: {share} of {bound}");
     }
+    let (topology, matrix) = (Shape::Switch, Matrix::Shift(1));
+    let direct = Settings { topology, nodes, matrix, load_ppm: 100_000, ..Settings::default() };
+    let share = all_arrive(&direct).busiest_pair_share;
+    assert!(share > 0.9, "without it all packets of a port go one way: {share}");
 }
 
 /// Links of a node towards others.
