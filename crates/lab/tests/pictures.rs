@@ -71,10 +71,6 @@ const PICTURES: &[(&str, &[&str])] = &[
         &["base round trip", "none, default, 10 Gbit/s, 1072 B, jitter 0"],
     ),
     (
-        "run routers --loads 0.1,0.5 --gbps 10 --sizes 64 --time 20us",
-        &["load, share of a line", "mesh on, 10 Gbit/s, 64 B", "mixed off", "latency p50"],
-    ),
-    (
         "bits-pool --connections 1,4 --loss 1% --time 1ms",
         &["connections", "share of the pool", "loss 1 %", "the paper"],
     ),

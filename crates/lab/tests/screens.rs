@@ -45,7 +45,6 @@ fn experiments_of_the_erpc_paper_fit() {
         "slow-handler",
         "uncongested --nodes 4 --time 200us",
         "operating-range --gbps 10 --rtt 1us,100us --frames 1072,8KiB --senders 2 --rtts 1",
-        "routers --loads 0.1,0.9 --time 20us",
         "speed --rounds 1 --window 10ms",
     ] {
         fits(&format!("sim run {line}"));

@@ -97,30 +97,6 @@ fn invalid_arguments_are_refused() {
 }
 
 #[test]
-fn routers_have_a_result_for_each_topology_batching_size_and_load() {
-    let line = "sim run routers --gbps 10 --loads 0.1,30% --time 20us --json -";
-    let report = json_of(line);
-    let results = results(&report, "routers");
-    assert_eq!(results.len(), 2 * 3 * 2 * 2);
-    for (at, result) in results.iter().enumerate() {
-        assert_eq!(result["packet_bytes"], [64, 1500][at / 12]);
-        assert_eq!(result["topology"], ["mesh", "switch", "mixed"][at / 4 % 3]);
-        assert_eq!(result["batching"], at / 2 % 2 == 0);
-        assert_eq!(result["load"], [0.1, 0.3][at % 2]);
-        assert!(result["throughput_bps"].as_u64() > Some(0), "{result}");
-        let hops: Vec<_> = result["hops"].as_array().unwrap().iter().collect();
-        assert_eq!(hops.len(), if at / 4 % 3 == 0 { 4 } else { 3 }, "{result}");
-        for times in hops.into_iter().chain([&result["end_to_end"]]) {
-            assert!(times["p99_ns"].as_u64() >= times["p50_ns"].as_u64(), "{result}");
-        }
-    }
-    let again = json_of(line);
-    assert_eq!(again["results"], report["results"]);
-    refused("sim run routers --nodes 1", "nodes = 1 is out of range");
-    refused("sim run routers --topology ring", "ring");
-}
-
-#[test]
 fn experiments_of_congestion_control_have_a_result_for_each_control_and_recovery() {
     let schemes = "--control none,default --recovery go-back-n,default --json -";
     for (line, bench, each, keys) in [

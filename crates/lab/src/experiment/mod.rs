@@ -16,7 +16,6 @@ mod paths;
 mod pool;
 mod record;
 mod result;
-mod routers;
 mod store;
 mod verify;
 
@@ -239,7 +238,7 @@ impl Experiment {
 }
 
 /// All experiments, in the order of the papers.
-const ALL: [&Experiment; 21] = [
+const ALL: [&Experiment; 20] = [
     &erpc::CREDITS,
     &erpc::RESPONSES,
     &control::UNCONGESTED,
@@ -260,7 +259,6 @@ const ALL: [&Experiment; 21] = [
     &melo::CONTROLS,
     &melo::COMPLETION,
     &melo::POOL,
-    &routers::ROUTERS,
 ];
 
 /// The values of a paper beside a series, as pairs of position and value.

@@ -19,7 +19,7 @@ macro_rules! built_in {
 /// The recorded results that the program was built with, by the ids of the experiments.
 const BUILT_IN: &[(&str, &str)] = built_in![
     "E35" "E44" "E55" "E56" "E58" "E73" "E76" "E77" "E81" "E82" "E83" "E84" "M15" "M23" "M24" "M26"
-    "M28" "S1" "fan-in" "reroute" "slow-handler"
+    "M28" "fan-in" "reroute" "slow-handler"
 ];
 
 /// The place of recorded results.

@@ -5,7 +5,6 @@ mod control;
 mod figures;
 mod observe;
 mod picture;
-mod routers;
 pub(super) mod seeds;
 pub(super) mod tables;
 
@@ -59,7 +58,6 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         Scenario::SlowHandler(args) => control::slow_handler(args),
         Scenario::Uncongested(args) => control::uncongested(args),
         Scenario::OperatingRange(args) => control::operating_range(args),
-        Scenario::Routers(args) => routers::run(args),
         Scenario::Speed(args) => speed(args),
     }
 }

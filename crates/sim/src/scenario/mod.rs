@@ -27,7 +27,6 @@ pub mod operating_range;
 mod path;
 pub mod reroute;
 pub mod response_rtt;
-pub mod routers;
 pub mod sessions;
 pub mod slow_handler;
 pub mod speed;

@@ -15,7 +15,6 @@ use super::control::args::{
     UncongestedArgs, UplinkArgs,
 };
 use super::observe::ObserveArgs;
-use super::routers::RoutersArgs;
 use super::seeds::SeedArgs;
 use crate::sim::output::OutputArgs;
 use courser_kit::units;
@@ -72,9 +71,6 @@ pub(super) enum Scenario {
     Uncongested(UncongestedArgs),
     /// Goodput of an incast by link rate, round trip, frame size and jitter
     OperatingRange(RangeArgs),
-    /// Packets through a router of several nodes, by topology [Scatter-gather §II-A]
-    #[command(visible_alias = "s1")]
-    Routers(RoutersArgs),
     /// Speed of the simulator
     Speed(SpeedArgs),
 }
