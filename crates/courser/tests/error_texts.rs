@@ -661,12 +661,12 @@ fn errors_of_the_harness_and_of_the_simulator_end_with_an_advice() {
     let mut count = 0;
     for source in [
         include_str!("../../kit/src/affinity.rs"),
-        include_str!("../../bench/src/line.rs"),
-        include_str!("../../bench/src/netns.rs"),
-        include_str!("../../bench/src/rpc/caller.rs"),
-        include_str!("../../bench/src/rpc/raw.rs"),
-        include_str!("../../bench/src/rpc/spec.rs"),
-        include_str!("../../bench/src/window.rs"),
+        include_str!("../../../lab/bench/src/line.rs"),
+        include_str!("../../../lab/bench/src/netns.rs"),
+        include_str!("../../../lab/bench/src/rpc/caller.rs"),
+        include_str!("../../../lab/bench/src/rpc/raw.rs"),
+        include_str!("../../../lab/bench/src/rpc/spec.rs"),
+        include_str!("../../../lab/bench/src/window.rs"),
         include_str!("../../sim/src/fabric/topology.rs"),
         include_str!("../../sim/src/scenario/mod.rs"),
         include_str!("../../sim/src/world/mod.rs"),

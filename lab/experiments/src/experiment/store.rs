@@ -9,7 +9,7 @@ use courser_kit::Failure;
 use super::Experiment;
 use super::result::Recorded;
 
-/// The file of each experiment in `crates/lab/recorded`, as part of the program.
+/// The file of each experiment in `lab/experiments/recorded`, as part of the program.
 macro_rules! built_in {
     ($($id:literal)*) => {
         &[$(($id, include_str!(concat!("../../recorded/", $id, ".json")))),*]

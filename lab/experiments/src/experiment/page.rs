@@ -47,7 +47,7 @@ const ON_MACHINES: &[(&str, &str, &str)] = &[
         "courser bench bandwidth",
     ),
     ("E80", "throughput under loss, over UDP and shared memory", "courser bench bandwidth --fault"),
-    ("E85", "other RPC libraries", "bench/peers"),
+    ("E85", "other RPC libraries", "lab/peers"),
     ("M25", "CPU time of reorder copies", "crates/sim/examples/reorder_cpu.rs"),
 ];
 

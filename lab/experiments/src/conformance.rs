@@ -10,7 +10,7 @@ const ITEMS: &[(char, u32)] = &[('E', 105), ('M', 35), ('S', 27)];
 const STATES: [&str; 3] = ["shown", "part", "open"];
 
 /// Directories at the root whose files a document may name.
-const PARTS: [&str; 7] = ["crates/", "apps/", "bench/", "examples/", "scripts/", "docs/", ".ci/"];
+const PARTS: [&str; 7] = ["crates/", "apps/", "lab/", "examples/", "scripts/", "docs/", ".ci/"];
 
 /// The text of a file by its path from the root; an empty one for a directory.
 type Files<'a> = &'a dyn Fn(&str) -> Option<String>;

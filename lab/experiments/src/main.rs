@@ -1,7 +1,7 @@
 //! The `courser-lab` program.
 
 #[cfg(test)]
-#[path = "../../cli/tests/common/advice.rs"]
+#[path = "../../../crates/cli/tests/common/advice.rs"]
 mod advice;
 
 use std::process::ExitCode;

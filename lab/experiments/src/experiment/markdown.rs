@@ -10,7 +10,7 @@ pub(super) fn document(sections: &[Section]) -> String {
     let mut text = format!(
         "# The papers' experiments, repeated\n\n\
          Written by `courser-lab report --out docs/results/experiments.md` from \
-         `crates/lab/recorded`; a test compares them. Endpoints, sessions and handlers are Courser's \
+         `lab/experiments/recorded`; a test compares them. Endpoints, sessions and handlers are Courser's \
          own; hosts, NICs and network are simulated. Medians over {} seeds, with their range; \
          where all seeds have the same value it is one run, and the range states nothing about other \
          arrivals. `courser-lab verify` runs all of it again.\n",

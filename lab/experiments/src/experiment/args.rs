@@ -25,7 +25,7 @@ pub struct RecordArgs {
     #[command(flatten)]
     pub(super) select: Select,
     /// Directory of the recorded results, from the repository's root
-    #[arg(long, value_name = "DIR", default_value = "crates/lab/recorded")]
+    #[arg(long, value_name = "DIR", default_value = "lab/experiments/recorded")]
     pub(super) recorded: PathBuf,
 }
 

@@ -1,6 +1,6 @@
 //! Tests that run the program in virtual time, in one program of tests.
 
-#[path = "../../cli/tests/common/mod.rs"]
+#[path = "../../../crates/cli/tests/common/mod.rs"]
 mod common;
 mod pictures;
 mod sim;

@@ -1,7 +1,7 @@
 //! Short runs of every experiment of `courser-lab soak`. A violation is a defect of the library; the seed
 //! in the message repeats the run.
 
-#[path = "../../cli/tests/common/mod.rs"]
+#[path = "../../../crates/cli/tests/common/mod.rs"]
 mod common;
 
 use common::{refused, run, stderr, stdout};
