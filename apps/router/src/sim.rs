@@ -170,7 +170,7 @@ pub enum SimError {
     /// A node did not start.
     #[error("node {node} did not start: {cause}; change the settings")]
     Node {
-        /// Which.
+        /// Its number.
         node: u32,
         /// The cause.
         cause: String,
@@ -268,7 +268,7 @@ pub struct Outcome {
     /// Packets sent by one node to another, as a share of those of the port with most packets in a
     /// direction: that of the pair with most. Valiant load balancing keeps it at or below 2 / nodes.
     pub busiest_pair_share: f64,
-    /// What must not happen.
+    /// Events that must not happen.
     pub faults: Faults,
     /// Packets that the nodes dropped, by reason.
     pub drops: Vec<(&'static str, u64)>,
@@ -367,7 +367,7 @@ impl Cluster {
         self.tally.borrow().between(from, to)
     }
 
-    /// What must not happen, so far.
+    /// Events that must not happen, so far.
     pub fn faults(&self) -> Faults {
         self.tally.borrow().faults
     }

@@ -35,7 +35,7 @@ impl Addresses {
         self.has_changed |= self.all.len() != before;
     }
 
-    /// Whether an interface has an address.
+    /// Returns true if an interface has an address.
     pub fn has(&self, interface: u32, address: IpAddr) -> bool {
         self.all.contains_key(&(interface, address))
     }

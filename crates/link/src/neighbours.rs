@@ -44,7 +44,7 @@ struct Entry {
     reading: u32,
 }
 
-/// What to do with a packet.
+/// The treatment of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     /// Send it.
@@ -70,13 +70,13 @@ pub enum Unreachable {
 #[derive(Debug, Default)]
 pub struct Neighbours {
     entries: HashMap<Key, Entry>,
-    /// Those being resolved, oldest first.
+    /// Neighbours being resolved, oldest first.
     resolving: Vec<Key>,
     reading: u32,
     is_full_since: Option<Instant>,
     /// Packets that waited for a neighbour in vain.
     pub unresolved: u64,
-    /// Those whose neighbour did not answer, until they are reported.
+    /// Packets whose neighbour did not answer, until they are reported.
     pub unanswered: VecDeque<Box<[u8]>>,
 }
 
@@ -128,7 +128,7 @@ impl Neighbours {
         Ok(Found::Resolve)
     }
 
-    /// Whether there is room for a neighbour. Those that failed make room, but the search for them
+    /// Returns true if there is room for a neighbour. Those that failed make room, but the search for them
     /// has a cost, so that it is not repeated for each packet of a scan.
     fn has_room(&mut self, key: &Key, now: Instant) -> bool {
         if self.entries.len() < NEIGHBOURS || self.entries.contains_key(key) {
@@ -229,7 +229,7 @@ impl Neighbours {
         });
     }
 
-    /// Whether packets wait for neighbours.
+    /// Returns true while packets wait for neighbours.
     pub fn is_resolving(&self) -> bool {
         !self.resolving.is_empty()
     }

@@ -66,7 +66,7 @@ pub struct Link {
     pub is_up: bool,
 }
 
-/// What the kernel reports of a neighbour.
+/// A report of the kernel about a neighbour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// Its address is valid.
@@ -101,7 +101,7 @@ pub enum Event {
         interface: u32,
         /// Its address.
         address: IpAddr,
-        /// What became of it.
+        /// The report.
         change: Change,
     },
     /// An interface has an address.

@@ -49,7 +49,7 @@ pub enum Target {
 pub struct KernelRoute {
     /// The destinations, without bits after the prefix.
     pub prefix: IpNet,
-    /// Of several routes for a prefix, the lowest is used.
+    /// The lowest of several routes for a prefix is used.
     pub metric: u32,
     /// The action.
     pub target: Target,

@@ -26,7 +26,7 @@ pub struct Sent {
     pub bytes: u64,
 }
 
-/// What became of packets that a [`Sender`] had taken.
+/// The fate of packets that a [`Sender`] had taken.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Ended {
     /// Packets that the system took.
@@ -63,7 +63,7 @@ pub struct Sender {
     queued: usize,
     /// Packets that the system refused, and those that waited when the interface went down.
     pub refused: u64,
-    /// What became of packets, since it was taken.
+    /// The fate of packets, since it was taken.
     pub ended: Ended,
 }
 
@@ -117,7 +117,7 @@ impl Sender {
         self.mtu
     }
 
-    /// Whether packets wait for the system.
+    /// Returns true while packets wait for the system.
     pub fn is_waiting(&self) -> bool {
         self.queued > 0
     }
