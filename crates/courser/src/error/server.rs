@@ -44,7 +44,7 @@ pub enum ServerError {
     /// The thread of an endpoint panicked.
     #[error("the thread of an endpoint panicked; read the log")]
     Panicked,
-    /// The runtime of the handlers has ended ([`crate::Server::on_tokio`], [`crate::Spawn::watch`]).
+    /// The runtime of the handlers has ended (`Server::on_tokio`, [`crate::Spawn::watch`]).
     /// The server has refused requests since then.
     #[error(
         "the runtime of the handlers has ended, so that no handler can run; stop the server before \
