@@ -3,7 +3,7 @@
 //! * [`fail`]: errors of commands and their exit status. [`out`]: text on standard output and error.
 //!   [`interrupt`]: signals. [`parent`]: programs that a program starts.
 //! * [`units`]: sizes, times and rates on the command line. [`args`]: common arguments.
-//! * [`text`]: lines that fit a terminal. [`grid`]: tables. `progress`: a bar, with the feature of that name.
+//! * [`text`]: lines that fit a terminal. [`grid`]: tables. `progress` (a feature): a bar.
 //! * [`counters`]: declared statistics as JSON.
 //! * [`file`](mod@file), [`json`]: results in files, which are replaced atomically.
 //! * [`affinity`]: CPUs of a thread. [`environment`]: the machine of a measurement. [`latency`]:

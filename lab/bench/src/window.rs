@@ -66,7 +66,7 @@ pub struct Sample {
     pub bytes: u64,
     /// Duration of the operations, ns.
     pub elapsed_ns: u64,
-    /// Percentiles from [`Latency::take`](super::latency::Latency::take), if latency was measured.
+    /// Percentiles from [`Latency::take`](courser_kit::latency::Latency::take), if latency was measured.
     pub latency: Option<Percentiles>,
 }
 
