@@ -16,12 +16,18 @@
 //! [`Node::receive`].
 
 mod announce;
+mod claims;
 mod forward;
+mod heartbeat;
 mod link;
 mod members;
+mod message;
 mod names;
 mod order;
+mod peers;
+mod settings;
 mod sources;
+mod start;
 mod system;
 mod valiant;
 
@@ -29,98 +35,25 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
-use std::time::Duration;
-
-use courser::{Rpc, SessionError, Transport};
-use ipnet::IpNet;
 
 use crate::counters::Counters;
 use crate::line::{Ended, Outlet};
+use crate::packet::Header;
 use crate::packet::icmp::Limiter;
-use crate::packet::{Header, Version};
-use crate::route::{MAX_NODES, NodeId, PortId};
+use crate::route::{NodeId, PortId};
 use crate::routes::Routes;
 
-pub use link::{HEADER_MAX, HEADER_MIN, PAUSE};
+pub use link::PAUSE;
 pub use members::NodeState;
+pub use message::{HEADER_MAX, HEADER_MIN};
 pub use names::{Claim, Reason};
+pub use settings::{Port, Settings, Spread};
 
 use announce::Announcer;
-use link::{Incoming, Link};
 use names::Names;
+use peers::{Incoming, Link};
 use sources::Sources;
 use valiant::Valiant;
-
-/// Credits that Courser gives a session by default, at least.
-const LEAST_CREDITS: usize = 32;
-
-/// How packets go from their first node to their last.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Spread {
-    /// Directly: for nodes at a switch.
-    Direct,
-    /// By a node that each burst of a flow selects, for a full mesh: no cable carries more than two
-    /// shares of a node's traffic, whatever the destinations are (Valiant load balancing).
-    Valiant,
-}
-
-/// A port, as all nodes know it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Port {
-    /// Addresses of the node there, with their networks.
-    pub addresses: Vec<IpNet>,
-    /// Largest IP packet that leaves by it, bytes.
-    pub mtu: u16,
-}
-
-impl Port {
-    /// An address of this version, the source of ICMP messages.
-    fn address(&self, version: Version) -> Option<IpAddr> {
-        let addresses = self.addresses.iter().map(IpNet::addr);
-        let mut matching = addresses.filter(|a| a.is_ipv4() == (version == Version::V4));
-        matching.next()
-    }
-}
-
-/// Settings of a node.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// This node.
-    pub node: NodeId,
-    /// The ports of all nodes, by node: at most [`MAX_NODES`].
-    pub ports: Vec<Vec<Port>>,
-    /// Courser addresses of all nodes, as this one reaches them.
-    pub addresses: Vec<String>,
-    /// By node: addresses of IP from which its sessions may come besides its address above. Nodes
-    /// without any here have one address. Not used where addresses are none of `udp`.
-    pub origins: Vec<Vec<IpAddr>>,
-    /// How packets go from node to node.
-    pub spread: Spread,
-    /// Within this time of the death of a node its routes are withdrawn.
-    pub failure_timeout: Duration,
-    /// Seed of the hash of flows, the same in all nodes.
-    pub seed: u64,
-    /// A hash of the settings in which all nodes have to agree. Nodes with another one are refused.
-    pub fingerprint: u64,
-    /// ICMP errors for each second, and at once; the same for echo replies.
-    pub icmp: (u32, u32),
-}
-
-impl Settings {
-    /// The Courser settings that this node needs, on top of `base`: heartbeats that notice a dead
-    /// node in time, and a credit for each message that a link takes, for a short queue as many as by
-    /// default: calls and parts of packets take them, too.
-    ///
-    /// A message costs a credit however small it is. The default is a few dozens, which suits calls
-    /// and large packets: at 100,000 packets a second a node that the system runs half a millisecond
-    /// late would stop its peers.
-    pub fn courser(&self, base: courser::Config) -> courser::Config {
-        let failure_timeout = members::silence(self.failure_timeout);
-        let failure_timeout = failure_timeout.max(Duration::from_millis(10));
-        let credits = base.message_queue.clamp(LEAST_CREDITS, u16::MAX.into()) as u32;
-        courser::Config { failure_timeout, credits: Some(credits), ..base }
-    }
-}
 
 /// Observes packets on their way between nodes, for measurements. Does nothing by default.
 pub trait Probe {
@@ -191,64 +124,6 @@ enum Origin {
 }
 
 impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
-    /// A node of the cluster with its routes, which runs on `rpc`: registers the handlers and timers,
-    /// and begins to connect to the other nodes.
-    ///
-    /// # Errors
-    /// The address of a node cannot be read.
-    ///
-    /// # Panics
-    /// The settings have more nodes than [`MAX_NODES`], or this node is none of them.
-    pub fn start<T: Transport>(
-        rpc: &mut Rpc<T>,
-        settings: Settings,
-        routes: Routes,
-        outlet: O,
-        probe: P,
-    ) -> Result<Shared<O, P>, SessionError> {
-        let nodes = settings.ports.len();
-        assert!(nodes <= MAX_NODES && usize::from(settings.node) < nodes, "checked by the caller");
-        assert_eq!(settings.addresses.len(), nodes, "one address for each node");
-        let mut cx = rpc.context();
-        let (per_second, burst) = settings.icmp;
-        let mut node = Node {
-            routes,
-            outlet,
-            probe,
-            links: (0..nodes).map(|_| Link::default()).collect(),
-            incoming: Vec::new(),
-            refused_in_a_row: 0,
-            paused_until_ns: 0,
-            valiant: Valiant::new(nodes),
-            announcer: Announcer::new(nodes),
-            limiter: Limiter::new(per_second, burst),
-            echo_limiter: Limiter::new(per_second, burst),
-            counters: Counters::default(),
-            life: cx.random(),
-            scratch: Vec::new(),
-            host_mask: forward::host_mask(settings.ports.iter().flatten()),
-            sources: Sources::new(settings.ports.iter().flatten()),
-            system: BTreeSet::new(),
-            alive: Vec::new(),
-            usable: 0,
-            active: 0,
-            hears: vec![0; nodes],
-            deaths: 0,
-            refused_heartbeats: 0,
-            names: Names::new(&settings),
-            own: Weak::new(),
-            settings,
-        };
-        node.connect_all(&mut cx)?;
-        node.update_alive(cx.now_ns());
-        let node = Rc::new(RefCell::new(node));
-        node.borrow_mut().own = Rc::downgrade(&node);
-        link::register(rpc, &node);
-        announce::register(rpc, &node);
-        members::start_timer(rpc, &node);
-        Ok(node)
-    }
-
     /// Counters since the start.
     pub fn counters(&self) -> &Counters {
         &self.counters

@@ -7,6 +7,8 @@
 //! lost when a link was down for a moment. When a node dies its routes are withdrawn. Heartbeats say
 //! whose routes their sender has, so that a node sends them again to one that took it for dead.
 
+mod announcer;
+mod item;
 mod queue;
 mod received;
 #[cfg(test)]
@@ -15,112 +17,16 @@ mod tests;
 use std::time::Duration;
 
 use courser::{CallError, Context, Rpc, SessionId, Transport};
-use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
 
 use super::{Node, NodeState, Probe, Shared};
 use crate::line::Outlet;
-use crate::route::{Members, NextHop, NodeId};
+use crate::route::{NextHop, NodeId};
 use crate::routes::{Change, ChangeError, Origin};
-use queue::Queue;
-use received::Received;
+pub(super) use announcer::Announcer;
+use item::{CallHead, Item, Number};
 
 /// Type of the calls.
 const ROUTES: u16 = 1;
-
-/// A part of a call.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-enum Item {
-    /// All routes of the node follow.
-    Begin,
-    Announce {
-        prefix: IpNet,
-        members: Members,
-    },
-    Withdraw {
-        prefix: IpNet,
-    },
-    /// All routes of the node were sent.
-    End,
-}
-
-impl Item {
-    fn prefix(&self) -> Option<IpNet> {
-        match self {
-            Item::Announce { prefix, .. } | Item::Withdraw { prefix } => Some(*prefix),
-            Item::Begin | Item::End => None,
-        }
-    }
-}
-
-/// The number of a call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-struct Number {
-    /// Counts the times that all routes were sent, from 1.
-    epoch: u32,
-    /// Counts the calls since then, from 0.
-    call: u32,
-}
-
-/// The head of a call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct CallHead {
-    fingerprint: u64,
-    life: u64,
-    node: NodeId,
-    number: Number,
-}
-
-/// The routes that a node sends to others, and has of them, by node.
-#[derive(Default)]
-pub(super) struct Announcer {
-    queues: Vec<Queue>,
-    received: Vec<Received>,
-    /// A timer withdraws further routes.
-    sweeps: bool,
-    /// Calls that other nodes have refused.
-    refused: u64,
-}
-
-impl Announcer {
-    pub(super) fn new(nodes: usize) -> Self {
-        Announcer {
-            queues: (0..nodes).map(|_| Queue::default()).collect(),
-            received: (0..nodes).map(|_| Received::default()).collect(),
-            ..Announcer::default()
-        }
-    }
-
-    /// A link came up: all routes are sent.
-    pub(super) fn begin(&mut self, to: NodeId) {
-        self.queues[usize::from(to)].begin();
-    }
-
-    /// A node is dead: its routes are to be withdrawn.
-    pub(super) fn died(&mut self, node: NodeId) {
-        self.received[usize::from(node)].died();
-    }
-
-    /// Which of a node's routes are here, for a heartbeat to it.
-    pub(super) fn epoch(&self, node: NodeId) -> u32 {
-        self.received[usize::from(node)].epoch()
-    }
-
-    /// Which of the own routes a node has, from its heartbeat.
-    pub(super) fn heard(&mut self, node: NodeId, epoch: u32) {
-        self.queues[usize::from(node)].heard(epoch);
-    }
-
-    /// Called by a timer.
-    pub(super) fn tick(&mut self) {
-        self.queues.iter_mut().for_each(Queue::tick);
-    }
-
-    /// Sends a change to all nodes.
-    fn push(&mut self, change: &Item) {
-        self.queues.iter_mut().for_each(|queue| queue.push(change));
-    }
-}
 
 /// Registers the handler of other nodes' routes.
 pub(super) fn register<T, O, P>(rpc: &mut Rpc<T>, node: &Shared<O, P>)

@@ -3,10 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use courser::Context;
-use ipnet::{IpNet, Ipv4Net};
 
-use super::link::{Head, MOST_PASSED, destination};
-use super::{Node, Origin, Port, Probe, Spread};
+use super::link::destination;
+use super::message::{Head, MOST_PASSED};
+use super::settings::{Spread, networks};
+use super::{Node, Origin, Probe};
 use crate::counters::PacketDrop;
 use crate::line::{BURST, Outlet};
 use crate::packet::icmp::{self, Problem};
@@ -22,21 +23,6 @@ mod tests;
 struct Way {
     hop: NextHop,
     flow: u32,
-}
-
-/// IPv4 networks of ports of which two addresses are no hosts.
-pub(super) fn networks<'a>(
-    ports: impl Iterator<Item = &'a Port>,
-) -> impl Iterator<Item = &'a Ipv4Net> {
-    ports.flat_map(|port| &port.addresses).filter_map(|net| match net {
-        IpNet::V4(net) if net.prefix_len() <= 30 => Some(net),
-        _ => None,
-    })
-}
-
-/// The bits for hosts of the smallest of these networks.
-pub(super) fn host_mask<'a>(ports: impl Iterator<Item = &'a Port>) -> u32 {
-    networks(ports).map(|net| net.hostmask().to_bits()).min().unwrap_or(u32::MAX)
 }
 
 impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {

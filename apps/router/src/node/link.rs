@@ -1,136 +1,25 @@
-//! Links between nodes: packets as one-way messages over a session, with a header:
-//!
-//! ```text
-//! number, 4 bytes | kind, 1 | last node, 1 | port, 1 | nodes passed, 1 | gateway: 0, 4 or 16 | packet
-//! ```
-//!
-//! The number counts the messages of a session, from 0 (`order`). Numbers are little-endian. The first
-//! message of a session is a heartbeat (`members`), which names its sender.
+//! Links between nodes: packets as one-way messages (`message`) over a session.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use courser::{Context, RejectReason, Rpc, SessionId, Transport};
 
+use super::message::{HEADER_MIN, HEARTBEAT, Head, MESSAGE, MOST_PASSED};
 use super::order::{Order, Place};
+use super::peers::Incoming;
 use super::{Node, Probe, Shared};
 use crate::counters::PacketDrop;
 use crate::line::{BURST, Outlet};
-use crate::route::{Exit, NextHop, NodeId};
-
-/// Type of the messages.
-pub(super) const MESSAGE: u16 = 1;
-
-/// Bytes of the shortest header.
-pub const HEADER_MIN: usize = 8;
-/// Bytes of the longest header: with an IPv6 gateway.
-pub const HEADER_MAX: usize = HEADER_MIN + 16;
-
-/// Nodes that a packet may pass, its first one not counted: one between, and the last. A link that
-/// fails on the way may cost one more.
-pub(super) const MOST_PASSED: u8 = 3;
+use crate::route::NodeId;
 
 /// Runs of the timer after which a message counts as never sent: the time in which a node counts as
 /// dead. Courser delivers a lost message far earlier, or ends its session.
 const GIVEN_UP: u32 = 8;
 
-pub(super) const HEARTBEAT: u8 = 0;
-const CONNECTED: u8 = 1;
-const GATEWAY4: u8 = 2;
-const GATEWAY6: u8 = 3;
-const LOCAL: u8 = 4;
-
 /// Packets wait at most this long for room on links ([`Node::takes_packets`]). Then those for full
 /// links are dropped, so that others can pass.
 pub const PAUSE: Duration = Duration::from_micros(200);
-
-/// To another node.
-#[derive(Debug, Default)]
-pub(super) struct Link {
-    pub(super) session: Option<SessionId>,
-    /// The session is connected and its first heartbeat sent.
-    pub(super) up: bool,
-    /// It has refused a packet, and has not reported room since: packets for it are dropped before
-    /// work is spent on them.
-    pub(super) full: bool,
-    /// Number of its next message.
-    pub(super) next: u32,
-    /// When to connect again, ns.
-    pub(super) retry_ns: u64,
-    /// The last heartbeat from there.
-    pub(super) heard: Option<super::members::Heard>,
-    /// Since when it is received by others only, ns.
-    pub(super) relayed_ns: Option<u64>,
-}
-
-/// From another node.
-#[derive(Debug)]
-pub(super) struct Incoming {
-    pub(super) session: SessionId,
-    /// Known from its first heartbeat.
-    pub(super) node: Option<NodeId>,
-    /// The start of that node.
-    pub(super) life: u64,
-    order: Order,
-    /// Runs of the timer in which messages waited for the same one.
-    stuck: u32,
-}
-
-/// The head of a message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Head {
-    pub(super) hop: NextHop,
-    /// Nodes that the packet has passed when it arrives.
-    pub(super) passed: u8,
-}
-
-impl Head {
-    fn len(&self) -> usize {
-        HEADER_MIN
-            + match self.hop.exit {
-                Exit::Gateway(_, IpAddr::V4(_)) => 4,
-                Exit::Gateway(_, IpAddr::V6(_)) => 16,
-                Exit::Local | Exit::Connected(_) => 0,
-            }
-    }
-
-    /// Writes the header without the number.
-    fn write(&self, out: &mut [u8]) {
-        let (kind, port) = match self.hop.exit {
-            Exit::Local => (LOCAL, 0),
-            Exit::Connected(port) => (CONNECTED, port),
-            Exit::Gateway(port, IpAddr::V4(gateway)) => {
-                out[8..12].copy_from_slice(&gateway.octets());
-                (GATEWAY4, port)
-            }
-            Exit::Gateway(port, IpAddr::V6(gateway)) => {
-                out[8..24].copy_from_slice(&gateway.octets());
-                (GATEWAY6, port)
-            }
-        };
-        out[4..8].copy_from_slice(&[kind, self.hop.node, port, self.passed]);
-    }
-
-    /// Reads a header, and returns it with the packet.
-    fn read(message: &[u8]) -> Option<(Head, &[u8])> {
-        let (head, rest) = message.split_first_chunk::<HEADER_MIN>()?;
-        let [_, _, _, _, kind, node, port, passed] = *head;
-        let (exit, packet) = match kind {
-            LOCAL => (Exit::Local, rest),
-            CONNECTED => (Exit::Connected(port), rest),
-            GATEWAY4 => {
-                let (gateway, rest) = rest.split_first_chunk::<4>()?;
-                (Exit::Gateway(port, IpAddr::from(*gateway)), rest)
-            }
-            GATEWAY6 => {
-                let (gateway, rest) = rest.split_first_chunk::<16>()?;
-                (Exit::Gateway(port, IpAddr::from(*gateway)), rest)
-            }
-            _ => return None,
-        };
-        Some((Head { hop: NextHop { node, exit }, passed }, packet))
-    }
-}
 
 /// Registers the handler of messages.
 pub(super) fn register<T, O, P>(rpc: &mut Rpc<T>, node: &Shared<O, P>)
@@ -333,31 +222,5 @@ pub(super) fn destination(packet: &[u8]) -> Option<IpAddr> {
         4 => packet.get(16..20)?.first_chunk::<4>().map(|a| IpAddr::from(*a)),
         6 => packet.get(24..40)?.first_chunk::<16>().map(|a| IpAddr::from(*a)),
         _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn heads_are_read_as_they_were_written() {
-        let exits = [
-            Exit::Local,
-            Exit::Connected(3),
-            Exit::Gateway(31, IpAddr::from([10, 0, 0, 1])),
-            Exit::Gateway(0, IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 9])),
-        ];
-        for exit in exits {
-            let head = Head { hop: NextHop { node: 63, exit }, passed: 2 };
-            let mut message = vec![0; head.len() + 5];
-            head.write(&mut message);
-            message[head.len()..].copy_from_slice(b"hello");
-            assert_eq!(Head::read(&message), Some((head, &b"hello"[..])));
-            for cut in 0..head.len() {
-                assert_eq!(Head::read(&message[..cut]), None, "{exit:?} cut to {cut}");
-            }
-        }
-        assert_eq!(Head::read(&[0, 0, 0, 0, 9, 0, 0, 0]), None, "no such kind");
     }
 }

@@ -5,79 +5,16 @@
 //! theirs. A node that is not received directly, but by another one, is reached through that: a cable
 //! of a mesh may fail. Next hops of dead nodes and of ports that are down get no packets.
 
-use std::time::Duration;
-
 use courser::{Context, Rpc, SessionState, Transport};
-use serde::{Deserialize, Serialize};
 
-use super::link::{HEADER_MIN, HEARTBEAT};
+use super::heartbeat::{Heard, Heartbeat};
+use super::message::{HEADER_MIN, HEARTBEAT};
+use super::settings::silence;
 use super::{Node, Probe, Shared};
 use crate::config::FAILURE_TIMEOUT;
 use crate::counters::PacketDrop;
 use crate::line::Outlet;
-use crate::route::{MAX_NODES, MAX_PORTS, NodeId};
-
-/// Silence after which a node counts as dead: half of the promised time, as others that still
-/// receive it may pass packets on for as long as their own silence, heartbeat and timer take.
-pub(super) fn silence(failure_timeout: Duration) -> Duration {
-    failure_timeout / 2
-}
-
-/// The last heartbeat of a node.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Heard {
-    at_ns: u64,
-    /// A number of its start.
-    pub(super) life: u64,
-    /// Nodes that it receives heartbeats from, and their ports that are up, by node.
-    hears: u64,
-    others: [u32; MAX_NODES],
-    /// Its ports that are up.
-    ports: u32,
-    /// Silence after which it counts others as dead: it sends heartbeats so often.
-    silence_ns: u64,
-}
-
-impl Heard {
-    /// Returns true while it is so young that the node counts as alive.
-    pub(super) fn is_fresh(&self, now_ns: u64) -> bool {
-        now_ns.saturating_sub(self.at_ns) < self.silence_ns
-    }
-
-    fn state(&self) -> (u64, u64, u32, &[u32]) {
-        (self.life, self.hears, self.ports, &self.others)
-    }
-}
-
-/// A heartbeat: postcard, after the header of a message.
-#[derive(Serialize, Deserialize)]
-struct Heartbeat {
-    fingerprint: u64,
-    life: u64,
-    node: NodeId,
-    /// As in [`Heard`].
-    hears: u64,
-    ports: u32,
-    /// Ports of the nodes in `hears`, in their order.
-    others: Vec<u32>,
-    silence_ns: u64,
-    /// Which of the receiver's routes the sender has (`announce`).
-    epoch: u32,
-}
-
-impl Heartbeat {
-    /// Ports by node. `None`: there are not as many as nodes.
-    fn others(&self) -> Option<[u32; MAX_NODES]> {
-        let mut by_node = [0; MAX_NODES];
-        let mut given = self.others.iter();
-        for (node, ports) in by_node.iter_mut().enumerate() {
-            if self.hears >> node & 1 == 1 {
-                *ports = *given.next()?;
-            }
-        }
-        given.next().is_none().then_some(by_node)
-    }
-}
+use crate::route::{MAX_PORTS, NodeId};
 
 /// The state of a node as another one sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,11 +8,10 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
+use courser::Uri;
 use courser::parts::transport::Addr;
-use courser::{Context, SessionId, SessionState, Uri};
 
-use super::{Node, Probe, Settings};
-use crate::line::Outlet;
+use super::settings::Settings;
 use crate::route::NodeId;
 
 /// Claims that wait to be reported, at most.
@@ -83,7 +82,7 @@ impl Names {
     /// Returns whether sessions of a node may come from an address. `to`: the address at which this
     /// node reaches it, which the file may give as a name. `None`: that has no address yet, since this
     /// node has not reached it.
-    fn has(&self, node: NodeId, from: Addr, to: Option<Addr>) -> Option<bool> {
+    pub(super) fn has(&self, node: NodeId, from: Addr, to: Option<Addr>) -> Option<bool> {
         let Some(Some(origins)) = self.origins.get(usize::from(node)) else { return Some(true) };
         let ip = from.to_socket().map(|socket| socket.ip());
         let has =
@@ -92,7 +91,7 @@ impl Names {
         (has || !is_unknown).then_some(has)
     }
 
-    fn refuse(&mut self, claim: Claim, now_ns: u64) {
+    pub(super) fn refuse(&mut self, claim: Claim, now_ns: u64) {
         match claim.reason {
             Reason::Address => self.addresses += 1,
             Reason::Life => self.lives += 1,
@@ -104,62 +103,18 @@ impl Names {
             self.claims.push_back(claim);
         }
     }
-}
 
-impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
-    /// Checks that the sender of a heartbeat may speak for a node. If not, that is counted.
-    pub(super) fn owns_name(
-        &mut self,
-        cx: &Context<'_>,
-        session: SessionId,
-        node: NodeId,
-        life: u64,
-    ) -> bool {
-        let peer = |session| cx.session_stats(session).and_then(|stats| stats.peer);
-        let Some(from) = peer(session) else { return false };
-        let to = self.links[usize::from(node)].session.and_then(peer);
-        let reason = match self.names.has(node, from, to) {
-            // Its next heartbeats are accepted when this node has reached it.
-            None => return false,
-            Some(false) => Reason::Address,
-            Some(true) if self.lives_elsewhere(cx, from, node, life) => Reason::Life,
-            Some(true) => return true,
-        };
-        self.names.refuse(Claim { node, from, reason }, cx.now_ns());
-        false
+    /// Takes a claim that was refused, the oldest one.
+    pub(super) fn take_claim(&mut self) -> Option<Claim> {
+        self.claims.pop_front()
     }
 
-    /// Returns true while a process of a node lives that is not in this life.
-    fn lives_elsewhere(&self, cx: &Context<'_>, from: Addr, node: NodeId, life: u64) -> bool {
-        let Some(heard) = self.links[usize::from(node)].heard else { return false };
-        if heard.life == life || !heard.is_fresh(cx.now_ns()) {
-            return false;
+    /// Claims that were refused for this reason.
+    pub(super) fn refused(&self, reason: Reason) -> u64 {
+        match reason {
+            Reason::Address => self.addresses,
+            Reason::Life => self.lives,
         }
-        // The session of a process that has ended is gone as soon as its system says so. A process
-        // with the address of the old one can only be there when that one has ended.
-        self.incoming.iter().flatten().any(|incoming| {
-            let stats = cx.session_stats(incoming.session);
-            incoming.node == Some(node)
-                && incoming.life == heard.life
-                && cx.session_state(incoming.session) == SessionState::Connected
-                && stats.is_some_and(|stats| stats.peer != Some(from))
-        })
-    }
-
-    /// Takes a claim to the name of a node that was refused, for the operator: about one a minute for
-    /// each node.
-    pub fn take_claim(&mut self) -> Option<Claim> {
-        self.names.claims.pop_front()
-    }
-
-    /// Heartbeats that were refused, since they came from an address that is not the node's.
-    pub fn refused_addresses(&self) -> u64 {
-        self.names.addresses
-    }
-
-    /// Heartbeats that were refused, since another process of the node lives.
-    pub fn refused_lives(&self) -> u64 {
-        self.names.lives
     }
 }
 

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Port, forward};
+use super::settings::{Port, networks};
 
 /// Bits of the filter. With some hundred addresses most packets miss it.
 const BITS: usize = 4_096;
@@ -28,7 +28,7 @@ impl Sources {
     /// The addresses of these ports, and of their networks.
     pub(super) fn new<'a>(ports: impl Iterator<Item = &'a Port> + Clone) -> Sources {
         let own = ports.clone().flat_map(|port| &port.addresses).map(IpNet::addr);
-        let networks = forward::networks(ports);
+        let networks = networks(ports);
         let broadcasts = networks.flat_map(|net| [net.network().into(), net.broadcast().into()]);
         let ports = own.chain(broadcasts).collect();
         let mut sources = Sources { ports, all: BTreeSet::new(), filter: [0; BITS / 64] };

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use ipnet::IpNet;
 
-use super::{CallHead, Item, Number};
+use super::item::{CallHead, Item, Number};
 use crate::fib::Fib;
 use crate::routes::{Origin, Routes};
 

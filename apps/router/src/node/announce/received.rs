@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 
-use super::{Item, Number};
+use super::item::{Item, Number};
 use crate::routes::{Origin, Routes};
 
 /// Routes that are looked at in one go, to withdraw them: in less than a millisecond.

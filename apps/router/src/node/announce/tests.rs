@@ -1,5 +1,9 @@
 use proptest::prelude::*;
 
+use ipnet::IpNet;
+
+use super::queue::Queue;
+use super::received::Received;
 use super::*;
 use crate::route::Exit;
 use crate::routes::Routes;
