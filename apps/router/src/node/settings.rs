@@ -44,7 +44,7 @@ impl Port {
 pub struct Settings {
     /// This node.
     pub node: NodeId,
-    /// The ports of all nodes, by node: at most [`MAX_NODES`].
+    /// The ports of all nodes, by node: at most [`MAX_NODES`](crate::route::MAX_NODES).
     pub ports: Vec<Vec<Port>>,
     /// Courser addresses of all nodes, as this one reaches them.
     pub addresses: Vec<String>,
