@@ -4,7 +4,9 @@ mod output;
 mod recovery;
 mod replay;
 mod run;
+mod steps;
 mod swarm;
+mod text;
 
 use clap::{Args, Subcommand};
 

@@ -12,7 +12,6 @@ use courser::Control;
 use courser_sim::scenario::{
     ScenarioError, bandwidth, buffers, credits, fan_in, incast, response_rtt, sessions,
 };
-use serde::Serialize;
 use serde_json::{Value, json};
 
 pub(crate) use args::RunArgs;
@@ -21,21 +20,13 @@ use self::args::{
     BandwidthArgs, BuffersArgs, CreditsArgs, E76Args, FanInArgs, IncastArgs, ResponseRttArgs,
     Scenario, SpeedArgs,
 };
-use self::figures::{Stopwatch, Wall};
+use self::figures::{Stopwatch, Timed, Wall};
 use self::observe::Observed;
-use self::seeds::{Runs, SeedArgs};
+use self::seeds::{Row, Runs, SeedArgs};
 use super::output::print;
-use courser_bench::progress;
+use super::steps::{failure, steps};
 use courser_kit::Failure;
 use courser_kit::json;
-
-/// The failure of a program for an error of a scenario.
-fn failure(error: ScenarioError) -> Failure {
-    match error {
-        ScenarioError::Setting { .. } => Failure::Usage(error.to_string()),
-        _ => Failure::Runtime(error.to_string()),
-    }
-}
 
 /// Runs an experiment and prints its result.
 ///
@@ -78,20 +69,6 @@ fn e76(args: &E76Args) -> Result<(), Failure> {
     let chart = || picture::e76(&settings, &seen.outcome);
     args.output.print("e76", &settings, json!(seen), chart, || tables::e76(&settings, &seen))
 }
-
-/// An outcome with the time of the simulation.
-#[derive(Serialize)]
-struct Timed {
-    #[serde(flatten)]
-    outcome: sessions::Outcome,
-    #[serde(flatten)]
-    wall: Wall,
-    /// Time before the measured part, s.
-    prepare_wall_s: f64,
-}
-
-/// A run with its settings.
-type Row<S, O> = (S, O);
 
 /// Settings with a seed.
 trait Seeded: Copy {
@@ -218,17 +195,4 @@ fn speed(args: &SpeedArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     let results = steps(|step| figures::speed(args, step))?;
     print(args.json.as_deref(), "speed", args, json!(results), || tables::speed(&results))
-}
-
-/// Runs a simulation of many steps with a progress bar.
-pub(super) fn steps<R>(
-    run: impl FnOnce(&mut dyn FnMut(usize, usize)) -> Result<R, ScenarioError>,
-) -> Result<R, Failure> {
-    let bar = progress::bar()?;
-    let done = run(&mut |done, of| {
-        bar.set_position((done * 1000).checked_div(of).unwrap_or(1000) as u64);
-        bar.set_message(format!("{done} of {of}"));
-    });
-    bar.finish_and_clear();
-    done.map_err(failure)
 }

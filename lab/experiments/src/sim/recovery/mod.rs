@@ -11,7 +11,7 @@ use serde_json::json;
 pub(super) use self::args::{BitsPoolArgs, FctArgs, LossArgs, LostCallArgs};
 
 use super::output::print;
-use super::run::steps;
+use super::steps::steps;
 use courser_kit::Failure;
 
 /// Goodput by loss.

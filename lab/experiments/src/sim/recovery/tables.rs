@@ -6,7 +6,7 @@ use courser_sim::scenario::{Latency, bits_pool, fct, lost_call};
 
 use super::seeds::{Completion, Goodput, Spread};
 
-use crate::sim::run::tables::{bps, ns, table};
+use crate::sim::text::{bps, ns, table};
 use courser_kit::units::show_bytes;
 
 /// A share in per cent: `45.6 %`.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use courser_sim::scenario::speed::{Load, Settings, TwoHosts};
-use courser_sim::scenario::{ScenarioError, Traffic};
+use courser_sim::scenario::{ScenarioError, Traffic, sessions};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
@@ -161,6 +161,17 @@ fn spread(values: impl Iterator<Item = f64>) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     let at = |n: usize| values.get(n).copied().unwrap_or(0.0);
     (at(0), at(values.len() / 2), at(values.len().saturating_sub(1)))
+}
+
+/// An outcome with the time of the simulation.
+#[derive(Serialize)]
+pub(super) struct Timed {
+    #[serde(flatten)]
+    pub(super) outcome: sessions::Outcome,
+    #[serde(flatten)]
+    pub(super) wall: Wall,
+    /// Time before the measured part, s.
+    pub(super) prepare_wall_s: f64,
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use courser_sim::scenario::{
     Cpu, bandwidth, buffers, credits, fan_in, incast, response_rtt, sessions,
 };
 
-use super::tables::{bps, counted};
 use crate::experiment;
 use crate::picture::{Axis, Chart, Style};
+use crate::sim::text::{bps, counted};
 
 const PER_MILLION: f64 = 1e6;
 

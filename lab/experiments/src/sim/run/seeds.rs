@@ -4,9 +4,9 @@ use clap::Args;
 use courser_sim::scenario::ScenarioError;
 use serde_json::{Value, json};
 
-use super::steps;
-use super::tables::table;
 use crate::picture::Chart;
+use crate::sim::steps::steps;
+use crate::sim::text::table;
 use courser_kit::Failure;
 
 #[derive(Clone, Copy, Debug, Args)]
@@ -52,6 +52,9 @@ pub(in crate::sim) fn each_seed<R>(
         (0..seeds).map(one).collect()
     })
 }
+
+/// A run with its settings.
+pub(super) type Row<S, O> = (S, O);
 
 /// The results of all cases of an experiment with each seed.
 pub(super) struct Runs<R> {

@@ -8,11 +8,11 @@ use courser_sim::scenario::{
     uplink,
 };
 
-use super::super::Row;
-use super::super::tables::counted;
+use super::super::seeds::Row;
 use super::tables::{buffer, marks, names};
 use crate::experiment;
 use crate::picture::{Axis, Chart, Style};
+use crate::sim::text::counted;
 
 /// The calls beside an incast, with it and without.
 pub(super) fn background(rows: &[Row<background::Settings, background::Outcome>]) -> Chart {

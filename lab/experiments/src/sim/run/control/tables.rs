@@ -5,9 +5,9 @@ use courser_sim::scenario::{
     uncongested, uplink,
 };
 
-use super::super::Row;
+use super::super::seeds::Row;
 use super::super::seeds::{Cell, Runs};
-use super::super::tables::{bps, ns};
+use crate::sim::text::{bps, ns};
 use courser_kit::units::{show_bytes, show_per_second};
 
 /// Events per second.
