@@ -10,6 +10,7 @@ TOKEN = re.compile(
 TEST = re.compile(r"#\[cfg\((?:test|all\(test\b[^\]]*\))\)\]")
 VISIBLE = r"(?:pub(?:\s*\([^)]*\))?\s+)"
 USE = re.compile(rf"(?:^|(?<=[;{{}}\]\s]))({VISIBLE}?)use\s+([^;]+);")
+LIMITED = re.compile(r"\bpub\s*\(\s*in\b[^)]*\)")
 INLINE = re.compile(r"(?<![\w:$])(crate|super|self)((?:\s*::\s*\w+)+)")
 ITEM = re.compile(r"\b(?:fn|struct|enum|union|trait|type|const|static|macro_rules!)\s+(\w+)")
 STRUCT = re.compile(r"\bstruct\s+(\w+)\s*")
@@ -114,7 +115,7 @@ class Module:
                     self.names[name] = segments
                 if not use.group(1):
                     self.imports.append(segments)
-        for path in INLINE.finditer(USE.sub(" ", self.text)):
+        for path in INLINE.finditer(LIMITED.sub(" ", USE.sub(" ", self.text))):
             segments = tuple(re.findall(r"\w+", path.group()))
             self.imports.append(segments)
 

@@ -232,12 +232,12 @@ def self_test():
     })
     assert graph == {"a/inner": {"b"}, "b": {"a/inner"}}, graph
     assert found == [["a/inner", "b"]], found
-    # Inline paths count; comments, strings and tests do not.
+    # Inline paths count; comments, strings, tests and the extents of `pub` do not.
     graph, found, _ = made({
         "lib.rs": "mod a; mod b; mod c;",
         "a.rs": "fn f() -> crate::b::B { super::c::g() }",
         "b.rs": "// crate::a\npub struct B; #[cfg(test)] mod tests { use crate::a::f; }",
-        "c.rs": 'pub fn g() { "crate::a::f"; }',
+        "c.rs": 'pub(in crate::a) fn g() { "crate::a::f"; }',
     })
     assert graph == {"a": {"b", "c"}} and not found, (graph, found)
     # A parent imports its child by `use child::..`; the child sees the parent's imports.
