@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::hint::black_box;
 use std::time::Instant;
 
-#[path = "../src/loss/melo/mod.rs"]
+#[path = "../src/loss/papers/melo/mod.rs"]
 #[allow(dead_code)] // functions that are not measured
 mod melo;
 

@@ -30,12 +30,17 @@ mod arrived;
 #[path = "../../proto/src/loss/feedback.rs"]
 #[allow(dead_code)]
 mod feedback;
-#[path = "../../proto/src/loss/melo/mod.rs"]
+#[path = "../../proto/src/loss/papers/melo/mod.rs"]
 #[allow(dead_code, unused_imports)]
 mod melo;
 #[path = "../../proto/src/loss/scoreboard.rs"]
 #[allow(dead_code)]
 mod scoreboard;
+
+/// The part of the folder of published schemes that these modules use.
+mod papers {
+    pub(crate) use super::melo::Hole;
+}
 
 /// The part of the wire format that these modules use.
 mod wire {

@@ -15,19 +15,17 @@
 //! | [`Control::TwoWindow`] | marks, or delay | window | ADR 35 |
 
 pub(crate) mod control;
-mod dcqcn;
+mod papers;
 mod path_control;
 mod signal;
 mod swift;
-mod timely;
 mod two_window;
 
 pub use control::{Control, UnknownControl};
-use dcqcn::Dcqcn;
+use papers::{Dcqcn, Timely};
 pub(crate) use path_control::PathControl;
 pub(crate) use signal::{Allowance, Line, PART, Signal, packet_wire_bytes};
 use swift::Swift;
-use timely::Timely;
 use two_window::TwoWindow;
 
 /// The controller of a path.

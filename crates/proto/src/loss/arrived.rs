@@ -7,7 +7,7 @@
 //!
 //! [`Recovery::Selective`]: super::Recovery::Selective
 
-use super::melo::Hole;
+use super::papers::Hole;
 
 /// See the module's documentation.
 #[derive(Debug)]

@@ -1,8 +1,7 @@
 //! The retransmission scoreboard of a client slot, for every recovery scheme. Messages of one
 //! packet and sessions with go-back-N have none.
 
-use super::melo_board::MeloBoard;
-use super::pooled::{self, Pools};
+use super::papers::{MeloBoard, Pools, is_kept};
 use super::{AckInfo, LossFeedback, Nack, Recovery, Scoreboard};
 use crate::stats::RxDrop;
 
@@ -160,7 +159,7 @@ impl Board {
                 let before = board.lost();
                 let (arrival, in_order) = board.on_response(index);
                 feedback.add_lost(board.lost().saturating_sub(before));
-                pooled::is_kept(arrival).map(|()| in_order)
+                is_kept(arrival).map(|()| in_order)
             }
         }
     }

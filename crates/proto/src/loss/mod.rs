@@ -3,20 +3,17 @@
 //! retransmits only on request (ADR 3).
 //!
 //! - `board`: the retransmission scoreboard of a client slot's message, either `scoreboard`
-//!   (selective) or `melo_board`;
+//!   (selective) or the one of MELO;
 //! - `arrived`: a server's record of request packets that arrived out of order; with MELO it is
-//!   `melo`'s receiver;
-//! - `melo`: the data structures of the MELO paper; `pooled` combines them with their pool;
+//!   the receiver of the paper;
+//! - `papers`: MELO as published;
 //! - `rto`, `window`: round trips, timeouts and the reordering window of a path;
 //! - `tail_loss`: the timer of single-packet calls, which no later packet acknowledges.
 
 mod arrived;
 mod board;
 mod feedback;
-#[allow(dead_code)] // swapping (M17), for receivers with less memory than connections
-pub(crate) mod melo;
-mod melo_board;
-mod pooled;
+pub(crate) mod papers;
 mod recovery;
 mod resend;
 pub(crate) mod rto;
@@ -27,8 +24,8 @@ mod window;
 pub(crate) use arrived::Arrived;
 pub(crate) use board::{Board, Boards};
 pub(crate) use feedback::{AckInfo, LossFeedback, Nack};
-pub use melo::Hole;
-pub(crate) use pooled::{Pools, Receiver, is_kept};
+pub use papers::Hole;
+pub(crate) use papers::{Pools, Receiver, is_kept};
 pub use recovery::{Recovery, UnknownRecovery};
 pub(crate) use scoreboard::Scoreboard;
 pub(crate) use tail_loss::TailLoss;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::melo::Hole;
+use super::papers::Hole;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@
 //! last one, at most a smallest round trip. Here one credit return may acknowledge many packets, so
 //! that a step is scaled by at most that number: their samples would have arrived in that time.
 
-use super::signal::{Allowance, Line, PART, Signal};
+use crate::cc::signal::{Allowance, Line, PART, Signal};
 
 /// Below, the rate increases.
 const LOW_NS: u64 = 50_000;
@@ -38,7 +38,7 @@ pub(crate) struct Timely {
 }
 
 impl Timely {
-    pub(super) fn new(line: Line, patched: bool) -> Self {
+    pub(in crate::cc) fn new(line: Line, patched: bool) -> Self {
         Timely {
             line,
             patched,
@@ -50,11 +50,11 @@ impl Timely {
         }
     }
 
-    pub(super) fn allowance(&self) -> Allowance {
+    pub(in crate::cc) fn allowance(&self) -> Allowance {
         self.line.at_rate(self.rate_bytes_per_s, LOW_NS)
     }
 
-    pub(super) fn on_signal(&mut self, s: &Signal) {
+    pub(in crate::cc) fn on_signal(&mut self, s: &Signal) {
         if s.rtt_ns < MIN_RTT_NS || s.acked == 0 {
             return;
         }

@@ -5,7 +5,7 @@
 //! marks within 50 us. Timers are evaluated when a frame arrives: between frames nothing is sent
 //! that they could delay by more than the age of the rate.
 
-use super::signal::{Allowance, Line, PART, Signal};
+use crate::cc::signal::{Allowance, Line, PART, Signal};
 
 /// Shortest time between two notifications.
 const NOTIFY_NS: u64 = 50_000;
@@ -49,7 +49,7 @@ pub(crate) struct Dcqcn {
 }
 
 impl Dcqcn {
-    pub(super) fn new(line: Line) -> Self {
+    pub(in crate::cc) fn new(line: Line) -> Self {
         Dcqcn {
             line,
             rate_bytes_per_s: line.rate_bytes_per_s,
@@ -65,12 +65,12 @@ impl Dcqcn {
         }
     }
 
-    pub(super) fn allowance(&self) -> Allowance {
+    pub(in crate::cc) fn allowance(&self) -> Allowance {
         // Marks are always passed to the controller.
         self.line.at_rate(self.rate_bytes_per_s, u64::MAX)
     }
 
-    pub(super) fn on_signal(&mut self, s: &Signal) {
+    pub(in crate::cc) fn on_signal(&mut self, s: &Signal) {
         self.bytes += s.acked * self.line.packet_bytes / PART;
         self.marked |= s.marked > 0;
         self.run_timers(s.now_ns);

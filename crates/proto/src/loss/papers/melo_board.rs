@@ -2,11 +2,11 @@
 //! MELO's sender state. For a response it is MELO's receiver state: the client itself requests the
 //! missing packets, so no bitmap of a sender is needed (ADR 3).
 //!
-//! [`Recovery::Melo`]: super::Recovery::Melo
+//! [`Recovery::Melo`]: crate::Recovery::Melo
 
 use super::melo::{Arrival, HOLES, Hole};
 use super::pooled::{Pools, Receiver, Sender};
-use super::resend::Resend;
+use crate::loss::resend::Resend;
 
 /// See the module's documentation.
 #[derive(Debug)]
