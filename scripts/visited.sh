@@ -34,7 +34,7 @@ copy="$build/visited-tree"
 rm -rf "$copy"
 mkdir "$copy"
 ln -s "$copy" "$work/tree"
-for entry in Cargo.toml Cargo.lock README.md rust-toolchain.toml apps crates examples; do
+for entry in Cargo.toml Cargo.lock README.md rust-toolchain.toml apps crates examples lab; do
   [ ! -e "$tree/$entry" ] || cp -r "$tree/$entry" "$copy/"
 done
 python3 "$here/visited.py" strip "$copy"
