@@ -73,7 +73,7 @@ fn a_violation_has_its_seed_and_the_replay_command() {
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("at-most-once violated at"), "{error}");
     let text = stderr(&output);
-    let replay = text.split("\n  courser ").nth(1).expect("a command").trim();
+    let replay = text.split("\n  courser-lab ").nth(1).expect("a command").trim();
     assert!(replay.starts_with("sim replay --seed ") && replay.contains(" --trace"), "{replay}");
     let result: serde_json::Value =
         serde_json::from_str(&stdout(&output)).expect("one JSON object");

@@ -71,7 +71,7 @@ fn unusable_addresses_are_rejected() {
     assert!(error.to_string().contains("smoke"), "{error}");
     let bad = Config { slots: 3, ..Config::default() };
     let error = Nexus::bind_with(LOOPBACK, bad).unwrap_err();
-    assert!(error.to_string().contains("slots = 3"), "{error}");
+    assert!(error.to_string().contains("Config::slots is 3; set it to a power of two"), "{error}");
 }
 
 #[test]
