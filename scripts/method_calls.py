@@ -28,7 +28,6 @@ STANDARD = {
     "swap_remove", "drain_all", "retain_mut", "fetch_add", "compare_exchange", "set_nonblocking",
 }
 FN = re.compile(r"\bfn\s+(\w+)")
-FIELD = re.compile(r"(?:^|[{,(\]])\s*(?:pub(?:\s*\([^)]*\))?\s+)?(\w+)\s*:(?!:)")
 TYPED = re.compile(r"(?<![\w:])(\w+)\s*:(?!:)\s*")
 CALL = re.compile(r"\.\s*(\w+)\s*(?:::\s*<[^;{}()]*>\s*)?\(")
 STATIC = re.compile(r"(?<![\w:.])((?:\w+\s*::\s*)*?)(\w+)\s*(?:::\s*<[^;{}()]*>\s*)?::\s*(\w+)\s*\(")
@@ -116,7 +115,7 @@ class Calls:
     def __init__(self, crate):
         self.crate = crate
         self.methods = defaultdict(dict)  # (module, type) -> method -> file
-        self.defined = defaultdict(set)  # method -> files
+        self.defined = defaultdict(dict)  # method -> file -> module
         self.fields = {}  # (module, type) -> field -> (module, path of its type)
         self.bodies = []  # (module, type of self or None, code)
         for module in crate.modules.values():
@@ -148,14 +147,14 @@ class Calls:
             if trait is None and owner:
                 for name in self.heads(body):
                     self.methods[owner][name] = module
-                    self.defined[name].add(module.file)
+                    self.defined[name][module.file] = module
         for header, body in blocks(module.text, "trait"):
             rest = rest.replace(body, " ")
             owner = (module.path, re.search(r"\w+", header).group())
             self.bodies.append((module, owner, body))
             for name in self.heads(body):
                 self.methods[owner][name] = module
-                self.defined[name].add(module.file)
+                self.defined[name][module.file] = module
         for struct in re.finditer(r"\bstruct\s+(\w+)", module.text):
             self.fields[module.path, struct.group(1)] = self.struct_fields(module, struct.end())
         self.bodies.append((module, None, rest))
@@ -166,9 +165,8 @@ class Calls:
         open_brace = text.find("{", at, end)
         fields = {}
         for part in split_top(text[open_brace + 1 : end]) if open_brace >= 0 else ():
-            field = re.search(r"(\w+)\s*:(?!:)\s*", re.sub(r"#\[[^\]]*\]", " ", part))
-            if field:
-                part = re.sub(r"#\[[^\]]*\]", " ", part)
+            part = re.sub(r"#\[[^\]]*\]", " ", part)
+            if field := re.search(r"(\w+)\s*:(?!:)\s*", part):
                 fields[field.group(1)] = (module, named_type(part[field.end() :]))
         return fields
 
@@ -225,7 +223,6 @@ class Calls:
     def count(self, module, kind, name):
         target = self.methods.get(kind, {}).get(name) if kind else None
         if not target and "_" in name and name not in STANDARD and len(self.defined[name]) == 1:
-            file = next(iter(self.defined[name]))
-            target = next(m for m in self.crate.modules.values() if m.file == file)
+            (target,) = self.defined[name].values()
         if target and target.file != module.file:
             self.graph[self.crate.name(module)][self.crate.name(target)] += 1

@@ -5,6 +5,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+from rust_source import TOKEN, closing
+
 CRATES = ("buf", "proto", "net", "courser")
 
 # Functions of at most this many lines are listed, and are not counted.
@@ -21,11 +23,7 @@ def strip(tree):
 
 def blank(text):
     """The source with comments, strings and characters replaced by blanks; lines stay."""
-    token = re.compile(
-        r"""//[^\n]*|/\*.*?\*/|\bb?r(?P<h>#*)".*?"(?P=h)|b?"(?:\\.|[^"\\])*"|b?'(?:\\[^']+|[^\\'\n])'""",
-        re.S,
-    )
-    return token.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
+    return TOKEN.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
 
 
 def functions(path):
@@ -50,19 +48,6 @@ def functions(path):
                 found.append((line_at[item.start()] + 1, line_at[end] + 1, item.group(1)))
                 break
     return found
-
-
-def closing(text, at):
-    """Where the brace that opens at `at` is closed."""
-    depth = 0
-    for end in range(at, len(text)):
-        if text[end] == "{":
-            depth += 1
-        elif text[end] == "}":
-            depth -= 1
-            if depth == 0:
-                return end
-    return len(text) - 1
 
 
 class Calls:
