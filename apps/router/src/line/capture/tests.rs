@@ -15,7 +15,7 @@ impl Temporary {
     }
 }
 
-impl std::ops::Drop for Temporary {
+impl Drop for Temporary {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }

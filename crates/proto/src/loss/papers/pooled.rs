@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::melo::pool::BLOCK_BITS;
 use super::melo::{Arrival, Hole, MeloPool, Reorder, SenderMap};
-use crate::stats::RxDrop as Dropped;
+use crate::stats::RxDrop;
 
 /// A bits pool, shared by all messages of one direction of an endpoint (M5).
 pub(crate) type SharedPool = Rc<RefCell<MeloPool>>;
@@ -35,11 +35,11 @@ impl Pools {
 ///
 /// # Errors
 /// It is a duplicate, or there is no bit to record it (M10, M16).
-pub(crate) fn is_kept(arrival: Arrival) -> Result<(), Dropped> {
+pub(crate) fn is_kept(arrival: Arrival) -> Result<(), RxDrop> {
     match arrival {
         Arrival::InOrder | Arrival::OutOfOrder { .. } => Ok(()),
-        Arrival::Duplicate => Err(Dropped::Duplicate),
-        Arrival::Middle | Arrival::NoBits => Err(Dropped::OutOfOrder),
+        Arrival::Duplicate => Err(RxDrop::Duplicate),
+        Arrival::Middle | Arrival::NoBits => Err(RxDrop::OutOfOrder),
     }
 }
 
