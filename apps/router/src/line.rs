@@ -73,7 +73,7 @@ pub trait Outlet {
         false
     }
 
-    /// What has become of packets since the last call.
+    /// Takes the outcomes of packets since the last call.
     fn take_ended(&mut self) -> Ended {
         Ended::default()
     }
@@ -90,7 +90,7 @@ pub trait Outlet {
     }
 }
 
-/// What has become of packets that a line had queued.
+/// The outcomes of packets that a line had queued.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Ended {
     /// Those that left.

@@ -1,4 +1,4 @@
-//! What a typed client needs of the connection below it.
+//! The connection below a typed client, as the client uses it.
 
 pub(crate) mod call;
 pub(crate) mod greeting;

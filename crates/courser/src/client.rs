@@ -91,7 +91,7 @@ pub struct Client {
     inner: Arc<Inner>,
 }
 
-/// What all clones of a client share.
+/// The state that all clones of a client share.
 struct Inner {
     /// The client's number at its endpoint.
     link: usize,

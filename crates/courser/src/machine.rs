@@ -112,7 +112,7 @@ pub trait Stream: io::Read + io::Write + Send + fmt::Debug {
     /// Readiness is announced by this token from now on, beginning with what is ready already.
     fn register(&mut self, token: u64);
 
-    /// Whether the connection stands; `None`: not yet.
+    /// Returns whether the connection stands; `None`: not yet.
     ///
     /// # Errors
     /// It failed: refused, no route, reset.

@@ -45,7 +45,7 @@ impl Platform {
         }
     }
 
-    /// Whether time is virtual, so that nothing may wait for it.
+    /// Returns whether time is virtual, so that nothing may wait for it.
     pub(crate) fn is_virtual(&self) -> bool {
         self.machine().is_some()
     }

@@ -239,7 +239,7 @@ impl Server {
         self.messages.push((msg_type, handler(f)));
     }
 
-    /// Whether a request type has a handler.
+    /// Returns whether a request type has a handler.
     pub fn has(&self, req_type: u16) -> bool {
         self.requests.iter().any(|(known, _)| *known == req_type)
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use courser_proto::SessionId;
 
-/// What waits for one session. Entries that have left stay until they are the most, so that leaving
+/// The submissions that wait for one session. Entries that have left stay until they are the most, so that leaving
 /// takes constant time.
 #[derive(Debug)]
 struct Line<T> {

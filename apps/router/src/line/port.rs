@@ -29,7 +29,7 @@ pub(super) struct Port {
     /// `None` while no interface has the name.
     interface: Option<u32>,
     pub(super) sender: Sender,
-    /// What became of packets besides those of the sender, since it was taken.
+    /// Outcomes of packets besides those of the sender, since they were last taken.
     pub(super) ended: Ended,
     pub(super) is_up: bool,
     /// It occurred in the current reading of the kernel's table.
@@ -86,7 +86,7 @@ impl Port {
         self.interface
     }
 
-    /// What has become of packets since the last call.
+    /// Takes the outcomes of packets since the last call.
     pub(super) fn take_ended(&mut self) -> Ended {
         let mut ended = std::mem::take(&mut self.ended);
         let sender = std::mem::take(&mut self.sender.ended);

@@ -1,4 +1,4 @@
-//! What nodes say of each other.
+//! Heartbeats: the state of nodes that they send to each other.
 
 use serde::{Deserialize, Serialize};
 
@@ -42,7 +42,7 @@ pub(super) struct Heartbeat {
     /// Ports of the nodes in `hears`, in their order.
     pub(super) others: Vec<u32>,
     pub(super) silence_ns: u64,
-    /// Which of the receiver's routes the sender has (`announce`).
+    /// The epoch of the receiver's routes that the sender has (`announce`).
     pub(super) epoch: u32,
 }
 

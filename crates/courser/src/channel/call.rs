@@ -42,7 +42,7 @@ pub(crate) struct Call {
 
 struct Progress {
     stage: Stage,
-    /// Of the task that awaits the result.
+    /// The waker of the task that awaits the result.
     waker: Option<Waker>,
 }
 
@@ -56,7 +56,7 @@ enum Stage {
     Over,
 }
 
-/// What the endpoint did with a request.
+/// The outcome of submitting a request.
 pub(crate) enum Started {
     /// The protocol has the call.
     Running,
@@ -90,7 +90,7 @@ impl Call {
 
     // ---- the future ---------------------------------------------------------------------------
 
-    /// Whether [`Call::poll`] returns a result: one load.
+    /// Returns whether [`Call::poll`] returns a result: one load.
     pub(crate) fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire)
     }
@@ -139,7 +139,7 @@ impl Call {
 
     // ---- the endpoint's thread ----------------------------------------------------------------
 
-    /// Whether the future was dropped before the call started.
+    /// Returns whether the future was dropped before the call started.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.lock().stage, Stage::Over)
     }

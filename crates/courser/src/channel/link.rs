@@ -194,12 +194,12 @@ impl Link {
         taken
     }
 
-    /// Whether a session is being connected or checked.
+    /// Returns whether a session is being connected or checked.
     pub(crate) fn is_connecting(&self) -> bool {
         self.connecting.is_some() || self.greeting.is_some()
     }
 
-    /// Whether another session should be connected, as calls wait for a slot.
+    /// Returns whether another session should be connected, as calls wait for a slot.
     pub(crate) fn may_grow(&self, now_ns: u64) -> bool {
         !self.is_connecting()
             && self.pick().is_none()

@@ -11,7 +11,7 @@ pub(crate) const ACCEPT: u16 = 0x03F3;
 /// The request type of methods that a server does not have. It is never assigned.
 pub(crate) const MISSING: u16 = 0xFFFF;
 
-/// What a service is called on the network.
+/// The name of a service on the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ServiceInfo {

@@ -595,7 +595,7 @@ impl State {
         self.pending.len()
     }
 
-    /// Whether [`State::tend`] may find something at this time.
+    /// Returns whether [`State::tend`] may find something at this time.
     #[inline]
     pub(super) fn has_due(&self, now_ns: u64) -> bool {
         self.connecting > 0 || self.due_ns <= now_ns

@@ -22,7 +22,7 @@ pub(crate) enum Command {
         id: u64,
         /// Its mailbox.
         mailbox: Mailbox,
-        /// Whether it accepts sessions from clients.
+        /// True if it accepts sessions from clients.
         accepts: bool,
     },
     /// Changes whether an endpoint accepts sessions from clients.

@@ -122,7 +122,7 @@ impl Mailbox {
         self.shared.flags.load(Ordering::Acquire)
     }
 
-    /// Whether there is mail or an answer: one load.
+    /// Returns whether there is mail or an answer: one load.
     #[inline]
     pub(crate) fn has_mail(&self) -> bool {
         self.flags() & PENDING != 0
@@ -280,7 +280,7 @@ impl Mailbox {
         drop(answers);
     }
 
-    /// Whether answers are dropped.
+    /// Returns whether answers are dropped.
     pub(crate) fn is_closed(&self) -> bool {
         self.flags() & CLOSED != 0
     }

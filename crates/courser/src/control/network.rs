@@ -57,7 +57,7 @@ pub(super) trait Network {
 
 /// A non-blocking reliable byte stream. Dropping it closes it.
 pub(super) trait Stream: Read + Write + fmt::Debug {
-    /// Whether the connection is established; `None`: not yet.
+    /// Returns whether the connection is established; `None`: not yet.
     fn connected(&mut self) -> io::Result<Option<()>>;
 
     fn local_addr(&self) -> io::Result<SocketAddr>;

@@ -13,7 +13,7 @@ struct Session {
     here: u16,
     /// The remote endpoint.
     there: u64,
-    /// Whether the local endpoint is the server.
+    /// True if the local endpoint is the server.
     serves: bool,
     number: u32,
 }
@@ -117,7 +117,7 @@ impl Usage {
         empty.then_some(self.used_at)
     }
 
-    /// Whether the connection was unused for `unused`.
+    /// Returns whether the connection was unused for `unused`.
     pub(super) fn is_unused(&self, unused: Duration, now: Instant) -> bool {
         self.idle_since().is_some_and(|since| now.saturating_duration_since(since) >= unused)
     }

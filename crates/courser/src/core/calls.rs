@@ -18,7 +18,7 @@ pub(crate) type End = Result<MsgBuf, Option<Box<CallFailure>>>;
 
 const _: () = assert!(size_of::<End>() == 16);
 
-/// What a future starts.
+/// The call or message that a future starts.
 pub(crate) struct Outgoing {
     pub(crate) session: SessionId,
     pub(crate) kind: Kind,

@@ -14,12 +14,12 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// Whether the job has expired.
+    /// Returns whether the job has expired.
     pub(crate) fn has_passed(&self, now: Instant) -> bool {
         self.expires <= now
     }
 
-    /// Whether more than half of the time from arrival to expiry has passed.
+    /// Returns whether more than half of the time from arrival to expiry has passed.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let waited = now.saturating_duration_since(self.received);

@@ -61,7 +61,7 @@ impl LocalQueue {
         self.0.news.set(tasks || self.has_commands());
     }
 
-    /// Whether two handles are of the same endpoint.
+    /// Returns whether two handles are of the same endpoint.
     #[inline]
     pub(crate) fn is(&self, other: &LocalQueue) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
@@ -86,7 +86,7 @@ impl LocalQueue {
         self.0.commands.borrow_mut().push(command);
     }
 
-    /// Whether there are commands.
+    /// Returns whether there are commands.
     pub(crate) fn has_commands(&self) -> bool {
         !self.0.commands.borrow().is_empty()
     }

@@ -30,7 +30,7 @@ stats! {
         pub tasks: usize = gauge(tasks),
         /// Calls and messages of futures that have not ended, those of dropped futures included.
         pub calls: usize = gauge(calls),
-        /// Those of them that wait for room in the queue of their session.
+        /// Calls and messages among them that wait for room in the queue of their session.
         pub queued: usize = gauge(calls),
     }
 }
@@ -143,13 +143,13 @@ impl Tasks {
         }
     }
 
-    /// Whether tasks are to be polled.
+    /// Returns whether tasks are to be polled.
     #[inline]
     pub(crate) fn any_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Whether a pass has something to do for tasks, besides polling them.
+    /// Returns whether a pass has something to do for tasks, besides polling them.
     pub(crate) fn any_waiting(&self) -> bool {
         self.dials.any()
     }

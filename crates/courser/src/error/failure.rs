@@ -74,7 +74,7 @@ impl CallFailure {
         CallFailure::NotConnected { server, reason }
     }
 
-    /// Whether the handler ran.
+    /// Returns whether the handler ran.
     pub fn executed(&self) -> Executed {
         match self {
             CallFailure::Rejected(_) | CallFailure::NotConnected { .. } | CallFailure::Forked => {

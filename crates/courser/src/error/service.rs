@@ -50,7 +50,7 @@ pub enum RpcError<E> {
 }
 
 impl<E> RpcError<E> {
-    /// Whether the handler ran.
+    /// Returns whether the handler ran.
     pub fn executed(&self) -> Executed {
         match self {
             RpcError::Service(_) => Executed::Yes,

@@ -11,7 +11,7 @@ pub(crate) fn cpus() -> usize {
     if cfg!(all(loom, test)) { 2 } else { *CPUS.get_or_init(machine_cpus) }
 }
 
-/// Whether the threads of a client or server, which spin and run tasks, may compete for CPUs. Measured
+/// True if the threads of a client or server, which spin and run tasks, may compete for CPUs. Measured
 /// with two: yielding halves the latency of single calls, and halves the rate of many.
 pub(crate) fn few_cpus() -> bool {
     cpus() <= 4

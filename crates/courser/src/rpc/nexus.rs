@@ -259,7 +259,7 @@ impl Nexus {
         self.workers.stats()
     }
 
-    /// Whether a simulated machine is below it.
+    /// Returns whether a simulated machine is below it.
     pub(crate) fn is_virtual(&self) -> bool {
         self.platform.is_virtual()
     }

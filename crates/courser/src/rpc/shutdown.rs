@@ -64,7 +64,7 @@ pub struct ShutdownReport {
 }
 
 impl ShutdownReport {
-    /// Whether everything was finished.
+    /// Returns whether everything was finished.
     pub fn is_clean(&self) -> bool {
         *self == ShutdownReport::default()
     }

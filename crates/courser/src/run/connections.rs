@@ -81,7 +81,7 @@ impl Connections {
         self.integrity.unwrap_or(default)
     }
 
-    /// Whether a connect is under way, so that the event loop must check its deadline.
+    /// Returns whether a connect is under way, so that the event loop must check its deadline.
     #[inline]
     pub(crate) fn is_dialing(&self) -> bool {
         !self.dialing.is_empty()

@@ -35,7 +35,7 @@ impl Crowd {
         }
     }
 
-    /// Whether the thread sleeps at once instead of spinning.
+    /// Returns whether the thread sleeps at once instead of spinning.
     #[inline]
     pub(crate) fn is_there(&self, now_ns: u64) -> bool {
         now_ns < self.until_ns

@@ -46,7 +46,7 @@ pub(super) struct Control {
 #[derive(Default)]
 struct State {
     grace: Duration,
-    /// Of the endpoints.
+    /// The mailboxes of the endpoints.
     mailboxes: Vec<Mailbox>,
     threads: usize,
     report: ShutdownReport,

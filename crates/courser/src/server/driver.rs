@@ -25,7 +25,7 @@ const DRAIN_CHECK_NS: u64 = 200_000;
 /// Requests of one pass that count as single ones.
 const FEW_REQUESTS: u64 = 4;
 
-/// What all endpoints of a server have in common.
+/// The parts that all endpoints of a server have in common.
 #[derive(Clone)]
 pub(super) struct Setup {
     pub(super) requests: Vec<(u16, Handler)>,

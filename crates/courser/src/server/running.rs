@@ -23,7 +23,7 @@ struct Entry {
     id: Option<RequestId>,
     /// In the endpoint's time; `u64::MAX`: never.
     expires_ns: u64,
-    /// Of its task, after its first poll.
+    /// The waker of its task, after its first poll.
     waker: Option<Waker>,
     cancelled: bool,
 }

@@ -124,7 +124,7 @@ pub trait LocalRegistry {
     /// The state that all services of this server share.
     fn services(&self) -> &Services;
 
-    /// Whether requests of this type have a handler.
+    /// Returns whether requests of this type have a handler.
     fn is_taken(&self, number: u16) -> bool;
 
     /// Registers a handler. The future is polled at once, and dropped when its client cancelled the
@@ -147,7 +147,7 @@ pub trait Registry {
     /// The state that all services of this server share.
     fn services(&self) -> &Services;
 
-    /// Whether requests of this type have a handler.
+    /// Returns whether requests of this type have a handler.
     fn is_taken(&self, number: u16) -> bool;
 
     /// Registers a handler. The future is dropped when its client cancelled the call, the deadline

@@ -26,7 +26,7 @@ struct Shared<T> {
 
 struct Inner<T> {
     state: State<T>,
-    /// Of the task's slot, which stays the same.
+    /// The waker of the task's slot, which stays the same.
     task: Option<Waker>,
     joiner: Option<Waker>,
 }
@@ -98,7 +98,7 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// Whether the task has ended.
+    /// Returns whether the task has ended.
     pub fn is_finished(&self) -> bool {
         !matches!(self.0.inner.borrow().state, State::Runs)
     }

@@ -35,12 +35,12 @@ impl Announcer {
         self.received[usize::from(node)].died();
     }
 
-    /// Which of a node's routes are here, for a heartbeat to it.
+    /// The epoch of a node's routes that are here, for a heartbeat to it.
     pub(in crate::node) fn epoch(&self, node: NodeId) -> u32 {
         self.received[usize::from(node)].epoch()
     }
 
-    /// Which of the own routes a node has, from its heartbeat.
+    /// Takes the epoch of the own routes that a node has, from its heartbeat.
     pub(in crate::node) fn heard(&mut self, node: NodeId, epoch: u32) {
         self.queues[usize::from(node)].heard(epoch);
     }

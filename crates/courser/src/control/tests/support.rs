@@ -237,7 +237,7 @@ impl Peer {
     }
 }
 
-/// Whether a descriptor becomes readable.
+/// Returns whether a descriptor becomes readable.
 pub(super) fn poll_readable(fd: RawFd, timeout: Duration) -> bool {
     let mut poll = mio::Poll::new().unwrap();
     let mut source = mio::unix::SourceFd(&fd);

@@ -41,7 +41,7 @@ impl Origin {
         self.mailbox.post_answer(Answer { id, outcome });
     }
 
-    /// Whether the endpoint is gone, so that answers are dropped.
+    /// Returns whether the endpoint is gone, so that answers are dropped.
     pub(super) fn is_gone(&self) -> bool {
         self.mailbox.is_closed()
     }

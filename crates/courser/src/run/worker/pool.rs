@@ -50,9 +50,9 @@ stats! {
         /// Requests refused with [`Status::WorkersBusy`] and one-way messages dropped because the queue
         /// was full.
         pub refused: u64 = counter(requests),
-        /// Those that were not started because their deadline had passed.
+        /// Requests that were not started because their deadline had passed.
         pub expired: u64 = counter(requests),
-        /// Those that were not started because their endpoint had been dropped, and requests whose clients
+        /// Requests that were not started because their endpoint had been dropped, or whose clients
         /// had cancelled them or were gone.
         pub abandoned: u64 = counter(requests),
         /// Handlers that panicked.

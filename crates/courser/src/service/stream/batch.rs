@@ -41,7 +41,7 @@ impl Filling {
         self.batch.as_ref().map_or(0, MsgBuf::capacity)
     }
 
-    /// Whether no other item is added.
+    /// Returns whether no other item is added.
     pub(super) fn is_full(&self) -> bool {
         self.batch.as_ref().is_some_and(|batch| batch.len() >= BATCH)
     }

@@ -276,7 +276,7 @@ impl Outgoing {
         }
     }
 
-    /// Whether another item may be taken.
+    /// Returns whether another item may be taken.
     fn make_room(&self, cx: &Context<'_>) -> bool {
         let mut stream = self.open.entry.lock();
         if stream.ready.len() < WINDOW as usize && stream.filling.is_full() {

@@ -110,7 +110,7 @@ impl<C: Channel, K: Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, T, E> {
 }
 
 impl<C: Channel, K, I, T, E> Upload<C, K, I, T, E> {
-    /// Whether the handler has returned, or the call has failed: items are discarded.
+    /// Returns whether the handler has returned, or the call has failed: items are discarded.
     pub fn has_ended(&self) -> bool {
         self.outcome.is_some()
     }
