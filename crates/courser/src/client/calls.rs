@@ -67,6 +67,9 @@ pub(super) struct State {
     connect_timeout_ns: u64,
     /// The links that wait for room, by session.
     waiters: Waiters<usize>,
+    /// The number of times that calls and messages which waited were tried.
+    #[cfg(test)]
+    pub(super) tries: usize,
 }
 
 impl State {
@@ -82,6 +85,8 @@ impl State {
             dropped: 0,
             clock: rpc.core.platform.clock(Thread::Endpoint(rpc.index())),
             connect_timeout_ns: u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX),
+            #[cfg(test)]
+            tries: 0,
         }
     }
 
@@ -298,29 +303,33 @@ impl State {
     fn start_waiting(&mut self, cx: &mut Context<'_>, key: usize) {
         while let Some(link) = self.links.get_mut(key)
             && let Some(waiting) = link.messages.pop_front()
-        {
-            if !self.start(cx, &waiting.call) {
-                self.put_back(key, waiting);
-                break;
-            }
-        }
+            && self.start_again(cx, key, waiting)
+        {}
+        self.start_waiting_calls(cx, key);
+    }
+
+    /// Starts calls that wait, as far as there is room.
+    fn start_waiting_calls(&mut self, cx: &mut Context<'_>, key: usize) {
         while let Some(link) = self.links.get_mut(key)
             && link.calls < link.limits.in_flight
             && let Some(waiting) = link.waiting.pop_front()
-        {
-            if !self.start(cx, &waiting.call) {
-                self.put_back(key, waiting);
-                break;
-            }
-        }
+            && self.start_again(cx, key, waiting)
+        {}
     }
 
-    fn put_back(&mut self, key: usize, waiting: Waiting) {
-        if let Some(link) = self.links.get_mut(key) {
+    /// Starts a call or message that has waited, or puts it back. Returns whether there was room.
+    fn start_again(&mut self, cx: &mut Context<'_>, key: usize, waiting: Waiting) -> bool {
+        #[cfg(test)]
+        {
+            self.tries += 1;
+        }
+        let started = self.start(cx, &waiting.call);
+        if !started && let Some(link) = self.links.get_mut(key) {
             let queue = if waiting.call.one_way { &mut link.messages } else { &mut link.waiting };
             queue.push_front(waiting);
             self.fail_fast(key);
         }
+        started
     }
 
     fn finish(&mut self, call: &Call, outcome: Result<Option<MsgBuf>, CallFailure>) {
@@ -348,8 +357,9 @@ impl State {
         self.finish(&call, outcome);
         if let Some(link) = self.links.get_mut(call.link) {
             link.ended(done.session, at);
+            // Messages wait for a notice of the protocol, which a call that ends does not replace.
             if !link.waiting.is_empty() {
-                self.start_waiting(cx, call.link);
+                self.start_waiting_calls(cx, call.link);
             }
         }
     }

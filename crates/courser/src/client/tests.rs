@@ -1,5 +1,7 @@
 //! The state of calls, and the ends of the threads of endpoints.
 
+mod room;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, Wake, Waker};
