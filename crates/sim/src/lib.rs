@@ -46,9 +46,9 @@ mod host;
 pub mod observe;
 mod packet;
 mod rng;
-pub mod scenario;
 mod streams;
 pub mod swarm;
+pub mod web_search;
 mod world;
 
 pub use host::costs::CpuCosts;

@@ -11,6 +11,7 @@ mod experiment;
 mod picture;
 #[cfg(test)]
 mod readme;
+pub mod scenario;
 mod sim;
 mod soak;
 

@@ -2,6 +2,8 @@
 
 #[path = "../../../crates/cli/tests/common/mod.rs"]
 mod common;
+mod control;
+mod physics;
 mod pictures;
 mod sim;
 mod sim_loss;

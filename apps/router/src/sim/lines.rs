@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use courser_sim::scenario::web_search::{draw, gap_ns, mean_bytes};
+use courser_sim::web_search::{draw, gap_ns, mean_bytes};
 use courser_sim::{HostId, Rng, STORED_OVERHEAD, WIRE_OVERHEAD, World};
 use serde::Serialize;
 

@@ -93,7 +93,8 @@ impl Kind {
 }
 
 /// The packets of a frame behind its header, in order; an error is the last.
-pub(crate) struct Packets<'f> {
+#[derive(Debug)]
+pub struct Packets<'f> {
     rest: &'f [u8],
     data_per_packet: u16,
 }
@@ -117,13 +118,16 @@ impl<'f> Iterator for Packets<'f> {
 }
 
 /// Header and packets of a frame.
-pub(crate) fn frame(bytes: &[u8]) -> Result<(FrameHeader, Packets<'_>), Malformed> {
+///
+/// # Errors
+/// The header is malformed.
+pub fn frame(bytes: &[u8]) -> Result<(FrameHeader, Packets<'_>), Malformed> {
     let (header, rest) = FrameHeader::parse(bytes)?;
     Ok((header, Packets { rest, data_per_packet: header.data_per_packet }))
 }
 
 /// Data of the requests and responses in a frame.
-pub(crate) fn payloads(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn payloads(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let packets = frame(bytes).ok().map(|(_, packets)| packets);
     packets.into_iter().flatten().filter_map(|packet| match packet {
         Ok(

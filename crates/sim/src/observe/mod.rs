@@ -15,7 +15,7 @@
 //! Nothing here has an effect on the simulation, and all that is written is the same in every run
 //! of the same seed.
 
-pub(crate) mod decode;
+pub mod decode;
 mod hist;
 mod log;
 mod names;

@@ -1,11 +1,9 @@
 //! Whole worlds: real endpoints on simulated hosts. One program, because each program of its own
 //! compiles the library for the simulated transport once more; `mutants.rs` sets the process's panic hook.
 
-mod control;
 mod futures;
 mod memory;
 mod packing;
-mod physics;
 mod races;
 mod restart;
 mod services;

@@ -1,7 +1,7 @@
 //! Bandwidth of large requests (E77).
 
+use crate::scenario::bandwidth;
 use courser_bench::report::Unit;
-use courser_sim::scenario::bandwidth;
 
 use super::{Axis, Better, Experiment, Figure, Paper, Quantity, Stated, Tolerance};
 

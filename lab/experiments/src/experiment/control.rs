@@ -1,12 +1,12 @@
 //! Experiments of congestion control: the incast of the eRPC paper that its control leaves open, calls
 //! beside an incast, and a network without congestion.
 
-use courser::Control;
-use courser_bench::report::Unit;
-use courser_sim::scenario::{
+use crate::scenario::{
     Cpu, Hosts, ScenarioError, background, first_burst, incast, join_leave, operating_range,
     uncongested, uplink,
 };
+use courser::Control;
+use courser_bench::report::Unit;
 
 use super::{Axis, Better, Experiment, Figure, Paper, Quantity, Run, Stated, Tolerance};
 

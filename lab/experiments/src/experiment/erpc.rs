@@ -1,9 +1,9 @@
 //! Experiments of the eRPC paper, and of the claims about buffers in its section 2.1.
 
+use crate::scenario::incast::Network;
+use crate::scenario::{Cpu, ScenarioError, buffers, credits, incast, response_rtt, sessions};
 use courser::{Control, Recovery};
 use courser_bench::report::Unit;
-use courser_sim::scenario::incast::Network;
-use courser_sim::scenario::{Cpu, ScenarioError, buffers, credits, incast, response_rtt, sessions};
 
 use super::{Axis, Better, Experiment, Figure, Paper, Quantity, Run, Stated, Tolerance};
 

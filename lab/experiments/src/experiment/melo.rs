@@ -1,9 +1,9 @@
 //! Experiments of the MELO paper, and further ones of loss recovery.
 
+use crate::scenario::loss::Reorder;
+use crate::scenario::{bits_pool, fct, loss, lost_call};
 use courser::{Control, Recovery};
 use courser_bench::report::Unit;
-use courser_sim::scenario::loss::Reorder;
-use courser_sim::scenario::{bits_pool, fct, loss, lost_call};
 
 use super::{Axis, Better, Experiment, Figure, Paper, Quantity, Stated, Tolerance};
 

@@ -19,9 +19,9 @@ mod result;
 mod store;
 mod verify;
 
+use crate::scenario::ScenarioError;
 use courser_bench::report::Unit;
 use courser_kit::Failure;
-use courser_sim::scenario::ScenarioError;
 use serde::Serialize;
 use serde_json::Value;
 

@@ -48,7 +48,7 @@ const ON_MACHINES: &[(&str, &str, &str)] = &[
     ),
     ("E80", "throughput under loss, over UDP and shared memory", "courser bench bandwidth --fault"),
     ("E85", "other RPC libraries", "lab/peers"),
-    ("M25", "CPU time of reorder copies", "crates/sim/examples/reorder_cpu.rs"),
+    ("M25", "CPU time of reorder copies", "lab/experiments/examples/reorder_cpu.rs"),
 ];
 
 /// An experiment with its recorded results.

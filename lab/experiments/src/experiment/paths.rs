@@ -1,10 +1,10 @@
 //! Experiments of congestion control that have no counterpart in a paper: responses of many servers
 //! at once, a path that becomes longer, and a slow handler.
 
+use crate::scenario::slow_handler::Handler;
+use crate::scenario::{Hosts, fan_in, reroute, slow_handler};
 use courser::Control;
 use courser_bench::report::Unit;
-use courser_sim::scenario::slow_handler::Handler;
-use courser_sim::scenario::{Hosts, fan_in, reroute, slow_handler};
 
 use super::control::{SHARE, TIME, quantity};
 use super::{Axis, Experiment, Tolerance};

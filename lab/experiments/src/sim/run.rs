@@ -1,4 +1,4 @@
-//! `courser-lab sim run`: the experiments of [`courser_sim::scenario`] with tables and JSON.
+//! `courser-lab sim run`: the experiments of [`crate::scenario`] with tables and JSON.
 
 pub(super) mod args;
 mod control;
@@ -8,10 +8,10 @@ mod picture;
 pub(super) mod seeds;
 pub(super) mod tables;
 
-use courser::Control;
-use courser_sim::scenario::{
+use crate::scenario::{
     ScenarioError, bandwidth, buffers, credits, fan_in, incast, response_rtt, sessions,
 };
+use courser::Control;
 use serde_json::{Value, json};
 
 pub(crate) use args::RunArgs;

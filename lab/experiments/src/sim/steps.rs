@@ -1,8 +1,8 @@
 //! Simulations of many steps, with a progress bar.
 
+use crate::scenario::ScenarioError;
 use courser_bench::progress;
 use courser_kit::Failure;
-use courser_sim::scenario::ScenarioError;
 
 /// The failure of a program for an error of a scenario.
 pub(super) fn failure(error: ScenarioError) -> Failure {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::scenario::batches::{self, Outcome, Sent, Settings, Traffic};
+use crate::scenario::wire_ns;
 use courser_bench::probe::Prober;
 use courser_bench::report::PlacementResult;
 use courser_bench::rpc::error::BenchError;
@@ -12,8 +14,6 @@ use courser_bench::rpc::spec::{BenchSpec, Kind};
 use courser_bench::window::{Plan, Progress, Runner, Sample, Workload, WorkloadError};
 use courser_kit::latency::Percentiles;
 use courser_sim::WIRE_OVERHEAD;
-use courser_sim::scenario::batches::{self, Outcome, Sent, Settings, Traffic};
-use courser_sim::scenario::wire_ns;
 use serde_json::json;
 
 use super::points::{Counted, Points};

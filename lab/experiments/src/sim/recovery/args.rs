@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crate::scenario::{Cpu, bits_pool, fct, loss, lost_call};
 use clap::Args;
 use courser::{Control, Recovery};
-use courser_sim::scenario::{Cpu, bits_pool, fct, loss, lost_call};
 
 use crate::sim::output::OutputArgs;
 use crate::sim::run::args::{ControlName, CpuName};

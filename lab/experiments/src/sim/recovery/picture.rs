@@ -1,9 +1,9 @@
 //! The loss experiments as pictures: lines for simulated values, rings for values of the paper.
 
+use crate::scenario::loss::{self, PAPER, Point};
+use crate::scenario::{bits_pool, fct, lost_call};
 use courser::{Control, Recovery};
 use courser_bench::report::Unit;
-use courser_sim::scenario::loss::{self, PAPER, Point};
-use courser_sim::scenario::{bits_pool, fct, lost_call};
 
 use super::seeds::{Completion, Goodput};
 use super::tables::scheme;

@@ -1,6 +1,6 @@
 //! Runs with several seeds: the result of each case with the median, and the range of all.
 
-use courser_sim::scenario::{fct, loss};
+use crate::scenario::{fct, loss};
 use serde::Serialize;
 
 use courser::Recovery;

@@ -1,8 +1,8 @@
 //! The loss experiments as tables.
 
+use crate::scenario::loss::{self, Fit, Point};
+use crate::scenario::{Latency, bits_pool, fct, lost_call};
 use courser::{Control, Recovery};
-use courser_sim::scenario::loss::{self, Fit, Point};
-use courser_sim::scenario::{Latency, bits_pool, fct, lost_call};
 
 use super::seeds::{Completion, Goodput, Spread};
 

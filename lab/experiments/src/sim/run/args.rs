@@ -3,11 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::scenario::{Cpu, bandwidth, buffers, credits, fan_in, incast, response_rtt, sessions};
 use clap::{Args, Subcommand, ValueEnum};
 use courser::{Control, Recovery};
-use courser_sim::scenario::{
-    Cpu, bandwidth, buffers, credits, fan_in, incast, response_rtt, sessions,
-};
 use serde::Serialize;
 
 use super::control::args::{

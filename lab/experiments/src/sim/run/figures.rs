@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use courser_sim::scenario::speed::{Load, Settings, TwoHosts};
-use courser_sim::scenario::{ScenarioError, Traffic, sessions};
+use crate::scenario::speed::{Load, Settings, TwoHosts};
+use crate::scenario::{ScenarioError, Traffic, sessions};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 

@@ -1,10 +1,8 @@
 //! The experiments of the eRPC paper as pictures.
 
+use crate::scenario::{Cpu, bandwidth, buffers, credits, fan_in, incast, response_rtt, sessions};
 use courser::Control;
 use courser_bench::report::Unit;
-use courser_sim::scenario::{
-    Cpu, bandwidth, buffers, credits, fan_in, incast, response_rtt, sessions,
-};
 
 use crate::experiment;
 use crate::picture::{Axis, Chart, Style};

@@ -1,7 +1,7 @@
 //! Runs with several seeds: the median of each figure, and its range.
 
+use crate::scenario::ScenarioError;
 use clap::Args;
-use courser_sim::scenario::ScenarioError;
 use serde_json::{Value, json};
 
 use crate::picture::Chart;

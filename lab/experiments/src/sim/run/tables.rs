@@ -1,6 +1,6 @@
 //! Results as tables of at most 80 columns: simulated and expected values.
 
-use courser_sim::scenario::{bandwidth, buffers, credits, fan_in, incast, response_rtt, sessions};
+use crate::scenario::{bandwidth, buffers, credits, fan_in, incast, response_rtt, sessions};
 
 use super::figures::{Speed, Timed};
 use super::seeds::{Cell, Row, Runs};

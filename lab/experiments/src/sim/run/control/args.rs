@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use courser::{Control, Recovery};
-use courser_sim::scenario::incast::Network;
-use courser_sim::scenario::slow_handler::Handler;
-use courser_sim::scenario::{
+use crate::scenario::incast::Network;
+use crate::scenario::slow_handler::Handler;
+use crate::scenario::{
     Hosts, background, first_burst, join_leave, operating_range, reroute, slow_handler,
     uncongested, uplink,
 };
+use clap::{Args, ValueEnum};
+use courser::{Control, Recovery};
 
 use super::super::args::{ControlName, NetworkName, nanos};
 use super::super::seeds::SeedArgs;

@@ -4,11 +4,11 @@ pub(super) mod args;
 mod picture;
 mod tables;
 
-use courser::Control;
-use courser_sim::scenario::{
+use crate::scenario::{
     Hosts, background, first_burst, join_leave, operating_range, reroute, slow_handler,
     uncongested, uplink,
 };
+use courser::Control;
 use serde::Serialize;
 use serde_json::{Value, json};
 

@@ -1,12 +1,12 @@
 //! The experiments of congestion control as pictures.
 
-use courser::Control;
-use courser_bench::report::Unit;
-use courser_kit::units::{show_bytes, show_ns};
-use courser_sim::scenario::{
+use crate::scenario::{
     background, first_burst, join_leave, operating_range, reroute, slow_handler, uncongested,
     uplink,
 };
+use courser::Control;
+use courser_bench::report::Unit;
+use courser_kit::units::{show_bytes, show_ns};
 
 use super::super::seeds::Row;
 use super::tables::{buffer, marks, names};

@@ -1,6 +1,6 @@
 //! Results as tables of at most 80 columns.
 
-use courser_sim::scenario::{
+use crate::scenario::{
     Hosts, background, first_burst, join_leave, operating_range, reroute, slow_handler,
     uncongested, uplink,
 };

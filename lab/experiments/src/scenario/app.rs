@@ -1,0 +1,195 @@
+//! The applications of the experiments: servers, and closed-loop clients with a constant number of
+//! requests in flight.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use courser::{CallError, Context, MsgBuf, Nexus, Rpc, SessionId, SessionState};
+
+use super::ScenarioError;
+use courser_sim::SetupError;
+use courser_sim::observe::Times;
+use courser_sim::{HostId, World};
+
+/// Answered with its own bytes.
+pub(super) const ECHO: u16 = 1;
+
+/// Answered with 32 bytes, whatever its size `[eRPC §6.4]`.
+pub(super) const SINK: u16 = 2;
+
+/// Answered with as many bytes as its first four bytes state.
+pub(super) const WANT: u16 = 3;
+
+/// Bytes of the response to [`SINK`].
+const ANSWER: [u8; 32] = [0x5a; 32];
+
+/// Limit of virtual time to connect sessions.
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+
+/// Interval of the checks for it.
+const CONNECT_STEP: Duration = Duration::from_micros(50);
+
+/// Measurements of the clients.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) latency: Times,
+    pub(super) failed: u64,
+    first_error: Option<String>,
+}
+
+/// Shared by the clients of a world.
+pub(super) type SharedTally = Rc<RefCell<Tally>>;
+
+impl Tally {
+    pub(super) fn ended<R>(&mut self, result: &Result<R, CallError>, after_ns: u64) {
+        match result {
+            Ok(_) => self.latency.record(after_ns),
+            Err(error) => self.failed(error),
+        }
+    }
+
+    pub(super) fn failed(&mut self, error: &impl ToString) {
+        self.failed += 1;
+        self.first_error.get_or_insert_with(|| error.to_string());
+    }
+
+    /// Fails when a call has failed.
+    pub(super) fn check(&self) -> Result<(), ScenarioError> {
+        match &self.first_error {
+            None => Ok(()),
+            Some(first) => Err(ScenarioError::Calls { count: self.failed, first: first.clone() }),
+        }
+    }
+}
+
+/// A server for all request types.
+pub(super) fn server(nexus: &Nexus) -> Result<Rpc, SetupError> {
+    let mut rpc = nexus.endpoint()?;
+    answer(&mut rpc);
+    Ok(rpc)
+}
+
+/// A server for [`WANT`].
+pub(super) fn sized_server(nexus: &Nexus) -> Result<Rpc, courser::BindError> {
+    let mut rpc = nexus.endpoint()?;
+    rpc.on(WANT, |cx, request| {
+        let bytes = request.first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
+        match cx.alloc(bytes as usize) {
+            Ok(mut response) => {
+                response.fill(0x5a);
+                cx.reply(response);
+            }
+            Err(_) => cx.reject(),
+        }
+    });
+    Ok(rpc)
+}
+
+/// Registers the server's handlers at an endpoint.
+pub(super) fn answer(rpc: &mut Rpc) {
+    rpc.on(ECHO, |cx, request| cx.reply(request));
+    rpc.on(SINK, |cx, _| cx.reply(ANSWER));
+}
+
+/// Message memory with fixed content, so that runs are identical to the last bit.
+pub(super) fn message(rpc: &Rpc, bytes: usize) -> Result<MsgBuf, SetupError> {
+    let mut message = rpc.alloc(bytes)?;
+    message.fill(0xa5);
+    Ok(message)
+}
+
+/// A client that keeps `outstanding` requests of `bytes` bytes in flight on one session, once that
+/// is connected.
+pub(super) fn closed_loop(
+    nexus: &Nexus,
+    server: &str,
+    req_type: u16,
+    bytes: usize,
+    outstanding: u32,
+    tally: SharedTally,
+) -> Result<Rpc, SetupError> {
+    let mut rpc = nexus.endpoint()?;
+    let session = rpc.connect(server)?;
+    let mut starts = vec![rpc.context().now_ns(); outstanding as usize];
+    rpc.on_completion(move |cx, tag, done| {
+        let now_ns = cx.now_ns();
+        let mut tally = tally.borrow_mut();
+        let Some(start_ns) = starts.get_mut(tag as usize) else { return };
+        tally.ended(&done.result, now_ns - *start_ns);
+        *start_ns = now_ns;
+        if let Err(rejected) = cx.request(session, req_type, done.request).tag(tag).send() {
+            tally.failed(&rejected.reason);
+        }
+    });
+    for tag in 0..u64::from(outstanding) {
+        let request = message(&rpc, bytes)?;
+        let call = rpc.request(session, req_type, request).tag(tag).send();
+        call.map_err(|rejected| rejected.reason.to_string())?;
+    }
+    Ok(rpc)
+}
+
+/// Advances time until every session of every host is connected.
+pub(super) fn connect_all(world: &mut World) -> Result<(), ScenarioError> {
+    let begin_ns = world.now_ns();
+    let end_ns = begin_ns + CONNECT_LIMIT.as_nanos() as u64;
+    loop {
+        let missing = connecting(world);
+        if missing == 0 {
+            return Ok(());
+        }
+        if world.now_ns() >= end_ns {
+            let after_ns = world.now_ns() - begin_ns;
+            return Err(ScenarioError::NotConnected { missing, after_ns });
+        }
+        world.run_for(CONNECT_STEP);
+    }
+}
+
+/// Number of sessions that are not connected.
+fn connecting(world: &World) -> usize {
+    let mut missing = 0;
+    for host in world.hosts() {
+        for endpoint in 0.. {
+            let Some(rpc) = world.peek(host, endpoint) else { break };
+            let unfinished = |&s: &SessionId| rpc.session_state(s) == SessionState::Connecting;
+            missing += rpc.sessions_from(0).filter(unfinished).count();
+        }
+    }
+    missing
+}
+
+/// Advances time until an idle world has no thread in the middle of a pass.
+const REST: Duration = Duration::from_micros(10);
+
+/// Time of one call on an idle network from call to continuation, ns.
+pub(super) fn one_call(
+    world: &mut World,
+    host: HostId,
+    session: SessionId,
+    req_type: u16,
+    request: &[u8],
+) -> Result<u64, ScenarioError> {
+    type Ended = Rc<RefCell<Option<Result<u64, String>>>>;
+    let failed = |first: String| ScenarioError::Calls { count: 1, first };
+    let ended = Ended::default();
+    let to = ended.clone();
+    world.run_for(REST);
+    let rpc = world.rpc(host);
+    let mut message = rpc.alloc(request.len()).map_err(|e| failed(e.to_string()))?;
+    message.copy_from_slice(request);
+    let start_ns = rpc.context().now_ns();
+    let done = move |cx: &mut Context<'_>, done: courser::Completion<'_>| {
+        let latency = done.result.map(|_| cx.now_ns() - start_ns).map_err(|e| e.to_string());
+        *to.borrow_mut() = Some(latency);
+    };
+    let called = rpc.call(session, req_type, message, done);
+    called.map_err(|rejected| failed(rejected.reason.to_string()))?;
+    let over = |_: &mut World| ended.borrow().is_some();
+    if !world.run_until(CONNECT_LIMIT, over) {
+        return Err(failed("no answer".to_owned()));
+    }
+    let latency = ended.take();
+    latency.unwrap_or_else(|| Err("no answer".to_owned())).map_err(failed)
+}

@@ -1,0 +1,338 @@
+//! Experiments: the papers' measurements in the simulated datacenter, and the arithmetic that
+//! predicts them.
+//!
+//! Each has its `Settings`, whose defaults are those of the paper, a function that runs it, and a
+//! result with measured and expected values. Nothing is adjusted to match a paper: every deviation
+//! has a cause in the model. All results follow from the settings; the caller measures the duration
+//! of a run.
+
+mod app;
+pub mod background;
+pub mod bandwidth;
+pub mod batches;
+pub mod bits_pool;
+pub mod buffers;
+mod caller;
+pub mod credits;
+pub mod fan_in;
+pub mod fct;
+pub mod first_burst;
+mod flows;
+mod hosts;
+pub mod incast;
+pub mod join_leave;
+pub mod loss;
+pub mod lost_call;
+pub mod operating_range;
+mod path;
+pub mod reroute;
+pub mod response_rtt;
+pub mod sessions;
+pub mod slow_handler;
+pub mod speed;
+mod traffic;
+pub mod uncongested;
+pub mod uplink;
+
+use courser::{Control, Recovery};
+use serde::Serialize;
+
+use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
+
+use courser_sim::fabric::{DCQCN_MARKING, Topology};
+use courser_sim::observe::{Tap, Times};
+use courser_sim::{CpuCosts, World, WorldConfig, WorldError};
+
+pub use hosts::Hosts;
+pub use traffic::Traffic;
+
+/// Why an experiment has no result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScenarioError {
+    /// The world could not be built or an application not be started.
+    #[error(transparent)]
+    World(#[from] WorldError),
+    /// A setting is out of its range.
+    #[error("{name} = {value} is out of range; use {range}")]
+    Setting {
+        /// The field.
+        name: &'static str,
+        /// Its value.
+        value: u64,
+        /// Its range.
+        range: &'static str,
+    },
+    /// Sessions are not connected after this time.
+    #[error("{missing} sessions are not connected after {after_ns} ns; use fewer of them")]
+    NotConnected {
+        /// Number of sessions.
+        missing: usize,
+        /// Time of the attempts, ns.
+        after_ns: u64,
+    },
+    /// Calls have failed, which none should.
+    #[error("{count} calls have failed, the first one: {first}; change the settings")]
+    Calls {
+        /// Number of calls.
+        count: u64,
+        /// Error of the first.
+        first: String,
+    },
+}
+
+/// An out-of-range setting, or nothing.
+fn check(
+    ok: bool,
+    name: &'static str,
+    value: impl Into<u64>,
+    range: &'static str,
+) -> Result<(), ScenarioError> {
+    if ok { Ok(()) } else { Err(ScenarioError::Setting { name, value: value.into(), range }) }
+}
+
+/// Checks a measured time.
+fn check_time(time_ns: u64) -> Result<(), ScenarioError> {
+    check((1..=MAX_TIME_NS).contains(&time_ns), "time_ns", time_ns, "1 ns to 10 s")
+}
+
+/// Checks a warm-up.
+fn check_warm_up(warm_up_ns: u64) -> Result<(), ScenarioError> {
+    check(warm_up_ns <= MAX_TIME_NS, "warm_up_ns", warm_up_ns, "at most 10 s")
+}
+
+/// Checks a probability of loss.
+fn check_loss(ppm: u32) -> Result<(), ScenarioError> {
+    check(ppm <= 500_000, "loss_ppm", ppm, "0 to 500,000 per million")
+}
+
+/// Checks a retransmission timeout.
+fn check_rto(rto_ns: u64) -> Result<(), ScenarioError> {
+    check((1_000..=1_000_000_000).contains(&rto_ns), "rto_ns", rto_ns, "1 us to 1 s")
+}
+
+/// Runs all pairs, each of the first with all of the second. `progress` is called with the number
+/// of finished runs and their total.
+fn run_pairs<A: Copy, B: Copy, P>(
+    first: &[A],
+    second: &[B],
+    mut progress: impl FnMut(usize, usize),
+    mut run: impl FnMut(A, B) -> Result<P, ScenarioError>,
+) -> Result<Vec<P>, ScenarioError> {
+    let all = first.len() * second.len();
+    let mut points = Vec::with_capacity(all);
+    for &a in first {
+        for &b in second {
+            progress(points.len(), all);
+            points.push(run(a, b)?);
+        }
+    }
+    progress(all, all);
+    Ok(points)
+}
+
+/// Longest time of an experiment, ns of virtual time: ten seconds.
+const MAX_TIME_NS: u64 = 10_000_000_000;
+
+/// Most hosts of an experiment: an endpoint each, with its memory.
+const MAX_HOSTS: u32 = 1_000;
+
+/// Model of a host's CPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cpu {
+    /// [`CpuCosts::none`]: CPUs cost nothing.
+    None,
+    /// [`CpuCosts::erpc`]: the paper's rate.
+    Erpc,
+    /// [`CpuCosts::courser`]: the cost of Courser's code.
+    Courser,
+    /// [`CpuCosts::measured`]: the cost of Courser's code as calibrated on a machine.
+    Measured,
+}
+
+impl Cpu {
+    /// All models.
+    pub const ALL: [Cpu; 4] = [Cpu::None, Cpu::Erpc, Cpu::Courser, Cpu::Measured];
+
+    /// Its table.
+    pub fn costs(self) -> CpuCosts {
+        match self {
+            Cpu::None => CpuCosts::none(),
+            Cpu::Erpc => CpuCosts::erpc(),
+            Cpu::Courser => CpuCosts::courser(),
+            Cpu::Measured => CpuCosts::measured(),
+        }
+    }
+
+    /// Its name in options and results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cpu::None => "none",
+            Cpu::Erpc => "erpc",
+            Cpu::Courser => "courser",
+            Cpu::Measured => "measured",
+        }
+    }
+}
+
+/// A distribution of times.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Latency {
+    /// Number of times; if 0, all other fields are 0.
+    pub count: u64,
+    /// The shortest, ns.
+    pub min_ns: u64,
+    /// Median, ns.
+    pub p50_ns: u64,
+    /// 99th percentile, ns.
+    pub p99_ns: u64,
+    /// 99.9th percentile, ns.
+    pub p99_9_ns: u64,
+    /// 99.99th percentile, ns.
+    pub p99_99_ns: u64,
+    /// The longest, ns.
+    pub max_ns: u64,
+}
+
+impl From<&Times> for Latency {
+    fn from(times: &Times) -> Self {
+        let quantile = |q| times.quantile_ns(q).unwrap_or(0);
+        let (min_ns, max_ns) = times.extremes_ns().unwrap_or((0, 0));
+        Latency {
+            count: times.count(),
+            min_ns,
+            p50_ns: quantile(0.5),
+            p99_ns: quantile(0.99),
+            p99_9_ns: quantile(0.999),
+            p99_99_ns: quantile(0.9999),
+            max_ns,
+        }
+    }
+}
+
+/// Data bytes of a full packet over a NIC that takes datagrams of `max_frame` bytes.
+pub const fn data_per_packet(max_frame: usize) -> usize {
+    max_frame - data_overhead()
+}
+
+/// Most bytes of a datagram with one packet, besides the packet's data.
+const fn data_overhead() -> usize {
+    FRAME_HEADER + PACKET_HEADER
+}
+
+/// A share as a number; probabilities are per million in settings, so that they are exact.
+fn share(ppm: u32) -> f64 {
+    f64::from(ppm) / 1e6
+}
+
+/// Bytes on the wire of a frame that has one packet with `data` bytes.
+pub const fn wire_bytes(data: usize) -> u64 {
+    let payload = FRAME_HEADER + PACKET_HEADER + data;
+    payload as u64 + courser_sim::WIRE_OVERHEAD as u64
+}
+
+/// Time that bytes take on a cable, ns, rounded to the nearest.
+pub const fn wire_ns(bytes: u64, rate_bps: u64) -> u64 {
+    let bits = bytes as u128 * 8_000_000_000;
+    ((bits + rate_bps as u128 / 2) / rate_bps as u128) as u64
+}
+
+/// Events per second of virtual time.
+fn per_second(events: u64, time_ns: u64) -> u64 {
+    let scaled = u128::from(events) * 1_000_000_000;
+    scaled.checked_div(u128::from(time_ns)).unwrap_or(0) as u64
+}
+
+/// A digest as JSON has it: some readers do not represent 64 bits as a number.
+fn hex<S: serde::Serializer>(digest: &u64, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&format_args!("{digest:016x}"))
+}
+
+/// A control by its name.
+fn control_name<S: serde::Serializer>(control: &Control, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(control.name())
+}
+
+/// Controls by their names.
+fn control_names<S: serde::Serializer>(controls: &[Control], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(controls.iter().map(|control| control.name()))
+}
+
+/// A scheme of recovery by its name.
+fn recovery_name<S: serde::Serializer>(recovery: &Recovery, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(recovery)
+}
+
+/// Schemes of recovery by their names.
+fn recovery_names<S: serde::Serializer>(schemes: &[Recovery], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(schemes.iter().map(|scheme| scheme.name()))
+}
+
+/// A world without congestion control: credits alone bound what is in flight, as in most of the
+/// papers' experiments.
+fn uncontrolled(seed: u64, topology: Topology) -> WorldConfig {
+    let mut config = WorldConfig::new(seed, topology);
+    config.nexus.control = Control::None;
+    config
+}
+
+/// A world whose hosts have this congestion control, over links of `rate_bps`. Its switches mark as
+/// [`DCQCN_MARKING`] has it, unless there is no control.
+fn controlled(seed: u64, topology: Topology, control: Control, rate_bps: u64) -> WorldConfig {
+    if control == Control::None {
+        return uncontrolled(seed, topology);
+    }
+    let topology = topology.each_switch(|_, switch| switch.marking = DCQCN_MARKING);
+    let mut config = uncontrolled(seed, topology);
+    config.nexus.control = control;
+    config.nexus.line_rate_bps = rate_bps;
+    config
+}
+
+/// Attaches the observer of a world, if there is one.
+fn observed(mut world: World, tap: Option<Box<dyn Tap>>) -> World {
+    if let Some(tap) = tap {
+        world.set_tap(tap);
+    }
+    world
+}
+
+/// A field of settings, and a change that makes it invalid.
+#[cfg(test)]
+type Spoilt<S> = (&'static str, fn(&mut S));
+
+/// Each of these settings is refused by its name.
+#[cfg(test)]
+fn assert_refused<S, P: std::fmt::Debug>(
+    bad: &[Spoilt<S>],
+    good: impl Fn() -> S,
+    run: impl Fn(&S) -> Result<P, ScenarioError>,
+) {
+    for (field, spoil) in bad {
+        let mut settings = good();
+        spoil(&mut settings);
+        match run(&settings) {
+            Err(ScenarioError::Setting { name, .. }) => assert_eq!(name, *field),
+            other => panic!("{field}: {other:?}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_packet_fills_the_frame() {
+        assert_eq!(data_per_packet(1_472), 1_428);
+        assert_eq!(wire_bytes(1_428), 1_472 + 66);
+        assert_eq!(wire_ns(1_530, 25_000_000_000), 490, "489.6");
+        assert_eq!((per_second(7, 1_000_000), per_second(7, 0)), (7_000, 0));
+    }
+
+    #[test]
+    fn a_distribution_of_no_times_is_zero() {
+        assert_eq!(Latency::from(&Times::default()), Latency::default());
+    }
+}
