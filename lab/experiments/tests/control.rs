@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use courser::{Control, Nexus, Recovery, Rpc};
+use courser_lab::experiments::{fan_in, reroute, slow_handler};
 use courser_lab::scenario::{
-    Hosts, background, buffers, fan_in, first_burst, join_leave, operating_range, reroute,
-    slow_handler, uncongested, uplink,
+    Hosts, background, buffers, first_burst, join_leave, operating_range, uncongested, uplink,
 };
 use courser_sim::fabric::{Buffer, Topology};
 use courser_sim::{CpuCosts, HostId, World, WorldConfig};
@@ -90,7 +90,7 @@ fn goodput_is_back_within_50_ms_of_a_reroute() {
     for senders in [1, 2] {
         let (warm_up_ns, slices) = (10_000_000, 60);
         let settings =
-            reroute::Settings { senders, warm_up_ns, slices, ..reroute::Settings::default() };
+            reroute::Reroute { senders, warm_up_ns, slices, ..reroute::Reroute::default() };
         let seen = reroute::run(&settings).expect("runs");
         let after = seen.recovered_after_ns;
         assert!(after.is_some_and(|ns| ns <= 50_000_000), "{senders}: {seen:?}");
@@ -102,8 +102,8 @@ fn goodput_is_back_within_50_ms_of_a_reroute() {
 /// room for the first packets, which are not requested, and none is lost.
 #[test]
 fn responses_of_many_servers_take_the_time_of_their_bytes() {
-    let settings = fan_in::Settings { servers: 20, rounds: 5, ..fan_in::Settings::default() };
-    let seen = fan_in::run(&settings, None).expect("runs");
+    let settings = fan_in::FanIn { servers: 20, rounds: 5, ..fan_in::FanIn::default() };
+    let seen = fan_in::run(&settings).expect("runs");
     assert!(seen.completion.max_ns * 10 <= seen.expected_ns * 11, "{seen:?}");
     assert_eq!(seen.drops, 0, "{seen:?}");
 }
@@ -114,11 +114,11 @@ fn a_slow_handler_leaves_the_window_alone() {
     for handler in slow_handler::Handler::ALL {
         for (request_bytes, handler_ns) in [(32, 20_000_000), (64_000, 20_000_000), (32, 3_000_000)]
         {
-            let settings = slow_handler::Settings {
+            let settings = slow_handler::SlowHandler {
                 handler,
                 handler_ns,
                 request_bytes,
-                ..slow_handler::Settings::default()
+                ..slow_handler::SlowHandler::default()
             };
             let seen = slow_handler::run(&settings).expect("runs");
             assert!(seen.window_before.is_some(), "{seen:?}");

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Size;
+use crate::declare::points::Size;
 
 /// Arguments of `courser-lab record`.
 #[derive(Debug, Args)]

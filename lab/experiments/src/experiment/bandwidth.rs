@@ -1,9 +1,13 @@
 //! Bandwidth of large requests (E77).
 
+use std::borrow::Cow;
+
 use crate::scenario::bandwidth;
 use courser_bench::report::Unit;
 
-use super::{Axis, Better, Experiment, Figure, Paper, Quantity, Stated, Tolerance};
+use crate::declare::points::{
+    Axis, Better, Experiment, Figure, Paper, Quantity, Runner, Stated, Tolerance,
+};
 
 /// Whole requests are counted: one more or less of the largest is 3 % of those in a full run.
 const REQUESTS: Tolerance = Tolerance::relative(0.03);
@@ -18,7 +22,7 @@ pub(super) const BANDWIDTH: Experiment = Experiment {
         flight, frames of 4 KiB of data, CPUs as calibrated on a machine. A write is arithmetic: \
         its packets at line rate, then one round trip of the idle network.",
     axis: Axis { label: "request", unit: Unit::Bytes, log: true },
-    quantities: &[
+    quantities: Cow::Borrowed(&[
         Quantity {
             name: "goodput",
             unit: Unit::Bits,
@@ -33,7 +37,7 @@ pub(super) const BANDWIDTH: Experiment = Experiment {
             tolerance: REQUESTS,
             figure: Figure::Linear,
         },
-    ],
+    ]),
     paper: &[
         Paper {
             quantity: "goodput",
@@ -48,7 +52,7 @@ pub(super) const BANDWIDTH: Experiment = Experiment {
         of_a_write(1_048_576.0),
         of_a_write(8_388_608.0),
     ],
-    run: |size, seed, run| {
+    run: Runner::Of(|size, seed, run| {
         let default = bandwidth::Settings::default();
         let settings = bandwidth::Settings {
             seed,
@@ -63,7 +67,7 @@ pub(super) const BANDWIDTH: Experiment = Experiment {
             run.add("share of a write", SERIES, x, row.write_fraction);
         }
         Ok(())
-    },
+    }),
 };
 
 /// The paper has at least 70 % for 32 kB and more.

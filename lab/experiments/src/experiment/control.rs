@@ -1,6 +1,8 @@
 //! Experiments of congestion control: the incast of the eRPC paper that its control leaves open, calls
 //! beside an incast, and a network without congestion.
 
+use std::borrow::Cow;
+
 use crate::scenario::{
     Cpu, Hosts, ScenarioError, background, first_burst, incast, join_leave, operating_range,
     uncongested, uplink,
@@ -8,24 +10,12 @@ use crate::scenario::{
 use courser::Control;
 use courser_bench::report::Unit;
 
-use super::{Axis, Better, Experiment, Figure, Paper, Quantity, Run, Stated, Tolerance};
-
-/// Tolerance of shares and indices near 1.
-pub(super) const SHARE: Tolerance = Tolerance { relative: 0.0, absolute: 0.02 };
-
-/// Tolerance of times that depend on the order of events.
-pub(super) const TIME: Tolerance = Tolerance::relative(0.1);
+use crate::declare::points::{
+    Axis, Better, Experiment, Figure, Paper, Quantity, Run, Runner, SHARE, Stated, TIME, Tolerance,
+    quantity,
+};
 
 const OWN: &str = "default";
-
-/// A quantity that is in tables only. Of these only times have a better direction.
-pub(super) const fn quantity(name: &'static str, unit: Unit, tolerance: Tolerance) -> Quantity {
-    let better = match unit {
-        Unit::Time => Better::Lower,
-        _ => Better::Neither,
-    };
-    Quantity { name, unit, better, tolerance, figure: Figure::None }
-}
 
 pub(super) const INCAST: Experiment = Experiment {
     id: "E82",
@@ -41,7 +31,7 @@ pub(super) const INCAST: Experiment = Experiment {
         uplink with half of its senders' rate; and other rates, round trips and frames without \
         other settings.",
     axis: Axis { label: "senders", unit: Unit::Count, log: true },
-    quantities: &[
+    quantities: Cow::Borrowed(&[
         Quantity {
             name: "round trip p99",
             unit: Unit::Time,
@@ -56,9 +46,9 @@ pub(super) const INCAST: Experiment = Experiment {
         quantity("least Jain's index, joins", Unit::Plain, SHARE),
         quantity("first burst / its bytes' time", Unit::Plain, SHARE),
         quantity("innocent flow, share of its rate", Unit::Plain, SHARE),
-    ],
+    ]),
     paper: &[paper_rtt(20.0, 67.0), paper_rtt(50.0, 174.0), paper_rtt(100.0, 969.0)],
-    run: |size, seed, run| {
+    run: Runner::Of(|size, seed, run| {
         let hosts = Hosts { seed, ..Hosts::default() };
         for &senders in size.pick(&[20, 50][..], &[20, 50, 100]) {
             incasts(size.pick(2_000_000, 20_000_000), senders, hosts, run)?;
@@ -89,7 +79,7 @@ pub(super) const INCAST: Experiment = Experiment {
         run.add("innocent flow, share of its rate", OWN, flows.into(), share);
         run.add("goodput, share of the link", "2:1 uplink", flows.into(), seen.goodput_share);
         networks(size.pick(&SHORT_RANGE[..], &RANGE), hosts, run)
-    },
+    }),
 };
 
 /// The series of the paper's control in its cluster.
@@ -217,7 +207,7 @@ pub(super) const BACKGROUND: Experiment = Experiment {
         other node. CPUs as fast as the paper's, 32 credits, packets of 1,024 data bytes. One \
         more node makes calls of 32 B to the victim's thread.",
     axis: Axis { label: "senders", unit: Unit::Count, log: false },
-    quantities: &[
+    quantities: Cow::Borrowed(&[
         quantity("latency p50", Unit::Time, TIME),
         quantity("latency p99", Unit::Time, Tolerance::relative(0.2)),
         quantity(
@@ -230,7 +220,7 @@ pub(super) const BACKGROUND: Experiment = Experiment {
             Unit::Plain,
             Tolerance { relative: 0.2, absolute: 0.1 },
         ),
-    ],
+    ]),
     paper: &[Paper {
         quantity: "latency p99",
         series: OWN,
@@ -239,7 +229,7 @@ pub(super) const BACKGROUND: Experiment = Experiment {
         reason: "The agreement is a coincidence: without the incast the 99th percentile is the same, \
             since calls of random partners meet at a host anyway.",
     }],
-    run: |size, seed, run| {
+    run: Runner::Of(|size, seed, run| {
         for control in [Control::None, Control::default()] {
             let default = background::Settings::default();
             let senders = size.pick(8, 100);
@@ -259,7 +249,7 @@ pub(super) const BACKGROUND: Experiment = Experiment {
             run.add("32 B to the victim, incast / none", name, x, seen.to_victim_ratio());
         }
         Ok(())
-    },
+    }),
 };
 
 pub(super) const UNCONGESTED: Experiment = Experiment {
@@ -270,15 +260,15 @@ pub(super) const UNCONGESTED: Experiment = Experiment {
         64 kB and the others with 32 B, CPUs as calibrated on a machine. The calls and their \
         times are the same with and without control.",
     axis: Axis { label: "load of the links", unit: Unit::Percent, log: false },
-    quantities: &[
+    quantities: Cow::Borrowed(&[
         quantity("32 B p50", Unit::Time, Tolerance::relative(0.02)),
         quantity("32 B p99", Unit::Time, TIME),
         quantity("64 kB p50", Unit::Time, Tolerance::relative(0.05)),
         quantity("64 kB p99", Unit::Time, TIME),
         quantity("calls per second", Unit::PerSecond, Tolerance::relative(0.02)),
-    ],
+    ]),
     paper: &[],
-    run: |size, seed, run| {
+    run: Runner::Of(|size, seed, run| {
         for control in [Control::None, Control::default()] {
             for &load_ppm in size.pick(&[100_000][..], &[50_000, 100_000, 200_000]) {
                 let default = uncongested::Settings::default();
@@ -300,5 +290,5 @@ pub(super) const UNCONGESTED: Experiment = Experiment {
             }
         }
         Ok(())
-    },
+    }),
 };

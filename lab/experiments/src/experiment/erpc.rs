@@ -1,11 +1,15 @@
 //! Experiments of the eRPC paper, and of the claims about buffers in its section 2.1.
 
+use std::borrow::Cow;
+
 use crate::scenario::incast::Network;
 use crate::scenario::{Cpu, ScenarioError, buffers, credits, incast, response_rtt, sessions};
 use courser::{Control, Recovery};
 use courser_bench::report::Unit;
 
-use super::{Axis, Better, Experiment, Figure, Paper, Quantity, Run, Stated, Tolerance};
+use crate::declare::points::{
+    Axis, Better, Experiment, Figure, Paper, Quantity, Run, Runner, Stated, Tolerance,
+};
 
 /// Tolerance of values that follow from the settings except for rounding: half a percent.
 const TIGHT: Tolerance = Tolerance::relative(0.005);
@@ -23,13 +27,13 @@ pub(super) const CREDITS: Experiment = Experiment {
         credit returns in 6.08 us: 19 kB at 25 Gbit/s. CPUs take no time. Arithmetic is \
         min(1, C x packet / BDP).",
     axis: Axis { label: "credits", unit: Unit::Count, log: false },
-    quantities: &[Quantity {
+    quantities: Cow::Borrowed(&[Quantity {
         name: "share of the line",
         unit: Unit::Percent,
         better: Better::Higher,
         tolerance: TIGHT,
         figure: Figure::Linear,
-    }],
+    }]),
     paper: &[
         Paper {
             quantity: "share of the line",
@@ -46,7 +50,7 @@ pub(super) const CREDITS: Experiment = Experiment {
             reason: "",
         },
     ],
-    run: |size, seed, run| {
+    run: Runner::Of(|size, seed, run| {
         for gbps in size.pick(&[25][..], &[25, 100]) {
             let settings = credits::Settings {
                 seed,
@@ -63,7 +67,7 @@ pub(super) const CREDITS: Experiment = Experiment {
             }
         }
         Ok(())
-    },
+    }),
 };
 
 pub(super) const RESPONSES: Experiment = Experiment {
@@ -73,7 +77,7 @@ pub(super) const RESPONSES: Experiment = Experiment {
     model: "One call at a time with CPUs as fast as the paper's. The extra is beyond a call with \
         one full packet back and the other packets as fast as the cable takes them.",
     axis: Axis { label: "packets of the response", unit: Unit::Count, log: false },
-    quantities: &[
+    quantities: Cow::Borrowed(&[
         Quantity {
             name: "extra, round trips",
             unit: Unit::Plain,
@@ -88,7 +92,7 @@ pub(super) const RESPONSES: Experiment = Experiment {
             tolerance: TIGHT,
             figure: Figure::Linear,
         },
-    ],
+    ]),
     paper: &[
         Paper {
             quantity: "extra, round trips",
@@ -120,7 +124,7 @@ pub(super) const RESPONSES: Experiment = Experiment {
             reason: "",
         },
     ],
-    run: |_, seed, run| {
+    run: Runner::Of(|_, seed, run| {
         let default = response_rtt::Settings { seed, ..response_rtt::Settings::default() };
         let slow = response_rtt::Settings { rate_bps: 5_000_000_000, ..default };
         let two_racks = response_rtt::Settings { two_racks: true, ..default };
@@ -137,7 +141,7 @@ pub(super) const RESPONSES: Experiment = Experiment {
             }
         }
         Ok(())
-    },
+    }),
 };
 
 /// The rate of a thread, and the latency.
@@ -175,7 +179,7 @@ pub(super) const RATE: Experiment = Experiment {
         The CPU table erpc is set to that rate, so that the rate is no result of ours; courser \
         is from counted instructions, without any gain of sending or receiving in bursts.",
     axis: Axis { label: "requests of a batch", unit: Unit::Count, log: false },
-    quantities: RATE_QUANTITIES,
+    quantities: Cow::Borrowed(RATE_QUANTITIES),
     paper: &[Paper {
         quantity: "calls per second and thread",
         series: "CPU erpc",
@@ -185,7 +189,7 @@ pub(super) const RATE: Experiment = Experiment {
             packets that leave together for the same node into one frame, and pays for fewer \
             frames: 60 requests are in flight to 10 nodes.",
     }],
-    run: |size, seed, run| {
+    run: Runner::Of(|size, seed, run| {
         for cpu in [Cpu::Erpc, Cpu::Courser] {
             for batch in [1, 3, 5, 11] {
                 let settings = sessions::Settings {
@@ -202,7 +206,7 @@ pub(super) const RATE: Experiment = Experiment {
             }
         }
         Ok(())
-    },
+    }),
 };
 
 /// Runs threads that all call each other.
@@ -236,7 +240,7 @@ pub(super) const SESSIONS: Experiment = Experiment {
         shared memory, erpc is set to the paper's rate, courser is from counted instructions. No \
         congestion control, no caches, an ideal NIC.",
     axis: Axis { label: "threads of a node", unit: Unit::Count, log: false },
-    quantities: &[
+    quantities: Cow::Borrowed(&[
         RATE_QUANTITIES[0],
         Quantity {
             name: "latency p50",
@@ -267,7 +271,7 @@ pub(super) const SESSIONS: Experiment = Experiment {
             tolerance: Tolerance::relative(0.1).or_absolute(10.0),
             figure: Figure::None,
         },
-    ],
+    ]),
     paper: &[
         Paper {
             quantity: "latency p50",
@@ -315,7 +319,7 @@ pub(super) const SESSIONS: Experiment = Experiment {
             reason: "",
         },
     ],
-    run: |size, seed, run| {
+    run: Runner::Of(|size, seed, run| {
         let nodes = size.pick(20, 100);
         let threads = [
             (Cpu::Measured, 1),
@@ -337,7 +341,7 @@ pub(super) const SESSIONS: Experiment = Experiment {
             run.add("packets sent again per node and second", series, x, resent);
         }
         Ok(())
-    },
+    }),
 };
 
 const NO_REASON_GIVEN: &str = "The paper's round trips are those of 9 to 13 % fewer bytes in \
@@ -374,7 +378,7 @@ pub(super) const INCAST: Experiment = Experiment {
         credits, packets of 1,024 data bytes, CPUs as fast as the paper's. Arithmetic: N x 32 \
         packets stand before the server's cable.",
     axis: Axis { label: "senders", unit: Unit::Count, log: false },
-    quantities: &[
+    quantities: Cow::Borrowed(&[
         Quantity {
             name: "goodput",
             unit: Unit::Bits,
@@ -396,7 +400,7 @@ pub(super) const INCAST: Experiment = Experiment {
             tolerance: Tolerance::relative(0.01),
             figure: Figure::None,
         },
-    ],
+    ]),
     paper: &[
         paper_goodput(20.0, 23.1),
         paper_goodput(50.0, 23.0),
@@ -408,7 +412,7 @@ pub(super) const INCAST: Experiment = Experiment {
         paper_rtt("round trip p99", 50.0, 524.0),
         paper_rtt("round trip p99", 100.0, 1_060.0),
     ],
-    run: |size, seed, run| {
+    run: Runner::Of(|size, seed, run| {
         for &senders in size.pick(&[20, 50][..], &[20, 50, 100]) {
             let settings = incast::Settings {
                 seed,
@@ -431,7 +435,7 @@ pub(super) const INCAST: Experiment = Experiment {
             run.add("round trip p99", "simulated", x, outcome.rtt.p99_ns as f64);
         }
         Ok(())
-    },
+    }),
 };
 
 const DYNAMIC: &str = "dynamic, 12 MB";
@@ -446,7 +450,7 @@ pub(super) const BUFFERS: Experiment = Experiment {
         of which one queue gets eight ninths, or static for each port. Packets are lost where \
         the windows are larger than the queue may be.",
     axis: Axis { label: "senders", unit: Unit::Count, log: true },
-    quantities: &[
+    quantities: Cow::Borrowed(&[
         Quantity {
             name: "loss",
             unit: Unit::Percent,
@@ -468,7 +472,7 @@ pub(super) const BUFFERS: Experiment = Experiment {
             tolerance: Tolerance::relative(0.05),
             figure: Figure::Linear,
         },
-    ],
+    ]),
     paper: &[
         Paper {
             quantity: "loss",
@@ -486,7 +490,7 @@ pub(super) const BUFFERS: Experiment = Experiment {
                 ninths of the buffer, which are 543 windows.",
         },
     ],
-    run: |size, seed, run| {
+    run: Runner::Of(|size, seed, run| {
         let settings = buffers::Settings {
             seed,
             senders: size.pick(vec![10, 50], vec![10, 20, 50, 100, 640]),
@@ -507,7 +511,7 @@ pub(super) const BUFFERS: Experiment = Experiment {
             ..settings
         };
         losses(&own, run)
-    },
+    }),
 };
 
 /// Runs an incast with each buffer.

@@ -2,7 +2,7 @@
 //! of the paper.
 
 use super::result::Point;
-use super::{Experiment, Figure, Quantity, Stated};
+use crate::declare::points::{Experiment, Figure, Quantity, Stated};
 use crate::picture::{Axis, Chart, Paper, Range, Style};
 
 /// Draws a quantity as SVG.
@@ -23,8 +23,8 @@ pub(super) fn draw(
 
 fn chart(experiment: &Experiment, quantity: &Quantity, points: &[Point]) -> Chart {
     let x = match experiment.axis {
-        super::Axis { label, unit, log: true } => Axis::log(label, unit),
-        super::Axis { label, unit, .. } => Axis::linear(label, unit),
+        crate::declare::points::Axis { label, unit, log: true } => Axis::log(label, unit),
+        crate::declare::points::Axis { label, unit, .. } => Axis::linear(label, unit),
     };
     let y = match quantity.figure {
         Figure::Log => Axis::log(quantity.name, quantity.unit),
@@ -52,8 +52,9 @@ fn chart(experiment: &Experiment, quantity: &Quantity, points: &[Point]) -> Char
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::declare::points::Run;
     use crate::experiment::erpc::{CREDITS, INCAST};
-    use crate::experiment::{Run, result::merge};
+    use crate::experiment::result::merge;
 
     #[test]
     fn a_figure_has_its_axes_and_the_papers_marks() {

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
+use super::SEEDS;
 use super::page::{Section, beside, cells, headings, paper_of, reasons};
-use super::{SEEDS, Size};
+use crate::declare::points::Size;
 
 /// All experiments with all of their points.
 pub(super) fn document(sections: &[Section]) -> String {

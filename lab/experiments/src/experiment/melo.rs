@@ -1,11 +1,15 @@
 //! Experiments of the MELO paper, and further ones of loss recovery.
 
+use std::borrow::Cow;
+
 use crate::scenario::loss::Reorder;
 use crate::scenario::{bits_pool, fct, loss, lost_call};
 use courser::{Control, Recovery};
 use courser_bench::report::Unit;
 
-use super::{Axis, Better, Experiment, Figure, Paper, Quantity, Stated, Tolerance};
+use crate::declare::points::{
+    Axis, Better, Experiment, Figure, Paper, Quantity, Runner, Stated, Tolerance,
+};
 
 /// Tolerance of the goodput of one flow: 1 % of it, or a thousandth of the line rate.
 const GOODPUT: Quantity = Quantity {
@@ -59,7 +63,7 @@ pub(super) const LOSS: Experiment = Experiment {
     source: "MELO sections 2.2 and 4.1.1, figures 1 and 5a",
     model: UNDER_DCQCN,
     axis: LOSS_AXIS,
-    quantities: &[
+    quantities: Cow::Borrowed(&[
         GOODPUT,
         Quantity {
             name: "sent again for nothing",
@@ -68,7 +72,7 @@ pub(super) const LOSS: Experiment = Experiment {
             tolerance: Tolerance::relative(0.2).or_absolute(0.001),
             figure: Figure::None,
         },
-    ],
+    ]),
     paper: &[
         paper_goodput("go-back-n", 1e-3, 0.456, ""),
         paper_goodput(
@@ -90,7 +94,7 @@ pub(super) const LOSS: Experiment = Experiment {
              (experiment M15); the paper does not state its own.",
         ),
     ],
-    run: |size, seed, run| {
+    run: Runner::Of(|size, seed, run| {
         let settings = loss::Settings {
             seed,
             loss_ppm: size.pick(vec![1_000, 10_000], vec![10, 100, 1_000, 10_000, 50_000]),
@@ -114,7 +118,7 @@ pub(super) const LOSS: Experiment = Experiment {
             run.add("goodput", series, p.loss, p.goodput_fraction);
         }
         Ok(())
-    },
+    }),
 };
 
 pub(super) const CONTROLS: Experiment = Experiment {
@@ -125,7 +129,7 @@ pub(super) const CONTROLS: Experiment = Experiment {
         Timely and DCQCN take no notice of losses, the other two do. Goodput is a share of that \
         without loss under the same control.",
     axis: LOSS_AXIS,
-    quantities: &[GOODPUT],
+    quantities: Cow::Borrowed(&[GOODPUT]),
     paper: &[
         paper_goodput("melo, dcqcn", 1e-3, 0.999, ""),
         paper_goodput(
@@ -135,7 +139,7 @@ pub(super) const CONTROLS: Experiment = Experiment {
             "Packets that are lost twice wait for the recovery time: see experiment M15.",
         ),
     ],
-    run: |size, seed, run| {
+    run: Runner::Of(|size, seed, run| {
         let all =
             [Control::None, Control::Timely, Control::Dcqcn, Control::Swift, Control::TwoWindow];
         let settings = loss::Settings {
@@ -156,7 +160,7 @@ pub(super) const CONTROLS: Experiment = Experiment {
             run.add("goodput", series, p.loss, p.goodput_fraction);
         }
         Ok(())
-    },
+    }),
 };
 
 pub(super) const RECOVERY_TIME: Experiment = Experiment {
@@ -165,7 +169,7 @@ pub(super) const RECOVERY_TIME: Experiment = Experiment {
     source: "MELO section 3.2.3",
     model: ONE_FLOW,
     axis: Axis { label: "recovery time", unit: Unit::Time, log: true },
-    quantities: &[GOODPUT],
+    quantities: Cow::Borrowed(&[GOODPUT]),
     paper: &[Paper {
         quantity: "goodput",
         series: "melo, loss 1e-2",
@@ -173,7 +177,7 @@ pub(super) const RECOVERY_TIME: Experiment = Experiment {
         value: Stated::Value(0.99),
         reason: "",
     }],
-    run: |size, seed, run| {
+    run: Runner::Of(|size, seed, run| {
         let settings = loss::Settings {
             seed,
             schemes: vec![Recovery::Melo],
@@ -193,7 +197,7 @@ pub(super) const RECOVERY_TIME: Experiment = Experiment {
             run.add("goodput", "melo, loss 1e-2", rto_ns, p.goodput_fraction);
         }
         Ok(())
-    },
+    }),
 };
 
 pub(super) const REORDERING: Experiment = Experiment {
@@ -204,7 +208,7 @@ pub(super) const REORDERING: Experiment = Experiment {
         with Courser's default recovery. Counted after 100 ms, in which the reorder window has \
         adapted (short runs: 20 ms).",
     axis: Axis { label: "share of packets that come late", unit: Unit::Plain, log: true },
-    quantities: &[
+    quantities: Cow::Borrowed(&[
         GOODPUT,
         Quantity {
             name: "sent again for nothing",
@@ -213,9 +217,9 @@ pub(super) const REORDERING: Experiment = Experiment {
             tolerance: Tolerance::relative(0.2).or_absolute(0.001),
             figure: Figure::None,
         },
-    ],
+    ]),
     paper: &[],
-    run: |size, seed, run| {
+    run: Runner::Of(|size, seed, run| {
         let late = |ppm| Reorder { ppm, max_ns: 48_000 };
         let settings = loss::Settings {
             seed,
@@ -237,7 +241,7 @@ pub(super) const REORDERING: Experiment = Experiment {
             run.add("sent again for nothing", p.scheme.name(), p.reorder, p.spurious_fraction);
         }
         Ok(())
-    },
+    }),
 };
 
 pub(super) const LOST_CALL: Experiment = Experiment {
@@ -247,7 +251,7 @@ pub(super) const LOST_CALL: Experiment = Experiment {
     model: "Calls of 32 B between two hosts at one switch, which loses 1e-3 of the datagrams; CPUs \
         as fast as the paper's. Calls are told apart by how many of their packets were lost.",
     axis: Axis { label: "calls in flight", unit: Unit::Count, log: false },
-    quantities: &[
+    quantities: Cow::Borrowed(&[
         Quantity {
             name: "p99 without loss",
             unit: Unit::Time,
@@ -269,7 +273,7 @@ pub(super) const LOST_CALL: Experiment = Experiment {
             tolerance: Tolerance::relative(0.1),
             figure: Figure::None,
         },
-    ],
+    ]),
     paper: &[Paper {
         quantity: "p99 of calls that lost a packet",
         series: "go-back-n",
@@ -278,7 +282,7 @@ pub(super) const LOST_CALL: Experiment = Experiment {
         reason: "Courser's shortest timeout is 1 ms, and follows the round trips. The default \
             recovery does not wait for it.",
     }],
-    run: |size, seed, run| {
+    run: Runner::Of(|size, seed, run| {
         for in_flight in [1, 8] {
             let settings = lost_call::Settings {
                 seed,
@@ -297,7 +301,7 @@ pub(super) const LOST_CALL: Experiment = Experiment {
             }
         }
         Ok(())
-    },
+    }),
 };
 
 const OTHER_LOADS: &str = "The paper has a range over its loads; its sizes of buffers, RED limits and \
@@ -323,7 +327,7 @@ pub(super) const COMPLETION: Experiment = Experiment {
         on timeouts only, go-back-n-nack on NACKs, as in the paper. The bound is the time of either \
         over that of the default without loss.",
     axis: Axis { label: "load", unit: Unit::Percent, log: false },
-    quantities: &[
+    quantities: Cow::Borrowed(&[
         Quantity {
             name: "99th percentile",
             unit: Unit::Time,
@@ -345,7 +349,7 @@ pub(super) const COMPLETION: Experiment = Experiment {
             tolerance: Tolerance::relative(0.05),
             figure: Figure::Linear,
         },
-    ],
+    ]),
     paper: &[Paper {
         quantity: BETTER[1],
         series: "melo",
@@ -353,7 +357,7 @@ pub(super) const COMPLETION: Experiment = Experiment {
         value: Stated::Range(fct::PAPER.0, fct::PAPER.1),
         reason: OTHER_LOADS,
     }],
-    run: |size, seed, run| {
+    run: Runner::Of(|size, seed, run| {
         let lossy = fct::Settings {
             seed,
             load_ppm: size.pick(vec![300_000, 800_000], vec![100_000, 500_000, 900_000]),
@@ -380,7 +384,7 @@ pub(super) const COMPLETION: Experiment = Experiment {
             }
         }
         Ok(())
-    },
+    }),
 };
 
 const SMALLER_BDP: &str = "A bandwidth-delay product is 885 packets here and 992 in the paper, \
@@ -394,7 +398,7 @@ pub(super) const POOL: Experiment = Experiment {
         All connections together have the credits of one bandwidth-delay product, and each sends \
         no further than its credits behind a packet that is missing. Most bits in use of 1,024.",
     axis: Axis { label: "connections", unit: Unit::Count, log: false },
-    quantities: &[
+    quantities: Cow::Borrowed(&[
         Quantity {
             name: "bits in use",
             unit: Unit::Percent,
@@ -409,7 +413,7 @@ pub(super) const POOL: Experiment = Experiment {
             tolerance: Tolerance::relative(0.03),
             figure: Figure::None,
         },
-    ],
+    ]),
     paper: &[
         paper_pool("loss 0.1 %", 1.0, 0.969),
         paper_pool("loss 0.5 %", 1.0, 0.969),
@@ -417,7 +421,7 @@ pub(super) const POOL: Experiment = Experiment {
         paper_pool("loss 2.0 %", 1.0, 0.969),
         paper_pool("loss 2.0 %", 20.0, 0.656),
     ],
-    run: |size, seed, run| {
+    run: Runner::Of(|size, seed, run| {
         let settings = bits_pool::Settings {
             seed,
             connections: size.pick(vec![1, 20], vec![1, 5, 10, 15, 20]),
@@ -433,7 +437,7 @@ pub(super) const POOL: Experiment = Experiment {
             run.add("goodput", series, x, p.goodput_bps as f64);
         }
         Ok(())
-    },
+    }),
 };
 
 /// The paper's share of the pool.

@@ -11,7 +11,8 @@ use super::args::ReportArgs;
 use super::markdown;
 use super::result::{Point, Results, show_x};
 use super::store::Store;
-use super::{ALL, Better, Experiment, Figure, Paper, SEEDS, Size, Stated, figure};
+use super::{SEEDS, all, figure};
+use crate::declare::points::{Better, Experiment, Figure, Paper, Size, Stated};
 
 /// Largest deviation from the paper without a stated reason.
 const SMALL: f64 = 0.05;
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     json::write_text(&args.out, &text)?;
     if !json::only(Some(&args.out)) {
         let (shown, count) = (args.out.display(), sections.len());
-        writeln!(out::stdout(), "{shown}: {count} of {} experiments", ALL.len())?;
+        writeln!(out::stdout(), "{shown}: {count} of {} experiments", all().len())?;
     }
     Ok(())
 }
@@ -86,7 +87,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
 /// The experiments with recorded results.
 fn sections(store: Store<'_>) -> Result<Vec<Section>, Failure> {
     let mut sections = Vec::new();
-    for experiment in ALL {
+    for experiment in all() {
         let Some(recorded) = store.read(experiment)? else { continue };
         let of = |size| recorded.of(size).cloned().map(|results| (size, results));
         // Without recorded full runs, the short ones are shown.
@@ -326,7 +327,7 @@ pub(super) mod tests {
     #[test]
     fn every_experiment_is_recorded_and_every_deviation_has_its_reason() {
         let sections = recorded();
-        assert_eq!(sections.len(), ALL.len());
+        assert_eq!(sections.len(), all().len());
         for section in &sections {
             for (p, paper) in beside(section) {
                 let deviation = paper.value.deviation(p.median);
@@ -339,7 +340,7 @@ pub(super) mod tests {
     #[test]
     fn the_page_needs_nothing_from_elsewhere() {
         let page = page(&recorded()).expect("drawn").into_string();
-        for experiment in ALL {
+        for experiment in all() {
             assert!(page.contains(&format!("<h2 id=\"{}\">", experiment.id)), "{}", experiment.id);
         }
         for outside in ["<script", "<link", "<img", "@import", "url("] {

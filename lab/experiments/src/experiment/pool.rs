@@ -7,8 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use courser_bench::progress;
 use courser_kit::Failure;
 
+use super::SEEDS;
 use super::result::{Measured, merge};
-use super::{Experiment, Run, SEEDS, Size};
+use crate::declare::points::{Experiment, Run, Size};
 
 /// One run.
 struct Job {
@@ -37,7 +38,7 @@ pub(super) fn run(
         while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
             let experiment = experiments[job.experiment];
             let mut run = Run::default();
-            let result = (experiment.run)(size, job.seed, &mut run).map(|()| run);
+            let result = experiment.run.run(size, job.seed, &mut run).map(|()| run);
             let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
             done.push((job, result));
             bar.set_position((done.len() * 1000 / jobs.len()) as u64);

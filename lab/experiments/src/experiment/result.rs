@@ -4,7 +4,8 @@ use courser_kit::Failure;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Experiment, Key, Run, SEEDS, Size, Tolerance};
+use super::SEEDS;
+use crate::declare::points::{Experiment, Key, Run, Size, Tolerance};
 
 /// A point over all seeds.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

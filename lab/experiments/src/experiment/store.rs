@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use courser_kit::Failure;
 
-use super::Experiment;
 use super::result::Recorded;
+use crate::declare::points::Experiment;
 
 /// The file of each experiment in `lab/experiments/recorded`, as part of the program.
 macro_rules! built_in {
@@ -74,16 +74,16 @@ pub(super) fn path(directory: &Path, experiment: &Experiment) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::ALL;
+    use crate::experiment::all;
 
     #[test]
     fn the_program_has_the_results_of_every_experiment_and_of_no_other() {
-        let mut experiments = ALL.map(|e| e.id).to_vec();
+        let mut experiments = all().iter().map(|e| e.id).collect::<Vec<_>>();
         let mut results: Vec<_> = BUILT_IN.iter().map(|&(id, _)| id).collect();
         experiments.sort_unstable();
         results.sort_unstable();
         assert_eq!(results, experiments);
-        for experiment in ALL {
+        for experiment in all() {
             let recorded = Store::BuiltIn.read(experiment).expect("readable");
             assert!(recorded.is_some_and(|r| r.short.is_some()), "{}", experiment.id);
         }

@@ -13,13 +13,13 @@ use courser_sim::observe::Times;
 use courser_sim::{HostId, World};
 
 /// Answered with its own bytes.
-pub(super) const ECHO: u16 = 1;
+pub(crate) const ECHO: u16 = 1;
 
 /// Answered with 32 bytes, whatever its size `[eRPC §6.4]`.
-pub(super) const SINK: u16 = 2;
+pub(crate) const SINK: u16 = 2;
 
 /// Answered with as many bytes as its first four bytes state.
-pub(super) const WANT: u16 = 3;
+pub(crate) const WANT: u16 = 3;
 
 /// Bytes of the response to [`SINK`].
 const ANSWER: [u8; 32] = [0x5a; 32];
@@ -32,30 +32,30 @@ const CONNECT_STEP: Duration = Duration::from_micros(50);
 
 /// Measurements of the clients.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    pub(super) latency: Times,
-    pub(super) failed: u64,
+pub(crate) struct Tally {
+    pub(crate) latency: Times,
+    pub(crate) failed: u64,
     first_error: Option<String>,
 }
 
 /// Shared by the clients of a world.
-pub(super) type SharedTally = Rc<RefCell<Tally>>;
+pub(crate) type SharedTally = Rc<RefCell<Tally>>;
 
 impl Tally {
-    pub(super) fn ended<R>(&mut self, result: &Result<R, CallError>, after_ns: u64) {
+    pub(crate) fn ended<R>(&mut self, result: &Result<R, CallError>, after_ns: u64) {
         match result {
             Ok(_) => self.latency.record(after_ns),
             Err(error) => self.failed(error),
         }
     }
 
-    pub(super) fn failed(&mut self, error: &impl ToString) {
+    pub(crate) fn failed(&mut self, error: &impl ToString) {
         self.failed += 1;
         self.first_error.get_or_insert_with(|| error.to_string());
     }
 
     /// Fails when a call has failed.
-    pub(super) fn check(&self) -> Result<(), ScenarioError> {
+    pub(crate) fn check(&self) -> Result<(), ScenarioError> {
         match &self.first_error {
             None => Ok(()),
             Some(first) => Err(ScenarioError::Calls { count: self.failed, first: first.clone() }),
@@ -64,14 +64,14 @@ impl Tally {
 }
 
 /// A server for all request types.
-pub(super) fn server(nexus: &Nexus) -> Result<Rpc, SetupError> {
+pub(crate) fn server(nexus: &Nexus) -> Result<Rpc, SetupError> {
     let mut rpc = nexus.endpoint()?;
     answer(&mut rpc);
     Ok(rpc)
 }
 
 /// A server for [`WANT`].
-pub(super) fn sized_server(nexus: &Nexus) -> Result<Rpc, courser::BindError> {
+pub(crate) fn sized_server(nexus: &Nexus) -> Result<Rpc, courser::BindError> {
     let mut rpc = nexus.endpoint()?;
     rpc.on(WANT, |cx, request| {
         let bytes = request.first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
@@ -87,13 +87,13 @@ pub(super) fn sized_server(nexus: &Nexus) -> Result<Rpc, courser::BindError> {
 }
 
 /// Registers the server's handlers at an endpoint.
-pub(super) fn answer(rpc: &mut Rpc) {
+pub(crate) fn answer(rpc: &mut Rpc) {
     rpc.on(ECHO, |cx, request| cx.reply(request));
     rpc.on(SINK, |cx, _| cx.reply(ANSWER));
 }
 
 /// Message memory with fixed content, so that runs are identical to the last bit.
-pub(super) fn message(rpc: &Rpc, bytes: usize) -> Result<MsgBuf, SetupError> {
+pub(crate) fn message(rpc: &Rpc, bytes: usize) -> Result<MsgBuf, SetupError> {
     let mut message = rpc.alloc(bytes)?;
     message.fill(0xa5);
     Ok(message)
@@ -101,7 +101,7 @@ pub(super) fn message(rpc: &Rpc, bytes: usize) -> Result<MsgBuf, SetupError> {
 
 /// A client that keeps `outstanding` requests of `bytes` bytes in flight on one session, once that
 /// is connected.
-pub(super) fn closed_loop(
+pub(crate) fn closed_loop(
     nexus: &Nexus,
     server: &str,
     req_type: u16,
@@ -131,7 +131,7 @@ pub(super) fn closed_loop(
 }
 
 /// Advances time until every session of every host is connected.
-pub(super) fn connect_all(world: &mut World) -> Result<(), ScenarioError> {
+pub(crate) fn connect_all(world: &mut World) -> Result<(), ScenarioError> {
     let begin_ns = world.now_ns();
     let end_ns = begin_ns + CONNECT_LIMIT.as_nanos() as u64;
     loop {
@@ -164,7 +164,7 @@ fn connecting(world: &World) -> usize {
 const REST: Duration = Duration::from_micros(10);
 
 /// Time of one call on an idle network from call to continuation, ns.
-pub(super) fn one_call(
+pub(crate) fn one_call(
     world: &mut World,
     host: HostId,
     session: SessionId,

@@ -10,7 +10,7 @@ use courser_sim::Rng;
 use courser_sim::SetupError;
 
 /// The state of the client. It begins with the first [`Caller::issue`].
-pub(super) struct Caller {
+pub(crate) struct Caller {
     sessions: Vec<SessionId>,
     req_type: u16,
     request: Option<MsgBuf>,
@@ -21,11 +21,11 @@ pub(super) struct Caller {
 }
 
 /// The client and the handle by which it is started.
-pub(super) type SharedCaller = Rc<RefCell<Caller>>;
+pub(crate) type SharedCaller = Rc<RefCell<Caller>>;
 
 impl Caller {
     /// Makes the endpoint such a client, with requests of `bytes` bytes.
-    pub(super) fn attach(
+    pub(crate) fn attach(
         rpc: &mut Rpc,
         sessions: Vec<SessionId>,
         (req_type, bytes): (u16, usize),
@@ -42,7 +42,7 @@ impl Caller {
     }
 
     /// An endpoint with such a client of one server.
-    pub(super) fn of_server(
+    pub(crate) fn of_server(
         nexus: &Nexus,
         server: &str,
         call: (u16, usize),
@@ -56,7 +56,7 @@ impl Caller {
     }
 
     /// Sends the next request, if none is outstanding.
-    pub(super) fn issue(&mut self, cx: &mut Context<'_>) {
+    pub(crate) fn issue(&mut self, cx: &mut Context<'_>) {
         let Some(&session) = self.rng.pick(&self.sessions) else { return };
         let Some(request) = self.request.take() else { return };
         self.start_ns = cx.now_ns();
@@ -66,7 +66,7 @@ impl Caller {
     }
 
     /// Sends no further request.
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.stopped = true;
     }
 

@@ -15,31 +15,31 @@ const STEP_BYTES: u64 = 256;
 
 /// The records since the last [`Flows::restart`].
 #[derive(Debug, Default)]
-pub(super) struct Flows {
+pub(crate) struct Flows {
     host: u32,
     link: Option<LinkId>,
     /// Round trips that arrived in frames of the host: one for each frame with an echo.
-    pub(super) rtts: Times,
+    pub(crate) rtts: Times,
     /// Bytes that arrived at the host, by sender.
-    pub(super) bytes: BTreeMap<u32, u64>,
+    pub(crate) bytes: BTreeMap<u32, u64>,
     /// Packets dropped anywhere.
-    pub(super) drops: u64,
+    pub(crate) drops: u64,
     /// Time for which the queue had a length, ns, by its length in steps.
     queue_ns: BTreeMap<u64, u64>,
     queue: (u64, u64),
 }
 
 /// The recorder and the handle by which it is read.
-pub(super) type Recorded = Rc<RefCell<Flows>>;
+pub(crate) type Recorded = Rc<RefCell<Flows>>;
 
 impl Flows {
     /// A recorder of the traffic to and from `host`, whose switch sends to it by `link`.
-    pub(super) fn new(host: HostId, link: LinkId) -> Recorded {
+    pub(crate) fn new(host: HostId, link: LinkId) -> Recorded {
         Rc::new(RefCell::new(Flows { host: host.0, link: Some(link), ..Flows::default() }))
     }
 
     /// Forgets what was recorded.
-    pub(super) fn restart(&mut self, now_ns: u64) {
+    pub(crate) fn restart(&mut self, now_ns: u64) {
         *self = Flows {
             host: self.host,
             link: self.link,
@@ -50,7 +50,7 @@ impl Flows {
 
     /// The number of bytes that the queue exceeded for a part of the time; `share` in 1,000ths is
     /// the part in which it did not.
-    pub(super) fn queue_quantile_bytes(&mut self, share: u64, now_ns: u64) -> u64 {
+    pub(crate) fn queue_quantile_bytes(&mut self, share: u64, now_ns: u64) -> u64 {
         self.note_queue(now_ns, self.queue.1);
         let all_ns: u64 = self.queue_ns.values().sum();
         let mut seen_ns = 0;
@@ -64,7 +64,7 @@ impl Flows {
     }
 
     /// Jain's index of the senders' bytes, and the smallest share in the mean; `senders` of them.
-    pub(super) fn fairness(&self, senders: u32) -> (f64, f64) {
+    pub(crate) fn fairness(&self, senders: u32) -> (f64, f64) {
         let n = f64::from(senders);
         let bytes = |sender: &u64| *sender as f64;
         let sum: f64 = self.bytes.values().map(bytes).sum();
@@ -85,9 +85,9 @@ impl Flows {
 }
 
 /// The tap: records, and passes everything on.
-pub(super) struct Recorder {
-    pub(super) flows: Recorded,
-    pub(super) inner: Option<Box<dyn Tap>>,
+pub(crate) struct Recorder {
+    pub(crate) flows: Recorded,
+    pub(crate) inner: Option<Box<dyn Tap>>,
 }
 
 impl Tap for Recorder {

@@ -1,55 +1,52 @@
 //! Settings that the experiments of congestion control have in common.
 
 use courser::{Control, Recovery};
-use serde::Serialize;
+use courser_kit::units::show_bytes;
 
-use super::{Cpu, ScenarioError, check, control_name, recovery_name, uncontrolled};
+use super::{Cpu, ScenarioError, uncontrolled};
+use crate::declare::parameter::{self, bytes, count, name, parameters};
 use courser_sim::fabric::Topology;
 use courser_sim::{NicConfig, WorldConfig};
 
-/// How all hosts of an experiment send.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Hosts {
-    /// Decides all random choices.
-    pub seed: u64,
-    /// Congestion control. Default: Courser's own.
-    #[serde(serialize_with = "control_name")]
-    pub control: Control,
-    /// Loss recovery. Default: Courser's own.
-    #[serde(serialize_with = "recovery_name")]
-    pub recovery: Recovery,
-    /// Credits of each session, C. Default 32.
-    pub credits: u32,
-    /// Largest datagram payload, bytes: 304 to 9,000. Default 1,072.
-    pub max_frame: usize,
-    /// The CPUs. Default: no CPU costs.
-    pub cpu: Cpu,
-}
-
-impl Default for Hosts {
-    fn default() -> Self {
-        Hosts {
-            seed: 1,
-            control: Control::default(),
-            recovery: Recovery::default(),
-            credits: 32,
-            max_frame: 1_072,
-            cpu: Cpu::None,
-        }
+parameters! {
+    /// How all hosts of an experiment send.
+    #[derive(Copy, Eq)]
+    pub struct Hosts {
+        /// Decides all random choices.
+        seed: u64 = 1, count(0..=u64::MAX);
+        /// Congestion controls, with commas
+        control: Control = Control::default(), name::<Control>().option("control").each("none,default");
+        /// Schemes of loss recovery, with commas
+        recovery: Recovery = Recovery::default(), name::<Recovery>().option("recovery").each("default");
+        /// Credits of each session
+        credits: u32 = 32, count(1..=65_535).option("credits");
+        /// Largest datagram payload
+        max_frame: usize = 1_072, bytes(304..=9_000).option("frame-size");
+        /// The CPUs
+        cpu: Cpu = Cpu::None, name::<Cpu>();
     }
 }
 
 impl Hosts {
-    pub(super) fn check(&self) -> Result<(), ScenarioError> {
-        let (credits, frame) = (self.credits, self.max_frame as u64);
-        check((1..=65_535).contains(&credits), "credits", credits, "1 to 65,535")?;
-        check((304..=9_000).contains(&frame), "max_frame", frame, "304 to 9,000 bytes")
+    pub(crate) fn check(&self) -> Result<(), ScenarioError> {
+        parameter::check(self)
+    }
+
+    /// Control and recovery, as the name of a series or a row.
+    pub(crate) fn names(&self) -> String {
+        format!("{}, {}", self.control.name(), self.recovery)
+    }
+
+    /// Credits, frames and CPUs, for the caption of a table.
+    pub(crate) fn caption(&self) -> String {
+        let frame = show_bytes(self.max_frame as u64);
+        format!("{} credits, frames of {frame}, {} CPUs", self.credits, self.cpu.name())
     }
 
     /// A world of such hosts. `sessions` is the largest number of sessions of an endpoint: there
     /// are receive descriptors for all packets that can arrive, so that losses occur only in
     /// switches.
-    pub(super) fn config(&self, topology: Topology, sessions: u32) -> WorldConfig {
+    pub(crate) fn config(&self, topology: Topology, sessions: u32) -> WorldConfig {
         let mut config = uncontrolled(self.seed, topology);
         config.costs = self.cpu.costs();
         config.nic.max_frame = self.max_frame;

@@ -6,31 +6,28 @@
 //! has a cause in the model. All results follow from the settings; the caller measures the duration
 //! of a run.
 
-mod app;
+pub(crate) mod app;
 pub mod background;
 pub mod bandwidth;
 pub mod batches;
 pub mod bits_pool;
 pub mod buffers;
-mod caller;
+pub(crate) mod caller;
 pub mod credits;
-pub mod fan_in;
 pub mod fct;
 pub mod first_burst;
-mod flows;
-mod hosts;
+pub(crate) mod flows;
+pub(crate) mod hosts;
 pub mod incast;
 pub mod join_leave;
 pub mod loss;
 pub mod lost_call;
 pub mod operating_range;
-mod path;
-pub mod reroute;
+pub(crate) mod path;
 pub mod response_rtt;
 pub mod sessions;
-pub mod slow_handler;
 pub mod speed;
-mod traffic;
+pub(crate) mod traffic;
 pub mod uncongested;
 pub mod uplink;
 
@@ -41,79 +38,49 @@ use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 
 use courser_sim::fabric::{DCQCN_MARKING, Topology};
 use courser_sim::observe::{Tap, Times};
-use courser_sim::{CpuCosts, World, WorldConfig, WorldError};
+use courser_sim::{CpuCosts, World, WorldConfig};
 
+pub use crate::declare::error::ScenarioError;
 pub use hosts::Hosts;
 pub use traffic::Traffic;
 
-/// Why an experiment has no result.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ScenarioError {
-    /// The world could not be built or an application not be started.
-    #[error(transparent)]
-    World(#[from] WorldError),
-    /// A setting is out of its range.
-    #[error("{name} = {value} is out of range; use {range}")]
-    Setting {
-        /// The field.
-        name: &'static str,
-        /// Its value.
-        value: u64,
-        /// Its range.
-        range: &'static str,
-    },
-    /// Sessions are not connected after this time.
-    #[error("{missing} sessions are not connected after {after_ns} ns; use fewer of them")]
-    NotConnected {
-        /// Number of sessions.
-        missing: usize,
-        /// Time of the attempts, ns.
-        after_ns: u64,
-    },
-    /// Calls have failed, which none should.
-    #[error("{count} calls have failed, the first one: {first}; change the settings")]
-    Calls {
-        /// Number of calls.
-        count: u64,
-        /// Error of the first.
-        first: String,
-    },
-}
-
 /// An out-of-range setting, or nothing.
-fn check(
+pub(crate) fn check(
     ok: bool,
     name: &'static str,
     value: impl Into<u64>,
     range: &'static str,
 ) -> Result<(), ScenarioError> {
-    if ok { Ok(()) } else { Err(ScenarioError::Setting { name, value: value.into(), range }) }
+    if ok {
+        Ok(())
+    } else {
+        Err(ScenarioError::Setting { name, value: value.into(), range: range.into() })
+    }
 }
 
 /// Checks a measured time.
-fn check_time(time_ns: u64) -> Result<(), ScenarioError> {
+pub(crate) fn check_time(time_ns: u64) -> Result<(), ScenarioError> {
     check((1..=MAX_TIME_NS).contains(&time_ns), "time_ns", time_ns, "1 ns to 10 s")
 }
 
 /// Checks a warm-up.
-fn check_warm_up(warm_up_ns: u64) -> Result<(), ScenarioError> {
+pub(crate) fn check_warm_up(warm_up_ns: u64) -> Result<(), ScenarioError> {
     check(warm_up_ns <= MAX_TIME_NS, "warm_up_ns", warm_up_ns, "at most 10 s")
 }
 
 /// Checks a probability of loss.
-fn check_loss(ppm: u32) -> Result<(), ScenarioError> {
+pub(crate) fn check_loss(ppm: u32) -> Result<(), ScenarioError> {
     check(ppm <= 500_000, "loss_ppm", ppm, "0 to 500,000 per million")
 }
 
 /// Checks a retransmission timeout.
-fn check_rto(rto_ns: u64) -> Result<(), ScenarioError> {
+pub(crate) fn check_rto(rto_ns: u64) -> Result<(), ScenarioError> {
     check((1_000..=1_000_000_000).contains(&rto_ns), "rto_ns", rto_ns, "1 us to 1 s")
 }
 
 /// Runs all pairs, each of the first with all of the second. `progress` is called with the number
 /// of finished runs and their total.
-fn run_pairs<A: Copy, B: Copy, P>(
+pub(crate) fn run_pairs<A: Copy, B: Copy, P>(
     first: &[A],
     second: &[B],
     mut progress: impl FnMut(usize, usize),
@@ -131,11 +98,14 @@ fn run_pairs<A: Copy, B: Copy, P>(
     Ok(points)
 }
 
+/// Courser's own control and, for comparison, none.
+pub(crate) const OWN_AND_NONE: [Control; 2] = [Control::TwoWindow, Control::None];
+
 /// Longest time of an experiment, ns of virtual time: ten seconds.
-const MAX_TIME_NS: u64 = 10_000_000_000;
+pub(crate) const MAX_TIME_NS: u64 = 10_000_000_000;
 
 /// Most hosts of an experiment: an endpoint each, with its memory.
-const MAX_HOSTS: u32 = 1_000;
+pub(crate) const MAX_HOSTS: u32 = 1_000;
 
 /// Model of a host's CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -175,6 +145,13 @@ impl Cpu {
         }
     }
 }
+
+crate::declare::parameter::named!(Cpu {
+    Cpu::None => "none", "No CPU costs: only the network takes time";
+    Cpu::Erpc => "erpc", "Costs of the paper: 44 ns for each packet";
+    Cpu::Courser => "courser", "Estimated costs of Courser: about 140 ns for each packet";
+    Cpu::Measured => "measured", "Measured costs of Courser: about 40 ns for each packet and frame";
+});
 
 /// A distribution of times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
@@ -217,12 +194,12 @@ pub const fn data_per_packet(max_frame: usize) -> usize {
 }
 
 /// Most bytes of a datagram with one packet, besides the packet's data.
-const fn data_overhead() -> usize {
+pub(crate) const fn data_overhead() -> usize {
     FRAME_HEADER + PACKET_HEADER
 }
 
 /// A share as a number; probabilities are per million in settings, so that they are exact.
-fn share(ppm: u32) -> f64 {
+pub(crate) fn share(ppm: u32) -> f64 {
     f64::from(ppm) / 1e6
 }
 
@@ -239,39 +216,51 @@ pub const fn wire_ns(bytes: u64, rate_bps: u64) -> u64 {
 }
 
 /// Events per second of virtual time.
-fn per_second(events: u64, time_ns: u64) -> u64 {
+pub(crate) fn per_second(events: u64, time_ns: u64) -> u64 {
     let scaled = u128::from(events) * 1_000_000_000;
     scaled.checked_div(u128::from(time_ns)).unwrap_or(0) as u64
 }
 
 /// A digest as JSON has it: some readers do not represent 64 bits as a number.
-fn hex<S: serde::Serializer>(digest: &u64, to: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn hex<S: serde::Serializer>(digest: &u64, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&format_args!("{digest:016x}"))
 }
 
 /// A control by its name.
-fn control_name<S: serde::Serializer>(control: &Control, to: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn control_name<S: serde::Serializer>(
+    control: &Control,
+    to: S,
+) -> Result<S::Ok, S::Error> {
     to.serialize_str(control.name())
 }
 
 /// Controls by their names.
-fn control_names<S: serde::Serializer>(controls: &[Control], to: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn control_names<S: serde::Serializer>(
+    controls: &[Control],
+    to: S,
+) -> Result<S::Ok, S::Error> {
     to.collect_seq(controls.iter().map(|control| control.name()))
 }
 
 /// A scheme of recovery by its name.
-fn recovery_name<S: serde::Serializer>(recovery: &Recovery, to: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn recovery_name<S: serde::Serializer>(
+    recovery: &Recovery,
+    to: S,
+) -> Result<S::Ok, S::Error> {
     to.collect_str(recovery)
 }
 
 /// Schemes of recovery by their names.
-fn recovery_names<S: serde::Serializer>(schemes: &[Recovery], to: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn recovery_names<S: serde::Serializer>(
+    schemes: &[Recovery],
+    to: S,
+) -> Result<S::Ok, S::Error> {
     to.collect_seq(schemes.iter().map(|scheme| scheme.name()))
 }
 
 /// A world without congestion control: credits alone bound what is in flight, as in most of the
 /// papers' experiments.
-fn uncontrolled(seed: u64, topology: Topology) -> WorldConfig {
+pub(crate) fn uncontrolled(seed: u64, topology: Topology) -> WorldConfig {
     let mut config = WorldConfig::new(seed, topology);
     config.nexus.control = Control::None;
     config
@@ -279,7 +268,12 @@ fn uncontrolled(seed: u64, topology: Topology) -> WorldConfig {
 
 /// A world whose hosts have this congestion control, over links of `rate_bps`. Its switches mark as
 /// [`DCQCN_MARKING`] has it, unless there is no control.
-fn controlled(seed: u64, topology: Topology, control: Control, rate_bps: u64) -> WorldConfig {
+pub(crate) fn controlled(
+    seed: u64,
+    topology: Topology,
+    control: Control,
+    rate_bps: u64,
+) -> WorldConfig {
     if control == Control::None {
         return uncontrolled(seed, topology);
     }
@@ -291,7 +285,7 @@ fn controlled(seed: u64, topology: Topology, control: Control, rate_bps: u64) ->
 }
 
 /// Attaches the observer of a world, if there is one.
-fn observed(mut world: World, tap: Option<Box<dyn Tap>>) -> World {
+pub(crate) fn observed(mut world: World, tap: Option<Box<dyn Tap>>) -> World {
     if let Some(tap) = tap {
         world.set_tap(tap);
     }
@@ -300,11 +294,11 @@ fn observed(mut world: World, tap: Option<Box<dyn Tap>>) -> World {
 
 /// A field of settings, and a change that makes it invalid.
 #[cfg(test)]
-type Spoilt<S> = (&'static str, fn(&mut S));
+pub(crate) type Spoilt<S> = (&'static str, fn(&mut S));
 
 /// Each of these settings is refused by its name.
 #[cfg(test)]
-fn assert_refused<S, P: std::fmt::Debug>(
+pub(crate) fn assert_refused<S, P: std::fmt::Debug>(
     bad: &[Spoilt<S>],
     good: impl Fn() -> S,
     run: impl Fn(&S) -> Result<P, ScenarioError>,

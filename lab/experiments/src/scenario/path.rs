@@ -6,26 +6,26 @@ use courser_sim::fabric::{CableSpec, LinkFaults, Node, SwitchSpec, Topology};
 use courser_sim::{HostId, LinkId, NicConfig, World};
 
 /// Receiver of the flow.
-pub(super) const SERVER: HostId = HostId(0);
+pub(crate) const SERVER: HostId = HostId(0);
 
 /// Sender of the flow.
-pub(super) const CLIENT: HostId = HostId(1);
+pub(crate) const CLIENT: HostId = HostId(1);
 
 /// Rate of a host's cable, bit/s.
-pub(super) const RATE_BPS: u64 = 40_000_000_000;
+pub(crate) const RATE_BPS: u64 = 40_000_000_000;
 
 /// Rate of a cable between switches, bit/s.
 const UPLINK_RATE_BPS: u64 = 100_000_000_000;
 
 /// Data bytes of a full packet: the paper's MTU of 1 KB.
-pub(super) const DATA: usize = 1_024;
+pub(crate) const DATA: usize = 1_024;
 
 /// The datagram payload with room for them.
-pub(super) const MAX_FRAME: usize = DATA + super::data_overhead();
+pub(crate) const MAX_FRAME: usize = DATA + super::data_overhead();
 
 /// Switches between the two hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Part {
+pub(crate) enum Part {
     /// One leaf (number 0), with both hosts.
     OneLeaf,
     /// The server's leaf (number 0), the client's (1) and a spine (2).
@@ -46,14 +46,14 @@ impl Part {
 /// including their time on every cable and in the NICs. The length of the cables follows from it;
 /// all are equal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Path {
-    pub(super) part: Part,
-    pub(super) rtt_ns: u64,
+pub(crate) struct Path {
+    pub(crate) part: Part,
+    pub(crate) rtt_ns: u64,
 }
 
 impl Path {
     /// The round trip without the cables' delays, ns.
-    pub(super) fn fixed_ns(self) -> u64 {
+    pub(crate) fn fixed_ns(self) -> u64 {
         let nic = NicConfig::default();
         let cables = self.part.rates().iter();
         let wire: u64 =
@@ -63,14 +63,14 @@ impl Path {
 
     /// Packets in flight on a full line: the bandwidth-delay product over a packet's bytes on the
     /// wire, rounded up.
-    pub(super) fn bdp_packets(self) -> u32 {
+    pub(crate) fn bdp_packets(self) -> u32 {
         let bytes = u128::from(RATE_BPS) * u128::from(self.rtt_ns) / 8_000_000_000;
         let packets = bytes.div_ceil(u128::from(wire_bytes(DATA)));
         u32::try_from(packets).unwrap_or(u32::MAX)
     }
 
     /// The network.
-    pub(super) fn topology(self) -> Topology {
+    pub(crate) fn topology(self) -> Topology {
         let rates = self.part.rates();
         let delay_ns = self.rtt_ns.saturating_sub(self.fixed_ns()) / (2 * rates.len() as u64);
         let cable = |rate_bps| CableSpec { rate_bps, delay_ns };
@@ -97,14 +97,14 @@ fn switch() -> SwitchSpec {
 }
 
 /// The links that leave a switch.
-pub(super) fn links_of(world: &World, switch: u32) -> Vec<LinkId> {
+pub(crate) fn links_of(world: &World, switch: u32) -> Vec<LinkId> {
     let links = (0..world.fabric().links()).map(LinkId);
     links.filter(|&link| world.fabric().ends(link).0 == Node::Switch(switch)).collect()
 }
 
 /// Makes a switch lose packets: each that crosses it, in either direction, with this probability
 /// per million.
-pub(super) fn lose_at(world: &mut World, switch: u32, loss_ppm: u32) {
+pub(crate) fn lose_at(world: &mut World, switch: u32, loss_ppm: u32) {
     for link in links_of(world, switch) {
         world.set_link_faults(link, LinkFaults { loss_ppm, ..LinkFaults::default() });
     }

@@ -36,7 +36,7 @@ pub struct Traffic {
 
 impl Traffic {
     /// All since the start of the world.
-    pub(super) fn of(world: &mut World) -> Traffic {
+    pub(crate) fn of(world: &mut World) -> Traffic {
         let mut t = Traffic {
             datagrams_sent: world.counts().sent,
             datagrams_delivered: world.counts().delivered,
@@ -70,7 +70,7 @@ impl Traffic {
     }
 
     /// The difference to `before`.
-    pub(super) fn since(&self, before: &Traffic) -> Traffic {
+    pub(crate) fn since(&self, before: &Traffic) -> Traffic {
         let drops = self.drops.iter().map(|(&why, &n)| {
             let earlier = before.drops.get(why).copied().unwrap_or(0);
             (why, n - earlier)

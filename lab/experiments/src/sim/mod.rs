@@ -1,12 +1,9 @@
 //! `courser-lab sim`: the simulated datacenter.
 
-mod output;
 mod recovery;
 mod replay;
 mod run;
-mod steps;
 mod swarm;
-mod text;
 
 use clap::{Args, Subcommand};
 

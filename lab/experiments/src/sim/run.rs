@@ -3,28 +3,25 @@
 pub(super) mod args;
 mod control;
 mod figures;
-mod observe;
 mod picture;
-pub(super) mod seeds;
 pub(super) mod tables;
 
-use crate::scenario::{
-    ScenarioError, bandwidth, buffers, credits, fan_in, incast, response_rtt, sessions,
-};
+use crate::scenario::{ScenarioError, bandwidth, buffers, credits, incast, response_rtt, sessions};
 use courser::Control;
 use serde_json::{Value, json};
 
 pub(crate) use args::RunArgs;
 
 use self::args::{
-    BandwidthArgs, BuffersArgs, CreditsArgs, E76Args, FanInArgs, IncastArgs, ResponseRttArgs,
+    BandwidthArgs, BuffersArgs, Chosen, CreditsArgs, E76Args, IncastArgs, ResponseRttArgs,
     Scenario, SpeedArgs,
 };
 use self::figures::{Stopwatch, Timed, Wall};
-use self::observe::Observed;
-use self::seeds::{Row, Runs, SeedArgs};
-use super::output::print;
-use super::steps::{failure, steps};
+use crate::declare::observe::Observed;
+use crate::declare::output::print;
+use crate::declare::seeds::{Row, Runs, SeedArgs};
+use crate::declare::steps::{failure, steps};
+use crate::experiments;
 use courser_kit::Failure;
 use courser_kit::json;
 
@@ -33,10 +30,16 @@ use courser_kit::json;
 /// # Errors
 /// It cannot run as given, failed, or its result could not be written.
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
-    match &args.scenario {
+    let scenario = match &args.experiment {
+        Chosen::Scenario(scenario) => scenario,
+        Chosen::Declared(name, options) => {
+            let declared = experiments::ALL.iter().find(|e| e.name() == *name);
+            return declared.map_or(Ok(()), |e| e.run(options));
+        }
+    };
+    match scenario {
         Scenario::E76(args) => e76(args),
         Scenario::Incast(args) => incast(args),
-        Scenario::FanIn(args) => fan_in(args),
         Scenario::Buffers(args) => buffers(args),
         Scenario::Credits(args) => credits(args),
         Scenario::Bandwidth(args) => bandwidth(args),
@@ -45,8 +48,6 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         Scenario::JoinLeave(args) => control::join_leave(args),
         Scenario::FirstBurst(args) => control::first_burst(args),
         Scenario::Uplink(args) => control::uplink(args),
-        Scenario::Reroute(args) => control::reroute(args),
-        Scenario::SlowHandler(args) => control::slow_handler(args),
         Scenario::Uncongested(args) => control::uncongested(args),
         Scenario::OperatingRange(args) => control::operating_range(args),
         Scenario::Speed(args) => speed(args),
@@ -76,12 +77,6 @@ trait Seeded: Copy {
 }
 
 impl Seeded for incast::Settings {
-    fn with_seed(self, seed: u64) -> Self {
-        Self { seed, ..self }
-    }
-}
-
-impl Seeded for fan_in::Settings {
     fn with_seed(self, seed: u64) -> Self {
         Self { seed, ..self }
     }
@@ -132,22 +127,6 @@ fn incast_json(settings: &incast::Settings, outcome: &incast::Outcome) -> Value 
     result["senders"] = json!(settings.senders);
     result["recovery"] = json!(settings.recovery.to_string());
     result
-}
-
-fn fan_in(args: &FanInArgs) -> Result<(), Failure> {
-    args.output.check()?;
-    let all = args.settings();
-    let runs = each(args.seeds, &all, |settings| fan_in::run(settings, None))?;
-    let results = runs.results(|(settings, outcome)| {
-        let mut result = json!(outcome);
-        result["control"] = json!(settings.control.name());
-        result["default"] = json!(settings.control == Control::default());
-        result["servers"] = json!(settings.servers);
-        result
-    });
-    let Some(first) = all.first() else { return Ok(()) };
-    let (chart, table) = (|| runs.chart(picture::fan_in), || tables::fan_in(&runs));
-    args.output.print("fan-in", first, json!(results), chart, table)
 }
 
 fn buffers(args: &BuffersArgs) -> Result<(), Failure> {

@@ -6,7 +6,7 @@ use crate::scenario::{Cpu, bits_pool, fct, loss, lost_call};
 use clap::Args;
 use courser::{Control, Recovery};
 
-use crate::sim::output::OutputArgs;
+use crate::declare::output::OutputArgs;
 use crate::sim::run::args::{ControlName, CpuName};
 use courser_kit::units;
 
@@ -94,7 +94,7 @@ Examples:
   courser-lab sim loss --fit            fit the recovery time to the paper
   courser-lab sim loss --rto-sweep      MELO at 1 % with several recovery times
   courser-lab sim loss --reorder 0.1%:48us,1%:48us,5%:48us,10%:48us")]
-pub(in crate::sim) struct LossArgs {
+pub(crate) struct LossArgs {
     #[command(flatten)]
     pub(super) common: CommonArgs,
     /// Schemes: go-back-n, go-back-n-nack, melo, default. Default all, with --rto-sweep melo
@@ -192,7 +192,7 @@ Examples:
   courser-lab sim fct --load 0.3,0.6 --flows 5000
   courser-lab sim fct --hosts 320 --flows 4000 --seeds 5 --svg fct.svg
   courser-lab sim fct --scheme go-back-n,default --load 0.5 --json -")]
-pub(in crate::sim) struct FctArgs {
+pub(crate) struct FctArgs {
     #[command(flatten)]
     pub(super) common: CommonArgs,
     /// Schemes: go-back-n, go-back-n-nack, melo, default. Default all
@@ -249,7 +249,7 @@ with one connection at any loss, and 65.6 % with 20 connections at 2 %.
 Examples:
   courser-lab sim bits-pool
   courser-lab sim bits-pool --connections 1,20 --loss 2% --json -")]
-pub(in crate::sim) struct BitsPoolArgs {
+pub(crate) struct BitsPoolArgs {
     /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -300,7 +300,7 @@ three round trips plus the reordering window, here a quarter of a round trip.
 Examples:
   courser-lab sim lost-call
   courser-lab sim lost-call --in-flight 8 --scheme default --calls 1000000")]
-pub(in crate::sim) struct LostCallArgs {
+pub(crate) struct LostCallArgs {
     /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,

@@ -10,8 +10,8 @@ use serde_json::json;
 
 pub(super) use self::args::{BitsPoolArgs, FctArgs, LossArgs, LostCallArgs};
 
-use super::output::print;
-use super::steps::steps;
+use crate::declare::output::print;
+use crate::declare::steps::steps;
 use courser_kit::Failure;
 
 /// Goodput by loss.

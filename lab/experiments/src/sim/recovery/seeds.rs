@@ -6,7 +6,7 @@ use serde::Serialize;
 use courser::Recovery;
 use courser_kit::Failure;
 
-use crate::sim::run::seeds::each_seed;
+use crate::declare::seeds::each_seed;
 
 /// A value over all seeds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]

@@ -6,7 +6,7 @@ use courser::{Control, Recovery};
 
 use super::seeds::{Completion, Goodput, Spread};
 
-use crate::sim::text::{bps, ns, table};
+use crate::declare::text::{bps, ns, table};
 use courser_kit::units::show_bytes;
 
 /// A share in per cent: `45.6 %`.

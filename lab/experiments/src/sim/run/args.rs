@@ -3,18 +3,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::scenario::{Cpu, bandwidth, buffers, credits, fan_in, incast, response_rtt, sessions};
-use clap::{Args, Subcommand, ValueEnum};
+use crate::scenario::{Cpu, bandwidth, buffers, credits, incast, response_rtt, sessions};
+use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand, ValueEnum};
 use courser::{Control, Recovery};
 use serde::Serialize;
 
 use super::control::args::{
-    BackgroundArgs, FirstBurstArgs, JoinLeaveArgs, RangeArgs, RerouteArgs, SlowHandlerArgs,
-    UncongestedArgs, UplinkArgs,
+    BackgroundArgs, FirstBurstArgs, JoinLeaveArgs, RangeArgs, UncongestedArgs, UplinkArgs,
 };
-use super::observe::ObserveArgs;
-use super::seeds::SeedArgs;
-use crate::sim::output::OutputArgs;
+use crate::declare::observe::ObserveArgs;
+use crate::declare::output::OutputArgs;
+use crate::declare::seeds::SeedArgs;
+use crate::experiments;
 use courser_kit::units;
 
 #[derive(Debug, Args)]
@@ -30,7 +30,48 @@ Examples:
   courser-lab sim run speed")]
 pub(crate) struct RunArgs {
     #[command(subcommand)]
-    pub(super) scenario: Scenario,
+    pub(super) experiment: Chosen,
+}
+
+/// An experiment with its options.
+#[derive(Debug)]
+pub(super) enum Chosen {
+    Scenario(Scenario),
+    Declared(&'static str, ArgMatches),
+}
+
+impl FromArgMatches for Chosen {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        match matches.subcommand() {
+            Some((name, options)) if !Scenario::has_subcommand(name) => {
+                let declared = experiments::ALL.iter().find(|e| e.name() == name);
+                let missing = || clap::Error::new(clap::error::ErrorKind::InvalidSubcommand);
+                let name = declared.ok_or_else(missing)?.name();
+                Ok(Chosen::Declared(name, options.clone()))
+            }
+            _ => Scenario::from_arg_matches(matches).map(Chosen::Scenario),
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Subcommand for Chosen {
+    fn augment_subcommands(command: Command) -> Command {
+        let declared = experiments::ALL.iter().map(|e| e.command());
+        Scenario::augment_subcommands(command).subcommands(declared)
+    }
+
+    fn augment_subcommands_for_update(command: Command) -> Command {
+        Self::augment_subcommands(command)
+    }
+
+    fn has_subcommand(name: &str) -> bool {
+        Scenario::has_subcommand(name) || experiments::ALL.iter().any(|e| e.name() == name)
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -40,8 +81,6 @@ pub(super) enum Scenario {
     E76(E76Args),
     /// Many senders and one receiver, with any congestion control [eRPC §6.5]
     Incast(IncastArgs),
-    /// Responses of many servers to one client at once
-    FanIn(FanInArgs),
     /// Loss of an incast by size of the switch buffers [eRPC §2.1]
     Buffers(BuffersArgs),
     /// Bandwidth of a session by its credits [eRPC §4.3.1]
@@ -60,10 +99,6 @@ pub(super) enum Scenario {
     FirstBurst(FirstBurstArgs),
     /// Flows that share an uplink with half of their rate
     Uplink(UplinkArgs),
-    /// Goodput after a path has become longer
-    Reroute(RerouteArgs),
-    /// Window of a path before and after a call to a slow handler
-    SlowHandler(SlowHandlerArgs),
     /// Completion times on links with little load, with and without control [eRPC §5.2.2]
     #[command(visible_alias = "e55")]
     Uncongested(UncongestedArgs),
@@ -75,7 +110,7 @@ pub(super) enum Scenario {
 
 /// Model of CPU costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(in crate::sim) enum CpuName {
+pub(crate) enum CpuName {
     /// No CPU costs: only the network takes time
     None,
     /// Costs of the paper: 44 ns for each packet
@@ -107,7 +142,7 @@ pub(super) enum NetworkName {
 
 /// Congestion control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(in crate::sim) enum ControlName {
+pub(crate) enum ControlName {
     /// Credits alone
     None,
     /// As C++ eRPC ships it, not patched
@@ -256,52 +291,6 @@ impl IncastArgs {
             time_ns: nanos(self.time),
             ..incast::Settings::default()
         }
-    }
-}
-
-#[derive(Debug, Args)]
-pub(super) struct FanInArgs {
-    #[command(flatten)]
-    pub(super) seeds: SeedArgs,
-    /// Numbers of servers, with commas
-    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "20,100")]
-    servers: Vec<u32>,
-    /// Congestion controls, with commas
-    #[arg(
-        long,
-        value_name = "NAME,..",
-        value_enum,
-        value_delimiter = ',',
-        default_value = "none,default"
-    )]
-    control: Vec<ControlName>,
-    /// Loss recovery
-    #[arg(long, value_name = "SCHEME", default_value = "default")]
-    recovery: Recovery,
-    /// Bytes of a response
-    #[arg(long, value_name = "SIZE", default_value = "64000", value_parser = units::message_size)]
-    size: usize,
-    /// Calls to each server, one after the other
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    rounds: u32,
-    #[command(flatten)]
-    pub(super) output: OutputArgs,
-}
-
-impl FanInArgs {
-    /// The settings of each run: every control with every number of servers.
-    pub(super) fn settings(&self) -> Vec<fan_in::Settings> {
-        let pairs = self.control.iter().flat_map(|&c| self.servers.iter().map(move |&n| (c, n)));
-        let of = |(control, servers): (ControlName, u32)| fan_in::Settings {
-            seed: self.seeds.first(),
-            servers,
-            control: control.into(),
-            recovery: self.recovery,
-            response_bytes: self.size,
-            rounds: self.rounds,
-            ..fan_in::Settings::default()
-        };
-        pairs.map(of).collect()
     }
 }
 
@@ -495,7 +484,9 @@ mod tests {
     }
 
     fn scenario(line: &str) -> Scenario {
-        Line::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{e}")).args.scenario
+        let line = Line::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{e}"));
+        let Chosen::Scenario(scenario) = line.args.experiment else { panic!("declared") };
+        scenario
     }
 
     #[test]

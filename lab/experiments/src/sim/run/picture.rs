@@ -1,12 +1,12 @@
 //! The experiments of the eRPC paper as pictures.
 
-use crate::scenario::{Cpu, bandwidth, buffers, credits, fan_in, incast, response_rtt, sessions};
+use crate::scenario::{Cpu, bandwidth, buffers, credits, incast, response_rtt, sessions};
 use courser::Control;
 use courser_bench::report::Unit;
 
+use crate::declare::text::{bps, counted};
 use crate::experiment;
 use crate::picture::{Axis, Chart, Style};
-use crate::sim::text::{bps, counted};
 
 const PER_MILLION: f64 = 1e6;
 
@@ -69,27 +69,6 @@ pub(super) fn incast(runs: &[(incast::Settings, incast::Outcome)]) -> Chart {
     for (s, o) in runs.iter().filter(|(s, _)| s.control == Control::None) {
         let line = chart.line(Style::Calculated, "calculated, without control");
         line.points.push((s.senders.into(), o.expected_rtt_ns as f64));
-    }
-    chart
-}
-
-/// Completion as a multiple of the calculated time, by servers.
-pub(super) fn fan_in(runs: &[(fan_in::Settings, fan_in::Outcome)]) -> Chart {
-    let mut chart = Chart::lines(
-        "Responses of many servers to one client, by control and recovery",
-        Axis::log("servers", Unit::Count),
-        Axis::linear("completion / calculated", Unit::Plain),
-    );
-    for (s, o) in runs {
-        let (x, calculated_ns) = (f64::from(s.servers), o.expected_ns.max(1) as f64);
-        let name = format!("{}, {}", s.control.name(), s.recovery);
-        for (style, of, ns) in [
-            (Style::Main, "longest", o.completion.max_ns),
-            (Style::Second, "p50", o.completion.p50_ns),
-        ] {
-            let line = chart.line(style, format!("{name}: {of}"));
-            line.points.push((x, ns as f64 / calculated_ns));
-        }
     }
     chart
 }

@@ -1,10 +1,10 @@
 //! Results as tables of at most 80 columns: simulated and expected values.
 
-use crate::scenario::{bandwidth, buffers, credits, fan_in, incast, response_rtt, sessions};
+use crate::scenario::{bandwidth, buffers, credits, incast, response_rtt, sessions};
 
 use super::figures::{Speed, Timed};
-use super::seeds::{Cell, Row, Runs};
-use crate::sim::text::{bps, ns, table};
+use crate::declare::seeds::{Cell, Row, Runs};
+use crate::declare::text::{bps, ns, table};
 use courser_kit::text::{WIDTH, wrap};
 use courser_kit::units::{show_bytes, show_per_second};
 
@@ -95,32 +95,6 @@ fn incasts(runs: &Runs<Row<incast::Settings, incast::Outcome>>) -> String {
          receiver's link at p99, the slowest sender's share of the mean",
         settings.credits,
         show_bytes(settings.request_bytes as u64),
-        settings.recovery,
-        runs.caption(),
-    );
-    runs.table(&caption, &head, row)
-}
-
-pub(super) fn fan_in(runs: &Runs<Row<fan_in::Settings, fan_in::Outcome>>) -> String {
-    let row = |(settings, seen): &Row<fan_in::Settings, fan_in::Outcome>| {
-        let ratio = seen.completion.max_ns as f64 / seen.expected_ns as f64;
-        vec![
-            settings.control.name().into(),
-            settings.servers.to_string().into(),
-            Cell::of(seen.completion.p50_ns, ns),
-            Cell::of(seen.completion.max_ns, ns),
-            ns(seen.expected_ns).into(),
-            Cell::decimal(ratio, 2),
-            Cell::of(seen.queue_max_bytes, show_bytes),
-            Cell::count(seen.drops),
-        ]
-    };
-    let head = ["control", "servers", "p50", "longest", "calculated", "ratio", "queue", "drops"];
-    let Some((settings, _)) = runs.cases().first() else { return String::new() };
-    let caption = format!(
-        "responses of {} to one client, {} rounds, {}, 480 kB of switch buffer, {}",
-        show_bytes(settings.response_bytes as u64),
-        settings.rounds,
         settings.recovery,
         runs.caption(),
     );

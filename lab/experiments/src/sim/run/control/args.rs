@@ -4,22 +4,20 @@
 use std::time::Duration;
 
 use crate::scenario::incast::Network;
-use crate::scenario::slow_handler::Handler;
 use crate::scenario::{
-    Hosts, background, first_burst, join_leave, operating_range, reroute, slow_handler,
-    uncongested, uplink,
+    Hosts, background, first_burst, join_leave, operating_range, uncongested, uplink,
 };
-use clap::{Args, ValueEnum};
+use clap::Args;
 use courser::{Control, Recovery};
 
 use super::super::args::{ControlName, NetworkName, nanos};
-use super::super::seeds::SeedArgs;
-use crate::sim::output::OutputArgs;
+use crate::declare::output::OutputArgs;
+use crate::declare::seeds::SeedArgs;
 use courser_kit::units;
 
 /// Options of all of them.
 #[derive(Debug, Args)]
-pub(in crate::sim::run) struct HostArgs {
+pub(crate) struct HostArgs {
     #[command(flatten)]
     pub(super) seeds: SeedArgs,
     /// Congestion controls, with commas
@@ -62,7 +60,7 @@ impl HostArgs {
 }
 
 #[derive(Debug, Args)]
-pub(in crate::sim::run) struct BackgroundArgs {
+pub(crate) struct BackgroundArgs {
     #[command(flatten)]
     pub(super) hosts: HostArgs,
     /// The network
@@ -102,7 +100,7 @@ impl BackgroundArgs {
 }
 
 #[derive(Debug, Args)]
-pub(in crate::sim::run) struct RangeArgs {
+pub(crate) struct RangeArgs {
     #[command(flatten)]
     pub(super) hosts: HostArgs,
     /// Rates of all links, Gbit/s
@@ -164,7 +162,7 @@ fn pairs<'a, A, B>(first: &'a [A], second: &'a [B]) -> impl Iterator<Item = (&'a
 }
 
 #[derive(Debug, Args)]
-pub(in crate::sim::run) struct JoinLeaveArgs {
+pub(crate) struct JoinLeaveArgs {
     #[command(flatten)]
     pub(super) hosts: HostArgs,
     /// Senders
@@ -191,7 +189,7 @@ impl JoinLeaveArgs {
 }
 
 #[derive(Debug, Args)]
-pub(in crate::sim::run) struct FirstBurstArgs {
+pub(crate) struct FirstBurstArgs {
     #[command(flatten)]
     pub(super) hosts: HostArgs,
     /// Senders
@@ -229,7 +227,7 @@ impl FirstBurstArgs {
 }
 
 #[derive(Debug, Args)]
-pub(in crate::sim::run) struct UplinkArgs {
+pub(crate) struct UplinkArgs {
     #[command(flatten)]
     pub(super) hosts: HostArgs,
     /// Flows over the uplink
@@ -270,85 +268,7 @@ impl UplinkArgs {
 }
 
 #[derive(Debug, Args)]
-pub(in crate::sim::run) struct RerouteArgs {
-    #[command(flatten)]
-    pub(super) hosts: HostArgs,
-    /// Numbers of senders
-    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,2,20")]
-    senders: Vec<u32>,
-    /// Additional time of a packet to the server
-    #[arg(long, value_name = "TIME", default_value = "10us", value_parser = units::time)]
-    longer: Duration,
-}
-
-impl RerouteArgs {
-    pub(super) fn settings(&self) -> Vec<reroute::Settings> {
-        let default = reroute::Settings::default();
-        let mut all = Vec::new();
-        for hosts in self.hosts.each(default.hosts) {
-            let longer_ns = nanos(self.longer);
-            let of = |&senders| reroute::Settings { hosts, senders, longer_ns, ..default };
-            all.extend(self.senders.iter().map(of));
-        }
-        all
-    }
-}
-
-/// How the slow handler takes its time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(in crate::sim::run) enum HandlerName {
-    /// On the thread of the endpoint
-    Inline,
-    /// On a worker thread
-    Worker,
-    /// It answers by a timer
-    Deferred,
-}
-
-#[derive(Debug, Args)]
-pub(in crate::sim::run) struct SlowHandlerArgs {
-    #[command(flatten)]
-    pub(super) hosts: HostArgs,
-    /// Kinds of handler
-    #[arg(
-        long,
-        value_name = "KIND,..",
-        value_enum,
-        value_delimiter = ',',
-        default_value = "inline,worker,deferred"
-    )]
-    handler: Vec<HandlerName>,
-    /// Time of the handler
-    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = units::time)]
-    time: Duration,
-    /// Bytes of its request, with commas
-    #[arg(long, value_name = "SIZE,..", value_delimiter = ',', default_value = "32,64000",
-        value_parser = units::message_size)]
-    size: Vec<usize>,
-}
-
-impl SlowHandlerArgs {
-    pub(super) fn settings(&self) -> Vec<slow_handler::Settings> {
-        let mut all = Vec::new();
-        for hosts in self.hosts.each(Hosts::default()) {
-            let of = |(&handler, &request_bytes): (&HandlerName, &usize)| slow_handler::Settings {
-                hosts,
-                handler: match handler {
-                    HandlerName::Inline => Handler::Inline,
-                    HandlerName::Worker => Handler::Worker,
-                    HandlerName::Deferred => Handler::Deferred,
-                },
-                handler_ns: nanos(self.time),
-                request_bytes,
-            };
-            all.extend(pairs(&self.handler, &self.size).map(of));
-        }
-        all
-    }
-}
-
-#[derive(Debug, Args)]
-pub(in crate::sim::run) struct UncongestedArgs {
+pub(crate) struct UncongestedArgs {
     #[command(flatten)]
     pub(super) hosts: HostArgs,
     /// Hosts, at one switch
@@ -411,8 +331,6 @@ mod tests {
         assert_eq!(parsed::<UncongestedArgs>(OWN).settings(), [Default::default()]);
         assert_eq!(parsed::<FirstBurstArgs>(OWN).settings()[2], Default::default());
         assert_eq!(parsed::<UplinkArgs>(OWN).settings()[0], Default::default());
-        assert_eq!(parsed::<RerouteArgs>(OWN).settings()[0], Default::default());
-        assert_eq!(parsed::<SlowHandlerArgs>(OWN).settings()[0], Default::default());
         let line = format!("{OWN} --gbps 25 --rtt 5us --frames 1072 --jitter 0us --senders 20");
         assert_eq!(parsed::<RangeArgs>(&line).settings(), [Default::default()]);
     }

@@ -5,20 +5,16 @@ mod picture;
 mod tables;
 
 use crate::scenario::{
-    Hosts, background, first_burst, join_leave, operating_range, reroute, slow_handler,
-    uncongested, uplink,
+    Hosts, background, first_burst, join_leave, operating_range, uncongested, uplink,
 };
 use courser::Control;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::seeds::Runs;
 use super::{Row, Seeded, each};
+use crate::declare::seeds::Runs;
 use crate::picture::Chart;
-use args::{
-    BackgroundArgs, FirstBurstArgs, JoinLeaveArgs, RangeArgs, RerouteArgs, SlowHandlerArgs,
-    UncongestedArgs, UplinkArgs,
-};
+use args::{BackgroundArgs, FirstBurstArgs, JoinLeaveArgs, RangeArgs, UncongestedArgs, UplinkArgs};
 use courser_kit::Failure;
 
 /// Settings of experiments with common hosts have their seed.
@@ -32,16 +28,7 @@ macro_rules! seeded {
     };
 }
 
-seeded!(
-    background,
-    operating_range,
-    join_leave,
-    first_burst,
-    uplink,
-    reroute,
-    slow_handler,
-    uncongested
-);
+seeded!(background, operating_range, join_leave, first_burst, uplink, uncongested);
 
 /// A result with the settings in which the runs differ.
 fn result(hosts: &Hosts, outcome: &impl Serialize, differs: Value) -> Value {
@@ -138,25 +125,6 @@ pub(super) fn uplink(args: &UplinkArgs) -> Result<(), Failure> {
         result(&s.hosts, o, differs)
     };
     report(&args.hosts, "uplink", &runs, of, picture::uplink, tables::uplink)
-}
-
-pub(super) fn reroute(args: &RerouteArgs) -> Result<(), Failure> {
-    args.hosts.output.check()?;
-    let runs = each(args.hosts.seeds, &args.settings(), reroute::run)?;
-    let of = |(s, o): &Row<reroute::Settings, reroute::Outcome>| {
-        result(&s.hosts, o, json!({ "senders": s.senders }))
-    };
-    report(&args.hosts, "reroute", &runs, of, picture::reroute, tables::reroute)
-}
-
-pub(super) fn slow_handler(args: &SlowHandlerArgs) -> Result<(), Failure> {
-    args.hosts.output.check()?;
-    let runs = each(args.hosts.seeds, &args.settings(), slow_handler::run)?;
-    let of = |(s, o): &Row<slow_handler::Settings, slow_handler::Outcome>| {
-        let differs = json!({ "handler": s.handler, "request_bytes": s.request_bytes });
-        result(&s.hosts, o, differs)
-    };
-    report(&args.hosts, "slow-handler", &runs, of, picture::slow_handler, tables::slow_handler)
 }
 
 pub(super) fn uncongested(args: &UncongestedArgs) -> Result<(), Failure> {

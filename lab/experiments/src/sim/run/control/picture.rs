@@ -1,18 +1,15 @@
 //! The experiments of congestion control as pictures.
 
-use crate::scenario::{
-    background, first_burst, join_leave, operating_range, reroute, slow_handler, uncongested,
-    uplink,
-};
+use crate::scenario::{background, first_burst, join_leave, operating_range, uncongested, uplink};
 use courser::Control;
 use courser_bench::report::Unit;
 use courser_kit::units::{show_bytes, show_ns};
 
-use super::super::seeds::Row;
 use super::tables::{buffer, marks, names};
+use crate::declare::seeds::Row;
+use crate::declare::text::counted;
 use crate::experiment;
 use crate::picture::{Axis, Chart, Style};
-use crate::sim::text::counted;
 
 /// The calls beside an incast, with it and without.
 pub(super) fn background(rows: &[Row<background::Settings, background::Outcome>]) -> Chart {
@@ -125,43 +122,6 @@ pub(super) fn uplink(rows: &[Row<uplink::Settings, uplink::Outcome>]) -> Chart {
             ("innocent flow, share of its rate", o.innocent_share()),
         ] {
             chart.bar(Style::Main, name, &row, value);
-        }
-    }
-    chart
-}
-
-/// The goodput after the change of routes.
-pub(super) fn reroute(rows: &[Row<reroute::Settings, reroute::Outcome>]) -> Chart {
-    let mut chart = Chart::lines(
-        "Goodput after the path has become longer, by control and recovery",
-        Axis::linear("time since the change", Unit::Time),
-        Axis::linear("goodput", Unit::Bits),
-    );
-    for (s, o) in rows {
-        let at_ns = |slice: usize| ((slice as u64 + 1) * s.slice_ns) as f64;
-        let points = o.after_bps.iter().enumerate().map(|(n, &bps)| (at_ns(n), bps as f64));
-        let name = format!("{}, {}", names(&s.hosts), counted(s.senders, "sender"));
-        chart.line(Style::Main, name).points.extend(points);
-    }
-    chart
-}
-
-/// The window before and after a call to a slow handler, with the controls that have one.
-pub(super) fn slow_handler(rows: &[Row<slow_handler::Settings, slow_handler::Outcome>]) -> Chart {
-    let window = Axis::linear("window, packets", Unit::Count);
-    let Some((first, _)) = rows.first() else { return Chart::bars("", window) };
-    let time = show_ns(first.handler_ns as f64);
-    let title = format!("Window around a call to a handler of {time}, by control and recovery");
-    let mut chart = Chart::bars(title, window);
-    for (s, o) in rows {
-        let (handler, request) = (s.handler.name(), show_bytes(s.request_bytes as u64));
-        let row = format!("{}, {handler}, {request}", names(&s.hosts));
-        let windows =
-            [(Style::Second, "before", o.window_before), (Style::Main, "after", o.window_after)];
-        for (style, name, packets) in windows {
-            if let Some(packets) = packets {
-                chart.bar(style, name, &row, packets.into());
-            }
         }
     }
     chart

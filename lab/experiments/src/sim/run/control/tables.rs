@@ -1,13 +1,12 @@
 //! Results as tables of at most 80 columns.
 
 use crate::scenario::{
-    Hosts, background, first_burst, join_leave, operating_range, reroute, slow_handler,
-    uncongested, uplink,
+    Hosts, background, first_burst, join_leave, operating_range, uncongested, uplink,
 };
 
-use super::super::seeds::Row;
-use super::super::seeds::{Cell, Runs};
-use crate::sim::text::{bps, ns};
+use crate::declare::seeds::Row;
+use crate::declare::seeds::{Cell, Runs};
+use crate::declare::text::{bps, ns};
 use courser_kit::units::{show_bytes, show_per_second};
 
 /// Events per second.
@@ -287,73 +286,6 @@ pub(super) fn uplink(runs: &Runs<Row<uplink::Settings, uplink::Outcome>>) -> Str
         "RTT p99",
         "queue",
         "drops",
-    ];
-    runs.table(&caption, &head, row)
-}
-
-pub(super) fn reroute(runs: &Runs<Row<reroute::Settings, reroute::Outcome>>) -> String {
-    let Some((s, _)) = runs.cases().first() else { return String::new() };
-    let caption = format!(
-        "Packets to the server take {} longer from one moment on; goodput in slices of {} \
-         after it; {}",
-        ns(s.longer_ns),
-        ns(s.slice_ns),
-        common(&s.hosts, runs),
-    );
-    let row = |(s, o): &Row<reroute::Settings, reroute::Outcome>| {
-        vec![
-            names(&s.hosts).into(),
-            s.senders.to_string().into(),
-            Cell::of(o.before_bps, bps),
-            share(o.before_share),
-            share(o.lowest_share),
-            Cell::or(o.recovered_after_ns, ns, "not"),
-        ]
-    };
-    let head = [
-        "control, recovery",
-        "senders",
-        "before",
-        "of the link",
-        "lowest / before",
-        "at 0.95 after",
-    ];
-    runs.table(&caption, &head, row)
-}
-
-pub(super) fn slow_handler(
-    runs: &Runs<Row<slow_handler::Settings, slow_handler::Outcome>>,
-) -> String {
-    let Some((s, _)) = runs.cases().first() else { return String::new() };
-    let caption = format!(
-        "A call to a handler of {} between large calls of 1 MiB; window in packets; {}",
-        ns(s.handler_ns),
-        common(&s.hosts, runs),
-    );
-    let window = |packets: Option<u32>| Cell::or(packets.map(u64::from), |n| n.to_string(), "none");
-    let row = |(s, o): &Row<slow_handler::Settings, slow_handler::Outcome>| {
-        vec![
-            names(&s.hosts).into(),
-            s.handler.name().into(),
-            show_bytes(s.request_bytes as u64).into(),
-            window(o.window_before),
-            window(o.window_after),
-            Cell::of(o.large_before_ns, ns),
-            Cell::of(o.large_after_ns, ns),
-            Cell::of(o.slow_ns, ns),
-            Cell::count(o.retransmitted),
-        ]
-    };
-    let head = [
-        "control, recovery",
-        "handler",
-        "request",
-        "window before",
-        "after",
-        "1 MiB before",
-        "after ",
-        "slow call",
-        "resent",
     ];
     runs.table(&caption, &head, row)
 }

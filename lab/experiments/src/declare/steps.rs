@@ -5,7 +5,7 @@ use courser_bench::progress;
 use courser_kit::Failure;
 
 /// The failure of a program for an error of a scenario.
-pub(super) fn failure(error: ScenarioError) -> Failure {
+pub(crate) fn failure(error: ScenarioError) -> Failure {
     match error {
         ScenarioError::Setting { .. } => Failure::Usage(error.to_string()),
         _ => Failure::Runtime(error.to_string()),
@@ -13,7 +13,7 @@ pub(super) fn failure(error: ScenarioError) -> Failure {
 }
 
 /// Runs a simulation of many steps with a progress bar.
-pub(super) fn steps<R>(
+pub(crate) fn steps<R>(
     run: impl FnOnce(&mut dyn FnMut(usize, usize)) -> Result<R, ScenarioError>,
 ) -> Result<R, Failure> {
     let bar = progress::bar()?;

@@ -4,7 +4,7 @@ use courser_kit::text::{WIDTH, pieces, wrap};
 use courser_kit::units::{show_ns, show_per_second};
 
 /// A caption and a table of at most [`WIDTH`] columns. Columns without values are omitted.
-pub(super) fn table(
+pub(crate) fn table(
     caption: &str,
     header: &[&str],
     rows: impl IntoIterator<Item = Vec<String>>,
@@ -78,16 +78,16 @@ fn layout(mut columns: Vec<Column<'_>>) -> Vec<String> {
     lines
 }
 
-pub(super) fn ns(ns: u64) -> String {
+pub(crate) fn ns(ns: u64) -> String {
     show_ns(ns as f64)
 }
 
-pub(super) fn bps(bps: u64) -> String {
+pub(crate) fn bps(bps: u64) -> String {
     show_per_second(bps as f64, "bit/s")
 }
 
 /// A count with its noun: `1 sender`, `20 senders`.
-pub(super) fn counted(n: u32, noun: &str) -> String {
+pub(crate) fn counted(n: u32, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 

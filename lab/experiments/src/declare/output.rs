@@ -13,24 +13,24 @@ use courser_kit::{json, out};
 
 /// Files for the result of an experiment.
 #[derive(Debug, Args)]
-pub(in crate::sim) struct OutputArgs {
+pub(crate) struct OutputArgs {
     /// Draw the result as SVG to a file
     #[arg(long, value_name = "PATH")]
     svg: Option<PathBuf>,
     /// Write the result as JSON to a file, or to standard output with -
     #[arg(long, value_name = "PATH")]
-    pub(in crate::sim) json: Option<PathBuf>,
+    pub(crate) json: Option<PathBuf>,
 }
 
 impl OutputArgs {
     /// Checks before a run that the files can be written.
-    pub(in crate::sim) fn check(&self) -> Result<(), Failure> {
+    pub(crate) fn check(&self) -> Result<(), Failure> {
         json::check_target(self.json.as_deref())?;
         picture::check_target(self.svg.as_deref())
     }
 
     /// Draws the picture, prints the table and writes the JSON object.
-    pub(in crate::sim) fn print(
+    pub(crate) fn print(
         &self,
         bench: &str,
         config: &impl Serialize,
@@ -46,7 +46,7 @@ impl OutputArgs {
 }
 
 /// Prints the table and writes the JSON object.
-pub(in crate::sim) fn print(
+pub(crate) fn print(
     target: Option<&Path>,
     bench: &str,
     config: &impl Serialize,

@@ -4,13 +4,13 @@ use crate::scenario::ScenarioError;
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::declare::steps::steps;
+use crate::declare::text::table;
 use crate::picture::Chart;
-use crate::sim::steps::steps;
-use crate::sim::text::table;
 use courser_kit::Failure;
 
 #[derive(Clone, Copy, Debug, Args)]
-pub(in crate::sim) struct SeedArgs {
+pub(crate) struct SeedArgs {
     /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -21,16 +21,16 @@ pub(in crate::sim) struct SeedArgs {
 }
 
 impl SeedArgs {
-    pub(super) fn first(self) -> u64 {
+    pub(crate) fn first(self) -> u64 {
         self.seed
     }
 
-    pub(super) fn is_one(self) -> bool {
+    pub(crate) fn is_one(self) -> bool {
         self.seeds == 1
     }
 
     /// Runs an experiment with each seed. It returns a result for each of its cases.
-    pub(super) fn each<R>(
+    pub(crate) fn each<R>(
         self,
         run: impl Fn(u64, &mut dyn FnMut(usize, usize)) -> Result<Vec<R>, ScenarioError>,
     ) -> Result<Runs<R>, Failure> {
@@ -40,7 +40,7 @@ impl SeedArgs {
 }
 
 /// Runs an experiment with this many seeds from `first` on; returns the results of each seed.
-pub(in crate::sim) fn each_seed<R>(
+pub(crate) fn each_seed<R>(
     (first, seeds): (u64, u64),
     run: impl Fn(u64, &mut dyn FnMut(usize, usize)) -> Result<Vec<R>, ScenarioError>,
 ) -> Result<Vec<Vec<R>>, Failure> {
@@ -54,32 +54,32 @@ pub(in crate::sim) fn each_seed<R>(
 }
 
 /// A run with its settings.
-pub(super) type Row<S, O> = (S, O);
+pub(crate) type Row<S, O> = (S, O);
 
 /// The results of all cases of an experiment with each seed.
-pub(super) struct Runs<R> {
+pub(crate) struct Runs<R> {
     first: u64,
     seeds: Vec<Vec<R>>,
 }
 
 impl<R> Runs<R> {
     /// A single run.
-    pub(super) fn one(seed: u64, result: R) -> Self {
+    pub(crate) fn one(seed: u64, result: R) -> Self {
         Runs { first: seed, seeds: vec![vec![result]] }
     }
 
     /// The cases with the first seed.
-    pub(super) fn cases(&self) -> &[R] {
+    pub(crate) fn cases(&self) -> &[R] {
         self.seeds.first().map_or(&[], Vec::as_slice)
     }
 
     /// True with one seed.
-    pub(super) fn is_one(&self) -> bool {
+    pub(crate) fn is_one(&self) -> bool {
         self.seeds.len() == 1
     }
 
     /// The seeds, for the caption of a table.
-    pub(super) fn caption(&self) -> String {
+    pub(crate) fn caption(&self) -> String {
         match self.seeds.len() as u64 {
             0 | 1 => format!("seed {}", self.first),
             count => {
@@ -90,7 +90,7 @@ impl<R> Runs<R> {
     }
 
     /// A JSON object for each run with its seed; the runs of a case follow each other.
-    pub(super) fn results(&self, result: impl Fn(&R) -> Value) -> Vec<Value> {
+    pub(crate) fn results(&self, result: impl Fn(&R) -> Value) -> Vec<Value> {
         let with_seed = |run: &R, at: usize| {
             let mut result = result(run);
             result["seed"] = json!(self.first.wrapping_add(at as u64));
@@ -104,7 +104,7 @@ impl<R> Runs<R> {
     }
 
     /// A table of rows that each follow from one run.
-    pub(super) fn table(
+    pub(crate) fn table(
         &self,
         caption: &str,
         head: &[&str],
@@ -114,7 +114,7 @@ impl<R> Runs<R> {
     }
 
     /// A table whose rows follow from all cases with a seed.
-    pub(super) fn table_of(
+    pub(crate) fn table_of(
         &self,
         caption: &str,
         head: &[&str],
@@ -129,35 +129,39 @@ impl<R> Runs<R> {
     }
 
     /// A picture with medians and ranges.
-    pub(super) fn chart(&self, draw: impl Fn(&[R]) -> Chart) -> Chart {
+    pub(crate) fn chart(&self, draw: impl Fn(&[R]) -> Chart) -> Chart {
         draw(self.cases()).over_seeds(self.seeds.iter().skip(1).map(|cases| draw(cases)))
     }
 }
 
 /// A cell of a table.
-pub(super) struct Cell {
+pub(crate) struct Cell {
     text: String,
     /// Orders the figures of several seeds; `None`: the text is that of the settings.
     value: Option<f64>,
 }
 
 impl Cell {
-    pub(super) fn of(value: u64, show: impl FnOnce(u64) -> String) -> Cell {
+    pub(crate) fn new(text: String, value: f64) -> Cell {
+        Cell { text, value: Some(value) }
+    }
+
+    pub(crate) fn of(value: u64, show: impl FnOnce(u64) -> String) -> Cell {
         Cell { text: show(value), value: Some(value as f64) }
     }
 
     /// A figure that a run may not have: then it is shown as this word, above all others.
-    pub(super) fn or(value: Option<u64>, show: impl FnOnce(u64) -> String, word: &str) -> Cell {
+    pub(crate) fn or(value: Option<u64>, show: impl FnOnce(u64) -> String, word: &str) -> Cell {
         let text = value.map_or_else(|| word.to_owned(), show);
         Cell { text, value: Some(value.map_or(f64::INFINITY, |value| value as f64)) }
     }
 
-    pub(super) fn count(value: u64) -> Cell {
+    pub(crate) fn count(value: u64) -> Cell {
         Cell::of(value, |value| value.to_string())
     }
 
     /// A number with this many digits after the point.
-    pub(super) fn decimal(value: f64, digits: usize) -> Cell {
+    pub(crate) fn decimal(value: f64, digits: usize) -> Cell {
         Cell { text: format!("{value:.digits$}"), value: Some(value) }
     }
 }

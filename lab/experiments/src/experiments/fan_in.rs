@@ -9,18 +9,98 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use courser::{Control, Nexus, Recovery, SessionId};
-use serde::Serialize;
-
-use super::app;
-use super::flows::{Flows, Recorder};
-use super::uncontrolled;
-use super::{
-    Latency, MAX_HOSTS, ScenarioError, check, control_name, data_per_packet, recovery_name,
-    wire_bytes, wire_ns,
-};
+use courser_bench::report::Unit;
+use courser_kit::units::show_bytes;
 use courser_sim::fabric::{Buffer, HOST_RATE_BPS, Topology};
 use courser_sim::observe::{Tap, Times};
 use courser_sim::{HostId, NicConfig, World};
+use serde::Serialize;
+
+use crate::declare::column::Column;
+use crate::declare::parameter::{bytes, count, name, parameters};
+use crate::declare::points::{self, SHARE, TIME};
+use crate::declare::seeds::Row;
+use crate::declare::{Experiment, Recorded, Table};
+use crate::picture::{Axis, Chart, Style};
+use crate::scenario::app;
+use crate::scenario::flows::{Flows, Recorder};
+use crate::scenario::{
+    Latency, OWN_AND_NONE, ScenarioError, data_per_packet, uncontrolled, wire_bytes, wire_ns,
+};
+
+pub(crate) const EXPERIMENT: Experiment<FanIn, Rounds> = Experiment {
+    name: "fan-in",
+    aliases: &[],
+    about: "Responses of many servers to one client at once",
+    run: simulate,
+    network: None,
+    columns: COLUMNS,
+    caption: |s, _| {
+        let response = show_bytes(s.response_bytes as u64);
+        format!(
+            "responses of {response} to one client, {} rounds, {}, 480 kB of switch buffer",
+            s.rounds, s.recovery
+        )
+    },
+    table: Table::Columns,
+    picture,
+    recorded: &[Recorded {
+        id: "fan-in",
+        title: "Responses of many servers to one client",
+        source: "Courser ADR 35",
+        model: "Servers at one switch with 25 Gbit/s and 480 kB for each port; a client calls all \
+            of them at once, and each answers 64 kB. 32 credits, frames of 1,072 bytes, CPUs that \
+            take no time. Calculated: all responses on the client's link, and an idle round trip.",
+        axis: points::Axis { label: "servers", unit: Unit::Count, log: true },
+        x: |s| s.servers.into(),
+        series: |s| s.control.name().to_owned(),
+        runs: |size| {
+            let rounds = size.pick(3, 10);
+            let of = |control, servers| FanIn { control, servers, rounds, ..FanIn::default() };
+            let servers = size.pick(&[20][..], &[20, 100]);
+            OWN_AND_NONE.iter().flat_map(|&c| servers.iter().map(move |&n| of(c, n))).collect()
+        },
+        paper: &[],
+    }],
+};
+
+type Col = Column<FanIn, Rounds>;
+
+const COLUMNS: &[Col] = &[
+    Col::text("control", |s| s.control.name().to_owned()),
+    Col::text("servers", |s| s.servers.to_string()),
+    Col::figure("p50", Unit::Time, |_, o| Some(o.completion.p50_ns as f64))
+        .recorded_as(points::quantity("median round / calculated", Unit::Plain, SHARE), |_, o| {
+            Some(o.ratio(o.completion.p50_ns))
+        }),
+    Col::figure("longest", Unit::Time, |_, o| Some(o.completion.max_ns as f64)),
+    Col::figure("calculated", Unit::Time, |_, o| Some(o.expected_ns as f64)),
+    Col::figure("ratio", Unit::Plain, |_, o| Some(o.ratio(o.completion.max_ns)))
+        .digits(2)
+        .recorded("longest round / calculated", SHARE),
+    Col::figure("queue", Unit::Bytes, |_, o| Some(o.queue_max_bytes as f64)),
+    Col::figure("drops", Unit::Count, |_, o| Some(o.drops as f64)).recorded("drops", TIME),
+];
+
+/// Completion as a multiple of the calculated time, by servers.
+fn picture(rows: &[Row<FanIn, Rounds>]) -> Chart {
+    let mut chart = Chart::lines(
+        "Responses of many servers to one client, by control and recovery",
+        Axis::log("servers", Unit::Count),
+        Axis::linear("completion / calculated", Unit::Plain),
+    );
+    for (s, o) in rows {
+        let name = format!("{}, {}", s.control.name(), s.recovery);
+        for (style, of, ns) in [
+            (Style::Main, "longest", o.completion.max_ns),
+            (Style::Second, "p50", o.completion.p50_ns),
+        ] {
+            let line = chart.line(style, format!("{name}: {of}"));
+            line.points.push((s.servers.into(), o.ratio(ns)));
+        }
+    }
+    chart
+}
 
 /// The client's host.
 const CLIENT: HostId = HostId(0);
@@ -29,51 +109,34 @@ const ROUND_MAX_NS: u64 = 1_000_000_000;
 /// Time between two rounds, ns.
 const PAUSE_NS: u64 = 1_000_000;
 
-/// Settings of the experiment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Settings {
-    /// Decides all random choices.
-    pub seed: u64,
-    /// Servers: 1 to 999. Default 100.
-    pub servers: u32,
-    /// Bytes of a response. Default 64 kB.
-    pub response_bytes: usize,
-    /// Rounds of a call to each server. Default 20.
-    pub rounds: u32,
-    /// Credits of each session, C. Default 32.
-    pub credits: u32,
-    /// Largest datagram payload, bytes. Default 1,072.
-    pub max_frame: usize,
-    /// Congestion control of all hosts.
-    #[serde(serialize_with = "control_name")]
-    pub control: Control,
-    /// Loss recovery.
-    #[serde(serialize_with = "recovery_name")]
-    pub recovery: Recovery,
-    /// The switch's buffer. Default 480 kB for each port.
-    #[serde(skip)]
-    pub buffer: Buffer,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            seed: 1,
-            servers: 100,
-            response_bytes: 64_000,
-            rounds: 20,
-            credits: 32,
-            max_frame: 1_072,
-            control: Control::default(),
-            recovery: Recovery::default(),
-            buffer: Buffer::PerPort { bytes: 480_000 },
-        }
+parameters! {
+    /// Settings of the experiment.
+    #[derive(Copy, Eq)]
+    pub struct FanIn {
+        /// Decides all random choices.
+        seed: u64 = 1, count(0..=u64::MAX);
+        /// Congestion controls, with commas
+        control: Control = Control::default(), name::<Control>().option("control").each("none,default");
+        /// Numbers of servers, with commas
+        servers: u32 = 100, count(1..=999).option("servers").each("20,100");
+        /// Loss recovery
+        recovery: Recovery = Recovery::default(), name::<Recovery>().option("recovery");
+        /// Bytes of a response
+        response_bytes: usize = 64_000, bytes(1..=8 << 20).option("size");
+        /// Calls to each server, one after the other
+        rounds: u32 = 20, count(1..=10_000).option("rounds");
+        /// Credits of each session
+        credits: u32 = 32, count(1..=65_535);
+        /// Largest datagram payload
+        max_frame: usize = 1_072, bytes(304..=9_000);
+        /// The switch's buffer
+        buffer: Buffer = Buffer::PerPort { bytes: 480_000 };
     }
 }
 
 /// Results of a run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Outcome {
+pub struct Rounds {
     /// From the first call of a round to its last response.
     pub completion: Latency,
     /// All responses on the client's link, and an idle round trip before them.
@@ -83,8 +146,15 @@ pub struct Outcome {
     /// Largest number of bytes in the queue of the client's link.
     pub queue_max_bytes: u64,
     /// A hash over all events; 16 hexadecimal digits in JSON.
-    #[serde(serialize_with = "super::hex")]
+    #[serde(serialize_with = "crate::scenario::hex")]
     pub digest: u64,
+}
+
+impl Rounds {
+    /// A time as a multiple of the calculated one.
+    fn ratio(&self, ns: u64) -> f64 {
+        ns as f64 / self.expected_ns.max(1) as f64
+    }
 }
 
 /// Calls of a round that have not ended, and the first error.
@@ -98,11 +168,12 @@ struct Round {
 ///
 /// # Errors
 /// A setting is out of range, sessions were not connected, or a call has failed.
-pub fn run(settings: &Settings, tap: Option<Box<dyn Tap>>) -> Result<Outcome, ScenarioError> {
-    check((1..MAX_HOSTS).contains(&settings.servers), "servers", settings.servers, "1 to 999")?;
+pub fn run(settings: &FanIn) -> Result<Rounds, ScenarioError> {
+    EXPERIMENT.once(settings, None)
+}
+
+fn simulate(settings: &FanIn, tap: Option<Box<dyn Tap>>) -> Result<Rounds, ScenarioError> {
     let bytes = settings.response_bytes as u64;
-    check((1..=8 << 20).contains(&bytes), "response_bytes", bytes, "1 byte to 8 MiB")?;
-    check((1..=10_000).contains(&settings.rounds), "rounds", settings.rounds, "1 to 10,000")?;
     let mut world = World::new(config(settings))?;
     let link = world.fabric().uplink(CLIENT).reverse();
     let flows = Flows::new(CLIENT, link);
@@ -124,7 +195,7 @@ pub fn run(settings: &Settings, tap: Option<Box<dyn Tap>>) -> Result<Outcome, Sc
     let data = bytes * u64::from(settings.servers);
     let queue_max_bytes = flows.borrow_mut().queue_quantile_bytes(1_000, world.now_ns());
     let drops = flows.borrow().drops;
-    Ok(Outcome {
+    Ok(Rounds {
         completion: Latency::from(&times),
         expected_ns: wire_ns(headers + data, HOST_RATE_BPS) + idle_ns(settings),
         drops,
@@ -134,13 +205,13 @@ pub fn run(settings: &Settings, tap: Option<Box<dyn Tap>>) -> Result<Outcome, Sc
 }
 
 /// A round trip of a small request and a full packet: two links and a switch each way.
-fn idle_ns(settings: &Settings) -> u64 {
+fn idle_ns(settings: &FanIn) -> u64 {
     let packet = wire_bytes(data_per_packet(settings.max_frame));
     let way = |bytes| 2 * wire_ns(bytes, HOST_RATE_BPS) + 600;
     way(wire_bytes(32)) + way(packet)
 }
 
-fn config(settings: &Settings) -> courser_sim::WorldConfig {
+fn config(settings: &FanIn) -> courser_sim::WorldConfig {
     let topology = Topology::one_switch(settings.servers + 1);
     let buffer = settings.buffer;
     let topology = topology.each_switch(|_, switch| switch.buffer = buffer);
@@ -160,7 +231,7 @@ fn failed(error: &impl ToString) -> ScenarioError {
     ScenarioError::Calls { count: 1, first: error.to_string() }
 }
 
-fn connect(world: &mut World, settings: &Settings) -> Result<Vec<SessionId>, ScenarioError> {
+fn connect(world: &mut World, settings: &FanIn) -> Result<Vec<SessionId>, ScenarioError> {
     let servers = || (1..=settings.servers).map(HostId);
     for host in servers() {
         world.start(host, app::sized_server)?;
@@ -179,7 +250,7 @@ fn connect(world: &mut World, settings: &Settings) -> Result<Vec<SessionId>, Sce
 /// A call to each server at once. Returns the time until all have ended.
 fn one_round(
     world: &mut World,
-    settings: &Settings,
+    settings: &FanIn,
     sessions: &[SessionId],
 ) -> Result<u64, ScenarioError> {
     let round = Rc::new(RefCell::new(Round::default()));

@@ -25,7 +25,7 @@ pub(crate) struct ObserveArgs {
 
 impl ObserveArgs {
     /// Refuses the options for an experiment of several runs.
-    pub(super) fn refuse(&self) -> Result<(), Failure> {
+    pub(crate) fn refuse(&self) -> Result<(), Failure> {
         if self.pcapng.is_none() && self.trace.is_none() {
             return Ok(());
         }
@@ -35,7 +35,7 @@ impl ObserveArgs {
 }
 
 /// The observer of a run; `None` without `--pcapng` and `--trace`.
-pub(super) struct Observed(Option<Rc<RefCell<Observer>>>);
+pub(crate) struct Observed(Option<Rc<RefCell<Observer>>>);
 
 fn sink(path: &Path) -> Result<Sink, Failure> {
     Sink::file(path).map_err(|error| Failure::writing(path, &error))
@@ -43,7 +43,7 @@ fn sink(path: &Path) -> Result<Sink, Failure> {
 
 impl Observed {
     /// Opens the files.
-    pub(super) fn begin(args: &ObserveArgs, topology: &Topology) -> Result<Self, Failure> {
+    pub(crate) fn begin(args: &ObserveArgs, topology: &Topology) -> Result<Self, Failure> {
         if args.pcapng.is_none() && args.trace.is_none() {
             return Ok(Observed(None));
         }
@@ -60,12 +60,12 @@ impl Observed {
     }
 
     /// The tap of the simulated world.
-    pub(super) fn tap(&self) -> Option<Box<dyn Tap>> {
+    pub(crate) fn tap(&self) -> Option<Box<dyn Tap>> {
         self.0.clone().map(|shared| Box::new(shared) as Box<dyn Tap>)
     }
 
     /// Completes the files; the world must have been dropped.
-    pub(super) fn end(self) -> Result<(), Failure> {
+    pub(crate) fn end(self) -> Result<(), Failure> {
         let Some(observer) = self.0.and_then(Rc::into_inner) else { return Ok(()) };
         match observer.into_inner().into_report(0).errors.into_iter().next() {
             None => Ok(()),

@@ -1,0 +1,223 @@
+//! Experiments by declaration. An experiment is one file with one [`Experiment`]: its parameters, how it
+//! runs, its columns, its picture and its recorded points. The command line, the results as text, JSON
+//! and SVG, and what `courser-lab record`, `verify` and `report` compare follow from these.
+
+pub(crate) mod column;
+pub(crate) mod error;
+pub(crate) mod observe;
+pub(crate) mod output;
+pub(crate) mod parameter;
+pub(crate) mod points;
+pub(crate) mod seeds;
+pub(crate) mod steps;
+pub(crate) mod text;
+
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use courser_kit::Failure;
+use courser_sim::Tap;
+use courser_sim::fabric::Topology;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use self::column::Column;
+use self::error::ScenarioError;
+use self::observe::{ObserveArgs, Observed};
+use self::output::OutputArgs;
+use self::parameter::Declared;
+use self::points::{self as recorded, Axis, Paper, Run, Runner, Size};
+use self::steps::failure;
+use crate::declare::seeds::{Row, Runs, SeedArgs};
+use crate::picture::Chart;
+
+/// The observer of a run, if it has one.
+pub(crate) type Observer = Option<Box<dyn Tap>>;
+
+/// An experiment with settings `S` and results `O`.
+pub(crate) struct Experiment<S: 'static, O: 'static> {
+    /// Its name after `courser-lab sim run`.
+    pub(crate) name: &'static str,
+    /// Other names.
+    pub(crate) aliases: &'static [&'static str],
+    /// Its line of help.
+    pub(crate) about: &'static str,
+    /// Runs it once.
+    pub(crate) run: fn(&S, Observer) -> Result<O, ScenarioError>,
+    /// The network, if packets can be traced.
+    pub(crate) network: Option<fn(&S) -> Topology>,
+    pub(crate) columns: &'static [Column<S, O>],
+    /// The caption of the table from the first run, followed by what is said of the seeds.
+    pub(crate) caption: fn(&S, &O) -> String,
+    /// More tables below, or another one in place of the table of columns.
+    pub(crate) table: Table<S, O>,
+    pub(crate) picture: fn(&[Row<S, O>]) -> Chart,
+    pub(crate) recorded: &'static [Recorded<S>],
+}
+
+/// The table of an experiment.
+pub(crate) enum Table<S: 'static, O: 'static> {
+    /// A row for each run.
+    Columns,
+    /// The same and a text below.
+    Followed(fn(&Runs<Row<S, O>>) -> String),
+    /// Another table; it has the caption.
+    Other(fn(&str, &Runs<Row<S, O>>) -> String),
+}
+
+/// Recorded points of an experiment.
+pub(crate) struct Recorded<S: 'static> {
+    /// Its requirement in docs/conformance.md, such as `E81`, or its name.
+    pub(crate) id: &'static str,
+    pub(crate) title: &'static str,
+    /// Section or figure of the paper.
+    pub(crate) source: &'static str,
+    /// Description of the model and its limits.
+    pub(crate) model: &'static str,
+    /// The parameter that varies within a series.
+    pub(crate) axis: Axis,
+    pub(crate) x: fn(&S) -> f64,
+    pub(crate) series: fn(&S) -> String,
+    /// The settings of each run, but for the seed.
+    pub(crate) runs: fn(Size) -> Vec<S>,
+    pub(crate) paper: &'static [Paper],
+}
+
+/// An experiment of any settings and results.
+pub(crate) trait Declaration: Sync {
+    fn name(&self) -> &'static str;
+    /// The command line.
+    fn command(&self) -> Command;
+    /// Runs the experiment as the command line says, and prints and writes the results.
+    ///
+    /// # Errors
+    /// It cannot run as given, failed, or its result could not be written.
+    fn run(&self, arguments: &ArgMatches) -> Result<(), Failure>;
+    /// Its recorded points.
+    fn recorded(&'static self) -> Vec<recorded::Experiment>;
+}
+
+impl<S: Declared + Serialize + Sync, O: Serialize> Declaration for Experiment<S, O> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn command(&self) -> Command {
+        let options = S::parameters();
+        let options = options.iter().filter_map(parameter::Parameter::argument);
+        let command = Command::new(self.name).visible_aliases(self.aliases);
+        let command = SeedArgs::augment_args(command).args(options);
+        let command = match self.network {
+            Some(_) => ObserveArgs::augment_args(command),
+            None => command,
+        };
+        // Last, as groups of options bring descriptions of their own.
+        OutputArgs::augment_args(command).about(self.about)
+    }
+
+    fn run(&self, arguments: &ArgMatches) -> Result<(), Failure> {
+        let parsed = |e: clap::Error| Failure::Usage(e.to_string());
+        let output = OutputArgs::from_arg_matches(arguments).map_err(parsed)?;
+        output.check()?;
+        let seeds = SeedArgs::from_arg_matches(arguments).map_err(parsed)?;
+        let mut cases: Vec<S> = parameter::of_arguments(arguments);
+        cases.iter_mut().for_each(|case| parameter::set(case, "seed", seeds.first()));
+        let observe = match self.network {
+            Some(network) => {
+                Some((network, ObserveArgs::from_arg_matches(arguments).map_err(parsed)?))
+            }
+            None => None,
+        };
+        let runs = match (&observe, &cases[..]) {
+            (Some((network, observe)), [case]) if seeds.is_one() => {
+                let observed = Observed::begin(observe, &network(case))?;
+                let outcome = self.once(case, observed.tap()).map_err(failure)?;
+                observed.end()?;
+                Runs::one(seeds.first(), (case.clone(), outcome))
+            }
+            (observe, _) => {
+                observe.as_ref().map_or(Ok(()), |(_, observe)| observe.refuse())?;
+                self.each(seeds, &cases)?
+            }
+        };
+        let results = runs.results(|(settings, outcome)| self.result(settings, outcome));
+        let chart = || runs.chart(self.picture);
+        output.print(self.name, &cases.first(), json!(results), chart, || self.text(&runs))
+    }
+
+    fn recorded(&'static self) -> Vec<recorded::Experiment> {
+        self.recorded.iter().map(|points| self.points(points)).collect()
+    }
+}
+
+impl<S: Declared + Serialize + Sync, O: Serialize> Experiment<S, O> {
+    /// Runs it with checked settings.
+    pub(crate) fn once(&self, settings: &S, observer: Observer) -> Result<O, ScenarioError> {
+        parameter::check(settings)?;
+        (self.run)(settings, observer)
+    }
+
+    /// Runs it with each of these settings and each seed.
+    fn each(&self, seeds: SeedArgs, cases: &[S]) -> Result<Runs<Row<S, O>>, Failure> {
+        seeds.each(|seed, step| {
+            let one = |(done, case): (usize, &S)| {
+                step(done, cases.len());
+                let mut case = case.clone();
+                parameter::set(&mut case, "seed", seed);
+                let outcome = self.once(&case, None)?;
+                Ok((case, outcome))
+            };
+            cases.iter().enumerate().map(one).collect()
+        })
+    }
+
+    /// A result in JSON: the outcome, the parameters in which runs differ, and further figures.
+    fn result(&self, settings: &S, outcome: &O) -> Value {
+        let mut result = json!(outcome);
+        if let Some(fields) = result.as_object_mut() {
+            fields.extend(parameter::reported(settings));
+            self.columns.iter().for_each(|column| column.add_key(settings, outcome, fields));
+        }
+        result
+    }
+
+    fn text(&self, runs: &Runs<Row<S, O>>) -> String {
+        let Some((settings, outcome)) = runs.cases().first() else { return String::new() };
+        let caption = format!("{}, {}", (self.caption)(settings, outcome), runs.caption());
+        let columns: Vec<&Column<S, O>> =
+            self.columns.iter().filter(|column| column.head().is_some()).collect();
+        let heads: Vec<&str> = columns.iter().filter_map(|column| column.head()).collect();
+        let row = |(s, o): &Row<S, O>| columns.iter().map(|column| column.cell(s, o)).collect();
+        let table = || runs.table(&caption, &heads, row);
+        match self.table {
+            Table::Columns => table(),
+            Table::Followed(below) => table() + &below(runs),
+            Table::Other(table) => table(&caption, runs),
+        }
+    }
+
+    /// The recorded points as `record` and `verify` run them.
+    fn points(&'static self, points: &'static Recorded<S>) -> recorded::Experiment {
+        let run = |size: Size, seed: u64, run: &mut Run| {
+            for mut case in (points.runs)(size) {
+                parameter::set(&mut case, "seed", seed);
+                run.settings(&case);
+                let outcome = self.once(&case, None)?;
+                for (name, value) in
+                    self.columns.iter().filter_map(|c| c.recorded_point(&case, &outcome))
+                {
+                    run.add(name, (points.series)(&case), (points.x)(&case), value);
+                }
+            }
+            Ok(())
+        };
+        recorded::Experiment {
+            id: points.id,
+            title: points.title,
+            source: points.source,
+            model: points.model,
+            axis: points.axis,
+            quantities: self.columns.iter().filter_map(Column::recorded_quantity).collect(),
+            paper: points.paper,
+            run: Runner::Declared(Box::new(run)),
+        }
+    }
+}

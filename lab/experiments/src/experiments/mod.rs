@@ -1,0 +1,12 @@
+//! The experiments of `courser-lab sim run`, each in one file: its parameters, its simulation, and the
+//! declaration that its options, results, picture and recorded points follow from.
+
+pub mod fan_in;
+pub mod reroute;
+pub mod slow_handler;
+
+use crate::declare::Declaration;
+
+/// All of them, in the order of `courser-lab sim run --help`.
+pub(crate) const ALL: [&dyn Declaration; 3] =
+    [&fan_in::EXPERIMENT, &reroute::EXPERIMENT, &slow_handler::EXPERIMENT];
