@@ -1,8 +1,9 @@
 //! Submissions that wait for room in the queues of sessions, in their order: calls and messages of
 //! tasks, and clients that have such.
 //!
-//! A session that refuses a submission is asked for a notice ([`courser_proto::Endpoint::await_room`]).
-//! Nothing is tried again before the notice comes, and then only what waits for that session.
+//! The protocol sends a notice when a session that has refused a submission has room
+//! ([`courser_proto::Notice::Freed`]). Nothing is tried again before the notice comes, and then only
+//! what waits for that session.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -3,52 +3,71 @@
 use crate::endpoint::Endpoint;
 use crate::error::RejectReason;
 use crate::event::Notice;
-use crate::session::{Session, SessionId};
+use crate::session::room::AwaitedRoom;
+use crate::session::{ClientSession, Session, SessionId};
 
 impl<C> Endpoint<C> {
-    /// Asks for an event when a call or message that was refused for this reason can be submitted
-    /// again: [`Notice::Freed`], once. Other reasons, and sessions that
-    /// are gone, are ignored.
+    /// Asks for [`Notice::Freed`] when a call that was refused for this reason
+    /// ([`RejectReason::QueueFull`]) can be submitted again. Other reasons, and sessions that are gone,
+    /// are ignored. The refusal of a message asks by itself.
     pub fn await_room(&mut self, session: SessionId, refused: &RejectReason) {
         let Some(Session::Client(s)) = self.sessions.get_mut(session.index as usize) else {
             return;
         };
-        if s.generation != session.generation || s.has_failed() {
-            return;
-        }
-        match refused {
-            RejectReason::QueueFull { .. } => s.await_calls(),
-            RejectReason::MessagesFull { .. } => s.await_messages(),
-            _ => {}
+        let is_open = s.generation == session.generation && !s.has_failed();
+        if is_open && matches!(refused, RejectReason::QueueFull { .. }) {
+            s.await_room(AwaitedRoom::CALLS);
         }
     }
 
     /// The next event that the application waits for. They must be taken, as they are kept until then:
     /// one for each session for which room is awaited, and one for each request that is cancelled.
     pub fn poll_notice(&mut self) -> Option<Notice> {
-        self.outbox.notices.pop_front()
+        while let Some(notice) = self.outbox.notices.pop_front() {
+            let Notice::Freed { session, .. } = notice else { return Some(notice) };
+            let s = self.sessions.client_mut(session.index);
+            let Some(s) = s.filter(|s| s.generation == session.generation) else {
+                return Some(notice);
+            };
+            let ended = s.has_failed();
+            if let Some(messages) = s.take_report() {
+                return Some(Notice::Freed { session, messages: messages && !ended });
+            }
+        }
+        None
     }
 
-    /// Returns whether [`Endpoint::poll_notice`] has something.
+    /// Returns whether [`Endpoint::poll_notice`] may have something.
     #[inline]
     pub fn has_notices(&self) -> bool {
         !self.outbox.notices.is_empty()
     }
 
     /// Reports room that is awaited, if there is some or the session has ended.
+    #[inline]
+    pub(crate) fn note_room(&mut self, session: u32) {
+        if self.sessions.client(session).is_some_and(ClientSession::awaits_room) {
+            self.report_room(session);
+        }
+    }
+
     #[cold]
-    pub(crate) fn note_awaited(&mut self, session: u32) {
-        let (limit, most) = (self.cfg.call_queue, self.cfg.message_queue);
+    fn report_room(&mut self, session: u32) {
+        let (most_calls, most) = (self.cfg.call_queue, self.cfg.message_queue);
         let Some(s) = self.sessions.client_mut(session) else { return };
+        let (calls, ended) = (s.queue.len(), s.has_failed());
+        let messages = s.outgoing.as_ref().map_or(0, |outgoing| outgoing.len());
         // With a queue of no calls there is room when a slot is free.
-        let has_room = s.queue.len() < limit || limit == 0 && s.free != 0;
-        let is_half_empty = s.outgoing.as_ref().is_none_or(|o| o.len() <= most / 2);
-        let calls = s.awaited().has_calls() && has_room;
-        let messages = s.awaited().has_messages() && is_half_empty;
-        if s.has_failed() || calls || messages {
-            let id = SessionId { index: session, generation: s.generation };
-            s.end_await();
-            self.outbox.notices.push_back(Notice::Freed(id));
+        let has_slot = most_calls > 0 || s.free != 0;
+        let room = [
+            (AwaitedRoom::CALLS, has_slot && calls < most_calls.max(1)),
+            (AwaitedRoom::SMALL, messages <= most / 2),
+            (AwaitedRoom::LARGE, has_slot && calls <= most_calls / 2),
+        ];
+        let room = room.into_iter().filter(|(_, has_room)| *has_room || ended);
+        if s.report_room(room.fold(0, |kinds, (kind, _)| kinds | kind)) {
+            let session = SessionId { index: session, generation: s.generation };
+            self.outbox.notices.push_back(Notice::Freed { session, messages: false });
         }
     }
 }

@@ -67,8 +67,6 @@ pub(crate) struct Outbox<C> {
     pub(crate) failed: VecDeque<SessionId>,
     /// Client sessions that dropped their slots.
     pub(crate) idle: VecDeque<IdleSession>,
-    /// Client sessions that have room for messages again.
-    pub(crate) rooms: VecDeque<SessionId>,
     /// `failed` or `idle` has an entry, or [`crate::ingress::REFUSED_NEWS`] more frames were refused.
     pub(crate) has_news: bool,
     /// Paths that no peer uses any more.
@@ -85,7 +83,6 @@ impl<C> Default for Outbox<C> {
             done: VecDeque::new(),
             failed: VecDeque::new(),
             idle: VecDeque::new(),
-            rooms: VecDeque::new(),
             has_news: false,
             unused_paths: Vec::new(),
             evicted: VecDeque::new(),

@@ -116,9 +116,15 @@ pub(crate) enum Event<'f, C> {
 /// An event that the application waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
-    /// A session for which room was awaited ([`crate::Endpoint::await_room`]): its queue of calls has room, its
-    /// queue of messages is at most half full, or the session has ended.
-    Freed(SessionId),
+    /// A session that has refused a message, or a call for which room is awaited
+    /// ([`crate::Endpoint::await_room`]), has room, or it has ended.
+    Freed {
+        /// The session.
+        session: SessionId,
+        /// Messages were refused, and at most half of their queue is full; for messages of several packets
+        /// that is the queue of calls. False after the end of the session.
+        messages: bool,
+    },
     /// A request that its client cancelled, or whose client is gone, while its handler had it. It must
     /// be answered in any case.
     Cancelled(RequestId),

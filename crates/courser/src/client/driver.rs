@@ -35,7 +35,7 @@ pub(super) fn register(rpc: &mut Rpc, state: &Rc<RefCell<State>>) {
     rpc.on_completion(move |cx, tag, done| of.borrow_mut().completed(cx, tag, done));
     let of = state.clone();
     rpc.handlers.on_notice = Some(Box::new(move |cx, notice| {
-        if let Notice::Freed(session) = notice {
+        if let Notice::Freed { session, .. } = notice {
             of.borrow_mut().on_room(cx, session);
         }
     }));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use courser_buf::RxBurst;
 use courser_net::Transport;
-use courser_proto::{Endpoint, Notice};
+use courser_proto::{Endpoint, Notice, SessionId};
 
 use crate::control::mailbox::Mailbox;
 use crate::core::Core;
@@ -185,19 +185,6 @@ impl<T: Transport> Rpc<T> {
         (due || left) && self.upkeep(now_ns)
     }
 
-    /// Tells the application of sessions with room for messages.
-    #[cold]
-    fn report_room(&mut self) -> bool {
-        let mut any = false;
-        while let Some(session) = self.core.proto.poll_room() {
-            if let Some(f) = self.handlers.on_room.as_mut() {
-                f(&mut Context { core: &mut self.core, request: None }, session);
-                any = true;
-            }
-        }
-        any
-    }
-
     /// Sessions that have failed or have nothing to do.
     #[cold]
     fn session_news(&mut self) -> bool {
@@ -209,7 +196,6 @@ impl<T: Transport> Rpc<T> {
         while let Some(idle) = self.core.proto.poll_idle() {
             self.on_idle(idle);
         }
-        worked |= self.report_room();
         self.watch_flood(self.last_scan_ns);
         worked
     }
@@ -220,12 +206,22 @@ impl<T: Transport> Rpc<T> {
         self.core.proto.has_notices() || self.workers.has_cancelled()
     }
 
+    /// Calls the application's function for a session with room for messages.
+    fn report_room(&mut self, session: SessionId) -> bool {
+        let Some(f) = self.handlers.on_room.as_mut() else { return false };
+        f(&mut Context { core: &mut self.core, request: None }, session);
+        true
+    }
+
     /// Passes the notices of the protocol to those that wait for them. Returns whether there were any.
     fn notices(&mut self) -> bool {
         let mut any = false;
         while let Some(notice) = self.core.proto.poll_notice() {
             any |= match notice {
-                Notice::Freed(session) => self.core.start_queued(session),
+                Notice::Freed { session, messages } => {
+                    let started = self.core.start_queued(session);
+                    started | (messages && self.report_room(session))
+                }
                 Notice::Cancelled(request) => {
                     self.workers.note_cancelled();
                     self.core.drop_cancelled(request)

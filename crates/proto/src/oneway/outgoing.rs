@@ -89,12 +89,6 @@ pub(crate) struct Outgoing {
     pub(crate) stalled: bool,
     /// Its turn comes before that of the session's calls.
     pub(crate) before_calls: bool,
-    /// A message of one packet (`refused`), one of several packets (`refused_large`) was refused:
-    /// the application is notified when there is room.
-    pub(crate) refused: bool,
-    pub(crate) refused_large: bool,
-    /// The application is to be told of room.
-    pub(crate) has_room: bool,
     /// Timeouts in a row.
     pub(crate) retries: u8,
     /// When something is to be done about messages in flight, and the timer, ns.
@@ -119,9 +113,6 @@ impl Outgoing {
             queued: false,
             stalled: false,
             before_calls: false,
-            refused: false,
-            refused_large: false,
-            has_room: false,
             retries: 0,
             due_ns: u64::MAX,
             timer_ns: u64::MAX,

@@ -8,6 +8,7 @@ use crate::endpoint::{Endpoint, copy_of};
 use crate::error::{CallError, RejectReason, SessionEnd};
 use crate::event::{Body, Completion};
 use crate::options::CallOptions;
+use crate::session::room::AwaitedRoom;
 use crate::session::{QueuedCall, Session, SessionId, SessionState};
 use crate::tx::TxItem;
 
@@ -54,7 +55,7 @@ impl<C> Endpoint<C> {
         let (first, credits) = (s.agreed.first_req_num, s.credits.limit());
         let outgoing = s.outgoing.get_or_insert_with(|| Outgoing::begun(first, credits));
         if outgoing.len() >= limit {
-            outgoing.refused = true;
+            s.await_room(AwaitedRoom::SMALL);
             return Err((RejectReason::MessagesFull { limit }, msg));
         }
         outgoing.push(Unacknowledged::new(msg, msg_type, expires_ns));
@@ -96,9 +97,7 @@ impl<C> Endpoint<C> {
                 if let Some(s) = self.sessions.client_mut(session.index)
                     && let RejectReason::QueueFull { .. } = reason
                 {
-                    let (first, credits) = (s.agreed.first_req_num, s.credits.limit());
-                    let begun = || Outgoing::begun(first, credits);
-                    s.outgoing.get_or_insert_with(begun).refused_large = true;
+                    s.await_room(AwaitedRoom::LARGE);
                 }
                 Err((reason, msg))
             }
@@ -178,47 +177,6 @@ impl<C> Endpoint<C> {
         let stats = &mut self.stats;
         *if delivered { &mut stats.messages_acknowledged } else { &mut stats.messages_failed } += 1;
         self.note_room(session);
-    }
-
-    /// A session that has refused a message, and whose queue is now at most half full.
-    pub fn poll_room(&mut self) -> Option<SessionId> {
-        while let Some(id) = self.outbox.rooms.pop_front() {
-            let session = self
-                .sessions
-                .client_mut(id.index)
-                .filter(|s| s.generation == id.generation && s.state != SessionState::Gone);
-            // Since then it may have refused another one.
-            if let Some(outgoing) = session.and_then(|s| s.outgoing.as_mut())
-                && std::mem::take(&mut outgoing.has_room)
-                && !(outgoing.refused || outgoing.refused_large)
-            {
-                return Some(id);
-            }
-        }
-        None
-    }
-
-    /// Reports room in the queues of a session, after a message was refused or when room is awaited.
-    pub(crate) fn note_room(&mut self, session: u32) {
-        let (limit, calls) = (self.cfg.message_queue, self.cfg.call_queue);
-        let Some(s) = self.sessions.client_mut(session) else { return };
-        let awaits = s.awaits_room();
-        let id = SessionId { index: session, generation: s.generation };
-        if let Some(outgoing) = &mut s.outgoing {
-            let small = outgoing.refused && outgoing.len() <= limit / 2;
-            let large = outgoing.refused_large && s.queue.len() <= calls / 2;
-            if small || large {
-                // One report is for both: it is tried again, and perhaps refused again.
-                (outgoing.refused, outgoing.refused_large) = (false, false);
-                if !std::mem::replace(&mut outgoing.has_room, true) {
-                    self.outbox.rooms.push_back(id);
-                    self.outbox.has_news = true;
-                }
-            }
-        }
-        if awaits {
-            self.note_awaited(session);
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use courser_buf::PathId;
 
-use super::{ClientSession, Draining, RemoteSession, Session, SessionId, SessionState};
+use super::{Draining, RemoteSession, Session, SessionId, SessionState};
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed, SessionEnd};
 use crate::event::{Completion, Notice, RequestId};
@@ -156,9 +156,7 @@ impl<C> Endpoint<C> {
         // Slots first: the calls of some carry messages.
         self.fail_slots(session, error);
         self.fail_messages(session);
-        if self.sessions.client(session).is_some_and(ClientSession::awaits_room) {
-            self.note_awaited(session);
-        }
+        self.note_room(session);
     }
 
     fn fail_slots(&mut self, session: u32, error: impl Fn(Executed) -> CallError) {

@@ -15,7 +15,7 @@ mod id;
 mod idle;
 mod lost;
 mod quota;
-mod room;
+pub(crate) mod room;
 mod shares;
 mod slots;
 mod table;
@@ -210,24 +210,19 @@ impl<C> ClientSession<C> {
     #[inline]
     pub(crate) fn with_queue<R>(&mut self, f: impl FnOnce(&mut VecDeque<QueuedCall<C>>) -> R) -> R {
         let result = f(&mut self.queue);
-        self.waits = !self.queue.is_empty() || self.awaited.has_calls();
+        self.update_waits();
         result
     }
 
-    /// The application waits for room in the queue of calls.
-    pub(crate) fn await_calls(&mut self) {
-        self.awaited.add_calls();
-        self.waits = true;
+    fn update_waits(&mut self) {
+        self.waits = !self.queue.is_empty() || self.awaited.any_in_calls();
     }
 
-    /// The application waits for room in the queue of messages.
-    pub(crate) fn await_messages(&mut self) {
-        self.awaited.add_messages();
-    }
-
-    /// The queues in which the application waits for room.
-    pub(crate) fn awaited(&self) -> AwaitedRoom {
-        self.awaited
+    /// A submission of this kind was refused, and the application waits for room.
+    #[cold]
+    pub(crate) fn await_room(&mut self, kind: u8) {
+        self.awaited.add(kind);
+        self.update_waits();
     }
 
     /// Returns whether the application waits for room.
@@ -236,10 +231,16 @@ impl<C> ClientSession<C> {
         self.awaited.any()
     }
 
-    /// The application learns of room.
-    pub(crate) fn end_await(&mut self) {
-        self.awaited = AwaitedRoom::default();
-        self.waits = !self.queue.is_empty();
+    /// See [`AwaitedRoom::report`].
+    pub(crate) fn report_room(&mut self, kinds: u8) -> bool {
+        let notice = self.awaited.report(kinds);
+        self.update_waits();
+        notice
+    }
+
+    /// See [`AwaitedRoom::take_report`].
+    pub(crate) fn take_report(&mut self) -> Option<bool> {
+        self.awaited.take_report()
     }
 
     /// Returns whether it has failed, and was not closed by the application yet: only its number is
@@ -347,7 +348,7 @@ impl<C> ClientSession<C> {
             assert!(!s.active || s.is_timed() || self.has_failed(), "invariant 2: slot {i}");
         }
         assert!(self.slots.are_asleep() || self.idle_timed || self.has_failed(), "invariant 3");
-        assert_eq!(self.waits, !self.queue.is_empty() || self.awaited.has_calls());
+        assert_eq!(self.waits, !self.queue.is_empty() || self.awaited.any_in_calls());
         assert!(self.queue.iter().all(|c| c.expires_ns >= self.queue_times.expires_ns));
         assert!(self.queue_times.timer_ns <= self.queue_times.expires_ns || self.has_failed());
         assert_eq!(self.credits.left() + in_flight, self.credits.limit(), "invariant 1");

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use courser_proto::wire::Packet;
-use courser_proto::{RejectReason, RxDrop, SessionState};
+use courser_proto::{Notice, RejectReason, RxDrop, SessionState};
 
 use super::support::forge::packets;
 use super::support::{Action, DPP, Link, World, config, expect_drop, messages_arrive};
@@ -55,13 +55,12 @@ fn a_full_queue_is_refused_and_its_room_is_reported_once() {
     }
     let refused = w.send_message(0, s, 4, 32, None);
     assert_eq!(refused, Err(RejectReason::MessagesFull { limit: 4 }));
-    assert_eq!(w.ep(0).poll_room(), None);
+    assert_eq!(w.notices(0), []);
     w.settle();
-    assert!(w.ep(0).has_session_news());
-    assert_eq!((w.ep(0).poll_room(), w.ep(0).poll_room()), (Some(s), None));
+    assert_eq!(w.notices(0), [Notice::Freed { session: s, messages: true }]);
     w.send_message(0, s, 5, 32, None).unwrap();
     w.settle();
-    assert_eq!(w.ep(0).poll_room(), None, "nothing was refused");
+    assert_eq!(w.notices(0), [], "nothing was refused");
 }
 
 /// A lost message is sent again when later ones have arrived, long before a timeout.
@@ -271,7 +270,44 @@ fn room_is_reported_when_only_calls_were_in_the_way() {
     let refused = w.send_message(0, s, 0, 3 * DPP, None);
     assert_eq!(refused, Err(RejectReason::QueueFull { limit: 2 }));
     w.settle();
-    assert_eq!((w.ep(0).poll_room(), w.ep(0).poll_room()), (Some(s), None));
+    assert_eq!(w.notices(0), [Notice::Freed { session: s, messages: true }]);
+}
+
+/// Without a queue of calls, a message of several packets waits for a slot.
+#[test]
+fn room_for_large_messages_without_a_queue_is_reported_when_a_slot_is_free() {
+    let mut w = World::pair(courser_proto::Config { call_queue: 0, slots: 1, ..config() });
+    let s = w.connect(0, 1);
+    w.call(0, s, 10, 8);
+    let refused = w.send_message(0, s, 0, 3 * DPP, None);
+    assert_eq!(refused, Err(RejectReason::QueueFull { limit: 0 }));
+    assert_eq!(w.notices(0), []);
+    w.settle();
+    assert_eq!(w.notices(0), [Notice::Freed { session: s, messages: true }]);
+    w.send_message(0, s, 1, 3 * DPP, None).unwrap();
+    w.settle();
+    assert_eq!(w.notices(0), [], "nothing was refused");
+}
+
+/// A call and messages that were refused are reported together, and messages only if the session lives.
+#[test]
+fn one_notice_reports_all_that_a_session_has_refused() {
+    for closes in [false, true] {
+        let few = courser_proto::Config { message_queue: 4, call_queue: 1, slots: 1, ..config() };
+        let mut w = World::pair(few);
+        let s = w.connect(0, 1);
+        for id in 10..12 {
+            w.call(0, s, id, 8);
+        }
+        while w.send_message(0, s, 0, 32, None).is_ok() {}
+        w.send_message(0, s, 1, 3 * DPP, None).unwrap_err();
+        w.ep(0).await_room(s, &RejectReason::QueueFull { limit: 1 });
+        if closes {
+            w.ep(0).close(s);
+        }
+        w.settle();
+        assert_eq!(w.notices(0), [Notice::Freed { session: s, messages: !closes }]);
+    }
 }
 
 /// Room that is gone again before the application was told of it is not reported.
@@ -284,9 +320,9 @@ fn room_is_reported_once_however_often_messages_are_refused() {
         w.settle();
     }
     while w.send_message(0, s, 2, 32, None).is_ok() {}
-    assert_eq!(w.ep(0).poll_room(), None, "the queue is full");
+    assert_eq!(w.notices(0), [], "the queue is full");
     w.settle();
-    assert_eq!((w.ep(0).poll_room(), w.ep(0).poll_room()), (Some(s), None));
+    assert_eq!(w.notices(0), [Notice::Freed { session: s, messages: true }]);
 }
 
 /// A message in a frame of its own does not overtake one in a frame that waits for the batch before.
@@ -433,5 +469,5 @@ fn room_for_small_messages_does_not_wait_for_calls() {
     }
     while w.send_message(0, s, 0, 32, None).is_ok() {}
     w.run_to(w.now_ns + 100_000);
-    assert_eq!((w.ep(0).poll_room(), w.ep(0).poll_room()), (Some(s), None));
+    assert_eq!(w.notices(0), [Notice::Freed { session: s, messages: true }]);
 }

@@ -22,8 +22,11 @@ fn a_session_reports_room_for_calls_once_when_it_is_awaited() {
         assert_eq!(w.ep(0).poll_notice(), None, "a queue of {call_queue}");
         w.settle();
         assert!(w.ep(0).has_notices());
-        let notices = (w.ep(0).poll_notice(), w.ep(0).poll_notice());
-        assert_eq!(notices, (Some(Notice::Freed(s)), None), "a queue of {call_queue}");
+        assert_eq!(
+            w.notices(0),
+            [Notice::Freed { session: s, messages: false }],
+            "a queue of {call_queue}"
+        );
         w.call(0, s, 100, 8);
         w.settle();
         assert_eq!(w.ep(0).poll_notice(), None, "no room is awaited any more");
@@ -35,17 +38,16 @@ fn room_for_messages_is_reported_when_half_of_their_queue_is_free() {
     let mut w = World::pair(Config { message_queue: 4, ..config() });
     let s = w.connect(0, 1);
     while w.send_message(0, s, 0, 32, None).is_ok() {}
-    w.ep(0).await_room(s, &RejectReason::MessagesFull { limit: 4 });
     assert_eq!(w.ep(0).poll_notice(), None);
     w.settle();
-    assert_eq!((w.ep(0).poll_notice(), w.ep(0).poll_notice()), (Some(Notice::Freed(s)), None));
+    assert_eq!(w.notices(0), [Notice::Freed { session: s, messages: true }]);
 }
 
 #[test]
 fn a_session_that_ends_reports_the_room_that_is_awaited() {
     let (mut w, s) = full(1);
     w.ep(0).close(s);
-    assert_eq!((w.ep(0).poll_notice(), w.ep(0).poll_notice()), (Some(Notice::Freed(s)), None));
+    assert_eq!(w.notices(0), [Notice::Freed { session: s, messages: false }]);
     // A session that is gone reports nothing.
     w.ep(0).await_room(s, &RejectReason::QueueFull { limit: 1 });
     assert_eq!(w.ep(0).poll_notice(), None);
@@ -64,6 +66,5 @@ fn a_request_that_is_cancelled_while_its_handler_has_it_is_reported_once() {
     assert!(w.ep(0).cancel(calls[1]));
     w.pump();
     w.settle_until_idle_link();
-    let notices = (w.ep(1).poll_notice(), w.ep(1).poll_notice());
-    assert_eq!(notices, (Some(Notice::Cancelled(requests[1])), None));
+    assert_eq!(w.notices(1), [Notice::Cancelled(requests[1])]);
 }

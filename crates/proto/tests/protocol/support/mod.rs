@@ -18,7 +18,7 @@ use courser_buf::{Addr, PathId};
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 use courser_proto::{
     CallId, CallOptions, Config, ConnectAccept, ConnectOffer, ConnectRefuseReason, ConnectRequest,
-    Control, Dialed, Endpoint, Integrity, Recovery, RejectReason, SessionEnd, SessionId,
+    Control, Dialed, Endpoint, Integrity, Notice, Recovery, RejectReason, SessionEnd, SessionId,
 };
 pub use forge::{Forge, expect_drop};
 pub use link::{Link, Seen, flip_bits};
@@ -83,6 +83,11 @@ impl World {
 
     pub fn ep(&mut self, node: usize) -> &mut Endpoint<u64> {
         &mut self.nodes[node].ep
+    }
+
+    /// Takes the notices of a node.
+    pub fn notices(&mut self, node: usize) -> Vec<Notice> {
+        std::iter::from_fn(|| self.ep(node).poll_notice()).collect()
     }
 
     // ---- handshake ----------------------------------------------------------------------------
