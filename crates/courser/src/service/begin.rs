@@ -23,6 +23,24 @@ impl Services {
     }
 }
 
+/// The body of [`begin`] and [`begin_local`]: a macro, since the library's handlers suit either trait, but
+/// no trait has both.
+macro_rules! begin_at {
+    ($registry:ident, $info:ident) => {{
+        let services = $registry.services().clone();
+        let (first, is_first) = services.add($info, &|number| $registry.is_taken(number))?;
+        if is_first {
+            let [hello, pull, push, accept] = [(); 4].map(|()| services.clone());
+            $registry
+                .on_request(HELLO, move |received: Received<'_>| ready(hello.hello(&received)));
+            $registry.on_request(PULL, move |received: Received<'_>| pull.pull(received));
+            $registry.on_request(PUSH, move |received: Received<'_>| push.push(received));
+            $registry.on_request(ACCEPT, move |received: Received<'_>| accept.accept(received));
+        }
+        Ok((services, first))
+    }};
+}
+
 /// Adds a service to a server, and the library's methods if it is the first one. Returns the request
 /// type of its first method.
 #[doc(hidden)]
@@ -30,16 +48,7 @@ pub fn begin<R: Registry>(
     registry: &mut R,
     info: &ServiceInfo,
 ) -> Result<(Services, u16), RegisterError> {
-    let services = registry.services().clone();
-    let (first, is_first) = services.add(info, &|number| registry.is_taken(number))?;
-    if is_first {
-        let [hello, pull, push, accept] = [(); 4].map(|()| services.clone());
-        registry.on_request(HELLO, move |received: Received<'_>| ready(hello.hello(&received)));
-        registry.on_request(PULL, move |received: Received<'_>| pull.pull(received));
-        registry.on_request(PUSH, move |received: Received<'_>| push.push(received));
-        registry.on_request(ACCEPT, move |received: Received<'_>| accept.accept(received));
-    }
-    Ok((services, first))
+    begin_at!(registry, info)
 }
 
 /// [`begin`] on an endpoint's own thread.
@@ -48,14 +57,5 @@ pub fn begin_local<R: LocalRegistry>(
     registry: &mut R,
     info: &ServiceInfo,
 ) -> Result<(Services, u16), RegisterError> {
-    let services = registry.services().clone();
-    let (first, is_first) = services.add(info, &|number| registry.is_taken(number))?;
-    if is_first {
-        let [hello, pull, push, accept] = [(); 4].map(|()| services.clone());
-        registry.on_request(HELLO, move |received: Received<'_>| ready(hello.hello(&received)));
-        registry.on_request(PULL, move |received: Received<'_>| pull.pull(received));
-        registry.on_request(PUSH, move |received: Received<'_>| push.push(received));
-        registry.on_request(ACCEPT, move |received: Received<'_>| accept.accept(received));
-    }
-    Ok((services, first))
+    begin_at!(registry, info)
 }
