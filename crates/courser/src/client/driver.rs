@@ -21,8 +21,7 @@ const FEW_CALLS: usize = 8;
 /// Runs the endpoint until `stop` is set and nothing is submitted.
 pub(super) fn run(rpc: Rpc, inbox: Arc<Inbox>, stop: &AtomicBool) {
     let state = State::new(&rpc);
-    let always_yields = rpc.spin.yields;
-    let mut driver = Driver { inbox, state: Rc::new(RefCell::new(state)), rpc, always_yields };
+    let mut driver = Driver { inbox, state: Rc::new(RefCell::new(state)), rpc };
     register(&mut driver.rpc, &driver.state);
     if let Err(e) = driver.drive(stop) {
         tracing::error!("the endpoint of a client has ended: {e}");
@@ -46,8 +45,6 @@ struct Driver {
     inbox: Arc<Inbox>,
     state: Rc<RefCell<State>>,
     rpc: Rpc,
-    /// All threads of the process are pinned to one CPU.
-    always_yields: bool,
 }
 
 impl Driver {
@@ -76,13 +73,12 @@ impl Driver {
     #[inline]
     fn yield_to_tasks(&mut self) {
         let few = self.state.borrow().in_progress() <= FEW_CALLS;
-        self.rpc.spin.yields = self.always_yields || few && few_cpus();
+        self.rpc.idle.set_yields(few && few_cpus());
     }
 
     fn accept(&mut self, submitted: &mut Submitted) {
         self.state.borrow_mut().accept(&mut self.rpc.context(), submitted);
-        // The next iteration is a full one.
-        (self.rpc.spin_polls, self.rpc.clock_is_fresh) = (0, false);
+        self.rpc.force_full_pass();
     }
 
     /// Connects and deadlines. Returns when it is to be called again.
@@ -91,7 +87,7 @@ impl Driver {
         let mut state = self.state.borrow_mut();
         if state.has_due(self.rpc.pass_ns) {
             state.tend(&mut self.rpc.context());
-            (self.rpc.spin_polls, self.rpc.clock_is_fresh) = (0, false);
+            self.rpc.force_full_pass();
         }
         state.due_ns()
     }

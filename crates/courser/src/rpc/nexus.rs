@@ -23,7 +23,7 @@ use crate::run::endpoint::{Handlers, Rpc};
 use crate::run::event_loop::RX_POLLS_PER_ITERATION;
 use crate::run::event_loop::poller;
 use crate::run::flood::Flood;
-use crate::run::spin::{Crowd, Spin};
+use crate::run::spin::Idle;
 use crate::run::worker::{Pool, WorkerStats, Workers};
 
 /// A process's address: listens for control connections and makes endpoints, one per thread.
@@ -186,7 +186,6 @@ impl Nexus {
         let proto = Endpoint::new(proto_config, arena, id, framing)?;
         let mailbox = Mailbox::new(&platform, index)?;
         let poller = poller(&transport, &mailbox)?;
-        let spin = Spin::on(&platform, self.config.spin);
         let max_streams = self.config.max_streams_per_peer;
         let holds_frames = caps.holds_frames;
         let rx_polls = if caps.polls_memory && !small { RX_POLLS_PER_ITERATION } else { 1 };
@@ -215,18 +214,14 @@ impl Nexus {
             index,
             open_files_warning: open_files_warning(&self.config, &self.platform),
             accepts: false,
-            spin,
+            idle: Idle::on(&self.platform, self.config.spin),
             batched_timestamps: self.config.tuning.batched_timestamps,
-            spin_polls: 0,
-            crowd: Crowd::default(),
             flood: Flood::default(),
             clock_is_fresh: false,
             rx_polls,
             holds_frames,
             pass_ns: 0,
-            was_busy: false,
             next_trim_ns: u64::MAX,
-            quiet_since_ns: 0,
             last_scan_ns: 0,
             poller,
             stop: Arc::new(AtomicBool::new(false)),

@@ -135,7 +135,7 @@ impl<T: Transport> Rpc<T> {
                 break;
             }
             if !self.poll() {
-                self.idle(Some(next_check_ns.min(end_ns)))?;
+                self.rest(Some(next_check_ns.min(end_ns)))?;
             }
         }
         self.give_notice(grace)
@@ -156,7 +156,7 @@ impl<T: Transport> Rpc<T> {
                 break;
             }
             if !polled {
-                self.idle(Some(end_ns.min(now_ns + CHECK_INTERVAL_NS)))?;
+                self.rest(Some(end_ns.min(now_ns + CHECK_INTERVAL_NS)))?;
             }
         }
         let ShutdownReport { unacknowledged, .. } = self.left_behind();

@@ -16,7 +16,7 @@ use crate::core::context::Context;
 use crate::core::handler::{Conclude, Handler, OnNotice, OnRoom};
 use crate::run::connections::Connections;
 use crate::run::flood::Flood;
-use crate::run::spin::{Crowd, Spin};
+use crate::run::spin::Idle;
 use crate::run::worker::Workers;
 use crate::service::{Services, guarded};
 
@@ -74,13 +74,9 @@ pub struct Rpc<T: Transport = AnyTransport> {
     /// The limit of open files is too low for the settings of the nexus.
     pub(crate) open_files_warning: Option<String>,
     pub(crate) accepts: bool,
-    pub(crate) spin: Spin,
+    pub(crate) idle: Idle,
     /// See [`crate::Tuning::batched_timestamps`].
     pub(crate) batched_timestamps: bool,
-    /// Passes that may handle frames and mail only.
-    pub(crate) spin_polls: u32,
-    /// Whether other threads compete for the CPU.
-    pub(crate) crowd: Crowd,
     pub(crate) flood: Flood,
     /// The clock was read in the previous pass, and nothing else ran since: frames without a time
     /// count as received at that reading.
@@ -91,11 +87,8 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) holds_frames: bool,
     /// The time of the last whole pass, ns.
     pub(crate) pass_ns: u64,
-    /// There was work since the loop was last idle.
-    pub(crate) was_busy: bool,
     /// Time of the next check for idle message memory, ns; `u64::MAX`: none is mapped.
     pub(crate) next_trim_ns: u64,
-    pub(crate) quiet_since_ns: u64,
     pub(crate) last_scan_ns: u64,
     pub(crate) poller: Option<OwnedFd>,
     pub(crate) stop: Arc<AtomicBool>,

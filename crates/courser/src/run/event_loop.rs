@@ -16,6 +16,7 @@ use crate::core::queue::LocalCommand;
 use crate::error::RunError;
 use crate::run::dispatch::{self, Dispatch, complete};
 use crate::run::endpoint::Rpc;
+use crate::run::spin::Rest;
 
 /// A receive burst with fewer frames has emptied the receive queue; packets that are still missing
 /// then may be lost.
@@ -25,22 +26,9 @@ const DRAINED: usize = 64;
 /// queue, ns.
 const SCAN_ANYWAY_NS: u64 = 10_000_000;
 
-/// Factor on the spin time of an endpoint with calls in flight: a server that sleeps needs up to
-/// 0.2 ms to wake on a virtual machine.
-const SPIN_FOR_ANSWER: u64 = 5;
-
 /// Memory of large messages that is unused for once to twice this time is returned to the system,
 /// ns.
 const TRIM_EVERY_NS: u64 = 5_000_000_000;
-
-/// After this time without a packet, the thread yields between two polls (about 0.3 us each): with
-/// more endpoints than CPUs, the peer may need this one.
-const YIELD_AFTER_NS: u64 = 20_000;
-
-/// Polls of an idle endpoint, for frames and mail only, between two full iterations with clock and
-/// timers. A poll takes a third of an iteration, so that a packet waits less; other work is delayed
-/// by a tenth of a microsecond.
-const SPIN_POLLS: u32 = 7;
 
 /// Receive polls of one iteration on transports that poll memory: a packet that arrives between two
 /// of them does not wait for the other work of the iteration.
@@ -55,11 +43,18 @@ impl<T: Transport> Rpc<T> {
         if self.core.process.was_forked() {
             return false;
         }
-        (self.spin_polls, self.clock_is_fresh) = (0, false);
+        self.force_full_pass();
         self.iterate()
     }
 
-    /// [`Rpc::poll`], which ends early without frames and mail while `spin_polls` are left.
+    /// The next pass reads the clock and looks for all kinds of work.
+    #[inline]
+    pub(crate) fn force_full_pass(&mut self) {
+        self.idle.poll_no_more();
+        self.clock_is_fresh = false;
+    }
+
+    /// [`Rpc::poll`], which ends early without frames and mail while it spins.
     ///
     /// Steps 9 to 13 of a packet's path, then 4 to 8 for the packets that they caused. Work that can
     /// be delayed runs after the response has left.
@@ -124,19 +119,18 @@ impl<T: Transport> Rpc<T> {
         // Packets above the budget of this batch, and those of timers, leave in the next iteration.
         // Sent here, they would make client and server run in lockstep (`Endpoint::batch_calls`).
         if self.core.proto.wants_transmit() {
-            self.spin_polls = 0; // the next iteration is a full one
+            self.idle.poll_no_more();
         }
         self.clock_is_fresh = !(self.finish() | busy);
         // The caller's condition may have changed: it is tested before the loop sleeps.
-        self.was_busy = true;
+        self.idle.after(true);
     }
 
     /// An iteration, or a spin poll, that has received nothing.
     #[inline(never)] // keeps the burst off its stack frame
     fn without_frames(&mut self, virtual_ns: Option<u64>) -> bool {
         let mail = self.mailbox.has_mail();
-        if !mail && self.spin_polls > 0 {
-            self.spin_polls -= 1;
+        if !mail && self.idle.take_poll() {
             return false;
         }
         let now_ns = virtual_ns.unwrap_or_else(|| self.core.now_ns());
@@ -149,7 +143,7 @@ impl<T: Transport> Rpc<T> {
         busy |= self.transmit((!busy).then_some(now_ns)).0;
         busy |= self.finish();
         self.clock_is_fresh = !busy;
-        self.was_busy |= busy;
+        self.idle.after(busy);
         if !busy && self.next_trim_ns == u64::MAX && self.core.proto.arena().has_large() {
             self.next_trim_ns = now_ns + TRIM_EVERY_NS;
         }
@@ -412,36 +406,27 @@ impl<T: Transport> Rpc<T> {
     /// [`Rpc::pass`] that does not sleep beyond `end_ns`.
     #[inline]
     pub(crate) fn pass_until(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
-        let spin_polls = self.spin_polls;
-        if self.iterate() || spin_polls > 0 { Ok(()) } else { self.idle(end_ns) }
+        let only_polls = self.idle.only_polls();
+        if self.iterate() || only_polls { Ok(()) } else { self.rest(end_ns) }
     }
 
     /// After an iteration without work.
     #[inline]
-    pub(crate) fn idle(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
+    pub(crate) fn rest(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
         if self.core.process.was_forked() {
             return Err(RunError::Forked); // by a handler
         }
         let now_ns = self.pass_ns;
-        // The spin time starts after the last iteration with work: sending to a halted CPU may take
-        // as long as the spin time, and the response would find this thread asleep.
-        if std::mem::take(&mut self.was_busy) {
-            self.quiet_since_ns = now_ns;
-        }
-        // Responses are expected soon, unlike the next request of a client.
-        let waits = self.core.proto.outstanding_calls() > 0;
-        let factor = if waits { SPIN_FOR_ANSWER } else { 1 };
-        let quiet_ns = now_ns.saturating_sub(self.quiet_since_ns);
-        if quiet_ns >= self.spin.ns.saturating_mul(factor) || self.crowd.is_there(now_ns) {
-            return self.sleep(now_ns, end_ns);
-        }
-        if self.spin.yields || quiet_ns > YIELD_AFTER_NS {
-            self.clock_is_fresh = false;
-            std::thread::yield_now();
-            self.crowd.yielded(now_ns, self.core.now_ns());
-        } else if self.burst.is_empty() {
+        match self.idle.next(now_ns, self.core.proto.outstanding_calls() > 0) {
+            Rest::Sleep => return self.sleep(now_ns, end_ns),
+            Rest::Yield => {
+                self.clock_is_fresh = false;
+                std::thread::yield_now();
+                self.idle.yielded(now_ns, self.core.now_ns());
+            }
             // No pause instruction: it takes as long as ten polls.
-            self.spin_polls = SPIN_POLLS;
+            Rest::Poll if self.burst.is_empty() => self.idle.only_poll(),
+            Rest::Poll => {}
         }
         Ok(())
     }

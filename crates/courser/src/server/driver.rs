@@ -43,8 +43,6 @@ pub(super) struct Driver {
     watch: Rc<Watch>,
     /// [`Watch::begun`] after the last pass with requests.
     begun: u64,
-    /// All threads of the process are pinned to one CPU.
-    always_yields: bool,
     /// The counters that were published last, and the number of this endpoint there.
     published: ServerStats,
     number: usize,
@@ -80,9 +78,8 @@ impl Driver {
             }
         }));
         rpc.accept_sessions(); // also without a handler
-        let always_yields = rpc.spin.yields;
         let (number, published) = (control.published.add(), ServerStats::default());
-        Driver { rpc, watch, begun: 0, always_yields, published, number, entrance, clients: 0 }
+        Driver { rpc, watch, begun: 0, published, number, entrance, clients: 0 }
     }
 
     /// Runs the endpoint until it is told to end.
@@ -135,7 +132,7 @@ impl Driver {
         let begun = self.watch.begun();
         if begun != self.begun {
             let few = begun - self.begun <= FEW_REQUESTS;
-            self.rpc.spin.yields = self.always_yields || few && few_cpus();
+            self.rpc.idle.set_yields(few && few_cpus());
             self.begun = begun;
         }
     }
