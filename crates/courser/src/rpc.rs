@@ -71,7 +71,7 @@ impl<T: Transport> Rpc<T> {
 
     /// A handle by which other threads wake or stop this endpoint's event loop.
     pub fn handle(&self) -> EndpointHandle {
-        EndpointHandle { mailbox: self.mailbox.clone(), stop: self.stop.clone() }
+        EndpointHandle { mailbox: self.mailbox.clone(), stop: self.event_loop.stop_flag() }
     }
 
     // ---- calls --------------------------------------------------------------------------------

@@ -73,21 +73,21 @@ impl Driver {
     #[inline]
     fn yield_to_tasks(&mut self) {
         let few = self.state.borrow().in_progress() <= FEW_CALLS;
-        self.rpc.idle.set_yields(few && few_cpus());
+        self.rpc.event_loop.set_yields(few && few_cpus());
     }
 
     fn accept(&mut self, submitted: &mut Submitted) {
         self.state.borrow_mut().accept(&mut self.rpc.context(), submitted);
-        self.rpc.force_full_pass();
+        self.rpc.event_loop.force_full_pass();
     }
 
     /// Connects and deadlines. Returns when it is to be called again.
     #[inline]
     fn tend(&mut self) -> Option<u64> {
         let mut state = self.state.borrow_mut();
-        if state.has_due(self.rpc.pass_ns) {
+        if state.has_due(self.rpc.event_loop.pass_ns()) {
             state.tend(&mut self.rpc.context());
-            self.rpc.force_full_pass();
+            self.rpc.event_loop.force_full_pass();
         }
         state.due_ns()
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use courser_buf::{Arena, ArenaConfig, Heap, HugePages};
 use courser_net::{AnyTransport, BindSpec, Caps, CommonOptions, ThisProcess, Transport, Uri, any};
@@ -20,10 +20,8 @@ use crate::machine::Machine;
 use crate::platform::Platform;
 use crate::run::connections::Connections;
 use crate::run::endpoint::{Handlers, Rpc};
-use crate::run::event_loop::RX_POLLS_PER_ITERATION;
-use crate::run::event_loop::poller;
+use crate::run::event_loop::Loop;
 use crate::run::flood::Flood;
-use crate::run::spin::Idle;
 use crate::run::worker::{Pool, WorkerStats, Workers};
 
 /// A process's address: listens for control connections and makes endpoints, one per thread.
@@ -185,10 +183,8 @@ impl Nexus {
         let framing = Framing { max_frame, gather, tailroom };
         let proto = Endpoint::new(proto_config, arena, id, framing)?;
         let mailbox = Mailbox::new(&platform, index)?;
-        let poller = poller(&transport, &mailbox)?;
+        let event_loop = Loop::new(&self.config, &platform, &transport, &mailbox)?;
         let max_streams = self.config.max_streams_per_peer;
-        let holds_frames = caps.holds_frames;
-        let rx_polls = if caps.polls_memory && !small { RX_POLLS_PER_ITERATION } else { 1 };
         let local = Local {
             scheme: caps.scheme,
             port: transport.local_addr().port,
@@ -214,17 +210,8 @@ impl Nexus {
             index,
             open_files_warning: open_files_warning(&self.config, &self.platform),
             accepts: false,
-            idle: Idle::on(&self.platform, self.config.spin),
-            batched_timestamps: self.config.tuning.batched_timestamps,
+            event_loop,
             flood: Flood::default(),
-            clock_is_fresh: false,
-            rx_polls,
-            holds_frames,
-            pass_ns: 0,
-            next_trim_ns: u64::MAX,
-            last_scan_ns: 0,
-            poller,
-            stop: Arc::new(AtomicBool::new(false)),
             _not_send: PhantomData,
         })
     }

@@ -2,9 +2,6 @@
 //! [`crate::rpc`].
 
 use std::marker::PhantomData;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use courser_buf::TxBurst;
 use courser_net::{AnyTransport, Transport};
@@ -15,8 +12,8 @@ use crate::core::Core;
 use crate::core::context::Context;
 use crate::core::handler::{Conclude, Handler, OnNotice, OnRoom};
 use crate::run::connections::Connections;
+use crate::run::event_loop::Loop;
 use crate::run::flood::Flood;
-use crate::run::spin::Idle;
 use crate::run::worker::Workers;
 use crate::service::{Services, guarded};
 
@@ -74,24 +71,8 @@ pub struct Rpc<T: Transport = AnyTransport> {
     /// The limit of open files is too low for the settings of the nexus.
     pub(crate) open_files_warning: Option<String>,
     pub(crate) accepts: bool,
-    pub(crate) idle: Idle,
-    /// See [`crate::Tuning::batched_timestamps`].
-    pub(crate) batched_timestamps: bool,
+    pub(crate) event_loop: Loop,
     pub(crate) flood: Flood,
-    /// The clock was read in the previous pass, and nothing else ran since: frames without a time
-    /// count as received at that reading.
-    pub(crate) clock_is_fresh: bool,
-    /// Polls of the receive queue in a pass before it counts as empty.
-    pub(crate) rx_polls: u32,
-    /// Copy of [`courser_net::Caps::holds_frames`].
-    pub(crate) holds_frames: bool,
-    /// The time of the last whole pass, ns.
-    pub(crate) pass_ns: u64,
-    /// Time of the next check for idle message memory, ns; `u64::MAX`: none is mapped.
-    pub(crate) next_trim_ns: u64,
-    pub(crate) last_scan_ns: u64,
-    pub(crate) poller: Option<OwnedFd>,
-    pub(crate) stop: Arc<AtomicBool>,
     pub(crate) _not_send: PhantomData<*const ()>,
 }
 

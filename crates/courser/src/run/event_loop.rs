@@ -1,15 +1,15 @@
 //! The event loop. One iteration is [`Rpc::poll`], a table of contents of the endpoint's work
 //! (`[eRPC §3.1]`, E7).
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
+mod passes;
+
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use courser_buf::RxBurst;
 use courser_net::Transport;
 use courser_proto::{Endpoint, Notice, SessionId};
 
-use crate::control::mailbox::Mailbox;
 use crate::core::Core;
 use crate::core::context::Context;
 use crate::core::queue::LocalCommand;
@@ -18,21 +18,11 @@ use crate::run::dispatch::{self, Dispatch, complete};
 use crate::run::endpoint::Rpc;
 use crate::run::spin::Rest;
 
+pub(crate) use passes::Loop;
+
 /// A receive burst with fewer frames has emptied the receive queue; packets that are still missing
 /// then may be lost.
 const DRAINED: usize = 64;
-
-/// Longest time between two scans of loss timeouts under a load that never drains the receive
-/// queue, ns.
-const SCAN_ANYWAY_NS: u64 = 10_000_000;
-
-/// Memory of large messages that is unused for once to twice this time is returned to the system,
-/// ns.
-const TRIM_EVERY_NS: u64 = 5_000_000_000;
-
-/// Receive polls of one iteration on transports that poll memory: a packet that arrives between two
-/// of them does not wait for the other work of the iteration.
-pub(crate) const RX_POLLS_PER_ITERATION: u32 = 4;
 
 impl<T: Transport> Rpc<T> {
     /// One iteration: receives a burst and runs its handlers and continuations, runs timers, sends
@@ -43,15 +33,8 @@ impl<T: Transport> Rpc<T> {
         if self.core.process.was_forked() {
             return false;
         }
-        self.force_full_pass();
+        self.event_loop.force_full_pass();
         self.iterate()
-    }
-
-    /// The next pass reads the clock and looks for all kinds of work.
-    #[inline]
-    pub(crate) fn force_full_pass(&mut self) {
-        self.idle.poll_no_more();
-        self.clock_is_fresh = false;
     }
 
     /// [`Rpc::poll`], which ends early without frames and mail while it spins.
@@ -59,22 +42,22 @@ impl<T: Transport> Rpc<T> {
     /// Steps 9 to 13 of a packet's path, then 4 to 8 for the packets that they caused. Work that can
     /// be delayed runs after the response has left.
     fn iterate(&mut self) -> bool {
-        if self.holds_frames {
+        if self.event_loop.holds_frames {
             self.transport.tx_reclaim();
         }
         let virtual_ns = self.core.virtual_now_ns();
-        for _ in 0..self.rx_polls {
+        for _ in 0..self.event_loop.rx_polls {
             let mut frames = RxBurst::new();
             self.transport.rx_burst(&mut frames);
             if frames.is_empty() {
                 continue;
             }
-            if !self.clock_is_fresh || virtual_ns.is_some() {
+            if !self.event_loop.clock_is_fresh || virtual_ns.is_some() {
                 let now_ns = virtual_ns.unwrap_or_else(|| self.core.now_ns());
                 self.core.proto.advance(now_ns);
             }
             let (core, handlers) = (&mut self.core, &mut self.handlers);
-            let batched = self.batched_timestamps;
+            let batched = self.event_loop.batched_timestamps;
             let mut driver = Dispatch { core, handlers, batched, now_ns: virtual_ns };
             for (at, frame) in frames.iter().enumerate() {
                 driver.core.proto.prefetch_burst(&frames, at);
@@ -100,14 +83,14 @@ impl<T: Transport> Rpc<T> {
         }
         let (_, read) = self.transmit(None);
         let mut busy = false;
-        if received < DRAINED || then_ns - self.last_scan_ns > SCAN_ANYWAY_NS {
+        if received < DRAINED || self.event_loop.scans_anyway(then_ns) {
             // At the time of the frames: an iteration may take longer than a round trip, and packets
             // that arrived during it are not counted yet.
             busy = self.scan(then_ns);
         }
         let now_ns = if read { self.core.last_ns() } else { self.core.now_ns() };
         self.core.proto.advance(now_ns);
-        self.pass_ns = now_ns;
+        self.event_loop.pass_ns = now_ns;
         if self.mailbox.has_mail() {
             self.on_mail();
             busy = true;
@@ -119,22 +102,22 @@ impl<T: Transport> Rpc<T> {
         // Packets above the budget of this batch, and those of timers, leave in the next iteration.
         // Sent here, they would make client and server run in lockstep (`Endpoint::batch_calls`).
         if self.core.proto.wants_transmit() {
-            self.idle.poll_no_more();
+            self.event_loop.idle.poll_no_more();
         }
-        self.clock_is_fresh = !(self.finish() | busy);
+        self.event_loop.clock_is_fresh = !(self.finish() | busy);
         // The caller's condition may have changed: it is tested before the loop sleeps.
-        self.idle.after(true);
+        self.event_loop.idle.after(true);
     }
 
     /// An iteration, or a spin poll, that has received nothing.
     #[inline(never)] // keeps the burst off its stack frame
     fn without_frames(&mut self, virtual_ns: Option<u64>) -> bool {
         let mail = self.mailbox.has_mail();
-        if !mail && self.idle.take_poll() {
+        if !mail && self.event_loop.idle.take_poll() {
             return false;
         }
         let now_ns = virtual_ns.unwrap_or_else(|| self.core.now_ns());
-        self.pass_ns = now_ns;
+        self.event_loop.pass_ns = now_ns;
         self.core.proto.advance(now_ns);
         if mail {
             self.on_mail();
@@ -142,10 +125,10 @@ impl<T: Transport> Rpc<T> {
         let mut busy = mail | self.scan(now_ns) | self.chores(now_ns);
         busy |= self.transmit((!busy).then_some(now_ns)).0;
         busy |= self.finish();
-        self.clock_is_fresh = !busy;
-        self.idle.after(busy);
-        if !busy && self.next_trim_ns == u64::MAX && self.core.proto.arena().has_large() {
-            self.next_trim_ns = now_ns + TRIM_EVERY_NS;
+        self.event_loop.clock_is_fresh = !busy;
+        self.event_loop.idle.after(busy);
+        if !busy {
+            self.event_loop.trim_later(now_ns, || self.core.proto.arena().has_large());
         }
         busy
     }
@@ -165,7 +148,7 @@ impl<T: Transport> Rpc<T> {
     /// Loss timeouts, after all received packets were handled. Returns whether sessions changed.
     #[inline]
     fn scan(&mut self, now_ns: u64) -> bool {
-        self.last_scan_ns = now_ns;
+        self.event_loop.scan_ns = now_ns;
         self.core.proto.on_deadline(now_ns);
         self.core.proto.has_session_news() && self.session_news()
     }
@@ -173,7 +156,7 @@ impl<T: Transport> Rpc<T> {
     /// Timers and rare work. Most iterations have none, and this is a handful of comparisons.
     #[inline]
     fn chores(&mut self, now_ns: u64) -> bool {
-        let due = self.core.timers.next_ns() <= now_ns || self.next_trim_ns <= now_ns;
+        let due = self.core.timers.next_ns() <= now_ns || self.event_loop.trims(now_ns);
         let left =
             self.core.queue.has_news() || self.connections.is_dialing() || self.has_notices();
         (due || left) && self.upkeep(now_ns)
@@ -190,7 +173,7 @@ impl<T: Transport> Rpc<T> {
         while let Some(idle) = self.core.proto.poll_idle() {
             self.on_idle(idle);
         }
-        self.watch_flood(self.last_scan_ns);
+        self.watch_flood(self.event_loop.scan_ns);
         worked
     }
 
@@ -240,7 +223,7 @@ impl<T: Transport> Rpc<T> {
         worked |= self.notices();
         worked |= self.shed_cancelled(now_ns);
         worked |= self.run_tasks();
-        if now_ns >= self.next_trim_ns {
+        if self.event_loop.trims(now_ns) {
             self.trim();
         }
         worked
@@ -282,9 +265,8 @@ impl<T: Transport> Rpc<T> {
     #[cold]
     fn trim(&mut self) {
         self.core.proto.arena().trim();
-        self.watch_flood(self.pass_ns);
-        // Otherwise the next idle iteration sets it again.
-        self.next_trim_ns = self.flood.ends_ns().unwrap_or(u64::MAX);
+        self.watch_flood(self.event_loop.pass_ns);
+        self.event_loop.trimmed(self.flood.ends_ns());
     }
 
     /// Steps 4 to 8 of a packet's path, if there are packets. `then_ns` is the time, or `None` when
@@ -303,7 +285,7 @@ impl<T: Transport> Rpc<T> {
         let before = core.proto.stats().tx_frames;
         let packets = core.proto.stats().tx_packets;
         let read = core.make_frames(then_ns, burst, |path, frame| transport.tx_copy(path, frame));
-        if !self.batched_timestamps {
+        if !self.event_loop.batched_timestamps {
             for _ in packets..core.proto.stats().tx_packets {
                 std::hint::black_box(core.now_ns());
             }
@@ -376,9 +358,9 @@ impl<T: Transport> Rpc<T> {
     pub fn run_for(&mut self, time: Duration) -> Result<(), RunError> {
         self.may_block()?;
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.pass_ns = self.core.now_ns();
-        let end_ns = self.pass_ns.saturating_add(time_ns);
-        while self.pass_ns < end_ns && !self.take_stop() {
+        self.event_loop.pass_ns = self.core.now_ns();
+        let end_ns = self.event_loop.pass_ns.saturating_add(time_ns);
+        while self.event_loop.pass_ns < end_ns && !self.take_stop() {
             self.pass_until(Some(end_ns))?;
         }
         Ok(())
@@ -386,7 +368,7 @@ impl<T: Transport> Rpc<T> {
 
     /// Fails in virtual time, which stands still while a function blocks, and in a forked process.
     pub(crate) fn may_block(&mut self) -> Result<(), RunError> {
-        self.clock_is_fresh = false; // unknown time has passed since the last iteration
+        self.event_loop.clock_is_fresh = false; // unknown time has passed since the last iteration
         if self.core.process.was_forked() {
             return Err(RunError::Forked);
         }
@@ -394,7 +376,7 @@ impl<T: Transport> Rpc<T> {
     }
 
     fn take_stop(&mut self) -> bool {
-        std::mem::take(&mut self.core.stop) || self.stop.swap(false, Ordering::AcqRel)
+        std::mem::take(&mut self.core.stop) || self.event_loop.take_stop()
     }
 
     /// One iteration, and a sleep after the spin time without work.
@@ -406,7 +388,7 @@ impl<T: Transport> Rpc<T> {
     /// [`Rpc::pass`] that does not sleep beyond `end_ns`.
     #[inline]
     pub(crate) fn pass_until(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
-        let only_polls = self.idle.only_polls();
+        let only_polls = self.event_loop.idle.only_polls();
         if self.iterate() || only_polls { Ok(()) } else { self.rest(end_ns) }
     }
 
@@ -416,16 +398,16 @@ impl<T: Transport> Rpc<T> {
         if self.core.process.was_forked() {
             return Err(RunError::Forked); // by a handler
         }
-        let now_ns = self.pass_ns;
-        match self.idle.next(now_ns, self.core.proto.outstanding_calls() > 0) {
+        let now_ns = self.event_loop.pass_ns;
+        match self.event_loop.idle.next(now_ns, self.core.proto.outstanding_calls() > 0) {
             Rest::Sleep => return self.sleep(now_ns, end_ns),
             Rest::Yield => {
-                self.clock_is_fresh = false;
+                self.event_loop.clock_is_fresh = false;
                 std::thread::yield_now();
-                self.idle.yielded(now_ns, self.core.now_ns());
+                self.event_loop.idle.yielded(now_ns, self.core.now_ns());
             }
             // No pause instruction: it takes as long as ten polls.
-            Rest::Poll if self.burst.is_empty() => self.idle.only_poll(),
+            Rest::Poll if self.burst.is_empty() => self.event_loop.idle.only_poll(),
             Rest::Poll => {}
         }
         Ok(())
@@ -442,7 +424,7 @@ impl<T: Transport> Rpc<T> {
         let wake = self.mailbox.raw_fd().ok_or(RunError::VirtualTime);
         let waited = wake.map(|wake| self.transport.wait(wake, timeout_ns));
         self.mailbox.wake_up();
-        self.clock_is_fresh = false;
+        self.event_loop.clock_is_fresh = false;
         Ok(waited??)
     }
 
@@ -454,7 +436,7 @@ impl<T: Transport> Rpc<T> {
         let commands = !self.core.pending_commands.is_empty() || self.core.queue.has_commands();
         let commands = commands || self.core.tasks.any_ready() || self.core.proto.has_notices();
         let waiting = (commands || !self.burst.is_empty()).then_some(0);
-        let trim = (self.next_trim_ns != u64::MAX).then_some(self.next_trim_ns);
+        let trim = self.event_loop.trim_due_ns();
         let (proto, timer_ns) = (self.core.proto.next_deadline(), self.core.timers.next_ns());
         let timer = (timer_ns != u64::MAX).then_some(timer_ns);
         let all = [proto, timer, dialing, waiting, trim, self.workers.search_due_ns()];
@@ -473,21 +455,8 @@ impl<T: Transport> Rpc<T> {
             // A frame may have arrived since the last `poll`, without a signal.
             self.mailbox.wake();
         }
-        self.poller.as_ref().map(AsFd::as_fd)
+        self.event_loop.event_fd()
     }
-}
-
-/// One descriptor over the transport's and the mailbox's.
-pub(crate) fn poller<T: Transport>(
-    transport: &T,
-    mailbox: &Mailbox,
-) -> std::io::Result<Option<OwnedFd>> {
-    use rustix::event::epoll;
-    let (Some(fd), Some(mail)) = (transport.event_fd(), mailbox.fd()) else { return Ok(None) };
-    let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    epoll::add(&poller, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-    epoll::add(&poller, mail, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
-    Ok(Some(poller))
 }
 
 #[cfg(test)]

@@ -30,8 +30,7 @@ impl<T: Transport> Rpc<T> {
                         "many frames are of strangers; the system drops them for a while"
                     );
                 }
-                let ends_ns = self.flood.ends_ns().unwrap_or(u64::MAX);
-                self.next_trim_ns = self.next_trim_ns.min(ends_ns);
+                self.event_loop.trim_by(self.flood.ends_ns().unwrap_or(u64::MAX));
             }
             Action::TakeAll => {
                 self.flood.is_shielded = false;

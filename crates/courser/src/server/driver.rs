@@ -116,8 +116,8 @@ impl Driver {
     #[inline]
     fn pass(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
         let due_ns = self.watch.due_ns();
-        if due_ns != u64::MAX && due_ns <= self.rpc.pass_ns {
-            self.watch.search(&mut self.rpc.core.proto, self.rpc.pass_ns);
+        if due_ns != u64::MAX && due_ns <= self.rpc.event_loop.pass_ns() {
+            self.watch.search(&mut self.rpc.core.proto, self.rpc.event_loop.pass_ns());
             return self.pass(end_ns);
         }
         self.yield_to_tasks();
@@ -132,7 +132,7 @@ impl Driver {
         let begun = self.watch.begun();
         if begun != self.begun {
             let few = begun - self.begun <= FEW_REQUESTS;
-            self.rpc.idle.set_yields(few && few_cpus());
+            self.rpc.event_loop.set_yields(few && few_cpus());
             self.begun = begun;
         }
     }
