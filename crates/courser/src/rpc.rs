@@ -198,8 +198,7 @@ impl<T: Transport> Rpc<T> {
     /// corrects it.
     pub fn warnings(&self) -> Vec<String> {
         let mut all = self.transport.warnings();
-        all.extend(self.connections.warning());
-        all.extend(self.open_files_warning.clone());
+        all.extend(self.connections.warnings());
         all
     }
 

@@ -1,28 +1,18 @@
 //! The nexus: a process's address, and the maker of its endpoints (`[eRPC App. B]`, E66).
 
-use std::collections::VecDeque;
-use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use courser_buf::{Arena, ArenaConfig, Heap, HugePages};
-use courser_net::{AnyTransport, BindSpec, Caps, CommonOptions, ThisProcess, Transport, Uri, any};
-use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
-use courser_proto::{Endpoint, Framing};
+use courser_net::{AnyTransport, BindSpec, CommonOptions, ThisProcess, Transport, Uri, any};
 
 use crate::config::Config;
-use crate::control::mailbox::Mailbox;
-use crate::control::{Command, Control, ControlStats, DEFAULT_CONNECTIONS, Limits};
-use crate::core::{Core, Local};
+use crate::control::{Control, ControlStats, Limits};
 use crate::error::BindError;
 use crate::machine::Machine;
 use crate::platform::Platform;
-use crate::run::connections::Connections;
-use crate::run::endpoint::{Handlers, Rpc};
-use crate::run::event_loop::Loop;
-use crate::run::flood::Flood;
-use crate::run::worker::{Pool, WorkerStats, Workers};
+use crate::run::endpoint::{Rpc, Shared};
+use crate::run::worker::{Pool, WorkerStats};
 
 /// A process's address: listens for control connections and makes endpoints, one per thread.
 /// Threads share it by reference.
@@ -164,56 +154,8 @@ impl Nexus {
     }
 
     fn make<T: Transport>(&self, transport: T, index: u16) -> Result<Rpc<T>, BindError> {
-        let caps = transport.caps();
-        let proto_config = self.config.for_transport(caps);
-        let arena_config = ArenaConfig {
-            limit_bytes: self.config.memory_limit,
-            data_per_packet: caps.max_frame.saturating_sub(FRAME_HEADER + PACKET_HEADER).max(256),
-            headroom: caps.headroom,
-        };
-        // Many machines of one simulation share this computer's memory.
-        let small = self.platform.is_virtual();
-        let huge = if small { HugePages::Never } else { HugePages::Auto };
-        let source = transport.memory().unwrap_or_else(|| Arc::new(Heap { huge }));
-        let arena = Arena::new(source, arena_config);
-        let arena = arena.map_err(|e| BindError::Memory(e.to_string()))?;
-        let platform = self.platform.clone();
-        let id = platform.random_u64();
-        let Caps { max_frame, gather, tailroom, .. } = *caps;
-        let framing = Framing { max_frame, gather, tailroom };
-        let proto = Endpoint::new(proto_config, arena, id, framing)?;
-        let mailbox = Mailbox::new(&platform, index)?;
-        let event_loop = Loop::new(&self.config, &platform, &transport, &mailbox)?;
-        let max_streams = self.config.max_streams_per_peer;
-        let local = Local {
-            scheme: caps.scheme,
-            port: transport.local_addr().port,
-            max_frame: caps.max_frame,
-        };
-        self.control.send(Command::Register {
-            index,
-            id,
-            mailbox: mailbox.clone(),
-            accepts: false,
-        });
-        Ok(Rpc {
-            core: Core::new(proto, platform, index, local, mailbox.clone(), max_streams),
-            transport,
-            handlers: Handlers::default(),
-            burst: VecDeque::new(),
-            mailbox,
-            mail: Vec::new(),
-            workers: Workers::new(self.workers.clone()),
-            answers: Vec::new(),
-            control_plane: self.control.clone(),
-            connections: Connections::new(&self.config),
-            index,
-            open_files_warning: open_files_warning(&self.config, &self.platform),
-            accepts: false,
-            event_loop,
-            flood: Flood::default(),
-            _not_send: PhantomData,
-        })
+        let Nexus { config, platform, control, workers, .. } = self;
+        Rpc::new(transport, index, &Shared { config, platform, control, workers })
     }
 
     /// The control port that clients connect to.
@@ -250,22 +192,6 @@ impl Nexus {
     pub fn config(&self) -> &Config {
         &self.config
     }
-}
-
-/// A warning when connections that a setting allows exceed the limit of open files. The default is
-/// more than most programs need, so it causes none.
-fn open_files_warning(config: &Config, platform: &Platform) -> Option<String> {
-    let wanted = config.max_connections;
-    if platform.is_virtual() || wanted <= DEFAULT_CONNECTIONS {
-        return None;
-    }
-    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current?;
-    (files < wanted as u64).then(|| {
-        format!(
-            "Config::max_connections is {wanted}, but this process may open {files} files; raise \
-             the limit (`ulimit -n`)"
-        )
-    })
 }
 
 /// The address to listen on.

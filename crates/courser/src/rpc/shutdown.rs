@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use courser_net::Transport;
 
-use crate::control::Command;
 use crate::core::drain::DrainToken;
 use crate::error::RunError;
 use crate::rpc::Rpc;
@@ -151,7 +150,7 @@ impl<T: Transport> Rpc<T> {
         let end_ns = self.core.now_ns().saturating_add(grace.notice_ns);
         loop {
             let (polled, now_ns) = (self.poll(), self.core.now_ns());
-            let is_sent = self.core.proto.is_sent() && self.burst.is_empty();
+            let is_sent = self.core.proto.is_sent() && self.is_flushed();
             if now_ns >= end_ns || is_sent && self.core.proto.unacknowledged() == 0 {
                 break;
             }
@@ -170,7 +169,7 @@ impl<T: Transport> Rpc<T> {
         if self.core.proto.is_shutting_down() {
             return;
         }
-        self.control_plane.send(Command::SetAccepts { index: self.index, accepts: false });
+        self.refuse_sessions();
         let (services, index) = (self.handlers.services.clone(), self.index);
         let carriers = services.carriers();
         let has_services = !carriers.is_empty();
@@ -205,7 +204,7 @@ impl<T: Transport> Rpc<T> {
     /// Whether the second step of [`Rpc::shutdown`] is complete, so that dropping the endpoint
     /// loses nothing. Visits every session.
     pub fn is_drained(&self) -> bool {
-        self.core.proto.is_drained() && self.burst.is_empty() && self.messages_with_workers() == 0
+        self.core.proto.is_drained() && self.is_flushed() && self.messages_with_workers() == 0
     }
 
     /// The calls, requests and messages that dropping the endpoint now would not finish. Visits every

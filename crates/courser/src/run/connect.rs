@@ -140,12 +140,12 @@ impl<T: Transport> Rpc<T> {
     /// workers run for microseconds, and a session has only a few control messages.
     #[cold]
     pub(crate) fn on_mail(&mut self) {
-        let mut mail = std::mem::take(&mut self.mail);
-        let mut answers = std::mem::take(&mut self.answers);
+        let mut mail = std::mem::take(&mut self.connections.mail);
+        let mut answers = std::mem::take(&mut self.workers.answers);
         self.mailbox.take_all(&mut mail, &mut answers);
         self.send_answers(&mut answers);
         self.core.tasks.collect_woken();
-        self.answers = answers;
+        self.workers.answers = answers;
         for item in mail.drain(..) {
             match item {
                 Mail::Dialed { ticket, result } => self.on_dialed(ticket, result),
@@ -160,7 +160,7 @@ impl<T: Transport> Rpc<T> {
                 }
             }
         }
-        self.mail = mail;
+        self.connections.mail = mail;
         self.close_unused_paths();
         self.renew_shield();
     }

@@ -8,6 +8,8 @@ use courser_buf::Addr;
 use courser_proto::{ConnectRequest, EndpointRef, Integrity, SessionId};
 
 use crate::config::Config;
+use crate::control::{DEFAULT_CONNECTIONS, Mail};
+use crate::platform::Platform;
 
 /// A session that is connecting.
 pub(super) struct Dialing {
@@ -45,10 +47,14 @@ pub(crate) struct Connections {
     pub(super) credits: Option<u32>,
     /// The smallest pool of credits that a session has begun with, if that is less than `credits`.
     pub(super) smallest_pool: Option<u32>,
+    /// The limit of open files is too low for the settings of the nexus.
+    open_files_warning: Option<String>,
+    /// Messages of the control thread that are being handled.
+    pub(super) mail: Vec<Mail>,
 }
 
 impl Connections {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config, platform: &Platform) -> Self {
         Connections {
             dialing: Vec::new(),
             connected: BTreeMap::new(),
@@ -57,6 +63,8 @@ impl Connections {
             integrity: config.integrity,
             credits: config.credits,
             smallest_pool: None,
+            open_files_warning: open_files_warning(config, platform),
+            mail: Vec::new(),
         }
     }
 
@@ -65,8 +73,13 @@ impl Connections {
         self.timeout
     }
 
+    /// Warnings of settings that do not hold.
+    pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
+        self.credits_warning().into_iter().chain(self.open_files_warning.clone())
+    }
+
     /// The warning that `Config::credits` is not what sessions have.
-    pub(crate) fn warning(&self) -> Option<String> {
+    fn credits_warning(&self) -> Option<String> {
         let (credits, pool) = (self.credits?, self.smallest_pool?);
         Some(format!(
             "Config::credits is {credits}, and a session got {pool}: its server allows no more, or \
@@ -91,4 +104,20 @@ impl Connections {
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
         self.dialing.iter().map(|d| d.deadline_ns).min()
     }
+}
+
+/// A warning when connections that a setting allows exceed the limit of open files. The default is
+/// more than most programs need, so it causes none.
+fn open_files_warning(config: &Config, platform: &Platform) -> Option<String> {
+    let wanted = config.max_connections;
+    if platform.is_virtual() || wanted <= DEFAULT_CONNECTIONS {
+        return None;
+    }
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current?;
+    (files < wanted as u64).then(|| {
+        format!(
+            "Config::max_connections is {wanted}, but this process may open {files} files; raise \
+             the limit (`ulimit -n`)"
+        )
+    })
 }

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::control::mailbox::Answer;
 use crate::core::shares::Entrance;
 use crate::run::worker::origin::Origin;
 use crate::run::worker::pool::Pool;
@@ -21,12 +22,15 @@ pub(crate) struct Workers {
     /// Requests were cancelled since the last search of the queue, at this time, ns.
     has_cancelled: bool,
     searched_ns: u64,
+    /// Answers that are being sent.
+    pub(in crate::run) answers: Vec<Answer>,
 }
 
 impl Workers {
     pub(crate) fn new(pool: Pool) -> Self {
         let entrance = Rc::new(Entrance::new(pool.places().clone()));
-        Workers { pool, entrance, origin: None, has_cancelled: false, searched_ns: 0 }
+        let (origin, answers) = (None, Vec::new());
+        Workers { pool, entrance, origin, has_cancelled: false, searched_ns: 0, answers }
     }
 
     /// A request was cancelled, which may be in the queue.
