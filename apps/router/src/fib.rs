@@ -8,24 +8,24 @@
 //! one and one more for each eight bits beyond 16.
 //!
 //! Each entry holds the length of its prefix. An insertion replaces the entries of shorter prefixes,
-//! a removal those of its own length, by the next shorter prefix. That one comes from a trie of all
-//! prefixes, which is also the list of them.
+//! a removal those of its own length, by the next shorter prefix. That one comes from a sorted list of
+//! all prefixes.
 //!
 //! # Memory
 //!
 //! The arrays take 64 MiB and 256 KiB of address space, of which pages without a prefix, 2 MiB each
-//! where the system has such, are not mapped; a block takes 1 KiB. [`Fib::memory_bytes`] counts them. Blocks are reused, and not
-//! returned to the system. For the 512,621 prefixes of the IPv4 Internet of 2014, blocks take 2 MiB
-//! and the trie 8 MiB.
+//! where the system has such, are not mapped; a block takes 1 KiB. [`Fib::memory_bytes`] counts them.
+//! Blocks are reused, and not returned to the system. For the 512,621 prefixes of the IPv4 Internet of
+//! 2014, blocks take 2 MiB and the list some 14 MiB.
 
 mod table;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use prefix_trie::PrefixMap;
 use thiserror::Error;
 
 use self::table::{Blocks, Entry, Table};
@@ -53,8 +53,9 @@ pub struct Fib {
     v4: Table<{ 1 << 24 }>,
     v6: Table<{ 1 << 16 }>,
     blocks: Blocks,
-    prefixes4: PrefixMap<Ipv4Net, GroupId>,
-    prefixes6: PrefixMap<Ipv6Net, GroupId>,
+    /// All prefixes, without host bits.
+    prefixes4: BTreeMap<Ipv4Net, GroupId>,
+    prefixes6: BTreeMap<Ipv6Net, GroupId>,
 }
 
 impl Default for Fib {
@@ -78,8 +79,8 @@ impl Fib {
             v4: Table::new(),
             v6: Table::new(),
             blocks: Blocks::new(limit),
-            prefixes4: PrefixMap::new(),
-            prefixes6: PrefixMap::new(),
+            prefixes4: BTreeMap::new(),
+            prefixes6: BTreeMap::new(),
         }
     }
 
@@ -126,7 +127,7 @@ impl Fib {
         let entry = Entry::group(group, prefix.prefix_len());
         let old = self.get(&prefix);
         let address = upper_bits(&prefix);
-        match prefix {
+        match prefix.trunc() {
             IpNet::V4(prefix) => {
                 self.v4.insert(&mut self.blocks, address, entry, old.is_none())?;
                 self.prefixes4.insert(prefix, group);
@@ -142,23 +143,17 @@ impl Fib {
     /// Removes a prefix. Addresses of it get the next shorter prefix that contains them. Returns its
     /// group; `None` if it was not there.
     pub fn remove(&mut self, prefix: &IpNet) -> Option<GroupId> {
-        let address = upper_bits(prefix);
+        let group = match prefix.trunc() {
+            IpNet::V4(prefix) => self.prefixes4.remove(&prefix),
+            IpNet::V6(prefix) => self.prefixes6.remove(&prefix),
+        }?;
+        let (address, length) = (upper_bits(prefix), prefix.prefix_len());
+        let shorter = fallback(self.covering(prefix));
         match prefix {
-            IpNet::V4(prefix) => {
-                let group = self.prefixes4.remove(prefix)?;
-                let shorter = self.prefixes4.get_lpm(prefix).map(|(p, g)| (p.prefix_len(), *g));
-                let shorter = fallback(shorter);
-                self.v4.remove(&mut self.blocks, address, prefix.prefix_len(), shorter);
-                Some(group)
-            }
-            IpNet::V6(prefix) => {
-                let group = self.prefixes6.remove(prefix)?;
-                let shorter = self.prefixes6.get_lpm(prefix).map(|(p, g)| (p.prefix_len(), *g));
-                let shorter = fallback(shorter);
-                self.v6.remove(&mut self.blocks, address, prefix.prefix_len(), shorter);
-                Some(group)
-            }
+            IpNet::V4(_) => self.v4.remove(&mut self.blocks, address, length, shorter),
+            IpNet::V6(_) => self.v6.remove(&mut self.blocks, address, length, shorter),
         }
+        Some(group)
     }
 
     /// The entries that a change of this prefix visits, apart from those of longer prefixes in
@@ -177,18 +172,18 @@ impl Fib {
 
     /// The group of exactly this prefix.
     pub fn get(&self, prefix: &IpNet) -> Option<GroupId> {
-        match prefix {
-            IpNet::V4(prefix) => self.prefixes4.get(prefix),
-            IpNet::V6(prefix) => self.prefixes6.get(prefix),
+        match prefix.trunc() {
+            IpNet::V4(prefix) => self.prefixes4.get(&prefix),
+            IpNet::V6(prefix) => self.prefixes6.get(&prefix),
         }
         .copied()
     }
 
     /// The longest prefix that contains all addresses of this one, and its group.
     pub fn covering(&self, prefix: &IpNet) -> Option<(IpNet, GroupId)> {
-        match prefix {
-            IpNet::V4(prefix) => self.prefixes4.get_lpm(prefix).map(|(p, g)| (p.into(), *g)),
-            IpNet::V6(prefix) => self.prefixes6.get_lpm(prefix).map(|(p, g)| (p.into(), *g)),
+        match prefix.trunc() {
+            IpNet::V4(prefix) => covering(&self.prefixes4, prefix, common4),
+            IpNet::V6(prefix) => covering(&self.prefixes6, prefix, common6),
         }
     }
 
@@ -207,13 +202,13 @@ impl Fib {
         self.blocks.in_use()
     }
 
-    /// Bytes of arrays, whether mapped or not, of blocks, and of the trie.
+    /// Bytes of arrays, whether mapped or not, of blocks, and about those of the list of prefixes.
     pub fn memory_bytes(&self) -> usize {
         Table::<{ 1 << 24 }>::memory_bytes()
             + Table::<{ 1 << 16 }>::memory_bytes()
             + self.blocks.memory_bytes()
-            + self.prefixes4.mem_size()
-            + self.prefixes6.mem_size()
+            + map_bytes(&self.prefixes4)
+            + map_bytes(&self.prefixes6)
     }
 }
 
@@ -226,9 +221,47 @@ fn upper_bits(prefix: &IpNet) -> u128 {
 }
 
 /// The entry of the next shorter prefix. That of length 0 is not in the arrays.
-fn fallback(shorter: Option<(u8, GroupId)>) -> Entry {
+fn fallback(shorter: Option<(IpNet, GroupId)>) -> Entry {
     match shorter {
-        Some((length @ 1.., group)) => Entry::group(group, length),
+        Some((prefix, group)) if prefix.prefix_len() > 0 => {
+            Entry::group(group, prefix.prefix_len())
+        }
         _ => Entry::NONE,
     }
+}
+
+/// The longest prefix of a map that contains another one. `common` returns the longest prefix that
+/// contains two.
+///
+/// A prefix precedes all that it contains, and the longest that contains `within` either is the entry
+/// before it or contains that entry, too. In the second case it contains what is common to both, which
+/// is shorter than `within`, so that the search ends.
+fn covering<P: Copy + Ord + Into<IpNet>>(
+    map: &BTreeMap<P, GroupId>,
+    mut within: P,
+    common: impl Fn(P, P) -> P,
+) -> Option<(IpNet, GroupId)> {
+    loop {
+        let (&before, &group) = map.range(..=within).next_back()?;
+        let both = common(before, within);
+        if both == before {
+            return Some((before.into(), group));
+        }
+        within = both;
+    }
+}
+
+fn common4(a: Ipv4Net, b: Ipv4Net) -> Ipv4Net {
+    let equal = (a.addr().to_bits() ^ b.addr().to_bits()).leading_zeros() as u8;
+    Ipv4Net::new_assert(a.addr(), equal.min(a.prefix_len()).min(b.prefix_len())).trunc()
+}
+
+fn common6(a: Ipv6Net, b: Ipv6Net) -> Ipv6Net {
+    let equal = (a.addr().to_bits() ^ b.addr().to_bits()).leading_zeros() as u8;
+    Ipv6Net::new_assert(a.addr(), equal.min(a.prefix_len()).min(b.prefix_len())).trunc()
+}
+
+/// Bytes of a map, estimated: after insertions in order, half of the room in its nodes is used.
+fn map_bytes<P>(map: &BTreeMap<P, GroupId>) -> usize {
+    map.len() * (size_of::<P>() + size_of::<GroupId>()) * 5 / 2
 }

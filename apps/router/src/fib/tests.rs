@@ -25,6 +25,12 @@ fn longest(prefixes: &[(IpNet, GroupId)], address: IpAddr) -> Option<GroupId> {
         .map(|(_, group)| *group)
 }
 
+/// The slowest way to find the longest prefix that contains another one.
+fn longest_around(prefixes: &[(IpNet, GroupId)], within: &IpNet) -> Option<(IpNet, GroupId)> {
+    let around = prefixes.iter().filter(|(prefix, _)| prefix.contains(within));
+    around.max_by_key(|(prefix, _)| prefix.prefix_len()).copied()
+}
+
 /// Addresses at and beside both ends of a prefix.
 fn edges(prefix: &IpNet) -> [IpAddr; 4] {
     match prefix {
@@ -84,6 +90,10 @@ proptest! {
             prop_assert_eq!(fib.len(), oracle.len());
             for address in &addresses {
                 prop_assert_eq!(fib.lookup(*address), longest(&oracle, *address), "{}", address);
+            }
+            for (prefix, _) in &changes {
+                let expected = longest_around(&oracle, prefix);
+                prop_assert_eq!(fib.covering(prefix), expected, "{}", prefix);
             }
         }
         for (prefix, group) in oracle {
