@@ -7,7 +7,6 @@ mod lab;
 mod node;
 mod quickstart;
 mod stats;
-mod table;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use courser_kit::{Failure, VERSION};
@@ -71,5 +70,14 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Ctl(args) => control::run(&args),
         #[cfg(feature = "lab")]
         Command::Lab(command) => lab::run(command),
+    }
+}
+
+/// Asserts that lines fit a terminal.
+#[cfg(test)]
+fn assert_fits(text: &str) {
+    for line in text.lines() {
+        let columns = line.chars().count();
+        assert!(columns <= courser_kit::text::WIDTH, "{columns} columns: {line}\n{text}");
     }
 }

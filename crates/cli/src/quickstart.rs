@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table};
 use serde_json::{Map, Value, json};
 
 use crate::args::QuickstartArgs;
@@ -15,10 +14,11 @@ use courser_bench::window::Plan;
 use courser_kit::Failure;
 use courser_kit::VERSION;
 use courser_kit::environment::Environment;
+use courser_kit::json;
 use courser_kit::out::{self, BOLD, Out};
+use courser_kit::table::Table;
 use courser_kit::text::{WIDTH, wrap};
 use courser_kit::units::{show_ns, show_per_second};
-use courser_kit::{grid, json};
 
 /// The benchmarks in the order of the table.
 const KINDS: [Kind; 3] = [Kind::Latency, Kind::Rate, Kind::Bandwidth];
@@ -119,11 +119,7 @@ fn print(
     warnings: &[String],
 ) -> Result<(), Failure> {
     let reports = &measured.reports[..];
-    for line in table(reports).lines() {
-        // The table pads its last column.
-        writeln!(out, "{}", line.trim_end())?;
-    }
-    writeln!(out)?;
+    writeln!(out, "{}\n", table(reports))?;
     if let Some(why) = &measured.no_shm {
         write_wrapped(
             out,
@@ -182,7 +178,7 @@ fn raw_words(reports: &[Report]) -> &'static str {
 
 /// One row for each benchmark, transport and placement.
 fn table(reports: &[Report]) -> Table {
-    let mut table = grid::ruled(["what", "over", "placement", "Courser", "raw", "ratio"]);
+    let mut table = Table::ruled(["what", "over", "placement", "Courser", "raw", "ratio"]);
     for kind in KINDS {
         for report in reports.iter().filter(|report| report.bench == kind.name()) {
             for result in &report.results {
@@ -190,13 +186,9 @@ fn table(reports: &[Report]) -> Table {
             }
         }
     }
-    for (at, column) in table.column_iter_mut().enumerate() {
-        // Six columns fit 80 characters only without padding on the left.
-        column.set_padding((1, 0));
-        if at >= 3 {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    // Six columns fit 80 characters only with a blank between them.
+    table.set_gap(1);
+    table.align_right(3..6);
     table
 }
 

@@ -3,7 +3,7 @@
 //! * [`fail`]: errors of commands and their exit status. [`out`]: text on standard output and error.
 //!   [`interrupt`]: signals. [`parent`]: programs that a program starts.
 //! * [`units`]: sizes, times and rates on the command line. [`args`]: common arguments.
-//! * [`text`]: lines that fit a terminal. [`grid`]: tables. `progress` (a feature): a bar.
+//! * [`text`]: lines that fit a terminal. [`table`]: tables. `progress` (a feature): a bar.
 //! * [`counters`]: declared statistics as JSON.
 //! * [`file`](mod@file), [`json`]: results in files, which are replaced atomically.
 //! * [`affinity`]: CPUs of a thread. [`environment`]: the machine of a measurement. [`latency`]:
@@ -20,7 +20,6 @@ pub mod environment;
 pub mod fail;
 pub mod file;
 mod generation;
-pub mod grid;
 pub mod interrupt;
 pub mod json;
 pub mod latency;
@@ -28,6 +27,7 @@ pub mod out;
 pub mod parent;
 #[cfg(feature = "progress")]
 pub mod progress;
+pub mod table;
 pub mod text;
 pub mod units;
 

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use courser_kit::table::Table;
 use courser_kit::{Failure, VERSION, json};
 use courser_router::netns::{self, Shape};
 
@@ -133,7 +134,7 @@ fn introduce(screen: &mut Screen, demo: &Demo, results: &Results) -> Result<(), 
 }
 
 /// The addresses of nodes and hosts.
-fn addresses() -> comfy_table::Table {
+fn addresses() -> Table {
     let mut addresses = screen::table(["", "host", "", "node's port lan0", "node for nodes"]);
     for node in 0..NODES {
         addresses.add_row([
@@ -174,6 +175,6 @@ fn steady(
 mod tests {
     #[test]
     fn the_table_of_addresses_fits_a_terminal() {
-        crate::cli::table::assert_fits(&super::screen::text(&super::addresses()));
+        crate::cli::assert_fits(&super::screen::text(&super::addresses()));
     }
 }

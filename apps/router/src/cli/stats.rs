@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use comfy_table::Table;
+use courser_kit::table::Table;
 use serde_json::{Map, Value};
-
-use super::table::{self, COLUMNS};
 
 /// The first keys, in the order of a packet's path. Others follow.
 const FIRST: [&str; 8] = [
@@ -62,14 +60,18 @@ fn rows<'a>(
     rows: impl Iterator<Item = (&'a String, &'a Value)>,
     are_numbers: bool,
 ) -> String {
-    let mut table = table::ruled(header, COLUMNS);
+    let mut rows = rows.peekable();
+    if rows.peek().is_none() {
+        return String::new();
+    }
+    let mut table = Table::ruled(header);
     for (key, value) in rows {
         table.add_row([words(key), shown(value)]);
     }
     if are_numbers {
-        table::align_right(&mut table, 1..2);
+        table.align_right([1]);
     }
-    lines(&table)
+    format!("{table}\n")
 }
 
 /// Counters of ports: a row for each port, a column for each counter.
@@ -77,20 +79,13 @@ fn ports(ports: &Map<String, Value>) -> String {
     let Some(first) = ports.values().find_map(Value::as_object) else { return String::new() };
     let keys: Vec<&String> = first.keys().collect();
     let header = std::iter::once("port".to_owned()).chain(keys.iter().map(|key| words(key)));
-    let mut table = table::ruled(header.collect::<Vec<_>>(), COLUMNS);
+    let mut table = Table::ruled(header);
     for (name, counters) in ports {
         let numbers = keys.iter().map(|key| shown(&counters[*key]));
         table.add_row(std::iter::once(name.clone()).chain(numbers));
     }
-    table::align_right(&mut table, 1..keys.len() + 1);
-    lines(&table)
-}
-
-fn lines(table: &Table) -> String {
-    if table.is_empty() {
-        return String::new();
-    }
-    table::lines(table).map(|line| line + "\n").collect()
+    table.align_right(1..keys.len() + 1);
+    format!("{table}\n")
 }
 
 fn words(key: &str) -> String {
@@ -110,6 +105,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cli::assert_fits;
 
     #[test]
     fn each_counter_is_shown_and_wide_ones_fit_a_terminal() {
@@ -136,7 +132,7 @@ mod tests {
             "import": { "overflows": u64::MAX, "daemon": "connected", "grace": null },
         });
         let text = text(&stats.to_string()).expect("an object");
-        table::assert_fits(&text);
+        assert_fits(&text);
         for part in
             [&name[..], "refused by system", "time exceeded", &named(63), "received", "overflows"]
         {

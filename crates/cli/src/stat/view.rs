@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use courser::stats::{Kind, Stats};
 use courser::{EndpointStats, TransportStats};
 use serde::Serialize;
@@ -13,6 +12,7 @@ use serde_json::Value;
 use super::client::clean;
 use super::snapshot::{Numbers, SessionRow, Snapshot};
 use courser_kit::counters::number;
+use courser_kit::table::Table;
 use courser_kit::text::{WIDTH, wrap};
 use courser_kit::units::show_ns;
 
@@ -160,8 +160,7 @@ pub(super) fn render(uri: &str, rated: &[Rated]) -> String {
             let _ = writeln!(text, "\n{table}");
         }
     }
-    // Tables pad their last column with blanks.
-    text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    text
 }
 
 fn heading(uri: &str, rated: &[Rated]) -> String {
@@ -241,17 +240,6 @@ fn add(all: &mut BTreeMap<String, u64>, declared: &str, name: &str, value: &Valu
     };
 }
 
-fn table<'a>(header: impl Iterator<Item = &'a str>) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH as u16);
-    table.set_header(header);
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table
-}
-
 /// A column of the tables of endpoints.
 enum Cell {
     /// The sum of these counters.
@@ -303,7 +291,7 @@ const ENDPOINTS: [&[(&str, Cell)]; 5] = [
 
 fn endpoints(rated: &[Rated]) -> [Table; 5] {
     ENDPOINTS.map(|columns| {
-        let mut table = table(columns.iter().map(|(head, _)| *head));
+        let mut table = Table::plain(columns.iter().map(|(head, _)| *head));
         for one in rated {
             table.add_row(columns.iter().map(|(_, cell)| match cell {
                 Cell::Sum(names) => {
@@ -313,7 +301,7 @@ fn endpoints(rated: &[Rated]) -> [Table; 5] {
                 Cell::Text(text) => text(one),
             }));
         }
-        right(&mut table, 0);
+        table.align_right(0..columns.len());
         table
     })
 }
@@ -382,21 +370,15 @@ const SESSIONS: [(usize, &[(&str, SessionCell)]); 4] = [
 
 fn sessions(rated: &[Rated]) -> [Table; 4] {
     SESSIONS.map(|(numbers, columns)| {
-        let mut table = table(columns.iter().map(|(head, _)| *head));
+        let mut table = Table::plain(columns.iter().map(|(head, _)| *head));
         for one in rated {
             for session in &one.busiest {
                 table.add_row(columns.iter().map(|(_, cell)| cell(one, session)));
             }
         }
-        right(&mut table, numbers);
+        table.align_right(numbers..columns.len());
         table
     })
-}
-
-fn right(table: &mut Table, first: usize) {
-    for column in table.column_iter_mut().skip(first) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
 }
 
 /// A counter in at most ten characters; from 10^10 on with an exponent.

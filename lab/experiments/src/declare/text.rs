@@ -1,6 +1,7 @@
 //! Tables as text, and numbers in them.
 
-use courser_kit::text::{WIDTH, pieces, wrap};
+use courser_kit::table::Table;
+use courser_kit::text::{WIDTH, wrap};
 use courser_kit::units::{show_ns, show_per_second};
 
 /// A caption and a table of at most [`WIDTH`] columns. Columns without values are omitted.
@@ -10,72 +11,17 @@ pub(crate) fn table(
     rows: impl IntoIterator<Item = Vec<String>>,
 ) -> String {
     let rows: Vec<Vec<String>> = rows.into_iter().collect();
-    let columns: Vec<Column<'_>> = (0..header.len())
-        .map(|at| Column::new(header[at], rows.iter().map(|row| row[at].as_str())))
-        .filter(|column| column.cells.iter().any(|cell| !cell.is_empty()))
-        .collect();
+    let is_shown = |at: &usize| rows.iter().any(|row| !row[*at].is_empty());
+    let columns: Vec<usize> = (0..header.len()).filter(is_shown).collect();
+    let mut table = Table::ruled(columns.iter().map(|&at| header[at]));
+    for row in &rows {
+        table.add_row(columns.iter().map(|&at| row[at].as_str()));
+    }
+    // The first column and texts are aligned left, numbers right.
+    let is_right = |at: &usize| *at > 0 && !header[columns[*at]].is_empty();
+    table.align_right((0..columns.len()).filter(is_right));
     let caption: Vec<String> = caption.lines().flat_map(|line| wrap(line, WIDTH)).collect();
-    format!("{}\n{}", caption.join("\n"), layout(columns).join("\n") + "\n")
-}
-
-/// A column of a table.
-struct Column<'a> {
-    header: &'a str,
-    cells: Vec<&'a str>,
-    width: usize,
-    /// Width of the longest word or number with its unit.
-    least: usize,
-}
-
-impl<'a> Column<'a> {
-    fn new(header: &'a str, cells: impl Iterator<Item = &'a str>) -> Self {
-        let cells: Vec<&str> = cells.collect();
-        let texts = || std::iter::once(&header).chain(&cells);
-        let width = texts().map(|text| text.chars().count()).max().unwrap_or(0);
-        let longest = |text: &&str| pieces(text).iter().map(|p| p.chars().count()).max();
-        let least = texts().filter_map(longest).max().unwrap_or(0);
-        Self { header, cells, width, least }
-    }
-}
-
-/// The lines of a table. If it is too wide, the widest cells are wrapped; then the gaps between columns
-/// shrink from two blanks to one.
-fn layout(mut columns: Vec<Column<'_>>) -> Vec<String> {
-    let total = |columns: &[Column<'_>], gap: usize| {
-        let width: usize = columns.iter().map(|column| column.width).sum();
-        width + gap * columns.len().saturating_sub(1)
-    };
-    let mut gap = 2;
-    while total(&columns, gap) > WIDTH {
-        let wide = columns.iter_mut().filter(|column| column.width > column.least);
-        match wide.max_by_key(|column| column.width) {
-            Some(column) => column.width -= 1,
-            None if gap > 1 => gap -= 1,
-            None => break,
-        }
-    }
-    let rows = columns.first().map_or(0, |column| column.cells.len());
-    let line = |cell: &dyn Fn(&Column<'_>) -> String| {
-        let cells: Vec<String> = columns.iter().map(cell).collect();
-        cells.join(&" ".repeat(gap)).trim_end().to_owned()
-    };
-    let row = |text: &dyn Fn(&Column<'_>) -> String| -> Vec<String> {
-        let wrapped = |column: &Column<'_>| wrap(&text(column), column.width);
-        let height = columns.iter().map(|column| wrapped(column).len()).max().unwrap_or(0);
-        let part = |column: &Column<'_>, at: usize| wrapped(column).get(at).cloned();
-        let first = columns.first().map_or("", |column| column.header);
-        let padded = |column: &Column<'_>, at: usize| {
-            let (text, width) = (part(column, at).unwrap_or_default(), column.width);
-            // The first column and texts are aligned left, numbers right.
-            let left = column.header == first || column.header.is_empty();
-            if left { format!("{text:width$}") } else { format!("{text:>width$}") }
-        };
-        (0..height).map(|at| line(&|column| padded(column, at))).collect()
-    };
-    let mut lines = row(&|column| column.header.to_owned());
-    lines.push("─".repeat(total(&columns, gap)));
-    lines.extend((0..rows).flat_map(|at| row(&|column| column.cells[at].to_owned())));
-    lines
+    format!("{}\n{table}\n", caption.join("\n"))
 }
 
 pub(crate) fn ns(ns: u64) -> String {

@@ -3,9 +3,9 @@
 use std::io::Write;
 use std::time::Instant;
 
-use comfy_table::{CellAlignment, Table, presets};
 use courser_bench::report::Unit;
 use courser_bench::table::show;
+use courser_kit::table::Table;
 use courser_kit::text::labelled;
 use courser_kit::{Failure, json, out};
 use serde::Serialize;
@@ -210,9 +210,7 @@ fn verdict(other_settings: &[&str], compared: &[Vec<Compared>]) -> Result<(), Fa
 
 /// A row for each experiment.
 fn table(experiments: &[&'static Experiment], compared: &[Vec<Compared>]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    table.set_header(["id", "experiment", "points", "farthest", ""]);
+    let mut table = Table::plain(["id", "experiment", "points", "farthest", ""]);
     for (experiment, points) in experiments.iter().zip(compared) {
         let off = points.iter().filter(|p| !p.fits).count();
         let shares = points.iter().filter_map(|p| p.farthest).filter(|share| share.is_finite());
@@ -226,9 +224,7 @@ fn table(experiments: &[&'static Experiment], compared: &[Vec<Compared>]) -> Tab
             if off == 0 { "fits".to_owned() } else { format!("{off} OFF") },
         ]);
     }
-    for column in table.column_iter_mut().skip(2).take(2) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    table.align_right(2..4);
     table
 }
 

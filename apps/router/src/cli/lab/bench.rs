@@ -5,15 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use comfy_table::Table as Grid;
 use courser_bench::contention::BUSY;
+use courser_kit::table::Table as Grid;
 use courser_kit::text::{WIDTH, wrap};
 use courser_kit::units::{self, show_per_second};
 use courser_kit::{Failure, json, out};
 use courser_router::bench::{self, BenchError, Over, SMALLEST, Settings, Table};
 use serde_json::Value;
-
-use crate::cli::table::{self, COLUMNS};
 
 /// Routes of the table that replaces the Internet's.
 const RANDOM_ROUTES: usize = 512_000;
@@ -133,7 +131,7 @@ fn print_size(out: &mut impl Write, result: &Value) -> Result<(), Failure> {
     );
     writeln!(out, "\n{}", wrap(&title, WIDTH).join("\n"))?;
     for table in [rates(result), ratios(result)] {
-        for line in table::lines(&table) {
+        for line in table.lines() {
             writeln!(out, "  {line}")?;
         }
     }
@@ -149,11 +147,18 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(f64::NAN)
 }
 
+/// An empty table that is shown with two blanks before it.
+fn indented<const N: usize>(header: [&str; N]) -> Grid {
+    let mut table = Grid::ruled(header);
+    table.set_width(WIDTH - 2);
+    table
+}
+
 /// Packets per second: the median, and the range of the windows.
 fn rates(result: &Value) -> Grid {
     let header =
         ["", "packets/s", "lowest", "highest", "packets\na frame", "header bytes\na packet"];
-    let mut table = table::ruled(header, COLUMNS - 2);
+    let mut table = indented(header);
     for (key, name) in [
         ("baseline", "baseline"),
         ("batching", "batching"),
@@ -171,13 +176,13 @@ fn rates(result: &Value) -> Grid {
             format!("{:.1}", number(&of["header_bytes_per_packet"])),
         ]);
     }
-    table::align_right(&mut table, 1..6);
+    table.align_right(1..6);
     table
 }
 
 /// Comparisons: the median, and the range of the windows.
 fn ratios(result: &Value) -> Grid {
-    let mut table = table::ruled(["", "median", "lowest", "highest"], COLUMNS - 2);
+    let mut table = indented(["", "median", "lowest", "highest"]);
     for (key, name) in [
         ("look_up_and_rewrite_ns", "look-up and rewriting, ns"),
         ("ratio_to_baseline", "batching / baseline"),
@@ -187,7 +192,7 @@ fn ratios(result: &Value) -> Grid {
         let value = |end: &str| format!("{:.2}", number(&result[format!("{key}{end}")]));
         table.add_row([name.to_owned(), value(""), value("_min"), value("_max")]);
     }
-    table::align_right(&mut table, 1..4);
+    table.align_right(1..4);
     table
 }
 
@@ -227,7 +232,7 @@ mod tests {
         let mut out = Vec::new();
         print_size(&mut out, &result).expect("into memory");
         let text = String::from_utf8(out).expect("text");
-        table::assert_fits(&text);
+        crate::cli::assert_fits(&text);
         assert_eq!(text.matches("1000 M").count(), 12, "{text}");
     }
 }

@@ -4,15 +4,14 @@ use std::io::Write;
 use std::time::Duration;
 
 use clap::Args;
-use comfy_table::Table;
 use courser_bench::progress;
 use courser_kit::out::{self, Out};
+use courser_kit::table::Table;
 use courser_kit::{Failure, ResultArgs, json, units};
 use courser_router::sim::figures::{BATCHES, Point, SIZES, Sweep};
 use serde_json::json;
 
 use super::sim::{CpuArg, batch, bytes, failure, gbps, report};
-use crate::cli::table::{self, COLUMNS};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -105,10 +104,7 @@ fn print(out: &mut Out, sweep: &Sweep, points: &[Point]) -> Result<(), Failure> 
             sweep.cpu.name()
         )?;
         let of_links: Vec<&Point> = points.iter().filter(|p| p.links == links).collect();
-        for line in table::lines(&grid(&of_links)) {
-            writeln!(out, "{line}")?;
-        }
-        writeln!(out)?;
+        writeln!(out, "{}\n", grid(&of_links))?;
     }
     Ok(())
 }
@@ -126,8 +122,8 @@ fn grid(points: &[&Point]) -> Table {
         "p99",
         "paper",
     ];
-    let mut table = table::ruled(header, COLUMNS);
-    table::set_gap(&mut table, 1);
+    let mut table = Table::ruled(header);
+    table.set_gap(1);
     for p in points {
         table.add_row([
             p.packet_bytes.to_string(),
@@ -141,7 +137,7 @@ fn grid(points: &[&Point]) -> Table {
             paper(p).to_owned(),
         ]);
     }
-    table::align_right(&mut table, 0..8);
+    table.align_right(0..8);
     table
 }
 
@@ -170,8 +166,8 @@ mod tests {
             latency,
         };
         let points = [point(64, 1), point(256, 32), point(1_518, 32)];
-        let text: Vec<_> = table::lines(&grid(&points.each_ref())).collect();
-        table::assert_fits(&text.join("\n"));
+        let text = grid(&points.each_ref()).lines();
+        crate::cli::assert_fits(&text.join("\n"));
         assert!(text.iter().any(|line| line.ends_with("3.7 to 4.8 times")), "{text:#?}");
     }
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use comfy_table::Table;
+use courser_kit::table::Table;
 use courser_kit::units::show_per_second;
 use courser_kit::{Failure, counters, json, out};
 use courser_router::config::Config;
@@ -13,8 +13,6 @@ use courser_router::local::{Exits, Replay, ReplayError, builtin};
 use courser_router::route::{NodeId, PortId};
 use courser_router::run::node_named;
 use serde_json::{Value, json};
-
-use crate::cli::table::{self, COLUMNS};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -148,16 +146,14 @@ impl Shown<'_> {
         }
         writeln!(out, "; {} arrived at {node} {port}", c.received)?;
         writeln!(out, "{} forwarded", show_per_second(self.rate(), "pps"))?;
-        for line in table::lines(&self.exits()) {
-            writeln!(out, "{line}")?;
-        }
+        writeln!(out, "{}", self.exits())?;
         Ok(out.flush()?)
     }
 
     /// The ends of the packets, and the packets that nodes have made.
     fn exits(&self) -> Table {
         let c = &self.exits.counters;
-        let mut table = table::ruled(["", "", "packets"], COLUMNS);
+        let mut table = Table::ruled(["", "", "packets"]);
         let mut add = |group: &str, name: &str, packets: u64| {
             table.add_row([group.to_owned(), name.to_owned(), packets.to_string()]);
         };
@@ -172,7 +168,7 @@ impl Shown<'_> {
         add("", "echo replies", c.echoes);
         add("", "fragments", c.fragments);
         add("", "of packets", c.fragmented);
-        table::align_right(&mut table, 2..3);
+        table.align_right([2]);
         table
     }
 
@@ -237,7 +233,6 @@ mod tests {
             tagged: 0,
             exits,
         };
-        let text: Vec<_> = table::lines(&shown.exits()).collect();
-        table::assert_fits(&text.join("\n"));
+        crate::cli::assert_fits(&shown.exits().to_string());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comfy_table::Table;
+use courser_kit::table::Table;
 use courser_kit::units::{show_ns, show_per_second};
 use courser_kit::{Failure, json};
 use courser_router::netns::{INTERCONNECT_MTU, LAN_MTU, Shape};
@@ -16,7 +16,6 @@ use super::screen::{self, Screen};
 use super::table::Row;
 use super::traffic::{Outcome, Pair};
 use crate::cli::cluster::Demo;
-use crate::cli::table::align_right;
 
 /// All results.
 pub(super) struct Results {
@@ -172,7 +171,7 @@ fn pairs<'a>(all: impl Iterator<Item = (&'a Pair, &'a Pair)>) -> Table {
     for (steady, killed) in all {
         table.add_row(pair_row(steady, killed));
     }
-    align_right(&mut table, 1..8);
+    table.align_right(1..8);
     table
 }
 
@@ -193,7 +192,7 @@ fn pair_row(steady: &Pair, killed: &Pair) -> [String; 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::table::assert_fits;
+    use crate::cli::assert_fits;
 
     #[test]
     fn the_table_of_pairs_fits_a_terminal() {

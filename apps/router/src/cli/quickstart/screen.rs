@@ -1,13 +1,11 @@
 //! Text on standard output, with parts that are redrawn in place on a terminal.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
-use comfy_table::{Row, Table};
 use courser_kit::Failure;
 use courser_kit::out::{self, BOLD, Out};
+use courser_kit::table::Table;
 use courser_kit::text::{WIDTH, wrap};
-
-use crate::cli::table::{COLUMNS, lines, ruled};
 
 /// Before each line of a table.
 const INDENT: &str = "  ";
@@ -25,7 +23,7 @@ impl Screen {
     pub(super) fn new(is_silent: bool) -> Self {
         let out = (!is_silent).then(out::stdout);
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-        let is_live = out.as_ref().is_some_and(Out::is_terminal) && !is_dumb;
+        let is_live = out.is_some() && std::io::stdout().is_terminal() && !is_dumb;
         Self { out, is_live, drawn: 0 }
     }
 
@@ -50,9 +48,9 @@ impl Screen {
         wrap(text, WIDTH).iter().try_for_each(|line| self.line(line))
     }
 
-    /// Writes a table, without the blanks at the ends of its lines.
+    /// Writes a table.
     pub(super) fn table(&mut self, table: &Table) -> Result<(), Failure> {
-        lines(table).try_for_each(|line| self.line(&format!("{INDENT}{line}")))
+        table.lines().iter().try_for_each(|line| self.line(&format!("{INDENT}{line}")))
     }
 
     /// Draws a table that the next text replaces. Nothing without a terminal.
@@ -61,7 +59,7 @@ impl Screen {
             return Ok(());
         }
         self.table(table)?;
-        self.drawn = table.lines().count();
+        self.drawn = table.lines().len();
         Ok(())
     }
 
@@ -77,12 +75,14 @@ impl Screen {
 }
 
 /// An empty table of the screen.
-pub(super) fn table(header: impl Into<Row>) -> Table {
-    ruled(header, COLUMNS - INDENT.len() as u16)
+pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {
+    let mut table = Table::ruled(header);
+    table.set_width(WIDTH - INDENT.len());
+    table
 }
 
 /// A table as the screen shows it.
 #[cfg(test)]
 pub(super) fn text(table: &Table) -> String {
-    lines(table).map(|line| format!("{INDENT}{line}\n")).collect()
+    table.lines().iter().map(|line| format!("{INDENT}{line}\n")).collect()
 }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use comfy_table::Table;
 use courser_kit::Failure;
+use courser_kit::table::Table;
 use courser_kit::units::show_per_second;
 use courser_router::netns::name;
 use serde::Serialize;
@@ -12,7 +12,6 @@ use serde_json::Value;
 use super::NODES;
 use super::screen::{self, Screen};
 use crate::cli::cluster::Demo;
-use crate::cli::table::align_right;
 
 /// Time between two drawings.
 const REDRAW: Duration = Duration::from_secs(1);
@@ -122,7 +121,7 @@ pub(super) fn text(rows: &[Row]) -> Table {
             if drops.is_empty() { "-".to_owned() } else { drops.join("\n") },
         ]);
     }
-    align_right(&mut table, 2..7);
+    table.align_right(2..7);
     table
 }
 
@@ -159,7 +158,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cli::table::assert_fits;
+    use crate::cli::assert_fits;
 
     fn sample(at: Instant, uptime_ns: u64, n: u64) -> Sample {
         let stats = json!({

@@ -3,9 +3,8 @@
 
 use std::fmt::Write;
 
-use comfy_table::{CellAlignment, Table, presets};
-
 use courser_bench::report::{PlacementResult, Report};
+use courser_kit::table::Table;
 use courser_kit::text::{WIDTH, labelled, wrap};
 use courser_kit::units::show_bytes;
 
@@ -70,10 +69,10 @@ fn distinct(results: &[&PlacementResult], key: &str) -> Vec<u64> {
 }
 
 fn table(results: &[&PlacementResult], frames: &[u64]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
     let header = ["in flight".to_owned(), "sessions".to_owned()];
-    table.set_header(header.into_iter().chain(frames.iter().map(|&frame| show_bytes(frame))));
+    let header = header.into_iter().chain(frames.iter().map(|&frame| show_bytes(frame)));
+    let mut table = Table::plain(header);
+    table.align_right(0..2 + frames.len());
     for in_flight in distinct(results, "in_flight") {
         let here: Vec<_> = results.iter().filter(|r| number(r, "in_flight") == in_flight).collect();
         let sessions = here.first().map_or(0, |result| number(result, "sessions"));
@@ -82,10 +81,8 @@ fn table(results: &[&PlacementResult], frames: &[u64]) -> Table {
             result.map_or_else(|| "-".to_owned(), |result| cell(result))
         });
         let first = [in_flight.to_string(), sessions.to_string()];
+        table.add_rule();
         table.add_row(first.into_iter().chain(cells));
-    }
-    for column in table.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Right);
     }
     table
 }

@@ -3,16 +3,15 @@
 use std::io::Write;
 use std::time::Duration;
 
-use comfy_table::Table;
 use courser_bench::clock::Clock;
 use courser_bench::stats::Summary;
+use courser_kit::table::Table;
 use courser_kit::units::{show_ns, show_per_second};
 use courser_kit::{Failure, json, out};
 use serde_json::{Map, Value, json};
 
 use super::traffic::{Answers, FLOWS, Flood, PAYLOAD};
 use super::{LOADS, NODES};
-use crate::cli::table::{self, COLUMNS};
 
 /// The way that packets take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,8 +103,8 @@ impl Report {
         );
         let (loads, latencies) = (self.loads(), self.latencies());
         let lines = [head, String::new()].into_iter();
-        let lines = lines.chain(table::lines(&loads)).chain([String::new()]);
-        let lines = lines.chain(table::lines(&latencies));
+        let lines = lines.chain(loads.lines()).chain([String::new()]);
+        let lines = lines.chain(latencies.lines());
         let ratio = self.best(Path::Router) / self.best(Path::Kernel);
         let last = format!("Best rate of the router / of the kernel: {ratio:.2}");
         lines.chain([String::new(), last]).map(|line| line + "\n").collect()
@@ -114,7 +113,7 @@ impl Report {
     /// A row for each load.
     fn loads(&self) -> Table {
         let header = ["load", "router, offered", "delivered", "kernel, offered", "delivered"];
-        let mut table = table::ruled(header, COLUMNS);
+        let mut table = Table::ruled(header);
         let rate = |value: f64| show_per_second(value, "pps");
         for (at, load) in LOADS.iter().enumerate() {
             let mut row = vec![load.to_string()];
@@ -125,19 +124,19 @@ impl Report {
             }
             table.add_row(row);
         }
-        let mut row = vec!["largest / best".to_owned()];
+        let mut row = vec!["largest/best".to_owned()];
         for path in Path::ALL {
             row.extend([String::new(), format!("{:.2}", self.to_best(path))]);
         }
         table.add_row(row);
-        table::align_right(&mut table, 1..5);
+        table.align_right(1..5);
         table
     }
 
     /// A row for each path.
     fn latencies(&self) -> Table {
         let header = ["request and answer", "idle, p50", "p99", "beside a flood, p50", "p99"];
-        let mut table = table::ruled(header, COLUMNS);
+        let mut table = Table::ruled(header);
         for path in Path::ALL {
             let show = |of: fn(&Measured) -> Option<u64>| {
                 self.latency(path, of).map_or_else(|| "none".to_owned(), |s| show_ns(s.median))
@@ -150,7 +149,7 @@ impl Report {
                 show(|m| m.beside.latency.map(|l| l.p99_ns)),
             ]);
         }
-        table::align_right(&mut table, 1..5);
+        table.align_right(1..5);
         table
     }
 
@@ -234,8 +233,8 @@ mod tests {
                     report.add(path, Measured { floods, idle: none, beside: none });
                 }
                 let text = report.text();
-                table::assert_fits(&text);
-                assert!(text.contains("largest / best") && text.contains("none"), "{text}");
+                crate::cli::assert_fits(&text);
+                assert!(text.contains("largest/best") && text.contains("none"), "{text}");
             }
         }
     }
