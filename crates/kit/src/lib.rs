@@ -6,8 +6,8 @@
 //! * [`text`]: lines that fit a terminal. [`table`]: tables. `progress` (a feature): a bar.
 //! * [`counters`]: declared statistics as JSON.
 //! * [`file`](mod@file), [`json`]: results in files, which are replaced atomically.
-//! * [`affinity`]: CPUs of a thread. [`environment`]: the machine of a measurement. [`latency`]:
-//!   histograms.
+//! * [`affinity`]: CPUs of a thread. [`environment`]: the machine of a measurement. `latency` (a
+//!   feature): histograms.
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,7 @@ pub mod file;
 mod generation;
 pub mod interrupt;
 pub mod json;
+#[cfg(feature = "latency")]
 pub mod latency;
 pub mod out;
 pub mod parent;

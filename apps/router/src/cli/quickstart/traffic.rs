@@ -8,7 +8,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use courser_kit::Failure;
-use courser_kit::latency::Latency;
 use courser_kit::units::show_per_second;
 use courser_router::netns;
 use serde::Serialize;
@@ -190,19 +189,24 @@ fn pairs(sent: &[Sent], received: Vec<Received>) -> Vec<Pair> {
                 ..Pair::default()
             };
             if let Some(arrived) = received[to][from].as_mut() {
-                let latency = arrived.latency.take();
+                arrived.latencies_ns.sort_unstable();
                 pair.packets_received = arrived.count;
                 pair.packets_lost = sent.saturating_sub(arrived.count);
                 pair.packets_reordered = arrived.reordered;
-                pair.latency_p50_ns = latency.map(|l| l.p50_ns);
-                pair.latency_p99_ns = latency.map(|l| l.p99_ns);
-                pair.latency_max_ns = arrived.latency_max_ns;
+                pair.latency_p50_ns = percentile(&arrived.latencies_ns, 50);
+                pair.latency_p99_ns = percentile(&arrived.latencies_ns, 99);
+                pair.latency_max_ns = arrived.latencies_ns.last().copied().unwrap_or_default();
                 pair.longest_gap_ns = arrived.longest_gap_ns;
             }
             pairs.push(pair);
         }
     }
     pairs
+}
+
+/// A percentile of sorted values: the smallest that is at least as large as `percent` % of them.
+fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
+    sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied()
 }
 
 /// The sockets by which a host sends, one a flow.
@@ -295,8 +299,8 @@ struct Arrived {
     reordered: u64,
     /// The number expected next, by flow.
     next: BTreeMap<u8, u64>,
-    latency: Latency,
-    latency_max_ns: u64,
+    /// A phase has some thousand datagrams.
+    latencies_ns: Vec<u64>,
     last_ns: u64,
     longest_gap_ns: u64,
 }
@@ -307,8 +311,7 @@ impl Arrived {
             count: 0,
             reordered: 0,
             next: BTreeMap::new(),
-            latency: Latency::new(),
-            latency_max_ns: 0,
+            latencies_ns: Vec::new(),
             last_ns: now_ns,
             longest_gap_ns: 0,
         }
@@ -319,9 +322,7 @@ impl Arrived {
         self.count += 1;
         self.reordered += u64::from(datagram.number < *next);
         *next = (*next).max(datagram.number + 1);
-        let latency_ns = now_ns.saturating_sub(datagram.sent_ns);
-        self.latency.record(latency_ns);
-        self.latency_max_ns = self.latency_max_ns.max(latency_ns);
+        self.latencies_ns.push(now_ns.saturating_sub(datagram.sent_ns));
         self.longest_gap_ns = self.longest_gap_ns.max(now_ns.saturating_sub(self.last_ns));
         self.last_ns = now_ns;
     }
@@ -380,7 +381,7 @@ mod tests {
         // Another flow has its own order.
         arrived.add(datagram(2, 0), 1_000);
         assert_eq!((arrived.count, arrived.reordered), (7, 2));
-        assert_eq!((arrived.longest_gap_ns, arrived.latency_max_ns), (500, 1_000));
+        assert_eq!(arrived.longest_gap_ns, 500);
         let mut received = vec![Received::default(), Received::default(), Received::default()];
         received[0][2] = Some(arrived);
         let mut sent = vec![Sent::default(); NODES];
@@ -390,6 +391,8 @@ mod tests {
             pairs.iter().find(|p| p.from == from && p.to == to).cloned().unwrap_or_default()
         };
         assert_eq!((of("c", "a").packets_received, of("c", "a").packets_lost), (7, 2));
+        let latencies = (of("c", "a").latency_p50_ns, of("c", "a").latency_p99_ns);
+        assert_eq!((latencies, of("c", "a").latency_max_ns), ((Some(280), Some(1_000)), 1_000));
         assert_eq!((of("c", "b").packets_received, of("c", "b").packets_lost), (0, 5));
         assert_eq!(pairs.len(), 6);
     }
