@@ -19,8 +19,8 @@ pub(crate) struct Column<S, O> {
 
 /// The content of a column.
 enum Of<S, O> {
-    /// A text that follows from the settings.
-    Text(fn(&S) -> String),
+    /// A text that follows from the settings, and is the same with every seed.
+    Text(fn(&S, &O) -> String),
     Figure(Shown, fn(&S, &O) -> Option<f64>),
 }
 
@@ -42,7 +42,7 @@ struct Point<S, O> {
 
 impl<S, O> Column<S, O> {
     /// A column of texts.
-    pub(crate) const fn text(head: &'static str, of: fn(&S) -> String) -> Self {
+    pub(crate) const fn text(head: &'static str, of: fn(&S, &O) -> String) -> Self {
         Column { head: Some(head), cell: Of::Text(of), key: None, point: None }
     }
 
@@ -116,7 +116,7 @@ impl<S, O> Column<S, O> {
 
     pub(crate) fn cell(&self, settings: &S, outcome: &O) -> Cell {
         match &self.cell {
-            Of::Text(of) => of(settings).into(),
+            Of::Text(of) => of(settings, outcome).into(),
             Of::Figure(shown, of) => shown.cell(of(settings, outcome)),
         }
     }

@@ -9,6 +9,7 @@ pub(crate) mod output;
 pub(crate) mod parameter;
 pub(crate) mod points;
 pub(crate) mod seeds;
+pub(crate) mod special;
 pub(crate) mod steps;
 pub(crate) mod text;
 
@@ -25,6 +26,7 @@ use self::observe::{ObserveArgs, Observed};
 use self::output::OutputArgs;
 use self::parameter::Declared;
 use self::points::{self as recorded, Axis, Paper, Run, Runner, Size};
+use self::special::Special;
 use self::steps::failure;
 use crate::declare::seeds::{Row, Runs, SeedArgs};
 use crate::picture::Chart;
@@ -40,18 +42,30 @@ pub(crate) struct Experiment<S: 'static, O: 'static> {
     pub(crate) aliases: &'static [&'static str],
     /// Its line of help.
     pub(crate) about: &'static str,
-    /// Runs it once.
-    pub(crate) run: fn(&S, Observer) -> Result<O, ScenarioError>,
+    pub(crate) run: Simulation<S, O>,
     /// The network, if packets can be traced.
     pub(crate) network: Option<fn(&S) -> Topology>,
     pub(crate) columns: &'static [Column<S, O>],
-    /// The caption of the table from the first run, followed by what is said of the seeds.
+    /// The caption of the table from the first run. The seeds are added to its first line.
     pub(crate) caption: fn(&S, &O) -> String,
     /// More tables below, or another one in place of the table of columns.
     pub(crate) table: Table<S, O>,
     pub(crate) picture: fn(&[Row<S, O>]) -> Chart,
-    pub(crate) recorded: &'static [Recorded<S>],
+    pub(crate) recorded: &'static [Recorded<S, O>],
+    pub(crate) special: Special<S, O>,
 }
+
+/// How an experiment runs.
+pub(crate) enum Simulation<S: 'static, O: 'static> {
+    /// Settings have one result.
+    One(fn(&S, Observer) -> Result<O, ScenarioError>),
+    /// Settings have several results, such as one for each value of a list. The function calls its
+    /// second argument with the number of finished steps and their total.
+    Several(fn(&S, Step<'_>) -> Result<Vec<O>, ScenarioError>),
+}
+
+/// Shows the progress of a simulation.
+pub(crate) type Step<'a> = &'a mut dyn FnMut(usize, usize);
 
 /// The table of an experiment.
 pub(crate) enum Table<S: 'static, O: 'static> {
@@ -64,7 +78,7 @@ pub(crate) enum Table<S: 'static, O: 'static> {
 }
 
 /// Recorded points of an experiment.
-pub(crate) struct Recorded<S: 'static> {
+pub(crate) struct Recorded<S: 'static, O: 'static> {
     /// Its requirement in docs/conformance.md, such as `E81`, or its name.
     pub(crate) id: &'static str,
     pub(crate) title: &'static str,
@@ -74,10 +88,14 @@ pub(crate) struct Recorded<S: 'static> {
     pub(crate) model: &'static str,
     /// The parameter that varies within a series.
     pub(crate) axis: Axis,
-    pub(crate) x: fn(&S) -> f64,
-    pub(crate) series: fn(&S) -> String,
+    pub(crate) x: fn(&S, &O) -> f64,
+    pub(crate) series: fn(&S, &O) -> String,
+    /// The recorded quantities of the columns that it has; without any, all.
+    pub(crate) only: &'static [&'static str],
     /// The settings of each run, but for the seed.
     pub(crate) runs: fn(Size) -> Vec<S>,
+    /// Adds points that follow from the results of all runs with a seed.
+    pub(crate) more: fn(&[Row<S, O>], &mut Run),
     pub(crate) paper: &'static [Paper],
 }
 
@@ -105,12 +123,17 @@ impl<S: Declared + Serialize + Sync, O: Serialize> Declaration for Experiment<S,
         let options = options.iter().filter_map(parameter::Parameter::argument);
         let command = Command::new(self.name).visible_aliases(self.aliases);
         let command = SeedArgs::augment_args(command).args(options);
+        let command = (self.special.options)(command);
         let command = match self.network {
             Some(_) => ObserveArgs::augment_args(command),
             None => command,
         };
         // Last, as groups of options bring descriptions of their own.
-        OutputArgs::augment_args(command).about(self.about)
+        let command = OutputArgs::augment_args(command).about(self.about);
+        match self.special.after_help {
+            "" => command,
+            text => command.after_help(text),
+        }
     }
 
     fn run(&self, arguments: &ArgMatches) -> Result<(), Failure> {
@@ -119,7 +142,14 @@ impl<S: Declared + Serialize + Sync, O: Serialize> Declaration for Experiment<S,
         output.check()?;
         let seeds = SeedArgs::from_arg_matches(arguments).map_err(parsed)?;
         let mut cases: Vec<S> = parameter::of_arguments(arguments);
-        cases.iter_mut().for_each(|case| parameter::set(case, "seed", seeds.first()));
+        for case in &mut cases {
+            parameter::set(case, "seed", seeds.first());
+            (self.special.adjust)(case, arguments);
+        }
+        let instead = |case| (self.special.instead)(case, arguments, &output);
+        if let Some(done) = cases.first().and_then(instead) {
+            return done;
+        }
         let observe = match self.network {
             Some(network) => {
                 Some((network, ObserveArgs::from_arg_matches(arguments).map_err(parsed)?))
@@ -138,7 +168,8 @@ impl<S: Declared + Serialize + Sync, O: Serialize> Declaration for Experiment<S,
                 self.each(seeds, &cases)?
             }
         };
-        let results = runs.results(|(settings, outcome)| self.result(settings, outcome));
+        let result = |(settings, outcome): &Row<S, O>| self.result(settings, outcome);
+        let results = self.special.results.all(&runs, result);
         let chart = || runs.chart(self.picture);
         output.print(self.name, &cases.first(), json!(results), chart, || self.text(&runs))
     }
@@ -149,23 +180,41 @@ impl<S: Declared + Serialize + Sync, O: Serialize> Declaration for Experiment<S,
 }
 
 impl<S: Declared + Serialize + Sync, O: Serialize> Experiment<S, O> {
-    /// Runs it with checked settings.
+    /// Runs it with checked settings; returns the first result.
     pub(crate) fn once(&self, settings: &S, observer: Observer) -> Result<O, ScenarioError> {
-        parameter::check(settings)?;
-        (self.run)(settings, observer)
+        match self.run {
+            Simulation::One(run) => {
+                parameter::check(settings)?;
+                run(settings, observer)
+            }
+            Simulation::Several(_) => Ok(self.all(settings, &mut |_, _| {})?.swap_remove(0)),
+        }
+    }
+
+    /// Runs it with checked settings; returns all results, one or more.
+    pub(crate) fn all(&self, settings: &S, step: Step<'_>) -> Result<Vec<O>, ScenarioError> {
+        match self.run {
+            Simulation::One(_) => Ok(vec![self.once(settings, None)?]),
+            Simulation::Several(run) => {
+                parameter::check(settings)?;
+                run(settings, step)
+            }
+        }
     }
 
     /// Runs it with each of these settings and each seed.
     fn each(&self, seeds: SeedArgs, cases: &[S]) -> Result<Runs<Row<S, O>>, Failure> {
         seeds.each(|seed, step| {
-            let one = |(done, case): (usize, &S)| {
+            let mut rows = Vec::new();
+            for (done, case) in cases.iter().enumerate() {
                 step(done, cases.len());
                 let mut case = case.clone();
                 parameter::set(&mut case, "seed", seed);
-                let outcome = self.once(&case, None)?;
-                Ok((case, outcome))
-            };
-            cases.iter().enumerate().map(one).collect()
+                let inner = &mut |at, of| step(done * of + at, cases.len() * of);
+                let outcomes = self.all(&case, inner)?;
+                rows.extend(outcomes.into_iter().map(|outcome| (case.clone(), outcome)));
+            }
+            Ok(rows)
         })
     }
 
@@ -181,7 +230,9 @@ impl<S: Declared + Serialize + Sync, O: Serialize> Experiment<S, O> {
 
     fn text(&self, runs: &Runs<Row<S, O>>) -> String {
         let Some((settings, outcome)) = runs.cases().first() else { return String::new() };
-        let caption = format!("{}, {}", (self.caption)(settings, outcome), runs.caption());
+        let caption = (self.caption)(settings, outcome);
+        let (caption, note) = caption.split_once('\n').unwrap_or((&caption, ""));
+        let caption = format!("{caption}, {}\n{note}", runs.caption());
         let columns: Vec<&Column<S, O>> =
             self.columns.iter().filter(|column| column.head().is_some()).collect();
         let heads: Vec<&str> = columns.iter().filter_map(|column| column.head()).collect();
@@ -195,27 +246,34 @@ impl<S: Declared + Serialize + Sync, O: Serialize> Experiment<S, O> {
     }
 
     /// The recorded points as `record` and `verify` run them.
-    fn points(&'static self, points: &'static Recorded<S>) -> recorded::Experiment {
-        let run = |size: Size, seed: u64, run: &mut Run| {
+    fn points(&'static self, points: &'static Recorded<S, O>) -> recorded::Experiment {
+        let has = |name: &str| points.only.is_empty() || points.only.contains(&name);
+        let run = move |size: Size, seed: u64, run: &mut Run| {
+            let mut rows = Vec::new();
             for mut case in (points.runs)(size) {
                 parameter::set(&mut case, "seed", seed);
                 run.settings(&case);
-                let outcome = self.once(&case, None)?;
-                for (name, value) in
-                    self.columns.iter().filter_map(|c| c.recorded_point(&case, &outcome))
-                {
-                    run.add(name, (points.series)(&case), (points.x)(&case), value);
+                let outcomes = self.all(&case, &mut |_, _| {})?;
+                rows.extend(outcomes.into_iter().map(|outcome| (case.clone(), outcome)));
+            }
+            for (case, outcome) in &rows {
+                let (series, x) = ((points.series)(case, outcome), (points.x)(case, outcome));
+                let all = self.columns.iter().filter_map(|c| c.recorded_point(case, outcome));
+                for (name, value) in all.filter(|(name, _)| has(name)) {
+                    run.add(name, series.as_str(), x, value);
                 }
             }
+            (points.more)(&rows, run);
             Ok(())
         };
+        let quantities = self.columns.iter().filter_map(Column::recorded_quantity);
         recorded::Experiment {
             id: points.id,
             title: points.title,
             source: points.source,
             model: points.model,
             axis: points.axis,
-            quantities: self.columns.iter().filter_map(Column::recorded_quantity).collect(),
+            quantities: quantities.filter(|quantity| has(quantity.name)).collect(),
             paper: points.paper,
             run: Runner::Declared(Box::new(run)),
         }

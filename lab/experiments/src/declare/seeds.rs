@@ -34,8 +34,7 @@ impl SeedArgs {
         self,
         run: impl Fn(u64, &mut dyn FnMut(usize, usize)) -> Result<Vec<R>, ScenarioError>,
     ) -> Result<Runs<R>, Failure> {
-        let seeds = each_seed((self.seed, self.seeds), run)?;
-        Ok(Runs { first: self.seed, seeds })
+        Ok(Runs::of(self.seed, each_seed((self.seed, self.seeds), run)?))
     }
 }
 
@@ -63,9 +62,19 @@ pub(crate) struct Runs<R> {
 }
 
 impl<R> Runs<R> {
+    /// The results of all cases with each seed from `first` on.
+    pub(crate) fn of(first: u64, seeds: Vec<Vec<R>>) -> Self {
+        Runs { first, seeds }
+    }
+
     /// A single run.
     pub(crate) fn one(seed: u64, result: R) -> Self {
         Runs { first: seed, seeds: vec![vec![result]] }
+    }
+
+    /// The results of a case, by seed.
+    pub(crate) fn of_case(&self, case: usize) -> impl Iterator<Item = &R> {
+        self.seeds.iter().filter_map(move |cases| cases.get(case))
     }
 
     /// The cases with the first seed.
@@ -97,7 +106,7 @@ impl<R> Runs<R> {
             result
         };
         let case = |case: usize| {
-            let runs = self.seeds.iter().map(move |runs| &runs[case]).enumerate();
+            let runs = self.of_case(case).enumerate();
             runs.map(|(at, run)| with_seed(run, at)).collect::<Vec<_>>()
         };
         (0..self.cases().len()).flat_map(case).collect()

@@ -20,7 +20,8 @@ use crate::declare::column::Column;
 use crate::declare::parameter::{bytes, count, name, parameters};
 use crate::declare::points::{self, SHARE, TIME};
 use crate::declare::seeds::Row;
-use crate::declare::{Experiment, Recorded, Table};
+use crate::declare::special::Special;
+use crate::declare::{Experiment, Recorded, Simulation, Table};
 use crate::picture::{Axis, Chart, Style};
 use crate::scenario::app;
 use crate::scenario::flows::{Flows, Recorder};
@@ -32,7 +33,7 @@ pub(crate) const EXPERIMENT: Experiment<FanIn, Rounds> = Experiment {
     name: "fan-in",
     aliases: &[],
     about: "Responses of many servers to one client at once",
-    run: simulate,
+    run: Simulation::One(simulate),
     network: None,
     columns: COLUMNS,
     caption: |s, _| {
@@ -52,23 +53,26 @@ pub(crate) const EXPERIMENT: Experiment<FanIn, Rounds> = Experiment {
             of them at once, and each answers 64 kB. 32 credits, frames of 1,072 bytes, CPUs that \
             take no time. Calculated: all responses on the client's link, and an idle round trip.",
         axis: points::Axis { label: "servers", unit: Unit::Count, log: true },
-        x: |s| s.servers.into(),
-        series: |s| s.control.name().to_owned(),
+        x: |s, _| s.servers.into(),
+        series: |s, _| s.control.name().to_owned(),
+        only: &[],
         runs: |size| {
             let rounds = size.pick(3, 10);
             let of = |control, servers| FanIn { control, servers, rounds, ..FanIn::default() };
             let servers = size.pick(&[20][..], &[20, 100]);
             OWN_AND_NONE.iter().flat_map(|&c| servers.iter().map(move |&n| of(c, n))).collect()
         },
+        more: |_, _| {},
         paper: &[],
     }],
+    special: Special::NONE,
 };
 
 type Col = Column<FanIn, Rounds>;
 
 const COLUMNS: &[Col] = &[
-    Col::text("control", |s| s.control.name().to_owned()),
-    Col::text("servers", |s| s.servers.to_string()),
+    Col::text("control", |s, _| s.control.name().to_owned()),
+    Col::text("servers", |s, _| s.servers.to_string()),
     Col::figure("p50", Unit::Time, |_, o| Some(o.completion.p50_ns as f64))
         .recorded_as(points::quantity("median round / calculated", Unit::Plain, SHARE), |_, o| {
             Some(o.ratio(o.completion.p50_ns))

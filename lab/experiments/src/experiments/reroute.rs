@@ -16,8 +16,9 @@ use crate::declare::column::Column;
 use crate::declare::parameter::{Nested, count, parameters, time};
 use crate::declare::points::{self, SHARE, TIME};
 use crate::declare::seeds::Row;
+use crate::declare::special::Special;
 use crate::declare::text::counted;
-use crate::declare::{Experiment, Recorded, Table};
+use crate::declare::{Experiment, Recorded, Simulation, Table};
 use crate::picture::{Axis, Chart, Style};
 use crate::scenario::app::{self, SharedTally};
 use crate::scenario::{
@@ -28,7 +29,7 @@ pub(crate) const EXPERIMENT: Experiment<Reroute, Goodput> = Experiment {
     name: "reroute",
     aliases: &[],
     about: "Goodput after a path has become longer",
-    run: |settings, _| simulate(settings),
+    run: Simulation::One(|settings, _| simulate(settings)),
     network: None,
     columns: COLUMNS,
     caption: |s, _| {
@@ -49,8 +50,9 @@ pub(crate) const EXPERIMENT: Experiment<Reroute, Goodput> = Experiment {
             on packets to the server take 10 us longer. Goodput in slices of 1 ms. The time until \
             the last slice below 0.95 of the goodput before; all slices if that is the last one.",
         axis: points::Axis { label: "senders", unit: Unit::Count, log: true },
-        x: |s| s.senders.into(),
-        series: |s| s.hosts.control.name().to_owned(),
+        x: |s, _| s.senders.into(),
+        series: |s, _| s.hosts.control.name().to_owned(),
+        only: &[],
         runs: |size| {
             let default = Reroute::default();
             let (warm_up_ns, slices) =
@@ -66,15 +68,17 @@ pub(crate) const EXPERIMENT: Experiment<Reroute, Goodput> = Experiment {
             let controls = size.pick(&OWN_AND_NONE[..1], &OWN_AND_NONE);
             controls.iter().flat_map(|&c| senders.iter().map(move |&n| of(c, n))).collect()
         },
+        more: |_, _| {},
         paper: &[],
     }],
+    special: Special::NONE,
 };
 
 type Col = Column<Reroute, Goodput>;
 
 const COLUMNS: &[Col] = &[
-    Col::text("control, recovery", |s| s.hosts.names()),
-    Col::text("senders", |s| s.senders.to_string()),
+    Col::text("control, recovery", |s, _| s.hosts.names()),
+    Col::text("senders", |s, _| s.senders.to_string()),
     Col::figure("before", Unit::Bits, |_, o| Some(o.before_bps as f64)),
     Col::figure("of the link", Unit::Plain, |_, o| Some(o.before_share))
         .recorded("goodput before, share of the link", SHARE),

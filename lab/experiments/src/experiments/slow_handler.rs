@@ -17,7 +17,8 @@ use crate::declare::column::Column;
 use crate::declare::parameter::{Named, Nested, bytes, name, named, parameters, time};
 use crate::declare::points::{self, SHARE, Tolerance};
 use crate::declare::seeds::Row;
-use crate::declare::{Experiment, Recorded, Table};
+use crate::declare::special::Special;
+use crate::declare::{Experiment, Recorded, Simulation, Table};
 use crate::picture::{Axis, Chart, Style};
 use crate::scenario::{Hosts, ScenarioError, app};
 
@@ -25,7 +26,7 @@ pub(crate) const EXPERIMENT: Experiment<SlowHandler, Windows> = Experiment {
     name: "slow-handler",
     aliases: &[],
     about: "Window of a path before and after a call to a slow handler",
-    run: |settings, _| simulate(settings),
+    run: Simulation::One(|settings, _| simulate(settings)),
     network: None,
     columns: COLUMNS,
     caption: |s, _| {
@@ -44,8 +45,9 @@ pub(crate) const EXPERIMENT: Experiment<SlowHandler, Windows> = Experiment {
             20 ms, another call of 1 MiB. The handler runs on the thread of its endpoint, on a \
             worker, or replies by a timer.",
         axis: points::Axis { label: "request of the slow call", unit: Unit::Bytes, log: true },
-        x: |s| s.request_bytes as f64,
-        series: |s| s.handler.name().to_owned(),
+        x: |s, _| s.request_bytes as f64,
+        series: |s, _| s.handler.name().to_owned(),
+        only: &[],
         runs: |size| {
             let sizes = size.pick(&[32][..], &[32, 64_000]);
             let of = |handler, &request_bytes: &usize| SlowHandler {
@@ -55,16 +57,18 @@ pub(crate) const EXPERIMENT: Experiment<SlowHandler, Windows> = Experiment {
             };
             Handler::ALL.iter().flat_map(|&h| sizes.iter().map(move |b| of(h, b))).collect()
         },
+        more: |_, _| {},
         paper: &[],
     }],
+    special: Special::NONE,
 };
 
 type Col = Column<SlowHandler, Windows>;
 
 const COLUMNS: &[Col] = &[
-    Col::text("control, recovery", |s| s.hosts.names()),
-    Col::text("handler", |s| s.handler.name().to_owned()),
-    Col::text("request", |s| show_bytes(s.request_bytes as u64)),
+    Col::text("control, recovery", |s, _| s.hosts.names()),
+    Col::text("handler", |s, _| s.handler.name().to_owned()),
+    Col::text("request", |s, _| show_bytes(s.request_bytes as u64)),
     Col::figure("window before", Unit::Count, |_, o| o.window_before.map(f64::from))
         .or("none")
         .recorded("window before, packets", Tolerance { relative: 0.1, absolute: 1.0 }),

@@ -15,6 +15,16 @@ pub(crate) enum Measure {
     Chance,
     Flag,
     Name(&'static [Name]),
+    Own(&'static Notation),
+}
+
+/// How an option with a notation of its own is written and read.
+#[derive(Debug)]
+pub(crate) struct Notation {
+    pub(crate) value_name: &'static str,
+    pub(crate) parse: fn(&str) -> Result<u64, String>,
+    pub(crate) show: fn(u64) -> String,
+    pub(crate) json: fn(u64) -> Value,
 }
 
 /// A value that has a name, and its help.
@@ -32,6 +42,7 @@ impl Measure {
             Measure::Bytes => "SIZE",
             Measure::Chance => "SHARE",
             Measure::Flag | Measure::Name(_) => "NAME",
+            Measure::Own(notation) => notation.value_name,
         }
     }
 
@@ -46,6 +57,7 @@ impl Measure {
                 let rates = clap::value_parser!(u64).range(1..=1_600);
                 rates.map(|gbps| gbps * GIGABIT).into()
             }
+            Measure::Own(notation) => ValueParser::new(notation.parse),
             Measure::Chance => ValueParser::new(|text: &str| units::chance(text).map(u64::from)),
             Measure::Name(names) => {
                 let values = names.iter().map(|n| PossibleValue::new(n.name).help(n.help));
@@ -64,6 +76,7 @@ impl Measure {
             Measure::Bytes => scaled(value, 1_024, &["", "KiB", "MiB", "GiB"]),
             Measure::Rate => (value / GIGABIT).to_string(),
             Measure::Chance => format!("{}%", value as f64 / 1e4),
+            Measure::Own(notation) => (notation.show)(value),
             Measure::Name(names) => {
                 names.get(value as usize).map_or_else(String::new, |n| n.name.to_owned())
             }
@@ -74,6 +87,7 @@ impl Measure {
         match self {
             Measure::Flag => json!(value != 0),
             Measure::Name(_) => json!(self.show(value)),
+            Measure::Own(notation) => (notation.json)(value),
             _ => json!(value),
         }
     }

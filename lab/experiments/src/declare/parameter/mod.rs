@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 pub(crate) use self::field::{Field, Named, named};
 use self::measure::Measure;
+pub(crate) use self::measure::Notation;
 use super::error::ScenarioError;
 
 /// Settings that are made by [`parameters!`].
@@ -48,6 +49,11 @@ impl Spec {
         Spec { each: Some(default), reported: true, ..self }
     }
 
+    /// The range of its numbers.
+    pub(crate) fn within(self, range: RangeInclusive<u64>) -> Spec {
+        Spec { range, ..self }
+    }
+
     /// Every result has the value.
     pub(crate) fn reported(self) -> Spec {
         Spec { reported: true, ..self }
@@ -77,6 +83,11 @@ pub(crate) fn rate(range: RangeInclusive<u64>) -> Spec {
 /// A share, parts per million.
 pub(crate) fn chance(range: RangeInclusive<u64>) -> Spec {
     Spec::of(Measure::Chance, range)
+}
+
+/// A value with a notation of its own.
+pub(crate) fn written(notation: &'static Notation) -> Spec {
+    Spec::of(Measure::Own(notation), ANY)
 }
 
 /// A switch that is off by default.
@@ -229,13 +240,17 @@ pub(crate) fn reported<S: Declared>(settings: &S) -> Map<String, Value> {
     all
 }
 
-/// An error for the first parameter that is out of its range.
+/// An error for the first parameter that is out of its range. A list is not empty unless its default is.
 ///
 /// # Errors
 /// There is one.
 pub(crate) fn check<S: Declared>(settings: &S) -> Result<(), ScenarioError> {
     for p in S::parameters() {
         let values = (p.get)(settings);
+        if p.is_list && values.is_empty() && !(p.get)(&S::default()).is_empty() {
+            let range = "one or more".into();
+            return Err(ScenarioError::Setting { name: p.field, value: 0, range });
+        }
         if let Some(&value) = values.iter().find(|&value| !p.spec.range.contains(value)) {
             return Err(ScenarioError::Setting { name: p.field, value, range: p.range().into() });
         }
