@@ -5,10 +5,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use courser::{Control, Nexus, Recovery, Rpc};
-use courser_lab::experiments::{fan_in, reroute, slow_handler};
-use courser_lab::scenario::{
-    Hosts, background, buffers, first_burst, join_leave, operating_range, uncongested, uplink,
+use courser_lab::experiments::{
+    background, fan_in, first_burst, join_leave, operating_range, reroute, slow_handler,
+    uncongested, uplink,
 };
+use courser_lab::scenario::{Hosts, buffers};
 use courser_sim::fabric::{Buffer, Topology};
 use courser_sim::{CpuCosts, HostId, World, WorldConfig};
 

@@ -3,10 +3,10 @@
 
 use std::borrow::Cow;
 
-use crate::scenario::{
-    Cpu, Hosts, ScenarioError, background, first_burst, incast, join_leave, operating_range,
-    uncongested, uplink,
+use crate::experiments::{
+    background, first_burst, join_leave, operating_range, uncongested, uplink,
 };
+use crate::scenario::{Cpu, Hosts, ScenarioError, incast};
 use courser::Control;
 use courser_bench::report::Unit;
 

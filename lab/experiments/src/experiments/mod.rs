@@ -1,9 +1,15 @@
 //! The experiments of `courser-lab sim run`, each in one file: its parameters, its simulation, and the
 //! declaration that its options, results, picture and recorded points follow from.
 
+pub mod background;
 pub mod fan_in;
+pub mod first_burst;
+pub mod join_leave;
+pub mod operating_range;
 pub mod reroute;
 pub mod slow_handler;
+pub mod uncongested;
+pub mod uplink;
 
 use crate::declare::Declaration;
 

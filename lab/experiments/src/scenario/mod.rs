@@ -7,7 +7,6 @@
 //! of a run.
 
 pub(crate) mod app;
-pub mod background;
 pub mod bandwidth;
 pub mod batches;
 pub mod bits_pool;
@@ -15,21 +14,16 @@ pub mod buffers;
 pub(crate) mod caller;
 pub mod credits;
 pub mod fct;
-pub mod first_burst;
 pub(crate) mod flows;
 pub(crate) mod hosts;
 pub mod incast;
-pub mod join_leave;
 pub mod loss;
 pub mod lost_call;
-pub mod operating_range;
 pub(crate) mod path;
 pub mod response_rtt;
 pub mod sessions;
 pub mod speed;
 pub(crate) mod traffic;
-pub mod uncongested;
-pub mod uplink;
 
 use courser::{Control, Recovery};
 use serde::Serialize;

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use crate::scenario::incast::Network;
-use crate::scenario::{
-    Hosts, background, first_burst, join_leave, operating_range, uncongested, uplink,
+use crate::experiments::{
+    background, first_burst, join_leave, operating_range, uncongested, uplink,
 };
+use crate::scenario::Hosts;
+use crate::scenario::incast::Network;
 use clap::Args;
 use courser::{Control, Recovery};
 

@@ -4,9 +4,10 @@ pub(super) mod args;
 mod picture;
 mod tables;
 
-use crate::scenario::{
-    Hosts, background, first_burst, join_leave, operating_range, uncongested, uplink,
+use crate::experiments::{
+    background, first_burst, join_leave, operating_range, uncongested, uplink,
 };
+use crate::scenario::Hosts;
 use courser::Control;
 use serde::Serialize;
 use serde_json::{Value, json};

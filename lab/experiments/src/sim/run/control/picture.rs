@@ -1,6 +1,8 @@
 //! The experiments of congestion control as pictures.
 
-use crate::scenario::{background, first_burst, join_leave, operating_range, uncongested, uplink};
+use crate::experiments::{
+    background, first_burst, join_leave, operating_range, uncongested, uplink,
+};
 use courser::Control;
 use courser_bench::report::Unit;
 use courser_kit::units::{show_bytes, show_ns};

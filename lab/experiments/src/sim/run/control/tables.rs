@@ -1,8 +1,9 @@
 //! Results as tables of at most 80 columns.
 
-use crate::scenario::{
-    Hosts, background, first_burst, join_leave, operating_range, uncongested, uplink,
+use crate::experiments::{
+    background, first_burst, join_leave, operating_range, uncongested, uplink,
 };
+use crate::scenario::Hosts;
 
 use crate::declare::seeds::Row;
 use crate::declare::seeds::{Cell, Runs};

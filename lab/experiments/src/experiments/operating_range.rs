@@ -16,10 +16,12 @@ use std::time::Duration;
 use courser::Control;
 use serde::Serialize;
 
-use super::app::{self, SharedTally};
-use super::flows::{Flows, Recorder};
-use super::hosts::Hosts;
-use super::{Latency, ScenarioError, check, data_per_packet, per_second, wire_bytes, wire_ns};
+use crate::scenario::app::{self, SharedTally};
+use crate::scenario::flows::{Flows, Recorder};
+use crate::scenario::hosts::Hosts;
+use crate::scenario::{
+    Latency, ScenarioError, check, data_per_packet, per_second, wire_bytes, wire_ns,
+};
 use courser_sim::fabric::{CableSpec, Crossing, Fate, Topology};
 use courser_sim::{Checks, HostId, LinkId, Packet, Rng, World, WorldConfig};
 
@@ -156,7 +158,7 @@ pub struct Outcome {
     /// Datagrams dropped anywhere.
     pub drops: u64,
     /// A hash over all events; 16 hexadecimal digits in JSON.
-    #[serde(serialize_with = "super::hex")]
+    #[serde(serialize_with = "crate::scenario::hex")]
     pub digest: u64,
 }
 

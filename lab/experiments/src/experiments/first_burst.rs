@@ -9,10 +9,10 @@ use std::time::Duration;
 use courser::{Context, Nexus, Rpc};
 use serde::Serialize;
 
-use super::app;
-use super::flows::{Flows, Recorder};
-use super::hosts::Hosts;
-use super::{Latency, ScenarioError, check, data_per_packet, wire_bytes, wire_ns};
+use crate::scenario::app;
+use crate::scenario::flows::{Flows, Recorder};
+use crate::scenario::hosts::Hosts;
+use crate::scenario::{Latency, ScenarioError, check, data_per_packet, wire_bytes, wire_ns};
 use courser_sim::SetupError;
 use courser_sim::fabric::{Buffer, HOST_RATE_BPS, Topology};
 use courser_sim::observe::{DropReason, Times};
@@ -105,7 +105,7 @@ pub struct Outcome {
     /// Datagrams dropped by the switch for lack of buffer.
     pub overflows: u64,
     /// A hash over all events; 16 hexadecimal digits in JSON.
-    #[serde(serialize_with = "super::hex")]
+    #[serde(serialize_with = "crate::scenario::hex")]
     pub digest: u64,
 }
 

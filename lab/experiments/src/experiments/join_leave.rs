@@ -10,11 +10,11 @@ use std::rc::Rc;
 use courser::{Nexus, Rpc};
 use serde::Serialize;
 
-use super::app::{self, SharedTally};
-use super::caller::{Caller, SharedCaller};
-use super::flows::{Flows, Recorded, Recorder};
-use super::hosts::Hosts;
-use super::{Latency, ScenarioError, check, data_per_packet, per_second, wire_bytes};
+use crate::scenario::app::{self, SharedTally};
+use crate::scenario::caller::{Caller, SharedCaller};
+use crate::scenario::flows::{Flows, Recorded, Recorder};
+use crate::scenario::hosts::Hosts;
+use crate::scenario::{Latency, ScenarioError, check, data_per_packet, per_second, wire_bytes};
 use courser_sim::SetupError;
 use courser_sim::fabric::{HOST_RATE_BPS, Topology};
 use courser_sim::observe::{Tap, Times};
@@ -110,7 +110,7 @@ pub struct Outcome {
     /// Round trips of all windows.
     pub rtt: Latency,
     /// A hash over all events; 16 hexadecimal digits in JSON.
-    #[serde(serialize_with = "super::hex")]
+    #[serde(serialize_with = "crate::scenario::hex")]
     pub digest: u64,
 }
 

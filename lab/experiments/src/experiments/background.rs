@@ -11,12 +11,12 @@ use std::time::Duration;
 use courser::{Nexus, Rpc, SessionId};
 use serde::Serialize;
 
-use super::app::{self, SharedTally};
-use super::caller::{Caller, SharedCaller};
-use super::hosts::Hosts;
-use super::incast::Network;
-use super::{Cpu, Latency, MAX_HOSTS, ScenarioError, Traffic, observed};
-use super::{check, check_time, check_warm_up, data_per_packet, per_second};
+use crate::scenario::app::{self, SharedTally};
+use crate::scenario::caller::{Caller, SharedCaller};
+use crate::scenario::hosts::Hosts;
+use crate::scenario::incast::Network;
+use crate::scenario::{Cpu, Latency, MAX_HOSTS, ScenarioError, Traffic, observed};
+use crate::scenario::{check, check_time, check_warm_up, data_per_packet, per_second};
 use courser_sim::SetupError;
 use courser_sim::fabric::{HOST_RATE_BPS, Topology};
 use courser_sim::observe::{DropReason, Tap, Times};
@@ -117,7 +117,7 @@ pub struct Calls {
     /// Retransmitted packets.
     pub retransmitted: u64,
     /// A hash over all events; 16 hexadecimal digits in JSON.
-    #[serde(serialize_with = "super::hex")]
+    #[serde(serialize_with = "crate::scenario::hex")]
     pub digest: u64,
 }
 

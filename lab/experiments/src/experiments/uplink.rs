@@ -11,11 +11,11 @@ use std::time::Duration;
 use courser::{Nexus, Rpc};
 use serde::Serialize;
 
-use super::app::{self, SharedTally};
-use super::caller::{Caller, SharedCaller};
-use super::flows::{Flows, Recorder};
-use super::hosts::Hosts;
-use super::{
+use crate::scenario::app::{self, SharedTally};
+use crate::scenario::caller::{Caller, SharedCaller};
+use crate::scenario::flows::{Flows, Recorder};
+use crate::scenario::hosts::Hosts;
+use crate::scenario::{
     Latency, ScenarioError, Traffic, check, check_time, check_warm_up, data_per_packet, per_second,
     wire_bytes,
 };
@@ -136,7 +136,7 @@ pub struct Outcome {
     /// Calls, from call to completion.
     pub completion: Latency,
     /// A hash over all events; 16 hexadecimal digits in JSON.
-    #[serde(serialize_with = "super::hex")]
+    #[serde(serialize_with = "crate::scenario::hex")]
     pub digest: u64,
 }
 

@@ -12,10 +12,10 @@ use std::time::Duration;
 use courser::{Completion, Context, Nexus, Rpc, SessionId};
 use serde::Serialize;
 
-use super::app::{self, SharedTally};
-use super::hosts::Hosts;
-use super::{Cpu, Latency, ScenarioError, Traffic};
-use super::{check, check_time, check_warm_up, data_per_packet, per_second, wire_bytes};
+use crate::scenario::app::{self, SharedTally};
+use crate::scenario::hosts::Hosts;
+use crate::scenario::{Cpu, Latency, ScenarioError, Traffic};
+use crate::scenario::{check, check_time, check_warm_up, data_per_packet, per_second, wire_bytes};
 use courser_sim::SetupError;
 use courser_sim::fabric::{HOST_RATE_BPS, Topology};
 use courser_sim::observe::{DropReason, Times};
@@ -115,7 +115,7 @@ pub struct Outcome {
     /// Datagrams dropped by the switch for lack of buffer.
     pub overflows: u64,
     /// A hash over all events; 16 hexadecimal digits in JSON.
-    #[serde(serialize_with = "super::hex")]
+    #[serde(serialize_with = "crate::scenario::hex")]
     pub digest: u64,
 }
 
