@@ -3,7 +3,7 @@
 //!
 //! Usage: `reorder_cpu [--quick] [--json -]`.
 //!
-//! The order of arrival is the packet trace of simulated runs ([`courser_lab::scenario::loss::arrivals`]):
+//! The order of arrival is the packet trace of simulated runs ([`courser_lab::experiments::loss::arrivals`]):
 //! one flow at 40 Gbit/s with MELO's recovery, a bandwidth-delay product of 512 KB, and a switch that
 //! loses packets. On each trace one thread of this machine is measured:
 //!
@@ -22,7 +22,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use courser_lab::scenario::loss::{Trace, TraceSettings, arrivals};
+use courser_lab::experiments::loss::{Trace, TraceSettings, arrivals};
 
 #[path = "../../../crates/proto/src/loss/arrived.rs"]
 #[allow(dead_code)] // functions that are not measured

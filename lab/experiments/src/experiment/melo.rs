@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use crate::scenario::loss::Reorder;
-use crate::scenario::{bits_pool, fct, loss, lost_call};
+use crate::experiments::loss::Reorder;
+use crate::experiments::{bits_pool, fct, loss, lost_call};
 use courser::{Control, Recovery};
 use courser_bench::report::Unit;
 

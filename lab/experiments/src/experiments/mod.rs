@@ -2,9 +2,13 @@
 //! declaration that its options, results, picture and recorded points follow from.
 
 pub mod background;
+pub mod bits_pool;
 pub mod fan_in;
+pub mod fct;
 pub mod first_burst;
 pub mod join_leave;
+pub mod loss;
+pub mod lost_call;
 pub mod operating_range;
 pub mod reroute;
 pub mod slow_handler;

@@ -9,16 +9,12 @@
 pub(crate) mod app;
 pub mod bandwidth;
 pub mod batches;
-pub mod bits_pool;
 pub mod buffers;
 pub(crate) mod caller;
 pub mod credits;
-pub mod fct;
 pub(crate) mod flows;
 pub(crate) mod hosts;
 pub mod incast;
-pub mod loss;
-pub mod lost_call;
 pub(crate) mod path;
 pub mod response_rtt;
 pub mod sessions;

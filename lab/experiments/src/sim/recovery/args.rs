@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::scenario::{Cpu, bits_pool, fct, loss, lost_call};
+use crate::experiments::{bits_pool, fct, loss, lost_call};
+use crate::scenario::Cpu;
 use clap::Args;
 use courser::{Control, Recovery};
 

@@ -5,7 +5,7 @@ mod picture;
 mod seeds;
 mod tables;
 
-use crate::scenario::{bits_pool, loss, lost_call};
+use crate::experiments::{bits_pool, loss, lost_call};
 use serde_json::json;
 
 pub(super) use self::args::{BitsPoolArgs, FctArgs, LossArgs, LostCallArgs};

@@ -1,7 +1,7 @@
 //! The loss experiments as pictures: lines for simulated values, rings for values of the paper.
 
-use crate::scenario::loss::{self, PAPER, Point};
-use crate::scenario::{bits_pool, fct, lost_call};
+use crate::experiments::loss::{self, PAPER, Point};
+use crate::experiments::{bits_pool, fct, lost_call};
 use courser::{Control, Recovery};
 use courser_bench::report::Unit;
 

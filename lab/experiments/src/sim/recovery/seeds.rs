@@ -1,6 +1,6 @@
 //! Runs with several seeds: the result of each case with the median, and the range of all.
 
-use crate::scenario::{fct, loss};
+use crate::experiments::{fct, loss};
 use serde::Serialize;
 
 use courser::Recovery;

@@ -1,7 +1,8 @@
 //! The loss experiments as tables.
 
-use crate::scenario::loss::{self, Fit, Point};
-use crate::scenario::{Latency, bits_pool, fct, lost_call};
+use crate::experiments::loss::{self, Fit, Point};
+use crate::experiments::{bits_pool, fct, lost_call};
+use crate::scenario::Latency;
 use courser::{Control, Recovery};
 
 use super::seeds::{Completion, Goodput, Spread};

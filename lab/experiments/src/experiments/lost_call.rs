@@ -14,11 +14,12 @@ use std::time::Duration;
 use courser::{Nexus, Recovery, Rpc};
 use serde::Serialize;
 
-use super::app;
-use super::path::{self, CLIENT, SERVER};
-use super::uncontrolled;
-use super::{Cpu, Latency, ScenarioError};
-use super::{check, check_loss, loss, observed, share};
+use super::loss;
+use crate::scenario::app;
+use crate::scenario::path::{self, CLIENT, SERVER};
+use crate::scenario::uncontrolled;
+use crate::scenario::{Cpu, Latency, ScenarioError};
+use crate::scenario::{check, check_loss, observed, share};
 use courser_sim::SetupError;
 use courser_sim::fabric::{Fate, Topology};
 use courser_sim::observe::{Tap, Times, decode};
@@ -102,7 +103,7 @@ pub struct Point {
     /// Lost datagrams without a call's request or response.
     pub lost_others: u64,
     /// A hash over all events; 16 hexadecimal digits in JSON.
-    #[serde(serialize_with = "super::hex")]
+    #[serde(serialize_with = "crate::scenario::hex")]
     pub digest: u64,
 }
 

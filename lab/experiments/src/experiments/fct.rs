@@ -22,10 +22,11 @@ use std::time::Duration;
 use courser::{Completion, Context, Control, Nexus, Recovery, Rpc, SessionId};
 use serde::Serialize;
 
-use super::app::{self, SharedTally};
-use super::path::{self, DATA, MAX_FRAME, Part, Path, RATE_BPS};
-use super::{Cpu, ScenarioError, Traffic, control_name, control_names, controlled};
-use super::{check, check_loss, check_rto, loss, observed, run_pairs, share, wire_bytes};
+use super::loss;
+use crate::scenario::app::{self, SharedTally};
+use crate::scenario::path::{self, DATA, MAX_FRAME, Part, Path, RATE_BPS};
+use crate::scenario::{Cpu, ScenarioError, Traffic, control_name, control_names, controlled};
+use crate::scenario::{check, check_loss, check_rto, observed, run_pairs, share, wire_bytes};
 use courser_sim::SetupError;
 use courser_sim::fabric::Topology;
 use courser_sim::observe::{DropReason, Tap};
@@ -164,7 +165,7 @@ pub struct Point {
     /// Retransmission timeouts.
     pub timeouts: u64,
     /// A hash over all events; 16 hexadecimal digits in JSON.
-    #[serde(serialize_with = "super::hex")]
+    #[serde(serialize_with = "crate::scenario::hex")]
     pub digest: u64,
 }
 

@@ -26,10 +26,10 @@ use std::time::Duration;
 use courser::{Control, Recovery};
 use serde::{Serialize, Serializer};
 
-use super::app::{self, SharedTally};
-use super::path::{self, CLIENT, DATA, MAX_FRAME, Part, Path, RATE_BPS, SERVER};
-use super::{Cpu, ScenarioError, Traffic, control_name, control_names, controlled};
-use super::{
+use crate::scenario::app::{self, SharedTally};
+use crate::scenario::path::{self, CLIENT, DATA, MAX_FRAME, Part, Path, RATE_BPS, SERVER};
+use crate::scenario::{Cpu, ScenarioError, Traffic, control_name, control_names, controlled};
+use crate::scenario::{
     check, check_loss, check_rto, check_time, check_warm_up, observed, per_second, share,
     wire_bytes,
 };
@@ -259,7 +259,7 @@ pub struct Point {
     /// Retransmission timeouts.
     pub timeouts: u64,
     /// A hash over all events; 16 hexadecimal digits in JSON.
-    #[serde(serialize_with = "super::hex")]
+    #[serde(serialize_with = "crate::scenario::hex")]
     pub digest: u64,
 }
 

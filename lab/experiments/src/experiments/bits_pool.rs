@@ -21,11 +21,13 @@ use std::time::Duration;
 use courser::{Nexus, Recovery, Rpc};
 use serde::Serialize;
 
-use super::app::{self, SharedTally};
-use super::path::{self, CLIENT, DATA, MAX_FRAME, Part, Path, SERVER};
-use super::uncontrolled;
-use super::{Cpu, ScenarioError, Traffic};
-use super::{check, check_loss, check_rto, check_time, observed, per_second, run_pairs, share};
+use crate::scenario::app::{self, SharedTally};
+use crate::scenario::path::{self, CLIENT, DATA, MAX_FRAME, Part, Path, SERVER};
+use crate::scenario::uncontrolled;
+use crate::scenario::{Cpu, ScenarioError, Traffic};
+use crate::scenario::{
+    check, check_loss, check_rto, check_time, observed, per_second, run_pairs, share,
+};
 use courser_sim::SetupError;
 use courser_sim::fabric::Topology;
 use courser_sim::observe::{DropReason, Tap};
@@ -134,7 +136,7 @@ pub struct Point {
     /// Retransmission timeouts.
     pub timeouts: u64,
     /// A hash over all events; 16 hexadecimal digits in JSON.
-    #[serde(serialize_with = "super::hex")]
+    #[serde(serialize_with = "crate::scenario::hex")]
     pub digest: u64,
 }
 
