@@ -4,6 +4,7 @@
 
 pub(crate) mod column;
 pub(crate) mod error;
+pub(crate) mod group;
 pub(crate) mod observe;
 pub(crate) mod output;
 pub(crate) mod parameter;

@@ -28,6 +28,7 @@ use std::sync::LazyLock;
 
 use courser_kit::Failure;
 
+use crate::declare::group::Group;
 use crate::declare::points::{Experiment, Paper, Stated};
 use crate::experiments;
 
@@ -49,7 +50,7 @@ pub(crate) fn all() -> &'static [Experiment] {
             control::BACKGROUND,
             erpc::BUFFERS,
         ];
-        all.extend(experiments::ALL.iter().flat_map(|e| e.recorded()));
+        all.extend(experiments::Run::ALL.iter().flat_map(|e| e.recorded()));
         all.extend([
             melo::LOST_CALL,
             melo::REORDERING,

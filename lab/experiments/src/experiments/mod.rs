@@ -1,5 +1,5 @@
-//! The experiments of `courser-lab sim run`, each in one file: its parameters, its simulation, and the
-//! declaration that its options, results, picture and recorded points follow from.
+//! The experiments of `courser-lab sim` and `courser-lab sim run`, each in one file: its parameters, its
+//! simulation, and the declaration that its options, results, picture and recorded points follow from.
 
 pub mod background;
 pub mod bits_pool;
@@ -16,7 +16,13 @@ pub mod uncongested;
 pub mod uplink;
 
 use crate::declare::Declaration;
+use crate::declare::group::Group;
 
-/// All of them, in the order of `courser-lab sim run --help`.
-pub(crate) const ALL: [&dyn Declaration; 3] =
-    [&fan_in::EXPERIMENT, &reroute::EXPERIMENT, &slow_handler::EXPERIMENT];
+/// The experiments of `courser-lab sim run`.
+#[derive(Debug)]
+pub(crate) enum Run {}
+
+impl Group for Run {
+    const ALL: &'static [&'static dyn Declaration] =
+        &[&fan_in::EXPERIMENT, &reroute::EXPERIMENT, &slow_handler::EXPERIMENT];
+}

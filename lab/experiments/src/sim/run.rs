@@ -13,15 +13,14 @@ use serde_json::{Value, json};
 pub(crate) use args::RunArgs;
 
 use self::args::{
-    BandwidthArgs, BuffersArgs, Chosen, CreditsArgs, E76Args, IncastArgs, ResponseRttArgs,
-    Scenario, SpeedArgs,
+    BandwidthArgs, BuffersArgs, CreditsArgs, E76Args, IncastArgs, ResponseRttArgs, Scenario,
+    SpeedArgs,
 };
 use self::figures::{Stopwatch, Timed, Wall};
 use crate::declare::observe::Observed;
 use crate::declare::output::print;
 use crate::declare::seeds::{Row, Runs, SeedArgs};
 use crate::declare::steps::{failure, steps};
-use crate::experiments;
 use courser_kit::Failure;
 use courser_kit::json;
 
@@ -30,14 +29,7 @@ use courser_kit::json;
 /// # Errors
 /// It cannot run as given, failed, or its result could not be written.
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
-    let scenario = match &args.experiment {
-        Chosen::Scenario(scenario) => scenario,
-        Chosen::Declared(name, options) => {
-            let declared = experiments::ALL.iter().find(|e| e.name() == *name);
-            return declared.map_or(Ok(()), |e| e.run(options));
-        }
-    };
-    match scenario {
+    match &args.experiment {
         Scenario::E76(args) => e76(args),
         Scenario::Incast(args) => incast(args),
         Scenario::Buffers(args) => buffers(args),
@@ -50,6 +42,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         Scenario::Uplink(args) => control::uplink(args),
         Scenario::Uncongested(args) => control::uncongested(args),
         Scenario::OperatingRange(args) => control::operating_range(args),
+        Scenario::Declared(chosen) => chosen.run(),
         Scenario::Speed(args) => speed(args),
     }
 }

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::scenario::{Cpu, bandwidth, buffers, credits, incast, response_rtt, sessions};
-use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use courser::{Control, Recovery};
 use serde::Serialize;
 
 use super::control::args::{
     BackgroundArgs, FirstBurstArgs, JoinLeaveArgs, RangeArgs, UncongestedArgs, UplinkArgs,
 };
+use crate::declare::group::Chosen;
 use crate::declare::observe::ObserveArgs;
 use crate::declare::output::OutputArgs;
 use crate::declare::seeds::SeedArgs;
@@ -30,48 +31,7 @@ Examples:
   courser-lab sim run speed")]
 pub(crate) struct RunArgs {
     #[command(subcommand)]
-    pub(super) experiment: Chosen,
-}
-
-/// An experiment with its options.
-#[derive(Debug)]
-pub(super) enum Chosen {
-    Scenario(Scenario),
-    Declared(&'static str, ArgMatches),
-}
-
-impl FromArgMatches for Chosen {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        match matches.subcommand() {
-            Some((name, options)) if !Scenario::has_subcommand(name) => {
-                let declared = experiments::ALL.iter().find(|e| e.name() == name);
-                let missing = || clap::Error::new(clap::error::ErrorKind::InvalidSubcommand);
-                let name = declared.ok_or_else(missing)?.name();
-                Ok(Chosen::Declared(name, options.clone()))
-            }
-            _ => Scenario::from_arg_matches(matches).map(Chosen::Scenario),
-        }
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-impl Subcommand for Chosen {
-    fn augment_subcommands(command: Command) -> Command {
-        let declared = experiments::ALL.iter().map(|e| e.command());
-        Scenario::augment_subcommands(command).subcommands(declared)
-    }
-
-    fn augment_subcommands_for_update(command: Command) -> Command {
-        Self::augment_subcommands(command)
-    }
-
-    fn has_subcommand(name: &str) -> bool {
-        Scenario::has_subcommand(name) || experiments::ALL.iter().any(|e| e.name() == name)
-    }
+    pub(super) experiment: Scenario,
 }
 
 #[derive(Debug, Subcommand)]
@@ -104,6 +64,8 @@ pub(super) enum Scenario {
     Uncongested(UncongestedArgs),
     /// Goodput of an incast by link rate, round trip, frame size and jitter
     OperatingRange(RangeArgs),
+    #[command(flatten)]
+    Declared(Chosen<experiments::Run>),
     /// Speed of the simulator
     Speed(SpeedArgs),
 }
@@ -485,8 +447,7 @@ mod tests {
 
     fn scenario(line: &str) -> Scenario {
         let line = Line::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{e}"));
-        let Chosen::Scenario(scenario) = line.args.experiment else { panic!("declared") };
-        scenario
+        line.args.experiment
     }
 
     #[test]
