@@ -134,9 +134,11 @@ impl Idle {
     /// A pass has found neither frames nor mail. Returns whether it ends there.
     #[inline]
     pub(crate) fn take_poll(&mut self) -> bool {
-        let any = self.polls > 0;
-        self.polls -= u32::from(any);
-        any
+        if self.polls == 0 {
+            return false;
+        }
+        self.polls -= 1;
+        true
     }
 
     /// The next passes handle frames and mail only.
