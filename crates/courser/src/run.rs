@@ -5,6 +5,7 @@ pub(crate) mod connections;
 pub(crate) mod dispatch;
 pub(crate) mod endpoint;
 pub(crate) mod event_loop;
+mod factors;
 pub(crate) mod flood;
 pub(crate) mod shield;
 pub(crate) mod spin;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cc::control::Control;
+use crate::factors::Factors;
 use crate::loss::Recovery;
 use crate::wire::{MAX_MSG_SIZE, MIN_DATA_PER_PACKET};
 
@@ -135,18 +136,8 @@ pub struct Config {
     /// Packets of at most this many data bytes are copied into a shared frame; larger ones leave
     /// directly from the message buffer. Default 512.
     pub inline_max: usize,
-    /// Responses of one packet are written to a buffer kept by their slot (E32). Default on; off,
-    /// each takes a buffer from the arena. These four switches exist to measure their benefit
-    /// (E75): off is never better, except for the memory of the buffers.
-    pub prealloc_responses: bool,
-    /// Handlers read requests of one packet in the received frame `[eRPC §4.2.3]` (E28). Default
-    /// on; off, each is copied to a buffer from the arena first, and rejected with
-    /// [`crate::Status::NoMemory`] if there is none.
-    pub zero_copy_rx: bool,
-    /// Received data of requests of several packets is copied to their message. Default on; off, a
-    /// handler gets a message of the right length with arbitrary bytes: only to measure the cost of
-    /// the server's copy (E78).
-    pub copy_requests: bool,
+    /// Optimisations that are switched off to measure what they save. Default: all are on.
+    pub factors: Factors,
     /// How small packets to one peer share frames (ADR 1, ADR 39). Default [`Packing::Copy`].
     pub packing: Packing,
     /// With [`Packing::Gather`], packets of at least this many data bytes are gathered, and smaller
@@ -202,11 +193,6 @@ pub struct Config {
     /// [`Control::Swift`] uses it: flows that join a queue measure a round trip that is too long, and
     /// take more than their share. Default 0.
     pub base_rtt_ns: u64,
-    /// Controllers of uncongested paths skip the update for a frame `[eRPC section 5.2.2]` (E50).
-    /// Default on.
-    pub update_bypass: bool,
-    /// Packets of uncongested paths are not paced `[eRPC section 5.2.2]` (E51). Default on.
-    pub pacing_bypass: bool,
     /// Loss recovery (E56): the scheme that the client side of a session requests, and that its
     /// server side agrees to.
     pub recovery: Recovery,
@@ -253,9 +239,7 @@ impl Default for Config {
             max_held_per_peer: 256 << 20,
             idle_after_ns: 1_000_000_000,
             inline_max: 512,
-            prealloc_responses: true,
-            zero_copy_rx: true,
-            copy_requests: true,
+            factors: Factors::default(),
             packing: Packing::Copy,
             gather_from: 64,
             gather_to: 1_280,
@@ -269,8 +253,6 @@ impl Default for Config {
             control: Control::TwoWindow,
             line_rate_bps: 25_000_000_000,
             base_rtt_ns: 0,
-            update_bypass: true,
-            pacing_bypass: true,
             recovery: Recovery::Selective,
             reorder_span: 4,
             rto_min_ns: 1_000_000,

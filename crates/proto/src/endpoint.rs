@@ -103,7 +103,7 @@ impl<C> Endpoint<C> {
         framing: impl Into<Framing>,
     ) -> Result<Self, ConfigError> {
         cfg.validate()?;
-        let (max_held_per_peer, copies) = (cfg.max_held_per_peer, !cfg.zero_copy_rx);
+        let (max_held_per_peer, copies) = (cfg.max_held_per_peer, !cfg.factors.zero_copy_rx);
         let memory = arena.config().limit_bytes;
         let framing = framing.into();
         let budget = budget_of(&cfg, &framing);

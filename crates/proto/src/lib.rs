@@ -10,6 +10,8 @@
 //! One-way messages are in `oneway`. Congestion control is in `cc`, the receiver's budget in `budget`, pacing in `pace`.
 //! Other parts: timers in `timers` and `expiry`, prefetching in `prefetch`, credit pools in
 //! `credits`, quotas in `session/quota`, retransmission scoreboards in `loss`, counters in `stats`.
+//! Apart from them: schemes as published in `cc/papers` and `loss/papers`, and in `factors` the switches
+//! of optimisations with the slower paths.
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +29,7 @@ mod endpoint;
 mod error;
 mod event;
 mod expiry;
+mod factors;
 mod held;
 mod hold;
 mod ingress;
@@ -64,6 +67,7 @@ pub use driver::Driver;
 pub use endpoint::Endpoint;
 pub use error::{CallError, Executed, RejectReason, ReplyError, SessionEnd, Status};
 pub use event::{Body, Completion, Notice, RequestId};
+pub use factors::Factors;
 pub use integrity::Integrity;
 pub use introspect::{Role, SessionStats};
 pub use loss::{Recovery, UnknownRecovery};

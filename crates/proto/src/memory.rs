@@ -11,6 +11,7 @@ use crate::endpoint::Endpoint;
 use crate::peer::Peer;
 use crate::session::{QueuedCall, Session};
 use crate::slot::{ClientSlot, ServerSlot, Stored};
+use crate::tx::TxItem;
 
 const _: () = {
     // Stated in docs/performance.md. `C` is 8 bytes here; a larger one costs its size per client
@@ -102,6 +103,23 @@ impl<C> Endpoint<C> {
             }
         }
         m
+    }
+
+    /// Bytes of a client are released.
+    #[inline]
+    pub(crate) fn release_charged(&mut self, quota: u32, bytes: u32) {
+        if bytes != 0 {
+            self.quotas.release(quota, bytes);
+            self.memory_returns();
+        }
+    }
+
+    /// Requests that wait for memory are tried in the next transmission, when handlers have dropped
+    /// their requests.
+    pub(crate) fn memory_returns(&mut self) {
+        if self.budget.lacks_memory() && self.budget.memory_watch().try_soon() {
+            self.tx.push(TxItem::Memory);
+        }
     }
 
     /// Bytes of one session in use and of an idle one, on the client's and the server's side,

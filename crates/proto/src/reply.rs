@@ -86,7 +86,7 @@ impl<C> Endpoint<C> {
         }
         let (slot, dpp) = (waiting.slot, waiting.data_per_packet);
         let ready = usize::from(dpp).min(PREALLOC_MAX);
-        if len > ready || !self.cfg.prealloc_responses {
+        if len > ready || !self.cfg.factors.prealloc_responses {
             let mut m = match self.arena.alloc(len) {
                 Ok(m) => m,
                 Err(e) => return Err(self.no_memory(id, e)),
@@ -116,37 +116,6 @@ impl<C> Endpoint<C> {
         let quota = waiting.quota;
         self.release_charged(quota, freed);
         self.replied(id);
-        Ok(())
-    }
-
-    /// Sends a response of one packet from a buffer that was allocated for it, with
-    /// [`Config::prealloc_responses`](crate::Config) off. It takes the path of a preallocated one, so
-    /// that the switch changes the allocation alone (E75). The buffer does not count against the
-    /// client's quota: a slot with counted bytes leaves the fast path of reception.
-    fn reply_allocated(&mut self, id: RequestId, m: MsgBuf, len: usize) -> Result<(), ReplyError> {
-        let w = match waiting(&mut self.sessions, id) {
-            Ok(w) => w,
-            Err(e) => return Err(self.gone(id, e)),
-        };
-        let freed = std::mem::take(&mut w.slot.charged);
-        w.slot.prealloc = Some(m);
-        w.slot.respond_single(len as u32);
-        self.stats.replies += 1;
-        let cx = SingleResponse {
-            tx: &mut self.tx,
-            peers: &mut self.peers,
-            arena: &self.arena,
-            cfg: &self.cfg,
-            stats: &mut self.stats,
-        };
-        if cx.tx.may_append() && send_single_response(cx, w.slot, (w.peer, w.remote)) {
-            w.slot.appended_for(self.tx.appended());
-        } else {
-            self.tx.push(response(id));
-        }
-        w.slot.own_single();
-        let quota = w.quota;
-        self.release_charged(quota, freed);
         Ok(())
     }
 
@@ -227,7 +196,7 @@ impl<C> Endpoint<C> {
 
     /// The client is gone; a session that only waited for this reply ends (E68).
     #[cold]
-    fn gone(&mut self, id: RequestId, e: ReplyError) -> ReplyError {
+    pub(crate) fn gone(&mut self, id: RequestId, e: ReplyError) -> ReplyError {
         self.drained(id.session(), id.slot(), id.req_num());
         e
     }
@@ -247,17 +216,20 @@ impl<C> Endpoint<C> {
 }
 
 /// A request that waits for its answer, and the limits of its session.
-struct Waiting<'s> {
-    slot: &'s mut ServerSlot,
-    peer: u32,
-    remote: u32,
-    quota: u32,
+pub(crate) struct Waiting<'s> {
+    pub(crate) slot: &'s mut ServerSlot,
+    pub(crate) peer: u32,
+    pub(crate) remote: u32,
+    pub(crate) quota: u32,
     data_per_packet: u16,
     limit: u32,
 }
 
 #[inline(always)]
-fn waiting<C>(sessions: &mut Sessions<C>, id: RequestId) -> Result<Waiting<'_>, ReplyError> {
+pub(crate) fn waiting<C>(
+    sessions: &mut Sessions<C>,
+    id: RequestId,
+) -> Result<Waiting<'_>, ReplyError> {
     let Some(s) = sessions.server_mut(id.session().index) else { return Err(ReplyError::Gone) };
     if s.generation != id.session().generation && !mutant::is_on(Mutant::GenerationIgnored) {
         return Err(ReplyError::Gone);
@@ -273,6 +245,6 @@ fn waiting<C>(sessions: &mut Sessions<C>, id: RequestId) -> Result<Waiting<'_>, 
 }
 
 #[inline(always)]
-fn response(id: RequestId) -> TxItem {
+pub(crate) fn response(id: RequestId) -> TxItem {
     TxItem::Response { session: id.session().index, slot: id.slot(), req_num: id.req_num() }
 }

@@ -13,8 +13,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use courser_proto::mutant::{Mutant, plant};
 use courser_proto::wire::Packet;
 use courser_proto::{
-    Beat, CallError, Config, Control, EndpointStats, Executed, Heartbeat, Integrity, Recovery,
-    ReplyError, RxDrop, SessionId, Status,
+    Beat, CallError, Config, Control, EndpointStats, Executed, Factors, Heartbeat, Integrity,
+    Recovery, ReplyError, RxDrop, SessionId, Status,
 };
 use support::forge::{frame, packets};
 use support::{Action, DPP, Done, Forge, Link, Node, Rng, World, config, pattern};
@@ -202,9 +202,9 @@ fn a_crowd_shares_a_server(seed: u64) {
     let recovery = Recovery::Selective;
     let control = rng.pick(&[Control::TwoWindow, Control::Timely]);
     // Timely without its bypass paces every packet, here over 300 ns.
-    let pacing_bypass = control == Control::TwoWindow;
+    let factors = Factors { pacing_bypass: control == Control::TwoWindow, ..Factors::default() };
     let rx_queue_frames = rng.pick(&[8, 64, 1024]);
-    let cfg = Config { control, pacing_bypass, recovery, rx_queue_frames, slots: 16, ..config() };
+    let cfg = Config { control, factors, recovery, rx_queue_frames, slots: 16, ..config() };
     let mut w = World::new(&[cfg.clone(), cfg.clone(), cfg.clone(), cfg], seed);
     w.nodes[0].handler = Box::new(|_, _| Action::ReplyMsg(pattern(1, 30 * DPP)));
     let sessions: Vec<_> = (1..4).map(|client| (client, w.connect(client, 0))).collect();

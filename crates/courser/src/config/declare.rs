@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use courser_net::OptionSet;
-use courser_proto::{Admission, Control, Integrity, Packing, Recovery};
+use courser_proto::{Admission, Control, Factors, Integrity, Packing, Recovery};
 
 /// Times, ns.
 pub(super) const US: u128 = 1_000;
@@ -125,8 +125,9 @@ macro_rules! pass_as_they_are {
 }
 
 numbers!(u8 u32 u64 usize);
-choices!(bool, Admission, Control, Recovery, Integrity, Packing, OptionSet, (Duration, Duration));
-pass_as_they_are!(u8 u32 u64 usize bool Admission Control Recovery);
+choices!(bool, Admission, Control, Recovery, Integrity, Packing, OptionSet, Factors);
+choices!((Duration, Duration));
+pass_as_they_are!(u8 u32 u64 usize bool Admission Control Recovery Factors);
 
 impl Value for Duration {
     const IS_TIME: bool = true;

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use courser_proto::Factors;
+
 use super::declare::{AT_LEAST_1, TO_SECOND, Value, range, settings};
 
 settings! {
     /// Switches and bounds that benchmarks turn to measure what they are worth, and that tests turn to
     /// reach rare cases. The defaults are the fastest values that were measured, so no program needs
-    /// them, and one of them changes what handlers read: they are hidden from the documentation of
+    /// them, and one of [`Tuning::factors`] changes what handlers read: they are hidden from the documentation of
     /// [`crate::Config`] and may change in any version.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Tuning: "tuning.", p {
@@ -15,18 +17,8 @@ settings! {
         pub tx_frames: usize = p.tx_frames, in AT_LEAST_1 => tx_frames;
         /// Requests and replies of one transmit batch, at least 1. Default 64.
         pub tx_items: usize = p.tx_items, in AT_LEAST_1 => tx_items;
-        /// Write single-packet responses to a buffer that their slot keeps (E32). Default true. False:
-        /// each allocates a buffer and frees it. This and the next two are switched off to measure what
-        /// they save (`courser-lab bench factors`, E75).
-        pub prealloc_responses: bool = p.prealloc_responses => prealloc_responses;
-        /// Handlers read single-packet requests in the received frame `[eRPC §4.2.3]` (E28). Default
-        /// true. False: each is first copied to a buffer of its own, and answered with
-        /// [`crate::Status::NoMemory`] when there is none.
-        pub zero_copy_rx: bool = p.zero_copy_rx => zero_copy_rx;
-        /// Copy the packets of larger requests to their message. Default true. False: **handlers get a
-        /// message of the right length with arbitrary bytes**, to measure the cost of the server's copy
-        /// (`courser bench bandwidth --no-copy`, `[eRPC §6.4]`, E78).
-        pub copy_requests: bool = p.copy_requests => copy_requests;
+        /// Optimisations that are switched off to measure what they save.
+        pub factors: Factors = p.factors => factors;
         /// While a packet of a message is missing, further ones are sent until they spread over this
         /// many times C packets: 1 to 1,024, default 4 (M26).
         pub reorder_span: u32 = p.reorder_span,
@@ -60,16 +52,6 @@ settings! {
         /// Smallest round trip of the network where it is known, for [`crate::Control::Swift`]; 0, the
         /// default: each path measures its own, and flows that join a queue take more than their share.
         pub base_rtt: Duration = Duration::from_nanos(p.base_rtt_ns), in TO_SECOND => base_rtt_ns;
-        /// Congestion controllers skip updates on uncongested paths. Default true. False: each frame is
-        /// passed to them `[eRPC §5.2.2]` (E50).
-        pub update_bypass: bool = p.update_bypass => update_bypass;
-        /// Packets of uncongested paths are not paced. Default true. False: with [`crate::Control::Timely`],
-        /// `TimelyPatched` and `Dcqcn` they are paced at the rate of the link `[eRPC §5.2.2]` (E51).
-        pub pacing_bypass: bool = p.pacing_bypass => pacing_bypass;
-        /// Read the clock twice for all packets of a pass, at receipt and before the answers leave.
-        /// Default true. False: one more reading, 10 ns, for each packet and direction
-        /// `[eRPC §5.2.2]` (E75).
-        pub batched_timestamps: bool = true;
     }
 }
 

@@ -286,9 +286,7 @@ impl<T: Transport> Rpc<T> {
         let packets = core.proto.stats().tx_packets;
         let read = core.make_frames(then_ns, burst, |path, frame| transport.tx_copy(path, frame));
         if !self.event_loop.batched_timestamps {
-            for _ in packets..core.proto.stats().tx_packets {
-                std::hint::black_box(core.now_ns());
-            }
+            core.read_clock_for(core.proto.stats().tx_packets - packets);
         }
         if !burst.is_empty() {
             transport.tx_burst(burst);

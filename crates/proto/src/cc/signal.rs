@@ -73,8 +73,8 @@ impl Line {
             rate_bytes_per_s,
             packet_bytes,
             train_ns: if cfg.train_frames > 1 { train_ns } else { 0 },
-            skips_updates: cfg.update_bypass,
-            skips_pacing: cfg.pacing_bypass,
+            skips_updates: cfg.factors.update_bypass,
+            skips_pacing: cfg.factors.pacing_bypass,
         }
     }
 

@@ -26,7 +26,8 @@ use crate::wire::{
     parse_front, parse_packet, parse_single,
 };
 
-use content::{Content, InParts};
+pub(crate) use content::Content;
+use content::InParts;
 pub(crate) use grants::request_owner;
 use request::RequestHeader;
 use response::ResponseHeader;

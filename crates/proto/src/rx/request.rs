@@ -5,7 +5,7 @@ use courser_buf::AllocError;
 use super::{Content, request_owner};
 use crate::budget::NO_MESSAGE;
 use crate::driver::{Driver, deliver};
-use crate::endpoint::{Endpoint, copy_of};
+use crate::endpoint::Endpoint;
 use crate::error::Status;
 use crate::event::{Body, Event, RequestId};
 use crate::loss::Recovery;
@@ -235,10 +235,11 @@ impl<C> Endpoint<C> {
 
     /// The body of a request of one packet, as passed to its handler.
     pub(crate) fn request_body<'f>(&self, data: &'f [u8]) -> Result<Body<'f>, AllocError> {
-        if self.cfg.zero_copy_rx {
-            return Ok(Body::Borrowed(data));
+        if self.cfg.factors.zero_copy_rx {
+            Ok(Body::Borrowed(data))
+        } else {
+            self.copied_body(data)
         }
-        copy_of(&self.arena, data).map(Body::Owned)
     }
 
     /// A new packet of a request of several packets.
@@ -250,7 +251,7 @@ impl<C> Endpoint<C> {
         (index, offset): (u32, usize),
         data: impl Content<'f>,
     ) -> Option<Event<'f, C>> {
-        let (now_ns, copies) = (self.now_ns, self.cfg.copy_requests);
+        let (now_ns, factors) = (self.now_ns, self.cfg.factors);
         let slot = self.server_slot_mut(id)?;
         let req_type = slot.req_type;
         let (expires_ns, expired) = (slot.expires_ns, slot.expires_ns <= now_ns);
@@ -258,8 +259,8 @@ impl<C> Endpoint<C> {
             self.reject(id, Status::DeadlineExceeded); // the rest is not needed
             return None;
         }
-        if let Some(req) = slot.req.as_mut().filter(|_| copies) {
-            data.copy_into(req, offset);
+        if let Some(req) = &mut slot.req {
+            factors.copy_part(data, req, offset);
         }
         if index == slot.req_rcvd || mutant::is_on(Mutant::RequestGapTaken) {
             slot.req_rcvd = match &mut slot.gaps {

@@ -20,7 +20,6 @@ use crate::session::{Memory, SessionId};
 use crate::slot::ServerPhase;
 use crate::stats::RxDrop;
 use crate::timers::{SWEEP, TimerEntry};
-use crate::tx::TxItem;
 
 /// A request of at most this size is reserved as a whole at its first packet, or refused; a larger one
 /// that waits has at least these bytes.
@@ -235,23 +234,6 @@ impl<C> Endpoint<C> {
         if reserved.promised > 0 || reserved.kept > 0 {
             self.quotas.end_promise(reserved.quota, reserved.promised, reserved.kept);
             self.memory_returns();
-        }
-    }
-
-    /// Bytes of a client are released.
-    #[inline]
-    pub(crate) fn release_charged(&mut self, quota: u32, bytes: u32) {
-        if bytes != 0 {
-            self.quotas.release(quota, bytes);
-            self.memory_returns();
-        }
-    }
-
-    /// Requests that wait for memory are tried in the next transmission, when handlers have dropped
-    /// their requests.
-    pub(crate) fn memory_returns(&mut self) {
-        if self.budget.lacks_memory() && self.budget.memory_watch().try_soon() {
-            self.tx.push(TxItem::Memory);
         }
     }
 

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use courser_proto::wire::Packet;
-use courser_proto::{Config, Control};
+use courser_proto::{Config, Control, Factors};
 
 use crate::support::forge::packets;
 use crate::support::{World, config};
@@ -13,8 +13,9 @@ const MS: u64 = 1_000_000;
 
 /// Packets leave at least 1.2 ms apart: a full one takes that long at 10 Mbit/s.
 fn slow_line() -> Config {
-    let (control, pacing_bypass, line_rate_bps) = (Control::Timely, false, 10_000_000);
-    Config { control, pacing_bypass, line_rate_bps, datapath_timeout_ns: 1_000 * MS, ..config() }
+    let (control, line_rate_bps) = (Control::Timely, 10_000_000);
+    let factors = Factors { pacing_bypass: false, ..Factors::default() };
+    Config { control, factors, line_rate_bps, datapath_timeout_ns: 1_000 * MS, ..config() }
 }
 
 /// Loses all frames, and counts the request packets of node 0.

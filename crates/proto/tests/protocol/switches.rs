@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use courser_proto::{Config, Packing};
+use courser_proto::{Config, Factors, Packing};
 
 use super::support::link::describe;
 use super::support::{Action, DPP, World, config, pattern};
@@ -28,7 +28,8 @@ fn echoes(cfg: Config) -> World {
 fn without_preallocation_each_response_has_a_buffer_of_its_own() {
     let on = echoes(config());
     assert!(on.nodes[1].ep.memory().prealloc_bytes > 0 && on.nodes[1].ep.memory().held_bytes == 0);
-    let off = echoes(Config { prealloc_responses: false, ..config() });
+    let factors = Factors { prealloc_responses: false, ..Factors::default() };
+    let off = echoes(Config { factors, ..config() });
     assert!(
         off.nodes[1].ep.memory().prealloc_bytes == 0 && off.nodes[1].ep.memory().held_bytes > 0
     );
@@ -39,7 +40,8 @@ fn without_preallocation_each_response_has_a_buffer_of_its_own() {
 #[test]
 fn without_zero_copy_each_request_has_a_buffer_of_its_own() {
     let on = echoes(config());
-    let off = echoes(Config { zero_copy_rx: false, ..config() });
+    let factors = Factors { zero_copy_rx: false, ..Factors::default() };
+    let off = echoes(Config { factors, ..config() });
     assert_eq!((on.nodes[1].copied, off.nodes[1].copied), (0, 12));
     assert_eq!(on.story(), off.story());
     assert_eq!(on.nodes[1].ep.stats(), off.nodes[1].ep.stats());
@@ -81,7 +83,8 @@ fn half_batches_let_the_server_start_with_the_first_calls() {
 #[test]
 fn without_the_copy_of_requests_handlers_get_the_right_length_and_nothing_else_changes() {
     let run = |copy_requests: bool| {
-        let mut w = World::pair(Config { copy_requests, ..config() });
+        let factors = Factors { copy_requests, ..Factors::default() };
+        let mut w = World::pair(Config { factors, ..config() });
         w.tracing = true;
         let s = w.connect(0, 1);
         _ = w.call(0, s, 7, 5 * DPP);
@@ -119,7 +122,8 @@ fn half_batches_limit_calls_and_not_replies() {
 #[test]
 fn a_reply_is_not_delayed_by_a_request_of_the_next_batch() {
     for prealloc_responses in [true, false] {
-        a_reply_leaves_at_once(Config { slots: 8, prealloc_responses, ..config() });
+        let factors = Factors { prealloc_responses, ..Factors::default() };
+        a_reply_leaves_at_once(Config { slots: 8, factors, ..config() });
     }
 }
 

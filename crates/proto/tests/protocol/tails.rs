@@ -2,7 +2,7 @@
 //! piece. (In `faults.rs` half of the worlds have such frames, too.)
 
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER, Packet};
-use courser_proto::{Config, Recovery, RxDrop};
+use courser_proto::{Config, Factors, Recovery, RxDrop};
 
 use super::support::{Action, DPP, Link, Rng, World, config, expect_drop, pattern};
 
@@ -41,7 +41,9 @@ fn calls(cfg: &Config, front: usize) -> World {
 #[test]
 fn frames_in_two_pieces_act_like_whole_ones() {
     for recovery in Recovery::ALL {
-        let cfg = Config { recovery, zero_copy_rx: recovery != Recovery::Melo, ..config() };
+        let zero_copy_rx = recovery != Recovery::Melo;
+        let factors = Factors { zero_copy_rx, ..Factors::default() };
+        let cfg = Config { recovery, factors, ..config() };
         let whole = calls(&cfg, usize::MAX);
         assert!(whole.nodes[0].ep.stats().drops_total() > 0, "{recovery:?}: nothing was lost");
         for front in FRONTS {

@@ -75,8 +75,8 @@ impl Scenario {
         let packs = rng.one(&[true, true, true, false]);
         world.control = draw_control(&mut rng);
         // Packets of uncongested paths pass controller and pacer too, or not.
-        world.nexus.tuning.update_bypass = rng.one(&[true, true, true, false]);
-        world.nexus.tuning.pacing_bypass = rng.one(&[true, true, true, false]);
+        world.nexus.tuning.factors.update_bypass = rng.one(&[true, true, true, false]);
+        world.nexus.tuning.factors.pacing_bypass = rng.one(&[true, true, true, false]);
         draw_nacks(&mut rng, &mut world.recovery);
         // Frames have a checksum, or not; if they have, NICs may leave it to them to find changes.
         let integrity = rng.one(&[Integrity::None, Integrity::Crc]);
@@ -211,8 +211,8 @@ impl fmt::Display for Scenario {
             w.recovery.iter().map(|r| r.name()).collect::<Vec<_>>().join(" and "),
             c.integrity.unwrap_or_default(),
             w.control.iter().map(|c| c.name()).collect::<Vec<_>>().join(" and "),
-            c.tuning.update_bypass,
-            c.tuning.pacing_bypass,
+            c.tuning.factors.update_bypass,
+            c.tuning.factors.pacing_bypass,
             c.slots,
             c.credits,
             c.admission,

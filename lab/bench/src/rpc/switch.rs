@@ -57,14 +57,14 @@ impl Switch {
             return;
         }
         let switch = match self {
-            Self::BatchedTimestamps => &mut config.tuning.batched_timestamps,
-            Self::UpdateBypass => &mut config.tuning.update_bypass,
-            Self::PacingBypass => &mut config.tuning.pacing_bypass,
-            Self::PreallocatedResponses => &mut config.tuning.prealloc_responses,
-            Self::ZeroCopyRequests => &mut config.tuning.zero_copy_rx,
+            Self::BatchedTimestamps => &mut config.tuning.factors.batched_timestamps,
+            Self::UpdateBypass => &mut config.tuning.factors.update_bypass,
+            Self::PacingBypass => &mut config.tuning.factors.pacing_bypass,
+            Self::PreallocatedResponses => &mut config.tuning.factors.prealloc_responses,
+            Self::ZeroCopyRequests => &mut config.tuning.factors.zero_copy_rx,
             Self::Prefetch => &mut config.tuning.prefetch,
             Self::Trains | Self::Packing => return,
-            Self::RequestCopies => &mut config.tuning.copy_requests,
+            Self::RequestCopies => &mut config.tuning.factors.copy_requests,
         };
         *switch = false;
     }

@@ -40,7 +40,7 @@ pub(crate) struct Loop {
     pub(super) rx_polls: u32,
     /// Copy of [`courser_net::Caps::holds_frames`].
     pub(super) holds_frames: bool,
-    /// See [`crate::Tuning::batched_timestamps`].
+    /// See [`courser_proto::Factors::batched_timestamps`].
     pub(super) batched_timestamps: bool,
     poller: Option<OwnedFd>,
     stop: Arc<AtomicBool>,
@@ -65,7 +65,7 @@ impl Loop {
             trim_ns: u64::MAX,
             rx_polls: if polls_memory { RX_POLLS } else { 1 },
             holds_frames: caps.holds_frames,
-            batched_timestamps: config.tuning.batched_timestamps,
+            batched_timestamps: config.tuning.factors.batched_timestamps,
             poller: poller(transport, mailbox)?,
             stop: Arc::new(AtomicBool::new(false)),
         })

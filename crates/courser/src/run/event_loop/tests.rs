@@ -60,7 +60,7 @@ impl Pair {
 /// Readings of the clock in the batch with the fewest: timers may add some to others.
 fn readings(batched_timestamps: bool) -> u64 {
     let mut config = Config::default();
-    config.tuning.batched_timestamps = batched_timestamps;
+    config.tuning.factors.batched_timestamps = batched_timestamps;
     let mut pair = Pair::connect(config);
     (0..20).map(|_| pair.most_readings()).min().unwrap()
 }

@@ -129,11 +129,13 @@ impl Dcqcn {
 mod tests {
     use super::*;
     use crate::config::Config;
+    use crate::factors::Factors;
 
     /// Without the bypass every frame runs the timers: 2^32 periods are 66 hours without a mark.
     #[test]
     fn days_without_a_mark_change_nothing() {
-        let line = Line::new(&Config { update_bypass: false, ..Config::default() }, 1_028);
+        let factors = Factors { update_bypass: false, ..Factors::default() };
+        let line = Line::new(&Config { factors, ..Config::default() }, 1_028);
         let (timer_steps, byte_steps) = (u32::MAX, u32::MAX);
         let mut c = Dcqcn { timer_steps, byte_steps, notified_ns: 1, ..Dcqcn::new(line) };
         let acked = 30_000 * PART;
