@@ -65,8 +65,11 @@ fn senders_that_join_and_leave_share_the_link() {
 #[test]
 fn the_first_burst_of_idle_senders_takes_the_time_of_its_bytes() {
     for request_bytes in [1_000, 4_000, 64_000] {
-        let settings =
-            first_burst::Settings { request_bytes, rounds: 2, ..first_burst::Settings::default() };
+        let settings = first_burst::FirstBurst {
+            request_bytes,
+            rounds: 2,
+            ..first_burst::FirstBurst::default()
+        };
         let seen = first_burst::run(&settings).expect("runs");
         assert!(seen.ratio <= 1.15, "{request_bytes}: {seen:?}");
         assert_eq!(seen.overflows, 0, "{request_bytes}: {seen:?}");
@@ -77,8 +80,7 @@ fn the_first_burst_of_idle_senders_takes_the_time_of_its_bytes() {
 #[test]
 fn a_flow_beside_an_oversubscribed_uplink_keeps_its_rate() {
     let (warm_up_ns, time_ns) = (5_000_000, 5_000_000);
-    let settings =
-        uplink::Settings { flows: 4, warm_up_ns, time_ns, ..uplink::Settings::default() };
+    let settings = uplink::Uplink { flows: 4, warm_up_ns, time_ns, ..uplink::Uplink::default() };
     let seen = uplink::run(&settings).expect("runs");
     assert!(seen.innocent_share() >= 0.95 && seen.goodput_share >= 0.95, "{seen:?}");
     assert_eq!(seen.overflows, 0, "{seen:?}");
@@ -132,10 +134,14 @@ fn a_slow_handler_leaves_the_window_alone() {
 #[test]
 fn small_calls_of_an_uncongested_network_take_as_long_as_without_control() {
     let seen = [Control::None, Control::default()].map(|control| {
-        let hosts = Hosts { control, ..uncongested::Settings::default().hosts };
+        let hosts = Hosts { control, ..uncongested::Uncongested::default().hosts };
         let (nodes, time_ns) = (10, 3_000_000);
-        let settings =
-            uncongested::Settings { hosts, nodes, time_ns, ..uncongested::Settings::default() };
+        let settings = uncongested::Uncongested {
+            hosts,
+            nodes,
+            time_ns,
+            ..uncongested::Uncongested::default()
+        };
         uncongested::run(&settings).expect("runs")
     });
     let [without, with] = &seen;

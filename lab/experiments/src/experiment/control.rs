@@ -1,11 +1,11 @@
-//! Experiments of congestion control: the incast of the eRPC paper that its control leaves open, calls
-//! beside an incast, and a network without congestion.
+//! Experiments of congestion control: the incast of the eRPC paper that its control leaves open, and
+//! calls beside an incast.
 
 use std::borrow::Cow;
 
-use crate::experiments::{
-    background, first_burst, join_leave, operating_range, uncongested, uplink,
-};
+use crate::experiments::first_burst::{self, FirstBurst};
+use crate::experiments::uplink::{self, Uplink};
+use crate::experiments::{background, join_leave, operating_range};
 use crate::scenario::{Cpu, Hosts, ScenarioError, incast};
 use courser::Control;
 use courser_bench::report::Unit;
@@ -59,20 +59,14 @@ pub(super) const INCAST: Experiment = Experiment {
         changes(size.pick(3, 10), hosts, run)?;
         for &senders in size.pick(&[100][..], &[20, 50, 100]) {
             let rounds = size.pick(1, 10);
-            let settings = first_burst::Settings {
-                hosts,
-                senders,
-                rounds,
-                ..first_burst::Settings::default()
-            };
+            let settings = FirstBurst { hosts, senders, rounds, ..FirstBurst::default() };
             run.settings(&settings);
             let ratio = first_burst::run(&settings)?.ratio;
             run.add("first burst / its bytes' time", OWN, senders.into(), ratio);
         }
         let time_ns = size.pick(2_000_000, 20_000_000);
         let flows = size.pick(2, 8);
-        let settings =
-            uplink::Settings { hosts, flows, warm_up_ns: time_ns, time_ns, ..Default::default() };
+        let settings = Uplink { hosts, flows, warm_up_ns: time_ns, time_ns, ..Uplink::default() };
         run.settings(&settings);
         let seen = uplink::run(&settings)?;
         let share = seen.innocent_share();
@@ -247,47 +241,6 @@ pub(super) const BACKGROUND: Experiment = Experiment {
             run.add("latency p99", name, x, seen.incast.background.p99_ns as f64);
             run.add("latency p99, incast / none", name, x, seen.background_ratio());
             run.add("32 B to the victim, incast / none", name, x, seen.to_victim_ratio());
-        }
-        Ok(())
-    }),
-};
-
-pub(super) const UNCONGESTED: Experiment = Experiment {
-    id: "E55",
-    title: "Completion times without congestion",
-    source: "eRPC section 5.2.2",
-    model: "Hosts at one switch that call random others at random times, 1 % of the calls with \
-        64 kB and the others with 32 B, CPUs as calibrated on a machine. The calls and their \
-        times are the same with and without control.",
-    axis: Axis { label: "load of the links", unit: Unit::Percent, log: false },
-    quantities: Cow::Borrowed(&[
-        quantity("32 B p50", Unit::Time, Tolerance::relative(0.02)),
-        quantity("32 B p99", Unit::Time, TIME),
-        quantity("64 kB p50", Unit::Time, Tolerance::relative(0.05)),
-        quantity("64 kB p99", Unit::Time, TIME),
-        quantity("calls per second", Unit::PerSecond, Tolerance::relative(0.02)),
-    ]),
-    paper: &[],
-    run: Runner::Of(|size, seed, run| {
-        for control in [Control::None, Control::default()] {
-            for &load_ppm in size.pick(&[100_000][..], &[50_000, 100_000, 200_000]) {
-                let default = uncongested::Settings::default();
-                let settings = uncongested::Settings {
-                    hosts: Hosts { seed, control, ..default.hosts },
-                    nodes: size.pick(10, 40),
-                    load_ppm,
-                    time_ns: size.pick(2_000_000, 10_000_000),
-                    ..default
-                };
-                run.settings(&settings);
-                let seen = uncongested::run(&settings)?;
-                let (x, name) = (f64::from(load_ppm) / 1e6, control.name());
-                run.add("32 B p50", name, x, seen.small.p50_ns as f64);
-                run.add("32 B p99", name, x, seen.small.p99_ns as f64);
-                run.add("64 kB p50", name, x, seen.large.p50_ns as f64);
-                run.add("64 kB p99", name, x, seen.large.p99_ns as f64);
-                run.add("calls per second", name, x, seen.calls_rps as f64);
-            }
         }
         Ok(())
     }),

@@ -35,13 +35,12 @@ use crate::experiments;
 /// Seeds of every experiment: results are medians over them, with their range.
 const SEEDS: [u64; 5] = [1, 2, 3, 4, 5];
 
-/// All experiments, in the order of the papers.
+/// All experiments, in the order of their requirements: eRPC's, MELO's, then Courser's own.
 pub(crate) fn all() -> &'static [Experiment] {
     static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
         let mut all = vec![
             erpc::CREDITS,
             erpc::RESPONSES,
-            control::UNCONGESTED,
             erpc::RATE,
             erpc::SESSIONS,
             bandwidth::BANDWIDTH,
@@ -60,6 +59,7 @@ pub(crate) fn all() -> &'static [Experiment] {
             melo::COMPLETION,
             melo::POOL,
         ]);
+        all.sort_by_key(|e| e.id);
         all
     });
     &ALL

@@ -7,16 +7,78 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use courser::{Context, Nexus, Rpc};
+use courser_bench::report::Unit;
+use courser_kit::units::show_bytes;
 use serde::Serialize;
 
+use crate::declare::column::Column;
+use crate::declare::parameter::{Nested, bytes, count, parameters, time};
+use crate::declare::seeds::Row;
+use crate::declare::special::Special;
+use crate::declare::text::ns;
+use crate::declare::{Experiment, Simulation, Table};
+use crate::picture::{Axis, Chart, Style};
 use crate::scenario::app;
 use crate::scenario::flows::{Flows, Recorder};
 use crate::scenario::hosts::Hosts;
-use crate::scenario::{Latency, ScenarioError, check, data_per_packet, wire_bytes, wire_ns};
+use crate::scenario::{Latency, ScenarioError, data_per_packet, wire_bytes, wire_ns};
 use courser_sim::SetupError;
 use courser_sim::fabric::{Buffer, HOST_RATE_BPS, Topology};
 use courser_sim::observe::{DropReason, Times};
 use courser_sim::{HostId, World, WorldConfig};
+
+pub(crate) const EXPERIMENT: Experiment<FirstBurst, Bursts> = Experiment {
+    name: "first-burst",
+    aliases: &[],
+    about: "First requests of many idle senders to one server",
+    run: Simulation::One(|settings, _| simulate(settings)),
+    network: None,
+    columns: COLUMNS,
+    caption: |s, _| {
+        format!(
+            "First bursts of {} idle senders, {} of them with {} between; {}",
+            s.senders,
+            s.rounds,
+            ns(s.idle_ns),
+            s.hosts.caption(),
+        )
+    },
+    table: Table::Columns,
+    picture,
+    recorded: &[],
+    special: Special::NONE,
+};
+
+type Col = Column<FirstBurst, Bursts>;
+
+const COLUMNS: &[Col] = &[
+    Col::text("control, recovery", |s, _| s.hosts.names()),
+    Col::text("request", |s, _| show_bytes(s.request_bytes as u64)),
+    Col::text("buffer", |s, _| format!("{} kB", s.buffer_bytes / 1_000)),
+    Col::figure("p50", Unit::Time, |_, o| Some(o.round.p50_ns as f64)),
+    Col::figure("longest", Unit::Time, |_, o| Some(o.round.max_ns as f64)),
+    Col::text("ideal", |s, _| ns(s.ideal_ns())),
+    Col::figure("ratio", Unit::Plain, |_, o| Some(o.ratio)).digits(2),
+    Col::figure("queue", Unit::Bytes, |_, o| Some(o.queue_max_bytes as f64)),
+    Col::figure("drops", Unit::Count, |_, o| Some(o.overflows as f64)),
+];
+
+/// The longest and the median burst, as multiples of the ideal time.
+fn picture(rows: &[Row<FirstBurst, Bursts>]) -> Chart {
+    let request = Axis::log("request", Unit::Bytes);
+    let ideal = Axis::linear("burst / its ideal time", Unit::Plain);
+    let senders = rows.first().map_or(0, |(s, _)| s.senders);
+    let title = format!("First bursts of {senders} idle senders, by control and recovery");
+    let mut chart = Chart::lines(title, request, ideal);
+    for (s, o) in rows {
+        let name = format!("{}, {} kB", s.hosts.names(), s.buffer_bytes / 1_000);
+        let (x, ideal_ns) = (s.request_bytes as f64, o.ideal_ns.max(1) as f64);
+        chart.line(Style::Main, format!("{name}: longest")).points.push((x, o.ratio));
+        let median = o.round.p50_ns as f64 / ideal_ns;
+        chart.line(Style::Second, format!("{name}: p50")).points.push((x, median));
+    }
+    chart
+}
 
 /// The server's host.
 const SERVER: HostId = HostId(0);
@@ -24,48 +86,27 @@ const SERVER: HostId = HostId(0);
 /// Longest time of a round, ns.
 const ROUND_MAX_NS: u64 = 2_000_000_000;
 
-/// Settings of the experiment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Settings {
-    /// All hosts.
-    #[serde(flatten)]
-    pub hosts: Hosts,
-    /// Senders: 1 to 999. Default 100.
-    pub senders: u32,
-    /// Bytes of a request: at most 1 MiB. Default 64,000.
-    pub request_bytes: usize,
-    /// Bytes of switch buffer for each port. Default 480,000.
-    pub buffer_bytes: u64,
-    /// Rounds. Default 10.
-    pub rounds: u32,
-    /// Time between two rounds in which all are idle, ns. Default 150 ms: longer than a sender keeps
-    /// what it has learned.
-    pub idle_ns: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            hosts: Hosts::default(),
-            senders: 100,
-            request_bytes: 64_000,
-            buffer_bytes: 480_000,
-            rounds: 10,
-            idle_ns: 150_000_000,
-        }
+parameters! {
+    /// Settings of the experiment.
+    #[derive(Copy, Eq)]
+    pub struct FirstBurst {
+        /// All hosts
+        hosts: Hosts = Hosts::default(), Nested;
+        /// Senders
+        senders: u32 = 100, count(1..=999).option("senders");
+        /// Switch buffers of each port in bytes, with commas
+        buffer_bytes: u64 = 480_000, bytes(0..=u64::MAX).option("buffer-bytes").each("480000");
+        /// Bytes of a request, with commas
+        request_bytes: usize = 64_000,
+            bytes(1..=1 << 20).option("size").each("1000,4000,64000");
+        /// Bursts, with 150 ms between them
+        rounds: u32 = 10, count(1..=1_000).option("rounds");
+        /// Time between two rounds in which all are idle: longer than a sender keeps its estimates
+        idle_ns: u64 = 150_000_000, time(0..=1_000_000_000);
     }
 }
 
-impl Settings {
-    fn check(&self) -> Result<(), ScenarioError> {
-        self.hosts.check()?;
-        check((1..=999).contains(&self.senders), "senders", self.senders, "1 to 999")?;
-        let bytes = self.request_bytes as u64;
-        check((1..=1 << 20).contains(&bytes), "request_bytes", bytes, "1 byte to 1 MiB")?;
-        check((1..=1_000).contains(&self.rounds), "rounds", self.rounds, "1 to 1,000")?;
-        check(self.idle_ns <= 1_000_000_000, "idle_ns", self.idle_ns, "at most 1 s")
-    }
-
+impl FirstBurst {
     fn config(&self) -> WorldConfig {
         let buffer = Buffer::PerPort { bytes: self.buffer_bytes };
         let topology = Topology::one_switch(self.senders + 1);
@@ -91,7 +132,7 @@ impl Settings {
 
 /// Results of a run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Outcome {
+pub struct Bursts {
     /// From the first request of a round to its last response.
     pub round: Latency,
     /// Calls, from call to completion.
@@ -122,8 +163,11 @@ struct Round {
 ///
 /// # Errors
 /// A setting is out of range, sessions were not connected, or a call has failed.
-pub fn run(settings: &Settings) -> Result<Outcome, ScenarioError> {
-    settings.check()?;
+pub fn run(settings: &FirstBurst) -> Result<Bursts, ScenarioError> {
+    EXPERIMENT.once(settings, None)
+}
+
+fn simulate(settings: &FirstBurst) -> Result<Bursts, ScenarioError> {
     let mut world = World::new(settings.config())?;
     let link = world.fabric().uplink(SERVER).reverse();
     let flows = Flows::new(SERVER, link);
@@ -148,7 +192,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, ScenarioError> {
     let queue_max_bytes = flows.borrow_mut().queue_quantile_bytes(1_000, world.now_ns());
     let ideal_ns = settings.ideal_ns();
     let round = Latency::from(&rounds);
-    Ok(Outcome {
+    Ok(Bursts {
         ratio: round.max_ns as f64 / ideal_ns as f64,
         round,
         completion: Latency::from(&times),
@@ -162,7 +206,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, ScenarioError> {
 /// A call of each sender at once. Returns the time until all have ended.
 fn one_round(
     world: &mut World,
-    settings: &Settings,
+    settings: &FirstBurst,
     times: &mut Times,
 ) -> Result<u64, ScenarioError> {
     let failed = |first: String| ScenarioError::Calls { count: 1, first };
@@ -204,33 +248,21 @@ fn one_round(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::{Spoilt, assert_refused};
 
-    fn short() -> Settings {
+    fn short() -> FirstBurst {
         let (senders, rounds, idle_ns) = (4, 2, 1_000_000);
-        Settings { senders, rounds, idle_ns, ..Settings::default() }
+        FirstBurst { senders, rounds, idle_ns, ..FirstBurst::default() }
     }
 
     #[test]
     fn a_burst_takes_at_least_the_ideal_time() {
         for request_bytes in [100, 1_028, 64_000] {
-            let settings = Settings { request_bytes, ..short() };
+            let settings = FirstBurst { request_bytes, ..short() };
             let seen = run(&settings).expect("runs");
             assert_eq!((seen.round.count, seen.completion.count), (2, 8));
             // Times on cables are rounded packet by packet.
             assert!(seen.round.min_ns + 10 >= seen.ideal_ns && seen.ratio < 1.5, "{seen:?}");
             assert_eq!(run(&settings).expect("runs"), seen);
         }
-    }
-
-    #[test]
-    fn settings_out_of_range_are_named() {
-        let bad: &[Spoilt<Settings>] = &[
-            ("senders", |s| s.senders = 0),
-            ("request_bytes", |s| s.request_bytes = 2 << 20),
-            ("rounds", |s| s.rounds = 0),
-            ("idle_ns", |s| s.idle_ns = u64::MAX),
-        ];
-        assert_refused(bad, Settings::default, run);
     }
 }

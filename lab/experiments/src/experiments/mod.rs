@@ -23,6 +23,12 @@ use crate::declare::group::Group;
 pub(crate) enum Run {}
 
 impl Group for Run {
-    const ALL: &'static [&'static dyn Declaration] =
-        &[&fan_in::EXPERIMENT, &reroute::EXPERIMENT, &slow_handler::EXPERIMENT];
+    const ALL: &'static [&'static dyn Declaration] = &[
+        &first_burst::EXPERIMENT,
+        &uplink::EXPERIMENT,
+        &uncongested::EXPERIMENT,
+        &fan_in::EXPERIMENT,
+        &reroute::EXPERIMENT,
+        &slow_handler::EXPERIMENT,
+    ];
 }

@@ -9,69 +9,144 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::{Completion, Context, Nexus, Rpc, SessionId};
+use courser::{Completion, Context, Control, Nexus, Rpc, SessionId};
+use courser_bench::report::Unit;
+use courser_kit::units::show_bytes;
 use serde::Serialize;
 
+use crate::declare::column::Column;
+use crate::declare::parameter::{Nested, bytes, chance, count, parameters, time};
+use crate::declare::points::{self, TIME, Tolerance};
+use crate::declare::seeds::Row;
+use crate::declare::special::Special;
+use crate::declare::{Experiment, Recorded, Simulation, Table};
+use crate::picture::{Axis, Chart, Style};
 use crate::scenario::app::{self, SharedTally};
 use crate::scenario::hosts::Hosts;
 use crate::scenario::{Cpu, Latency, ScenarioError, Traffic};
-use crate::scenario::{check, check_time, check_warm_up, data_per_packet, per_second, wire_bytes};
+use crate::scenario::{MAX_TIME_NS, data_per_packet, per_second, wire_bytes};
 use courser_sim::SetupError;
 use courser_sim::fabric::{HOST_RATE_BPS, Topology};
 use courser_sim::observe::{DropReason, Times};
 use courser_sim::web_search::gap_ns;
 use courser_sim::{HostId, Rng, World, WorldConfig};
 
+pub(crate) const EXPERIMENT: Experiment<Uncongested, CallTimes> = Experiment {
+    name: "uncongested",
+    aliases: &["e55"],
+    about: "Completion times on links with little load, with and without control [eRPC §5.2.2]",
+    run: Simulation::One(|settings, _| simulate(settings)),
+    network: None,
+    columns: COLUMNS,
+    caption: |s, o| {
+        format!(
+            "{} hosts that call random others at random times, {:.1} % of the calls with {}, the \
+             others with 32 B; links {:.1} % loaded; {}",
+            s.nodes,
+            f64::from(s.large_ppm) / 1e4,
+            show_bytes(s.large_bytes as u64),
+            o.load * 100.0,
+            s.hosts.caption(),
+        )
+    },
+    table: Table::Columns,
+    picture,
+    recorded: &[Recorded {
+        id: "E55",
+        title: "Completion times without congestion",
+        source: "eRPC section 5.2.2",
+        model: "Hosts at one switch that call random others at random times, 1 % of the calls with \
+            64 kB and the others with 32 B, CPUs as calibrated on a machine. The calls and their \
+            times are the same with and without control.",
+        axis: points::Axis { label: "load of the links", unit: Unit::Percent, log: false },
+        x: |s, _| f64::from(s.load_ppm) / 1e6,
+        series: |s, _| s.hosts.control.name().to_owned(),
+        only: &[],
+        runs: |size| {
+            let default = Uncongested::default();
+            let of = |control, load_ppm| Uncongested {
+                hosts: Hosts { control, ..default.hosts },
+                nodes: size.pick(10, 40),
+                load_ppm,
+                time_ns: size.pick(2_000_000, 10_000_000),
+                ..default
+            };
+            let loads = size.pick(&[100_000][..], &[50_000, 100_000, 200_000]);
+            let controls = [Control::None, Control::default()];
+            controls.iter().flat_map(|&c| loads.iter().map(move |&ppm| of(c, ppm))).collect()
+        },
+        more: |_, _| {},
+        paper: &[],
+    }],
+    special: Special::NONE,
+};
+
+type Col = Column<Uncongested, CallTimes>;
+
+const COLUMNS: &[Col] = &[
+    Col::text("control, recovery", |s, _| s.hosts.names()),
+    Col::figure("32 B p50", Unit::Time, |_, o| Some(o.small.p50_ns as f64))
+        .recorded("32 B p50", Tolerance::relative(0.02)),
+    Col::figure("p99", Unit::Time, |_, o| Some(o.small.p99_ns as f64)).recorded("32 B p99", TIME),
+    Col::figure("large p50", Unit::Time, |_, o| Some(o.large.p50_ns as f64))
+        .recorded("64 kB p50", Tolerance::relative(0.05)),
+    Col::figure("p99 ", Unit::Time, |_, o| Some(o.large.p99_ns as f64)).recorded("64 kB p99", TIME),
+    Col::figure("calls", Unit::PerSecond, |_, o| Some(o.calls_rps as f64))
+        .recorded("calls per second", Tolerance::relative(0.02)),
+    Col::figure("packets", Unit::PerSecond, |_, o| Some(o.packets_per_s as f64)),
+    Col::figure("paced", Unit::Count, |_, o| Some(o.paced as f64)),
+    Col::figure("resent", Unit::Count, |_, o| Some(o.retransmitted as f64)),
+];
+
+/// Completion times of small and large calls: a colour for each control and recovery.
+fn picture(rows: &[Row<Uncongested, CallTimes>]) -> Chart {
+    let time = Axis::linear("completion time", Unit::Time);
+    let Some((first, o)) = rows.first() else { return Chart::bars("", time) };
+    let title = format!(
+        "{} hosts, links {:.1} % loaded, by control and recovery",
+        first.nodes,
+        o.load * 100.0
+    );
+    let mut chart = Chart::bars(title, time);
+    for (s, o) in rows {
+        let large = show_bytes(s.large_bytes as u64);
+        for (calls, latency) in [("32 B", &o.small), (&large, &o.large)] {
+            let percentiles = [("p50", latency.p50_ns), ("p99", latency.p99_ns)];
+            // A short run may have no call of a kind.
+            for (percentile, ns) in percentiles.into_iter().filter(|_| latency.count > 0) {
+                let row = format!("{calls}: {percentile}");
+                chart.bar(Style::Main, &s.hosts.names(), &row, ns as f64);
+            }
+        }
+    }
+    chart
+}
+
 /// Bytes of a small call, and of the response to every call.
 const SMALL_BYTES: usize = 32;
 
-/// Settings of the experiment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Settings {
-    /// All hosts. Default: CPUs as calibrated on a machine.
-    #[serde(flatten)]
-    pub hosts: Hosts,
-    /// Hosts: 2 to 200. Default 40.
-    pub nodes: u32,
-    /// Mean load of a host's link in each direction, per million: 1,000 to 900,000. Default 10 %.
-    pub load_ppm: u32,
-    /// Bytes of a large request: at most 1 MiB. Default 64,000.
-    pub large_bytes: usize,
-    /// Large calls, per million calls. Default 1 %.
-    pub large_ppm: u32,
-    /// Warm-up, ns. Default 1 ms.
-    pub warm_up_ns: u64,
-    /// Measured time, ns. Default 10 ms.
-    pub time_ns: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            hosts: Hosts { cpu: Cpu::Measured, ..Hosts::default() },
-            nodes: 40,
-            load_ppm: 100_000,
-            large_bytes: 64_000,
-            large_ppm: 10_000,
-            warm_up_ns: 1_000_000,
-            time_ns: 10_000_000,
-        }
+parameters! {
+    /// Settings of the experiment.
+    #[derive(Copy, Eq)]
+    pub struct Uncongested {
+        /// All hosts, with CPUs as calibrated on a machine
+        hosts: Hosts = Hosts { cpu: Cpu::Measured, ..Hosts::default() }, Nested;
+        /// Hosts, at one switch
+        nodes: u32 = 40, count(2..=200).option("nodes").reported();
+        /// Mean load of the hosts' links
+        load_ppm: u32 = 100_000, chance(1_000..=900_000).option("load");
+        /// Bytes of a large request
+        large_bytes: usize = 64_000, bytes(1..=1 << 20).option("size");
+        /// Large calls as a share of all
+        large_ppm: u32 = 10_000, chance(0..=1_000_000).option("large");
+        /// Virtual time before the measurement
+        warm_up_ns: u64 = 1_000_000, time(0..=MAX_TIME_NS);
+        /// Virtual time of the measurement, which begins after 1 ms
+        time_ns: u64 = 10_000_000, time(1..=MAX_TIME_NS).option("time");
     }
 }
 
-impl Settings {
-    fn check(&self) -> Result<(), ScenarioError> {
-        self.hosts.check()?;
-        check((2..=200).contains(&self.nodes), "nodes", self.nodes, "2 to 200")?;
-        let range = "1,000 to 900,000";
-        check((1_000..=900_000).contains(&self.load_ppm), "load_ppm", self.load_ppm, range)?;
-        let bytes = self.large_bytes as u64;
-        check((1..=1 << 20).contains(&bytes), "large_bytes", bytes, "1 byte to 1 MiB")?;
-        check(self.large_ppm <= 1_000_000, "large_ppm", self.large_ppm, "at most 1,000,000")?;
-        check_time(self.time_ns)?;
-        check_warm_up(self.warm_up_ns)
-    }
-
+impl Uncongested {
     fn config(&self) -> WorldConfig {
         let mut config = self.hosts.config(Topology::one_switch(self.nodes), 2 * self.nodes);
         config.nexus.line_rate_bps = HOST_RATE_BPS;
@@ -97,7 +172,7 @@ impl Settings {
 
 /// Results of a run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Outcome {
+pub struct CallTimes {
     /// Small calls, from call to completion.
     pub small: Latency,
     /// Large calls, likewise.
@@ -122,7 +197,7 @@ pub struct Outcome {
 /// The client side of a host.
 struct Calls {
     sessions: Vec<SessionId>,
-    settings: Settings,
+    settings: Uncongested,
     rng: Rng,
     /// Time of the next call on the host's clock, with its fraction, ns.
     next_ns: f64,
@@ -176,8 +251,11 @@ impl Calls {
 ///
 /// # Errors
 /// A setting is out of range, sessions were not connected, or a call has failed.
-pub fn run(settings: &Settings) -> Result<Outcome, ScenarioError> {
-    settings.check()?;
+pub fn run(settings: &Uncongested) -> Result<CallTimes, ScenarioError> {
+    EXPERIMENT.once(settings, None)
+}
+
+fn simulate(settings: &Uncongested) -> Result<CallTimes, ScenarioError> {
     let mut world = World::new(settings.config())?;
     let (small, large) = (SharedTally::default(), SharedTally::default());
     let clients = start(&mut world, settings, &small, &large)?;
@@ -200,7 +278,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, ScenarioError> {
     let traffic = Traffic::of(&mut world).since(&before.0);
     let time_ns = settings.time_ns;
     let all_bps = HOST_RATE_BPS as f64 * f64::from(settings.nodes);
-    Ok(Outcome {
+    Ok(CallTimes {
         small: Latency::from(&small.borrow().latency),
         large: Latency::from(&large.borrow().latency),
         calls_rps: per_second(traffic.responses, time_ns),
@@ -217,7 +295,7 @@ type Made = Rc<RefCell<Vec<(HostId, SharedCalls)>>>;
 
 fn start(
     world: &mut World,
-    settings: &Settings,
+    settings: &Uncongested,
     small: &SharedTally,
     large: &SharedTally,
 ) -> Result<Made, ScenarioError> {
@@ -250,34 +328,20 @@ fn start(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::{Spoilt, assert_refused};
 
-    fn short() -> Settings {
-        Settings { nodes: 4, warm_up_ns: 100_000, time_ns: 1_000_000, ..Settings::default() }
+    fn short() -> Uncongested {
+        Uncongested { nodes: 4, warm_up_ns: 100_000, time_ns: 1_000_000, ..Uncongested::default() }
     }
 
     #[test]
     fn links_have_the_load_of_the_settings() {
         for load_ppm in [50_000, 200_000] {
-            let settings = Settings { load_ppm, large_ppm: 100_000, ..short() };
+            let settings = Uncongested { load_ppm, large_ppm: 100_000, ..short() };
             let seen = run(&settings).expect("runs");
             let ratio = seen.load * 1e6 / f64::from(load_ppm);
             assert!((0.7..1.3).contains(&ratio), "{load_ppm} {seen:?}");
             assert!(seen.small.count > seen.large.count && seen.large.count > 0, "{seen:?}");
             assert_eq!(run(&settings).expect("runs"), seen);
         }
-    }
-
-    #[test]
-    fn settings_out_of_range_are_named() {
-        let bad: &[Spoilt<Settings>] = &[
-            ("nodes", |s| s.nodes = 1),
-            ("load_ppm", |s| s.load_ppm = 0),
-            ("large_bytes", |s| s.large_bytes = 0),
-            ("large_ppm", |s| s.large_ppm = 1_000_001),
-            ("time_ns", |s| s.time_ns = 0),
-            ("warm_up_ns", |s| s.warm_up_ns = u64::MAX),
-        ];
-        assert_refused(bad, Settings::default, run);
     }
 }

@@ -9,65 +9,125 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use courser::{Nexus, Rpc};
+use courser_bench::report::Unit;
+use courser_kit::units::show_bytes;
 use serde::Serialize;
 
+use crate::declare::column::Column;
+use crate::declare::parameter::{Nested, bytes, count, parameters, time};
+use crate::declare::seeds::Row;
+use crate::declare::special::Special;
+use crate::declare::text::bps;
+use crate::declare::{Experiment, Simulation, Table};
+use crate::picture::{Axis, Chart, Style};
 use crate::scenario::app::{self, SharedTally};
 use crate::scenario::caller::{Caller, SharedCaller};
 use crate::scenario::flows::{Flows, Recorder};
 use crate::scenario::hosts::Hosts;
 use crate::scenario::{
-    Latency, ScenarioError, Traffic, check, check_time, check_warm_up, data_per_packet, per_second,
-    wire_bytes,
+    Latency, MAX_TIME_NS, ScenarioError, Traffic, check, data_per_packet, per_second, wire_bytes,
 };
 use courser_sim::SetupError;
 use courser_sim::fabric::{Buffer, CableSpec, HOST_RATE_BPS, LeafSpine, Marking, Node, Topology};
 use courser_sim::observe::DropReason;
 use courser_sim::{HostId, LinkId, Rng, World, WorldConfig};
 
-/// Settings of the experiment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Settings {
-    /// All hosts.
-    #[serde(flatten)]
-    pub hosts: Hosts,
-    /// Flows over the uplink: 2 to 64, even. Default 8.
-    pub flows: u32,
-    /// Bytes of a request: at most 8 MiB. Default 1 MiB.
-    pub request_bytes: usize,
-    /// Bytes of switch buffer for each port; 0: 12 MB with alpha 8. Default 0.
-    pub buffer_bytes: u64,
-    /// Queue from which on switches mark, bytes; 0: never. Default 0.
-    pub mark_bytes: u64,
-    /// Warm-up, ns. Default 10 ms.
-    pub warm_up_ns: u64,
-    /// Measured time, ns. Default 20 ms.
-    pub time_ns: u64,
+pub(crate) const EXPERIMENT: Experiment<Uplink, Shares> = Experiment {
+    name: "uplink",
+    aliases: &[],
+    about: "Flows that share an uplink with half of their rate",
+    run: Simulation::One(|settings, _| simulate(settings)),
+    network: None,
+    columns: COLUMNS,
+    caption: |s, _| {
+        format!(
+            "{} flows over an uplink of {}, each between hosts of its own at 25 Gbit/s, and an \
+             innocent flow at the senders' switch; requests of {}; {}",
+            s.flows,
+            bps(s.uplink_bps()),
+            show_bytes(s.request_bytes as u64),
+            s.hosts.caption(),
+        )
+    },
+    table: Table::Columns,
+    picture,
+    recorded: &[],
+    special: Special::NONE,
+};
+
+type Col = Column<Uplink, Shares>;
+
+const COLUMNS: &[Col] = &[
+    Col::text("control, recovery", |s, _| s.hosts.names()),
+    Col::text("buffer", |s, _| s.buffer()),
+    Col::text("marks", |s, _| s.marks()),
+    Col::figure("goodput", Unit::Plain, |_, o| Some(o.goodput_share)),
+    Col::figure("Jain", Unit::Plain, |_, o| Some(o.jain)),
+    Col::figure("slowest", Unit::Plain, |_, o| Some(o.slowest_share)),
+    Col::figure("innocent", Unit::Plain, |_, o| Some(o.innocent_share())).key("innocent_share"),
+    Col::figure("RTT p99", Unit::Time, |_, o| Some(o.rtt.p99_ns as f64)),
+    Col::figure("queue", Unit::Bytes, |_, o| Some(o.queue_p99_bytes as f64)),
+    Col::figure("drops", Unit::Count, |_, o| Some(o.overflows as f64)),
+];
+
+/// Goodput and fairness of the flows over an uplink, and of the one beside it.
+fn picture(rows: &[Row<Uplink, Shares>]) -> Chart {
+    let share = Axis::linear("share", Unit::Plain);
+    let Some((first, _)) = rows.first() else { return Chart::bars("", share) };
+    let title = format!(
+        "{} flows over an uplink with half of their rate, by control and recovery",
+        first.flows
+    );
+    let mut chart = Chart::bars(title, share);
+    for (s, o) in rows {
+        let row = format!("{}, {}, marks: {}", s.hosts.names(), s.buffer(), s.marks());
+        for (name, value) in [
+            ("goodput, share of the uplink", o.goodput_share),
+            ("Jain's index", o.jain),
+            ("innocent flow, share of its rate", o.innocent_share()),
+        ] {
+            chart.bar(Style::Main, name, &row, value);
+        }
+    }
+    chart
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            hosts: Hosts::default(),
-            flows: 8,
-            request_bytes: 1 << 20,
-            buffer_bytes: 0,
-            mark_bytes: 0,
-            warm_up_ns: 10_000_000,
-            time_ns: 20_000_000,
-        }
+parameters! {
+    /// Settings of the experiment.
+    #[derive(Copy, Eq)]
+    pub struct Uplink {
+        /// All hosts
+        hosts: Hosts = Hosts::default(), Nested;
+        /// Flows over the uplink: an even number
+        flows: u32 = 8, count(2..=64).option("flows");
+        /// Bytes of a request
+        request_bytes: usize = 1 << 20, bytes(1..=8 << 20).option("size");
+        /// Switch buffers of each port in bytes, with commas; 0 for 12 MB of shared buffer
+        buffer_bytes: u64 = 0, bytes(0..=u64::MAX).option("buffer-bytes").each("0,480000");
+        /// Queues from which on switches mark in bytes, with commas; 0 for never
+        mark_bytes: u64 = 0, bytes(0..=u64::MAX).option("mark-bytes").each("0,65000");
+        /// Virtual time before the measurement
+        warm_up_ns: u64 = 10_000_000, time(0..=MAX_TIME_NS);
+        /// Virtual time of the measurement, which begins after 10 ms
+        time_ns: u64 = 20_000_000, time(1..=MAX_TIME_NS).option("time");
     }
 }
 
-impl Settings {
-    fn check(&self) -> Result<(), ScenarioError> {
-        self.hosts.check()?;
-        let flows = self.flows;
-        let even = (2..=64).contains(&flows) && flows.is_multiple_of(2);
-        check(even, "flows", flows, "2 to 64, even")?;
-        let bytes = self.request_bytes as u64;
-        check((1..=8 << 20).contains(&bytes), "request_bytes", bytes, "1 byte to 8 MiB")?;
-        check_time(self.time_ns)?;
-        check_warm_up(self.warm_up_ns)
+impl Uplink {
+    /// The switch buffer of a port.
+    fn buffer(&self) -> String {
+        match self.buffer_bytes {
+            0 => "12 MB".to_owned(),
+            bytes => format!("{} kB", bytes / 1_000),
+        }
+    }
+
+    /// The queue from which on switches mark.
+    fn marks(&self) -> String {
+        match self.mark_bytes {
+            0 => "no".to_owned(),
+            bytes => format!("{} kB", bytes / 1_000),
+        }
     }
 
     /// Rate of the uplink: half of that of the senders' cables, bit/s.
@@ -114,7 +174,7 @@ impl Settings {
 
 /// Results of a run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Outcome {
+pub struct Shares {
     /// Data that the receivers behind the uplink have accepted, bit/s.
     pub goodput_bps: u64,
     /// Its share of that of an uplink that is never idle.
@@ -140,7 +200,7 @@ pub struct Outcome {
     pub digest: u64,
 }
 
-impl Outcome {
+impl Shares {
     /// The part of its rate that the innocent flow keeps.
     pub fn innocent_share(&self) -> f64 {
         self.innocent_bps as f64 / self.innocent_alone_bps as f64
@@ -151,8 +211,12 @@ impl Outcome {
 ///
 /// # Errors
 /// A setting is out of range, sessions were not connected, or a call has failed.
-pub fn run(settings: &Settings) -> Result<Outcome, ScenarioError> {
-    settings.check()?;
+pub fn run(settings: &Uplink) -> Result<Shares, ScenarioError> {
+    EXPERIMENT.once(settings, None)
+}
+
+fn simulate(settings: &Uplink) -> Result<Shares, ScenarioError> {
+    check(settings.flows.is_multiple_of(2), "flows", settings.flows, "2 to 64, even")?;
     let (_, alone) = measure(settings, false)?;
     let (mut outcome, bps) = measure(settings, true)?;
     let [others @ .., innocent] = &bps[..] else { return Ok(outcome) };
@@ -172,7 +236,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, ScenarioError> {
 }
 
 /// Runs the innocent flow, and with `all` the others. Returns the rate of each flow.
-fn measure(settings: &Settings, all: bool) -> Result<(Outcome, Vec<u64>), ScenarioError> {
+fn measure(settings: &Uplink, all: bool) -> Result<(Shares, Vec<u64>), ScenarioError> {
     let mut world = World::new(settings.config())?;
     // The leaf of the senders is switch 0, the spine switch 2.
     let ends = (Node::Switch(0), Node::Switch(2));
@@ -205,7 +269,7 @@ fn measure(settings: &Settings, all: bool) -> Result<(Outcome, Vec<u64>), Scenar
     let packets = now.iter().zip(&before.0).map(|(now, before)| now - before);
     let bps = packets.map(|n| per_second(n * data * 8, settings.time_ns)).collect();
     let queue_p99_bytes = flows.borrow_mut().queue_quantile_bytes(990, world.now_ns());
-    let outcome = Outcome {
+    let outcome = Shares {
         goodput_bps: 0,
         goodput_share: 0.0,
         jain: 0.0,
@@ -225,7 +289,7 @@ type Made = Rc<RefCell<Vec<(HostId, SharedCaller)>>>;
 
 fn start(
     world: &mut World,
-    settings: &Settings,
+    settings: &Uplink,
     pairs: &[(HostId, HostId)],
     tally: &SharedTally,
 ) -> Result<Made, ScenarioError> {
@@ -252,11 +316,10 @@ fn start(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::{Spoilt, assert_refused};
 
-    fn short() -> Settings {
+    fn short() -> Uplink {
         let (warm_up_ns, time_ns) = (500_000, 500_000);
-        Settings { flows: 2, warm_up_ns, time_ns, ..Settings::default() }
+        Uplink { flows: 2, warm_up_ns, time_ns, ..Uplink::default() }
     }
 
     #[test]
@@ -267,16 +330,5 @@ mod tests {
         assert!(seen.goodput_share > 0.8 && seen.goodput_share <= 1.01, "{seen:?}");
         assert!(seen.innocent_share() > 0.9, "{seen:?}");
         assert_eq!(run(&settings).expect("runs"), seen);
-    }
-
-    #[test]
-    fn settings_out_of_range_are_named() {
-        let bad: &[Spoilt<Settings>] = &[
-            ("flows", |s| s.flows = 3),
-            ("request_bytes", |s| s.request_bytes = 0),
-            ("time_ns", |s| s.time_ns = 0),
-            ("warm_up_ns", |s| s.warm_up_ns = u64::MAX),
-        ];
-        assert_refused(bad, Settings::default, run);
     }
 }

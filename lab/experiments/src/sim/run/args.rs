@@ -8,9 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use courser::{Control, Recovery};
 use serde::Serialize;
 
-use super::control::args::{
-    BackgroundArgs, FirstBurstArgs, JoinLeaveArgs, RangeArgs, UncongestedArgs, UplinkArgs,
-};
+use super::control::args::{BackgroundArgs, JoinLeaveArgs, RangeArgs};
 use crate::declare::group::Chosen;
 use crate::declare::observe::ObserveArgs;
 use crate::declare::output::OutputArgs;
@@ -55,13 +53,6 @@ pub(super) enum Scenario {
     Background(BackgroundArgs),
     /// Senders that join an incast one after the other and leave
     JoinLeave(JoinLeaveArgs),
-    /// First requests of many idle senders to one server
-    FirstBurst(FirstBurstArgs),
-    /// Flows that share an uplink with half of their rate
-    Uplink(UplinkArgs),
-    /// Completion times on links with little load, with and without control [eRPC §5.2.2]
-    #[command(visible_alias = "e55")]
-    Uncongested(UncongestedArgs),
     /// Goodput of an incast by link rate, round trip, frame size and jitter
     OperatingRange(RangeArgs),
     #[command(flatten)]

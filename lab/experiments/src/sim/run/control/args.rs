@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use crate::experiments::{
-    background, first_burst, join_leave, operating_range, uncongested, uplink,
-};
+use crate::experiments::{background, join_leave, operating_range};
 use crate::scenario::Hosts;
 use crate::scenario::incast::Network;
 use clap::Args;
@@ -189,122 +187,6 @@ impl JoinLeaveArgs {
     }
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct FirstBurstArgs {
-    #[command(flatten)]
-    pub(super) hosts: HostArgs,
-    /// Senders
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    senders: u32,
-    /// Bytes of a request, with commas
-    #[arg(long, value_name = "SIZE,..", value_delimiter = ',', default_value = "1000,4000,64000",
-        value_parser = units::message_size)]
-    size: Vec<usize>,
-    /// Switch buffers of each port in bytes, with commas
-    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', default_value = "480000")]
-    buffer_bytes: Vec<u64>,
-    /// Bursts, with 150 ms between them
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    rounds: u32,
-}
-
-impl FirstBurstArgs {
-    pub(super) fn settings(&self) -> Vec<first_burst::Settings> {
-        let default = first_burst::Settings::default();
-        let mut all = Vec::new();
-        for hosts in self.hosts.each(default.hosts) {
-            let of = |(&buffer_bytes, &request_bytes)| first_burst::Settings {
-                hosts,
-                senders: self.senders,
-                request_bytes,
-                buffer_bytes,
-                rounds: self.rounds,
-                ..default
-            };
-            all.extend(pairs(&self.buffer_bytes, &self.size).map(of));
-        }
-        all
-    }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct UplinkArgs {
-    #[command(flatten)]
-    pub(super) hosts: HostArgs,
-    /// Flows over the uplink
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    flows: u32,
-    /// Bytes of a request
-    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = units::message_size)]
-    size: usize,
-    /// Switch buffers of each port in bytes, with commas; 0 for 12 MB of shared buffer
-    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', default_value = "0,480000")]
-    buffer_bytes: Vec<u64>,
-    /// Queues from which on switches mark in bytes, with commas; 0 for never
-    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', default_value = "0,65000")]
-    mark_bytes: Vec<u64>,
-    /// Virtual time of the measurement, which begins after 10 ms
-    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = units::nonzero_time)]
-    time: Duration,
-}
-
-impl UplinkArgs {
-    pub(super) fn settings(&self) -> Vec<uplink::Settings> {
-        let default = uplink::Settings::default();
-        let mut all = Vec::new();
-        for hosts in self.hosts.each(default.hosts) {
-            let of = |(&buffer_bytes, &mark_bytes)| uplink::Settings {
-                hosts,
-                flows: self.flows,
-                request_bytes: self.size,
-                buffer_bytes,
-                mark_bytes,
-                time_ns: nanos(self.time),
-                ..default
-            };
-            all.extend(pairs(&self.buffer_bytes, &self.mark_bytes).map(of));
-        }
-        all
-    }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct UncongestedArgs {
-    #[command(flatten)]
-    pub(super) hosts: HostArgs,
-    /// Hosts, at one switch
-    #[arg(long, value_name = "N", default_value_t = 40)]
-    nodes: u32,
-    /// Mean load of the hosts' links
-    #[arg(long, value_name = "SHARE", default_value = "10%", value_parser = units::chance)]
-    load: u32,
-    /// Bytes of a large request
-    #[arg(long, value_name = "SIZE", default_value = "64000", value_parser = units::message_size)]
-    size: usize,
-    /// Large calls as a share of all
-    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = units::chance)]
-    large: u32,
-    /// Virtual time of the measurement, which begins after 1 ms
-    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = units::nonzero_time)]
-    time: Duration,
-}
-
-impl UncongestedArgs {
-    pub(super) fn settings(&self) -> Vec<uncongested::Settings> {
-        let default = uncongested::Settings::default();
-        let of = |hosts| uncongested::Settings {
-            hosts,
-            nodes: self.nodes,
-            load_ppm: self.load,
-            large_bytes: self.size,
-            large_ppm: self.large,
-            time_ns: nanos(self.time),
-            ..default
-        };
-        self.hosts.each(default.hosts).into_iter().map(of).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -329,9 +211,6 @@ mod tests {
     fn defaults_are_those_of_the_experiments() {
         assert_eq!(parsed::<BackgroundArgs>(OWN).settings(), [Default::default()]);
         assert_eq!(parsed::<JoinLeaveArgs>(OWN).settings(), [Default::default()]);
-        assert_eq!(parsed::<UncongestedArgs>(OWN).settings(), [Default::default()]);
-        assert_eq!(parsed::<FirstBurstArgs>(OWN).settings()[2], Default::default());
-        assert_eq!(parsed::<UplinkArgs>(OWN).settings()[0], Default::default());
         let line = format!("{OWN} --gbps 25 --rtt 5us --frames 1072 --jitter 0us --senders 20");
         assert_eq!(parsed::<RangeArgs>(&line).settings(), [Default::default()]);
     }

@@ -4,9 +4,7 @@ pub(super) mod args;
 mod picture;
 mod tables;
 
-use crate::experiments::{
-    background, first_burst, join_leave, operating_range, uncongested, uplink,
-};
+use crate::experiments::{background, join_leave, operating_range};
 use crate::scenario::Hosts;
 use courser::Control;
 use serde::Serialize;
@@ -15,7 +13,7 @@ use serde_json::{Value, json};
 use super::{Row, Seeded, each};
 use crate::declare::seeds::Runs;
 use crate::picture::Chart;
-use args::{BackgroundArgs, FirstBurstArgs, JoinLeaveArgs, RangeArgs, UncongestedArgs, UplinkArgs};
+use args::{BackgroundArgs, JoinLeaveArgs, RangeArgs};
 use courser_kit::Failure;
 
 /// Settings of experiments with common hosts have their seed.
@@ -29,7 +27,7 @@ macro_rules! seeded {
     };
 }
 
-seeded!(background, operating_range, join_leave, first_burst, uplink, uncongested);
+seeded!(background, operating_range, join_leave);
 
 /// A result with the settings in which the runs differ.
 fn result(hosts: &Hosts, outcome: &impl Serialize, differs: Value) -> Value {
@@ -102,37 +100,4 @@ pub(super) fn join_leave(args: &JoinLeaveArgs) -> Result<(), Failure> {
         result(&s.hosts, o, json!({ "senders": s.senders }))
     };
     report(&args.hosts, "join-leave", &runs, of, picture::join_leave, tables::join_leave)
-}
-
-pub(super) fn first_burst(args: &FirstBurstArgs) -> Result<(), Failure> {
-    args.hosts.output.check()?;
-    let runs = each(args.hosts.seeds, &args.settings(), first_burst::run)?;
-    let of = |(s, o): &Row<first_burst::Settings, first_burst::Outcome>| {
-        let differs = json!({ "request_bytes": s.request_bytes, "buffer_bytes": s.buffer_bytes });
-        result(&s.hosts, o, differs)
-    };
-    report(&args.hosts, "first-burst", &runs, of, picture::first_burst, tables::first_burst)
-}
-
-pub(super) fn uplink(args: &UplinkArgs) -> Result<(), Failure> {
-    args.hosts.output.check()?;
-    let runs = each(args.hosts.seeds, &args.settings(), uplink::run)?;
-    let of = |(s, o): &Row<uplink::Settings, uplink::Outcome>| {
-        let differs = json!({
-            "buffer_bytes": s.buffer_bytes,
-            "mark_bytes": s.mark_bytes,
-            "innocent_share": o.innocent_share(),
-        });
-        result(&s.hosts, o, differs)
-    };
-    report(&args.hosts, "uplink", &runs, of, picture::uplink, tables::uplink)
-}
-
-pub(super) fn uncongested(args: &UncongestedArgs) -> Result<(), Failure> {
-    args.hosts.output.check()?;
-    let runs = each(args.hosts.seeds, &args.settings(), uncongested::run)?;
-    let of = |(s, o): &Row<uncongested::Settings, uncongested::Outcome>| {
-        result(&s.hosts, o, json!({ "nodes": s.nodes }))
-    };
-    report(&args.hosts, "uncongested", &runs, of, picture::uncongested, tables::uncongested)
 }

@@ -1,13 +1,11 @@
 //! The experiments of congestion control as pictures.
 
-use crate::experiments::{
-    background, first_burst, join_leave, operating_range, uncongested, uplink,
-};
+use crate::experiments::{background, join_leave, operating_range};
 use courser::Control;
 use courser_bench::report::Unit;
 use courser_kit::units::{show_bytes, show_ns};
 
-use super::tables::{buffer, marks, names};
+use super::tables::names;
 use crate::declare::seeds::Row;
 use crate::declare::text::counted;
 use crate::experiment;
@@ -84,71 +82,6 @@ pub(super) fn join_leave(rows: &[Row<join_leave::Settings, join_leave::Outcome>]
         let at_ns = |change: usize| (change as u64 * s.every_ns) as f64;
         let points = o.windows.iter().enumerate().map(|(n, w)| (at_ns(n), w.jain));
         chart.line(Style::Main, names(&s.hosts)).points.extend(points);
-    }
-    chart
-}
-
-/// The longest and the median burst, as multiples of the ideal time.
-pub(super) fn first_burst(rows: &[Row<first_burst::Settings, first_burst::Outcome>]) -> Chart {
-    let Some((first, _)) = rows.first() else { return Chart::lines("", REQUEST, IDEAL) };
-    let title = format!("First bursts of {} idle senders, by control and recovery", first.senders);
-    let mut chart = Chart::lines(title, REQUEST, IDEAL);
-    for (s, o) in rows {
-        let name = format!("{}, {} kB", names(&s.hosts), s.buffer_bytes / 1_000);
-        let (x, ideal_ns) = (s.request_bytes as f64, o.ideal_ns.max(1) as f64);
-        chart.line(Style::Main, format!("{name}: longest")).points.push((x, o.ratio));
-        let median = o.round.p50_ns as f64 / ideal_ns;
-        chart.line(Style::Second, format!("{name}: p50")).points.push((x, median));
-    }
-    chart
-}
-
-const REQUEST: Axis = Axis::log("request", Unit::Bytes);
-const IDEAL: Axis = Axis::linear("burst / its ideal time", Unit::Plain);
-
-/// Goodput and fairness of the flows over an uplink, and of the one beside it.
-pub(super) fn uplink(rows: &[Row<uplink::Settings, uplink::Outcome>]) -> Chart {
-    let share = Axis::linear("share", Unit::Plain);
-    let Some((first, _)) = rows.first() else { return Chart::bars("", share) };
-    let title = format!(
-        "{} flows over an uplink with half of their rate, by control and recovery",
-        first.flows
-    );
-    let mut chart = Chart::bars(title, share);
-    for (s, o) in rows {
-        let marks = marks(s.mark_bytes);
-        let row = format!("{}, {}, marks: {marks}", names(&s.hosts), buffer(s.buffer_bytes));
-        for (name, value) in [
-            ("goodput, share of the uplink", o.goodput_share),
-            ("Jain's index", o.jain),
-            ("innocent flow, share of its rate", o.innocent_share()),
-        ] {
-            chart.bar(Style::Main, name, &row, value);
-        }
-    }
-    chart
-}
-
-/// Completion times of small and large calls: a colour for each control and recovery.
-pub(super) fn uncongested(rows: &[Row<uncongested::Settings, uncongested::Outcome>]) -> Chart {
-    let time = Axis::linear("completion time", Unit::Time);
-    let Some((first, o)) = rows.first() else { return Chart::bars("", time) };
-    let title = format!(
-        "{} hosts, links {:.1} % loaded, by control and recovery",
-        first.nodes,
-        o.load * 100.0
-    );
-    let mut chart = Chart::bars(title, time);
-    for (s, o) in rows {
-        let large = show_bytes(s.large_bytes as u64);
-        for (calls, latency) in [("32 B", &o.small), (&large, &o.large)] {
-            let percentiles = [("p50", latency.p50_ns), ("p99", latency.p99_ns)];
-            // A short run may have no call of a kind.
-            for (percentile, ns) in percentiles.into_iter().filter(|_| latency.count > 0) {
-                let row = format!("{calls}: {percentile}");
-                chart.bar(Style::Main, &names(&s.hosts), &row, ns as f64);
-            }
-        }
     }
     chart
 }

@@ -1,19 +1,12 @@
 //! Results as tables of at most 80 columns.
 
-use crate::experiments::{
-    background, first_burst, join_leave, operating_range, uncongested, uplink,
-};
+use crate::experiments::{background, join_leave, operating_range};
 use crate::scenario::Hosts;
 
 use crate::declare::seeds::Row;
 use crate::declare::seeds::{Cell, Runs};
 use crate::declare::text::{bps, ns};
-use courser_kit::units::{show_bytes, show_per_second};
-
-/// Events per second.
-fn per_second(events: u64) -> String {
-    show_per_second(events as f64, "/s")
-}
+use courser_kit::units::show_bytes;
 
 /// Control and recovery of a run.
 pub(super) fn names(hosts: &Hosts) -> String {
@@ -23,16 +16,6 @@ pub(super) fn names(hosts: &Hosts) -> String {
 /// A share with three digits.
 fn share(share: f64) -> Cell {
     Cell::decimal(share, 3)
-}
-
-/// Switch buffer of a port; 0 is the shared buffer.
-pub(super) fn buffer(bytes: u64) -> String {
-    if bytes == 0 { "12 MB".to_owned() } else { format!("{} kB", bytes / 1_000) }
-}
-
-/// The queue from which on a switch marks.
-pub(super) fn marks(bytes: u64) -> String {
-    if bytes == 0 { "no".to_owned() } else { format!("{} kB", bytes / 1_000) }
 }
 
 /// Credits, frames, CPUs and seeds of the runs.
@@ -213,118 +196,4 @@ fn changes(o: &join_leave::Outcome) -> Vec<Vec<Cell>> {
         ]
     };
     o.windows.iter().map(line).collect()
-}
-
-pub(super) fn first_burst(runs: &Runs<Row<first_burst::Settings, first_burst::Outcome>>) -> String {
-    let Some((s, _)) = runs.cases().first() else { return String::new() };
-    let caption = format!(
-        "First bursts of {} idle senders, {} of them with {} between; {}; goodput is that of \
-         the link in the ideal time",
-        s.senders,
-        s.rounds,
-        ns(s.idle_ns),
-        common(&s.hosts, runs),
-    );
-    let row = |(s, o): &Row<first_burst::Settings, first_burst::Outcome>| {
-        vec![
-            names(&s.hosts).into(),
-            show_bytes(s.request_bytes as u64).into(),
-            format!("{} kB", s.buffer_bytes / 1_000).into(),
-            Cell::of(o.round.p50_ns, ns),
-            Cell::of(o.round.max_ns, ns),
-            ns(o.ideal_ns).into(),
-            Cell::decimal(o.ratio, 2),
-            Cell::of(o.queue_max_bytes, show_bytes),
-            Cell::count(o.overflows),
-        ]
-    };
-    let head = [
-        "control, recovery",
-        "request",
-        "buffer",
-        "p50",
-        "longest",
-        "ideal",
-        "ratio",
-        "queue",
-        "drops",
-    ];
-    runs.table(&caption, &head, row)
-}
-
-pub(super) fn uplink(runs: &Runs<Row<uplink::Settings, uplink::Outcome>>) -> String {
-    let Some((s, _)) = runs.cases().first() else { return String::new() };
-    let caption = format!(
-        "{} flows over an uplink of {}, each between hosts of its own at 25 Gbit/s, and an \
-         innocent flow at the senders' switch; requests of {}; {}",
-        s.flows,
-        bps(s.uplink_bps()),
-        show_bytes(s.request_bytes as u64),
-        common(&s.hosts, runs),
-    );
-    let row = |(s, o): &Row<uplink::Settings, uplink::Outcome>| {
-        vec![
-            names(&s.hosts).into(),
-            buffer(s.buffer_bytes).into(),
-            marks(s.mark_bytes).into(),
-            share(o.goodput_share),
-            share(o.jain),
-            share(o.slowest_share),
-            share(o.innocent_share()),
-            Cell::of(o.rtt.p99_ns, ns),
-            Cell::of(o.queue_p99_bytes, show_bytes),
-            Cell::count(o.overflows),
-        ]
-    };
-    let head = [
-        "control, recovery",
-        "buffer",
-        "marks",
-        "goodput",
-        "Jain",
-        "slowest",
-        "innocent",
-        "RTT p99",
-        "queue",
-        "drops",
-    ];
-    runs.table(&caption, &head, row)
-}
-
-pub(super) fn uncongested(runs: &Runs<Row<uncongested::Settings, uncongested::Outcome>>) -> String {
-    let Some((s, o)) = runs.cases().first() else { return String::new() };
-    let caption = format!(
-        "{} hosts that call random others at random times, {:.1} % of the calls with {}, the \
-         others with 32 B; links {:.1} % loaded; {}",
-        s.nodes,
-        f64::from(s.large_ppm) / 1e4,
-        show_bytes(s.large_bytes as u64),
-        o.load * 100.0,
-        common(&s.hosts, runs),
-    );
-    let row = |(s, o): &Row<uncongested::Settings, uncongested::Outcome>| {
-        vec![
-            names(&s.hosts).into(),
-            Cell::of(o.small.p50_ns, ns),
-            Cell::of(o.small.p99_ns, ns),
-            Cell::of(o.large.p50_ns, ns),
-            Cell::of(o.large.p99_ns, ns),
-            Cell::of(o.calls_rps, per_second),
-            Cell::of(o.packets_per_s, per_second),
-            Cell::count(o.paced),
-            Cell::count(o.retransmitted),
-        ]
-    };
-    let head = [
-        "control, recovery",
-        "32 B p50",
-        "p99",
-        "large p50",
-        "p99 ",
-        "calls",
-        "packets",
-        "paced",
-        "resent",
-    ];
-    runs.table(&caption, &head, row)
 }
