@@ -17,13 +17,13 @@ use courser_sim::{CpuCosts, HostId, World, WorldConfig};
 /// 64 kB between others at most 1.15 times (E83).
 #[test]
 fn calls_beside_an_incast_stay_short() {
-    let settings = background::Settings {
+    let settings = background::Background {
         senders: 20,
         warm_up_ns: 2_000_000,
         time_ns: 2_000_000,
-        ..background::Settings::default()
+        ..background::Background::default()
     };
-    let seen = background::run(&settings, None).expect("runs");
+    let seen = background::run(&settings).expect("runs");
     assert!(seen.to_victim_ratio() <= 3.0, "{seen:?}");
     assert!(seen.background_ratio() <= 1.15, "{seen:?}");
     assert_eq!(seen.incast.overflows, 0, "{seen:?}");
@@ -51,9 +51,9 @@ fn small_static_buffers_lose_nothing_after_the_first_round_trip() {
 /// 0.95.
 #[test]
 fn senders_that_join_and_leave_share_the_link() {
-    let settings = join_leave::Settings { senders: 4, ..join_leave::Settings::default() };
+    let settings = join_leave::JoinLeave { senders: 4, ..join_leave::JoinLeave::default() };
     assert_eq!(settings.every_ns, 10_000_000);
-    let seen = join_leave::run(&settings, None).expect("runs");
+    let seen = join_leave::run(&settings).expect("runs");
     for join in seen.windows.iter().filter(|window| window.joined) {
         assert!(join.jain >= 0.95 && join.fair_after_ns.is_some(), "{join:?}");
     }
@@ -160,12 +160,12 @@ fn other_networks_need_no_other_settings() {
     for (gbps, base_rtt_ns, max_frame) in
         [(10, 1_000, 1_072), (10, 25_000, 8_192), (100, 5_000, 8_192)]
     {
-        let settings = operating_range::Settings {
-            hosts: Hosts { max_frame, ..Hosts::default() },
+        let settings = operating_range::OperatingRange {
+            max_frame,
             senders: 5,
             rate_bps: gbps * 1_000_000_000,
             base_rtt_ns,
-            ..operating_range::Settings::default()
+            ..operating_range::OperatingRange::default()
         };
         let seen = operating_range::run(&settings).expect("runs");
         assert!(seen.goodput_share >= 0.95, "{gbps} {base_rtt_ns} {max_frame}: {seen:?}");

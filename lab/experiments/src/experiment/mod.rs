@@ -6,7 +6,6 @@
 
 mod args;
 mod bandwidth;
-mod control;
 mod erpc;
 mod figure;
 mod markdown;
@@ -19,7 +18,6 @@ mod store;
 mod verify;
 
 pub(crate) use args::{RecordArgs, ReportArgs, VerifyArgs};
-pub(crate) use control::TIMELY_CX4;
 pub(crate) use page::run as report;
 pub(crate) use record::run as record;
 pub(crate) use verify::run as verify;
@@ -45,8 +43,7 @@ pub(crate) fn all() -> &'static [Experiment] {
             erpc::SESSIONS,
             bandwidth::BANDWIDTH,
             erpc::INCAST,
-            control::INCAST,
-            control::BACKGROUND,
+            experiments::composed::INCAST,
             erpc::BUFFERS,
         ];
         all.extend(experiments::Run::ALL.iter().flat_map(|e| e.recorded()));
@@ -103,6 +100,7 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
 mod tests {
     use super::*;
     use crate::declare::points::Better;
+    use crate::experiments::composed::TIMELY_CX4;
 
     #[test]
     fn ids_are_unique_and_papers_refer_to_quantities() {

@@ -8,19 +8,171 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::{Nexus, Rpc, SessionId};
+use courser::{Control, Nexus, Rpc, SessionId};
+use courser_bench::report::Unit;
+use courser_kit::units::show_bytes;
 use serde::Serialize;
 
+use crate::declare::column::Column;
+use crate::declare::parameter::{Nested, bytes, count, name, parameters, time};
+use crate::declare::points::{self, Paper, Stated, TIME, Tolerance};
+use crate::declare::seeds::{Cell, Row, Runs};
+use crate::declare::special::Special;
+use crate::declare::text::{bps, counted, ns};
+use crate::declare::{Experiment, Recorded, Simulation, Table};
+use crate::experiment;
+use crate::picture::{Axis, Chart, Style};
 use crate::scenario::app::{self, SharedTally};
 use crate::scenario::caller::{Caller, SharedCaller};
 use crate::scenario::hosts::Hosts;
 use crate::scenario::incast::Network;
-use crate::scenario::{Cpu, Latency, MAX_HOSTS, ScenarioError, Traffic, observed};
-use crate::scenario::{check, check_time, check_warm_up, data_per_packet, per_second};
+use crate::scenario::{
+    Cpu, Latency, MAX_HOSTS, MAX_TIME_NS, ScenarioError, Traffic, data_per_packet, per_second,
+};
 use courser_sim::SetupError;
 use courser_sim::fabric::{HOST_RATE_BPS, Topology};
-use courser_sim::observe::{DropReason, Tap, Times};
+use courser_sim::observe::{DropReason, Times};
 use courser_sim::{Checks, HostId, Rng, World, WorldConfig};
+
+pub(crate) const EXPERIMENT: Experiment<Background, Beside> = Experiment {
+    name: "background",
+    aliases: &["e83"],
+    about: "Latency of other calls during an incast [eRPC §6.5]",
+    run: Simulation::One(|settings, _| simulate(settings)),
+    network: None,
+    columns: COLUMNS,
+    caption: |s, _| {
+        format!(
+            "{}-way incast beside background calls of {} each way, and calls of 32 B to the victim; \
+             the paper's background p99 is 274 µs; {}",
+            s.senders,
+            show_bytes(s.background_bytes as u64),
+            s.hosts.caption(),
+        )
+    },
+    table: Table::Other(table),
+    picture,
+    recorded: &[Recorded {
+        id: "E83",
+        title: "Latency-sensitive calls during an incast",
+        source: "eRPC section 6.5 (incast with background traffic)",
+        model: "The CX4 cluster with N senders of 8 MiB requests to one server, and one more thread \
+            on each of their nodes that keeps one call of 64 kB each way to such a thread of a \
+            random other node. CPUs as fast as the paper's, 32 credits, packets of 1,024 data \
+            bytes. One more node makes calls of 32 B to the victim's thread.",
+        axis: points::Axis { label: "senders", unit: Unit::Count, log: false },
+        x: |s, _| s.senders.into(),
+        series: |s, _| s.hosts.control.name().to_owned(),
+        only: &[],
+        runs: |size| {
+            let default = Background::default();
+            let of = |control| Background {
+                hosts: Hosts { control, ..default.hosts },
+                senders: size.pick(8, 100),
+                warm_up_ns: size.pick(1_000_000, 5_000_000),
+                time_ns: size.pick(2_000_000, 10_000_000),
+                ..default
+            };
+            [Control::None, Control::default()].map(of).to_vec()
+        },
+        more: |_, _| {},
+        paper: &[Paper {
+            quantity: "latency p99",
+            series: "default",
+            x: Some(100.0),
+            value: Stated::Value(274_000.0),
+            reason: "The agreement is a coincidence: without the incast the 99th percentile is the \
+                same, since calls of random partners meet at a host anyway.",
+        }],
+    }],
+    special: Special::NONE,
+};
+
+type Col = Column<Background, Beside>;
+
+const RATIO: Tolerance = Tolerance { relative: 0.2, absolute: 0.1 };
+
+const COLUMNS: &[Col] = &[
+    Col::quantity("latency p50", Unit::Time, TIME, |_, o| Some(o.incast.background.p50_ns as f64)),
+    Col::quantity("latency p99", Unit::Time, Tolerance::relative(0.2), |_, o| {
+        Some(o.incast.background.p99_ns as f64)
+    }),
+    Col::quantity("latency p99, incast / none", Unit::Plain, RATIO, |_, o| {
+        Some(o.background_ratio())
+    })
+    .key("background_p99_ratio"),
+    Col::quantity("32 B to the victim, incast / none", Unit::Plain, RATIO, |_, o| {
+        Some(o.to_victim_ratio())
+    })
+    .key("to_victim_p99_ratio"),
+];
+
+/// Two rows for each run: with the incast and without.
+fn table(caption: &str, runs: &Runs<Row<Background, Beside>>) -> String {
+    let lines = |(s, o): &Row<Background, Beside>| {
+        let line = |incast: &str, calls: &Calls, ratios: [Cell; 2]| {
+            let [background, to_victim] = ratios;
+            vec![
+                s.hosts.names().into(),
+                incast.into(),
+                Cell::of(calls.background.p50_ns, ns),
+                Cell::of(calls.background.p99_ns, ns),
+                background,
+                Cell::of(calls.to_victim.p50_ns, ns),
+                Cell::of(calls.to_victim.p99_ns, ns),
+                to_victim,
+                Cell::of(calls.goodput_bps, bps),
+                Cell::count(calls.overflows),
+            ]
+        };
+        let ratios = [o.background_ratio(), o.to_victim_ratio()].map(|r| Cell::decimal(r, 2));
+        [line("yes", &o.incast, ratios), line("no", &o.quiet, ["".into(), "".into()])]
+    };
+    let head = [
+        "control, recovery",
+        "incast",
+        "p50",
+        "p99",
+        "ratio",
+        "32 B p50",
+        "32 B p99",
+        "ratio ",
+        "goodput",
+        "drops",
+    ];
+    runs.table_of(caption, &head, |rows| rows.iter().flat_map(lines).collect())
+}
+
+/// The calls beside an incast, with it and without.
+fn picture(rows: &[Row<Background, Beside>]) -> Chart {
+    let latency = Axis::linear("latency p99", Unit::Time);
+    let senders = counted(rows.first().map_or(0, |(s, _)| s.senders), "sender");
+    let title = format!("Calls beside an incast of {senders}, by control and recovery");
+    let mut chart = Chart::bars(title, latency);
+    for (s, o) in rows {
+        let name = s.hosts.names();
+        let large = format!("{name}: {}", show_bytes(s.background_bytes as u64));
+        let small = format!("{name}: 32 B to the victim");
+        for (style, series, calls) in
+            [(Style::Main, "with the incast", &o.incast), (Style::Second, "without", &o.quiet)]
+        {
+            for (row, latency) in [(&large, &calls.background), (&small, &calls.to_victim)] {
+                // A short run may have none of them.
+                if latency.count > 0 {
+                    chart.bar(style, series, row, latency.p99_ns as f64);
+                }
+            }
+        }
+        if s.hosts.control == Control::default() {
+            let stated = experiment::stated("E83", "latency p99", "default");
+            let same = stated.into_iter().filter(|(senders, _)| *senders == f64::from(s.senders));
+            let row = chart.row(&large);
+            let line = chart.line(Style::Main, "with the incast");
+            line.add_paper("the paper, with its control", same.map(|(_, ns)| (row, ns)));
+        }
+    }
+    chart
+}
 
 /// The host of the incast's server.
 const VICTIM: HostId = HostId(0);
@@ -31,54 +183,28 @@ const SMALL_BYTES: usize = 32;
 /// Message memory of an endpoint, bytes: the victim stores the requests of all senders.
 const MEMORY: usize = 2 << 30;
 
-/// Settings of the experiment. The defaults are those of `[eRPC §6.5]`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Settings {
-    /// All hosts.
-    #[serde(flatten)]
-    pub hosts: Hosts,
-    /// The network. Default the paper's.
-    pub network: Network,
-    /// Senders of the incast: 2 to 200. Default 100.
-    pub senders: u32,
-    /// Bytes of a request of the incast: at most 8 MiB, the default.
-    pub incast_bytes: usize,
-    /// Bytes of a request and of a response of the background calls. Default 64,000.
-    pub background_bytes: usize,
-    /// Warm-up, ns. Default 10 ms.
-    pub warm_up_ns: u64,
-    /// Measured time, ns. Default 20 ms.
-    pub time_ns: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            // Packets of 1,024 bytes of data.
-            hosts: Hosts { max_frame: 1_068, cpu: Cpu::Erpc, ..Hosts::default() },
-            network: Network::Cx4,
-            senders: 100,
-            incast_bytes: 8 << 20,
-            background_bytes: 64_000,
-            warm_up_ns: 10_000_000,
-            time_ns: 20_000_000,
-        }
+parameters! {
+    /// Settings of the experiment. The defaults are those of `[eRPC §6.5]`.
+    #[derive(Copy, Eq)]
+    pub struct Background {
+        /// All hosts, with packets of 1,024 bytes of data
+        hosts: Hosts = Hosts { max_frame: 1_068, cpu: Cpu::Erpc, ..Hosts::default() }, Nested;
+        /// The network
+        network: Network = Network::Cx4, name::<Network>().option("network");
+        /// Senders of the incast; each has a thread of the background
+        senders: u32 = 100, count(2..=200).option("senders");
+        /// Bytes of a request of the incast
+        incast_bytes: usize = 8 << 20, bytes(1..=8 << 20);
+        /// Bytes of a background request and of its response
+        background_bytes: usize = 64_000, bytes(1..=8 << 20).option("size");
+        /// Virtual time before the measurement
+        warm_up_ns: u64 = 10_000_000, time(0..=MAX_TIME_NS).option("warm-up");
+        /// Virtual time of the measurement
+        time_ns: u64 = 20_000_000, time(1..=MAX_TIME_NS).option("time");
     }
 }
 
-impl Settings {
-    fn check(&self) -> Result<(), ScenarioError> {
-        self.hosts.check()?;
-        check((2..=200).contains(&self.senders), "senders", self.senders, "2 to 200")?;
-        for (name, bytes) in
-            [("incast_bytes", self.incast_bytes), ("background_bytes", self.background_bytes)]
-        {
-            check((1..=8 << 20).contains(&bytes), name, bytes as u64, "1 byte to 8 MiB")?;
-        }
-        check_time(self.time_ns)?;
-        check_warm_up(self.warm_up_ns)
-    }
-
+impl Background {
     /// The network that it runs on: the victim, the senders, and the node of the small calls.
     pub fn topology(&self) -> Topology {
         let hosts = self.senders + 2;
@@ -123,14 +249,14 @@ pub struct Calls {
 
 /// Results of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Outcome {
+pub struct Beside {
     /// During the incast.
     pub incast: Calls,
     /// With the same seed and no incast.
     pub quiet: Calls,
 }
 
-impl Outcome {
+impl Beside {
     /// The background calls' 99th percentile during the incast as a multiple of that without.
     pub fn background_ratio(&self) -> f64 {
         self.incast.background.p99_ns as f64 / self.quiet.background.p99_ns as f64
@@ -146,17 +272,16 @@ impl Outcome {
 ///
 /// # Errors
 /// A setting is out of range, sessions were not connected, or a call has failed.
-pub fn run(settings: &Settings, tap: Option<Box<dyn Tap>>) -> Result<Outcome, ScenarioError> {
-    settings.check()?;
-    Ok(Outcome { incast: calls(settings, true, tap)?, quiet: calls(settings, false, None)? })
+pub fn run(settings: &Background) -> Result<Beside, ScenarioError> {
+    EXPERIMENT.once(settings, None)
 }
 
-fn calls(
-    settings: &Settings,
-    incast: bool,
-    tap: Option<Box<dyn Tap>>,
-) -> Result<Calls, ScenarioError> {
-    let mut world = observed(World::new(settings.config())?, tap);
+fn simulate(settings: &Background) -> Result<Beside, ScenarioError> {
+    Ok(Beside { incast: calls(settings, true)?, quiet: calls(settings, false)? })
+}
+
+fn calls(settings: &Background, incast: bool) -> Result<Calls, ScenarioError> {
+    let mut world = World::new(settings.config())?;
     let tallies: [SharedTally; 3] = Default::default();
     let [background, small, large] = &tallies;
     let callers = start(&mut world, settings, incast, [background, small, large])?;
@@ -196,7 +321,7 @@ type Made = Rc<RefCell<Vec<(HostId, usize, SharedCaller)>>>;
 
 fn start(
     world: &mut World,
-    settings: &Settings,
+    settings: &Background,
     incast: bool,
     [background, small, large]: [&SharedTally; 3],
 ) -> Result<Made, ScenarioError> {
@@ -240,7 +365,7 @@ fn start(
 fn thread(
     nexus: &Nexus,
     others: &[String],
-    settings: &Settings,
+    settings: &Background,
     rng: Rng,
     tally: SharedTally,
 ) -> Result<(Rpc, SharedCaller), SetupError> {
@@ -256,18 +381,17 @@ fn thread(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::{Spoilt, assert_refused};
 
-    fn short() -> Settings {
+    fn short() -> Background {
         let (warm_up_ns, time_ns) = (300_000, 300_000);
-        Settings { senders: 3, warm_up_ns, time_ns, ..Settings::default() }
+        Background { senders: 3, warm_up_ns, time_ns, ..Background::default() }
     }
 
     #[test]
     fn the_same_seed_is_the_same_run() {
         let of = |seed| {
             let hosts = Hosts { seed, ..short().hosts };
-            run(&Settings { hosts, ..short() }, None).expect("runs")
+            run(&Background { hosts, ..short() }).expect("runs")
         };
         let first = of(1);
         assert_eq!(first, of(1));
@@ -279,27 +403,13 @@ mod tests {
     /// Two nodes call each other, so each background call has the links for itself and one other call.
     #[test]
     fn background_calls_carry_their_bytes_in_both_directions() {
-        let settings = Settings { senders: 2, ..short() };
-        let quiet = calls(&settings, false, None).expect("runs").background;
+        let settings = Background { senders: 2, ..short() };
+        let quiet = calls(&settings, false).expect("runs").background;
         let bits = 8 * settings.background_bytes as u64;
         let one_way_ns = bits * 1_000_000_000 / HOST_RATE_BPS;
         assert!(quiet.p50_ns > 2 * one_way_ns, "{quiet:?}, {one_way_ns} ns in each direction");
-        let half = Settings { background_bytes: settings.background_bytes / 2, ..settings };
-        let half = calls(&half, false, None).expect("runs").background;
+        let half = Background { background_bytes: settings.background_bytes / 2, ..settings };
+        let half = calls(&half, false).expect("runs").background;
         assert!(half.p50_ns < quiet.p50_ns * 7 / 10, "{half:?} of {quiet:?}");
-    }
-
-    #[test]
-    fn settings_out_of_range_are_named() {
-        let bad: &[Spoilt<Settings>] = &[
-            ("credits", |s| s.hosts.credits = 0),
-            ("max_frame", |s| s.hosts.max_frame = 9_001),
-            ("senders", |s| s.senders = 1),
-            ("incast_bytes", |s| s.incast_bytes = 0),
-            ("background_bytes", |s| s.background_bytes = 9 << 20),
-            ("time_ns", |s| s.time_ns = 0),
-            ("warm_up_ns", |s| s.warm_up_ns = u64::MAX),
-        ];
-        assert_refused(bad, Settings::default, |s| run(s, None));
     }
 }

@@ -8,17 +8,101 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use courser::{Nexus, Rpc};
+use courser_bench::report::Unit;
+use courser_kit::units::show_bytes;
 use serde::Serialize;
 
+use crate::declare::column::Column;
+use crate::declare::parameter::{Nested, bytes, count, parameters, time};
+use crate::declare::seeds::{Cell, Row, Runs};
+use crate::declare::special::Special;
+use crate::declare::text::ns;
+use crate::declare::{Experiment, Simulation, Table};
+use crate::picture::{Axis, Chart, Style};
 use crate::scenario::app::{self, SharedTally};
 use crate::scenario::caller::{Caller, SharedCaller};
 use crate::scenario::flows::{Flows, Recorded, Recorder};
 use crate::scenario::hosts::Hosts;
-use crate::scenario::{Latency, ScenarioError, check, data_per_packet, per_second, wire_bytes};
+use crate::scenario::{Latency, ScenarioError, data_per_packet, per_second, wire_bytes};
 use courser_sim::SetupError;
 use courser_sim::fabric::{HOST_RATE_BPS, Topology};
-use courser_sim::observe::{Tap, Times};
+use courser_sim::observe::Times;
 use courser_sim::{HostId, Rng, World, WorldConfig};
+
+pub(crate) const EXPERIMENT: Experiment<JoinLeave, Fairness> = Experiment {
+    name: "join-leave",
+    aliases: &[],
+    about: "Senders that join an incast one after the other and leave",
+    run: Simulation::One(|settings, _| simulate(settings)),
+    network: None,
+    columns: COLUMNS,
+    caption: |s, _| {
+        format!(
+            "{} senders join, one every {}, and leave; requests of {}; {}",
+            s.senders,
+            ns(s.every_ns),
+            show_bytes(s.request_bytes as u64),
+            s.hosts.caption(),
+        )
+    },
+    table: Table::Followed(changes),
+    picture,
+    recorded: &[],
+    special: Special::NONE,
+};
+
+type Col = Column<JoinLeave, Fairness>;
+
+const COLUMNS: &[Col] = &[
+    Col::text("control, recovery", |s, _| s.hosts.names()),
+    Col::figure("least Jain, joins", Unit::Plain, |_, o| Some(o.jain_after_join)),
+    Col::figure("leaves", Unit::Plain, |_, o| Some(o.jain_after_leave)),
+    Col::figure("fair within", Unit::Time, |_, o| o.fair_within_ns()).or("not"),
+    Col::figure("goodput", Unit::Plain, |_, o| Some(o.goodput_share)),
+    Col::figure("RTT p50", Unit::Time, |_, o| Some(o.rtt.p50_ns as f64)),
+    Col::figure("RTT p99", Unit::Time, |_, o| Some(o.rtt.p99_ns as f64)),
+    Col::figure("drops", Unit::Count, |_, o| {
+        Some(o.windows.iter().map(|w| w.drops).sum::<u64>() as f64)
+    }),
+];
+
+/// A table for each control and recovery with a row for each change.
+fn changes(runs: &Runs<Row<JoinLeave, Fairness>>) -> String {
+    let row = |w: &Window| {
+        vec![
+            if w.joined { "join" } else { "leave" }.into(),
+            w.senders.to_string().into(),
+            Cell::decimal(w.jain, 3),
+            Cell::decimal(w.slowest_share, 3),
+            Cell::or(w.fair_after_ns, ns, "not"),
+            Cell::decimal(w.goodput_share, 3),
+            Cell::of(w.rtt.p99_ns, ns),
+            Cell::count(w.drops),
+        ]
+    };
+    let head =
+        ["", "senders", "Jain", "slowest / mean", "fair after", "goodput", "RTT p99", "drops"];
+    let table = |(case, (s, _)): (usize, &Row<JoinLeave, Fairness>)| {
+        let rows = |cases: &[Row<_, Fairness>]| cases[case].1.windows.iter().map(row).collect();
+        format!("\n{}", runs.table_of(&s.hosts.names(), &head, rows))
+    };
+    runs.cases().iter().enumerate().map(table).collect()
+}
+
+/// Jain's index after each change.
+fn picture(rows: &[Row<JoinLeave, Fairness>]) -> Chart {
+    let mut chart = Chart::lines(
+        "Senders that join one after the other and leave, by control and recovery",
+        Axis::linear("time of the change", Unit::Time),
+        Axis::linear("Jain's index until the next", Unit::Plain),
+    );
+    for (s, o) in rows {
+        let at_ns = |change: usize| (change as u64 * s.every_ns) as f64;
+        let points = o.windows.iter().enumerate().map(|(n, w)| (at_ns(n), w.jain));
+        chart.line(Style::Main, s.hosts.names()).points.extend(points);
+    }
+    chart
+}
 
 /// The server's host.
 const SERVER: HostId = HostId(0);
@@ -29,41 +113,22 @@ const PARTS: u64 = 10;
 /// Jain's index from which on senders share the link.
 const FAIR: f64 = 0.95;
 
-/// Settings of the experiment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Settings {
-    /// All hosts.
-    #[serde(flatten)]
-    pub hosts: Hosts,
-    /// Senders: 2 to 100. Default 10.
-    pub senders: u32,
-    /// Bytes of a request: at most 8 MiB. Default 512 KiB.
-    pub request_bytes: usize,
-    /// Time between two changes, ns: 100 us to 1 s. Default 10 ms.
-    pub every_ns: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            hosts: Hosts::default(),
-            senders: 10,
-            request_bytes: 512 << 10,
-            every_ns: 10_000_000,
-        }
+parameters! {
+    /// Settings of the experiment.
+    #[derive(Copy, Eq)]
+    pub struct JoinLeave {
+        /// All hosts
+        hosts: Hosts = Hosts::default(), Nested;
+        /// Senders
+        senders: u32 = 10, count(2..=100).option("senders").reported();
+        /// Bytes of a request
+        request_bytes: usize = 512 << 10, bytes(1..=8 << 20).option("size");
+        /// Time between two changes
+        every_ns: u64 = 10_000_000, time(100_000..=1_000_000_000).option("every");
     }
 }
 
-impl Settings {
-    fn check(&self) -> Result<(), ScenarioError> {
-        self.hosts.check()?;
-        check((2..=100).contains(&self.senders), "senders", self.senders, "2 to 100")?;
-        let bytes = self.request_bytes as u64;
-        check((1..=8 << 20).contains(&bytes), "request_bytes", bytes, "1 byte to 8 MiB")?;
-        let range = "100 us to 1 s";
-        check((100_000..=1_000_000_000).contains(&self.every_ns), "every_ns", self.every_ns, range)
-    }
-
+impl JoinLeave {
     fn config(&self) -> WorldConfig {
         let topology = Topology::one_switch(self.senders + 1);
         let mut config = self.hosts.config(topology, self.senders);
@@ -98,7 +163,7 @@ pub struct Window {
 
 /// Results of a run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Outcome {
+pub struct Fairness {
     /// The time after each change: first the joins, then the leaves.
     pub windows: Vec<Window>,
     /// The smallest of Jain's indices after a join.
@@ -114,16 +179,28 @@ pub struct Outcome {
     pub digest: u64,
 }
 
+impl Fairness {
+    /// The longest time from a join until its senders shared the link, ns; `None`: once they did not.
+    fn fair_within_ns(&self) -> Option<f64> {
+        let joins = self.windows.iter().filter(|w| w.joined);
+        let times: Option<Vec<u64>> = joins.map(|w| w.fair_after_ns).collect();
+        times?.into_iter().max().map(|ns| ns as f64)
+    }
+}
+
 /// Runs it.
 ///
 /// # Errors
 /// A setting is out of range, sessions were not connected, or a call has failed.
-pub fn run(settings: &Settings, tap: Option<Box<dyn Tap>>) -> Result<Outcome, ScenarioError> {
-    settings.check()?;
+pub fn run(settings: &JoinLeave) -> Result<Fairness, ScenarioError> {
+    EXPERIMENT.once(settings, None)
+}
+
+fn simulate(settings: &JoinLeave) -> Result<Fairness, ScenarioError> {
     let mut world = World::new(settings.config())?;
     let link = world.fabric().uplink(SERVER).reverse();
     let flows = Flows::new(SERVER, link);
-    world.set_tap(Box::new(Recorder { flows: Rc::clone(&flows), inner: tap }));
+    world.set_tap(Box::new(Recorder { flows: Rc::clone(&flows), inner: None }));
     let tally = SharedTally::default();
     let callers = start(&mut world, settings, &tally)?;
     app::connect_all(&mut world)?;
@@ -144,7 +221,7 @@ pub fn run(settings: &Settings, tap: Option<Box<dyn Tap>>) -> Result<Outcome, Sc
         of.fold(1.0, f64::min)
     };
     let shares: f64 = windows.iter().map(|w| w.goodput_share).sum();
-    Ok(Outcome {
+    Ok(Fairness {
         jain_after_join: least(true),
         jain_after_leave: least(false),
         goodput_share: shares / windows.len() as f64,
@@ -157,7 +234,7 @@ pub fn run(settings: &Settings, tap: Option<Box<dyn Tap>>) -> Result<Outcome, Sc
 /// Runs the time after a change. `senders` take part.
 fn window(
     world: &mut World,
-    settings: &Settings,
+    settings: &JoinLeave,
     flows: &Recorded,
     senders: std::ops::RangeInclusive<u32>,
     joined: bool,
@@ -205,7 +282,7 @@ type Made = Rc<RefCell<Vec<(HostId, SharedCaller)>>>;
 
 fn start(
     world: &mut World,
-    settings: &Settings,
+    settings: &JoinLeave,
     tally: &SharedTally,
 ) -> Result<Made, ScenarioError> {
     let made = Made::default();
@@ -228,28 +305,17 @@ fn start(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::{Spoilt, assert_refused};
 
-    fn short() -> Settings {
-        Settings { senders: 3, every_ns: 500_000, ..Settings::default() }
+    fn short() -> JoinLeave {
+        JoinLeave { senders: 3, every_ns: 500_000, ..JoinLeave::default() }
     }
 
     #[test]
     fn each_change_has_a_window_with_the_senders_that_stay() {
-        let seen = run(&short(), None).expect("runs");
+        let seen = run(&short()).expect("runs");
         let senders: Vec<_> = seen.windows.iter().map(|w| (w.joined, w.senders)).collect();
         assert_eq!(senders, [(true, 1), (true, 2), (true, 3), (false, 2), (false, 1)]);
         assert!(seen.windows.iter().all(|w| w.goodput_share > 0.5), "{seen:?}");
-        assert_eq!(run(&short(), None).expect("runs"), seen);
-    }
-
-    #[test]
-    fn settings_out_of_range_are_named() {
-        let bad: &[Spoilt<Settings>] = &[
-            ("senders", |s| s.senders = 1),
-            ("request_bytes", |s| s.request_bytes = 0),
-            ("every_ns", |s| s.every_ns = 1),
-        ];
-        assert_refused(bad, Settings::default, |s| run(s, None));
+        assert_eq!(run(&short()).expect("runs"), seen);
     }
 }

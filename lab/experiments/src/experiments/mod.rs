@@ -3,6 +3,7 @@
 
 pub mod background;
 pub mod bits_pool;
+pub(crate) mod composed;
 pub mod fan_in;
 pub mod fct;
 pub mod first_burst;
@@ -24,9 +25,12 @@ pub(crate) enum Run {}
 
 impl Group for Run {
     const ALL: &'static [&'static dyn Declaration] = &[
+        &background::EXPERIMENT,
+        &join_leave::EXPERIMENT,
         &first_burst::EXPERIMENT,
         &uplink::EXPERIMENT,
         &uncongested::EXPERIMENT,
+        &operating_range::EXPERIMENT,
         &fan_in::EXPERIMENT,
         &reroute::EXPERIMENT,
         &slow_handler::EXPERIMENT,

@@ -14,16 +14,123 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use courser::Control;
+use courser_bench::report::Unit;
+use courser_kit::units::show_bytes;
 use serde::Serialize;
 
+use crate::declare::parameter::{Nested, bytes, count, flag, parameters, rate, time};
+use crate::declare::seeds::{Cell, Row, Runs};
+use crate::declare::special::Special;
+use crate::declare::text::{bps, ns};
+use crate::declare::{Experiment, Simulation, Table};
+use crate::picture::{Axis, Chart, Style};
 use crate::scenario::app::{self, SharedTally};
 use crate::scenario::flows::{Flows, Recorder};
 use crate::scenario::hosts::Hosts;
-use crate::scenario::{
-    Latency, ScenarioError, check, data_per_packet, per_second, wire_bytes, wire_ns,
-};
+use crate::scenario::{Latency, ScenarioError, data_per_packet, per_second, wire_bytes, wire_ns};
 use courser_sim::fabric::{CableSpec, Crossing, Fate, Topology};
 use courser_sim::{Checks, HostId, LinkId, Packet, Rng, World, WorldConfig};
+
+pub(crate) const EXPERIMENT: Experiment<OperatingRange, Point> = Experiment {
+    name: "operating-range",
+    aliases: &[],
+    about: "Goodput of an incast by link rate, round trip, frame size and jitter",
+    run: Simulation::One(|settings, _| simulate(settings)),
+    network: None,
+    columns: &[],
+    caption: |s, _| {
+        let know = if s.rate_known { "know" } else { "do not know" };
+        format!("two BDPs of credits; hosts {know} the rate of their link")
+    },
+    table: Table::Other(table),
+    picture,
+    recorded: &[],
+    special: Special::NONE,
+};
+
+type Points = [Row<OperatingRange, Point>];
+
+/// A row for each rate and round trip; each frame size and jitter has a column with the lowest share
+/// of all numbers of senders.
+fn table(caption: &str, runs: &Runs<Row<OperatingRange, Point>>) -> String {
+    let cases = runs.cases();
+    let titles: Vec<String> = distinct(cases.iter().map(|(s, _)| column_of(s)))
+        .map(|(frame, jitter_ns)| format!("{}, jitter {}", show_bytes(frame as u64), ns(jitter_ns)))
+        .collect();
+    let mut head = vec!["control, recovery", "rate", "base RTT"];
+    head.extend(titles.iter().map(String::as_str));
+    let mut senders: Vec<u32> = cases.iter().map(|(s, _)| s.senders).collect();
+    senders.sort_unstable();
+    senders.dedup();
+    let caption = format!(
+        "Lowest goodput with {senders:?} senders as a share of the link's, by frame size and \
+         jitter; {caption}"
+    );
+    runs.table_of(&caption, &head, lowest_goodput)
+}
+
+/// Frame size and jitter.
+fn column_of(s: &OperatingRange) -> (usize, u64) {
+    (s.max_frame, s.jitter_ns)
+}
+
+/// Control and recovery, rate and base round trip.
+fn line_of(s: &OperatingRange) -> (String, u64, u64) {
+    (s.hosts.names(), s.rate_bps, s.base_rtt_ns)
+}
+
+fn lowest_goodput(rows: &Points) -> Vec<Vec<Cell>> {
+    let columns: Vec<_> = distinct(rows.iter().map(|(s, _)| column_of(s))).collect();
+    let lines = distinct(rows.iter().map(|(s, _)| line_of(s)));
+    let cells = lines.map(|line| {
+        let least = |column: &(usize, u64)| {
+            let same = |s: &OperatingRange| (line_of(s), column_of(s)) == (line.clone(), *column);
+            let of = rows.iter().filter(|(s, _)| same(s));
+            of.map(|(_, o)| o.goodput_share).fold(f64::MAX, f64::min)
+        };
+        let (names, rate_bps, base_rtt_ns) = &line;
+        let mut cells = vec![names.as_str().into(), bps(*rate_bps).into(), ns(*base_rtt_ns).into()];
+        cells.extend(columns.iter().map(|column| Cell::decimal(least(column), 3)));
+        cells
+    });
+    cells.collect()
+}
+
+/// Each value once, in the order of its first place.
+fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
+    let mut all = Vec::new();
+    for value in values {
+        if !all.contains(&value) {
+            all.push(value);
+        }
+    }
+    all.into_iter()
+}
+
+/// The lowest goodput by round trip: a line for each rate, frame size and jitter.
+fn picture(rows: &Points) -> Chart {
+    let mut chart = Chart::lines(
+        "Lowest goodput of all numbers of senders, by control and recovery",
+        Axis::log("base round trip", Unit::Time),
+        Axis::linear("goodput, share of the link", Unit::Percent),
+    );
+    for (s, o) in rows {
+        let name = format!(
+            "{}, {} Gbit/s, {}, jitter {}",
+            s.hosts.names(),
+            s.rate_bps / 1_000_000_000,
+            show_bytes(s.max_frame as u64),
+            ns(s.jitter_ns),
+        );
+        let (x, y) = (s.base_rtt_ns.max(1) as f64, o.goodput_share);
+        let points = &mut chart.line(Style::Main, name).points;
+        match points.iter_mut().find(|point| point.0 == x) {
+            Some(point) => point.1 = point.1.min(y),
+            None => points.push((x, y)),
+        }
+    }
+    chart
+}
 
 /// The server's host.
 const SERVER: HostId = HostId(0);
@@ -41,64 +148,35 @@ const OUTSTANDING: u32 = 2;
 /// Smallest number of credits.
 const LEAST_CREDITS: u64 = 32;
 
-/// Settings of one point.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Settings {
-    /// All hosts; credits follow from the network.
-    #[serde(flatten)]
-    pub hosts: Hosts,
-    /// Senders: 1 to 100. Default 20.
-    pub senders: u32,
-    /// Rate of the cables, bit/s: 1 Gbit/s to 1.6 Tbit/s. Default 25 Gbit/s.
-    pub rate_bps: u64,
-    /// Round trip of an empty packet, ns: at most 1 ms. Default 5 us.
-    pub base_rtt_ns: u64,
-    /// Longest delay of a frame at its receiver, ns: at most 1 ms. Default 0.
-    pub jitter_ns: u64,
-    /// True if hosts are configured with the rate of their link; false: their setting is the
-    /// default, 25 Gbit/s, whatever the rate. Default false.
-    pub rate_known: bool,
-    /// Warm-up, in base round trips and the jitter; at least 5 ms. Default 200.
-    pub warm_up_rtts: u32,
-    /// Measured time, likewise. Default 200.
-    pub time_rtts: u32,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            hosts: Hosts::default(),
-            senders: 20,
-            rate_bps: 25_000_000_000,
-            base_rtt_ns: 5_000,
-            jitter_ns: 0,
-            rate_known: false,
-            warm_up_rtts: 200,
-            time_rtts: 200,
-        }
+parameters! {
+    /// Settings of one point.
+    #[derive(Copy, Eq)]
+    pub struct OperatingRange {
+        /// All hosts; credits follow from the network, and frames are below
+        hosts: Hosts = Hosts::default(), Nested;
+        /// Rates of all links, Gbit/s
+        rate_bps: u64 = 25_000_000_000,
+            rate(1_000_000_000..=1_600_000_000_000).option("gbps").each("10,25,100,400");
+        /// Round trips of an empty packet
+        base_rtt_ns: u64 = 5_000, time(0..=1_000_000).option("rtt").each("1us,5us,25us,100us");
+        /// Largest datagram payloads; replaces --frame-size
+        max_frame: usize = 1_072, bytes(304..=9_000).option("frames").each("1072,8KiB");
+        /// Longest delays of a frame at its receiver
+        jitter_ns: u64 = 0, time(0..=1_000_000).option("jitter").each("0us,20us");
+        /// Numbers of senders
+        senders: u32 = 20, count(1..=100).option("senders").each("2,5,20");
+        /// Tell hosts the rate of their link; else they take it for the default, 25 Gbit/s
+        rate_known: bool = false, flag().option("rate-known");
+        /// Warm-up in base round trips and the jitter; at least 5 ms
+        warm_up_rtts: u32 = 200, count(1..=10_000);
+        /// Measured time in round trips; at least 5 ms
+        time_rtts: u32 = 200, count(1..=10_000).option("rtts");
     }
 }
 
-impl Settings {
-    fn check(&self) -> Result<(), ScenarioError> {
-        self.hosts.check()?;
-        check((1..=100).contains(&self.senders), "senders", self.senders, "1 to 100")?;
-        let range = "1 Gbit/s to 1.6 Tbit/s";
-        let rates = 1_000_000_000..=1_600_000_000_000;
-        check(rates.contains(&self.rate_bps), "rate_bps", self.rate_bps, range)?;
-        check(self.base_rtt_ns <= 1_000_000, "base_rtt_ns", self.base_rtt_ns, "at most 1 ms")?;
-        check(self.jitter_ns <= 1_000_000, "jitter_ns", self.jitter_ns, "at most 1 ms")?;
-        check(
-            (1..=10_000).contains(&self.warm_up_rtts),
-            "warm_up_rtts",
-            self.warm_up_rtts,
-            "1 to 10,000",
-        )?;
-        check((1..=10_000).contains(&self.time_rtts), "time_rtts", self.time_rtts, "1 to 10,000")
-    }
-
+impl OperatingRange {
     fn packet_ns(&self) -> u64 {
-        wire_ns(wire_bytes(data_per_packet(self.hosts.max_frame)), self.rate_bps)
+        wire_ns(wire_bytes(data_per_packet(self.max_frame)), self.rate_bps)
     }
 
     /// Round trip of a full packet on the idle network, without jitter, ns.
@@ -127,7 +205,7 @@ impl Settings {
     }
 
     fn config(&self) -> WorldConfig {
-        let hosts = Hosts { credits: self.credits(), ..self.hosts };
+        let hosts = Hosts { credits: self.credits(), max_frame: self.max_frame, ..self.hosts };
         let mut config = hosts.config(self.topology(), self.senders);
         (config.nic.rx_latency_ns, config.nic.tx_latency_ns) = (0, 0);
         config.checks = Checks { every_passes: 1_024, ..Checks::default() };
@@ -140,7 +218,7 @@ impl Settings {
 
 /// One point.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Outcome {
+pub struct Point {
     /// Data that the server has accepted, bit/s.
     pub goodput_bps: u64,
     /// Its share of that of a link that is never idle.
@@ -166,8 +244,11 @@ pub struct Outcome {
 ///
 /// # Errors
 /// A setting is out of range, sessions were not connected, or a call has failed.
-pub fn run(settings: &Settings) -> Result<Outcome, ScenarioError> {
-    settings.check()?;
+pub fn run(settings: &OperatingRange) -> Result<Point, ScenarioError> {
+    EXPERIMENT.once(settings, None)
+}
+
+fn simulate(settings: &OperatingRange) -> Result<Point, ScenarioError> {
     let mut world = World::new(settings.config())?;
     let link = world.fabric().uplink(SERVER).reverse();
     let flows = Flows::new(SERVER, link);
@@ -181,11 +262,11 @@ pub fn run(settings: &Settings) -> Result<Outcome, ScenarioError> {
     let time_ns = settings.time_ns(settings.time_rtts);
     world.run_for(Duration::from_nanos(time_ns));
     tally.borrow().check()?;
-    let data = data_per_packet(settings.hosts.max_frame) as u64;
+    let data = data_per_packet(settings.max_frame) as u64;
     let goodput_bps = per_second((accepted(&world) - before) * data * 8, time_ns);
     let full_bps = settings.rate_bps as f64 * data as f64 / wire_bytes(data as usize) as f64;
     let mut flows = flows.borrow_mut();
-    Ok(Outcome {
+    Ok(Point {
         goodput_bps,
         goodput_share: goodput_bps as f64 / full_bps,
         credits: settings.credits(),
@@ -198,11 +279,11 @@ pub fn run(settings: &Settings) -> Result<Outcome, ScenarioError> {
     })
 }
 
-fn start(world: &mut World, settings: &Settings) -> Result<SharedTally, ScenarioError> {
+fn start(world: &mut World, settings: &OperatingRange) -> Result<SharedTally, ScenarioError> {
     let tally = SharedTally::default();
     world.start(SERVER, app::server)?;
     let uri = world.uri(SERVER);
-    let data = data_per_packet(settings.hosts.max_frame);
+    let data = data_per_packet(settings.max_frame);
     let bytes = REQUEST_BYTES / data * data;
     for host in world.hosts().filter(|&h| h != SERVER) {
         let (uri, tally) = (uri.clone(), Rc::clone(&tally));
@@ -235,17 +316,16 @@ fn delay_at_receiver(world: &mut World, link: LinkId, most_ns: u64, mut rng: Rng
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::{Spoilt, assert_refused};
 
-    fn short() -> Settings {
-        Settings { senders: 2, warm_up_rtts: 1, time_rtts: 1, ..Settings::default() }
+    fn short() -> OperatingRange {
+        OperatingRange { senders: 2, warm_up_rtts: 1, time_rtts: 1, ..OperatingRange::default() }
     }
 
     #[test]
     fn the_idle_round_trip_is_as_calculated_and_jitter_adds_to_it() {
         let hosts = Hosts { control: Control::None, ..Hosts::default() };
         for jitter_ns in [0, 20_000] {
-            let settings = Settings { hosts, senders: 1, jitter_ns, ..short() };
+            let settings = OperatingRange { hosts, senders: 1, jitter_ns, ..short() };
             let seen = run(&settings).expect("runs");
             assert!(seen.rtt.min_ns + 20 >= seen.full_rtt_ns, "{seen:?}");
             // All credits can be in a queue, and a frame can wait for others that were delayed.
@@ -260,20 +340,7 @@ mod tests {
     fn credits_are_two_bandwidth_delay_products() {
         // 5 us, and a packet of 1,138 bytes in 364 ns twice, with a credit return of 110 in 35.
         assert_eq!(short().credits(), 32, "32 are more than 2 x 5,763 / 364");
-        let settings = Settings { base_rtt_ns: 100_000, ..short() };
+        let settings = OperatingRange { base_rtt_ns: 100_000, ..short() };
         assert_eq!(settings.credits(), (2 * (100_000_u64 + 364 + 35 + 364)).div_ceil(364) as u32);
-    }
-
-    #[test]
-    fn settings_out_of_range_are_named() {
-        let bad: &[Spoilt<Settings>] = &[
-            ("senders", |s| s.senders = 0),
-            ("rate_bps", |s| s.rate_bps = 1),
-            ("base_rtt_ns", |s| s.base_rtt_ns = u64::MAX),
-            ("jitter_ns", |s| s.jitter_ns = u64::MAX),
-            ("warm_up_rtts", |s| s.warm_up_rtts = 0),
-            ("time_rtts", |s| s.time_rtts = 0),
-        ];
-        assert_refused(bad, Settings::default, run);
     }
 }

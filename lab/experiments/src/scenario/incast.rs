@@ -19,6 +19,7 @@ use super::{
     check, check_time, check_warm_up, control_name, data_per_packet, per_second, recovery_name,
     wire_bytes, wire_ns,
 };
+use crate::declare::parameter::named;
 use courser_sim::fabric::{Buffer, HOST_RATE_BPS, SWITCH_LATENCY_NS, Topology};
 use courser_sim::observe::{DropReason, Tap, Times};
 use courser_sim::{HostId, NicConfig, World, WorldConfig};
@@ -35,6 +36,11 @@ pub enum Network {
     /// The paper's cluster, [`Topology::cx4`].
     Cx4,
 }
+
+named!(Network {
+    Network::OneSwitch => "one-switch", "All hosts at one switch";
+    Network::Cx4 => "cx4", "The paper's cluster: five racks";
+});
 
 /// Settings of the experiment. The defaults are those of `[eRPC §6.5]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]

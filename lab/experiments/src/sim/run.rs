@@ -1,7 +1,6 @@
 //! `courser-lab sim run`: the experiments of [`crate::scenario`] with tables and JSON.
 
 pub(super) mod args;
-mod control;
 mod figures;
 mod picture;
 pub(super) mod tables;
@@ -36,9 +35,6 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         Scenario::Credits(args) => credits(args),
         Scenario::Bandwidth(args) => bandwidth(args),
         Scenario::ResponseRtt(args) => response_rtt(args),
-        Scenario::Background(args) => control::background(args),
-        Scenario::JoinLeave(args) => control::join_leave(args),
-        Scenario::OperatingRange(args) => control::operating_range(args),
         Scenario::Declared(chosen) => chosen.run(),
         Scenario::Speed(args) => speed(args),
     }

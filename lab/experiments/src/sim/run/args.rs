@@ -8,7 +8,6 @@ use clap::{Args, Subcommand, ValueEnum};
 use courser::{Control, Recovery};
 use serde::Serialize;
 
-use super::control::args::{BackgroundArgs, JoinLeaveArgs, RangeArgs};
 use crate::declare::group::Chosen;
 use crate::declare::observe::ObserveArgs;
 use crate::declare::output::OutputArgs;
@@ -48,13 +47,6 @@ pub(super) enum Scenario {
     Bandwidth(BandwidthArgs),
     /// Latency that a response of several packets adds [eRPC §5.1]
     ResponseRtt(ResponseRttArgs),
-    /// Latency of other calls during an incast [eRPC §6.5]
-    #[command(visible_alias = "e83")]
-    Background(BackgroundArgs),
-    /// Senders that join an incast one after the other and leave
-    JoinLeave(JoinLeaveArgs),
-    /// Goodput of an incast by link rate, round trip, frame size and jitter
-    OperatingRange(RangeArgs),
     #[command(flatten)]
     Declared(Chosen<experiments::Run>),
     /// Speed of the simulator

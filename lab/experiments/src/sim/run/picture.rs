@@ -6,6 +6,7 @@ use courser_bench::report::Unit;
 
 use crate::declare::text::{bps, counted};
 use crate::experiment;
+use crate::experiments::composed::TIMELY_CX4;
 use crate::picture::{Axis, Chart, Style};
 
 const PER_MILLION: f64 = 1e6;
@@ -47,7 +48,7 @@ pub(super) fn incast(runs: &[(incast::Settings, incast::Outcome)]) -> Chart {
             let quantity = format!("round trip {percentile}");
             let all = match s.control {
                 Control::None => experiment::stated("E81", &quantity, "simulated"),
-                Control::Timely => experiment::stated("E82", &quantity, experiment::TIMELY_CX4),
+                Control::Timely => experiment::stated("E82", &quantity, TIMELY_CX4),
                 _ => Vec::new(),
             };
             all.into_iter().filter(|(x, _)| senders.contains(x))

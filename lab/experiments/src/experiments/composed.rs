@@ -1,11 +1,12 @@
-//! Experiments of congestion control: the incast of the eRPC paper that its control leaves open, and
-//! calls beside an incast.
+//! The incast of the eRPC paper that its control leaves open: recorded points that are composed of
+//! several experiments.
 
 use std::borrow::Cow;
 
-use crate::experiments::first_burst::{self, FirstBurst};
-use crate::experiments::uplink::{self, Uplink};
-use crate::experiments::{background, join_leave, operating_range};
+use super::first_burst::{self, FirstBurst};
+use super::join_leave::{self, JoinLeave};
+use super::operating_range::{self, OperatingRange};
+use super::uplink::{self, Uplink};
 use crate::scenario::{Cpu, Hosts, ScenarioError, incast};
 use courser::Control;
 use courser_bench::report::Unit;
@@ -17,7 +18,7 @@ use crate::declare::points::{
 
 const OWN: &str = "default";
 
-pub(super) const INCAST: Experiment = Experiment {
+pub(crate) const INCAST: Experiment = Experiment {
     id: "E82",
     title: "Incast with the default control",
     source: "eRPC section 6.5",
@@ -150,9 +151,9 @@ fn one_incast(
 }
 
 fn changes(senders: u32, hosts: Hosts, run: &mut Run) -> Result<(), ScenarioError> {
-    let settings = join_leave::Settings { hosts, senders, ..join_leave::Settings::default() };
+    let settings = JoinLeave { hosts, senders, ..JoinLeave::default() };
     run.settings(&settings);
-    let jain = join_leave::run(&settings, None)?.jain_after_join;
+    let jain = join_leave::run(&settings)?.jain_after_join;
     run.add("least Jain's index, joins", OWN, senders.into(), jain);
     Ok(())
 }
@@ -176,12 +177,13 @@ const RANGE: [Network; 8] = [
 fn networks(networks: &[Network], hosts: Hosts, run: &mut Run) -> Result<(), ScenarioError> {
     for &(gbps, rtt_us, max_frame) in networks {
         for senders in [2, 20] {
-            let settings = operating_range::Settings {
-                hosts: Hosts { max_frame, ..hosts },
+            let settings = OperatingRange {
+                hosts,
+                max_frame,
                 senders,
                 rate_bps: gbps * 1_000_000_000,
                 base_rtt_ns: rtt_us * 1_000,
-                ..operating_range::Settings::default()
+                ..OperatingRange::default()
             };
             run.settings(&settings);
             let share = operating_range::run(&settings)?.goodput_share;
@@ -191,57 +193,3 @@ fn networks(networks: &[Network], hosts: Hosts, run: &mut Run) -> Result<(), Sce
     }
     Ok(())
 }
-
-pub(super) const BACKGROUND: Experiment = Experiment {
-    id: "E83",
-    title: "Latency-sensitive calls during an incast",
-    source: "eRPC section 6.5 (incast with background traffic)",
-    model: "The CX4 cluster with N senders of 8 MiB requests to one server, and one more thread on \
-        each of their nodes that keeps one call of 64 kB each way to such a thread of a random \
-        other node. CPUs as fast as the paper's, 32 credits, packets of 1,024 data bytes. One \
-        more node makes calls of 32 B to the victim's thread.",
-    axis: Axis { label: "senders", unit: Unit::Count, log: false },
-    quantities: Cow::Borrowed(&[
-        quantity("latency p50", Unit::Time, TIME),
-        quantity("latency p99", Unit::Time, Tolerance::relative(0.2)),
-        quantity(
-            "latency p99, incast / none",
-            Unit::Plain,
-            Tolerance { relative: 0.2, absolute: 0.1 },
-        ),
-        quantity(
-            "32 B to the victim, incast / none",
-            Unit::Plain,
-            Tolerance { relative: 0.2, absolute: 0.1 },
-        ),
-    ]),
-    paper: &[Paper {
-        quantity: "latency p99",
-        series: OWN,
-        x: Some(100.0),
-        value: Stated::Value(274_000.0),
-        reason: "The agreement is a coincidence: without the incast the 99th percentile is the same, \
-            since calls of random partners meet at a host anyway.",
-    }],
-    run: Runner::Of(|size, seed, run| {
-        for control in [Control::None, Control::default()] {
-            let default = background::Settings::default();
-            let senders = size.pick(8, 100);
-            let settings = background::Settings {
-                hosts: Hosts { seed, control, ..default.hosts },
-                senders,
-                warm_up_ns: size.pick(1_000_000, 5_000_000),
-                time_ns: size.pick(2_000_000, 10_000_000),
-                ..default
-            };
-            run.settings(&settings);
-            let seen = background::run(&settings, None)?;
-            let (x, name) = (f64::from(senders), control.name());
-            run.add("latency p50", name, x, seen.incast.background.p50_ns as f64);
-            run.add("latency p99", name, x, seen.incast.background.p99_ns as f64);
-            run.add("latency p99, incast / none", name, x, seen.background_ratio());
-            run.add("32 B to the victim, incast / none", name, x, seen.to_victim_ratio());
-        }
-        Ok(())
-    }),
-};
