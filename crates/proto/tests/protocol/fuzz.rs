@@ -167,10 +167,7 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
             1 => bytes[at] ^= 1 << rng.below(8),
             2 => bytes[at] = bytes[at].wrapping_add(8),
             3 => bytes.truncate(at.max(1)),
-            _ => {
-                let tail = bytes[at..].to_vec();
-                bytes.extend_from_slice(&tail[..tail.len().min(200)]);
-            }
+            _ => bytes.extend_from_within(at..bytes.len().min(at + 200)),
         }
     }
 }
@@ -200,10 +197,12 @@ fn mutated_frames(recovery: Recovery) {
     let old = w.sessions[0].1;
     let mut rng = Rng(12);
     let mut now_ns = w.now_ns;
+    let mut bytes = Vec::new();
     for n in 0..frames(100_000) {
-        let (to, mut bytes) = corpus[rng.below(corpus.len() as u64) as usize].clone();
+        let (to, frame) = &corpus[rng.below(corpus.len() as u64) as usize];
+        bytes.clone_from(frame);
         mutate(&mut bytes, &mut rng);
-        feed(&mut w, to, &bytes, now_ns);
+        feed(&mut w, *to, &bytes, now_ns);
         if n % 64 == 0 {
             // A call is always in flight, and time advances.
             now_ns += rng.below(200_000);

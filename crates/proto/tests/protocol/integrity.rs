@@ -69,9 +69,11 @@ fn no_frame_with_up_to_three_flipped_bits_is_accepted() {
     assert!(corpus.len() > 40 && corpus.iter().any(|f| f.1.len() == DPP + FRAME_HEADER + 16));
     let mut rng = Rng(5);
     let accepted = [0, 1].map(|node| w.ep(node).stats().rx_frames_accepted);
+    let mut bytes = Vec::new();
     for _ in 0..frames(200_000) {
-        let (to, bytes) = &corpus[rng.below(corpus.len() as u64) as usize];
-        let (to, mut bytes) = (*to, bytes.clone());
+        let (to, frame) = &corpus[rng.below(corpus.len() as u64) as usize];
+        let to = *to;
+        bytes.clone_from(frame);
         flip_bits(&mut bytes, &mut rng);
         let rx = RxFrame::new(addr(1 - to), &bytes, Ecn::NotEct);
         Endpoint::receive(&mut Echo(&mut w.nodes[to].ep, 2_000), &rx);

@@ -156,16 +156,20 @@ impl Node {
         }
     }
 
-    /// Collects waiting completions; flushes the transport when one needs it.
-    pub fn collect(&mut self) {
+    /// Collects waiting completions; flushes the transport when one needs it. Returns whether there was
+    /// any.
+    pub fn collect(&mut self) -> bool {
+        let mut any = false;
         loop {
             while let Some(c) = self.ep.poll_completion() {
                 self.complete(c);
+                any = true;
             }
             if !self.ep.needs_flush() {
-                return;
+                return any;
             }
             self.flush();
+            any = true;
         }
     }
 
@@ -315,5 +319,7 @@ impl Driver<u64> for Node {
 }
 
 fn bytes_of(frame: &TxFrame) -> Vec<u8> {
-    frame.segs().iter().flat_map(|s| s.iter().copied()).collect()
+    let mut bytes = Vec::with_capacity(frame.len() as usize);
+    frame.segs().iter().for_each(|s| bytes.extend_from_slice(s));
+    bytes
 }
