@@ -155,10 +155,32 @@ fn fingerprints_cover_names_kinds_types_and_the_codec() {
     }
     assert_eq!(KvClient::SERVICE.codec, courser::service::Postcard::NAME);
     // Recorded once: another value would refuse deployed clients.
-    assert_eq!(KvClient::SERVICE.fingerprint, KV, "{:#x}", KvClient::SERVICE.fingerprint);
+    let recorded = recorded::KvClient::SERVICE.fingerprint;
+    assert_eq!(recorded, KV, "{recorded:#x}");
 }
 
 const KV: u64 = 0x1aa2_4de0_510e_49e1;
+
+/// The service whose fingerprint is recorded.
+mod recorded {
+    use courser::service::{Incoming, Stream};
+
+    use crate::kv::KvError;
+
+    #[courser::service]
+    #[allow(dead_code)] // only its fingerprint is used
+    pub trait Kv {
+        async fn get(&self, key: String) -> Result<String, KvError>;
+        async fn put(&self, key: String, value: String) -> Result<(), KvError>;
+        async fn len(&self) -> u64;
+        #[oneway]
+        async fn hint(&self, service: String);
+        fn scan(&self, from: String) -> impl Stream<Item = Result<(String, String), KvError>>;
+        fn count(&self, to: u64, size: u32) -> impl Stream<Item = (u64, Vec<u8>)>;
+        async fn upload(&self, name: String, chunks: Incoming<Vec<u8>>) -> Result<u64, KvError>;
+        async fn hang(&self);
+    }
+}
 
 #[test]
 fn answers_to_hellos_of_any_bytes_are_errors() {

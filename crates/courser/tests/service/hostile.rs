@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use courser::service::{LocalRegistry, RpcError};
 
 use crate::calls::serve;
-use crate::kv::{KvClient, number};
+use crate::kv::{KvClient, filled, number};
 use crate::world::World;
 
 const HELLO: u16 = 0x03F0;
@@ -306,7 +306,7 @@ fn a_client_survives_servers_that_break_the_rules_of_streams() {
             let ended = world.try_run(async {
                 let Ok(mut upload) = kv.upload("n".into()).await else { return };
                 for _ in 0..200 {
-                    if upload.send(&vec![1; 5_000]).await.is_err() {
+                    if upload.send(&filled(1, 5_000)).await.is_err() {
                         break;
                     }
                 }

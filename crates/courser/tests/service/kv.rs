@@ -35,11 +35,16 @@ pub trait Kv {
     /// All keys from one on.
     fn scan(&self, from: String) -> impl Stream<Item = Result<(String, String), KvError>>;
     /// Numbers from 0.
-    fn count(&self, to: u64, size: u32) -> impl Stream<Item = (u64, Vec<u8>)>;
+    fn count(&self, to: u64, size: u32) -> impl Stream<Item = (u64, String)>;
     /// Adds up lengths.
-    async fn upload(&self, name: String, chunks: Incoming<Vec<u8>>) -> Result<u64, KvError>;
+    async fn upload(&self, name: String, chunks: Incoming<String>) -> Result<u64, KvError>;
     /// Never ends.
     async fn hang(&self);
+}
+
+/// As many bytes as stated. A text, because lists of bytes are decoded byte by byte.
+pub fn filled(number: u64, bytes: usize) -> String {
+    char::from(number as u8 & 0x7f).to_string().repeat(bytes)
 }
 
 /// The request type of a method, at a server with this service alone.
@@ -126,17 +131,17 @@ impl Kv for Store {
         })
     }
 
-    fn count(&self, to: u64, size: u32) -> impl Stream<Item = (u64, Vec<u8>)> {
+    fn count(&self, to: u64, size: u32) -> impl Stream<Item = (u64, String)> {
         let (taken, alive) = (self.taken.clone(), Alive::new(&self.live));
         stream::iter((0..to).map(move |i| {
             let _ = &alive;
             taken.fetch_add(1, Ordering::Relaxed);
             // At most twice what a message may have.
-            (i, vec![i as u8; (size as usize).min(16 << 20)])
+            (i, filled(i, (size as usize).min(16 << 20)))
         }))
     }
 
-    async fn upload(&self, name: String, mut chunks: Incoming<Vec<u8>>) -> Result<u64, KvError> {
+    async fn upload(&self, name: String, mut chunks: Incoming<String>) -> Result<u64, KvError> {
         let _alive = Alive::new(&self.live);
         if name == "refuse" {
             return Err(KvError::Missing);
@@ -199,10 +204,10 @@ impl LocalKv for LocalStore {
             Ok(item)
         }))
     }
-    fn count(&self, to: u64, size: u32) -> impl Stream<Item = (u64, Vec<u8>)> {
-        stream::iter((0..to).map(move |i| (i, vec![0; size as usize])))
+    fn count(&self, to: u64, size: u32) -> impl Stream<Item = (u64, String)> {
+        stream::iter((0..to).map(move |i| (i, filled(0, size as usize))))
     }
-    async fn upload(&self, _name: String, mut chunks: Incoming<Vec<u8>>) -> Result<u64, KvError> {
+    async fn upload(&self, _name: String, mut chunks: Incoming<String>) -> Result<u64, KvError> {
         let mut sum = 0;
         while let Some(Ok(chunk)) = chunks.next().await {
             sum += chunk.len() as u64;

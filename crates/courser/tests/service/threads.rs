@@ -18,7 +18,7 @@ use futures::executor::{ThreadPool, block_on};
 use futures::future::{AbortHandle, abortable};
 use futures::task::SpawnExt;
 
-use crate::kv::{KvClient, KvError, KvServer, Store};
+use crate::kv::{KvClient, KvError, KvServer, Store, filled};
 
 type Answering = Pin<Box<dyn Future<Output = MsgBuf> + Send>>;
 type Handler = Box<dyn Fn(Received<'_>) -> Answering + Send + Sync>;
@@ -190,7 +190,7 @@ async fn use_streams(kv: &KvClient<Session>, round: u64) -> Result<(), String> {
     assert_eq!(next, items);
     let mut upload = kv.upload("n".into()).await.map_err(|e| text(&e))?;
     for _ in 0..items {
-        upload.send(&vec![1; 400]).await.map_err(|e| text(&e))?;
+        upload.send(&filled(1, 400)).await.map_err(|e| text(&e))?;
     }
     assert_eq!(upload.finish().await.map_err(|e| text(&e))?, items * 400);
     // Cancelled in the middle.

@@ -8,7 +8,7 @@ use courser::service::{MidStreamError, RpcError};
 use courser::{CallFailure, Executed};
 
 use crate::calls::serve;
-use crate::kv::KvError;
+use crate::kv::{KvError, filled};
 
 #[test]
 fn items_arrive_in_order_and_the_handlers_outcome_returns() {
@@ -18,7 +18,7 @@ fn items_arrive_in_order_and_the_handlers_outcome_returns() {
         let sum = world.run(async {
             let mut upload = kv.upload("n".into()).deadline(Duration::from_secs(9)).await.unwrap();
             for i in 0..items {
-                upload.send(&vec![i as u8; size]).await.unwrap();
+                upload.send(&filled(i, size)).await.unwrap();
                 if i % 50 == 7 {
                     upload.flush().await.unwrap();
                     // The handler may not have finished with the last one.
@@ -40,21 +40,21 @@ fn a_handler_that_returns_early_ends_the_stream() {
         world.run(async {
             let mut upload = kv.upload("early".into()).await.unwrap();
             for _ in 0..1_000 {
-                upload.send(&vec![1; 1_000]).await.unwrap();
+                upload.send(&filled(1, 1_000)).await.unwrap();
             }
             assert!(upload.has_ended());
             assert_eq!(upload.finish().await, Ok(1_000));
             // The error of the handler is that of the next item, or of the end.
             let mut upload = kv.upload("fail".into()).await.unwrap();
             let failed = loop {
-                match upload.send(&vec![1; 1_000]).await {
+                match upload.send(&filled(1, 1_000)).await {
                     Ok(()) => {}
                     Err(e) => break e,
                 }
             };
             assert_eq!(failed, RpcError::Service(KvError::TooLong(4)));
             let mut upload = kv.upload("fail".into()).await.unwrap();
-            upload.send(&vec![1]).await.unwrap();
+            upload.send(&filled(1, 1)).await.unwrap();
             assert_eq!(upload.finish().await, Err(RpcError::Service(KvError::TooLong(4))));
         });
         world.assert_clean();
@@ -68,7 +68,7 @@ fn a_stalled_handler_stops_the_client_within_the_stated_bytes() {
     let mut sending = Box::pin(async {
         let mut upload = kv.upload("stall".into()).await.unwrap();
         loop {
-            upload.send(&vec![1; 1_000]).await.unwrap();
+            upload.send(&filled(1, 1_000)).await.unwrap();
             sent.set(sent.get() + 1);
         }
     });
@@ -89,7 +89,7 @@ fn a_long_upload_takes_constant_memory() {
     let sum = world.run(async {
         let mut upload = kv.upload("n".into()).await.unwrap();
         for _ in 0..30_000 {
-            upload.send(&vec![7; 3_000]).await.unwrap();
+            upload.send(&filled(7, 3_000)).await.unwrap();
         }
         upload.finish().await.unwrap()
     });
@@ -104,12 +104,12 @@ fn an_item_that_is_too_large_is_refused_and_others_are_sent() {
     let (world, kv, _) = serve(4);
     world.run(async {
         let mut upload = kv.upload("n".into()).await.unwrap();
-        upload.send(&vec![1; 10]).await.unwrap();
-        let error = upload.send(&vec![1; 9 << 20]).await.unwrap_err();
+        upload.send(&filled(1, 10)).await.unwrap();
+        let error = upload.send(&filled(1, 9 << 20)).await.unwrap_err();
         assert!(matches!(error, RpcError::MidStream(MidStreamError::Encode(_))), "{error:?}");
         assert_eq!(error.executed(), Executed::Maybe, "its handler runs");
-        upload.send(&vec![1; 1_000_000]).await.unwrap();
-        upload.send(&vec![1; 10]).await.unwrap();
+        upload.send(&filled(1, 1_000_000)).await.unwrap();
+        upload.send(&filled(1, 10)).await.unwrap();
         assert_eq!(upload.finish().await, Ok(1_000_020));
     });
     world.assert_clean();
@@ -120,10 +120,10 @@ fn the_items_of_a_stream_are_sent_until_the_handler_returns() {
     let (world, kv, store) = serve(5);
     world.run(async {
         let mut upload = kv.upload("n".into()).await.unwrap();
-        upload.send_all(futures::stream::iter((0..500).map(|_| vec![1; 300]))).await.unwrap();
+        upload.send_all(futures::stream::iter((0..500).map(|_| filled(1, 300)))).await.unwrap();
         assert_eq!(upload.finish().await, Ok(150_000));
         let mut upload = kv.upload("early".into()).await.unwrap();
-        upload.send_all(futures::stream::repeat_with(|| vec![1; 300])).await.unwrap();
+        upload.send_all(futures::stream::repeat_with(|| filled(1, 300))).await.unwrap();
         assert_eq!(upload.finish().await, Ok(300));
     });
     assert_eq!(store.live.load(Ordering::Relaxed), 0);
@@ -137,7 +137,7 @@ fn a_dropped_upload_drops_its_handler() {
         world.run(async {
             let mut upload = kv.upload("n".into()).await.unwrap();
             for _ in 0..seed {
-                upload.send(&vec![1; 5_000]).await.unwrap();
+                upload.send(&filled(1, 5_000)).await.unwrap();
             }
         });
         world.assert_clean();
@@ -145,7 +145,7 @@ fn a_dropped_upload_drops_its_handler() {
         // A send that was dropped while it waited leaves the stream usable.
         world.run(async {
             let mut upload = kv.upload("n".into()).await.unwrap();
-            let (mut sent, item) = (0, vec![1; 2_000]);
+            let (mut sent, item) = (0, filled(1, 2_000));
             for _ in 0..200 {
                 let mut send = pin!(upload.send(&item));
                 let once = std::future::poll_fn(|cx| {
@@ -169,7 +169,7 @@ fn an_upload_whose_calls_fail_ends_with_the_failure() {
         let result = world.run(async {
             let mut upload = kv.upload("n".into()).await?;
             for _ in 0..1_000 {
-                upload.send(&vec![1; 500]).await?;
+                upload.send(&filled(1, 500)).await?;
             }
             upload.finish().await
         });
