@@ -12,7 +12,7 @@ use courser_proto::SessionId;
 /// The submissions that wait for one session. Entries that have left stay until they are the most, so that leaving
 /// takes constant time.
 #[derive(Debug)]
-struct Line<T> {
+struct SessionQueue<T> {
     entries: VecDeque<T>,
     /// Entries among them that have left.
     left: usize,
@@ -21,7 +21,7 @@ struct Line<T> {
 /// All that wait, by session. Each line has an entry that has not left.
 #[derive(Debug)]
 pub(crate) struct Waiters<T> {
-    lines: BTreeMap<u64, Line<T>>,
+    lines: BTreeMap<u64, SessionQueue<T>>,
     /// Entries of all lines that have not left.
     waiting: usize,
 }
@@ -50,7 +50,7 @@ impl<T> Waiters<T> {
 
     /// Adds one behind the others of its session.
     pub(crate) fn push(&mut self, session: SessionId, entry: T) {
-        let empty = || Line { entries: VecDeque::new(), left: 0 };
+        let empty = || SessionQueue { entries: VecDeque::new(), left: 0 };
         self.lines.entry(session.key()).or_insert_with(empty).entries.push_back(entry);
         self.waiting += 1;
     }
