@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! any thread                                      courser-client-N
-//! ClientCall::poll: Call --> Inbox (one lock) --> calls::State: picks a session, starts the call
+//! ClientCall::poll: Call --> Inbox (one lock) --> calls::Clients: picks a session, starts the call
 //! ClientCall::poll: result <- Call <- waker  <--- driver: completes calls, wakes after the burst
 //! ```
 //!

@@ -52,7 +52,7 @@ enum Numbered {
 }
 
 /// See the module.
-pub(super) struct State {
+pub(super) struct Clients {
     links: Slab<Link>,
     pending: Slab<Pending>,
     /// Tasks to be woken.
@@ -72,10 +72,10 @@ pub(super) struct State {
     pub(super) tries: usize,
 }
 
-impl State {
+impl Clients {
     pub(super) fn new(rpc: &Rpc) -> Self {
         let timeout = rpc.connections.timeout();
-        State {
+        Clients {
             links: Slab::new(),
             pending: Slab::new(),
             waiters: Waiters::default(),
@@ -605,7 +605,7 @@ impl State {
         self.pending.len()
     }
 
-    /// Returns whether [`State::tend`] may find something at this time.
+    /// Returns whether [`Clients::tend`] may find something at this time.
     #[inline]
     pub(super) fn has_due(&self, now_ns: u64) -> bool {
         self.connecting > 0 || self.due_ns <= now_ns

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use courser_proto::Notice;
 
-use super::calls::State;
+use super::calls::Clients;
 use super::inbox::{Inbox, Submitted};
 use crate::error::RunError;
 use crate::panics::caught;
@@ -20,7 +20,7 @@ const FEW_CALLS: usize = 8;
 
 /// Runs the endpoint until `stop` is set and nothing is submitted.
 pub(super) fn run(rpc: Rpc, inbox: Arc<Inbox>, stop: &AtomicBool) {
-    let state = State::new(&rpc);
+    let state = Clients::new(&rpc);
     let mut driver = Driver { inbox, state: Rc::new(RefCell::new(state)), rpc };
     register(&mut driver.rpc, &driver.state);
     if let Err(e) = driver.drive(stop) {
@@ -29,7 +29,7 @@ pub(super) fn run(rpc: Rpc, inbox: Arc<Inbox>, stop: &AtomicBool) {
 }
 
 /// Passes the endpoint's events to the clients.
-pub(super) fn register(rpc: &mut Rpc, state: &Rc<RefCell<State>>) {
+pub(super) fn register(rpc: &mut Rpc, state: &Rc<RefCell<Clients>>) {
     let of = state.clone();
     rpc.on_completion(move |cx, tag, done| of.borrow_mut().completed(cx, tag, done));
     let of = state.clone();
@@ -43,7 +43,7 @@ pub(super) fn register(rpc: &mut Rpc, state: &Rc<RefCell<State>>) {
 /// Dropping it ends what is submitted and all calls, also after a panic of this thread.
 struct Driver {
     inbox: Arc<Inbox>,
-    state: Rc<RefCell<State>>,
+    state: Rc<RefCell<Clients>>,
     rpc: Rpc,
 }
 

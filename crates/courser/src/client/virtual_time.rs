@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calls::State;
+use super::calls::Clients;
 use super::driver;
 use super::endpoints::Endpoints;
 use super::inbox::{Inbox, Submitted};
@@ -17,7 +17,7 @@ use crate::rpc::Rpc;
 /// Drives the clients of one endpoint of a nexus of [`crate::Nexus::bind_in`].
 pub struct VirtualClients {
     inbox: Arc<Inbox>,
-    state: Rc<RefCell<State>>,
+    state: Rc<RefCell<Clients>>,
     submitted: Submitted,
     /// When the last timer for [`VirtualClients::turn`] is due.
     timer_ns: u64,
@@ -35,7 +35,7 @@ impl VirtualClients {
     /// those of the real clock.
     pub fn new(rpc: &mut Rpc) -> (VirtualClients, Endpoints) {
         let inbox = Arc::new(Inbox::new(rpc.mailbox.clone()));
-        let state = Rc::new(RefCell::new(State::new(rpc)));
+        let state = Rc::new(RefCell::new(Clients::new(rpc)));
         driver::register(rpc, &state);
         let proto = &rpc.core.proto;
         let limit = proto.config().max_msg_size as usize;

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use courser_net::{AnyTransport, MemConfig, MemNetwork};
 
-use crate::client::calls::State;
+use crate::client::calls::Clients;
 use crate::client::driver;
 use crate::client::inbox::{Inbox, Submitted};
 use crate::error::failure::CallFailure;
@@ -27,7 +27,7 @@ type Pending = Pin<Box<dyn Future<Output = Result<(), CallFailure>>>>;
 /// answers.
 struct Pair {
     rpc: Rpc,
-    state: Rc<RefCell<State>>,
+    state: Rc<RefCell<Clients>>,
     inbox: Arc<Inbox>,
     submitted: Submitted,
     server: Rpc,
@@ -56,7 +56,7 @@ impl Pair {
         server.on_message(1, move |_, _| count.set(count.get() + 1));
 
         let inbox = Arc::new(Inbox::new(rpc.mailbox.clone()));
-        let state = Rc::new(RefCell::new(State::new(&rpc)));
+        let state = Rc::new(RefCell::new(Clients::new(&rpc)));
         driver::register(&mut rpc, &state);
         let arena = rpc.core.proto.arena().clone();
         let endpoints = Endpoints::driven(inbox.clone(), arena, 1 << 20);
