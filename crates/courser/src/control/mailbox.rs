@@ -44,12 +44,12 @@ const SUBMITTED: u8 = 16;
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) id: RequestId,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: AnswerBody,
 }
 
 /// A response or an error status.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum AnswerBody {
     Response(MsgBuf),
     Status(Status),
 }

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use courser_net::Transport;
 use courser_proto::Status;
 
-use crate::control::mailbox::{Answer, Outcome};
+use crate::control::mailbox::{Answer, AnswerBody};
 use crate::core::context::Context;
 use crate::core::handled::HandlerStats;
 use crate::core::message::Request;
@@ -148,8 +148,8 @@ impl<T: Transport> Rpc<T> {
             let gone = !self.core.proto.is_answerable(id);
             match outcome {
                 // On an error the client has been sent a failure.
-                Outcome::Response(m) => drop(self.core.proto.reply_msg(id, m)),
-                Outcome::Status(status) => self.core.proto.reply_status(id, status),
+                AnswerBody::Response(m) => drop(self.core.proto.reply_msg(id, m)),
+                AnswerBody::Status(status) => self.core.proto.reply_status(id, status),
             }
             self.core.handled.gone += u64::from(gone);
         }

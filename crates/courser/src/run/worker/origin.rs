@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use courser_buf::Arena;
 use courser_proto::RequestId;
 
-use crate::control::mailbox::{Answer, Mailbox, Outcome};
+use crate::control::mailbox::{Answer, AnswerBody, Mailbox};
 use crate::platform::Clock;
 
 /// The state that an endpoint's submitted requests share. It may outlive the endpoint; answers are
@@ -37,7 +37,7 @@ impl Origin {
 
     /// Sends an answer to the endpoint's thread and wakes it if it sleeps. Each submitted request
     /// has one answer, which bounds the mailbox.
-    pub(super) fn answer(&self, id: RequestId, outcome: Outcome) {
+    pub(super) fn answer(&self, id: RequestId, outcome: AnswerBody) {
         self.mailbox.post_answer(Answer { id, outcome });
     }
 

@@ -17,7 +17,7 @@ use super::origin::Origin;
 use super::pool::{Job, Pool, Registered};
 use super::work::{Incoming, Work};
 use crate::Nexus;
-use crate::control::mailbox::{Answer, Mailbox, Outcome};
+use crate::control::mailbox::{Answer, AnswerBody, Mailbox};
 use crate::core::deadline::Deadline;
 use crate::platform::{Clock, Platform};
 
@@ -85,7 +85,7 @@ impl End {
     }
 
     /// Waits for one answer.
-    fn one(&self) -> Outcome {
+    fn one(&self) -> AnswerBody {
         loop {
             if let Some(answer) = self.take().pop() {
                 return answer.outcome;
@@ -113,10 +113,10 @@ fn number(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(*bytes.first_chunk().unwrap())
 }
 
-fn status(outcome: Outcome) -> Option<Status> {
+fn status(outcome: AnswerBody) -> Option<Status> {
     match outcome {
-        Outcome::Status(s) => Some(s),
-        Outcome::Response(_) => None,
+        AnswerBody::Status(s) => Some(s),
+        AnswerBody::Response(_) => None,
     }
 }
 
@@ -157,7 +157,7 @@ fn no_job_and_no_answer_is_lost_between_threads_that_sleep() {
                         sent += 1;
                     }
                     for answer in end.take() {
-                        let Outcome::Response(m) = answer.outcome else { panic!("{answer:?}") };
+                        let AnswerBody::Response(m) = answer.outcome else { panic!("{answer:?}") };
                         assert!(answered.insert(number(&m)), "answered twice");
                     }
                     if (answered.len() as u32) < sent {
@@ -244,8 +244,8 @@ fn a_pass_takes_a_bounded_number_of_answers() {
         let answers = end.take();
         assert_eq!(answers.len(), expected);
         seen.extend(answers.into_iter().map(|a| match a.outcome {
-            Outcome::Response(m) => number(&m),
-            Outcome::Status(s) => panic!("{s:?}"),
+            AnswerBody::Response(m) => number(&m),
+            AnswerBody::Status(s) => panic!("{s:?}"),
         }));
     }
     assert!(seen.into_iter().eq(0..150) && !end.readable(Duration::ZERO));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use courser_buf::{AllocError, Arena, MsgBuf};
 use courser_proto::{ReplyError, RequestId, SessionId, Status};
 
-use crate::control::mailbox::Outcome;
+use crate::control::mailbox::AnswerBody;
 use crate::core::deadline::Deadline;
 use crate::core::message::{Reply, to_message, zeroed};
 use crate::core::shares::Place;
@@ -171,11 +171,11 @@ impl Work {
         let response = to_message(reply, &self.origin.arena);
         match response {
             Ok(m) => {
-                self.answer(Outcome::Response(m));
+                self.answer(AnswerBody::Response(m));
                 Ok(())
             }
             Err(e) => {
-                self.answer(Outcome::Status(Status::ResponseFailed));
+                self.answer(AnswerBody::Status(Status::ResponseFailed));
                 Err(e.into())
             }
         }
@@ -187,7 +187,7 @@ impl Work {
     }
 
     pub(crate) fn fail(mut self, status: Status) {
-        self.answer(Outcome::Status(status));
+        self.answer(AnswerBody::Status(status));
     }
 
     /// The endpoint's number of the request; `None` for a message.
@@ -208,7 +208,7 @@ impl Work {
         self.stage = Stage::Answered;
     }
 
-    fn answer(&mut self, outcome: Outcome) {
+    fn answer(&mut self, outcome: AnswerBody) {
         self.stage = Stage::Answered;
         if let Incoming::Request(id) = self.incoming {
             self.origin.answer(id, outcome);
@@ -260,7 +260,7 @@ impl Deref for Work {
 impl Drop for Work {
     fn drop(&mut self) {
         if self.stage != Stage::Answered {
-            self.answer(Outcome::Status(self.unanswered()));
+            self.answer(AnswerBody::Status(self.unanswered()));
         }
         if let Incoming::Message(_) = self.incoming {
             self.request = None; // its memory is free when the endpoint learns of it
