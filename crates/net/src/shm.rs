@@ -77,13 +77,13 @@ const _: () = assert!(BURST_BYTES >= ring::MAX_FRAME);
 /// A cache line of private memory.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct CacheLine([u8; 64]);
 
 /// An endpoint over shared memory.
 pub struct ShmTransport {
     inbound: Inbound,
     outbound: Outbound,
-    memory: Box<[Line]>,
+    memory: Box<[CacheLine]>,
     /// The last burst's frames, kept until the copies have left the store buffer: dropping a frame
     /// is a locked instruction, which waits for all earlier stores to lines in the receiver's
     /// cache.
@@ -125,7 +125,7 @@ impl ShmTransport {
             inbound: Inbound::new(local, Limits::new(cfg.max_peers, shape), cfg.trust.is_some())
                 .map_err(&failed)?,
             outbound: Outbound::new(cfg.max_peers),
-            memory: vec![Line([0; 64]); BURST_BYTES / 64].into(),
+            memory: vec![CacheLine([0; 64]); BURST_BYTES / 64].into(),
             sent: TxBurst::new(),
             sent_since_reclaim: false,
             stats: TransportStats::default(),
