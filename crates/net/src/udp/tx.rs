@@ -48,7 +48,7 @@ pub(super) struct Tx {
 unsafe impl Send for Tx {}
 
 /// The result of one call.
-enum Outcome {
+enum SendResult {
     /// The first `n` were taken.
     Sent(usize),
     /// The send queue is full.
@@ -92,16 +92,16 @@ impl Tx {
             let limit = if self.full { 1 } else { MESSAGES };
             let count = self.fill(paths, burst, train, limit);
             match self.send(fd, count, stats) {
-                Outcome::Sent(n) => {
+                SendResult::Sent(n) => {
                     (retried, self.full) = (false, false);
                     self.take(burst, n, stats);
                 }
-                Outcome::Full => {
+                SendResult::Full => {
                     self.full = true;
                     stats.tx_full += 1;
                     return;
                 }
-                Outcome::Refused(e) => {
+                SendResult::Refused(e) => {
                     let unable = matches!(
                         e.raw_os_error(),
                         Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP)
@@ -138,16 +138,16 @@ impl Tx {
         let train = self.frames[0];
         self.fill(paths, burst, 1, 1);
         match self.send(fd, 1, stats) {
-            Outcome::Sent(n) => {
+            SendResult::Sent(n) => {
                 self.take(burst, n, stats);
                 self.gso = false;
                 tracing::warn!(%cause, "sending trains (UDP_SEGMENT) failed; frames leave singly");
             }
-            Outcome::Full => {
+            SendResult::Full => {
                 stats.tx_full += 1;
                 return false;
             }
-            Outcome::Refused(_) => {
+            SendResult::Refused(_) => {
                 self.frames[0] = train;
                 self.refuse(burst, stats);
             }
@@ -238,7 +238,7 @@ impl Tx {
     }
 
     /// Sends the first `count` messages.
-    fn send(&mut self, fd: BorrowedFd<'_>, count: usize, stats: &mut TransportStats) -> Outcome {
+    fn send(&mut self, fd: BorrowedFd<'_>, count: usize, stats: &mut TransportStats) -> SendResult {
         let fd = fd.as_raw_fd();
         loop {
             stats.tx_calls += 1;
@@ -258,13 +258,13 @@ impl Tx {
                 unsafe { libc::sendmmsg(fd, vector, count as _, libc::MSG_DONTWAIT as _) }
             };
             if rc > 0 {
-                return Outcome::Sent(rc as usize);
+                return SendResult::Sent(rc as usize);
             }
             let e = io::Error::last_os_error();
             match e.raw_os_error() {
                 Some(libc::EINTR) => {}
-                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => return Outcome::Full,
-                _ => return Outcome::Refused(e),
+                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => return SendResult::Full,
+                _ => return SendResult::Refused(e),
             }
         }
     }
