@@ -17,7 +17,7 @@ use crate::mutant::{self, Mutant};
 use crate::stats::RxDrop;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum Delivery {
     Waiting,
     InFlight,
     Lost,
@@ -29,7 +29,7 @@ enum State {
 pub(crate) struct Unacknowledged {
     pub(crate) msg: MsgBuf,
     pub(crate) msg_type: u16,
-    state: State,
+    state: Delivery,
     /// It was sent more than once: which of them an acknowledgement is for is not known.
     resent: bool,
     /// Its units in the peer's pool, while it is in flight.
@@ -41,16 +41,16 @@ pub(crate) struct Unacknowledged {
 
 impl Unacknowledged {
     pub(crate) fn new(msg: MsgBuf, msg_type: u16, expires_ns: u64) -> Self {
-        let (state, resent) = (State::Waiting, false);
+        let (state, resent) = (Delivery::Waiting, false);
         Unacknowledged { msg, msg_type, state, resent, units: 0, sent_ns: 0, expires_ns }
     }
 
     /// It was sent, for which `units` were taken. Returns whether it was sent before.
     #[inline(always)]
     pub(crate) fn on_sent(&mut self, units: u16, now_ns: u64) -> bool {
-        let again = self.state == State::Lost;
+        let again = self.state == Delivery::Lost;
         self.resent |= again;
-        (self.state, self.units, self.sent_ns) = (State::InFlight, units, now_ns);
+        (self.state, self.units, self.sent_ns) = (Delivery::InFlight, units, now_ns);
         again
     }
 }
@@ -142,7 +142,7 @@ impl Outgoing {
 
     /// Messages of which no acknowledgement says that they have arrived.
     pub(super) fn not_arrived(&self) -> u64 {
-        self.entries.iter().filter(|entry| entry.state != State::Arrived).count() as u64
+        self.entries.iter().filter(|entry| entry.state != Delivery::Arrived).count() as u64
     }
 
     /// Units of the peer's pool in flight.
@@ -176,7 +176,7 @@ impl Outgoing {
         expired: &mut u64,
     ) -> Option<(u32, &mut Unacknowledged)> {
         let at = if self.lost > 0 {
-            self.entries.iter().position(|entry| entry.state == State::Lost)?
+            self.entries.iter().position(|entry| entry.state == Delivery::Lost)?
         } else {
             let sent = self.sent as usize;
             if self.entries.get(sent)?.expires_ns <= now_ns {
@@ -220,11 +220,11 @@ impl Outgoing {
         let mut freed = Freed::default();
         let (mut in_flight, mut newest_ns) = (0, self.newest_ns);
         for entry in self.entries.drain(..ahead as usize) {
-            let flies = u32::from(entry.state == State::InFlight);
+            let flies = u32::from(entry.state == Delivery::InFlight);
             in_flight += flies;
             freed.units += flies * u32::from(entry.units);
-            freed.arrived += u32::from(entry.state != State::Arrived);
-            self.lost -= u32::from(entry.state == State::Lost);
+            freed.arrived += u32::from(entry.state != Delivery::Arrived);
+            self.lost -= u32::from(entry.state == Delivery::Lost);
             newest_ns = newest_ns.max(u64::from(flies) * u64::from(!entry.resent) * entry.sent_ns);
         }
         if newest_ns > self.newest_ns {
@@ -245,8 +245,8 @@ impl Outgoing {
 
     fn arrived(&mut self, at: usize, freed: &mut Freed, now_ns: u64) {
         let Some(entry) = self.entries.get_mut(at) else { return };
-        match std::mem::replace(&mut entry.state, State::Arrived) {
-            State::InFlight => {
+        match std::mem::replace(&mut entry.state, Delivery::Arrived) {
+            Delivery::InFlight => {
                 if entry.sent_ns >= self.newest_ns && !entry.resent {
                     self.newest_ns = entry.sent_ns;
                     self.round_trip_ns = now_ns.saturating_sub(entry.sent_ns);
@@ -256,8 +256,8 @@ impl Outgoing {
                 self.units -= units;
                 freed.units += units;
             }
-            State::Lost => self.lost -= 1,
-            State::Waiting | State::Arrived => return,
+            Delivery::Lost => self.lost -= 1,
+            Delivery::Waiting | Delivery::Arrived => return,
         }
         freed.arrived += 1;
     }
@@ -268,14 +268,14 @@ impl Outgoing {
     pub(super) fn find_lost(&mut self, window_ns: u64, now_ns: u64, freed: &mut Freed) -> u64 {
         let sent = (self.sent as usize).min(NAMED);
         let is_newest =
-            |e: &Unacknowledged| e.state == State::Arrived && e.sent_ns == self.newest_ns;
+            |e: &Unacknowledged| e.state == Delivery::Arrived && e.sent_ns == self.newest_ns;
         let newest = self.entries.iter().take(sent).rposition(is_newest).unwrap_or(0);
         let (newest_ns, wait_ns) = (self.newest_ns, self.round_trip_ns + window_ns);
         let mut next_ns = u64::MAX;
         for at in 0..sent {
             let Some(entry) = self.entries.get(at) else { break };
             let earlier = entry.sent_ns < newest_ns || entry.sent_ns == newest_ns && at < newest;
-            if entry.state != State::InFlight || !earlier {
+            if entry.state != Delivery::InFlight || !earlier {
                 continue;
             }
             match entry.sent_ns.saturating_add(wait_ns) {
@@ -290,14 +290,14 @@ impl Outgoing {
     #[cold]
     pub(super) fn drop_expired(&mut self, now_ns: u64) -> u64 {
         let before = self.entries.len();
-        self.entries.retain(|e| e.state != State::Waiting || e.expires_ns > now_ns);
+        self.entries.retain(|e| e.state != Delivery::Waiting || e.expires_ns > now_ns);
         (before - self.entries.len()) as u64
     }
 
     /// Nothing was heard of the messages in flight: the oldest, or `all`, count as lost.
     pub(super) fn time_out(&mut self, all: bool, freed: &mut Freed) {
         for at in 0..self.sent as usize {
-            if self.entries.get(at).is_some_and(|entry| entry.state == State::InFlight) {
+            if self.entries.get(at).is_some_and(|entry| entry.state == Delivery::InFlight) {
                 self.lose(at, freed);
                 if !all {
                     return;
@@ -308,7 +308,7 @@ impl Outgoing {
 
     fn lose(&mut self, at: usize, freed: &mut Freed) {
         let Some(entry) = self.entries.get_mut(at) else { return };
-        entry.state = State::Lost;
+        entry.state = Delivery::Lost;
         let units = u32::from(entry.units);
         self.credits.release(1);
         self.units -= units;
@@ -319,7 +319,7 @@ impl Outgoing {
 
     /// Returns whether a message in front of one that has arrived is missing.
     pub(super) fn has_gap(&self) -> bool {
-        self.entries.iter().take(self.sent as usize).any(|entry| entry.state == State::Arrived)
+        self.entries.iter().take(self.sent as usize).any(|entry| entry.state == Delivery::Arrived)
     }
 
     /// Checks the invariants; for debug builds and simulations.
@@ -327,11 +327,11 @@ impl Outgoing {
         let sent = self.sent as usize;
         assert!(sent <= self.entries.len() && self.sent <= WINDOW, "invariant 1");
         let count = |state| self.entries.iter().filter(|entry| entry.state == state).count();
-        assert_eq!(count(State::Waiting), self.entries.len() - sent, "invariant 1");
-        assert_eq!(count(State::Lost), self.lost as usize);
-        let flies = |entry: &&Unacknowledged| entry.state == State::InFlight;
+        assert_eq!(count(Delivery::Waiting), self.entries.len() - sent, "invariant 1");
+        assert_eq!(count(Delivery::Lost), self.lost as usize);
+        let flies = |entry: &&Unacknowledged| entry.state == Delivery::InFlight;
         let units: u32 = self.entries.iter().filter(flies).map(|e| u32::from(e.units)).sum();
-        assert_eq!(count(State::InFlight), self.credits.in_flight() as usize, "invariant 2");
+        assert_eq!(count(Delivery::InFlight), self.credits.in_flight() as usize, "invariant 2");
         assert_eq!(units, self.units, "invariant 2");
         assert!(self.units == 0 || self.timer_ns <= self.due_ns, "invariant 3");
     }
