@@ -24,7 +24,7 @@ mod two_window;
 pub use control::{Control, UnknownControl};
 use papers::{Dcqcn, Timely};
 pub(crate) use path_control::PathControl;
-pub(crate) use signal::{Allowance, Line, PART, Signal, packet_wire_bytes};
+pub(crate) use signal::{Allowance, HostLink, PART, Signal, packet_wire_bytes};
 use swift::Swift;
 use two_window::TwoWindow;
 
@@ -39,7 +39,7 @@ pub(crate) enum Controller {
 
 impl Controller {
     /// The controller of a path with a window of at most `limit` packets; `None`: none.
-    pub(crate) fn new(control: Control, line: Line, limit: u32) -> Option<Self> {
+    pub(crate) fn new(control: Control, line: HostLink, limit: u32) -> Option<Self> {
         Some(match control {
             Control::None => return None,
             Control::Timely => Controller::Timely(Timely::new(line, false)),

@@ -2,7 +2,7 @@
 
 use super::Controller;
 use super::control::Control;
-use super::signal::{Allowance, Line, PART, Signal};
+use super::signal::{Allowance, HostLink, PART, Signal};
 use crate::config::Config;
 use crate::loss::rto::Rtt;
 use crate::pace::Pacer;
@@ -32,12 +32,17 @@ impl PathControl {
     /// The control of a path with a window of at most `limit` packets; `None`: none.
     pub(crate) fn new(cfg: &Config, data_per_packet: u16, limit: u32) -> Option<Self> {
         let control = cfg.applied_control();
-        let line = Line::new(cfg, data_per_packet);
+        let line = HostLink::new(cfg, data_per_packet);
         let base_ns = if control == Control::Swift { cfg.base_rtt_ns } else { 0 };
         Self::of(control, line, (cfg.train_frames, base_ns), limit)
     }
 
-    fn of(control: Control, line: Line, (train, base_ns): (u32, u64), limit: u32) -> Option<Self> {
+    fn of(
+        control: Control,
+        line: HostLink,
+        (train, base_ns): (u32, u64),
+        limit: u32,
+    ) -> Option<Self> {
         let controller = Controller::new(control, line, limit)?;
         let mut new = PathControl {
             controller,

@@ -48,9 +48,9 @@ pub(crate) fn packet_wire_bytes(frame: usize) -> u64 {
     frame as u64 + 66
 }
 
-/// Constants of a path.
+/// The link of the host, and the size of packets of a path on it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Line {
+pub(crate) struct HostLink {
     /// Rate of the host's link.
     pub(crate) rate_bytes_per_s: u64,
     /// Bytes of a full-sized packet on the wire.
@@ -62,14 +62,14 @@ pub(crate) struct Line {
     pub(crate) skips_pacing: bool,
 }
 
-impl Line {
+impl HostLink {
     pub(crate) fn new(cfg: &Config, data_per_packet: u16) -> Self {
         let frame = usize::from(data_per_packet) + FRAME_HEADER + PACKET_HEADER;
         let packet_bytes = packet_wire_bytes(frame);
         let rate_bytes_per_s = (cfg.line_rate_bps / 8).max(1);
         let train_ns =
             packet_bytes * u64::from(cfg.train_frames) * 1_000_000_000 / rate_bytes_per_s;
-        Line {
+        HostLink {
             rate_bytes_per_s,
             packet_bytes,
             train_ns: if cfg.train_frames > 1 { train_ns } else { 0 },

@@ -6,7 +6,7 @@
 
 use crate::mutant::{self, Mutant};
 
-use super::signal::{Allowance, Line, PART, Signal, WINDOW_MIN};
+use super::signal::{Allowance, HostLink, PART, Signal, WINDOW_MIN};
 
 /// Largest decrease per round trip is to this many 1,024ths.
 const DECREASE_MAX: u64 = 512;
@@ -21,7 +21,7 @@ const QUEUE_PACKETS: u64 = 16;
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Swift {
-    line: Line,
+    line: HostLink,
     /// In parts of a packet, up to `limit`.
     window: u64,
     limit: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Swift {
 }
 
 impl Swift {
-    pub(super) fn new(line: Line, limit: u32) -> Self {
+    pub(super) fn new(line: HostLink, limit: u32) -> Self {
         let limit = u64::from(limit.max(1)) * PART;
         Swift { line, window: limit, limit, decreased_ns: 0, before_loss: 0 }
     }

@@ -7,9 +7,9 @@ use crate::wire::EcnCounts;
 
 const GBPS_25: u64 = 25_000_000_000;
 
-fn line() -> Line {
+fn line() -> HostLink {
     let cfg = Config { line_rate_bps: GBPS_25, ..Config::default() };
-    Line::new(&cfg, 1_028)
+    HostLink::new(&cfg, 1_028)
 }
 
 /// A queue at 25 Gbit/s that `flows` fill by their allowances, in steps of a round trip.
@@ -90,7 +90,7 @@ fn an_uncongested_path_is_not_limited_and_needs_no_frames() {
 
 #[test]
 fn without_the_bypasses_frames_and_packets_pass_controller_and_pacer() {
-    let line = Line { skips_updates: false, skips_pacing: false, ..line() };
+    let line = HostLink { skips_updates: false, skips_pacing: false, ..line() };
     for control in [Control::Timely, Control::TimelyPatched, Control::Dcqcn] {
         let c = Controller::new(control, line, 32).unwrap();
         let allowed = c.allowance(5_200, 5_200, 0);

@@ -5,7 +5,7 @@
 //! follows Swift's delay target, with the shortest round trip of a run of frames instead of each:
 //! threads that are descheduled delay some frames, a queue delays all of them.
 
-use super::signal::{Allowance, Line, PART, Signal};
+use super::signal::{Allowance, HostLink, PART, Signal};
 use super::swift::Swift;
 
 /// Gain of DCTCP's moving average: two to minus this power.
@@ -48,7 +48,7 @@ pub(crate) struct TwoWindow {
 }
 
 impl TwoWindow {
-    pub(super) fn new(line: Line, limit: u32) -> Self {
+    pub(super) fn new(line: HostLink, limit: u32) -> Self {
         TwoWindow {
             swift: Swift::new(line, limit),
             alpha: ONE,

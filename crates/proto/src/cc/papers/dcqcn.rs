@@ -5,7 +5,7 @@
 //! marks within 50 us. Timers are evaluated when a frame arrives: between frames nothing is sent
 //! that they could delay by more than the age of the rate.
 
-use crate::cc::signal::{Allowance, Line, PART, Signal};
+use crate::cc::signal::{Allowance, HostLink, PART, Signal};
 
 /// Shortest time between two notifications.
 const NOTIFY_NS: u64 = 50_000;
@@ -32,7 +32,7 @@ const PERIODS_MAX: u64 = 4_096;
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Dcqcn {
-    line: Line,
+    line: HostLink,
     /// Current rate.
     rate_bytes_per_s: u64,
     /// The rate that it returns to.
@@ -49,7 +49,7 @@ pub(crate) struct Dcqcn {
 }
 
 impl Dcqcn {
-    pub(in crate::cc) fn new(line: Line) -> Self {
+    pub(in crate::cc) fn new(line: HostLink) -> Self {
         Dcqcn {
             line,
             rate_bytes_per_s: line.rate_bytes_per_s,
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn days_without_a_mark_change_nothing() {
         let factors = Factors { update_bypass: false, ..Factors::default() };
-        let line = Line::new(&Config { factors, ..Config::default() }, 1_028);
+        let line = HostLink::new(&Config { factors, ..Config::default() }, 1_028);
         let (timer_steps, byte_steps) = (u32::MAX, u32::MAX);
         let mut c = Dcqcn { timer_steps, byte_steps, notified_ns: 1, ..Dcqcn::new(line) };
         let acked = 30_000 * PART;
@@ -146,7 +146,7 @@ mod tests {
     /// `alpha` measures how often the path is marked, and a mark halves the rate only while it is one.
     #[test]
     fn a_mark_lowers_the_rate_less_the_longer_the_last_one_is_ago() {
-        let line = Line::new(&Config::default(), 1_028);
+        let line = HostLink::new(&Config::default(), 1_028);
         let cut_after = |periods: u64| {
             let mut c = Dcqcn::new(line);
             let frame = |c: &mut Dcqcn, now_ns, marked| {

@@ -5,7 +5,7 @@
 //! last one, at most a smallest round trip. Here one credit return may acknowledge many packets, so
 //! that a step is scaled by at most that number: their samples would have arrived in that time.
 
-use crate::cc::signal::{Allowance, Line, PART, Signal};
+use crate::cc::signal::{Allowance, HostLink, PART, Signal};
 
 /// Below, the rate increases.
 const LOW_NS: u64 = 50_000;
@@ -26,7 +26,7 @@ const HYPER_AFTER: u32 = 5;
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Timely {
-    line: Line,
+    line: HostLink,
     patched: bool,
     /// The rate that it allows.
     rate_bytes_per_s: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Timely {
 }
 
 impl Timely {
-    pub(in crate::cc) fn new(line: Line, patched: bool) -> Self {
+    pub(in crate::cc) fn new(line: HostLink, patched: bool) -> Self {
         Timely {
             line,
             patched,
