@@ -4,7 +4,7 @@ use courser_bench::report::Unit;
 use courser_kit::units::{show_bytes, show_ns, show_per_second};
 use serde_json::Map;
 
-use super::points::{self, Quantity, Tolerance};
+use super::points::{self, Better, Figure, Quantity, Tolerance};
 use super::seeds::Cell;
 
 /// A column of the table of an experiment with settings `S` and results `O`.
@@ -15,6 +15,9 @@ pub(crate) struct Column<S, O> {
     /// Its key in the results in JSON, for figures that are not in `O`.
     key: Option<&'static str>,
     point: Option<Point<S, O>>,
+    /// Only the table of a single run has it.
+    alone: bool,
+    beside: Option<fn(&S, &O) -> String>,
 }
 
 /// The content of a column.
@@ -41,9 +44,18 @@ struct Point<S, O> {
 }
 
 impl<S, O> Column<S, O> {
+    const EMPTY: Self = Column {
+        head: None,
+        cell: Of::Text(|_, _| String::new()),
+        key: None,
+        point: None,
+        alone: false,
+        beside: None,
+    };
+
     /// A column of texts.
     pub(crate) const fn text(head: &'static str, of: fn(&S, &O) -> String) -> Self {
-        Column { head: Some(head), cell: Of::Text(of), key: None, point: None }
+        Column { head: Some(head), cell: Of::Text(of), ..Self::EMPTY }
     }
 
     /// A column of figures.
@@ -53,7 +65,7 @@ impl<S, O> Column<S, O> {
         of: fn(&S, &O) -> Option<f64>,
     ) -> Self {
         let shown = Shown { unit, digits: 3, absent: "" };
-        Column { head: Some(head), cell: Of::Figure(shown, of), key: None, point: None }
+        Column { head: Some(head), cell: Of::Figure(shown, of), ..Self::EMPTY }
     }
 
     /// A recorded quantity that the table does not have.
@@ -108,6 +120,42 @@ impl<S, O> Column<S, O> {
     ) -> Self {
         self.point = Some(Point { quantity, value });
         self
+    }
+
+    /// The direction in which the recorded quantity is better.
+    pub(crate) const fn better(mut self, better: Better) -> Self {
+        if let Some(point) = &mut self.point {
+            point.quantity.better = better;
+        }
+        self
+    }
+
+    /// The report draws the recorded quantity.
+    pub(crate) const fn drawn(mut self, figure: Figure) -> Self {
+        if let Some(point) = &mut self.point {
+            point.quantity.figure = figure;
+        }
+        self
+    }
+
+    /// Only the table of a single run has it.
+    pub(crate) const fn alone(self) -> Self {
+        Column { alone: true, ..self }
+    }
+
+    /// The text beside the figure of a single run, such as the paper's.
+    pub(crate) const fn beside(self, text: fn(&S, &O) -> String) -> Self {
+        Column { beside: Some(text), ..self }
+    }
+
+    pub(crate) fn is_alone(&self) -> bool {
+        self.alone
+    }
+
+    /// The row of a single run: heading, figure and the text beside it.
+    pub(crate) fn row(&self, head: &str, settings: &S, outcome: &O) -> Vec<String> {
+        let beside = self.beside.map_or_else(String::new, |text| text(settings, outcome));
+        vec![head.to_owned(), self.cell(settings, outcome).into_text(), beside]
     }
 
     pub(crate) fn head(&self) -> Option<&'static str> {

@@ -63,6 +63,8 @@ pub(crate) enum Simulation<S: 'static, O: 'static> {
     /// Settings have several results, such as one for each value of a list. The function calls its
     /// second argument with the number of finished steps and their total.
     Several(fn(&S, Step<'_>) -> Result<Vec<O>, ScenarioError>),
+    /// Settings have several results of one world, which can be observed.
+    Observed(fn(&S, Observer) -> Result<Vec<O>, ScenarioError>),
 }
 
 /// Shows the progress of a simulation.
@@ -72,7 +74,10 @@ pub(crate) type Step<'a> = &'a mut dyn FnMut(usize, usize);
 pub(crate) enum Table<S: 'static, O: 'static> {
     /// A row for each run.
     Columns,
-    /// The same and a text below.
+    /// A single run has a row for each column, with what it is compared with under this heading;
+    /// several have a row each.
+    Beside(&'static str),
+    /// A row for each run, and a text below.
     Followed(fn(&Runs<Row<S, O>>) -> String),
     /// Another table; it has the caption.
     Other(fn(&str, &Runs<Row<S, O>>) -> String),
@@ -160,9 +165,11 @@ impl<S: Declared + Serialize + Sync, O: Serialize> Declaration for Experiment<S,
         let runs = match (&observe, &cases[..]) {
             (Some((network, observe)), [case]) if seeds.is_one() => {
                 let observed = Observed::begin(observe, &network(case))?;
-                let outcome = self.once(case, observed.tap()).map_err(failure)?;
+                let outcomes = self.observed(case, observed.tap(), &mut |_, _| {});
+                let outcomes = outcomes.map_err(failure)?.into_iter();
                 observed.end()?;
-                Runs::one(seeds.first(), (case.clone(), outcome))
+                let rows = outcomes.map(|outcome| (case.clone(), outcome)).collect();
+                Runs::of(seeds.first(), vec![rows])
             }
             (observe, _) => {
                 observe.as_ref().map_or(Ok(()), |(_, observe)| observe.refuse())?;
@@ -183,23 +190,25 @@ impl<S: Declared + Serialize + Sync, O: Serialize> Declaration for Experiment<S,
 impl<S: Declared + Serialize + Sync, O: Serialize> Experiment<S, O> {
     /// Runs it with checked settings; returns the first result.
     pub(crate) fn once(&self, settings: &S, observer: Observer) -> Result<O, ScenarioError> {
-        match self.run {
-            Simulation::One(run) => {
-                parameter::check(settings)?;
-                run(settings, observer)
-            }
-            Simulation::Several(_) => Ok(self.all(settings, &mut |_, _| {})?.swap_remove(0)),
-        }
+        Ok(self.observed(settings, observer, &mut |_, _| {})?.swap_remove(0))
     }
 
     /// Runs it with checked settings; returns all results, one or more.
     pub(crate) fn all(&self, settings: &S, step: Step<'_>) -> Result<Vec<O>, ScenarioError> {
+        self.observed(settings, None, step)
+    }
+
+    fn observed(
+        &self,
+        settings: &S,
+        observer: Observer,
+        step: Step<'_>,
+    ) -> Result<Vec<O>, ScenarioError> {
+        parameter::check(settings)?;
         match self.run {
-            Simulation::One(_) => Ok(vec![self.once(settings, None)?]),
-            Simulation::Several(run) => {
-                parameter::check(settings)?;
-                run(settings, step)
-            }
+            Simulation::One(run) => Ok(vec![run(settings, observer)?]),
+            Simulation::Several(run) => run(settings, step),
+            Simulation::Observed(run) => run(settings, observer),
         }
     }
 
@@ -234,13 +243,21 @@ impl<S: Declared + Serialize + Sync, O: Serialize> Experiment<S, O> {
         let caption = (self.caption)(settings, outcome);
         let (caption, note) = caption.split_once('\n').unwrap_or((&caption, ""));
         let caption = format!("{caption}, {}\n{note}", runs.caption());
-        let columns: Vec<&Column<S, O>> =
-            self.columns.iter().filter(|column| column.head().is_some()).collect();
-        let heads: Vec<&str> = columns.iter().filter_map(|column| column.head()).collect();
-        let row = |(s, o): &Row<S, O>| columns.iter().map(|column| column.cell(s, o)).collect();
+        let columns: Vec<(&str, &Column<S, O>)> =
+            self.columns.iter().filter_map(|column| Some((column.head()?, column))).collect();
+        if let (Table::Beside(head), [(s, o)]) = (&self.table, runs.cases())
+            && runs.is_one()
+        {
+            let row = |(head, column): (&str, &Column<S, O>)| column.row(head, s, o);
+            return text::table(&caption, &["", "simulated", head], columns.into_iter().map(row));
+        }
+        let columns: Vec<_> =
+            columns.into_iter().filter(|(_, column)| !column.is_alone()).collect();
+        let heads: Vec<&str> = columns.iter().map(|(head, _)| *head).collect();
+        let row = |(s, o): &Row<S, O>| columns.iter().map(|(_, c)| c.cell(s, o)).collect();
         let table = || runs.table(&caption, &heads, row);
         match self.table {
-            Table::Columns => table(),
+            Table::Columns | Table::Beside(_) => table(),
             Table::Followed(below) => table() + &below(runs),
             Table::Other(table) => table(&caption, runs),
         }

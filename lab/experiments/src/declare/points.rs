@@ -147,6 +147,9 @@ impl Tolerance {
     }
 }
 
+/// Tolerance of values that follow from the settings except for rounding.
+pub(crate) const TIGHT: Tolerance = Tolerance::relative(0.005);
+
 /// Tolerance of shares and indices near 1.
 pub(crate) const SHARE: Tolerance = Tolerance { relative: 0.0, absolute: 0.02 };
 

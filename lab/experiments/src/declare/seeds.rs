@@ -72,6 +72,11 @@ impl<R> Runs<R> {
         Runs { first: seed, seeds: vec![vec![result]] }
     }
 
+    /// A single case, made of all cases with a seed.
+    pub(crate) fn together<T>(&self, of: impl Fn(&[R]) -> T) -> Runs<T> {
+        Runs { first: self.first, seeds: self.seeds.iter().map(|cases| vec![of(cases)]).collect() }
+    }
+
     /// The results of a case, by seed.
     pub(crate) fn of_case(&self, case: usize) -> impl Iterator<Item = &R> {
         self.seeds.iter().filter_map(move |cases| cases.get(case))
@@ -163,6 +168,10 @@ impl Cell {
     pub(crate) fn or(value: Option<u64>, show: impl FnOnce(u64) -> String, word: &str) -> Cell {
         let text = value.map_or_else(|| word.to_owned(), show);
         Cell { text, value: Some(value.map_or(f64::INFINITY, |value| value as f64)) }
+    }
+
+    pub(crate) fn into_text(self) -> String {
+        self.text
     }
 
     pub(crate) fn count(value: u64) -> Cell {

@@ -17,7 +17,7 @@ pub(crate) struct Special<S: 'static, O: 'static> {
     pub(crate) adjust: fn(&mut S, &ArgMatches),
     /// Does something else, if an option asks for it.
     pub(crate) instead: fn(&S, &ArgMatches, &OutputArgs) -> Option<Result<(), Failure>>,
-    pub(crate) results: Results<O>,
+    pub(crate) results: Results<S, O>,
 }
 
 impl<S, O> Special<S, O> {
@@ -32,7 +32,7 @@ impl<S, O> Special<S, O> {
 }
 
 /// The results in JSON.
-pub(crate) enum Results<O: 'static> {
+pub(crate) enum Results<S: 'static, O: 'static> {
     /// A result of each run, with its seed.
     Each,
     /// The same, without the seed if there is one.
@@ -40,11 +40,13 @@ pub(crate) enum Results<O: 'static> {
     /// A result of each case: that of the seed with the median of a value. Figures over the runs with
     /// all seeds, in the order of that value, are added.
     Median(fn(&O) -> f64, fn(&[&O]) -> Value),
+    /// One result of all those with a seed; it has the seed if there are several.
+    Together(fn(&S, &[&O]) -> Value),
 }
 
-impl<O> Results<O> {
+impl<S, O> Results<S, O> {
     /// All results; `result` makes that of a run.
-    pub(super) fn all<S>(
+    pub(super) fn all(
         &self,
         runs: &Runs<Row<S, O>>,
         result: impl Fn(&Row<S, O>) -> Value,
@@ -52,6 +54,14 @@ impl<O> Results<O> {
         match self {
             Results::Unseeded if runs.is_one() => runs.cases().iter().map(result).collect(),
             Results::Each | Results::Unseeded => runs.results(result),
+            Results::Together(of) => {
+                let one = |rows: &[Row<S, O>]| {
+                    let outcomes: Vec<&O> = rows.iter().map(|(_, outcome)| outcome).collect();
+                    rows.first().map_or(Value::Null, |(settings, _)| of(settings, &outcomes))
+                };
+                let all = runs.together(one);
+                if all.is_one() { all.cases().to_vec() } else { all.results(Value::clone) }
+            }
             Results::Median(of, more) => {
                 let case = |case: usize| {
                     let mut sorted: Vec<&Row<S, O>> = runs.of_case(case).collect();
