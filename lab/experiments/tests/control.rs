@@ -5,11 +5,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use courser::{Control, Nexus, Recovery, Rpc};
+use courser_lab::experiments::buffers::{self, Buffers};
 use courser_lab::experiments::{
     background, fan_in, first_burst, join_leave, operating_range, reroute, slow_handler,
     uncongested, uplink,
 };
-use courser_lab::scenario::{Hosts, buffers};
+use courser_lab::scenario::Hosts;
 use courser_sim::fabric::{Buffer, Topology};
 use courser_sim::{CpuCosts, HostId, World, WorldConfig};
 
@@ -33,15 +34,11 @@ fn calls_beside_an_incast_stay_short() {
 /// With 480 kB for each port an incast loses nothing after the first round trip (E84).
 #[test]
 fn small_static_buffers_lose_nothing_after_the_first_round_trip() {
-    let settings = buffers::Settings {
-        warm_up_ns: 3_000_000,
-        time_ns: 3_000_000,
-        ..buffers::Settings::default()
-    };
+    let settings = Buffers { warm_up_ns: 3_000_000, time_ns: 3_000_000, ..Buffers::default() };
     let scheme = buffers::Scheme { control: Control::default(), recovery: Recovery::default() };
     let buffer = Buffer::PerPort { bytes: 480_000 };
     for senders in [20, 50, 100] {
-        let seen = buffers::point(&settings, scheme, senders, buffer, None).expect("runs");
+        let seen = buffers::point(&settings, scheme, senders, buffer).expect("runs");
         assert_eq!(seen.overflows_after_first_rtt, 0, "{senders}: {seen:?}");
         assert!(seen.goodput_bps > 22_000_000_000, "{senders}: {seen:?}");
     }

@@ -2,9 +2,12 @@
 //! beside the fabric.
 
 use courser::{Control, Recovery};
-use courser_lab::scenario::{
-    Cpu, buffers, credits, incast, response_rtt, sessions, wire_bytes, wire_ns,
-};
+use courser_lab::experiments::buffers::{self, Buffers};
+use courser_lab::experiments::credits::{self, Credits};
+use courser_lab::experiments::incast::{self, Incast};
+use courser_lab::experiments::response_rtt::{self, ResponseRtt};
+use courser_lab::experiments::sessions::{self, Sessions};
+use courser_lab::scenario::{Cpu, wire_bytes, wire_ns};
 use courser_sim::fabric::{Buffer, CableSpec, HOST_RATE_BPS, SWITCH_LATENCY_NS};
 use courser_sim::{CpuCosts, NicConfig};
 
@@ -24,11 +27,10 @@ fn assert_close(seen: u64, expected: u64, ppm: u64) {
 #[test]
 fn a_single_flow_reaches_line_rate_minus_headers() {
     for rate_bps in [25_000_000_000, 100_000_000_000] {
-        let settings =
-            credits::Settings { rate_bps, time_ns: 5_000_000, ..credits::Settings::default() };
+        let settings = Credits { rate_bps, time_ns: 5_000_000, ..Credits::default() };
         let bdp = rate_bps / 8 * settings.rtt_ns / 1_000_000_000;
         let credits = (bdp.div_ceil(1_530) + 4) as u32;
-        let seen = credits::point(&settings, credits, None).expect("runs");
+        let seen = credits::point(&settings, credits).expect("runs");
         assert_eq!(seen.retransmitted, 0);
         let expected = u128::from(rate_bps) * 1_424 / (1_424 + 16 + 24 + 66);
         assert_close(seen.goodput_bps, expected as u64, 10_000);
@@ -38,9 +40,9 @@ fn a_single_flow_reaches_line_rate_minus_headers() {
 /// Fewer credits than the bandwidth-delay product result in their share of the line (E35).
 #[test]
 fn fewer_credits_give_their_share_of_the_line() {
-    let settings = credits::Settings { time_ns: 5_000_000, ..credits::Settings::default() };
+    let settings = Credits { time_ns: 5_000_000, ..Credits::default() };
     for credits in [1, 2, 5, 9, 12] {
-        let seen = credits::point(&settings, credits, None).expect("runs");
+        let seen = credits::point(&settings, credits).expect("runs");
         assert_close(seen.line_ppm, u64::from(credits) * 1_530 * 1_000_000 / 19_000, 10_000);
     }
 }
@@ -56,15 +58,14 @@ fn an_unloaded_round_trip_is_the_sum_of_its_parts() {
     assert_eq!(wire_bytes(32), 32 + 16 + 28 + 66);
     assert_eq!(wire, 45, "142 bytes at 25 Gbit/s: 45.44 ns");
     for cpu in Cpu::ALL {
-        let settings =
-            response_rtt::Settings { max_packets: 1, cpu, ..response_rtt::Settings::default() };
-        let seen = response_rtt::run(&settings, None).expect("runs");
+        let settings = ResponseRtt { max_packets: 1, cpu, ..ResponseRtt::default() };
+        let seen = response_rtt::run(&settings).expect("runs");
         // The switch cuts through: the packet is on the second cable one switch latency after its
         // first bit has arrived.
         let way =
             nic.tx_latency_ns + wire + 2 * cable.delay_ns + SWITCH_LATENCY_NS + nic.rx_latency_ns;
         let work = cpu_ns(&cpu.costs());
-        assert_eq!(seen.small_ns, 2 * way + work, "{cpu:?}");
+        assert_eq!(seen[0].idle.small_ns, 2 * way + work, "{cpu:?}");
     }
 }
 
@@ -83,14 +84,14 @@ fn cpu_ns(costs: &CpuCosts) -> u64 {
 #[test]
 fn an_incast_queues_all_windows() {
     for (senders, credits) in [(5, 32), (20, 32), (40, 8)] {
-        let settings = incast::Settings {
+        let settings = Incast {
             senders,
             credits,
             warm_up_ns: 3_000_000,
             time_ns: 3_000_000,
-            ..incast::Settings::default()
+            ..Incast::default()
         };
-        let seen = incast::run(&settings, None).expect("runs");
+        let seen = incast::run(&settings).expect("runs");
         assert_eq!(seen.traffic.drops_total() + seen.traffic.retransmitted, 0);
         assert_close(seen.goodput_bps, seen.expected_goodput_bps, 10_000);
         assert_close(seen.rtt.p50_ns, seen.expected_rtt_ns, 1_000);
@@ -110,15 +111,15 @@ fn an_incast_queues_all_windows() {
 #[test]
 fn the_default_control_keeps_an_incast_short_and_fair() {
     for senders in [1, 2, 20, 50, 100, 999] {
-        let settings = incast::Settings {
+        let settings = Incast {
             senders,
             control: Control::TwoWindow,
             recovery: Recovery::Selective,
             max_frame: 1_072,
             request_bytes: if senders < 999 { 8 << 20 } else { 900_000 },
-            ..incast::Settings::default()
+            ..Incast::default()
         };
-        let seen = incast::run(&settings, None).expect("runs");
+        let seen = incast::run(&settings).expect("runs");
         let share = seen.goodput_bps as f64 / seen.expected_goodput_bps as f64;
         let least = if senders == 1 { 0.99 } else { 0.97 };
         assert!(share >= least, "{senders}: {share}");
@@ -140,17 +141,13 @@ fn the_default_control_keeps_an_incast_short_and_fair() {
 /// recovers (E84).
 #[test]
 fn a_buffer_overflows_when_the_windows_are_larger() {
-    let settings = buffers::Settings {
-        credits: 13,
-        warm_up_ns: 5_000_000,
-        time_ns: 10_000_000,
-        ..buffers::Settings::default()
-    };
+    let settings =
+        Buffers { credits: 13, warm_up_ns: 5_000_000, time_ns: 10_000_000, ..Buffers::default() };
     let scheme = buffers::Scheme { control: Control::None, recovery: Recovery::GoBackN };
     // 10 windows of 13 packets of 1,510 bytes: 196 kB.
     for (bytes, overflows) in [(60_000, true), (180_000, true), (200_000, false)] {
         let buffer = Buffer::PerPort { bytes };
-        let seen = buffers::point(&settings, scheme, 10, buffer, None).expect("runs");
+        let seen = buffers::point(&settings, scheme, 10, buffer).expect("runs");
         assert_eq!(seen.overflow_expected, overflows, "{bytes}");
         assert_eq!(
             (seen.overflows > 0, seen.retransmitted > 0),
@@ -160,7 +157,7 @@ fn a_buffer_overflows_when_the_windows_are_larger() {
         assert!(seen.queue_max_bytes <= bytes);
         assert!(seen.goodput_bps > 5_000_000_000, "{seen:?}");
     }
-    let seen = buffers::point(&settings, scheme, 10, buffers::DYNAMIC, None).expect("runs");
+    let seen = buffers::point(&settings, scheme, 10, buffers::DYNAMIC).expect("runs");
     assert_eq!((seen.overflow_expected, seen.overflows, seen.retransmitted), (false, 0, 0));
 }
 
@@ -169,17 +166,13 @@ fn a_buffer_overflows_when_the_windows_are_larger() {
 #[test]
 fn multi_packet_responses_cost_less_than_a_round_trip() {
     for (cpu, two_racks) in [(Cpu::None, false), (Cpu::Erpc, true), (Cpu::Courser, false)] {
-        let settings = response_rtt::Settings {
-            max_packets: 12,
-            cpu,
-            two_racks,
-            ..response_rtt::Settings::default()
-        };
-        let seen = response_rtt::run(&settings, None).expect("runs");
-        assert_eq!(seen.points[0].extra_ns, 0);
-        for point in &seen.points[1..] {
-            assert!(point.extra_ns < seen.rtt_ns, "{cpu:?} {point:?}");
-            assert!(point.extra_ns + 2 * seen.packet_ns > seen.rtt_ns, "{cpu:?} {point:?}");
+        let settings = ResponseRtt { max_packets: 12, cpu, two_racks, ..ResponseRtt::default() };
+        let seen = response_rtt::run(&settings).expect("runs");
+        assert_eq!(seen[0].extra_ns, 0);
+        for point in &seen[1..] {
+            assert!(point.extra_ns < point.idle.rtt_ns, "{cpu:?} {point:?}");
+            let idle = point.idle;
+            assert!(point.extra_ns + 2 * idle.packet_ns > idle.rtt_ns, "{cpu:?} {point:?}");
         }
     }
 }
@@ -188,15 +181,15 @@ fn multi_packet_responses_cost_less_than_a_round_trip() {
 /// seeds result in equal runs.
 #[test]
 fn sessions_of_all_with_all_work_and_repeat() {
-    let settings = sessions::Settings {
+    let settings = Sessions {
         nodes: 10,
         threads: 2,
         at_most_once: true,
         warm_up_ns: 100_000,
         time_ns: 300_000,
-        ..sessions::Settings::default()
+        ..Sessions::default()
     };
-    let seen = sessions::run(&settings, None).expect("runs");
+    let seen = sessions::run(&settings).expect("runs");
     assert_eq!(seen.sessions_per_node, 2 * 2 * 19);
     assert_eq!(seen.latency.count, seen.traffic.responses);
     assert_close(seen.traffic.requests, seen.traffic.responses, 10_000);
@@ -204,28 +197,28 @@ fn sessions_of_all_with_all_work_and_repeat() {
     // Never more than 60 in flight: by Little's law the rate is at most 60 by the latency.
     let most = 60 * 2 * 1_000_000_000 / seen.latency.min_ns;
     assert!(seen.rate_per_node_rps > 1_000_000 && seen.rate_per_node_rps < most, "{seen:?}");
-    assert_eq!(sessions::run(&settings, None).expect("runs"), seen);
-    let other = sessions::Settings { seed: 2, ..settings };
-    assert_ne!(sessions::run(&other, None).expect("runs").digest, seen.digest);
+    assert_eq!(sessions::run(&settings).expect("runs"), seen);
+    let other = Sessions { seed: 2, ..settings };
+    assert_ne!(sessions::run(&other).expect("runs").digest, seen.digest);
 }
 
 /// Invalid settings are refused by name.
 #[test]
 fn invalid_settings_are_refused() {
     let text = |e: courser_lab::scenario::ScenarioError| e.to_string();
-    let sessions = |change: fn(&mut sessions::Settings)| {
-        let mut settings = sessions::Settings::default();
+    let sessions = |change: fn(&mut Sessions)| {
+        let mut settings = Sessions::default();
         change(&mut settings);
-        sessions::run(&settings, None).map_err(text).expect_err("refused")
+        sessions::run(&settings).map_err(text).expect_err("refused")
     };
     assert!(sessions(|s| s.nodes = 1).contains("nodes = 1"));
     assert!(sessions(|s| s.in_flight = 61).contains("in_flight = 61"));
     assert!(sessions(|s| s.threads = 16).contains("nodes * threads = 1600"));
     assert!(sessions(|s| s.batch = 0).contains("batch = 0"));
-    let many = incast::Settings { senders: 500, ..incast::Settings::default() };
-    assert!(incast::run(&many, None).map_err(text).expect_err("refused").contains("960 MiB"));
-    let short = credits::Settings { rtt_ns: 100, ..credits::Settings::default() };
-    assert!(credits::run(&short, |_, _| {}).map_err(text).expect_err("refused").contains("rtt_ns"));
-    let none = response_rtt::Settings { max_packets: 0, ..response_rtt::Settings::default() };
-    assert!(response_rtt::run(&none, None).map_err(text).expect_err("refused").contains("max_p"));
+    let many = Incast { senders: 500, ..Incast::default() };
+    assert!(incast::run(&many).map_err(text).expect_err("refused").contains("960 MiB"));
+    let short = Credits { rtt_ns: 100, ..Credits::default() };
+    assert!(credits::point(&short, 1).map_err(text).expect_err("refused").contains("rtt_ns"));
+    let none = ResponseRtt { max_packets: 0, ..ResponseRtt::default() };
+    assert!(response_rtt::run(&none).map_err(text).expect_err("refused").contains("max_p"));
 }

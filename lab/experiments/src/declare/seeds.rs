@@ -67,11 +67,6 @@ impl<R> Runs<R> {
         Runs { first, seeds }
     }
 
-    /// A single run.
-    pub(crate) fn one(seed: u64, result: R) -> Self {
-        Runs { first: seed, seeds: vec![vec![result]] }
-    }
-
     /// A single case, made of all cases with a seed.
     pub(crate) fn together<T>(&self, of: impl Fn(&[R]) -> T) -> Runs<T> {
         Runs { first: self.first, seeds: self.seeds.iter().map(|cases| vec![of(cases)]).collect() }

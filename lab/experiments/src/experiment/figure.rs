@@ -53,7 +53,7 @@ fn chart(experiment: &Experiment, quantity: &Quantity, points: &[Point]) -> Char
 mod tests {
     use super::*;
     use crate::declare::points::Run;
-    use crate::experiment::erpc::{CREDITS, INCAST};
+    use crate::experiment::of_id;
     use crate::experiment::result::merge;
 
     #[test]
@@ -62,9 +62,9 @@ mod tests {
         for (x, us) in [(20.0, 231.0), (50.0, 579.0)] {
             run.add("round trip p50", "simulated", x, us * 1e3);
         }
-        let points = merge(&INCAST, vec![run]).points;
-        let quantity = INCAST.quantity("round trip p50").expect("there is one");
-        let svg = draw(&INCAST, quantity, &points).expect("drawn");
+        let points = merge(of_id("E81"), vec![run]).points;
+        let quantity = of_id("E81").quantity("round trip p50").expect("there is one");
+        let svg = draw(of_id("E81"), quantity, &points).expect("drawn");
         assert!(svg.starts_with("<svg role=\"img\" aria-label=\"E81: round trip p50\" "), "{svg}");
         for text in ["senders", "simulated", "the paper"] {
             assert!(svg.contains(text), "{text}: {svg}");
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_figure_without_points_has_no_lines() {
-        let svg = draw(&CREDITS, &CREDITS.quantities[0], &[]).expect("drawn");
+        let svg = draw(of_id("E35"), &of_id("E35").quantities[0], &[]).expect("drawn");
         assert!(!svg.contains("<circle"));
     }
 }

@@ -5,8 +5,6 @@
 //! and compares, `report` writes all of them as one page.
 
 mod args;
-mod bandwidth;
-mod erpc;
 mod figure;
 mod markdown;
 mod melo;
@@ -36,16 +34,7 @@ const SEEDS: [u64; 5] = [1, 2, 3, 4, 5];
 /// All experiments, in the order of their requirements: eRPC's, MELO's, then Courser's own.
 pub(crate) fn all() -> &'static [Experiment] {
     static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
-        let mut all = vec![
-            erpc::CREDITS,
-            erpc::RESPONSES,
-            erpc::RATE,
-            erpc::SESSIONS,
-            bandwidth::BANDWIDTH,
-            erpc::INCAST,
-            experiments::composed::INCAST,
-            erpc::BUFFERS,
-        ];
+        let mut all = vec![experiments::composed::INCAST];
         all.extend(experiments::Run::ALL.iter().flat_map(|e| e.recorded()));
         all.extend([
             melo::LOST_CALL,
@@ -71,6 +60,12 @@ pub(crate) fn stated(id: &str, quantity: &str, series: &str) -> Vec<(f64, f64)> 
         _ => None,
     };
     same.filter_map(value).collect()
+}
+
+/// An experiment that there is.
+#[cfg(test)]
+fn of_id(id: &str) -> &'static Experiment {
+    all().iter().find(|e| e.id == id).expect("there is one")
 }
 
 /// The items of docs/conformance.md that are experiments.

@@ -164,7 +164,7 @@ impl Recorded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::erpc::INCAST;
+    use crate::experiment::of_id;
 
     #[test]
     fn points_are_medians_and_ranges_over_the_seeds() {
@@ -174,10 +174,10 @@ mod tests {
             run.add("goodput", "simulated", 20.0, value);
             run
         };
-        let measured = merge(&INCAST, [5.0, 1.0, 3.0, 9.0, 2.0].map(run).into());
+        let measured = merge(of_id("E81"), [5.0, 1.0, 3.0, 9.0, 2.0].map(run).into());
         let [p] = &measured.points[..] else { panic!("{measured:?}") };
         assert_eq!((p.median, p.min, p.max), (3.0, 1.0, 9.0));
-        assert_eq!(p.name(&INCAST), "goodput, simulated, senders 20");
+        assert_eq!(p.name(of_id("E81")), "goodput, simulated, senders 20");
         assert_eq!(measured.settings, [serde_json::json!({ "senders": 20 })], "without the seed");
     }
 }

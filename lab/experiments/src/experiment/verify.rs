@@ -233,20 +233,20 @@ mod tests {
     use super::*;
     use crate::declare::points::{Run, Tolerance};
     use crate::experiment::result::merge;
-    use crate::experiment::{all, erpc::INCAST};
+    use crate::experiment::{all, of_id};
 
     fn measured(values: &[(f64, f64)]) -> Measured {
         let mut run = Run::default();
         for &(x, value) in values {
             run.add("goodput", "simulated", x, value);
         }
-        merge(&INCAST, vec![run])
+        merge(of_id("E81"), vec![run])
     }
 
     /// The recorded or measured points that do not fit.
     fn off(recorded: &[(f64, f64)], again: &[(f64, f64)]) -> Vec<String> {
         let recorded = Results::new(measured(recorded));
-        let compared = compare(&INCAST, &recorded, &measured(again));
+        let compared = compare(of_id("E81"), &recorded, &measured(again));
         compared.iter().filter(|p| !p.fits).map(Compared::text).collect()
     }
 
@@ -270,12 +270,12 @@ mod tests {
         for (edit, fits) in [(19.95e9, true), (19e9, false), (f64::NAN, false)] {
             let mut edited = recorded();
             edited.points[0].min = edit;
-            let compared = compare(&INCAST, &edited, &measured(&[(20.0, 20e9)]));
+            let compared = compare(of_id("E81"), &edited, &measured(&[(20.0, 20e9)]));
             assert_eq!(compared[0].fits, fits, "{:?}", compared[0]);
         }
         let mut edited = recorded();
         edited.points[0].max = 21e9;
-        let compared = compare(&INCAST, &edited, &measured(&[(20.0, 20e9)]));
+        let compared = compare(of_id("E81"), &edited, &measured(&[(20.0, 20e9)]));
         assert_eq!(
             compared[0].text(),
             "E81: goodput, simulated, senders 20: range recorded 20.00 Gbit/s to 21.00 Gbit/s, \
@@ -287,7 +287,7 @@ mod tests {
     fn a_file_cannot_loosen_the_tolerance_of_an_experiment() {
         let mut recorded = Results::new(measured(&[(20.0, 20e9)]));
         recorded.points[0].tolerance = Tolerance::relative(0.5);
-        let compared = compare(&INCAST, &recorded, &measured(&[(20.0, 20.2e9)]));
+        let compared = compare(of_id("E81"), &recorded, &measured(&[(20.0, 20.2e9)]));
         assert!(!compared[0].fits, "{:?}", compared[0]);
     }
 

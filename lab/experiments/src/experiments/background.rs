@@ -21,11 +21,11 @@ use crate::declare::special::Special;
 use crate::declare::text::{bps, counted, ns};
 use crate::declare::{Experiment, Recorded, Simulation, Table};
 use crate::experiment;
+use crate::experiments::incast::Network;
 use crate::picture::{Axis, Chart, Style};
 use crate::scenario::app::{self, SharedTally};
 use crate::scenario::caller::{Caller, SharedCaller};
 use crate::scenario::hosts::Hosts;
-use crate::scenario::incast::Network;
 use crate::scenario::{
     Cpu, Latency, MAX_HOSTS, MAX_TIME_NS, ScenarioError, Traffic, data_per_packet, per_second,
 };

@@ -4,10 +4,11 @@
 use std::borrow::Cow;
 
 use super::first_burst::{self, FirstBurst};
+use super::incast::{self, Incast};
 use super::join_leave::{self, JoinLeave};
 use super::operating_range::{self, OperatingRange};
 use super::uplink::{self, Uplink};
-use crate::scenario::{Cpu, Hosts, ScenarioError, incast};
+use crate::scenario::{Cpu, Hosts, ScenarioError};
 use courser::Control;
 use courser_bench::report::Unit;
 
@@ -90,7 +91,7 @@ const fn paper_rtt(senders: f64, us: f64) -> Paper {
 }
 
 fn incasts(time_ns: u64, senders: u32, hosts: Hosts, run: &mut Run) -> Result<(), ScenarioError> {
-    let settings = incast::Settings {
+    let settings = Incast {
         seed: hosts.seed,
         senders,
         max_frame: hosts.max_frame,
@@ -98,16 +99,16 @@ fn incasts(time_ns: u64, senders: u32, hosts: Hosts, run: &mut Run) -> Result<()
         recovery: hosts.recovery,
         warm_up_ns: time_ns,
         time_ns,
-        ..incast::Settings::default()
+        ..Incast::default()
     };
     for control in [hosts.control, Control::Timely] {
-        one_incast(&incast::Settings { control, ..settings }, control.name(), run)?;
+        one_incast(&Incast { control, ..settings }, control.name(), run)?;
     }
     let x = f64::from(senders);
     for control in [Control::None, hosts.control] {
-        let settings = incast::Settings { control, request_bytes: 64 << 10, ..settings };
+        let settings = Incast { control, request_bytes: 64 << 10, ..settings };
         run.settings(&settings);
-        let completion = incast::run(&settings, None)?.completion;
+        let completion = incast::run(&settings)?.completion;
         run.add("completion p50", control.name(), x, completion.p50_ns as f64);
         run.add("completion p99", control.name(), x, completion.p99_ns as f64);
     }
@@ -117,7 +118,7 @@ fn incasts(time_ns: u64, senders: u32, hosts: Hosts, run: &mut Run) -> Result<()
 /// An incast in the paper's cluster, with the default control and with the paper's.
 fn clusters(time_ns: u64, senders: u32, hosts: Hosts, run: &mut Run) -> Result<(), ScenarioError> {
     for (control, series) in [(hosts.control, "default, CX4"), (Control::Timely, TIMELY_CX4)] {
-        let settings = incast::Settings {
+        let settings = Incast {
             seed: hosts.seed,
             network: incast::Network::Cx4,
             senders,
@@ -127,7 +128,7 @@ fn clusters(time_ns: u64, senders: u32, hosts: Hosts, run: &mut Run) -> Result<(
             cpu: Cpu::Erpc,
             warm_up_ns: time_ns,
             time_ns,
-            ..incast::Settings::default()
+            ..Incast::default()
         };
         one_incast(&settings, series, run)?;
     }
@@ -135,17 +136,12 @@ fn clusters(time_ns: u64, senders: u32, hosts: Hosts, run: &mut Run) -> Result<(
 }
 
 /// Round trip, goodput and fairness of an incast.
-fn one_incast(
-    settings: &incast::Settings,
-    series: &str,
-    run: &mut Run,
-) -> Result<(), ScenarioError> {
+fn one_incast(settings: &Incast, series: &str, run: &mut Run) -> Result<(), ScenarioError> {
     run.settings(settings);
-    let seen = incast::run(settings, None)?;
+    let seen = incast::run(settings)?;
     let x = f64::from(settings.senders);
     run.add("round trip p99", series, x, seen.rtt.p99_ns as f64);
-    let share = seen.goodput_bps as f64 / seen.expected_goodput_bps as f64;
-    run.add("goodput, share of the link", series, x, share);
+    run.add("goodput, share of the link", series, x, seen.share());
     run.add("slowest sender / mean", series, x, seen.slowest_share);
     Ok(())
 }

@@ -2,17 +2,25 @@
 //! simulation, and the declaration that its options, results, picture and recorded points follow from.
 
 pub mod background;
+pub mod bandwidth;
 pub mod bits_pool;
+pub mod buffers;
 pub(crate) mod composed;
+pub mod credits;
 pub mod fan_in;
 pub mod fct;
 pub mod first_burst;
+pub mod incast;
 pub mod join_leave;
 pub mod loss;
 pub mod lost_call;
 pub mod operating_range;
 pub mod reroute;
+pub mod response_rtt;
+pub mod sessions;
 pub mod slow_handler;
+mod speed;
+mod stopwatch;
 pub mod uncongested;
 pub mod uplink;
 
@@ -25,6 +33,12 @@ pub(crate) enum Run {}
 
 impl Group for Run {
     const ALL: &'static [&'static dyn Declaration] = &[
+        &sessions::EXPERIMENT,
+        &incast::EXPERIMENT,
+        &buffers::EXPERIMENT,
+        &credits::EXPERIMENT,
+        &bandwidth::EXPERIMENT,
+        &response_rtt::EXPERIMENT,
         &background::EXPERIMENT,
         &join_leave::EXPERIMENT,
         &first_burst::EXPERIMENT,
@@ -34,5 +48,6 @@ impl Group for Run {
         &fan_in::EXPERIMENT,
         &reroute::EXPERIMENT,
         &slow_handler::EXPERIMENT,
+        &speed::Speed,
     ];
 }

@@ -7,18 +7,11 @@
 //! of a run.
 
 pub(crate) mod app;
-pub mod bandwidth;
 pub mod batches;
-pub mod buffers;
 pub(crate) mod caller;
-pub mod credits;
 pub(crate) mod flows;
 pub(crate) mod hosts;
-pub mod incast;
 pub(crate) mod path;
-pub mod response_rtt;
-pub mod sessions;
-pub mod speed;
 pub(crate) mod traffic;
 
 use courser::{Control, Recovery};
@@ -238,14 +231,6 @@ pub(crate) fn recovery_name<S: serde::Serializer>(
     to: S,
 ) -> Result<S::Ok, S::Error> {
     to.collect_str(recovery)
-}
-
-/// Schemes of recovery by their names.
-pub(crate) fn recovery_names<S: serde::Serializer>(
-    schemes: &[Recovery],
-    to: S,
-) -> Result<S::Ok, S::Error> {
-    to.collect_seq(schemes.iter().map(|scheme| scheme.name()))
 }
 
 /// A world without congestion control: credits alone bound what is in flight, as in most of the

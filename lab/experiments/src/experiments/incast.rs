@@ -1,0 +1,418 @@
+//! Incast: N senders, one receiver `[eRPC §6.5]` (E81, E82), with any congestion control.
+//!
+//! Each of N clients keeps one large request outstanding to the same server. Without congestion
+//! control a session always has C packets in flight, in total N C; those not on cables or with CPUs
+//! are in the queue of the server's link. A packet leaves there every `8 b / rate`, so the round
+//! trip is N C times that, if it exceeds that of the idle network (otherwise the link is not full).
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use courser::{Control, Recovery};
+use courser_bench::report::Unit;
+use courser_kit::units::show_bytes;
+use courser_sim::fabric::{Buffer, HOST_RATE_BPS, SWITCH_LATENCY_NS, Topology};
+use courser_sim::observe::{DropReason, Times};
+use courser_sim::{HostId, NicConfig, World, WorldConfig};
+use serde::Serialize;
+
+use super::composed::TIMELY_CX4;
+use crate::declare::column::Column;
+use crate::declare::parameter::{bytes, count, name, named, parameters, time};
+use crate::declare::points::{self, Better, Figure, Paper, Stated, TIGHT, Tolerance};
+use crate::declare::seeds::Row;
+use crate::declare::special::Special;
+use crate::declare::text::{bps, ns};
+use crate::declare::{Experiment, Observer, Recorded, Simulation, Table};
+use crate::experiment;
+use crate::picture::{Axis, Chart, Style};
+use crate::scenario::app::{self, SharedTally};
+use crate::scenario::flows::{Flows, Recorded as Flow, Recorder};
+use crate::scenario::{
+    Cpu, Latency, MAX_TIME_NS, ScenarioError, Traffic, check, data_per_packet, per_second,
+    uncontrolled, wire_bytes, wire_ns,
+};
+
+pub(crate) const EXPERIMENT: Experiment<Incast, Queueing> = Experiment {
+    name: "incast",
+    aliases: &[],
+    about: "Many senders and one receiver, with any congestion control [eRPC §6.5]",
+    run: Simulation::One(simulate),
+    network: Some(Incast::topology),
+    columns: COLUMNS,
+    caption: |s, _| {
+        let (request, cpu) = (show_bytes(s.request_bytes as u64), s.cpu.name());
+        format!(
+            "{} credits, requests of {request}, {cpu} CPUs, {}\nQueue of the receiver's link at p99; \
+             the slowest sender's share of the mean",
+            s.credits, s.recovery
+        )
+    },
+    table: Table::Beside("calculated"),
+    picture,
+    recorded: &[Recorded {
+        id: "E81",
+        title: "Incast without congestion control",
+        source: "eRPC section 6.5, table 5 (rows without congestion control)",
+        model: "N clients of the CX4 cluster with one 8 MiB request each in flight to one server, 32 \
+            credits, packets of 1,024 data bytes, CPUs as fast as the paper's. Arithmetic: N x 32 \
+            packets stand before the server's cable.",
+        axis: points::Axis { label: "senders", unit: Unit::Count, log: false },
+        x: |s, _| s.senders.into(),
+        series: |_, _| "simulated".to_owned(),
+        only: &["goodput", "round trip p50", "round trip p99"],
+        runs: |size| {
+            let of = |&senders: &u32| Incast {
+                network: Network::Cx4,
+                senders,
+                // Packets of 1,024 bytes of data, as the paper's.
+                max_frame: 1_068,
+                cpu: Cpu::Erpc,
+                warm_up_ns: size.pick(5_000_000, 10_000_000),
+                time_ns: size.pick(5_000_000, 20_000_000),
+                ..Incast::default()
+            };
+            size.pick(&[20, 50][..], &[20, 50, 100]).iter().map(of).collect()
+        },
+        more: |rows, run| {
+            for (s, o) in rows {
+                let mut add = |name, value: u64| {
+                    run.add(name, "arithmetic", s.senders.into(), value as f64);
+                };
+                add("goodput", o.expected_goodput_bps);
+                add("round trip p50", o.expected_rtt_ns);
+            }
+        },
+        paper: &[
+            paper("goodput", 20.0, 23.1e9, ""),
+            paper("goodput", 50.0, 23.0e9, ""),
+            paper("goodput", 100.0, 23.0e9, ""),
+            paper("round trip p50", 20.0, 202e3, FEWER_BYTES),
+            paper("round trip p50", 50.0, 524e3, FEWER_BYTES),
+            paper("round trip p50", 100.0, 1_056e3, FEWER_BYTES),
+            paper("round trip p99", 20.0, 204e3, FEWER_BYTES),
+            paper("round trip p99", 50.0, 524e3, FEWER_BYTES),
+            paper("round trip p99", 100.0, 1_060e3, FEWER_BYTES),
+        ],
+    }],
+    special: Special::NONE,
+};
+
+const FEWER_BYTES: &str = "The paper's round trips are those of 9 to 13 % fewer bytes in \
+    flight: N x 32 packets of 1,024 bytes and any headers take longer at 25 Gbit/s than it \
+    reports (20 x 32 x 1,024 B alone are 210 us).";
+
+/// A value of the paper's incast without control.
+const fn paper(quantity: &'static str, senders: f64, value: f64, reason: &'static str) -> Paper {
+    let (x, value) = (Some(senders), Stated::Value(value));
+    Paper { quantity, series: "simulated", x, value, reason }
+}
+
+/// Tolerance of round trips, which follow from the settings except for the order of packets.
+const ROUND_TRIP: Tolerance = Tolerance::relative(0.01);
+
+type Col = Column<Incast, Queueing>;
+
+const COLUMNS: &[Col] = &[
+    Col::text("control", |s, _| s.control.name().to_owned()),
+    Col::text("N", |s, _| s.senders.to_string()),
+    Col::figure("RTT p50", Unit::Time, |_, o| Some(o.rtt.p50_ns as f64))
+        .beside(|_, o| ns(o.expected_rtt_ns))
+        .recorded("round trip p50", ROUND_TRIP)
+        .drawn(Figure::Linear),
+    Col::figure("RTT p99", Unit::Time, |_, o| Some(o.rtt.p99_ns as f64))
+        .beside(|_, o| ns(o.expected_rtt_ns))
+        .recorded("round trip p99", ROUND_TRIP),
+    Col::figure("goodput", Unit::Bits, |_, o| Some(o.goodput_bps as f64))
+        .beside(|_, o| bps(o.expected_goodput_bps))
+        .alone()
+        .recorded("goodput", TIGHT)
+        .better(Better::Higher),
+    Col::figure("goodput / link", Unit::Plain, |_, o| Some(o.share()))
+        .beside(|_, _| "1".to_owned()),
+    Col::figure("queue", Unit::Bytes, |_, o| Some(o.queue_p99_bytes as f64)),
+    Col::figure("queue, mean", Unit::Bytes, |_, o| Some(o.queue_mean_bytes as f64)).alone(),
+    Col::figure("queue, most", Unit::Bytes, |_, o| Some(o.queue_max_bytes as f64)).alone(),
+    Col::figure("drops", Unit::Count, |_, o| Some(o.drops as f64)).beside(|_, _| "0".to_owned()),
+    Col::figure("packets resent", Unit::Count, |_, o| Some(o.traffic.retransmitted as f64))
+        .beside(|_, _| "0".to_owned())
+        .alone(),
+    Col::figure("slowest", Unit::Plain, |_, o| Some(o.slowest_share)).digits(2),
+    Col::figure("Jain", Unit::Plain, |_, o| Some(o.jain)).digits(2),
+];
+
+/// Round trips by senders.
+fn picture(runs: &[Row<Incast, Queueing>]) -> Chart {
+    let mut chart = Chart::lines(
+        "Round trip of an incast, by control and recovery",
+        Axis::log("senders", Unit::Count),
+        Axis::log("round trip", Unit::Time),
+    );
+    let senders: Vec<f64> = runs.iter().map(|(s, _)| s.senders.into()).collect();
+    for (s, o) in runs {
+        let x = f64::from(s.senders);
+        let name = format!("{}, {}", s.control.name(), s.recovery);
+        let stated = |percentile: &str| {
+            let quantity = format!("round trip {percentile}");
+            let all = match s.control {
+                Control::None => experiment::stated("E81", &quantity, "simulated"),
+                Control::Timely => experiment::stated("E82", &quantity, TIMELY_CX4),
+                _ => Vec::new(),
+            };
+            all.into_iter().filter(|(x, _)| senders.contains(x))
+        };
+        let paper = match s.control {
+            Control::None => "the paper, without control",
+            _ => "the paper, with its control",
+        };
+        for (style, percentile, ns) in
+            [(Style::Main, "p99", o.rtt.p99_ns), (Style::Second, "p50", o.rtt.p50_ns)]
+        {
+            let line = chart.line(style, format!("{name}: {percentile}"));
+            line.points.push((x, ns as f64));
+            if line.paper.is_none() {
+                line.add_paper(format!("{paper}: {percentile}"), stated(percentile));
+            }
+        }
+    }
+    for (s, o) in runs.iter().filter(|(s, _)| s.control == Control::None) {
+        let line = chart.line(Style::Calculated, "calculated, without control");
+        line.points.push((s.senders.into(), o.expected_rtt_ns as f64));
+    }
+    chart
+}
+
+/// The server's host.
+const SERVER: HostId = HostId(0);
+
+/// The network of an incast.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Network {
+    /// All hosts at one switch.
+    OneSwitch,
+    /// The paper's cluster, [`Topology::cx4`].
+    Cx4,
+}
+
+named!(Network {
+    Network::OneSwitch => "one-switch", "All hosts at one switch";
+    Network::Cx4 => "cx4", "The paper's cluster: five racks";
+});
+
+parameters! {
+    /// Settings of the experiment. The defaults are those of `[eRPC §6.5]`.
+    #[derive(Copy, Eq)]
+    pub struct Incast {
+        /// Decides all random choices.
+        seed: u64 = 1, count(0..=u64::MAX);
+        /// The network
+        network: Network = Network::OneSwitch, name::<Network>().option("network");
+        /// Congestion controls, with commas
+        control: Control = Control::None, name::<Control>().option("control").each("none");
+        /// Numbers of senders, with commas
+        senders: u32 = 20, count(1..=999).option("senders").each("20");
+        // Without congestion control other schemes consider packets lost that are only queued.
+        /// Loss recovery
+        recovery: Recovery = Recovery::GoBackN, name::<Recovery>().option("recovery").reported();
+        /// Credits of each session
+        credits: u32 = 32, count(1..=65_535).option("credits");
+        /// Largest datagram payload
+        max_frame: usize = 1_472, bytes(304..=9_000).option("frame-size");
+        /// Bytes of a request
+        request_bytes: usize = 8 << 20, bytes(1..=8 << 20).option("size");
+        /// The switches' buffers; `None`: [`Buffer::default`].
+        buffer: Option<Buffer> = None;
+        /// Model of CPU costs
+        cpu: Cpu = Cpu::None, name::<Cpu>().option("cpu");
+        /// Virtual time before the measurement
+        warm_up_ns: u64 = 10_000_000, time(0..=MAX_TIME_NS).option("warm-up");
+        /// Virtual time of the measurement
+        time_ns: u64 = 20_000_000, time(1..=MAX_TIME_NS).option("time");
+    }
+}
+
+impl Incast {
+    /// A request is at least a packet, and the server stores those of all senders.
+    fn check(&self) -> Result<(), ScenarioError> {
+        let held = self.request_bytes as u64 * u64::from(self.senders);
+        let fits = self.request_bytes >= self.packet_data() && held <= 960 << 20;
+        let range = "one packet to 8 MiB, 960 MiB for all senders";
+        check(fits, "request_bytes", self.request_bytes as u64, range)
+    }
+
+    fn topology(&self) -> Topology {
+        let hosts = self.senders + 1;
+        let topology = match self.network {
+            Network::OneSwitch => Topology::one_switch(hosts),
+            Network::Cx4 => Topology::cx4(hosts),
+        };
+        match self.buffer {
+            None => topology,
+            Some(buffer) => topology.each_switch(|_, switch| switch.buffer = buffer),
+        }
+    }
+
+    /// Data bytes of a packet.
+    pub(super) fn packet_data(&self) -> usize {
+        data_per_packet(self.max_frame)
+    }
+}
+
+/// Results of a run.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Queueing {
+    /// Data that the server has accepted, bit/s.
+    pub goodput_bps: u64,
+    /// Goodput of a link that is never idle.
+    pub expected_goodput_bps: u64,
+    /// Round trips measured by the clients: every sample.
+    pub rtt: Latency,
+    /// Calls that ended in the measured time, from call to completion: the time that packets wait
+    /// at their sender is included.
+    pub completion: Latency,
+    /// N C packets, each with its time on the server's link, ns.
+    pub expected_rtt_ns: u64,
+    /// Largest number of bytes in the queue of the server's link.
+    pub queue_max_bytes: u64,
+    /// Their mean.
+    pub queue_mean_bytes: u64,
+    /// The number that the queue exceeded in 1 % of the time.
+    pub queue_p99_bytes: u64,
+    /// Datagrams dropped anywhere.
+    pub drops: u64,
+    /// Bytes of the slowest sender as a share of the mean; 0: one sent nothing.
+    pub slowest_share: f64,
+    /// Jain's index of the senders' bytes.
+    pub jain: f64,
+    /// All counters.
+    pub traffic: Traffic,
+    /// The same from the end of the first round trip on, with the warm-up.
+    #[serde(skip)]
+    pub after_first_rtt: Traffic,
+    /// A hash over all events; 16 hexadecimal digits in JSON.
+    #[serde(serialize_with = "crate::scenario::hex")]
+    pub digest: u64,
+}
+
+impl Queueing {
+    /// Datagrams dropped by switches for lack of buffer.
+    pub fn overflows(&self) -> u64 {
+        self.traffic.dropped(DropReason::BufferFull)
+    }
+
+    /// Goodput as a share of that of a link that is never idle.
+    pub fn share(&self) -> f64 {
+        self.goodput_bps as f64 / self.expected_goodput_bps as f64
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+/// A setting is out of range, sessions were not connected, or a call has failed.
+pub fn run(settings: &Incast) -> Result<Queueing, ScenarioError> {
+    EXPERIMENT.once(settings, None)
+}
+
+fn simulate(settings: &Incast, observer: Observer) -> Result<Queueing, ScenarioError> {
+    settings.check()?;
+    let mut world = World::new(config(settings))?;
+    let link = world.fabric().uplink(SERVER).reverse();
+    let flows = Flows::new(SERVER, link);
+    world.set_tap(Box::new(Recorder { flows: Rc::clone(&flows), inner: observer }));
+    let tally = start(&mut world, settings)?;
+    app::connect_all(&mut world)?;
+    let first_rtt_ns = base_rtt_ns(settings).min(settings.warm_up_ns);
+    world.run_for(Duration::from_nanos(first_rtt_ns));
+    let first = Traffic::of(&mut world);
+    world.run_for(Duration::from_nanos(settings.warm_up_ns - first_rtt_ns));
+    let before = Traffic::of(&mut world);
+    tally.borrow_mut().latency = Times::default();
+    let begin_ns = world.now_ns();
+    let queue_before = world.fabric().queue_counters(link, begin_ns);
+    flows.borrow_mut().restart(begin_ns);
+    world.run_for(Duration::from_nanos(settings.time_ns));
+    tally.borrow().check()?;
+    let now_ns = world.now_ns();
+    let all = Traffic::of(&mut world);
+    let traffic = all.since(&before);
+    let queue = world.fabric().queue_counters(link, now_ns);
+    let byte_ns = queue.byte_ns - queue_before.byte_ns;
+    let mut outcome = result(settings, &flows, traffic, now_ns - begin_ns, now_ns);
+    outcome.queue_max_bytes = queue.max_bytes;
+    outcome.queue_mean_bytes = (byte_ns / u128::from(now_ns - begin_ns)) as u64;
+    outcome.completion = Latency::from(&tally.borrow().latency);
+    outcome.after_first_rtt = all.since(&first);
+    outcome.digest = world.digest();
+    Ok(outcome)
+}
+
+/// The result, without the counters of the queue, the completion times and the digest.
+fn result(
+    settings: &Incast,
+    flows: &Flow,
+    traffic: Traffic,
+    time_ns: u64,
+    now_ns: u64,
+) -> Queueing {
+    let mut flows = flows.borrow_mut();
+    let data = settings.packet_data();
+    let packet_wire = wire_bytes(data);
+    let in_flight = u64::from(settings.senders) * u64::from(settings.credits);
+    let goodput = u128::from(HOST_RATE_BPS) * data as u128 / u128::from(packet_wire);
+    let (jain, slowest_share) = flows.fairness(settings.senders);
+    Queueing {
+        goodput_bps: per_second(traffic.request_packets * data as u64 * 8, time_ns),
+        expected_goodput_bps: goodput as u64,
+        rtt: Latency::from(&flows.rtts),
+        expected_rtt_ns: wire_ns(in_flight * packet_wire, HOST_RATE_BPS),
+        queue_max_bytes: 0,
+        queue_mean_bytes: 0,
+        queue_p99_bytes: flows.queue_quantile_bytes(990, now_ns),
+        drops: flows.drops,
+        slowest_share,
+        jain,
+        completion: Latency::default(),
+        traffic,
+        after_first_rtt: Traffic::default(),
+        digest: 0,
+    }
+}
+
+fn config(settings: &Incast) -> WorldConfig {
+    let mut config = uncontrolled(settings.seed, settings.topology());
+    config.costs = settings.cpu.costs();
+    config.nic.max_frame = settings.max_frame;
+    // Descriptors for all packets that can arrive: losses occur only in switches.
+    let in_flight = settings.senders as usize * settings.credits as usize;
+    config.nic.rx_queue = (2 * in_flight).max(NicConfig::default().rx_queue);
+    config.nexus.credits = Some(settings.credits);
+    config.nexus.recovery = settings.recovery;
+    config.nexus.control = settings.control;
+    config.nexus.line_rate_bps = HOST_RATE_BPS;
+    config.nexus.tuning.base_rtt = Duration::from_nanos(base_rtt_ns(settings));
+    config.clocks_differ = false; // the recorder compares times of the clients with the world's
+    config
+}
+
+/// The round trip of the idle network: two links and a switch each way, and the packet.
+fn base_rtt_ns(settings: &Incast) -> u64 {
+    let packet_ns = wire_ns(wire_bytes(settings.packet_data()), HOST_RATE_BPS);
+    2 * (packet_ns + wire_ns(wire_bytes(0), HOST_RATE_BPS) + SWITCH_LATENCY_NS) + 60
+}
+
+fn start(world: &mut World, settings: &Incast) -> Result<SharedTally, ScenarioError> {
+    let tally = SharedTally::default();
+    world.start(SERVER, app::server)?;
+    let uri = world.uri(SERVER);
+    let packet = settings.packet_data();
+    let bytes = settings.request_bytes / packet * packet;
+    for host in world.hosts().filter(|&h| h != SERVER) {
+        let (uri, tally) = (uri.clone(), Rc::clone(&tally));
+        world.start(host, move |nexus| {
+            app::closed_loop(nexus, &uri, app::SINK, bytes, 1, tally.clone())
+        })?;
+    }
+    Ok(tally)
+}
