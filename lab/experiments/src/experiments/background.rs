@@ -27,7 +27,7 @@ use crate::scenario::app::{self, SharedTally};
 use crate::scenario::caller::{Caller, SharedCaller};
 use crate::scenario::hosts::Hosts;
 use crate::scenario::{
-    Cpu, Latency, MAX_HOSTS, MAX_TIME_NS, ScenarioError, Traffic, data_per_packet, per_second,
+    Cpu, Latency, MAX_TIME_NS, ScenarioError, Traffic, data_per_packet, per_second,
 };
 use courser_sim::SetupError;
 use courser_sim::fabric::{HOST_RATE_BPS, Topology};
@@ -220,7 +220,7 @@ impl Background {
 
     fn config(&self) -> WorldConfig {
         // A background thread has sessions with all others, in both roles.
-        let mut config = self.hosts.config(self.topology(), 2 * self.senders.min(MAX_HOSTS));
+        let mut config = self.hosts.config(self.topology(), 2 * self.senders);
         config.nexus.line_rate_bps = HOST_RATE_BPS;
         config.nexus.memory_limit = MEMORY;
         // Ten thousand sessions are checked.
