@@ -104,11 +104,11 @@ impl Chart {
 
     /// This chart of a seed with those of others: each point is the median, with the range of all.
     pub(crate) fn over_seeds(mut self, others: impl ExactSizeIterator<Item = Chart>) -> Chart {
-        if others.len() == 0 {
-            return self;
+        let charts = others.len() + 1;
+        if charts > 1 {
+            others.for_each(|chart| self.add_points(chart));
+            self.lines.iter_mut().for_each(|line| line.merge(charts));
         }
-        others.for_each(|chart| self.add_points(chart));
-        self.lines.iter_mut().for_each(Line::merge_points);
         self
     }
 
@@ -121,6 +121,10 @@ impl Chart {
                     X::Names(names) => names.get(x as usize).map_or(x, |name| self.row(name)),
                 };
                 self.line(line.style, &line.name).points.push((x, y));
+            }
+            let paper = &mut self.line(line.style, &line.name).paper;
+            if let (Some(all), Some(other)) = (paper, line.paper) {
+                all.values.extend(other.values);
             }
         }
     }
@@ -165,7 +169,7 @@ impl Line {
     }
 
     /// Replaces the points of a position by their median and range.
-    fn merge_points(&mut self) {
+    fn merge(&mut self, charts: usize) {
         let mut points = std::mem::take(&mut self.points);
         points.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
         for same in points.chunk_by(|a, b| a.0 == b.0) {
@@ -173,6 +177,17 @@ impl Line {
             let high = same[same.len() - 1].1;
             self.points.push(same[(same.len() - 1) / 2]);
             self.ranges.push(Range { x, low, high });
+        }
+        // Values of a paper may follow from measured ones, so that they differ too.
+        if let Some(paper) = &mut self.paper {
+            let of_each = paper.values.len() / charts;
+            let median = |at: usize| {
+                let same = paper.values.iter().skip(at).step_by(of_each).copied();
+                let mut same: Vec<Range> = same.collect();
+                same.sort_by(|a, b| a.low.total_cmp(&b.low));
+                same[(same.len() - 1) / 2]
+            };
+            paper.values = (0..of_each).map(median).collect();
         }
     }
 

@@ -6,6 +6,7 @@ use serde_json::Map;
 
 use super::points::{self, Better, Figure, Quantity, Tolerance};
 use super::seeds::Cell;
+use super::text::percent;
 
 /// A column of the table of an experiment with settings `S` and results `O`.
 pub(crate) struct Column<S, O> {
@@ -211,13 +212,5 @@ impl Shown {
             Unit::Plain => format!("{value:.*}", self.digits),
             Unit::Percent => percent(value),
         }
-    }
-}
-
-/// A share in per cent.
-fn percent(share: f64) -> String {
-    match share {
-        share if share > 0.0 && share < 0.001 => format!("{:.3} %", share * 100.0),
-        share => format!("{:.1} %", share * 100.0),
     }
 }

@@ -39,7 +39,7 @@ impl SeedArgs {
 }
 
 /// Runs an experiment with this many seeds from `first` on; returns the results of each seed.
-pub(crate) fn each_seed<R>(
+fn each_seed<R>(
     (first, seeds): (u64, u64),
     run: impl Fn(u64, &mut dyn FnMut(usize, usize)) -> Result<Vec<R>, ScenarioError>,
 ) -> Result<Vec<Vec<R>>, Failure> {

@@ -28,6 +28,17 @@ pub(crate) fn ns(ns: u64) -> String {
     show_ns(ns as f64)
 }
 
+/// A share in per cent: `45.6 %`.
+pub(crate) fn percent(share: f64) -> String {
+    let digits = if share > 0.0 && share < 0.001 { 3 } else { 1 };
+    format!("{:.digits$} %", share * 100.0)
+}
+
+/// A probability: `0`, `1e-3`, `5e-2`.
+pub(crate) fn chance(share: f64) -> String {
+    if share == 0.0 { "0".to_owned() } else { format!("{share:e}") }
+}
+
 pub(crate) fn bps(bps: u64) -> String {
     show_per_second(bps as f64, "bit/s")
 }

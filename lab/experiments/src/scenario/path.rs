@@ -1,7 +1,7 @@
 //! The part of MELO's network that a single flow uses `[MELO §4]` (M22); the rest has no influence
 //! on it.
 
-use super::{wire_bytes, wire_ns};
+use super::{ScenarioError, check, wire_bytes, wire_ns};
 use courser_sim::fabric::{CableSpec, LinkFaults, Node, SwitchSpec, Topology};
 use courser_sim::{HostId, LinkId, NicConfig, World};
 
@@ -59,6 +59,12 @@ impl Path {
         let wire: u64 =
             cables.map(|&r| wire_ns(wire_bytes(DATA), r) + wire_ns(wire_bytes(0), r)).sum();
         wire + 2 * (nic.tx_latency_ns + nic.rx_latency_ns)
+    }
+
+    /// An error for a round trip that is shorter than the time of NICs and packets.
+    pub(crate) fn check(self) -> Result<(), ScenarioError> {
+        let range = "at least the time of NICs and packets, some 2 us";
+        check(self.rtt_ns >= self.fixed_ns(), "rtt_ns", self.rtt_ns, range)
     }
 
     /// Packets in flight on a full line: the bandwidth-delay product over a packet's bytes on the
