@@ -7,7 +7,6 @@
 mod args;
 mod figure;
 mod markdown;
-mod melo;
 mod page;
 mod pool;
 mod record;
@@ -35,16 +34,8 @@ const SEEDS: [u64; 5] = [1, 2, 3, 4, 5];
 pub(crate) fn all() -> &'static [Experiment] {
     static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
         let mut all = vec![experiments::composed::INCAST];
-        all.extend(experiments::Run::ALL.iter().flat_map(|e| e.recorded()));
-        all.extend([
-            melo::LOST_CALL,
-            melo::REORDERING,
-            melo::RECOVERY_TIME,
-            melo::LOSS,
-            melo::CONTROLS,
-            melo::COMPLETION,
-            melo::POOL,
-        ]);
+        let declared = experiments::Run::ALL.iter().chain(experiments::Recovery::ALL);
+        all.extend(declared.flat_map(|e| e.recorded()));
         all.sort_by_key(|e| e.id);
         all
     });

@@ -20,17 +20,207 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use courser::{Completion, Context, Control, Nexus, Recovery, Rpc, SessionId};
+use courser_bench::report::Unit;
+use courser_kit::units;
+use courser_sim::fabric::Topology;
+use courser_sim::observe::DropReason;
+use courser_sim::{Checks, HostId, Rng, SetupError, World, WorldConfig, web_search};
 use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::loss;
+use super::loss::{self, SCHEMES, control_list, scheme_name};
+use crate::declare::column::Column;
+use crate::declare::parameter::{Notation, chance, count, name, parameters, time, written};
+use crate::declare::points::{self, Better, Figure, Paper, Quantity, Run, Stated, Tolerance};
+use crate::declare::seeds::Row;
+use crate::declare::special::{Results, Special};
+use crate::declare::text::{ns, percent};
+use crate::declare::{Experiment, Recorded, Simulation, Step, Table};
+use crate::picture::{Axis, Chart, Style};
 use crate::scenario::app::{self, SharedTally};
 use crate::scenario::path::{self, DATA, MAX_FRAME, Part, Path, RATE_BPS};
-use crate::scenario::{Cpu, ScenarioError, Traffic, control_name, control_names, controlled};
-use crate::scenario::{check, check_loss, check_rto, observed, run_pairs, share, wire_bytes};
-use courser_sim::SetupError;
-use courser_sim::fabric::Topology;
-use courser_sim::observe::{DropReason, Tap};
-use courser_sim::{Checks, HostId, Rng, World, WorldConfig, web_search};
+use crate::scenario::{
+    Cpu, ScenarioError, Traffic, check, controlled, run_pairs, share, wire_bytes,
+};
+
+pub(crate) const EXPERIMENT: Experiment<WebSearch, FlowTimes> = Experiment {
+    name: "fct",
+    aliases: &[],
+    about: "Completion times of web-search flows over a lossy spine [MELO §4.1.2]",
+    run: Simulation::Several(simulate),
+    network: None,
+    columns: COLUMNS,
+    caption,
+    table: Table::Columns,
+    picture,
+    recorded: &[Recorded {
+        id: "M24",
+        title: "Web-search flows over a lossy spine",
+        source: "MELO section 4.1.2, figure 5b",
+        model: "MELO's fabric of 320 hosts, 32 leaves and four spines (short runs: 20 hosts in two \
+            leaves), web-search flow sizes, Poisson arrivals, 300 flows at each load (short runs: 60), \
+            the same for every scheme, credits of one bandwidth-delay product, DCQCN with marking by RED \
+            from 100 to 400 kB, up to 20 %; spine 0 loses 1 % of what crosses it. go-back-n goes back \
+            on timeouts only, go-back-n-nack on NACKs, as in the paper. The bound is the time of either \
+            over that of the default without loss.",
+        axis: points::Axis { label: "load", unit: Unit::Percent, log: false },
+        x: |_, o| o.load,
+        series: |s, o| match s.loss_ppm {
+            0 => LOSSLESS.to_owned(),
+            _ => o.scheme.to_string(),
+        },
+        only: &[],
+        runs: |size| {
+            let lossy = WebSearch {
+                load_ppm: size.pick(vec![300_000, 800_000], vec![100_000, 500_000, 900_000]),
+                hosts: size.pick(20, 320),
+                flows: size.pick(60, 300),
+                ..WebSearch::default()
+            };
+            let schemes = vec![Recovery::Selective];
+            let lossless = WebSearch { schemes, loss_ppm: 0, ..lossy.clone() };
+            vec![lossy, lossless]
+        },
+        more: bounds,
+        paper: &[Paper {
+            quantity: BETTER[1],
+            series: "melo",
+            x: None,
+            value: Stated::Range(PAPER.0, PAPER.1),
+            reason: OTHER_LOADS,
+        }],
+    }],
+    special: Special {
+        after_help: AFTER_HELP,
+        results: Results::Median(|o| o.fct_p99_ns as f64, over_seeds),
+        ..Special::NONE
+    },
+};
+
+const AFTER_HELP: &str = "\
+Simulates MELO's network, or a part of it with the same load on each spine: leaves with \
+ten hosts at 40 Gbit/s, four spines, 100 Gbit/s between leaf and spine, a round trip of \
+16 us. Each host of one half sends to a host of the other half, across leaves. Flow sizes \
+are those of web search (8.8 kB to 29 MB, 1.67 MB on average); arrivals are independent. \
+Spine 0 drops 1 % of its packets. Switches mark for DCQCN: RED from 100 to 400 kB, up to \
+20 %. A flow is one request with credits for one \
+bandwidth-delay product. It has its own session unless all lanes of its sender are busy. \
+Every scheme gets the same flows at the same times.
+
+Examples:
+  courser-lab sim fct                    40 hosts, loads 0.1 to 0.9, 1,000 flows
+  courser-lab sim fct --load 0.3,0.6 --flows 5000
+  courser-lab sim fct --hosts 320 --flows 4000 --seeds 5 --svg fct.svg
+  courser-lab sim fct --scheme go-back-n,default --load 0.5 --json -";
+
+const OTHER_LOADS: &str = "The paper has a range over its loads; its sizes of buffers, RED limits and \
+    number of flows are not stated. A NACK repairs a loss in a round trip here, which leaves less \
+    to gain than in the paper, whose go-back-N loses more by each loss (experiment M23). Where the \
+    slowest flows wait for others at the link of their sender, with or without loss, no recovery \
+    could be faster: the bound.";
+
+/// Go-back-N on timeouts, and on NACKs.
+const SLOW: [Recovery; 2] = [Recovery::GoBackN, Recovery::GoBackNNack];
+
+/// How much better other schemes are.
+const BETTER: [&str; 2] = ["times better than go-back-n", "times better than go-back-n-nack"];
+
+/// The series of runs without loss.
+const LOSSLESS: &str = "default, no loss";
+
+/// How much better any scheme could be: the times of the slow ones over those without loss.
+fn bounds(rows: &[Row<WebSearch, FlowTimes>], run: &mut Run) {
+    let (lossless, lossy): (Vec<_>, Vec<_>) = rows.iter().partition(|(s, _)| s.loss_ppm == 0);
+    let lossy: Vec<&FlowTimes> = lossy.into_iter().map(|(_, o)| o).collect();
+    for (_, o) in lossless {
+        for (quantity, than) in BETTER.into_iter().zip(SLOW) {
+            if let Some(times) = o.better(than, lossy.iter().copied()) {
+                run.add(quantity, "bound", o.load, times);
+            }
+        }
+    }
+}
+
+type Col = Column<WebSearch, FlowTimes>;
+
+const COLUMNS: &[Col] = &[
+    Col::text("scheme", |s, o| scheme_name(o.scheme, o.control, &s.controls)),
+    Col::text("load", |_, o| format!("{:.2}", o.load)),
+    Col::figure("p50", Unit::Time, |_, o| Some(o.fct_p50_ns as f64)),
+    Col::figure("p99", Unit::Time, |_, o| Some(o.fct_p99_ns as f64))
+        .recorded("99th percentile", Tolerance::relative(0.05))
+        .drawn(Figure::Linear),
+    Col::figure("better than timeout", Unit::Plain, |_, o| o.better_than[0])
+        .digits(2)
+        .recorded_as(better(BETTER[0]), |_, o| o.better_than[0].filter(|_| !o.is_slow())),
+    Col::figure("better than NACK", Unit::Plain, |_, o| o.better_than[1])
+        .digits(2)
+        .recorded_as(better(BETTER[1]), |_, o| o.better_than[1].filter(|_| !o.is_slow())),
+    Col::figure("lost", Unit::Count, |_, o| Some(o.lost as f64)),
+    Col::figure("queue drops", Unit::Count, |_, o| Some(o.overflows as f64)),
+    Col::figure("resent", Unit::Count, |_, o| Some(o.retransmitted as f64)),
+    Col::figure("RTOs", Unit::Count, |_, o| Some(o.timeouts as f64)),
+];
+
+const fn better(name: &'static str) -> Quantity {
+    let tolerance = Tolerance::relative(0.05);
+    let (better, figure) = (Better::Higher, Figure::Linear);
+    Quantity { better, figure, ..points::quantity(name, Unit::Plain, tolerance) }
+}
+
+/// Figures over all seeds, in the order of their 99th percentile.
+fn over_seeds(all: &[&FlowTimes]) -> Value {
+    let [min, max] = [all.first(), all.last()].map(|o| o.map(|o| o.fct_p99_ns));
+    let spread = |of: fn(&FlowTimes) -> Option<f64>| {
+        let mut times = all.iter().map(|o| of(o)).collect::<Option<Vec<f64>>>()?;
+        times.sort_by(f64::total_cmp);
+        let last = times.len() - 1;
+        Some(json!({ "median": times[last / 2], "min": times[0], "max": times[last] }))
+    };
+    json!({
+        "fct_p99_min_ns": min,
+        "fct_p99_max_ns": max,
+        "better_than_go_back_n": spread(|o| o.better_than[0]),
+        "better_than_go_back_n_nack": spread(|o| o.better_than[1]),
+    })
+}
+
+fn caption(s: &WebSearch, _: &FlowTimes) -> String {
+    let (controls, loss, rto) = (control_list(&s.controls), share(s.loss_ppm), ns(s.rto_ns));
+    format!(
+        "{} web-search flows at each load, {} hosts, {} lanes of {} credits, control {controls}, \
+         spine 0 loses {}, RTO {rto}\n\
+         Better: the p99 of go-back-N on timeouts, and on NACKs, over that of the row. In the paper \
+         MELO is {} to {} times better than go-back-N on NACKs, with DCQCN.",
+        s.flows,
+        s.hosts,
+        s.lanes,
+        s.credits(),
+        percent(loss),
+        PAPER.0,
+        PAPER.1,
+    )
+}
+
+/// The 99th percentile of completion times by load.
+fn picture(rows: &[Row<WebSearch, FlowTimes>]) -> Chart {
+    let mut chart = Chart::lines(
+        "Web-search flows over a lossy spine: 99th percentile of completion times",
+        Axis::linear("load", Unit::Percent),
+        Axis::linear("completion time", Unit::Time),
+    );
+    for (s, o) in rows {
+        let line = chart.line(Style::Main, scheme_name(o.scheme, o.control, &s.controls));
+        line.points.push((o.load, o.fct_p99_ns as f64));
+    }
+    // The paper only has MELO's improvement over go-back-N, which gives bounds for MELO.
+    for (s, o) in rows.iter().filter(|(_, o)| o.scheme == Recovery::GoBackN) {
+        let bounds = [PAPER.0, PAPER.1].map(|n| (o.load, o.fct_p99_ns as f64 / n));
+        let line = chart.line(Style::Main, scheme_name(Recovery::Melo, o.control, &s.controls));
+        line.add_paper("melo in the paper: 2.11 to 3.11 times better than go-back-n", bounds);
+    }
+    chart
+}
 
 /// Hosts of a leaf.
 const LEAF: u32 = 10;
@@ -51,71 +241,45 @@ const LIMIT_NS: u64 = 60_000_000_000;
 /// §4.1.2]`.
 pub const PAPER: (f64, f64) = (2.11, 3.11);
 
-/// Settings of the experiment. The defaults are those of the paper, except for the number of hosts.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Settings {
-    /// Decides all random choices.
-    pub seed: u64,
-    /// Schemes of recovery: 1 or more. Default all.
-    pub schemes: Vec<Recovery>,
-    /// Congestion controls, each with every scheme: 1 or more. Default DCQCN, as in the paper.
-    #[serde(serialize_with = "control_names")]
-    pub controls: Vec<Control>,
-    /// Loads, per million of a sender's link: 1 or more, of 1 % to 95 %. Default 10 % to 90 %.
-    pub load_ppm: Vec<u32>,
-    /// Hosts: 20 to 320, a multiple of 20. Default 40, four leaves; the paper has 320.
-    pub hosts: u32,
-    /// Flows that are counted at each load: 10 to 100,000. Default 1,000. Flows in flight are in
-    /// memory, 1.7 MB each on average.
-    pub flows: u32,
-    /// Endpoints of a sender, with a session each: 1 to 64. Default 16.
-    pub lanes: u32,
-    /// Probability that spine 0 loses a packet, per million: at most 500,000. Default 1 %.
-    pub loss_ppm: u32,
-    /// The retransmission timeout of go-back-N and MELO, ns: 1 us to 1 s. Default
-    /// [`loss::GO_BACK_N_RTO_NS`].
-    pub rto_ns: u64,
-    /// Credits of a session in thousandths of the bandwidth-delay product: 100 to 100,000. Default
-    /// 1,000.
-    pub window_permille: u32,
-}
+static LOAD: Notation = Notation {
+    value_name: "SHARE",
+    parse: |text| {
+        let load = units::chance(text).map(u64::from);
+        load.map_err(|_| "write a share of a link: 0.1 or 10%".to_owned())
+    },
+    show: |ppm| format!("{}%", ppm as f64 / 1e4),
+    json: |ppm| json!(ppm),
+};
 
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            seed: 1,
-            schemes: Recovery::ALL.to_vec(),
-            controls: vec![Control::Dcqcn],
-            load_ppm: (1..10).map(|tenths| tenths * 100_000).collect(),
-            hosts: 40,
-            flows: 1_000,
-            lanes: 16,
-            loss_ppm: 10_000,
-            rto_ns: loss::GO_BACK_N_RTO_NS,
-            window_permille: 1_000,
-        }
+parameters! {
+    /// Settings of the experiment. The defaults are those of the paper, except for the number of hosts.
+    #[derive(Eq)]
+    pub struct WebSearch {
+        /// Decides all random choices.
+        seed: u64 = 1, count(0..=u64::MAX);
+        /// Congestion controls, each with every scheme. The paper has dcqcn
+        controls: Vec<Control> = vec![Control::Dcqcn], name::<Control>().option("control");
+        /// Schemes: go-back-n, go-back-n-nack, melo, default
+        schemes: Vec<Recovery> = Recovery::ALL.to_vec(), written(&SCHEMES).option("scheme");
+        /// Loads as shares of the sender's link
+        load_ppm: Vec<u32> = (1..10).map(|tenths| tenths * 100_000).collect(),
+            written(&LOAD).within(10_000..=950_000).option("load");
+        /// Hosts: 20 to 320, a multiple of 20; the paper has 320
+        hosts: u32 = 40, count(20..=320).option("hosts");
+        /// Measured flows at each load. Flows in flight are in memory, 1.7 MB each on average
+        flows: u32 = 1_000, count(10..=100_000).option("flows");
+        /// Endpoints of a sender, with one session each
+        lanes: u32 = 16, count(1..=64).option("lanes");
+        /// Probability that spine 0 drops a packet
+        loss_ppm: u32 = 10_000, chance(0..=500_000).option("loss");
+        /// Recovery time of go-back-n and melo. The default is that of `sim loss`
+        rto_ns: u64 = loss::GO_BACK_N_RTO_NS, time(1_000..=1_000_000_000).option("rto");
+        /// Credits of a session in thousandths of the bandwidth-delay product
+        window_permille: u32 = 1_000, count(100..=100_000);
     }
 }
 
-impl Settings {
-    fn check(&self) -> Result<(), ScenarioError> {
-        check(!self.schemes.is_empty(), "schemes", 0_u64, "one or more")?;
-        check(!self.controls.is_empty(), "controls", 0_u64, "one or more")?;
-        check(!self.load_ppm.is_empty(), "load", 0_u64, "one or more")?;
-        for &ppm in &self.load_ppm {
-            check((10_000..=950_000).contains(&ppm), "load_ppm", ppm, "10,000 to 950,000")?;
-        }
-        let hosts = self.hosts;
-        let whole = (20..=320).contains(&hosts) && hosts.is_multiple_of(2 * LEAF);
-        check(whole, "hosts", hosts, "20 to 320, a multiple of 20")?;
-        check((10..=100_000).contains(&self.flows), "flows", self.flows, "10 to 100,000")?;
-        check((1..=64).contains(&self.lanes), "lanes", self.lanes, "1 to 64")?;
-        check_loss(self.loss_ppm)?;
-        check_rto(self.rto_ns)?;
-        let window = self.window_permille;
-        check((100..=100_000).contains(&window), "window_permille", window, "100 to 100,000")
-    }
-
+impl WebSearch {
     /// The network: the number of leaves follows from the hosts, with all four spines.
     pub fn topology(&self) -> Topology {
         Topology::melo_part(self.hosts / LEAF)
@@ -135,12 +299,12 @@ impl Settings {
 
 /// One scheme at one load.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Point {
+pub struct FlowTimes {
     /// The scheme.
-    #[serde(serialize_with = "loss::name")]
+    #[serde(serialize_with = "crate::scenario::recovery_name")]
     pub scheme: Recovery,
     /// The congestion control.
-    #[serde(serialize_with = "control_name")]
+    #[serde(serialize_with = "crate::scenario::control_name")]
     pub control: Control,
     /// Share of a sender's link used by the flows.
     pub load: f64,
@@ -164,29 +328,57 @@ pub struct Point {
     pub retransmitted: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
+    /// 99th percentile of go-back-N, on timeouts and on NACKs, over that of this one; `None`: it is the
+    /// same, or has not run.
+    #[serde(skip)]
+    pub better_than: [Option<f64>; 2],
     /// A hash over all events; 16 hexadecimal digits in JSON.
     #[serde(serialize_with = "crate::scenario::hex")]
     pub digest: u64,
 }
 
-/// Runs it. `progress` is called with the number of finished runs and their total.
+impl FlowTimes {
+    /// True for go-back-N.
+    fn is_slow(&self) -> bool {
+        SLOW.contains(&self.scheme)
+    }
+
+    /// How many times better the 99th percentile is than that of another scheme with the same control
+    /// and load.
+    fn better<'a>(
+        &self,
+        than: Recovery,
+        mut all: impl Iterator<Item = &'a FlowTimes>,
+    ) -> Option<f64> {
+        let same = (than, self.control, self.load);
+        let slow = all.find(|o| (o.scheme, o.control, o.load) == same);
+        let slow = slow.filter(|_| self.scheme != than)?;
+        Some(slow.fct_p99_ns as f64 / self.fct_p99_ns.max(1) as f64)
+    }
+}
+
+/// Runs it.
 ///
 /// # Errors
 /// A setting is out of range, sessions were not connected, or a call has failed.
-pub fn run(
-    settings: &Settings,
-    progress: impl FnMut(usize, usize),
-) -> Result<Vec<Point>, ScenarioError> {
-    settings.check()?;
+pub fn run(settings: &WebSearch) -> Result<Vec<FlowTimes>, ScenarioError> {
+    EXPERIMENT.all(settings, &mut |_, _| {})
+}
+
+fn simulate(settings: &WebSearch, step: Step<'_>) -> Result<Vec<FlowTimes>, ScenarioError> {
+    let hosts = settings.hosts;
+    check(hosts.is_multiple_of(2 * LEAF), "hosts", hosts, "20 to 320, a multiple of 20")?;
     let each = |&control| settings.schemes.iter().map(move |&scheme| (control, scheme));
     let kinds: Vec<Kind> = settings.controls.iter().flat_map(each).collect();
-    run_pairs(&kinds, &settings.load_ppm, progress, |kind, load_ppm| {
-        point(settings, kind, load_ppm, None)
-    })
+    let run = |kind, load_ppm| times(settings, kind, load_ppm);
+    let mut all = run_pairs(&kinds, &settings.load_ppm, step, run)?;
+    let better: Vec<_> = all.iter().map(|o| SLOW.map(|than| o.better(than, all.iter()))).collect();
+    all.iter_mut().zip(better).for_each(|(o, better)| o.better_than = better);
+    Ok(all)
 }
 
 /// A control and a scheme.
-pub type Kind = (Control, Recovery);
+type Kind = (Control, Recovery);
 
 /// A future flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -197,7 +389,7 @@ struct Flow {
 }
 
 /// All flows at a load, in the order of time: the same for every scheme.
-fn flows(settings: &Settings, load_ppm: u32) -> Vec<Flow> {
+fn flows(settings: &WebSearch, load_ppm: u32) -> Vec<Flow> {
     let mut rng = Rng::stream(settings.seed, u64::from(load_ppm));
     let wire = web_search::mean_bytes() as f64 * wire_bytes(DATA) as f64 / DATA as f64;
     let rate_bps = RATE_BPS as f64 * f64::from(settings.senders()) * share(load_ppm);
@@ -225,7 +417,7 @@ struct Board {
 
 type SharedBoard = Rc<RefCell<Board>>;
 
-fn config(settings: &Settings, (control, scheme): Kind) -> WorldConfig {
+fn config(settings: &WebSearch, (control, scheme): Kind) -> WorldConfig {
     let mut config = controlled(settings.seed, settings.topology(), control, RATE_BPS);
     config.costs = Cpu::None.costs();
     config.checks = Checks { at_most_once: false, ..Checks::default() };
@@ -250,17 +442,8 @@ fn config(settings: &Settings, (control, scheme): Kind) -> WorldConfig {
 }
 
 /// Runs one control and scheme at one load.
-///
-/// # Errors
-/// As [`run`].
-pub fn point(
-    settings: &Settings,
-    kind: Kind,
-    load_ppm: u32,
-    tap: Option<Box<dyn Tap>>,
-) -> Result<Point, ScenarioError> {
-    settings.check()?;
-    let mut world = observed(World::new(config(settings, kind))?, tap);
+fn times(settings: &WebSearch, kind: Kind, load_ppm: u32) -> Result<FlowTimes, ScenarioError> {
+    let mut world = World::new(config(settings, kind))?;
     let flows = flows(settings, load_ppm);
     let board = start(&mut world, settings)?;
     path::lose_at(&mut world, settings.hosts / LEAF, settings.loss_ppm);
@@ -283,7 +466,7 @@ pub fn point(
     Ok(summary(&mut world, kind, load_ppm, &board))
 }
 
-fn summary(world: &mut World, (control, scheme): Kind, load_ppm: u32, board: &Board) -> Point {
+fn summary(world: &mut World, (control, scheme): Kind, load_ppm: u32, board: &Board) -> FlowTimes {
     let traffic = Traffic::of(world);
     let mut times = board.times_ns.clone();
     times.sort_unstable();
@@ -293,7 +476,7 @@ fn summary(world: &mut World, (control, scheme): Kind, load_ppm: u32, board: &Bo
         times.get(rank).copied().unwrap_or(0)
     };
     let sum: u128 = times.iter().map(|&ns| u128::from(ns)).sum();
-    Point {
+    FlowTimes {
         scheme,
         control,
         load: share(load_ppm),
@@ -307,12 +490,13 @@ fn summary(world: &mut World, (control, scheme): Kind, load_ppm: u32, board: &Bo
         overflows: traffic.dropped(DropReason::BufferFull),
         retransmitted: traffic.retransmitted,
         timeouts: traffic.rollbacks,
+        better_than: [None; 2],
         digest: world.digest(),
     }
 }
 
 /// Receivers, and senders with connected sessions.
-fn start(world: &mut World, settings: &Settings) -> Result<SharedBoard, ScenarioError> {
+fn start(world: &mut World, settings: &WebSearch) -> Result<SharedBoard, ScenarioError> {
     let (senders, lanes) = (settings.senders(), settings.lanes);
     let board = SharedBoard::default();
     board.borrow_mut().under_way = vec![0; (senders * lanes) as usize];
@@ -338,7 +522,7 @@ fn start(world: &mut World, settings: &Settings) -> Result<SharedBoard, Scenario
 /// Starts a flow.
 fn begin(
     world: &mut World,
-    settings: &Settings,
+    settings: &WebSearch,
     flow: &Flow,
     counted: bool,
     board: &SharedBoard,

@@ -5,25 +5,136 @@
 //! request or response was in it. Calls are classified by their number of losses: none, one, or
 //! more. Each scheme also runs without loss, for comparison; both with the library's own bounds of
 //! the retransmission timeout.
-//! the library's own bounds of the retransmission timeout.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use courser::{Nexus, Recovery, Rpc};
-use serde::Serialize;
-
-use super::loss;
-use crate::scenario::app;
-use crate::scenario::path::{self, CLIENT, SERVER};
-use crate::scenario::uncontrolled;
-use crate::scenario::{Cpu, Latency, ScenarioError};
-use crate::scenario::{check, check_loss, observed, share};
+use courser_bench::report::Unit;
 use courser_sim::SetupError;
 use courser_sim::fabric::{Fate, Topology};
-use courser_sim::observe::{Tap, Times, decode};
+use courser_sim::observe::{Times, decode};
 use courser_sim::{Rng, World};
+use serde::Serialize;
+
+use super::loss::SCHEMES;
+use crate::declare::column::Column;
+use crate::declare::parameter::{chance, count, name, parameters, written};
+use crate::declare::points::{self, Figure, Paper, Stated, Tolerance};
+use crate::declare::seeds::{Cell, Row, Runs};
+use crate::declare::special::{Results, Special};
+use crate::declare::text::{self, ns};
+use crate::declare::{Experiment, Recorded, Simulation, Step, Table};
+use crate::picture::{Axis, Chart, Style};
+use crate::scenario::path::{self, CLIENT, SERVER};
+use crate::scenario::{Cpu, Latency, ScenarioError, app, share, uncontrolled};
+
+pub(crate) const EXPERIMENT: Experiment<LostCall, CallTimes> = Experiment {
+    name: "lost-call",
+    aliases: &[],
+    about: "Latency that one lost packet adds to a small call",
+    run: Simulation::Several(simulate),
+    network: None,
+    columns: COLUMNS,
+    caption: |s, _| {
+        let (loss, cpu) = (text::chance(share(s.loss_ppm)), s.cpu.name());
+        format!("calls of {BYTES} bytes, {} in flight, loss {loss}, {cpu} CPUs", s.in_flight)
+    },
+    table: Table::Other(table),
+    picture,
+    recorded: &[Recorded {
+        id: "E56",
+        title: "A small call that loses a packet",
+        source: "eRPC section 5.2.3 (which waits 5 ms for its timeout)",
+        model: "Calls of 32 B between two hosts at one switch, which loses 1e-3 of the datagrams; CPUs \
+            as fast as the paper's. Calls are told apart by how many of their packets were lost.",
+        axis: points::Axis { label: "calls in flight", unit: Unit::Count, log: false },
+        x: |s, _| s.in_flight.into(),
+        series: |_, o| o.scheme.name().to_owned(),
+        only: &[],
+        runs: |size| {
+            let calls = size.pick(10_000, 100_000);
+            let of = |in_flight| LostCall { calls, in_flight, ..LostCall::default() };
+            [1, 8].map(of).to_vec()
+        },
+        more: |_, _| {},
+        paper: &[Paper {
+            quantity: LOST_ONE_P99,
+            series: "go-back-n",
+            x: None,
+            value: Stated::Value(5e6),
+            reason: "Courser's shortest timeout is 1 ms, and follows the round trips. The default \
+                recovery does not wait for it.",
+        }],
+    }],
+    special: Special { after_help: AFTER_HELP, results: Results::Unseeded, ..Special::NONE },
+};
+
+const AFTER_HELP: &str = "\
+Simulates two hosts at one switch, which drops each datagram with the given probability. \
+Each loss is recorded for the calls whose request or response it contained, so calls that \
+lost one packet are counted separately. The bound is the 99th percentile without loss plus \
+three round trips plus the reordering window, here a quarter of a round trip.
+
+Examples:
+  courser-lab sim lost-call
+  courser-lab sim lost-call --in-flight 8 --scheme default --calls 1000000";
+
+type Col = Column<LostCall, CallTimes>;
+
+const LOST_ONE_P99: &str = "p99 of calls that lost a packet";
+
+const COLUMNS: &[Col] = &[
+    Col::quantity("p99 without loss", Unit::Time, Tolerance::relative(0.01), |_, o| {
+        Some(o.lossless.p99_ns as f64)
+    }),
+    Col::quantity(LOST_ONE_P99, Unit::Time, Tolerance::relative(0.05), |_, o| {
+        Some(o.lost_one.p99_ns as f64)
+    })
+    .drawn(Figure::Log),
+    Col::quantity("longest of calls that lost a packet", Unit::Time, points::TIME, |_, o| {
+        Some(o.lost_one.max_ns as f64)
+    }),
+];
+
+/// Four rows for each scheme: calls by what they lost.
+fn table(caption: &str, runs: &Runs<Row<LostCall, CallTimes>>) -> String {
+    let row = |scheme: &str, calls: &str, l: &Latency, note: Cell| {
+        let time = |of| Cell::or((l.count > 0).then_some(of), ns, "");
+        let [p50, p99, max] = [l.p50_ns, l.p99_ns, l.max_ns].map(time);
+        vec![scheme.into(), calls.into(), Cell::count(l.count), p50, p99, max, note]
+    };
+    let rows = |(_, o): &Row<LostCall, CallTimes>| {
+        let bound = Cell::of(o.bound_ns, |at| format!("bound {} + reordering window", ns(at)));
+        let worst = format!("lossless p99 + {:.1} RTT", o.worst_rtts);
+        [
+            row(o.scheme.name(), "without loss", &o.lossless, bound),
+            row("", "lost no packet", &o.unharmed, "".into()),
+            row("", "lost one packet", &o.lost_one, Cell::new(worst, o.worst_rtts)),
+            row("", "lost several", &o.lost_more, "".into()),
+        ]
+    };
+    let head = ["scheme", "calls", "count", "p50", "p99", "longest", ""];
+    runs.table_of(caption, &head, |all| all.iter().flat_map(rows).collect())
+}
+
+/// Latency of small calls by what they lost: a row for each scheme.
+fn picture(rows: &[Row<LostCall, CallTimes>]) -> Chart {
+    let title = "Latency of a small call that lost a packet";
+    let mut chart = Chart::bars(title, Axis::log("latency", Unit::Time));
+    for (_, o) in rows {
+        for (style, name, ns) in [
+            (Style::Main, "no loss in the run: p99", o.lossless.p99_ns),
+            (Style::Main, "lost one packet: p99", o.lost_one.p99_ns),
+            (Style::Second, "lost one packet: p50", o.lost_one.p50_ns),
+            (Style::Calculated, "p99 without loss and 3 round trips", o.bound_ns),
+        ] {
+            chart.bar(style, name, o.scheme.name(), ns as f64);
+        }
+    }
+    chart
+}
 
 /// Bytes of a request, and of its response.
 const BYTES: usize = 32;
@@ -31,56 +142,31 @@ const BYTES: usize = 32;
 /// A run that takes longer has failed, ns of virtual time.
 const LIMIT_NS: u64 = 600_000_000_000;
 
-/// Settings of the experiment.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Settings {
-    /// Decides all random choices.
-    pub seed: u64,
-    /// Schemes of recovery: 1 or more. Default all.
-    pub schemes: Vec<Recovery>,
-    /// Probability that the switch loses a datagram, per million: at most 500,000. Default 1e-3.
-    pub loss_ppm: u32,
-    /// Calls that are counted in each run: 100 to 10,000,000. Default 100,000.
-    pub calls: u64,
-    /// Calls in flight: 1 to 32. Default 1: no other call reveals a loss.
-    pub in_flight: u32,
-    /// The CPUs. Default: eRPC's.
-    pub cpu: Cpu,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            seed: 1,
-            schemes: vec![Recovery::GoBackN, Recovery::Melo, Recovery::Selective],
-            loss_ppm: 1_000,
-            calls: 100_000,
-            in_flight: 1,
-            cpu: Cpu::Erpc,
-        }
-    }
-}
-
-impl Settings {
-    fn check(&self) -> Result<(), ScenarioError> {
-        check(!self.schemes.is_empty(), "schemes", 0_u64, "one or more")?;
-        check_loss(self.loss_ppm)?;
-        let calls = self.calls;
-        check((100..=10_000_000).contains(&calls), "calls", calls, "100 to 10,000,000")?;
-        check((1..=32).contains(&self.in_flight), "in_flight", self.in_flight, "1 to 32")
-    }
-
-    /// The network.
-    pub fn topology(&self) -> Topology {
-        Topology::one_switch(2)
+parameters! {
+    /// Settings of the experiment.
+    #[derive(Eq)]
+    pub struct LostCall {
+        /// Decides all random choices.
+        seed: u64 = 1, count(0..=u64::MAX);
+        /// Schemes of recovery
+        schemes: Vec<Recovery> = vec![Recovery::GoBackN, Recovery::Melo, Recovery::Selective],
+            written(&SCHEMES).option("scheme");
+        /// Probability that the switch drops a datagram
+        loss_ppm: u32 = 1_000, chance(0..=500_000).option("loss");
+        /// Calls of each run
+        calls: u64 = 100_000, count(100..=10_000_000).option("calls");
+        /// Calls in flight
+        in_flight: u32 = 1, count(1..=32).option("in-flight");
+        /// Model of CPU costs
+        cpu: Cpu = Cpu::Erpc, name::<Cpu>().option("cpu");
     }
 }
 
 /// Results of one scheme.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Point {
+pub struct CallTimes {
     /// The scheme.
-    #[serde(serialize_with = "loss::name")]
+    #[serde(serialize_with = "crate::scenario::recovery_name")]
     pub scheme: Recovery,
     /// Probability that the switch loses a datagram.
     pub loss: f64,
@@ -107,33 +193,31 @@ pub struct Point {
     pub digest: u64,
 }
 
-/// Runs it. `progress` is called with the number of finished runs and their total.
+/// Runs it.
 ///
 /// # Errors
 /// A setting is out of range, the session was not connected, or a call has failed.
-pub fn run(
-    settings: &Settings,
-    mut progress: impl FnMut(usize, usize),
-) -> Result<Vec<Point>, ScenarioError> {
-    settings.check()?;
-    let all = 2 * settings.schemes.len();
-    let mut points = Vec::with_capacity(settings.schemes.len());
-    for &scheme in &settings.schemes {
-        progress(2 * points.len(), all);
-        let clean = measure(settings, scheme, 0, None)?;
-        progress(2 * points.len() + 1, all);
-        let lossy = measure(settings, scheme, settings.loss_ppm, None)?;
-        points.push(point(settings, scheme, &clean, &lossy));
-    }
-    progress(all, all);
-    Ok(points)
+pub fn run(settings: &LostCall) -> Result<Vec<CallTimes>, ScenarioError> {
+    EXPERIMENT.all(settings, &mut |_, _| {})
 }
 
-fn point(settings: &Settings, scheme: Recovery, clean: &Seen, lossy: &Seen) -> Point {
+fn simulate(settings: &LostCall, step: Step<'_>) -> Result<Vec<CallTimes>, ScenarioError> {
+    let all = 2 * settings.schemes.len();
+    let one = |(at, &scheme): (usize, &Recovery)| {
+        step(2 * at, all);
+        let clean = measure(settings, scheme, 0)?;
+        step(2 * at + 1, all);
+        let lossy = measure(settings, scheme, settings.loss_ppm)?;
+        Ok(times(settings, scheme, &clean, &lossy))
+    };
+    settings.schemes.iter().enumerate().map(one).collect()
+}
+
+fn times(settings: &LostCall, scheme: Recovery, clean: &Seen, lossy: &Seen) -> CallTimes {
     let [lossless, ..] = clean.by_losses;
     let [unharmed, lost_one, lost_more] = lossy.by_losses;
     let above_ns = lost_one.max_ns.saturating_sub(lossless.p99_ns);
-    Point {
+    CallTimes {
         scheme,
         loss: share(settings.loss_ppm),
         lossless,
@@ -215,17 +299,12 @@ impl Book {
     }
 }
 
-fn measure(
-    settings: &Settings,
-    scheme: Recovery,
-    loss_ppm: u32,
-    tap: Option<Box<dyn Tap>>,
-) -> Result<Seen, ScenarioError> {
-    let mut config = uncontrolled(settings.seed, settings.topology());
+fn measure(settings: &LostCall, scheme: Recovery, loss_ppm: u32) -> Result<Seen, ScenarioError> {
+    let mut config = uncontrolled(settings.seed, Topology::one_switch(2));
     config.costs = settings.cpu.costs();
     config.nexus.recovery = scheme;
     config.nexus.slots = 32;
-    let mut world = observed(World::new(config)?, tap);
+    let mut world = World::new(config)?;
     world.start(SERVER, app::server)?;
     let book = SharedBook::default();
     let (uri, to, in_flight) = (world.uri(SERVER), Rc::clone(&book), settings.in_flight);
@@ -318,15 +397,14 @@ fn client(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::{Spoilt, assert_refused};
 
-    fn small(scheme: Recovery, in_flight: u32) -> Settings {
+    fn small(scheme: Recovery, in_flight: u32) -> LostCall {
         let (schemes, loss_ppm) = (vec![scheme], 10_000);
-        Settings { schemes, loss_ppm, calls: 2_000, in_flight, ..Settings::default() }
+        LostCall { schemes, loss_ppm, calls: 2_000, in_flight, ..LostCall::default() }
     }
 
-    fn one(settings: &Settings) -> Point {
-        run(settings, |_, _| {}).expect("runs").pop().expect("a point")
+    fn one(settings: &LostCall) -> CallTimes {
+        run(settings).expect("runs").pop().expect("a point")
     }
 
     #[test]
@@ -352,18 +430,8 @@ mod tests {
 
     #[test]
     fn the_same_seed_is_the_same_run() {
-        let digest = |seed| one(&Settings { seed, ..small(Recovery::GoBackN, 4) }).digest;
+        let digest = |seed| one(&LostCall { seed, ..small(Recovery::GoBackN, 4) }).digest;
         assert_eq!(digest(1), digest(1));
         assert_ne!(digest(1), digest(2));
-    }
-
-    #[test]
-    fn settings_out_of_range_are_named() {
-        let bad: &[Spoilt<Settings>] = &[
-            ("loss_ppm", |s| s.loss_ppm = 500_001),
-            ("calls", |s| s.calls = 99),
-            ("in_flight", |s| s.in_flight = 33),
-        ];
-        assert_refused(bad, || small(Recovery::GoBackN, 1), |settings| run(settings, |_, _| {}));
     }
 }

@@ -51,3 +51,12 @@ impl Group for Run {
         &speed::Speed,
     ];
 }
+
+/// The experiments of loss recovery, which are commands of `courser-lab sim`.
+#[derive(Debug)]
+pub(crate) enum Recovery {}
+
+impl Group for Recovery {
+    const ALL: &'static [&'static dyn Declaration] =
+        &[&loss::EXPERIMENT, &fct::EXPERIMENT, &bits_pool::EXPERIMENT, &lost_call::EXPERIMENT];
+}

@@ -51,16 +51,6 @@ pub(crate) fn check_warm_up(warm_up_ns: u64) -> Result<(), ScenarioError> {
     check(warm_up_ns <= MAX_TIME_NS, "warm_up_ns", warm_up_ns, "at most 10 s")
 }
 
-/// Checks a probability of loss.
-pub(crate) fn check_loss(ppm: u32) -> Result<(), ScenarioError> {
-    check(ppm <= 500_000, "loss_ppm", ppm, "0 to 500,000 per million")
-}
-
-/// Checks a retransmission timeout.
-pub(crate) fn check_rto(rto_ns: u64) -> Result<(), ScenarioError> {
-    check((1_000..=1_000_000_000).contains(&rto_ns), "rto_ns", rto_ns, "1 us to 1 s")
-}
-
 /// Runs all pairs, each of the first with all of the second. `progress` is called with the number
 /// of finished runs and their total.
 pub(crate) fn run_pairs<A: Copy, B: Copy, P>(

@@ -1,6 +1,5 @@
 //! `courser-lab sim`: the simulated datacenter.
 
-mod recovery;
 mod replay;
 mod run;
 mod swarm;
@@ -8,6 +7,9 @@ mod swarm;
 use clap::{Args, Subcommand};
 
 use courser_kit::Failure;
+
+use crate::declare::group::Chosen;
+use crate::experiments;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -34,14 +36,8 @@ enum SimCommand {
     /// Repeat a measurement of the eRPC paper and compare the results with the paper or with
     /// calculated values
     Run(run::RunArgs),
-    /// Goodput of one flow by loss and reordering, for each loss recovery [MELO §4.1.1]
-    Loss(recovery::LossArgs),
-    /// Completion times of web-search flows over a lossy spine [MELO §4.1.2]
-    Fct(recovery::FctArgs),
-    /// Peak use of the receiver's pool of bits with MELO [MELO §4.2.2]
-    BitsPool(recovery::BitsPoolArgs),
-    /// Latency that one lost packet adds to a small call
-    LostCall(recovery::LostCallArgs),
+    #[command(flatten)]
+    Recovery(Chosen<experiments::Recovery>),
 }
 
 /// Runs a command.
@@ -53,9 +49,6 @@ pub(crate) fn run(args: &SimArgs) -> Result<(), Failure> {
         SimCommand::Swarm(args) => swarm::run(args),
         SimCommand::Replay(args) => replay::run(args),
         SimCommand::Run(args) => run::run(args),
-        SimCommand::Loss(args) => recovery::loss(args),
-        SimCommand::Fct(args) => recovery::fct(args),
-        SimCommand::BitsPool(args) => recovery::bits_pool(args),
-        SimCommand::LostCall(args) => recovery::lost_call(args),
+        SimCommand::Recovery(chosen) => chosen.run(),
     }
 }

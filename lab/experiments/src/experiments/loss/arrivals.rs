@@ -9,12 +9,13 @@ use std::rc::Rc;
 use courser::{Control, Recovery};
 use courser_proto::wire::Packet as WirePacket;
 
-use super::{Case, DATA, RATE_BPS, Reorder, SERVER, Settings, measure, wire_bytes};
+use super::{Case, DATA, Loss, RATE_BPS, Reorder, SERVER, measure, wire_bytes};
+use crate::declare::parameter;
 use crate::scenario::{ScenarioError, check};
 use courser_sim::observe::{Tap, decode};
 use courser_sim::{HostId, Packet};
 
-/// Settings of a trace.
+/// Loss of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceSettings {
     /// Decides all random choices.
@@ -38,15 +39,15 @@ impl Default for TraceSettings {
 }
 
 impl TraceSettings {
-    fn of_the_flow(&self) -> Settings {
+    fn of_the_flow(&self) -> Loss {
         let bits = u128::from(self.bdp_packets) * u128::from(wire_bytes(DATA)) * 8;
-        Settings {
+        Loss {
             seed: self.seed,
             rtt_ns: (bits * 1_000_000_000 / u128::from(RATE_BPS)) as u64,
             window_permille: 1_000,
             warm_up_ns: Some(0),
             time_ns: self.time_ns,
-            ..Settings::default()
+            ..Loss::default()
         }
     }
 }
@@ -112,8 +113,8 @@ pub fn arrivals(settings: &TraceSettings) -> Result<Trace, ScenarioError> {
     let bdp = settings.bdp_packets;
     check((80..=4_096).contains(&bdp), "bdp_packets", bdp, "80 to 4,096")?;
     let flow = settings.of_the_flow();
-    flow.check()?;
-    super::check_loss(settings.loss_ppm)?;
+    check(settings.loss_ppm <= 500_000, "loss_ppm", settings.loss_ppm, "at most 50 %")?;
+    parameter::check(&flow)?;
     let case = Case {
         scheme: settings.scheme,
         control: Control::None,

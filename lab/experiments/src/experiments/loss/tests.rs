@@ -1,16 +1,16 @@
 use super::*;
-use crate::scenario::{Spoilt, assert_refused};
+use crate::declare::parameter;
 use courser_sim::fabric::{DCQCN_MARKING, Marking};
 
 /// A few milliseconds.
-fn small() -> Settings {
-    Settings {
+fn small() -> Loss {
+    Loss {
         schemes: vec![Recovery::GoBackN],
         loss_ppm: vec![0, 1_000],
         warm_up_ns: Some(1_000_000),
         time_ns: 5_000_000,
         request_bytes: 4 << 20,
-        ..Settings::default()
+        ..Loss::default()
     }
 }
 
@@ -18,7 +18,7 @@ fn small() -> Settings {
 fn without_loss_the_line_is_full_and_with_it_go_back_n_stops() {
     let settings = small();
     assert_eq!((settings.bdp_packets(), settings.credits()), (71, 213));
-    let points = run(&settings, |_, _| {}).expect("runs");
+    let points = run(&settings).expect("runs");
     let [clean, lossy] = &points[..] else { panic!("{points:?}") };
     let line_bps = settings.line_goodput_bps();
     let full = clean.goodput_bps as f64 / line_bps as f64;
@@ -34,8 +34,8 @@ fn a_nack_costs_a_round_trip_of_packets_and_no_timeout() {
     // A share of 1 / (1 + p n) remains with n packets in flight and in the NIC.
     for (window_permille, shares) in [(1_000, 0.90..0.96), (3_000, 0.76..0.90)] {
         let schemes = vec![Recovery::GoBackNNack];
-        let settings = Settings { schemes, window_permille, time_ns: 20_000_000, ..small() };
-        let points = run(&settings, |_, _| {}).expect("runs");
+        let settings = Loss { schemes, window_permille, time_ns: 20_000_000, ..small() };
+        let points = run(&settings).expect("runs");
         let [clean, lossy] = &points[..] else { panic!("{points:?}") };
         assert_eq!((clean.lost, clean.retransmitted), (0, 0), "{clean:?}");
         assert!(shares.contains(&lossy.goodput_fraction), "{lossy:?}");
@@ -59,8 +59,8 @@ fn switches_mark_under_congestion_control_only() {
 #[test]
 fn one_flow_is_the_same_under_dcqcn_and_without_control() {
     let controls = vec![Control::None, Control::Dcqcn];
-    let settings = Settings { controls, loss_ppm: vec![1_000], ..small() };
-    let points = run(&settings, |_, _| {}).expect("runs");
+    let settings = Loss { controls, loss_ppm: vec![1_000], ..small() };
+    let points = run(&settings).expect("runs");
     let [free, controlled] = &points[..] else { panic!("{points:?}") };
     assert_eq!((free.control, controlled.control), (Control::None, Control::Dcqcn));
     assert_eq!(free.goodput_bps, controlled.goodput_bps, "it fills no queue in the switch");
@@ -69,8 +69,8 @@ fn one_flow_is_the_same_under_dcqcn_and_without_control() {
 #[test]
 fn the_same_seed_is_the_same_run() {
     let digest = |seed| {
-        let settings = Settings { seed, loss_ppm: vec![10_000], ..small() };
-        run(&settings, |_, _| {}).expect("runs").pop().expect("a point").digest
+        let settings = Loss { seed, loss_ppm: vec![10_000], ..small() };
+        run(&settings).expect("runs").pop().expect("a point").digest
     };
     assert_eq!(digest(1), digest(1));
     assert_ne!(digest(1), digest(2));
@@ -79,8 +79,8 @@ fn the_same_seed_is_the_same_run() {
 #[test]
 fn a_recovery_time_is_measured_against_the_longest_without_loss() {
     // Shorter than a round trip: packets in flight are considered lost.
-    let settings = Settings { loss_ppm: vec![0], rto_ns: vec![5_000, 250_000], ..small() };
-    let points = run(&settings, |_, _| {}).expect("runs");
+    let settings = Loss { loss_ppm: vec![0], rto_ns: vec![5_000, 250_000], ..small() };
+    let points = run(&settings).expect("runs");
     let [short, long] = &points[..] else { panic!("{points:?}") };
     assert_eq!((short.rto_ns, long.goodput_fraction), (Some(5_000), 1.0));
     assert!(short.goodput_fraction < 1.0 && short.timeouts > 0, "{short:?}");
@@ -89,8 +89,8 @@ fn a_recovery_time_is_measured_against_the_longest_without_loss() {
 #[test]
 fn late_packets_are_overtaken_and_counted() {
     let reorder = vec![Reorder { ppm: 50_000, max_ns: 48_000 }];
-    let settings = Settings { reorder, loss_ppm: vec![0], ..small() };
-    let points = run(&settings, |_, _| {}).expect("runs");
+    let settings = Loss { reorder, loss_ppm: vec![0], ..small() };
+    let points = run(&settings).expect("runs");
     let [late] = &points[..] else { panic!("{points:?}") };
     assert_eq!((late.lost, late.reorder, late.reorder_max_ns), (0, 0.05, 48_000));
     assert!(late.goodput_fraction < 0.5, "go-back-N drops packets that arrive early: {late:?}");
@@ -99,27 +99,32 @@ fn late_packets_are_overtaken_and_counted() {
 #[test]
 fn the_round_trip_is_that_of_the_settings() {
     // One credit: a packet each round trip.
-    let settings = Settings { loss_ppm: vec![0], window_permille: 100, rtt_ns: 16_000, ..small() };
-    let one = Settings { window_permille: 100, ..settings };
+    let settings = Loss { loss_ppm: vec![0], window_permille: 100, rtt_ns: 16_000, ..small() };
+    let one = Loss { window_permille: 100, ..settings };
     assert_eq!(one.credits(), 8);
-    let points = run(&one, |_, _| {}).expect("runs");
+    let points = run(&one).expect("runs");
     let expected = 8.0 * 1_024.0 * 8.0 / 16e-6;
     let seen = points[0].goodput_bps as f64 / expected;
     assert!((0.99..1.01).contains(&seen), "{seen}");
 }
 
 #[test]
-fn settings_out_of_range_are_named() {
-    let bad: &[Spoilt<Settings>] = &[
-        ("schemes", |s| s.schemes.clear()),
-        ("controls", |s| s.controls.clear()),
-        ("loss_ppm", |s| s.loss_ppm = vec![500_001]),
-        ("rto_ns", |s| s.rto_ns = vec![999]),
-        ("rtt_ns", |s| s.rtt_ns = 2_000),
-        ("window_permille", |s| s.window_permille = 99),
-        ("request_bytes", |s| s.request_bytes = 1_023),
-        ("outstanding", |s| s.outstanding = 0),
-        ("time_ns", |s| s.time_ns = 0),
-    ];
-    assert_refused(bad, small, |settings| run(settings, |_, _| {}));
+fn a_sweep_of_recovery_times_is_of_melo_by_default_and_reordering_without_loss() {
+    use crate::declare::Declaration;
+    let of = |line: &str| {
+        let arguments = EXPERIMENT.command().get_matches_from(line.split(' '));
+        let mut s = parameter::of_arguments::<Loss>(&arguments).pop().expect("one");
+        adjust(&mut s, &arguments);
+        s
+    };
+    assert_eq!(of("loss"), Loss::default());
+    let s = of("loss --rto-sweep");
+    assert_eq!((s.schemes, s.loss_ppm), (vec![Recovery::Melo], vec![10_000]));
+    assert_eq!(s.rto_ns, SWEEP);
+    let s = of("loss --rto-sweep=1ms,2ms --scheme go-back-n --loss 1e-3 --window 2");
+    assert_eq!((s.schemes, s.loss_ppm), (vec![Recovery::GoBackN], vec![1_000]));
+    assert_eq!((s.rto_ns, s.window_permille), (vec![1_000_000, 2_000_000], 2_000));
+    let s = of("loss --reorder 5%:48us,0.1%:1us");
+    let expected = [(50_000, 48_000), (1_000, 1_000)].map(|(ppm, max_ns)| Reorder { ppm, max_ns });
+    assert_eq!((&s.reorder[..], s.loss_ppm), (&expected[..], vec![0]));
 }
