@@ -207,14 +207,6 @@ pub(crate) fn control_name<S: serde::Serializer>(
     to.serialize_str(control.name())
 }
 
-/// Controls by their names.
-pub(crate) fn control_names<S: serde::Serializer>(
-    controls: &[Control],
-    to: S,
-) -> Result<S::Ok, S::Error> {
-    to.collect_seq(controls.iter().map(|control| control.name()))
-}
-
 /// A scheme of recovery by its name.
 pub(crate) fn recovery_name<S: serde::Serializer>(
     recovery: &Recovery,
