@@ -177,6 +177,22 @@ pub(crate) struct Paper {
     pub(crate) reason: &'static str,
 }
 
+impl Paper {
+    pub(crate) const fn new(
+        quantity: &'static str,
+        series: &'static str,
+        x: Option<f64>,
+        value: Stated,
+    ) -> Paper {
+        Paper { quantity, series, x, value, reason: "" }
+    }
+
+    /// The reason of a deviation.
+    pub(crate) const fn because(self, reason: &'static str) -> Paper {
+        Paper { reason, ..self }
+    }
+}
+
 /// How a paper states a value.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Stated {

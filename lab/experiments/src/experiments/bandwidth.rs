@@ -62,14 +62,10 @@ pub(crate) const EXPERIMENT: Experiment<Bandwidth, Goodput> = Experiment {
         },
         more: |_, _| {},
         paper: &[
-            Paper {
-                quantity: "goodput",
-                series: SERIES,
-                x: Some(8_388_608.0),
-                value: Stated::Value(75e9),
-                reason: "The paper's core is the limit. The model's CPU takes less time for a packet \
-                    than the link.",
-            },
+            Paper::new("goodput", SERIES, Some(8_388_608.0), Stated::Value(75e9)).because(
+                "The paper's core is the limit. The model's CPU takes less time for a packet than \
+                 the link.",
+            ),
             of_a_write(32_768.0),
             of_a_write(131_072.0),
             of_a_write(1_048_576.0),
@@ -83,8 +79,7 @@ const SERIES: &str = "one request in flight";
 
 /// The paper has at least 70 % for 32 kB and more.
 const fn of_a_write(bytes: f64) -> Paper {
-    let value = Stated::AtLeast(0.7);
-    Paper { quantity: "share of a write", series: SERIES, x: Some(bytes), value, reason: "" }
+    Paper::new("share of a write", SERIES, Some(bytes), Stated::AtLeast(0.7))
 }
 
 /// Whole requests are counted: one more or less of the largest is 3 % of those in a full run.

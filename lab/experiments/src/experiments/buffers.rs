@@ -81,9 +81,8 @@ pub(crate) const EXPERIMENT: Experiment<Buffers, Loss> = Experiment {
         },
         more: |_, _| {},
         paper: &[
-            no_loss(50.0, ""),
-            no_loss(
-                640.0,
+            Paper::new("loss", DYNAMIC_SERIES, Some(50.0), Stated::AtMost(0.0)),
+            Paper::new("loss", DYNAMIC_SERIES, Some(640.0), Stated::AtMost(0.0)).because(
                 "640 x 19 kB are 12 MB in theory. One queue never gets more than eight ninths of \
                  the buffer, which are 543 windows.",
             ),
@@ -93,12 +92,6 @@ pub(crate) const EXPERIMENT: Experiment<Buffers, Loss> = Experiment {
 };
 
 const DYNAMIC_SERIES: &str = "dynamic, 12 MB";
-
-/// The paper loses nothing with a dynamic buffer.
-const fn no_loss(senders: f64, reason: &'static str) -> Paper {
-    let (x, value) = (Some(senders), Stated::AtMost(0.0));
-    Paper { quantity: "loss", series: DYNAMIC_SERIES, x, value, reason }
-}
 
 const LOST: Tolerance = Tolerance::relative(0.1).or_absolute(0.001);
 const LOST_AFTER: Tolerance = Tolerance::relative(0.1).or_absolute(0.000_5);

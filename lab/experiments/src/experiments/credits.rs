@@ -75,18 +75,15 @@ pub(crate) const EXPERIMENT: Experiment<Credits, LineUse> = Experiment {
                 run.add(SHARE_OF_LINE, series, p.credits.into(), share(p.expected_ppm));
             }
         },
-        paper: &[full_line("25 Gbit/s", 13.0), full_line("100 Gbit/s", 52.0)],
+        paper: &[
+            Paper::new(SHARE_OF_LINE, "25 Gbit/s", Some(13.0), Stated::Value(1.0)),
+            Paper::new(SHARE_OF_LINE, "100 Gbit/s", Some(52.0), Stated::Value(1.0)),
+        ],
     }],
     special: Special { results: Results::Together(together), ..Special::NONE },
 };
 
 const SHARE_OF_LINE: &str = "share of the line";
-
-/// The paper's credits that fill a line.
-const fn full_line(series: &'static str, credits: f64) -> Paper {
-    let (x, value) = (Some(credits), Stated::Value(1.0));
-    Paper { quantity: SHARE_OF_LINE, series, x, value, reason: "" }
-}
 
 type Col = Column<Credits, LineUse>;
 

@@ -73,29 +73,14 @@ pub(crate) const EXPERIMENT: Experiment<ResponseRtt, Response> = Experiment {
 const ROUND_TRIPS: &str = "extra, round trips";
 const OF_THE_CALL: &str = "extra, share of the call";
 
-/// A limit that the paper states.
-const fn at_most(
-    quantity: &'static str,
-    series: &'static str,
-    x: Option<f64>,
-    most: f64,
-    reason: &'static str,
-) -> Paper {
-    Paper { quantity, series, x, value: Stated::AtMost(most), reason }
-}
-
 const PAPER: &[Paper] = &[
-    at_most(ROUND_TRIPS, "one rack", None, 1.0, ""),
-    at_most(ROUND_TRIPS, "two racks", None, 1.0, ""),
-    at_most(
-        OF_THE_CALL,
-        "one rack",
-        Some(4.0),
-        0.2,
+    Paper::new(ROUND_TRIPS, "one rack", None, Stated::AtMost(1.0)),
+    Paper::new(ROUND_TRIPS, "two racks", None, Stated::AtMost(1.0)),
+    Paper::new(OF_THE_CALL, "one rack", Some(4.0), Stated::AtMost(0.2)).because(
         "The share is (RTT - s) / (2 RTT + (k - 2) s) with a packet's time s: 20 % take 16 packets \
          at 25 Gbit/s, or a cable of 5 Gbit/s.",
     ),
-    at_most(OF_THE_CALL, "one rack, 5 Gbit/s", Some(4.0), 0.2, ""),
+    Paper::new(OF_THE_CALL, "one rack, 5 Gbit/s", Some(4.0), Stated::AtMost(0.2)),
 ];
 
 type Col = Column<ResponseRtt, Response>;

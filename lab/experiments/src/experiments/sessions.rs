@@ -85,15 +85,12 @@ const RATE: Recorded<Sessions, TimedCalls> = Recorded {
         [Cpu::Erpc, Cpu::Courser].iter().flat_map(|&c| [1, 3, 5, 11].map(|b| of(c, b))).collect()
     },
     more: |_, _| {},
-    paper: &[Paper {
-        quantity: "calls per second and thread",
-        series: ERPC,
-        x: Some(3.0),
-        value: Stated::Value(5.44e6),
-        reason: "Table erpc makes the paper's rate with a frame for each packet. Courser puts \
-            packets that leave together for the same node into one frame, and pays for fewer \
-            frames: 60 requests are in flight to 10 nodes.",
-    }],
+    paper: &[Paper::new("calls per second and thread", ERPC, Some(3.0), Stated::Value(5.44e6))
+        .because(
+            "Table erpc makes the paper's rate with a frame for each packet. Courser puts \
+             packets that leave together for the same node into one frame, and pays for fewer \
+             frames: 60 requests are in flight to 10 nodes.",
+        )],
 };
 
 /// The series with the costs that are set to the paper's rate.
@@ -130,34 +127,21 @@ const SESSIONS: Recorded<Sessions, TimedCalls> = Recorded {
     },
     more: |_, _| {},
     paper: &[
-        median(
-            MEASURED,
+        Paper::new("latency p50", MEASURED, Some(1.0), Stated::Value(12_700.0)).because(
             "The thread is the bottleneck: latency is 54 requests over the rate. The table \
              is of a faster CPU than the paper's, without the driver of a NIC.",
         ),
-        at_most("latency p99.99", MEASURED, 700_000.0),
-        at_most(RESENT, MEASURED, 1_700.0),
-        median(
-            ERPC,
+        Paper::new("latency p99.99", MEASURED, None, Stated::AtMost(700_000.0)),
+        Paper::new(RESENT, MEASURED, None, Stated::AtMost(1_700.0)),
+        Paper::new("latency p50", ERPC, Some(1.0), Stated::Value(12_700.0)).because(
             "The thread is the bottleneck: latency is 54 requests over the rate. The \
              paper's is with congestion control (9 %), and caches that 198 sessions share; \
              its idle round trips are longer too (6 us between racks, 4.2 us here).",
         ),
-        at_most("latency p99.99", ERPC, 700_000.0),
-        at_most(RESENT, ERPC, 1_700.0),
+        Paper::new("latency p99.99", ERPC, None, Stated::AtMost(700_000.0)),
+        Paper::new(RESENT, ERPC, None, Stated::AtMost(1_700.0)),
     ],
 };
-
-/// The paper's median with one thread.
-const fn median(series: &'static str, reason: &'static str) -> Paper {
-    let (x, value) = (Some(1.0), Stated::Value(12_700.0));
-    Paper { quantity: "latency p50", series, x, value, reason }
-}
-
-/// A limit that the paper states.
-const fn at_most(quantity: &'static str, series: &'static str, most: f64) -> Paper {
-    Paper { quantity, series, x: None, value: Stated::AtMost(most), reason: "" }
-}
 
 const RESENT: &str = "packets sent again per node and second";
 
