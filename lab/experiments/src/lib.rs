@@ -7,8 +7,6 @@
 mod bench;
 #[cfg(test)]
 mod conformance;
-// Experiments that are declared later use the rest.
-#[allow(dead_code)]
 mod declare;
 mod experiment;
 pub mod experiments;

@@ -1,7 +1,5 @@
 //! `courser-lab sim run`: selects the declaration of an experiment.
 
-pub(super) mod args;
-
 use clap::Args;
 use courser_kit::Failure;
 
