@@ -185,8 +185,7 @@ fn picture(runs: &[Row<Incast, Queueing>]) -> Chart {
 const SERVER: HostId = HostId(0);
 
 /// The network of an incast.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Network {
     /// All hosts at one switch.
     OneSwitch,

@@ -1,10 +1,8 @@
-//! Experiments: the papers' measurements in the simulated datacenter, and the arithmetic that
-//! predicts them.
+//! Parts that experiments share: hosts and their applications, flows, measured distributions, and the
+//! arithmetic that predicts results.
 //!
-//! Each has its `Settings`, whose defaults are those of the paper, a function that runs it, and a
-//! result with measured and expected values. Nothing is adjusted to match a paper: every deviation
-//! has a cause in the model. All results follow from the settings; the caller measures the duration
-//! of a run.
+//! Nothing is adjusted to match a paper: every deviation has a cause in the model. All results follow
+//! from the settings.
 
 pub(crate) mod app;
 pub mod batches;
