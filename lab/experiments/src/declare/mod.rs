@@ -188,6 +188,12 @@ impl<S: Declared + Serialize + Sync, O: Serialize> Declaration for Experiment<S,
 }
 
 impl<S: Declared + Serialize + Sync, O: Serialize> Experiment<S, O> {
+    /// The values of papers beside a series of the recorded points.
+    pub(crate) fn stated(&self, quantity: &str, series: &str) -> Vec<(f64, f64)> {
+        let all = self.recorded.iter();
+        all.flat_map(|recorded| points::stated(recorded.paper, quantity, series)).collect()
+    }
+
     /// Runs it with checked settings; returns the first result.
     pub(crate) fn once(&self, settings: &S, observer: Observer) -> Result<O, ScenarioError> {
         Ok(self.observed(settings, observer, &mut |_, _| {})?.swap_remove(0))

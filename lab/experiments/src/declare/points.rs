@@ -272,6 +272,16 @@ impl Experiment {
     }
 }
 
+/// The values of a paper beside a series, as pairs of position and value.
+pub(crate) fn stated(paper: &[Paper], quantity: &str, series: &str) -> Vec<(f64, f64)> {
+    let same = paper.iter().filter(|p| (p.quantity, p.series) == (quantity, series));
+    let value = |p: &Paper| match (p.x, p.value) {
+        (Some(x), Stated::Value(value)) => Some((x, value)),
+        _ => None,
+    };
+    same.filter_map(value).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -302,5 +312,19 @@ mod tests {
         assert_eq!(names(Better::Higher), ["better", "worse"]);
         assert_eq!(names(Better::Lower), ["worse", "better"]);
         assert_eq!(names(Better::Neither), ["", ""]);
+    }
+
+    #[test]
+    fn stated_values_are_those_of_a_series_and_have_a_position() {
+        let paper = |series, x, value| Paper { quantity: "loss", series, x, value, reason: "" };
+        let paper = [
+            paper("a", Some(20.0), Stated::Value(67.0)),
+            paper("a", Some(50.0), Stated::Value(174.0)),
+            paper("a", Some(60.0), Stated::AtMost(1.0)),
+            paper("a", None, Stated::Value(2.0)),
+            paper("b", Some(20.0), Stated::Value(3.0)),
+        ];
+        assert_eq!(stated(&paper, "loss", "a"), [(20.0, 67.0), (50.0, 174.0)]);
+        assert!(stated(&paper, "goodput", "a").is_empty());
     }
 }

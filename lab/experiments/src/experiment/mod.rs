@@ -24,7 +24,7 @@ use std::sync::LazyLock;
 use courser_kit::Failure;
 
 use crate::declare::group::Group;
-use crate::declare::points::{Experiment, Paper, Stated};
+use crate::declare::points::Experiment;
 use crate::experiments;
 
 /// Seeds of every experiment: results are medians over them, with their range.
@@ -40,17 +40,6 @@ pub(crate) fn all() -> &'static [Experiment] {
         all
     });
     &ALL
-}
-
-/// The values of a paper beside a series, as pairs of position and value.
-pub(crate) fn stated(id: &str, quantity: &str, series: &str) -> Vec<(f64, f64)> {
-    let papers = all().iter().filter(|e| e.id == id).flat_map(|e| e.paper);
-    let same = papers.filter(|p| (p.quantity, p.series) == (quantity, series));
-    let value = |p: &Paper| match (p.x, p.value) {
-        (Some(x), Stated::Value(value)) => Some((x, value)),
-        _ => None,
-    };
-    same.filter_map(value).collect()
 }
 
 /// An experiment that there is.
@@ -86,7 +75,6 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
 mod tests {
     use super::*;
     use crate::declare::points::Better;
-    use crate::experiments::composed::TIMELY_CX4;
 
     #[test]
     fn ids_are_unique_and_papers_refer_to_quantities() {
@@ -98,15 +86,6 @@ mod tests {
                 assert!(has_direction, "{}: {}", e.id, paper.quantity);
             }
         }
-    }
-
-    #[test]
-    fn stated_values_are_those_of_a_series_and_have_a_position() {
-        let incast = stated("E82", "round trip p99", TIMELY_CX4);
-        assert_eq!(incast, [(20.0, 67_000.0), (50.0, 174_000.0), (100.0, 969_000.0)]);
-        assert!(stated("E82", "round trip p99", "another").is_empty());
-        // A limit is no value.
-        assert!(stated("E84", "loss", "dynamic, 12 MB").is_empty());
     }
 
     #[test]

@@ -20,7 +20,6 @@ use crate::declare::seeds::{Cell, Row, Runs};
 use crate::declare::special::Special;
 use crate::declare::text::{bps, counted, ns};
 use crate::declare::{Experiment, Recorded, Simulation, Table};
-use crate::experiment;
 use crate::experiments::incast::Network;
 use crate::picture::{Axis, Chart, Style};
 use crate::scenario::app::{self, SharedTally};
@@ -164,7 +163,7 @@ fn picture(rows: &[Row<Background, Beside>]) -> Chart {
             }
         }
         if s.hosts.control == Control::default() {
-            let stated = experiment::stated("E83", "latency p99", "default");
+            let stated = EXPERIMENT.stated("latency p99", "default");
             let same = stated.into_iter().filter(|(senders, _)| *senders == f64::from(s.senders));
             let row = chart.row(&large);
             let line = chart.line(Style::Main, "with the incast");

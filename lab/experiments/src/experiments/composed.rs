@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use super::first_burst::{self, FirstBurst};
-use super::incast::{self, Incast};
+use super::incast::{self, Incast, TIMELY, TIMELY_CX4};
 use super::join_leave::{self, JoinLeave};
 use super::operating_range::{self, OperatingRange};
 use super::uplink::{self, Uplink};
@@ -13,8 +13,7 @@ use courser::Control;
 use courser_bench::report::Unit;
 
 use crate::declare::points::{
-    Axis, Better, Experiment, Figure, Paper, Quantity, Run, Runner, SHARE, Stated, TIME, Tolerance,
-    quantity,
+    Axis, Better, Experiment, Figure, Quantity, Run, Runner, SHARE, TIME, Tolerance, quantity,
 };
 
 const OWN: &str = "default";
@@ -49,7 +48,7 @@ pub(crate) const INCAST: Experiment = Experiment {
         quantity("first burst / its bytes' time", Unit::Plain, SHARE),
         quantity("innocent flow, share of its rate", Unit::Plain, SHARE),
     ]),
-    paper: &[paper_rtt(20.0, 67.0), paper_rtt(50.0, 174.0), paper_rtt(100.0, 969.0)],
+    paper: TIMELY,
     run: Runner::Of(|size, seed, run| {
         let hosts = Hosts { seed, ..Hosts::default() };
         for &senders in size.pick(&[20, 50][..], &[20, 50, 100]) {
@@ -77,18 +76,6 @@ pub(crate) const INCAST: Experiment = Experiment {
         networks(size.pick(&SHORT_RANGE[..], &RANGE), hosts, run)
     }),
 };
-
-/// The series of the paper's control in its cluster.
-pub(crate) const TIMELY_CX4: &str = "timely, CX4";
-
-/// The paper's 99th percentile, which is Timely's.
-const fn paper_rtt(senders: f64, us: f64) -> Paper {
-    let reason = "Timely loses a fifth to a third of the goodput with 20 and 50 senders here. With \
-        100 it leaves the range above 1 ms late, since 32 packets of each sender are in flight at \
-        the start.";
-    let value = Stated::Value(us * 1e3);
-    Paper { quantity: "round trip p99", series: TIMELY_CX4, x: Some(senders), value, reason }
-}
 
 fn incasts(time_ns: u64, senders: u32, hosts: Hosts, run: &mut Run) -> Result<(), ScenarioError> {
     let settings = Incast {

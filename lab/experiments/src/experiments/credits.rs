@@ -22,7 +22,6 @@ use crate::declare::seeds::Row;
 use crate::declare::special::{Results, Special};
 use crate::declare::text::{bps, ns};
 use crate::declare::{Experiment, Recorded, Simulation, Step, Table};
-use crate::experiment;
 use crate::picture::{Axis, Chart, Style};
 use crate::scenario::app::{self, SharedTally};
 use crate::scenario::{
@@ -124,7 +123,7 @@ fn picture(rows: &[Row<Credits, LineUse>]) -> Chart {
         chart.line(Style::Main, "simulated").points.push((x, share(p.line_ppm)));
         chart.line(Style::Calculated, "calculated").points.push((x, share(p.expected_ppm)));
     }
-    let stated = experiment::stated("E35", SHARE_OF_LINE, &series);
+    let stated = EXPERIMENT.stated(SHARE_OF_LINE, &series);
     chart.line(Style::Main, "simulated").add_paper("the paper", stated);
     chart
 }

@@ -26,7 +26,6 @@ use crate::declare::seeds::Row;
 use crate::declare::special::{Results, Special};
 use crate::declare::text::{counted, ns};
 use crate::declare::{Experiment, Observer, Recorded, Simulation, Table};
-use crate::experiment;
 use crate::picture::{Axis, Chart, Style};
 use crate::scenario::app::{self, SharedTally};
 use crate::scenario::{
@@ -211,7 +210,7 @@ fn picture(rows: &[Row<Sessions, TimedCalls>]) -> Chart {
         chart.bar(Style::Main, &name, row, ns as f64);
     }
     if settings.cpu == Cpu::Erpc {
-        let stated = experiment::stated("E76", "latency p50", "CPU erpc");
+        let stated = EXPERIMENT.stated("latency p50", "CPU erpc");
         let same =
             stated.into_iter().filter(|(threads, _)| *threads == f64::from(settings.threads));
         let row = chart.row("p50");
