@@ -130,7 +130,7 @@ fn every_item_has_a_row_and_what_the_rows_name_exists() {
     };
     let faults = faults(&text, ITEMS, &files);
     assert!(faults.is_empty(), "{faults:#?}");
-    let recorded = crate::experiment::items();
+    let recorded = crate::recorded::items();
     let start = text.find("Results of simulated experiments (").expect("the list of experiments");
     let list = text[start..].split(['(', ')']).nth(1).unwrap_or_default();
     assert_eq!(list, recorded.join(", "), "the experiments of the introduction");

@@ -8,11 +8,11 @@ mod bench;
 #[cfg(test)]
 mod conformance;
 mod declare;
-mod experiment;
 pub mod experiments;
 mod picture;
 #[cfg(test)]
 mod readme;
+mod recorded;
 pub mod scenario;
 mod sim;
 mod soak;
@@ -41,11 +41,11 @@ pub enum Command {
 #[derive(Debug, Subcommand)]
 pub enum ExperimentCommand {
     /// Run the papers' experiments again and compare them with the recorded results
-    Verify(experiment::VerifyArgs),
+    Verify(recorded::VerifyArgs),
     /// Run the papers' experiments and write the recorded results
-    Record(experiment::RecordArgs),
+    Record(recorded::RecordArgs),
     /// Compare the recorded results with the papers' on one HTML page
-    Report(experiment::ReportArgs),
+    Report(recorded::ReportArgs),
 }
 
 /// Runs a command about the recorded experiments.
@@ -54,9 +54,9 @@ pub enum ExperimentCommand {
 /// A result differs from the recorded one, or the command cannot run as given.
 pub fn run_experiment(command: &ExperimentCommand) -> Result<(), Failure> {
     match command {
-        ExperimentCommand::Verify(args) => experiment::verify(args),
-        ExperimentCommand::Record(args) => experiment::record(args),
-        ExperimentCommand::Report(args) => experiment::report(args),
+        ExperimentCommand::Verify(args) => recorded::verify(args),
+        ExperimentCommand::Record(args) => recorded::record(args),
+        ExperimentCommand::Report(args) => recorded::report(args),
     }
 }
 

@@ -74,7 +74,7 @@ pub(super) fn path(directory: &Path, experiment: &Experiment) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::all;
+    use crate::recorded::all;
 
     #[test]
     fn the_program_has_the_results_of_every_experiment_and_of_no_other() {

@@ -53,8 +53,8 @@ fn chart(experiment: &Experiment, quantity: &Quantity, points: &[Point]) -> Char
 mod tests {
     use super::*;
     use crate::declare::points::Run;
-    use crate::experiment::of_id;
-    use crate::experiment::result::merge;
+    use crate::recorded::of_id;
+    use crate::recorded::result::merge;
 
     #[test]
     fn a_figure_has_its_axes_and_the_papers_marks() {

@@ -164,7 +164,7 @@ impl Recorded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::of_id;
+    use crate::recorded::of_id;
 
     #[test]
     fn points_are_medians_and_ranges_over_the_seeds() {

@@ -59,7 +59,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::experiment::page::tests::recorded;
+    use crate::recorded::page::tests::recorded;
 
     #[test]
     fn the_document_has_the_recorded_results() {

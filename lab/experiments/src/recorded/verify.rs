@@ -232,8 +232,8 @@ fn table(experiments: &[&'static Experiment], compared: &[Vec<Compared>]) -> Tab
 mod tests {
     use super::*;
     use crate::declare::points::{Run, Tolerance};
-    use crate::experiment::result::merge;
-    use crate::experiment::{all, of_id};
+    use crate::recorded::result::merge;
+    use crate::recorded::{all, of_id};
 
     fn measured(values: &[(f64, f64)]) -> Measured {
         let mut run = Run::default();
