@@ -668,7 +668,7 @@ fn errors_of_the_harness_and_of_the_simulator_end_with_an_advice() {
         include_str!("../../../lab/bench/src/rpc/raw.rs"),
         include_str!("../../../lab/bench/src/window.rs"),
         include_str!("../../sim/src/fabric/topology.rs"),
-        include_str!("../../../lab/experiments/src/scenario/mod.rs"),
+        include_str!("../../../lab/experiments/src/declare/error.rs"),
         include_str!("../../sim/src/world/mod.rs"),
     ] {
         for text in literals(source) {

@@ -166,7 +166,7 @@ fn help_has_examples_and_flags() {
 #[test]
 fn invalid_arguments_are_refused() {
     refused("sim loss --loss 1e-7", "in millionths");
-    refused("sim loss --loss 0.6", "loss_ppm = 600000 is out of range");
+    refused("sim loss --loss 0.6", "loss_ppm = 60% is out of range");
     refused("sim loss --scheme tcp", "choose go-back-n, go-back-n-nack, melo or default");
     refused("sim loss --rtt 2us", "rtt_ns");
     refused("sim loss --request 1k --outstanding 9", "outstanding");

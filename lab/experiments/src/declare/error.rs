@@ -16,8 +16,8 @@ pub enum ScenarioError {
     Setting {
         /// The field.
         name: &'static str,
-        /// Its value.
-        value: u64,
+        /// Its value, in its unit.
+        value: String,
         /// Its range.
         range: Cow<'static, str>,
     },

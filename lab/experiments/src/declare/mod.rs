@@ -87,6 +87,8 @@ pub(crate) enum Table<S: 'static, O: 'static> {
 pub(crate) struct Recorded<S: 'static, O: 'static> {
     /// Its requirement in docs/conformance.md, such as `E81`, or its name.
     pub(crate) id: &'static str,
+    /// The file of its recorded results, as part of the program.
+    pub(crate) results: &'static str,
     pub(crate) title: &'static str,
     /// Section or figure of the paper.
     pub(crate) source: &'static str,
@@ -293,6 +295,7 @@ impl<S: Declared + Serialize + Sync, O: Serialize> Experiment<S, O> {
         let quantities = self.columns.iter().filter_map(Column::recorded_quantity);
         recorded::Experiment {
             id: points.id,
+            results: points.results,
             title: points.title,
             source: points.source,
             model: points.model,

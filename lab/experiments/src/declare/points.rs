@@ -60,6 +60,8 @@ pub(crate) struct Experiment {
     /// Its requirement in docs/conformance.md, such as `E81`; its name in `courser-lab sim run`
     /// without one.
     pub(crate) id: &'static str,
+    /// The file of its recorded results, as part of the program.
+    pub(crate) results: &'static str,
     pub(crate) title: &'static str,
     /// Section or figure of the paper.
     pub(crate) source: &'static str,

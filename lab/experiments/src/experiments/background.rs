@@ -53,6 +53,7 @@ pub(crate) const EXPERIMENT: Experiment<Background, Beside> = Experiment {
     picture,
     recorded: &[Recorded {
         id: "E83",
+        results: include_str!("../../recorded/E83.json"),
         title: "Latency-sensitive calls during an incast",
         source: "eRPC section 6.5 (incast with background traffic)",
         model: "The CX4 cluster with N senders of 8 MiB requests to one server, and one more thread \

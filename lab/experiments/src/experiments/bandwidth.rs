@@ -43,6 +43,7 @@ pub(crate) const EXPERIMENT: Experiment<Bandwidth, Goodput> = Experiment {
     picture,
     recorded: &[Recorded {
         id: "E77",
+        results: include_str!("../../recorded/E77.json"),
         title: "Bandwidth of large requests",
         source: "eRPC section 6.4, figure 6",
         model: "Two hosts at a switch with 100 Gbit/s, one session with 32 credits and one request \

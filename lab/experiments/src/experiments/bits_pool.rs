@@ -55,6 +55,7 @@ pub(crate) const EXPERIMENT: Experiment<BitsPool, PoolUse> = Experiment {
     picture,
     recorded: &[Recorded {
         id: "M26",
+        results: include_str!("../../recorded/M26.json"),
         title: "Use of MELO's bits pool",
         source: "MELO section 4.2.2, figure 6b",
         model: "Two hosts under different leaves, a round trip of 200 us, the receiver's leaf lossy. \

@@ -46,6 +46,7 @@ pub(crate) const EXPERIMENT: Experiment<Buffers, Loss> = Experiment {
     picture,
     recorded: &[Recorded {
         id: "E84",
+        results: include_str!("../../recorded/E84.json"),
         title: "Loss against switch buffers",
         source: "eRPC section 2.1",
         model: "An incast of N windows of 13 packets, a bandwidth-delay product of 19 kB; 512 KiB \

@@ -20,6 +20,7 @@ const OWN: &str = "default";
 
 pub(crate) const INCAST: Experiment = Experiment {
     id: "E82",
+    results: include_str!("../../recorded/E82.json"),
     title: "Incast with the default control",
     source: "eRPC section 6.5",
     model: "One switch at 25 Gbit/s, 32 credits, frames of 1,072 bytes, CPUs that take no time, \

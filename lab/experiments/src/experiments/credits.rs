@@ -50,6 +50,7 @@ pub(crate) const EXPERIMENT: Experiment<Credits, LineUse> = Experiment {
     picture,
     recorded: &[Recorded {
         id: "E35",
+        results: include_str!("../../recorded/E35.json"),
         title: "Credits by bandwidth-delay product",
         source: "eRPC section 4.3.1",
         model: "Two hosts, one session, two requests of 8 MiB under way. The cable is so long that \

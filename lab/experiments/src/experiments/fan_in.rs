@@ -47,6 +47,7 @@ pub(crate) const EXPERIMENT: Experiment<FanIn, Rounds> = Experiment {
     picture,
     recorded: &[Recorded {
         id: "fan-in",
+        results: include_str!("../../recorded/fan-in.json"),
         title: "Responses of many servers to one client",
         source: "Courser ADR 35",
         model: "Servers at one switch with 25 Gbit/s and 480 kB for each port; a client calls all \

@@ -55,6 +55,7 @@ pub(crate) const EXPERIMENT: Experiment<WebSearch, FlowTimes> = Experiment {
     picture,
     recorded: &[Recorded {
         id: "M24",
+        results: include_str!("../../recorded/M24.json"),
         title: "Web-search flows over a lossy spine",
         source: "MELO section 4.1.2, figure 5b",
         model: "MELO's fabric of 320 hosts, 32 leaves and four spines (short runs: 20 hosts in two \

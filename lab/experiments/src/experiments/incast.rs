@@ -50,6 +50,7 @@ pub(crate) const EXPERIMENT: Experiment<Incast, Queueing> = Experiment {
     picture,
     recorded: &[Recorded {
         id: "E81",
+        results: include_str!("../../recorded/E81.json"),
         title: "Incast without congestion control",
         source: "eRPC section 6.5, table 5 (rows without congestion control)",
         model: "N clients of the CX4 cluster with one 8 MiB request each in flight to one server, 32 \

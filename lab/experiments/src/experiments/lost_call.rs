@@ -45,6 +45,7 @@ pub(crate) const EXPERIMENT: Experiment<LostCall, CallTimes> = Experiment {
     picture,
     recorded: &[Recorded {
         id: "E56",
+        results: include_str!("../../recorded/E56.json"),
         title: "A small call that loses a packet",
         source: "eRPC section 5.2.3 (which waits 5 ms for its timeout)",
         model: "Calls of 32 B between two hosts at one switch, which loses 1e-3 of the datagrams; CPUs \

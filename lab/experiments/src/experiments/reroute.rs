@@ -44,6 +44,7 @@ pub(crate) const EXPERIMENT: Experiment<Reroute, Goodput> = Experiment {
     picture,
     recorded: &[Recorded {
         id: "reroute",
+        results: include_str!("../../recorded/reroute.json"),
         title: "Goodput after a path has become longer",
         source: "Courser ADR 35",
         model: "Senders of 8 MiB requests at one switch with 25 Gbit/s, 64 credits; from one moment \

@@ -48,6 +48,7 @@ pub(crate) const EXPERIMENT: Experiment<ResponseRtt, Response> = Experiment {
     picture,
     recorded: &[Recorded {
         id: "E44",
+        results: include_str!("../../recorded/E44.json"),
         title: "Cost of responses of several packets",
         source: "eRPC section 5.1",
         model: "One call at a time with CPUs as fast as the paper's. The extra is beyond a call with \

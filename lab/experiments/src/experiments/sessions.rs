@@ -60,6 +60,7 @@ pub(crate) const EXPERIMENT: Experiment<Sessions, TimedCalls> = Experiment {
 
 const RATE: Recorded<Sessions, TimedCalls> = Recorded {
     id: "E73",
+    results: include_str!("../../recorded/E73.json"),
     title: "Rate of small calls by batch",
     source: "eRPC section 6.2, figure 4",
     model: "11 nodes of the paper's CX4 cluster with one thread each, client and server at once; \
@@ -100,6 +101,7 @@ const MEASURED: &str = "CPU measured";
 
 const SESSIONS: Recorded<Sessions, TimedCalls> = Recorded {
     id: "E76",
+    results: include_str!("../../recorded/E76.json"),
     title: "Many nodes that all talk to each other",
     source: "eRPC section 6.3, figure 5",
     model: "100 nodes of the paper's CX4 cluster in five racks, each thread with a session to \

@@ -39,6 +39,7 @@ pub(crate) const EXPERIMENT: Experiment<SlowHandler, Windows> = Experiment {
     picture,
     recorded: &[Recorded {
         id: "slow-handler",
+        results: include_str!("../../recorded/slow-handler.json"),
         title: "Window of a path around a slow handler",
         source: "Courser ADR 5",
         model: "Two hosts at a switch with 25 Gbit/s. Eight calls of 1 MiB, a call to a handler of \

@@ -53,6 +53,7 @@ pub(crate) const EXPERIMENT: Experiment<Uncongested, CallTimes> = Experiment {
     picture,
     recorded: &[Recorded {
         id: "E55",
+        results: include_str!("../../recorded/E55.json"),
         title: "Completion times without congestion",
         source: "eRPC section 5.2.2",
         model: "Hosts at one switch that call random others at random times, 1 % of the calls with \

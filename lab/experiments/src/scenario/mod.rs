@@ -29,13 +29,13 @@ pub use traffic::Traffic;
 pub(crate) fn check(
     ok: bool,
     name: &'static str,
-    value: impl Into<u64>,
+    value: impl ToString,
     range: &'static str,
 ) -> Result<(), ScenarioError> {
     if ok {
         Ok(())
     } else {
-        Err(ScenarioError::Setting { name, value: value.into(), range: range.into() })
+        Err(ScenarioError::Setting { name, value: value.to_string(), range: range.into() })
     }
 }
 

@@ -249,10 +249,11 @@ pub(crate) fn check<S: Declared>(settings: &S) -> Result<(), ScenarioError> {
         let values = (p.get)(settings);
         if p.is_list && values.is_empty() && !(p.get)(&S::default()).is_empty() {
             let range = "one or more".into();
-            return Err(ScenarioError::Setting { name: p.field, value: 0, range });
+            return Err(ScenarioError::Setting { name: p.field, value: "none".to_owned(), range });
         }
         if let Some(&value) = values.iter().find(|&value| !p.spec.range.contains(value)) {
-            return Err(ScenarioError::Setting { name: p.field, value, range: p.range().into() });
+            let (value, range) = (p.spec.measure.show(value), p.range().into());
+            return Err(ScenarioError::Setting { name: p.field, value, range });
         }
     }
     Ok(())

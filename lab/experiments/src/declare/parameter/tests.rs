@@ -113,7 +113,7 @@ fn a_parameter_out_of_its_range_is_refused_by_name() {
         check(&settings).expect_err("out of range").to_string()
     };
     assert_eq!(refused(|s| s.senders = 0), "senders = 0 is out of range; use 1 to 100");
-    assert_eq!(refused(|s| s.time_ns = 999), "time_ns = 999 is out of range; use 1us to 2ms");
+    assert_eq!(refused(|s| s.time_ns = 999), "time_ns = 999ns is out of range; use 1us to 2ms");
     assert!(refused(|s| s.sizes.push(0)).starts_with("sizes = 0 is out of range"));
     assert!(refused(|s| s.loss_ppm = 2_000_000).ends_with("use at most 100%"));
     assert!(refused(|s| s.credits = Some(10)).starts_with("credits = 10"));

@@ -54,6 +54,7 @@ const fn paper_nack(series: &'static str, loss: f64, value: Stated) -> Paper {
 
 const LOSS: Recorded<Loss, Goodput> = Recorded {
     id: "M23",
+    results: include_str!("../../../recorded/M23.json"),
     title: "Goodput of one flow against loss",
     source: "MELO sections 2.2 and 4.1.1, figures 1 and 5a",
     model: UNDER_DCQCN,
@@ -102,6 +103,7 @@ const LOSS: Recorded<Loss, Goodput> = Recorded {
 
 const CONTROLS: Recorded<Loss, Goodput> = Recorded {
     id: "M28",
+    results: include_str!("../../../recorded/M28.json"),
     title: "Goodput of one flow by loss and control",
     source: "MELO section 4: recovery does not depend on the congestion control",
     model: "As experiment M23, with each of none, Timely, DCQCN, Swift and Courser's own control. \
@@ -140,6 +142,7 @@ const CONTROLS: Recorded<Loss, Goodput> = Recorded {
 
 const RECOVERY_TIME: Recorded<Loss, Goodput> = Recorded {
     id: "M15",
+    results: include_str!("../../../recorded/M15.json"),
     title: "Recovery time of lost retransmissions",
     source: "MELO section 3.2.3",
     model: ONE_FLOW,
@@ -173,6 +176,7 @@ const RECOVERY_TIME: Recorded<Loss, Goodput> = Recorded {
 
 const REORDERING: Recorded<Loss, Goodput> = Recorded {
     id: "E58",
+    results: include_str!("../../../recorded/E58.json"),
     title: "Goodput of one flow against reordering",
     source: "eRPC section 5.3 (which takes reordered packets for lost)",
     model: "As experiment M23, without loss and congestion control; packets with data come up to three round trips late, \
