@@ -206,7 +206,7 @@ mod tests {
         for (width, line) in [
             (34, "some words  some words  some words"),
             (32, "some words some words some words"),
-            (31, "some words  some words  some"),
+            (31, "some       some       some"),
         ] {
             table.set_width(width);
             assert_eq!(table.lines()[0], line);

@@ -293,6 +293,9 @@ pub(crate) fn of_arguments<S: Declared>(arguments: &ArgMatches) -> Vec<S> {
     all
 }
 
+/// Characters of a default that help shows in one line.
+const HELP_WIDTH: usize = 50;
+
 impl<S: Declared> Parameter<S> {
     /// Its option on the command line.
     pub(crate) fn argument(&self) -> Option<Arg> {
@@ -308,7 +311,15 @@ impl<S: Declared> Parameter<S> {
             None => self.text(&S::default()),
         };
         let arg = arg.value_parser(self.spec.measure.parser());
-        let arg = if default.is_empty() { arg } else { arg.default_value(default) };
+        let arg = match default.split(',').collect::<Vec<_>>()[..] {
+            [""] => arg,
+            // A long list is one word, which help cannot wrap.
+            [first, .., last] if default.len() > HELP_WIDTH => {
+                let help = format!("{}. Default {first} to {last}", self.help);
+                arg.help(help).hide_default_value(true).default_value(default)
+            }
+            _ => arg.default_value(default),
+        };
         Some(match several {
             true => {
                 let arg = arg.value_delimiter(',').action(ArgAction::Append);

@@ -34,6 +34,8 @@ parameters! {
         quick: bool = false, flag().option("quick");
         /// Most credits
         credits: Option<u32> = None, count(1..=9).option("max-credits");
+        /// Steps
+        steps: Vec<u64> = (1..=40).collect(), count(1..=99).option("steps");
         /// No parameter
         other: i32 = -1;
     }
@@ -68,6 +70,7 @@ fn options_are_read_in_their_units() {
         loss_ppm: 1_000,
         quick: true,
         credits: Some(4),
+        steps: Sample::default().steps,
         other: -1,
     };
     assert_eq!(*seen, expected);
@@ -88,6 +91,9 @@ fn help_and_defaults_are_those_of_the_declaration() {
         option("senders").get_help().expect("help").to_string(),
         "Numbers of senders, and more of them in a second line"
     );
+    let steps = option("steps");
+    assert!(steps.is_hide_default_value_set(), "a long list is not wrapped");
+    assert_eq!(steps.get_help().expect("help").to_string(), "Steps. Default 1 to 40");
     let shown = ["time", "sizes", "gbps", "loss", "max-credits"].map(default);
     let expected = [Some("10us"), Some("1KiB,1000"), Some("25"), Some("1.5%"), None];
     assert_eq!(shown, expected.map(|text| text.map(str::to_owned)));
@@ -99,6 +105,7 @@ fn json_has_the_parameters_of_the_whole_and_results_those_that_differ() {
     let expected = json!({
         "seed": 7, "control": "default", "senders": 2, "time_ns": 10_000, "sizes": [1_024, 1_000],
         "rate_bps": 25_000_000_000_u64, "loss_ppm": 15_000, "quick": false, "credits": null,
+        "steps": Sample::default().steps,
     });
     assert_eq!(seen, expected);
     let differ = Value::Object(reported(&Sample::default()));
