@@ -82,6 +82,18 @@ fn an_incast_is_compared_with_calculated_values_and_can_be_traced() {
     std::fs::remove_dir_all(&directory).expect("clean up");
 }
 
+/// A network of four billion hosts would not fit in memory.
+#[test]
+fn settings_are_checked_before_networks_are_built_and_files_are_opened() {
+    let out_of_range = "senders = 4294967295 is out of range; use 1 to 999";
+    refused("sim run incast --senders 4294967295", out_of_range);
+    refused("sim run incast --senders 1,4294967295 --time 10s", out_of_range);
+    let name = format!("courser-sim-{}-refused.txt", std::process::id());
+    let trace = std::env::temp_dir().join(name);
+    refused(&format!("sim run incast --senders 1000 --trace {}", trace.display()), "senders");
+    assert!(!trace.exists());
+}
+
 #[test]
 fn invalid_arguments_are_refused() {
     refused("sim run e76 --nodes 1", "nodes = 1 is out of range");
@@ -93,6 +105,7 @@ fn invalid_arguments_are_refused() {
     refused("sim run incast --seeds 2 --trace target/trace.txt", "need a single run");
     refused("sim run incast --control none,default --pcapng target/all", "need a single run");
     refused("sim run uplink --seeds 0", "0 is not in 1..=1000");
+    refused("sim run uplink --flows 3", "2 to 64, even");
     refused("sim run everything", "everything");
 }
 

@@ -154,6 +154,8 @@ impl<S: Declared + Serialize + Sync, O: Serialize> Declaration for Experiment<S,
             parameter::set(case, "seed", seeds.first());
             (self.special.adjust)(case, arguments);
         }
+        // Before files are opened and networks are built, which take time and memory.
+        cases.iter().try_for_each(parameter::check).map_err(failure)?;
         let instead = |case| (self.special.instead)(case, arguments, &output);
         if let Some(done) = cases.first().and_then(instead) {
             return done;
