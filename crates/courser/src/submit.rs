@@ -18,24 +18,24 @@ struct SessionQueue<T> {
     left: usize,
 }
 
-/// All that wait, by session. Each line has an entry that has not left.
+/// All that wait, by session. Each queue has an entry that has not left.
 #[derive(Debug)]
 pub(crate) struct Waiters<T> {
-    lines: BTreeMap<u64, SessionQueue<T>>,
-    /// Entries of all lines that have not left.
+    queues: BTreeMap<u64, SessionQueue<T>>,
+    /// Entries of all queues that have not left.
     waiting: usize,
 }
 
 impl<T> Default for Waiters<T> {
     fn default() -> Self {
-        Waiters { lines: BTreeMap::new(), waiting: 0 }
+        Waiters { queues: BTreeMap::new(), waiting: 0 }
     }
 }
 
 impl<T> Waiters<T> {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.lines.is_empty()
+        self.queues.is_empty()
     }
 
     /// The number of those that wait.
@@ -45,44 +45,44 @@ impl<T> Waiters<T> {
 
     /// Returns whether something waits for a session.
     pub(crate) fn has(&self, session: SessionId) -> bool {
-        self.lines.contains_key(&session.key())
+        self.queues.contains_key(&session.key())
     }
 
     /// Adds one behind the others of its session.
     pub(crate) fn push(&mut self, session: SessionId, entry: T) {
         let empty = || SessionQueue { entries: VecDeque::new(), left: 0 };
-        self.lines.entry(session.key()).or_insert_with(empty).entries.push_back(entry);
+        self.queues.entry(session.key()).or_insert_with(empty).entries.push_back(entry);
         self.waiting += 1;
     }
 
     /// The first one of a session, which may have left.
     pub(crate) fn front(&self, session: SessionId) -> Option<&T> {
-        self.lines.get(&session.key())?.entries.front()
+        self.queues.get(&session.key())?.entries.front()
     }
 
     /// Removes the first one of a session. `has_left`: it had left.
     pub(crate) fn pop(&mut self, session: SessionId, has_left: bool) -> Option<T> {
-        let line = self.lines.get_mut(&session.key())?;
-        let entry = line.entries.pop_front();
-        line.left -= usize::from(has_left);
+        let queue = self.queues.get_mut(&session.key())?;
+        let entry = queue.entries.pop_front();
+        queue.left -= usize::from(has_left);
         self.waiting -= usize::from(!has_left);
-        if line.entries.is_empty() {
-            self.lines.remove(&session.key());
+        if queue.entries.is_empty() {
+            self.queues.remove(&session.key());
         }
         entry
     }
 
     /// One of a session has left, which is no longer one that `stays`.
     pub(crate) fn leave(&mut self, session: SessionId, stays: impl FnMut(&T) -> bool) {
-        let Some(line) = self.lines.get_mut(&session.key()) else { return };
+        let Some(queue) = self.queues.get_mut(&session.key()) else { return };
         self.waiting -= 1;
-        line.left += 1;
-        if 2 * line.left > line.entries.len() {
-            line.entries.retain(stays);
-            line.left = 0;
+        queue.left += 1;
+        if 2 * queue.left > queue.entries.len() {
+            queue.entries.retain(stays);
+            queue.left = 0;
         }
-        if line.entries.is_empty() {
-            self.lines.remove(&session.key());
+        if queue.entries.is_empty() {
+            self.queues.remove(&session.key());
         }
     }
 }

@@ -110,7 +110,7 @@ impl Core {
         }
     }
 
-    /// The first entry of a line has left: the next one may wait for room in another queue.
+    /// The first entry of a session has left: the next one may wait for room of another kind.
     fn first_left(&mut self, session: SessionId, is_first: bool) {
         if is_first {
             self.start_queued(session);
