@@ -168,7 +168,7 @@ fn invalid_arguments_are_refused() {
     refused("sim loss --loss 1e-7", "in millionths");
     refused("sim loss --loss 0.6", "loss_ppm = 60% is out of range");
     refused("sim loss --scheme tcp", "choose go-back-n, go-back-n-nack, melo or default");
-    refused("sim loss --rtt 2us", "rtt_ns");
+    refused("sim loss --rtt 2us", "rtt_ns = 2000ns is out of range; use at least 2");
     refused("sim loss --request 1k --outstanding 9", "outstanding");
     refused("sim loss --reorder 5%", "5%:48us");
     refused("sim loss --fit --rto 1ms", "--rto");

@@ -106,6 +106,7 @@ fn invalid_arguments_are_refused() {
     refused("sim run incast --control none,default --pcapng target/all", "need a single run");
     refused("sim run uplink --seeds 0", "0 is not in 1..=1000");
     refused("sim run uplink --flows 3", "2 to 64, even");
+    refused("sim run first-burst --buffer-bytes 0", "use at least 1");
     refused("sim run everything", "everything");
 }
 

@@ -95,7 +95,7 @@ parameters! {
         /// Senders
         senders: u32 = 100, count(1..=999).option("senders");
         /// Switch buffers of each port in bytes, with commas
-        buffer_bytes: u64 = 480_000, bytes(0..=u64::MAX).option("buffer-bytes").each("480000");
+        buffer_bytes: u64 = 480_000, bytes(1..=u64::MAX).option("buffer-bytes").each("480000");
         /// Bytes of a request, with commas
         request_bytes: usize = 64_000,
             bytes(1..=1 << 20).option("size").each("1000,4000,64000");

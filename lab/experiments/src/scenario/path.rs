@@ -1,7 +1,7 @@
 //! The part of MELO's network that a single flow uses `[MELO §4]` (M22); the rest has no influence
 //! on it.
 
-use super::{ScenarioError, check, wire_bytes, wire_ns};
+use super::{ScenarioError, wire_bytes, wire_ns};
 use courser_sim::fabric::{CableSpec, LinkFaults, Node, SwitchSpec, Topology};
 use courser_sim::{HostId, LinkId, NicConfig, World};
 
@@ -63,8 +63,12 @@ impl Path {
 
     /// An error for a round trip that is shorter than the time of NICs and packets.
     pub(crate) fn check(self) -> Result<(), ScenarioError> {
-        let range = "at least the time of NICs and packets, some 2 us";
-        check(self.rtt_ns >= self.fixed_ns(), "rtt_ns", self.rtt_ns, range)
+        let (rtt_ns, fixed_ns) = (self.rtt_ns, self.fixed_ns());
+        if rtt_ns >= fixed_ns {
+            return Ok(());
+        }
+        let range = format!("at least {fixed_ns}ns, the time of NICs and packets").into();
+        Err(ScenarioError::Setting { name: "rtt_ns", value: format!("{rtt_ns}ns"), range })
     }
 
     /// Packets in flight on a full line: the bandwidth-delay product over a packet's bytes on the
