@@ -105,7 +105,7 @@ impl Table {
                 *least = longest(words.iter().map(String::as_str)).max(*least);
             }
         }
-        let one = vec![1; widths.len()];
+        let (one, whole) = (vec![1; widths.len()], widths.clone());
         let mut gap = self.gap;
         if total(&widths, 1) <= self.width {
             while total(&widths, gap) > self.width {
@@ -123,7 +123,33 @@ impl Table {
                 break;
             }
         }
+        if widths != whole {
+            self.widen(&mut widths, &whole, gap);
+        }
         (widths, gap)
+    }
+
+    /// Gives the blanks that remain beside wrapped cells to the first columns that need no wrapping
+    /// with them.
+    fn widen(&self, widths: &mut [usize], whole: &[usize], gap: usize) {
+        let mut used = vec![0; widths.len()];
+        for line in &self.lines {
+            let Line::Cells(cells) = line else { continue };
+            for (cell, (used, &width)) in cells.iter().zip(used.iter_mut().zip(&*widths)) {
+                *used = longest(fit(cell, width).iter().map(String::as_str)).max(*used);
+            }
+        }
+        let mut free = self.width.saturating_sub(total(&used, gap));
+        let mut is_wider = false;
+        for ((used, &width), &whole) in used.iter_mut().zip(&*widths).zip(whole) {
+            let more = whole - *used;
+            if width < whole && more <= free {
+                (*used, free, is_wider) = (whole, free - more, true);
+            }
+        }
+        if is_wider {
+            widths.copy_from_slice(&used);
+        }
     }
 }
 
@@ -206,7 +232,7 @@ mod tests {
         for (width, line) in [
             (34, "some words  some words  some words"),
             (32, "some words some words some words"),
-            (31, "some       some       some"),
+            (31, "some words  some words  some"),
         ] {
             table.set_width(width);
             assert_eq!(table.lines()[0], line);
