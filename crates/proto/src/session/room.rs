@@ -46,11 +46,49 @@ impl AwaitedRoom {
     }
 
     /// The notice is taken. Returns whether it is for messages; `None` if it reports nothing, as
-    /// a message was refused again after it.
+    /// all that it reports was refused again after it. As messages are all submitted again, none of
+    /// them is awaited any longer.
     pub(crate) fn take_report(&mut self) -> Option<bool> {
         let reported = self.0 >> Self::REPORTED;
         self.0 &= Self::ALL;
-        let messages = reported & Self::MESSAGES != 0 && self.0 & Self::MESSAGES == 0;
+        let messages = reported & !self.0 & Self::MESSAGES != 0;
+        if messages {
+            self.0 &= !Self::MESSAGES;
+        }
         (messages || reported & Self::CALLS != 0).then_some(messages)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::AwaitedRoom;
+
+    const SMALL: u8 = AwaitedRoom::SMALL;
+    const LARGE: u8 = AwaitedRoom::LARGE;
+
+    /// Kinds are refused, there is room for some, and others are refused before the notice is taken.
+    fn taken(refused: u8, room: u8, again: u8) -> (Option<bool>, AwaitedRoom) {
+        let mut awaited = AwaitedRoom::default();
+        awaited.add(refused);
+        assert!(awaited.report(room));
+        awaited.add(again);
+        (awaited.take_report(), awaited)
+    }
+
+    #[test]
+    fn a_report_holds_when_messages_of_another_kind_are_refused_after_it() {
+        for (refused, again) in [(SMALL, LARGE), (LARGE, SMALL), (SMALL | LARGE, SMALL)] {
+            let (notice, awaited) = taken(refused, refused, again);
+            assert_eq!(notice, Some(true), "{refused} {again}");
+            assert!(!awaited.any(), "all messages are submitted again");
+        }
+    }
+
+    #[test]
+    fn messages_that_are_refused_again_wait_for_the_next_report() {
+        let (notice, mut awaited) = taken(SMALL, SMALL, SMALL);
+        assert_eq!((notice, awaited.any()), (None, true));
+        assert!(awaited.report(SMALL), "a notice of its own");
+        assert_eq!(awaited.take_report(), Some(true));
     }
 }
