@@ -224,18 +224,26 @@ impl<S: Declared + Serialize + Sync, O: Serialize> Experiment<S, O> {
 
     /// Runs it with each of these settings and each seed.
     fn each(&self, seeds: SeedArgs, cases: &[S]) -> Result<Runs<Row<S, O>>, Failure> {
-        seeds.each(|seed, step| {
-            let mut rows = Vec::new();
-            for (done, case) in cases.iter().enumerate() {
-                step(done, cases.len());
-                let mut case = case.clone();
-                parameter::set(&mut case, "seed", seed);
-                let inner = &mut |at, of| step(done * of + at, cases.len() * of);
-                let outcomes = self.all(&case, inner)?;
-                rows.extend(outcomes.into_iter().map(|outcome| (case.clone(), outcome)));
-            }
-            Ok(rows)
-        })
+        seeds.each(|seed, step| self.rows(seed, cases, step))
+    }
+
+    /// Runs it with each of these settings and a seed.
+    fn rows(
+        &self,
+        seed: u64,
+        cases: &[S],
+        step: Step<'_>,
+    ) -> Result<Vec<Row<S, O>>, ScenarioError> {
+        let mut rows = Vec::new();
+        for (done, case) in cases.iter().enumerate() {
+            step(done, cases.len());
+            let mut case = case.clone();
+            parameter::set(&mut case, "seed", seed);
+            let inner = &mut |at, of| step(done * of + at, cases.len() * of);
+            let outcomes = self.all(&case, inner)?;
+            rows.extend(outcomes.into_iter().map(|outcome| (case.clone(), outcome)));
+        }
+        Ok(rows)
     }
 
     /// A result in JSON: the outcome, the parameters in which runs differ, and further figures.
@@ -277,13 +285,9 @@ impl<S: Declared + Serialize + Sync, O: Serialize> Experiment<S, O> {
     fn points(&'static self, points: &'static Recorded<S, O>) -> recorded::Experiment {
         let has = |name: &str| points.only.is_empty() || points.only.contains(&name);
         let run = move |size: Size, seed: u64, run: &mut Run| {
-            let mut rows = Vec::new();
-            for mut case in (points.runs)(size) {
-                parameter::set(&mut case, "seed", seed);
-                run.settings(&case);
-                let outcomes = self.all(&case, &mut |_, _| {})?;
-                rows.extend(outcomes.into_iter().map(|outcome| (case.clone(), outcome)));
-            }
+            let cases = (points.runs)(size);
+            cases.iter().for_each(|case| run.settings(case));
+            let rows = self.rows(seed, &cases, &mut |_, _| {})?;
             for (case, outcome) in &rows {
                 let (series, x) = ((points.series)(case, outcome), (points.x)(case, outcome));
                 let all = self.columns.iter().filter_map(|c| c.recorded_point(case, outcome));

@@ -5,7 +5,6 @@
 //! of the message follow each other at line rate, and the next write starts one round trip of the
 //! idle network after the last packet.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use courser_bench::report::Unit;
@@ -22,7 +21,7 @@ use crate::declare::special::Special;
 use crate::declare::text::bps;
 use crate::declare::{Experiment, Recorded, Simulation, Step, Table};
 use crate::picture::{Axis, Chart, Style};
-use crate::scenario::app::{self, SharedTally};
+use crate::scenario::app;
 use crate::scenario::{
     Cpu, MAX_TIME_NS, ScenarioError, Traffic, data_per_packet, per_second, uncontrolled,
     wire_bytes, wire_ns,
@@ -205,14 +204,8 @@ fn measure(settings: &Bandwidth, bytes: usize) -> Result<Goodput, ScenarioError>
     config.nic.max_frame = settings.max_frame;
     config.nexus.credits = Some(settings.credits);
     config.nexus.max_msg_size = 8 << 20;
-    let (server, client) = (HostId(0), HostId(1));
     let mut world = World::new(config)?;
-    let tally = SharedTally::default();
-    world.start(server, app::server)?;
-    let (uri, to) = (world.uri(server), Rc::clone(&tally));
-    world.start(client, move |nexus| {
-        app::closed_loop(nexus, &uri, app::SINK, bytes, 1, to.clone())
-    })?;
+    let tally = app::closed_loops(&mut world, HostId(0), bytes, 1)?;
     app::connect_all(&mut world)?;
     world.run_for(Duration::from_nanos(settings.warm_up_ns));
     let before = Traffic::of(&mut world);

@@ -6,7 +6,6 @@
 //! delay, and twice the time of the NICs. So C packets leave in a round trip, and the session gets
 //! min(1, C b / BDP) of the line, b being a packet's bytes on the wire.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use courser_bench::report::Unit;
@@ -23,7 +22,7 @@ use crate::declare::special::{Results, Special};
 use crate::declare::text::{bps, ns};
 use crate::declare::{Experiment, Recorded, Simulation, Step, Table};
 use crate::picture::{Axis, Chart, Style};
-use crate::scenario::app::{self, SharedTally};
+use crate::scenario::app;
 use crate::scenario::{
     Cpu, MAX_TIME_NS, ScenarioError, Traffic, check, data_per_packet, per_second, uncontrolled,
     wire_bytes, wire_ns,
@@ -130,7 +129,6 @@ fn picture(rows: &[Row<Credits, LineUse>]) -> Chart {
 }
 
 const SERVER: HostId = HostId(0);
-const CLIENT: HostId = HostId(1);
 
 parameters! {
     /// Settings of the experiment. The defaults are the paper's example.
@@ -243,16 +241,9 @@ pub fn point(settings: &Credits, credits: u32) -> Result<LineUse, ScenarioError>
     let mut config = settings.config(credits);
     config.topology = settings.topology();
     let mut world = World::new(config)?;
-    let tally = SharedTally::default();
-    world.start(SERVER, app::server)?;
-    let uri = world.uri(SERVER);
     let packet = settings.packet_data();
-    let bytes = (8 << 20) / packet * packet;
-    let to = Rc::clone(&tally);
     // Two requests, so that the session sends while one of them awaits its response.
-    world.start(CLIENT, move |nexus| {
-        app::closed_loop(nexus, &uri, app::SINK, bytes, 2, to.clone())
-    })?;
+    let tally = app::closed_loops(&mut world, SERVER, (8 << 20) / packet * packet, 2)?;
     app::connect_all(&mut world)?;
     let warm_up_ns = settings.warm_up_ns.max(4 * settings.rtt_ns);
     let time_ns = settings.time_ns.max(20 * settings.rtt_ns);

@@ -416,16 +416,6 @@ fn base_rtt_ns(settings: &Incast) -> u64 {
 }
 
 fn start(world: &mut World, settings: &Incast) -> Result<SharedTally, ScenarioError> {
-    let tally = SharedTally::default();
-    world.start(SERVER, app::server)?;
-    let uri = world.uri(SERVER);
     let packet = settings.packet_data();
-    let bytes = settings.request_bytes / packet * packet;
-    for host in world.hosts().filter(|&h| h != SERVER) {
-        let (uri, tally) = (uri.clone(), Rc::clone(&tally));
-        world.start(host, move |nexus| {
-            app::closed_loop(nexus, &uri, app::SINK, bytes, 1, tally.clone())
-        })?;
-    }
-    Ok(tally)
+    app::closed_loops(world, SERVER, settings.request_bytes / packet * packet, 1)
 }

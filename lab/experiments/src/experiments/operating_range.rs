@@ -280,17 +280,8 @@ fn simulate(settings: &OperatingRange) -> Result<Point, ScenarioError> {
 }
 
 fn start(world: &mut World, settings: &OperatingRange) -> Result<SharedTally, ScenarioError> {
-    let tally = SharedTally::default();
-    world.start(SERVER, app::server)?;
-    let uri = world.uri(SERVER);
     let data = data_per_packet(settings.max_frame);
-    let bytes = REQUEST_BYTES / data * data;
-    for host in world.hosts().filter(|&h| h != SERVER) {
-        let (uri, tally) = (uri.clone(), Rc::clone(&tally));
-        world.start(host, move |nexus| {
-            app::closed_loop(nexus, &uri, app::SINK, bytes, OUTSTANDING, tally.clone())
-        })?;
-    }
+    let tally = app::closed_loops(world, SERVER, REQUEST_BYTES / data * data, OUTSTANDING)?;
     if settings.jitter_ns > 0 {
         for host in world.hosts() {
             let link = world.fabric().uplink(host).reverse();

@@ -4,8 +4,6 @@
 //! A controller that takes the longer path for a queue holds the senders back for as long as it
 //! remembers the shorter one.
 
-use std::rc::Rc;
-
 use courser_bench::report::Unit;
 use courser_kit::units::show_ns;
 use courser_sim::fabric::{HOST_RATE_BPS, LinkFaults, Topology};
@@ -214,18 +212,8 @@ fn simulate(settings: &Reroute) -> Result<Goodput, ScenarioError> {
 }
 
 fn start(world: &mut World, settings: &Reroute) -> Result<SharedTally, ScenarioError> {
-    let tally = SharedTally::default();
-    world.start(SERVER, app::server)?;
-    let uri = world.uri(SERVER);
     let data = data_per_packet(settings.hosts.max_frame);
-    let bytes = (8 << 20) / data * data;
-    for host in world.hosts().filter(|&h| h != SERVER) {
-        let (uri, tally) = (uri.clone(), Rc::clone(&tally));
-        world.start(host, move |nexus| {
-            app::closed_loop(nexus, &uri, app::SINK, bytes, 1, tally.clone())
-        })?;
-    }
-    Ok(tally)
+    app::closed_loops(world, SERVER, (8 << 20) / data * data, 1)
 }
 
 #[cfg(test)]

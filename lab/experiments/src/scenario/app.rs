@@ -130,6 +130,25 @@ pub(crate) fn closed_loop(
     Ok(rpc)
 }
 
+/// Starts a server, and a [`closed_loop`] of requests without a response on each other host.
+pub(crate) fn closed_loops(
+    world: &mut World,
+    server: HostId,
+    bytes: usize,
+    outstanding: u32,
+) -> Result<SharedTally, ScenarioError> {
+    let tally = SharedTally::default();
+    world.start(server, self::server)?;
+    let uri = world.uri(server);
+    for host in world.hosts().filter(|&host| host != server) {
+        let (uri, tally) = (uri.clone(), Rc::clone(&tally));
+        world.start(host, move |nexus| {
+            closed_loop(nexus, &uri, SINK, bytes, outstanding, tally.clone())
+        })?;
+    }
+    Ok(tally)
+}
+
 /// Advances time until every session of every host is connected.
 pub(crate) fn connect_all(world: &mut World) -> Result<(), ScenarioError> {
     let begin_ns = world.now_ns();

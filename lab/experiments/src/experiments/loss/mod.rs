@@ -21,7 +21,6 @@ mod recorded;
 #[cfg(test)]
 mod tests;
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use clap::parser::ValueSource;
@@ -45,7 +44,7 @@ use crate::declare::special::{Results, Special};
 use crate::declare::text::{self, ns, percent};
 use crate::declare::{Experiment, Simulation, Step, Table};
 use crate::picture::{Axis, Chart, Style};
-use crate::scenario::app::{self, SharedTally};
+use crate::scenario::app;
 use crate::scenario::path::{self, CLIENT, DATA, MAX_FRAME, Part, Path, RATE_BPS, SERVER};
 use crate::scenario::{
     Cpu, MAX_TIME_NS, ScenarioError, Traffic, check, controlled, observed, per_second, share,
@@ -556,13 +555,8 @@ fn config(settings: &Loss, case: &Case) -> WorldConfig {
 /// Runs one case.
 fn measure(settings: &Loss, case: &Case, tap: Option<Box<dyn Tap>>) -> Result<Seen, ScenarioError> {
     let mut world = observed(World::new(config(settings, case))?, tap);
-    let tally = SharedTally::default();
-    world.start(SERVER, app::server)?;
-    let (uri, to) = (world.uri(SERVER), Rc::clone(&tally));
-    let (bytes, outstanding) = (settings.request_bytes / DATA * DATA, settings.outstanding);
-    world.start(CLIENT, move |nexus| {
-        app::closed_loop(nexus, &uri, app::SINK, bytes, outstanding, to.clone())
-    })?;
+    let bytes = settings.request_bytes / DATA * DATA;
+    let tally = app::closed_loops(&mut world, SERVER, bytes, settings.outstanding)?;
     app::connect_all(&mut world)?;
     path::lose_at(&mut world, 0, case.loss_ppm);
     if case.reorder.ppm > 0 {
