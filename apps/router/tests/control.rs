@@ -10,7 +10,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use courser_router::config::Config;
@@ -36,6 +38,19 @@ address = 'udp://10.9.0.2:31850'
 interface = 'lan0'
 addresses = ['10.0.2.1/24']
 ";
+
+/// Keeps processes from being started. Until its program runs, a new process has copies of all
+/// descriptors, and a socket or a lock that a test closes meanwhile stays open.
+fn no_new_process() -> MutexGuard<'static, ()> {
+    static STARTS: Mutex<()> = Mutex::new(());
+    STARTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts a process.
+fn start(command: &mut Command) -> Child {
+    let _others = no_new_process();
+    command.spawn().expect("the program starts")
+}
 
 /// A directory that is removed at the end.
 struct Directory(PathBuf);

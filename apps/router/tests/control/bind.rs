@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use courser_router::control::{BindError, Client, Server};
 use rustix::fs::{FlockOperation, flock};
 
-use super::{Directory, Node};
+use super::{Directory, Node, no_new_process};
 
 /// Leaves the socket file of a process that has ended.
 fn leave_stale(path: &Path) {
@@ -21,6 +21,7 @@ fn leave_stale(path: &Path) {
 
 #[test]
 fn the_socket_of_a_dead_process_is_replaced_and_of_a_live_one_kept() {
+    let _none = no_new_process();
     let mut node = Node::new("bind");
     let path = node.directory.socket();
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -52,6 +53,7 @@ fn the_socket_of_a_dead_process_is_replaced_and_of_a_live_one_kept() {
 
 #[test]
 fn of_servers_that_start_together_on_a_stale_socket_one_owns_it() {
+    let _none = no_new_process();
     const SERVERS: usize = 4;
     let directory = Directory::new("race");
     for round in 0..200 {
@@ -75,6 +77,7 @@ fn of_servers_that_start_together_on_a_stale_socket_one_owns_it() {
 
 #[test]
 fn a_server_that_does_not_get_the_lock_leaves_the_socket_alone() {
+    let _none = no_new_process();
     let directory = Directory::new("lock");
     let path = directory.socket();
     leave_stale(&path);
@@ -106,7 +109,7 @@ fn start(directory: &Directory) -> Process {
     let mut command = Command::new(env!("CARGO_BIN_EXE_router"));
     command.arg("run").arg(file).args(["--node", "a"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    Process(command.spawn().unwrap())
+    Process(super::start(&mut command))
 }
 
 /// Waits until the node of this process answers.

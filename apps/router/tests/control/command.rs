@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-use super::{LINE, Node, Origin};
+use super::{LINE, Node, Origin, start};
 
 /// The command with this text as its standard input.
 fn requests(node: &mut Node, text: impl AsRef<[u8]> + Send) -> Output {
@@ -15,7 +15,7 @@ fn control(node: &mut Node, arguments: &[&str], text: impl AsRef<[u8]> + Send) -
     let mut command = Command::new(env!("CARGO_BIN_EXE_router"));
     command.arg("ctl").arg(node.directory.socket()).args(arguments);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut process = command.spawn().expect("the program starts");
+    let mut process = start(&mut command);
     let mut stdin = process.stdin.take().expect("a pipe");
     node.beside(move || {
         // It does not read what follows an error.
