@@ -53,7 +53,7 @@ impl<C> Endpoint<C> {
 
     #[cold]
     fn report_room(&mut self, session: u32) {
-        let (most_calls, most) = (self.cfg.call_queue, self.cfg.message_queue);
+        let (most_calls, most) = (self.io.cfg.call_queue, self.io.cfg.message_queue);
         let Some(s) = self.sessions.client_mut(session) else { return };
         let (calls, ended) = (s.queue.len(), s.has_failed());
         let messages = s.outgoing.as_ref().map_or(0, |outgoing| outgoing.len());

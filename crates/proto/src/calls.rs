@@ -63,12 +63,12 @@ impl<C> Endpoint<C> {
         expires_ns: u64,
     ) -> Result<CallId, (RejectReason, MsgBuf, C)> {
         self.make_deferred_of(session);
-        let (seq, queued_ns) = (self.stats.calls, self.now_ns);
+        let (seq, queued_ns) = (self.io.stats.calls, self.io.now_ns);
         let call = QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns, one_way: false };
         if let Err(call) = self.start_single(session, call) {
             return self.call_rare(session, call);
         }
-        self.stats.calls += 1;
+        self.io.stats.calls += 1;
         self.may_defer_next(session);
         Ok(CallId { session, seq })
     }
@@ -80,7 +80,7 @@ impl<C> Endpoint<C> {
         session: SessionId,
         call: QueuedCall<C>,
     ) -> Result<CallId, (RejectReason, MsgBuf, C)> {
-        let limit = self.cfg.call_queue;
+        let limit = self.io.cfg.call_queue;
         let seq = call.seq;
         let s = match self.sessions.get_mut(session.index as usize) {
             Some(Session::Client(s)) if s.generation == session.generation && !s.has_failed() => s,
@@ -98,7 +98,7 @@ impl<C> Endpoint<C> {
         if waits && s.queue.len() >= limit {
             return Err((RejectReason::QueueFull { limit }, call.req, call.cont));
         }
-        self.stats.calls += 1;
+        self.io.stats.calls += 1;
         if waits {
             self.deferred.take_no_more(session.index);
         }
@@ -119,7 +119,7 @@ impl<C> Endpoint<C> {
         session: SessionId,
         call: QueuedCall<C>,
     ) -> Result<(), QueuedCall<C>> {
-        if call.expires_ns <= self.now_ns {
+        if call.expires_ns <= self.io.now_ns {
             return Err(call);
         }
         let takes =
@@ -147,7 +147,7 @@ impl<C> Endpoint<C> {
             let (first, credits) = (s.agreed.first_req_num, s.credits.limit());
             s.outgoing.get_or_insert_with(|| Outgoing::begun(first, credits)).slots |= slot;
         }
-        if packets > 1 && !self.peers.held.is_empty() {
+        if packets > 1 && !self.io.peers.held.is_empty() {
             self.wait_behind(index, seq);
         }
     }
@@ -180,31 +180,31 @@ impl<C> Endpoint<C> {
         }
         // Set when the request is first sent; until then nothing can be lost.
         slot.deadline_ns = u64::MAX;
-        let first_timer_ns = self.now_ns + self.cfg.rto_min_ns;
+        let first_timer_ns = self.io.now_ns + self.io.cfg.rto_min_ns;
         if !std::mem::replace(&mut slot.tracked, true) {
             let entry =
                 TimerEntry { due_ns: first_timer_ns, session: index, generation, slot: slot_no };
-            slot.first_timer = self.timers.arm_first(entry);
+            slot.first_timer = self.io.timers.arm_first(entry);
         }
         // A queue item of an earlier call of the slot serves this call, or finds nothing to send.
         let queued_ahead = std::mem::take(&mut slot.queued_ahead);
         let cx = Single {
-            tx: &mut self.tx,
-            peers: &mut self.peers,
-            arena: &self.arena,
-            cfg: &self.cfg,
-            stats: &mut self.stats,
-            now_ns: self.now_ns,
+            tx: &mut self.io.tx,
+            peers: &mut self.io.peers,
+            arena: &self.io.arena,
+            cfg: &self.io.cfg,
+            stats: &mut self.io.stats,
+            now_ns: self.io.now_ns,
             peer_no: s.peer,
             session: s.remote,
         };
         if cx.tx.may_append_request() && send_single(cx, &mut s.credits, slot) {
-            self.tx.appended_request(&mut self.peers);
+            self.io.tx.appended_request(&mut self.io.peers);
         } else {
             slot.queued = true;
             let req_num = slot.req_num;
             if !queued_ahead {
-                self.tx.push(TxItem::Client { session: index, slot: slot_no, req_num });
+                self.io.tx.push(TxItem::Client { session: index, slot: slot_no, req_num });
             }
         }
         if expires_ns < first_timer_ns.min(slot.timer_ns) {
@@ -215,9 +215,9 @@ impl<C> Endpoint<C> {
 
     #[cold]
     fn wake_session(&mut self, index: u32) {
-        let idle_ns = self.now_ns.saturating_add(self.cfg.idle_after_ns);
+        let idle_ns = self.io.now_ns.saturating_add(self.io.cfg.idle_after_ns);
         if let Some(s) = self.sessions.wake_client(index) {
-            s.watch_idle(&mut self.timers, &self.cfg, index, idle_ns);
+            s.watch_idle(&mut self.io.timers, &self.io.cfg, index, idle_ns);
         }
     }
 
@@ -253,10 +253,10 @@ impl<C> Endpoint<C> {
         s.free |= u32::from(!s.slots[usize::from(slot_no)].quarantined) << slot_no;
         let carried = s.outgoing.as_mut().is_some_and(|outgoing| outgoing.take_slot(slot_no));
         match &result {
-            Ok(_) => self.stats.responses += 1,
-            Err(_) => self.stats.errors += 1,
+            Ok(_) => self.io.stats.responses += 1,
+            Err(_) => self.io.stats.errors += 1,
         }
-        if several && !self.peers.held.is_empty() {
+        if several && !self.io.peers.held.is_empty() {
             self.end_held(peer, seq, result.is_ok());
         }
         if carried {
@@ -282,12 +282,12 @@ impl<C> Endpoint<C> {
         let (peer, credits, units) = (s.peer, slot.in_flight(), slot.in_flight_units());
         s.credits.release(credits);
         let call = slot.finish()?;
-        slot.deadline_ns = self.now_ns;
+        slot.deadline_ns = self.io.now_ns;
         s.stalled &= !(1 << slot_no);
         let waits_for_room = s.waits_for_room;
         let untracked = !slot.tracked;
         if let Some(board) = slot.take_board() {
-            self.boards.put(board);
+            self.io.boards.put(board);
         }
         self.note_awaiting(index, slot_no);
         if units != 0 {
@@ -305,10 +305,10 @@ impl<C> Endpoint<C> {
 
     /// Keeps a completion until the transport has released its request.
     fn park(&mut self, c: Completion<'_, C>) {
-        self.stats.completions_parked += 1;
+        self.io.stats.completions_parked += 1;
         let result = match c.result {
             Ok(Body::Owned(m)) => Ok(Body::Owned(m)),
-            Ok(Body::Borrowed(b)) => copy_of(&self.arena, b)
+            Ok(Body::Borrowed(b)) => copy_of(&self.io.arena, b)
                 .map(Body::Owned)
                 .map_err(|_| CallError::NoMemory { response_bytes: b.len() as u32 }),
             Err(e) => Err(e),
@@ -333,7 +333,7 @@ impl<C> Endpoint<C> {
         }
         if self.needs_flush() {
             // An incomplete frame may be what references it, and no flush would end that.
-            self.tx.copy_references();
+            self.io.tx.copy_references();
             if self.needs_flush() {
                 return None;
             }

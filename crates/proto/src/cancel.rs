@@ -102,7 +102,7 @@ impl<C> Endpoint<C> {
     /// not be acknowledged (ADR 6).
     #[cold]
     pub(crate) fn arm_soon(&mut self, session: u32, slot_no: u8) {
-        let due_ns = self.now_ns.saturating_add(self.cfg.rto_min_ns);
+        let due_ns = self.io.now_ns.saturating_add(self.io.cfg.rto_min_ns);
         self.arm_slot(session, slot_no, due_ns);
     }
 
@@ -114,8 +114,8 @@ impl<C> Endpoint<C> {
         error: CallError,
     ) {
         let QueuedCall { req, cont, one_way, .. } = call;
-        self.stats.errors += 1;
-        self.stats.messages_failed += u64::from(one_way);
+        self.io.stats.errors += 1;
+        self.io.stats.messages_failed += u64::from(one_way);
         self.count_ending(&error);
         self.outbox.done.push_back(Completion { cont, session, request: req, result: Err(error) });
         self.note_room(session.index);
@@ -123,8 +123,8 @@ impl<C> Endpoint<C> {
 
     pub(crate) fn count_ending(&mut self, error: &CallError) {
         match error {
-            CallError::DeadlineExceeded(_) => self.stats.expired += 1,
-            CallError::Cancelled(_) => self.stats.cancelled += 1,
+            CallError::DeadlineExceeded(_) => self.io.stats.expired += 1,
+            CallError::Cancelled(_) => self.io.stats.cancelled += 1,
             _ => {}
         }
     }
@@ -138,7 +138,7 @@ impl<C> Endpoint<C> {
         slot_no: u8,
         error: CallError,
     ) -> Option<Completion<'static, C>> {
-        let now_ns = self.now_ns;
+        let now_ns = self.io.now_ns;
         let s = self.sessions.client_mut(session)?;
         s.slots[usize::from(slot_no)].quarantined = true;
         let completion = self.complete(session, slot_no, Err(error));
@@ -149,7 +149,7 @@ impl<C> Endpoint<C> {
         slot.deadline_ns = u64::MAX; // until the cancellation is sent
         slot.queued = true;
         let req_num = slot.req_num;
-        self.tx.push(TxItem::Cancel { session, slot: slot_no, req_num });
+        self.io.tx.push(TxItem::Cancel { session, slot: slot_no, req_num });
         completion
     }
 
@@ -160,7 +160,7 @@ impl<C> Endpoint<C> {
         slot.retries = slot.retries.saturating_add(1);
         if !std::mem::replace(&mut slot.queued, true) {
             let req_num = slot.req_num;
-            self.tx.push(TxItem::Cancel { session, slot: slot_no, req_num });
+            self.io.tx.push(TxItem::Cancel { session, slot: slot_no, req_num });
         }
         self.extend_deadline(session, slot_no, now_ns);
     }
@@ -175,7 +175,7 @@ impl<C> Endpoint<C> {
         answered: bool,
         reason: RxDrop,
     ) -> Result<(), RxDrop> {
-        let now_ns = self.now_ns;
+        let now_ns = self.io.now_ns;
         // Dropped as stale: the session belongs to the peer, and is connected.
         let s =
             self.sessions.client_mut(session).filter(|_| reason == RxDrop::Stale).ok_or(reason)?;
@@ -206,7 +206,7 @@ impl<C> Endpoint<C> {
         if s.queue_times.expires_ns < s.queue_times.timer_ns {
             let (due_ns, generation) = (s.queue_times.expires_ns, s.generation);
             let entry = TimerEntry { due_ns, session, generation, slot: QUEUE };
-            s.queue_times.timer_ns = self.timers.arm_later(entry);
+            s.queue_times.timer_ns = self.io.timers.arm_later(entry);
         }
     }
 
@@ -234,7 +234,7 @@ impl<C> Endpoint<C> {
     #[inline(never)] // not on the path of a call that finds a slot
     pub(crate) fn call_later(&mut self, session: SessionId, call: QueuedCall<C>) {
         let expires_ns = call.expires_ns;
-        if expires_ns <= self.now_ns {
+        if expires_ns <= self.io.now_ns {
             self.end_waiting(session, call, CallError::DeadlineExceeded(Executed::Never));
         } else if let Some(s) = self.sessions.client_mut(session.index) {
             s.with_queue(|queue| queue.push_back(call));
@@ -257,7 +257,7 @@ impl<C> Endpoint<C> {
 
     #[cold]
     fn next_by_deadline(&mut self, session: u32) -> Option<QueuedCall<C>> {
-        let now_ns = self.now_ns;
+        let now_ns = self.io.now_ns;
         loop {
             let s = self.sessions.client_mut(session)?;
             let id = SessionId { index: session, generation: s.generation };

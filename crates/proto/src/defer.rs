@@ -18,13 +18,13 @@ impl<C> Endpoint<C> {
     /// Most bytes of a request that is deferred.
     #[inline(always)]
     pub(crate) fn most_deferred(&self) -> usize {
-        self.cfg.inline_max.min(MOST)
+        self.io.cfg.inline_max.min(MOST)
     }
 
     /// A short call was made at once; the next one on this session may be deferred.
     #[inline(always)]
     pub(crate) fn may_defer_next(&mut self, session: SessionId) {
-        if self.prefetches() && self.cfg.call_queue > SPAN {
+        if self.prefetches() && self.io.cfg.call_queue > SPAN {
             self.defer_next(session);
         }
     }
@@ -51,8 +51,8 @@ impl<C> Endpoint<C> {
         cont: C,
         expires_ns: u64,
     ) -> CallId {
-        let seq = self.stats.calls;
-        self.stats.calls += 1;
+        let seq = self.io.stats.calls;
+        self.io.stats.calls += 1;
         if let Some(entry) = self.sessions.get(session.index as usize) {
             prefetch(entry);
         }
@@ -82,7 +82,7 @@ impl<C> Endpoint<C> {
     /// Puts a deferred call on its slot.
     #[inline(always)] // inlined into the function that defers the next call, its main caller
     fn make(&mut self, call: DeferredCall<C>) {
-        let (session, call) = call.made(self.now_ns);
+        let (session, call) = call.made(self.io.now_ns);
         if let Err(call) = self.start_single(session, call) {
             self.make_otherwise(session, call);
         }
@@ -108,7 +108,7 @@ impl<C> Endpoint<C> {
     ) -> Option<(SessionId, QueuedCall<C>)> {
         let at = self.deferred.calls.iter().position(meant)?;
         let call = self.deferred.calls.remove(at)?;
-        Some(call.made(self.now_ns))
+        Some(call.made(self.io.now_ns))
     }
 
     /// Makes the deferred calls for a batch. Their requests may be appended, since they can no
@@ -116,11 +116,11 @@ impl<C> Endpoint<C> {
     /// session.
     #[inline(never)]
     pub(crate) fn make_deferred_for_batch(&mut self) {
-        if !self.tx.has_queued() {
+        if !self.io.tx.has_queued() {
             self.open_append();
         }
         self.make_deferred();
-        self.tx.close_append();
+        self.io.tx.close_append();
     }
 
     /// Makes the deferred calls of this session before a call that is not deferred.
@@ -162,7 +162,7 @@ impl<C> Endpoint<C> {
             };
             assert_eq!(u32::from(generation), s.generation, "session {index}: wrong generation");
             assert_eq!(s.state, SessionState::Connected, "session {index}");
-            assert!(!s.waits() && self.cfg.call_queue > SPAN, "session {index}: calls wait");
+            assert!(!s.waits() && self.io.cfg.call_queue > SPAN, "session {index}: calls wait");
             let most = s.most_in_a_packet();
             assert!(most >= self.most_deferred(), "session {index}: small packets");
         }

@@ -37,24 +37,30 @@ use crate::tx::{Framing, TxBatch};
 /// stores and returns.
 #[derive(Debug)]
 pub struct Endpoint<C> {
+    pub(crate) io: Io,
+    pub(crate) sessions: Sessions<C>,
+    /// Quotas of the client processes.
+    pub(crate) quotas: Quotas,
+    pub(crate) deferred: Deferred<C>,
+    /// Packets that all peers together may have in flight to this endpoint.
+    pub(crate) budget: Budget,
+    pub(crate) outbox: Outbox<C>,
+}
+
+/// The parts of an endpoint that all sessions share. Functions that act on a session take it and this.
+#[derive(Debug)]
+pub(crate) struct Io {
     pub(crate) cfg: Config,
     pub(crate) arena: Arena,
     /// The newest time passed to the endpoint.
     pub(crate) now_ns: u64,
-    pub(crate) sessions: Sessions<C>,
     pub(crate) peers: Peers,
-    /// Quotas of the client processes.
-    pub(crate) quotas: Quotas,
-    pub(crate) deferred: Deferred<C>,
     pub(crate) tx: TxBatch,
     pub(crate) timers: Timers,
     pub(crate) tail_loss: TailLoss,
     pub(crate) boards: Boards,
-    /// Packets that all peers together may have in flight to this endpoint.
-    pub(crate) budget: Budget,
     /// Buffer in which a frame with a tail is joined, at most of the size of a frame.
     pub(crate) scratch: Vec<u8>,
-    pub(crate) outbox: Outbox<C>,
     pub(crate) stats: EndpointStats,
 }
 
@@ -114,37 +120,40 @@ impl<C> Endpoint<C> {
         }
         // With a latency budget a batch is what has gathered meanwhile.
         cfg.split_batches &= cfg.batch_budget_ns == 0;
-        Ok(Endpoint {
+        let io = Io {
             cfg,
             arena,
             now_ns: 0,
-            sessions: Sessions::new(),
             peers: Peers::new(id),
-            quotas: Quotas::new(max_held_per_peer, copies).with_memory(memory),
-            deferred: Deferred::default(),
             tx,
             timers: Timers::new(),
             tail_loss: TailLoss::new(),
             boards: Boards::new(),
-            budget,
             scratch: Vec::new(),
-            outbox: Outbox::default(),
             stats: EndpointStats::default(),
+        };
+        Ok(Endpoint {
+            io,
+            sessions: Sessions::new(),
+            quotas: Quotas::new(max_held_per_peer, copies).with_memory(memory),
+            deferred: Deferred::default(),
+            budget,
+            outbox: Outbox::default(),
         })
     }
 
     /// The newest time passed to the endpoint.
     #[inline]
     pub fn now_ns(&self) -> u64 {
-        self.now_ns
+        self.io.now_ns
     }
 
     /// Sets the time, which must not be before an earlier one. Frames without a send time count as
     /// received at the newest time that was set.
     #[inline]
     pub fn advance(&mut self, now_ns: u64) {
-        self.tx.advance(now_ns);
-        self.now_ns = now_ns;
+        self.io.tx.advance(now_ns);
+        self.io.now_ns = now_ns;
     }
 }
 

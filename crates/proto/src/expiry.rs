@@ -58,10 +58,10 @@ impl<C> Endpoint<C> {
         if !self.outbox.done.is_empty() || self.wants_transmit() {
             return Some(0);
         }
-        let mut due_ns = self.timers.next_ns().min(self.tail_loss.due_ns);
-        due_ns = due_ns.min(self.peers.wheel.next_ns());
+        let mut due_ns = self.io.timers.next_ns().min(self.io.tail_loss.due_ns);
+        due_ns = due_ns.min(self.io.peers.wheel.next_ns());
         if self.has_unsent() {
-            due_ns = due_ns.min(self.tx.retry_ns());
+            due_ns = due_ns.min(self.io.tx.retry_ns());
         }
         (due_ns != u64::MAX).then_some(due_ns)
     }
@@ -70,51 +70,51 @@ impl<C> Endpoint<C> {
     /// the receive queue is not lost.
     #[inline]
     pub fn on_deadline(&mut self, now_ns: u64) {
-        self.now_ns = now_ns;
-        if now_ns >= self.tx.retry_ns() {
-            self.tx.retry_now();
+        self.io.now_ns = now_ns;
+        if now_ns >= self.io.tx.retry_ns() {
+            self.io.tx.retry_now();
         }
-        if now_ns >= self.tail_loss.due_ns {
+        if now_ns >= self.io.tail_loss.due_ns {
             self.on_tail_loss();
         }
-        if now_ns >= self.peers.wheel.next_ns() {
+        if now_ns >= self.io.peers.wheel.next_ns() {
             self.on_wheel();
         }
-        if now_ns >= self.timers.next_ns() {
+        if now_ns >= self.io.timers.next_ns() {
             self.expire_timers(now_ns);
         }
     }
 
     #[cold]
     fn expire_timers(&mut self, now_ns: u64) {
-        let due_ns = self.timers.next_ns();
-        self.timers.pause.on_timers(due_ns, now_ns, self.cfg.datapath_timeout_ns);
+        let due_ns = self.io.timers.next_ns();
+        self.io.timers.pause.on_timers(due_ns, now_ns, self.io.cfg.datapath_timeout_ns);
         let mut left = MAX_EXPIRIES;
         while left > 0 {
-            if let Some(entry) = self.timers.first_due(now_ns)
+            if let Some(entry) = self.io.timers.first_due(now_ns)
                 && (entry.is_cancelled() || self.expire_free_slot(entry))
             {
-                self.timers.drop_first();
+                self.io.timers.drop_first();
                 // Cancelled timers cost nothing and must not delay the others.
                 left -= usize::from(!entry.is_cancelled());
                 continue;
             }
-            let Some((queue, entry)) = self.timers.pop(now_ns) else { break };
+            let Some((queue, entry)) = self.io.timers.pop(now_ns) else { break };
             self.prefetch_expiries();
             left = left.saturating_sub(1 + self.expire_entry(queue, entry, now_ns));
         }
-        if self.timers.overgrown() {
+        if self.io.timers.overgrown() {
             let (sessions, sweep_ns) = (&self.sessions, self.budget.memory_watch().due_ns);
-            let held_ns = self.peers.held.due_ns;
-            self.timers.sift(|entry| match entry.slot {
+            let held_ns = self.io.peers.held.due_ns;
+            self.io.timers.sift(|entry| match entry.slot {
                 SWEEP => entry.due_ns == sweep_ns,
                 HELD => entry.due_ns == held_ns,
                 _ => is_needed(sessions, entry),
             });
         }
-        if self.timers.next_ns() == u64::MAX {
-            self.timers.trim();
-            self.boards.trim();
+        if self.io.timers.next_ns() == u64::MAX {
+            self.io.timers.trim();
+            self.io.boards.trim();
         }
     }
 
@@ -135,7 +135,7 @@ impl<C> Endpoint<C> {
         if slot.active || slot.quarantined {
             return false;
         }
-        let done = needs_no_timer(&self.cfg, slot, dpp);
+        let done = needs_no_timer(&self.io.cfg, slot, dpp);
         slot.tracked &= !done;
         done
     }
@@ -145,8 +145,8 @@ impl<C> Endpoint<C> {
     #[inline(never)]
     pub(crate) fn cancel_first_timer(&mut self, session: u32, slot_no: u8) {
         let Some(slot) = self.sessions.client_slot_mut(session, slot_no) else { return };
-        if needs_no_timer(&self.cfg, slot, u16::MAX) {
-            slot.tracked = !self.timers.cancel_first(slot.first_timer, session);
+        if needs_no_timer(&self.io.cfg, slot, u16::MAX) {
+            slot.tracked = !self.io.timers.cancel_first(slot.first_timer, session);
         }
     }
 
@@ -221,7 +221,7 @@ impl<C> Endpoint<C> {
                 let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else {
                     return;
                 };
-                s.watch_idle(&mut self.timers, &self.cfg, session, due_ns);
+                s.watch_idle(&mut self.io.timers, &self.io.cfg, session, due_ns);
             }
             MESSAGES => self.rearm_messages(session, due_ns),
             slot => self.arm_slot(session, slot, due_ns),
@@ -232,16 +232,16 @@ impl<C> Endpoint<C> {
     /// cost less than one check per call.
     fn rearm_quiet(&mut self, entry: TimerEntry, due_ns: u64) {
         let TimerEntry { session, slot, .. } = entry;
-        let most_ns = ack_wait_most_ns(&self.cfg);
+        let most_ns = ack_wait_most_ns(&self.io.cfg);
         if let Some(Session::Client(s)) = self.sessions.get_mut(session as usize)
             && let Some(slot) = s.slots.get_mut(usize::from(slot))
         {
             slot.double_ack_wait();
-            let wait_ns = ack_wait_ns(&self.cfg, slot, s.agreed.data_per_packet);
+            let wait_ns = ack_wait_ns(&self.io.cfg, slot, s.agreed.data_per_packet);
             if wait_ns == most_ns && slot.timer_ns == u64::MAX {
                 // With equal delays the queue needs no sorting.
-                slot.timer_ns = self.now_ns.saturating_add(most_ns);
-                self.timers.arm_quiet(TimerEntry { due_ns: slot.timer_ns, ..entry });
+                slot.timer_ns = self.io.now_ns.saturating_add(most_ns);
+                self.io.timers.arm_quiet(TimerEntry { due_ns: slot.timer_ns, ..entry });
                 return;
             }
         }
@@ -256,7 +256,7 @@ impl<C> Endpoint<C> {
         let due_ns = due_ns.min(slot.expires_ns);
         if due_ns < slot.timer_ns {
             let entry = TimerEntry { due_ns, session, generation, slot: slot_no };
-            slot.timer_ns = self.timers.arm_later(entry);
+            slot.timer_ns = self.io.timers.arm_later(entry);
         }
     }
 
@@ -291,7 +291,7 @@ impl<C> Endpoint<C> {
             if !slot.ack_owed {
                 return Verdict::Nothing;
             }
-            let wait_ns = ack_wait_ns(&self.cfg, slot, s.agreed.data_per_packet);
+            let wait_ns = ack_wait_ns(&self.io.cfg, slot, s.agreed.data_per_packet);
             return match slot.deadline_ns.saturating_add(wait_ns) {
                 due_ns if due_ns <= now_ns => Verdict::Acknowledge,
                 due_ns => Verdict::InUse(due_ns),
@@ -305,16 +305,16 @@ impl<C> Endpoint<C> {
             let waits = due_ns != u64::MAX;
             return if waits { Verdict::Rearm(due_ns) } else { Verdict::Nothing };
         }
-        let Some(peer) = self.peers.at(s.peer) else { return Verdict::Silent };
+        let Some(peer) = self.io.peers.at(s.peer) else { return Verdict::Silent };
         if slot.retries > 0 && (slot.in_flight() > 0 || slot.quarantined) {
-            let timeout_ns = self.cfg.datapath_timeout_ns;
-            let started_ns = self.tx.left_ns(slot.started_ns);
+            let timeout_ns = self.io.cfg.datapath_timeout_ns;
+            let started_ns = self.io.tx.left_ns(slot.started_ns);
             let silent_ns = now_ns.saturating_sub(peer.path.last_rx_ns().max(started_ns));
             // Other packets of the peer arrive but none for this slot: large packets may no longer
             // pass the path.
             let stuck_ns = now_ns.saturating_sub(slot.last_rx_ns.max(started_ns));
             let is_silent = silent_ns >= timeout_ns || stuck_ns / 2 >= timeout_ns;
-            if is_silent && !self.timers.pause.excuses(now_ns) {
+            if is_silent && !self.io.timers.pause.excuses(now_ns) {
                 return Verdict::Silent;
             }
         }
@@ -326,11 +326,11 @@ impl<C> Endpoint<C> {
         if !slot.is_single_sent() {
             return slot.deadline_ns;
         }
-        let Some(peer) = self.peers.at(s.peer) else { return slot.deadline_ns };
-        let timeout_ns = peer.path.timeout_ns(s.agreed.recovery, slot.retries, &self.cfg);
+        let Some(peer) = self.io.peers.at(s.peer) else { return slot.deadline_ns };
+        let timeout_ns = peer.path.timeout_ns(s.agreed.recovery, slot.retries, &self.io.cfg);
         match slot.started_ns.saturating_add(timeout_ns) {
             due_ns if now_ns < due_ns => due_ns,
-            _ => self.tx.left_ns(slot.started_ns).saturating_add(timeout_ns),
+            _ => self.io.tx.left_ns(slot.started_ns).saturating_add(timeout_ns),
         }
     }
 
@@ -374,7 +374,7 @@ impl<C> Endpoint<C> {
         if slot.acknowledge_response(step) < CALLS_PER_ACK {
             slot.double_ack_wait();
         }
-        self.tx.push(TxItem::Ack { session, req_num });
+        self.io.tx.push(TxItem::Ack { session, req_num });
     }
 
     /// A loss timeout. Selective recovery first probes the end of the message. Otherwise all
@@ -403,10 +403,10 @@ impl<C> Endpoint<C> {
             s.credits.release(credits);
         }
         if probes {
-            self.stats.probes += 1;
+            self.io.stats.probes += 1;
         } else {
             s.on_rollback();
-            self.stats.rollbacks += 1;
+            self.io.stats.rollbacks += 1;
         }
         let peer = s.peer;
         self.note_awaiting(session, slot_no);
@@ -426,9 +426,10 @@ impl<C> Endpoint<C> {
     #[inline]
     pub(crate) fn extend_deadline(&mut self, session: u32, slot_no: u8, now_ns: u64) {
         let Some(s) = self.sessions.client_mut(session) else { return };
-        let Some(peer) = self.peers.at(s.peer) else { return };
+        let Some(peer) = self.io.peers.at(s.peer) else { return };
         let slot = &mut s.slots[usize::from(slot_no)];
-        slot.deadline_ns = now_ns + slot_timeout_ns(&peer.path, slot, s.agreed.recovery, &self.cfg);
+        slot.deadline_ns =
+            now_ns + slot_timeout_ns(&peer.path, slot, s.agreed.recovery, &self.io.cfg);
         // The first timer is never later than a timeout from now.
         let exact = !slot.tracked || s.agreed.recovery == Recovery::Selective;
         if exact && slot.deadline_ns.min(slot.expires_ns) < slot.timer_ns {
@@ -446,7 +447,7 @@ impl<C> Endpoint<C> {
             slot.queued = true;
             s.stalled &= !(1 << slot_no);
             let req_num = slot.req_num;
-            self.tx.push_granted(TxItem::Client { session, slot: slot_no, req_num });
+            self.io.tx.push_granted(TxItem::Client { session, slot: slot_no, req_num });
         }
     }
 

@@ -24,7 +24,7 @@ impl<C> Endpoint<C> {
     /// its next try. `false`: it is to end with the error, and nothing has changed.
     #[cold]
     pub(crate) fn hold_back(&mut self, session: u32, slot_no: u8) -> bool {
-        let now_ns = self.now_ns;
+        let now_ns = self.io.now_ns;
         let Some(s) = self.sessions.client_mut(session) else { return false };
         let (peer, is_connected) = (s.peer, s.state == SessionState::Connected);
         let (step, dpp) = (s.slots.count(), s.agreed.data_per_packet);
@@ -33,8 +33,8 @@ impl<C> Endpoint<C> {
         if !slot.has_several_packets() || !is_connected || expires_ns <= now_ns {
             return false;
         }
-        let since_ns = self.peers.held.refused_since(peer, seq, now_ns);
-        if now_ns - since_ns >= self.cfg.datapath_timeout_ns {
+        let since_ns = self.io.peers.held.refused_since(peer, seq, now_ns);
+        if now_ns - since_ns >= self.io.cfg.datapath_timeout_ns {
             return false;
         }
         let Some((req, cont)) = self.clear_slot(session, slot_no) else { return false };
@@ -44,8 +44,8 @@ impl<C> Endpoint<C> {
         (slot.expires_ns, slot.deadline_ns) = (expires_ns, u64::MAX);
         slot.hold();
         let held = Held { session, slot: slot_no, since_ns: Some(since_ns) };
-        self.peers.held.wait(peer, seq, held, now_ns);
-        self.stats.held_back += 1;
+        self.io.peers.held.wait(peer, seq, held, now_ns);
+        self.io.stats.held_back += 1;
         self.arm_slot(session, slot_no, expires_ns);
         self.wake_stalled(session, slot_no);
         self.time_held();
@@ -55,24 +55,24 @@ impl<C> Endpoint<C> {
     /// A call with a request of several packets was put on a slot: it waits if others do.
     #[cold]
     pub(crate) fn wait_behind(&mut self, session: u32, seq: u64) {
-        let now_ns = self.now_ns;
+        let now_ns = self.io.now_ns;
         let Some(s) = self.sessions.client_mut(session) else { return };
         let is_it = |slot: &ClientSlot<C>| slot.active && slot.seq == seq;
         let Some(slot_no) = s.slots.iter().position(is_it) else { return };
-        if self.peers.held.has_waiting(s.peer) {
+        if self.io.peers.held.has_waiting(s.peer) {
             s.slots[slot_no].hold();
             let held = Held { session, slot: slot_no as u8, since_ns: None };
-            self.peers.held.wait(s.peer, seq, held, now_ns);
+            self.io.peers.held.wait(s.peer, seq, held, now_ns);
         }
     }
 
     /// A call with a request of several packets has ended. If it was answered, the peer has memory.
     #[cold]
     pub(crate) fn end_held(&mut self, peer: u32, seq: u64, was_answered: bool) {
-        self.peers.held.forget(peer, seq);
+        self.io.peers.held.forget(peer, seq);
         if was_answered {
-            self.peers.held.on_answer(peer, self.now_ns);
-            if let Some(oldest) = self.peers.held.next(peer) {
+            self.io.peers.held.on_answer(peer, self.io.now_ns);
+            if let Some(oldest) = self.io.peers.held.next(peer) {
                 self.send_held(oldest);
             }
         }
@@ -89,13 +89,13 @@ impl<C> Endpoint<C> {
 
     /// The timer for the end of a pause has expired.
     pub(crate) fn on_pause_end(&mut self, due_ns: u64) {
-        if self.peers.held.due_ns != due_ns {
+        if self.io.peers.held.due_ns != due_ns {
             return; // there is an earlier or later one
         }
-        self.peers.held.due_ns = u64::MAX;
-        while let Some(peer) = self.peers.held.next_peer(self.now_ns) {
+        self.io.peers.held.due_ns = u64::MAX;
+        while let Some(peer) = self.io.peers.held.next_peer(self.io.now_ns) {
             self.end_stuck(peer);
-            if let Some(probe) = self.peers.held.next_probe(peer) {
+            if let Some(probe) = self.io.peers.held.next_probe(peer) {
                 self.send_held(probe);
             }
         }
@@ -104,27 +104,28 @@ impl<C> Endpoint<C> {
 
     /// Ends the calls to a peer that wait, if it has answered none for a long time.
     fn end_stuck(&mut self, peer: u32) {
-        let since_ns = self.now_ns.saturating_sub(self.cfg.datapath_timeout_ns);
+        let since_ns = self.io.now_ns.saturating_sub(self.io.cfg.datapath_timeout_ns);
         let error = |_| CallError::Server(Status::NoMemory);
-        while let Some((seq, Held { session, slot, .. })) = self.peers.held.stuck(peer, since_ns) {
+        while let Some((seq, Held { session, slot, .. })) = self.io.peers.held.stuck(peer, since_ns)
+        {
             self.end_early(session, slot, error);
-            self.peers.held.forget(peer, seq); // it is, unless its session is gone
+            self.io.peers.held.forget(peer, seq); // it is, unless its session is gone
         }
     }
 
     /// Sets the timer for the end of the first pause.
     fn time_held(&mut self) {
-        let due_ns = self.peers.held.next_ns();
-        if due_ns < self.peers.held.due_ns {
+        let due_ns = self.io.peers.held.next_ns();
+        if due_ns < self.io.peers.held.due_ns {
             let entry = TimerEntry { due_ns, session: 0, generation: 0, slot: HELD };
-            self.peers.held.due_ns = self.timers.arm_later(entry);
+            self.io.peers.held.due_ns = self.io.timers.arm_later(entry);
         }
     }
 
     /// Checks that exactly the slots that are held back wait, and that a timer is set for them.
     pub(crate) fn check_held(&self) {
         let mut waiting = 0;
-        for (peer, seq, held) in self.peers.held.waiting() {
+        for (peer, seq, held) in self.io.peers.held.waiting() {
             waiting += 1;
             let Some(Session::Client(s)) = self.sessions.get(held.session as usize) else {
                 panic!("call {seq} waits without a session");
@@ -138,6 +139,9 @@ impl<C> Endpoint<C> {
         });
         let held = clients.flat_map(|s| s.slots.iter()).filter(|slot| slot.is_held()).count();
         assert_eq!(held, waiting, "slots that are held back");
-        assert!(self.peers.held.due_ns <= self.peers.held.next_ns(), "no timer ends the pause");
+        assert!(
+            self.io.peers.held.due_ns <= self.io.peers.held.next_ns(),
+            "no timer ends the pause"
+        );
     }
 }

@@ -27,7 +27,7 @@ impl<C> Endpoint<C> {
     pub fn receive(driver: &mut impl Driver<C>, frame: &RxFrame<'_>) {
         if !is_untimed(frame.data) {
             let now_ns = driver.now_ns();
-            driver.endpoint().now_ns = now_ns;
+            driver.endpoint().io.now_ns = now_ns;
         }
         if !frame.tail.is_empty() {
             return Self::receive_in_parts(driver, frame);
@@ -42,9 +42,9 @@ impl<C> Endpoint<C> {
     #[inline(never)]
     fn receive_in_parts(driver: &mut impl Driver<C>, frame: &RxFrame<'_>) {
         if driver.endpoint().is_protected(frame.data) {
-            let mut scratch = std::mem::take(&mut driver.endpoint().scratch);
+            let mut scratch = std::mem::take(&mut driver.endpoint().io.scratch);
             Self::receive(driver, &frame.join(&mut scratch));
-            driver.endpoint().scratch = scratch;
+            driver.endpoint().io.scratch = scratch;
             return;
         }
         let Some(packets) = driver.endpoint().open(frame) else { return };
@@ -55,7 +55,7 @@ impl<C> Endpoint<C> {
     /// Returns whether the peer that a frame names protects its frames.
     fn is_protected(&self, frame: &[u8]) -> bool {
         let header = FrameHeader::parse(frame);
-        let peer = header.ok().and_then(|(h, _)| self.peers.at(h.peer));
+        let peer = header.ok().and_then(|(h, _)| self.io.peers.at(h.peer));
         peer.is_some_and(|peer| peer.integrity == Integrity::Crc)
     }
 
@@ -63,8 +63,8 @@ impl<C> Endpoint<C> {
     #[inline(always)]
     fn received(driver: &mut impl Driver<C>) {
         let endpoint = driver.endpoint();
-        endpoint.tx.close_append();
-        if endpoint.peers.signal.is_some() {
+        endpoint.io.tx.close_append();
+        if endpoint.io.peers.signal.is_some() {
             endpoint.on_signal();
         }
     }
@@ -72,48 +72,48 @@ impl<C> Endpoint<C> {
     /// Passes a frame to the congestion controller of its path, with what it acknowledged.
     #[cold]
     fn on_signal(&mut self) {
-        let Some(before) = self.peers.signal.take() else { return };
-        let Some(peer) = self.peers.at_mut(before.peer) else { return };
+        let Some(before) = self.io.peers.signal.take() else { return };
+        let Some(peer) = self.io.peers.at_mut(before.peer) else { return };
         let sent = peer.path.sent_units().wrapping_sub(before.sent);
         let units = (before.in_flight + sent).saturating_sub(peer.credits.in_flight_units());
         let per_packet = u64::from(peer.credits.units_per_packet()).max(1);
-        peer.path.signal(u64::from(units) * PART / per_packet, self.now_ns);
+        peer.path.signal(u64::from(units) * PART / per_packet, self.io.now_ns);
         self.apply_window(before.peer);
     }
 
     /// Applies the window of a path's controller to the peer's credit pool.
     pub(crate) fn apply_window(&mut self, peer_no: u32) {
-        let Some(peer) = self.peers.at_mut(peer_no) else { return };
+        let Some(peer) = self.io.peers.at_mut(peer_no) else { return };
         let units = peer.credits.window_units(peer.path.window(), PART);
         if peer.credits.set_window(units) {
-            self.tx.push(TxItem::Turn { peer: peer_no });
+            self.io.tx.push(TxItem::Turn { peer: peer_no });
         }
     }
 
     /// Opens a frame: the only place that accepts frames.
     #[inline(always)]
     fn open<'f>(&mut self, frame: &RxFrame<'f>) -> Option<Packets<'f>> {
-        self.stats.rx_frames += 1;
+        self.io.stats.rx_frames += 1;
         let (h, rest) = match FrameHeader::parse(frame.data) {
             Ok(parsed) => parsed,
             Err(malformed) => return self.refuse_frame(malformed.into()),
         };
-        let Some(peer) = self.peers.at_mut(h.peer) else {
+        let Some(peer) = self.io.peers.at_mut(h.peer) else {
             return self.refuse_frame(RxDrop::UnknownPeer);
         };
         if let Err(reason) = check(peer, &h, frame) {
             return self.refuse_frame(reason);
         }
-        let is_gap = peer.path.on_frame(&h, frame.ecn, self.now_ns);
-        self.stats.rx_frames_accepted += 1;
+        let is_gap = peer.path.on_frame(&h, frame.ecn, self.io.now_ns);
+        self.io.stats.rx_frames_accepted += 1;
         if peer.path.is_signal() {
             let (in_flight, sent) = (peer.credits.in_flight_units(), peer.path.sent_units());
-            self.peers.signal = Some(FrameSignal { peer: h.peer, in_flight, sent });
+            self.io.peers.signal = Some(FrameSignal { peer: h.peer, in_flight, sent });
         }
         if self.budget.is_in_force() {
             self.on_budget_frame(h.peer);
         }
-        if self.tail_loss.guessed {
+        if self.io.tail_loss.guessed {
             self.on_round_trip(h.peer);
         }
         if is_gap {
@@ -125,8 +125,8 @@ impl<C> Endpoint<C> {
 
     #[cold]
     fn refuse_frame<'f>(&mut self, reason: RxDrop) -> Option<Packets<'f>> {
-        self.stats.drop(reason);
-        let refused = self.stats.rx_frames - self.stats.rx_frames_accepted;
+        self.io.stats.drop(reason);
+        let refused = self.io.stats.rx_frames - self.io.stats.rx_frames_accepted;
         self.outbox.has_news |= refused.is_multiple_of(REFUSED_NEWS);
         None
     }

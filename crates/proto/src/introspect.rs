@@ -111,27 +111,27 @@ impl<C> Endpoint<C> {
     /// The arena's limit is reached.
     #[inline]
     pub fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
-        self.arena.alloc(len)
+        self.io.arena.alloc(len)
     }
 
     /// The arena that message buffers come from.
     pub fn arena(&self) -> &Arena {
-        &self.arena
+        &self.io.arena
     }
 
     /// Counters.
     pub fn stats(&self) -> &EndpointStats {
-        &self.stats
+        &self.io.stats
     }
 
     /// Settings.
     pub fn config(&self) -> &Config {
-        &self.cfg
+        &self.io.cfg
     }
 
     /// The random number that identifies this incarnation.
     pub fn id(&self) -> u64 {
-        self.peers.own_id
+        self.io.peers.own_id
     }
 
     /// The state of a session.
@@ -216,11 +216,11 @@ impl<C> Endpoint<C> {
             ),
             _ => return None,
         };
-        if let Some(p) = self.peers.at(peer) {
+        if let Some(p) = self.io.peers.at(peer) {
             if out.role == Role::Client {
                 (out.pool, out.pool_left) = (p.credits.limit(), p.credits.left());
             }
-            if let Some((latest, smoothed, min, rto)) = p.path.rtt().report(&self.cfg) {
+            if let Some((latest, smoothed, min, rto)) = p.path.rtt().report(&self.io.cfg) {
                 out.rtt_ns = Some(latest);
                 out.srtt_ns = Some(smoothed);
                 out.rtt_min_ns = Some(min);
@@ -261,19 +261,19 @@ impl<C> Endpoint<C> {
 
     /// [`crate::Config::credits_remote`].
     pub fn credits_remote(&self) -> u32 {
-        self.cfg.credits_remote
+        self.io.cfg.credits_remote
     }
 
     /// Sum of the credit pools of all peers, in both directions (ADR 7): at most the receive queue,
     /// plus one for each peer beyond its capacity.
     pub fn credits_granted(&self) -> u64 {
-        self.peers.credits_granted
+        self.io.peers.credits_granted
     }
 
     /// Accepted calls that have not ended.
     #[inline]
     pub fn outstanding_calls(&self) -> u64 {
-        self.stats.calls - self.stats.responses - self.stats.errors
+        self.io.stats.calls - self.io.stats.responses - self.io.stats.errors
     }
 
     /// Returns whether nothing is in flight, queued or waiting to be sent.
@@ -293,7 +293,7 @@ impl<C> Endpoint<C> {
     /// before, `seen`, and must have been taken out since; panics if it does. For tests and simulations.
     #[doc(hidden)]
     pub fn check_overdue(&self, seen: &mut OverduePackets) {
-        self.budget.check_overdue(seen, self.now_ns);
+        self.budget.check_overdue(seen, self.io.now_ns);
     }
 
     /// Checks every numbered invariant of sessions and slots; panics on the first violation. For

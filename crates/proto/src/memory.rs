@@ -68,12 +68,12 @@ impl<C> Endpoint<C> {
     pub fn memory(&self) -> MemoryUse {
         let mut m = MemoryUse {
             sessions_bytes: self.sessions.table_bytes() + self.deferred.heap_bytes(),
-            peers_bytes: self.peers.table_bytes() + self.quotas.table_bytes(),
-            timers_bytes: self.timers.heap_bytes()
-                + self.peers.wheel.heap_bytes()
+            peers_bytes: self.io.peers.table_bytes() + self.quotas.table_bytes(),
+            timers_bytes: self.io.timers.heap_bytes()
+                + self.io.peers.wheel.heap_bytes()
                 + self.budget.heap_bytes(),
-            staging_bytes: self.tx.buffer_bytes(),
-            slots_bytes: self.boards.heap_bytes()
+            staging_bytes: self.io.tx.buffer_bytes(),
+            slots_bytes: self.io.boards.heap_bytes()
                 + self.sessions.client_slots.bytes()
                 + self.sessions.server_slots.bytes(),
             ..MemoryUse::default()
@@ -118,7 +118,7 @@ impl<C> Endpoint<C> {
     /// their requests.
     pub(crate) fn memory_returns(&mut self) {
         if self.budget.lacks_memory() && self.budget.memory_watch().try_soon() {
-            self.tx.push(TxItem::Memory);
+            self.io.tx.push(TxItem::Memory);
         }
     }
 

@@ -24,7 +24,7 @@ impl<C> Endpoint<C> {
     /// Returns whether there are enough sessions for prefetching to pay.
     #[inline(always)]
     pub(crate) fn prefetches(&self) -> bool {
-        self.sessions.len() >= self.cfg.prefetch_min_sessions && self.cfg.prefetch
+        self.sessions.len() >= self.io.cfg.prefetch_min_sessions && self.io.cfg.prefetch
     }
 
     /// Prefetches for the frames after `frames[at]`. To be called before each frame of a received
@@ -89,7 +89,7 @@ impl<C> Endpoint<C> {
         if !self.prefetches() {
             return;
         }
-        let [session, slot] = TIMERS_AHEAD.map(|at| self.timers.quiet_ahead(at));
+        let [session, slot] = TIMERS_AHEAD.map(|at| self.io.timers.quiet_ahead(at));
         if let Some(session) = session.and_then(|entry| self.sessions.get(entry.session as usize)) {
             prefetch(session);
         }

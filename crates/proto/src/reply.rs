@@ -44,18 +44,18 @@ impl<C> Endpoint<C> {
         {
             fill(out);
             w.slot.respond_single(len as u32);
-            self.stats.replies += 1;
+            self.io.stats.replies += 1;
             let cx = SingleResponse {
-                tx: &mut self.tx,
-                peers: &mut self.peers,
-                arena: &self.arena,
-                cfg: &self.cfg,
-                stats: &mut self.stats,
+                tx: &mut self.io.tx,
+                peers: &mut self.io.peers,
+                arena: &self.io.arena,
+                cfg: &self.io.cfg,
+                stats: &mut self.io.stats,
             };
             if cx.tx.may_append() && send_single_response(cx, w.slot, (w.peer, w.remote)) {
-                w.slot.appended_for(self.tx.appended());
+                w.slot.appended_for(self.io.tx.appended());
             } else {
-                self.tx.push(response(id));
+                self.io.tx.push(response(id));
             }
             return Ok(());
         }
@@ -65,8 +65,8 @@ impl<C> Endpoint<C> {
     /// Counts a response, and queues it for transmission.
     #[inline(always)]
     fn replied(&mut self, id: RequestId) {
-        self.stats.replies += 1;
-        self.tx.push(response(id));
+        self.io.stats.replies += 1;
+        self.io.tx.push(response(id));
     }
 
     /// [`Endpoint::reply_with`] for any response and any state of the slot.
@@ -86,8 +86,8 @@ impl<C> Endpoint<C> {
         }
         let (slot, dpp) = (waiting.slot, waiting.data_per_packet);
         let ready = usize::from(dpp).min(PREALLOC_MAX);
-        if len > ready || !self.cfg.factors.prealloc_responses {
-            let mut m = match self.arena.alloc(len) {
+        if len > ready || !self.io.cfg.factors.prealloc_responses {
+            let mut m = match self.io.arena.alloc(len) {
                 Ok(m) => m,
                 Err(e) => return Err(self.no_memory(id, e)),
             };
@@ -100,7 +100,7 @@ impl<C> Endpoint<C> {
         let room = match slot.prealloc.as_mut().and_then(MsgBuf::get_mut) {
             Some(room) => room,
             // No buffer yet, or the transport still references the previous response.
-            None => match self.arena.alloc(ready) {
+            None => match self.io.arena.alloc(ready) {
                 Ok(fresh) => {
                     if slot.prealloc.is_none() {
                         self.quotas.charge(waiting.quota, fresh.capacity() as u32);
@@ -132,7 +132,7 @@ impl<C> Endpoint<C> {
         }
         if msg.is_shared() {
             // The same buffer is still being sent to another destination.
-            msg = match copy_of(&self.arena, &msg) {
+            msg = match copy_of(&self.io.arena, &msg) {
                 Ok(copy) => copy,
                 Err(e) => return Err(self.no_memory(id, e)),
             };
@@ -145,8 +145,8 @@ impl<C> Endpoint<C> {
         // The only possible error is `Gone`: there is no client to inform.
         if self.respond(id, Stored::Error(status as u16), 0).is_ok() {
             match status {
-                Status::DeadlineExceeded => self.stats.requests_expired += 1,
-                Status::Cancelled => self.stats.requests_cancelled += 1,
+                Status::DeadlineExceeded => self.io.stats.requests_expired += 1,
+                Status::Cancelled => self.io.stats.requests_cancelled += 1,
                 _ => {}
             }
         }

@@ -20,8 +20,8 @@ impl<C> Endpoint<C> {
     /// Timing of the current frame, for the scoreboards.
     #[inline]
     pub(crate) fn ack_info(&self, peer: u32) -> AckInfo {
-        let now_ns = self.now_ns;
-        match self.peers.at(peer) {
+        let now_ns = self.io.now_ns;
+        match self.io.peers.at(peer) {
             Some(p) => {
                 let round_trip_ns = p.path.round_trip_ns();
                 let blind = mutant::is_on(Mutant::LossFoundLate);
@@ -42,10 +42,10 @@ impl<C> Endpoint<C> {
 
     #[cold]
     fn apply_feedback(&mut self, peer: u32, feedback: LossFeedback) {
-        self.stats.lost += u64::from(feedback.lost);
-        self.stats.spurious += u64::from(feedback.spurious);
-        let Some(p) = self.peers.at_mut(peer) else { return };
-        p.path.on_feedback(feedback, self.now_ns);
+        self.io.stats.lost += u64::from(feedback.lost);
+        self.io.stats.spurious += u64::from(feedback.spurious);
+        let Some(p) = self.io.peers.at_mut(peer) else { return };
+        p.path.on_feedback(feedback, self.io.now_ns);
         if feedback.lost > 0 || feedback.spurious > 0 {
             self.apply_window(peer);
         }
@@ -54,9 +54,9 @@ impl<C> Endpoint<C> {
     /// All packets in flight of a call are lost.
     #[cold]
     pub(crate) fn on_congestion_timeout(&mut self, peer: u32) {
-        let Some(p) = self.peers.at_mut(peer) else { return };
+        let Some(p) = self.io.peers.at_mut(peer) else { return };
         let all_lost = LossFeedback { lost: 1, ..LossFeedback::default() };
-        p.path.on_feedback(all_lost, self.now_ns);
+        p.path.on_feedback(all_lost, self.io.now_ns);
         self.apply_window(peer);
     }
 
@@ -64,13 +64,13 @@ impl<C> Endpoint<C> {
     #[cold]
     pub(crate) fn on_retry_answered(&mut self, peer: u32, age_ns: u32, ack: AckInfo) {
         let early = u64::from(age_ns) < ack.round_trip_ns;
-        self.stats.spurious += u64::from(early);
-        let Some(p) = self.peers.at_mut(peer) else { return };
+        self.io.stats.spurious += u64::from(early);
+        let Some(p) = self.io.peers.at_mut(peer) else { return };
         if early {
-            return p.path.back_off(self.now_ns, &self.cfg);
+            return p.path.back_off(self.io.now_ns, &self.io.cfg);
         }
         p.path.back_off_less();
-        if !p.path.stalls(age_ns.into(), self.cfg.rto_min_ns) {
+        if !p.path.stalls(age_ns.into(), self.io.cfg.rto_min_ns) {
             self.on_congestion_timeout(peer);
         }
     }
@@ -78,32 +78,32 @@ impl<C> Endpoint<C> {
     /// A probed call is still with its handler: not lost, only slow.
     #[cold]
     pub(crate) fn on_in_progress(&mut self, peer: u32) {
-        if let Some(p) = self.peers.at_mut(peer) {
-            p.path.back_off(self.now_ns, &self.cfg);
+        if let Some(p) = self.io.peers.at_mut(peer) {
+            p.path.back_off(self.io.now_ns, &self.io.cfg);
         }
     }
 
     /// A frame of a peer is missing.
     #[cold]
     pub(crate) fn on_gap(&mut self, peer: u32) {
-        let Some(p) = self.peers.at_mut(peer) else { return };
+        let Some(p) = self.io.peers.at_mut(peer) else { return };
         if !p.selective {
             return;
         }
-        self.stats.gaps += 1;
+        self.io.stats.gaps += 1;
         if !std::mem::replace(&mut p.gap_queued, true) {
-            self.tx.push(TxItem::Gap { peer });
+            self.io.tx.push(TxItem::Gap { peer });
         }
         self.rx_gap(peer);
     }
 
     /// A peer reports a missing frame.
     pub(crate) fn rx_gap(&mut self, peer: u32) {
-        let now_ns = self.now_ns;
-        if let Some(p) = self.peers.at_mut(peer)
+        let now_ns = self.io.now_ns;
+        if let Some(p) = self.io.peers.at_mut(peer)
             && p.selective
             && p.credits.is_used()
-            && p.path.begins_to_arm(now_ns, &self.cfg)
+            && p.path.begins_to_arm(now_ns, &self.io.cfg)
         {
             self.arm_small_calls(Some(peer));
         }
@@ -118,7 +118,8 @@ impl<C> Endpoint<C> {
         // Nearly all calls in flight are among the newest entries; with many sessions most of the
         // others have ended.
         let mut left = self.outstanding_calls();
-        while let Some(entry) = self.timers.newest_first(at).filter(|_| at < MAX_ARMED && left > 0)
+        while let Some(entry) =
+            self.io.timers.newest_first(at).filter(|_| at < MAX_ARMED && left > 0)
         {
             at += 1;
             let Some(s) = self.sessions.client(entry.session) else { continue };
@@ -130,15 +131,15 @@ impl<C> Endpoint<C> {
             if !slot.is_single_sent() {
                 continue;
             }
-            let Some(p) = self.peers.at(s.peer) else { continue };
-            let wait_ns = p.path.rtt().pto_ns(&self.cfg);
-            let is_silent = p.path.last_rx_ns().saturating_add(wait_ns) <= self.now_ns;
-            let is_young = slot.started_ns.saturating_add(wait_ns / 2) > self.now_ns;
+            let Some(p) = self.io.peers.at(s.peer) else { continue };
+            let wait_ns = p.path.rtt().pto_ns(&self.io.cfg);
+            let is_silent = p.path.last_rx_ns().saturating_add(wait_ns) <= self.io.now_ns;
+            let is_young = slot.started_ns.saturating_add(wait_ns / 2) > self.io.now_ns;
             if peer.is_none() && (is_young || !is_silent) {
                 young |= is_silent;
                 continue;
             }
-            let timeout_ns = p.path.timeout_ns(s.agreed.recovery, slot.retries, &self.cfg);
+            let timeout_ns = p.path.timeout_ns(s.agreed.recovery, slot.retries, &self.io.cfg);
             let due_ns = slot.started_ns.saturating_add(timeout_ns);
             self.arm_slot(entry.session, entry.slot, due_ns);
         }
@@ -148,33 +149,34 @@ impl<C> Endpoint<C> {
     /// Sets the tail-loss timer, unless it is set already: there are calls in flight.
     #[inline]
     pub(crate) fn await_answers(&mut self) {
-        if self.tail_loss.is_idle() && self.outstanding_calls() > 0 {
+        if self.io.tail_loss.is_idle() && self.outstanding_calls() > 0 {
             self.set_tail_loss_timer();
         }
     }
 
     #[cold]
     fn set_tail_loss_timer(&mut self) {
-        let round_trips = self.peers.iter().flatten().filter(|p| p.path.rtt().smoothed_ns() > 0);
-        let wait_ns = round_trips.map(|p| p.path.rtt().pto_ns(&self.cfg)).min();
-        self.tail_loss.guessed = wait_ns.is_none();
-        let wait_ns = wait_ns.unwrap_or(self.cfg.rto_initial_ns);
-        self.tail_loss.due_ns = self.now_ns.saturating_add(wait_ns.max(self.min_interval_ns()));
+        let round_trips = self.io.peers.iter().flatten().filter(|p| p.path.rtt().smoothed_ns() > 0);
+        let wait_ns = round_trips.map(|p| p.path.rtt().pto_ns(&self.io.cfg)).min();
+        self.io.tail_loss.guessed = wait_ns.is_none();
+        let wait_ns = wait_ns.unwrap_or(self.io.cfg.rto_initial_ns);
+        self.io.tail_loss.due_ns =
+            self.io.now_ns.saturating_add(wait_ns.max(self.min_interval_ns()));
     }
 
     /// Minimum interval of checks of all peers, ns: a check costs about 5 ns per peer, so checks
     /// take at most a tenth of the time.
     fn min_interval_ns(&self) -> u64 {
-        50 * self.peers.len() as u64
+        50 * self.io.peers.len() as u64
     }
 
     /// A frame arrived before the first round-trip sample. If there is a sample now, the timer was
     /// set by a guess that is far too long.
     #[cold]
     pub(crate) fn on_round_trip(&mut self, peer: u32) {
-        if self.peers.at(peer).is_some_and(|p| p.path.rtt().smoothed_ns() > 0) {
-            self.tail_loss.guessed = false;
-            self.tail_loss.due_ns = u64::MAX;
+        if self.io.peers.at(peer).is_some_and(|p| p.path.rtt().smoothed_ns() > 0) {
+            self.io.tail_loss.guessed = false;
+            self.io.tail_loss.due_ns = u64::MAX;
             self.await_answers();
         }
     }
@@ -182,15 +184,15 @@ impl<C> Endpoint<C> {
     /// The tail-loss timer has expired: a frame from some peer should have arrived by now.
     #[cold]
     pub(crate) fn on_tail_loss(&mut self) {
-        let now_ns = self.now_ns;
-        self.tail_loss.due_ns = u64::MAX;
+        let now_ns = self.io.now_ns;
+        self.io.tail_loss.due_ns = u64::MAX;
         if self.outstanding_calls() == 0 {
             return;
         }
         // The calls' own timers cover silent peers, until there are new calls.
         let (mut next_ns, mut silent, mut young_ns) = (u64::MAX, false, u64::MAX / 2);
-        for p in self.peers.iter().flatten().filter(|p| p.selective && p.credits.is_used()) {
-            let wait_ns = p.path.rtt().pto_ns(&self.cfg);
+        for p in self.io.peers.iter().flatten().filter(|p| p.selective && p.credits.is_used()) {
+            let wait_ns = p.path.rtt().pto_ns(&self.io.cfg);
             let due_ns = p.path.last_rx_ns().saturating_add(wait_ns);
             if due_ns > now_ns {
                 next_ns = next_ns.min(due_ns);
@@ -203,7 +205,7 @@ impl<C> Endpoint<C> {
             next_ns = next_ns.min(now_ns + young_ns);
         }
         if next_ns != u64::MAX {
-            self.tail_loss.due_ns = next_ns.max(now_ns + self.min_interval_ns());
+            self.io.tail_loss.due_ns = next_ns.max(now_ns + self.min_interval_ns());
         }
     }
 }

@@ -38,18 +38,18 @@ impl<C> Endpoint<C> {
         let freed = std::mem::take(&mut w.slot.charged);
         w.slot.prealloc = Some(m);
         w.slot.respond_single(len as u32);
-        self.stats.replies += 1;
+        self.io.stats.replies += 1;
         let cx = SingleResponse {
-            tx: &mut self.tx,
-            peers: &mut self.peers,
-            arena: &self.arena,
-            cfg: &self.cfg,
-            stats: &mut self.stats,
+            tx: &mut self.io.tx,
+            peers: &mut self.io.peers,
+            arena: &self.io.arena,
+            cfg: &self.io.cfg,
+            stats: &mut self.io.stats,
         };
         if cx.tx.may_append() && send_single_response(cx, w.slot, (w.peer, w.remote)) {
-            w.slot.appended_for(self.tx.appended());
+            w.slot.appended_for(self.io.tx.appended());
         } else {
-            self.tx.push(response(id));
+            self.io.tx.push(response(id));
         }
         w.slot.own_single();
         let quota = w.quota;
@@ -59,6 +59,6 @@ impl<C> Endpoint<C> {
 
     /// The body of a request of one packet with [`Factors::zero_copy_rx`] off.
     pub(crate) fn copied_body<'f>(&self, data: &'f [u8]) -> Result<Body<'f>, AllocError> {
-        copy_of(&self.arena, data).map(Body::Owned)
+        copy_of(&self.io.arena, data).map(Body::Owned)
     }
 }

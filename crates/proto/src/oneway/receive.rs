@@ -37,10 +37,10 @@ impl<C> Endpoint<C> {
             return None;
         }
         if !std::mem::replace(&mut incoming.ack_queued, true) {
-            self.tx.push(TxItem::MessageAck { session: p.session });
+            self.io.tx.push(TxItem::MessageAck { session: p.session });
         }
-        self.stats.received(8);
-        self.stats.messages_received += 1;
+        self.io.stats.received(8);
+        self.io.stats.messages_received += 1;
         Some(SessionId { index: p.session, generation: s.generation })
     }
 
@@ -58,27 +58,27 @@ impl<C> Endpoint<C> {
         let incoming = s.incoming.get_or_insert_with(|| Box::new(Incoming::new(first)));
         let taken = incoming.insert(h.number);
         if taken != Err(RxDrop::OutOfOrder) && !std::mem::replace(&mut incoming.ack_queued, true) {
-            self.tx.push(TxItem::MessageAck { session: h.session });
+            self.io.tx.push(TxItem::MessageAck { session: h.session });
         }
         taken?;
         let mut expires_ns = u64::MAX;
         if let Some(us) = h.remaining_us
             && !mutant::is_on(Mutant::StaleMessage)
-            && let Some(peer) = self.peers.at_mut(peer)
+            && let Some(peer) = self.io.peers.at_mut(peer)
         {
             expires_ns = peer.path.deadline_ns(us);
         }
-        if expires_ns <= self.now_ns {
-            self.stats.messages_expired += 1;
+        if expires_ns <= self.io.now_ns {
+            self.io.stats.messages_expired += 1;
             return Ok(None);
         }
         // The quota of its client is for memory, of which it needs none.
-        let refused = self.quotas.is_closing() || data.len() > self.cfg.max_msg_size as usize;
+        let refused = self.quotas.is_closing() || data.len() > self.io.cfg.max_msg_size as usize;
         let Some(body) = self.request_body(data).ok().filter(|_| !refused) else {
-            self.stats.messages_refused += 1;
+            self.io.stats.messages_refused += 1;
             return Ok(None);
         };
-        self.stats.messages_received += 1;
+        self.io.stats.messages_received += 1;
         let (session, msg_type) = (id, h.msg_type);
         Ok(Some(Event::Message { session, msg_type, body, expires_ns, request: None }))
     }
@@ -91,7 +91,7 @@ impl<C> Endpoint<C> {
         next: u32,
         later: u64,
     ) -> Result<(), RxDrop> {
-        let now_ns = self.now_ns;
+        let now_ns = self.io.now_ns;
         let s = match self.sessions.get_mut(session as usize) {
             Some(Session::Client(s)) if s.peer == peer && s.state == SessionState::Connected => s,
             Some(Session::Server(s)) if s.peer == peer => return Err(RxDrop::WrongRole),
@@ -102,7 +102,7 @@ impl<C> Endpoint<C> {
         let mut next_ns = u64::MAX;
         if later != 0
             && !mutant::is_on(Mutant::LostMessageForgotten)
-            && let Some(peer) = self.peers.at(peer)
+            && let Some(peer) = self.io.peers.at(peer)
         {
             let window_ns = peer.path.window_ns(now_ns);
             next_ns = outgoing.find_lost(window_ns, now_ns, &mut freed);
@@ -114,7 +114,7 @@ impl<C> Endpoint<C> {
         if arrived == 0 && lost == 0 {
             return Ok(()); // repeated: it must not put off the timeout
         }
-        self.stats.messages_acknowledged += u64::from(arrived);
+        self.io.stats.messages_acknowledged += u64::from(arrived);
         self.after_messages(session, freed, lost, next_ns);
         self.note_room(session);
         Ok(())

@@ -39,7 +39,7 @@ impl<C> Endpoint<C> {
         expires_ns: u64,
         cont: impl FnOnce() -> C,
     ) -> Result<(), (RejectReason, MsgBuf)> {
-        let limit = self.cfg.message_queue;
+        let limit = self.io.cfg.message_queue;
         let s = match self.sessions.get_mut(session.index as usize) {
             Some(Session::Client(s)) if s.generation == session.generation && !s.has_failed() => s,
             Some(Session::Server(s)) if s.generation == session.generation => {
@@ -61,9 +61,9 @@ impl<C> Endpoint<C> {
         outgoing.push(Unacknowledged::new(msg, msg_type, expires_ns));
         if connected && !outgoing.queued && !outgoing.stalled {
             outgoing.queued = true;
-            self.tx.push(TxItem::Messages { session: session.index });
+            self.io.tx.push(TxItem::Messages { session: session.index });
         }
-        self.stats.messages_sent += 1;
+        self.io.stats.messages_sent += 1;
         Ok(())
     }
 
@@ -78,7 +78,7 @@ impl<C> Endpoint<C> {
         cont: C,
     ) -> Result<(), (RejectReason, MsgBuf)> {
         self.make_deferred_of(session);
-        let (seq, queued_ns) = (self.stats.calls, self.now_ns);
+        let (seq, queued_ns) = (self.io.stats.calls, self.io.now_ns);
         let call = QueuedCall {
             req_type: msg_type,
             req: msg,
@@ -90,7 +90,7 @@ impl<C> Endpoint<C> {
         };
         match self.call_rare(session, call) {
             Ok(_) => {
-                self.stats.messages_sent += 1;
+                self.io.stats.messages_sent += 1;
                 Ok(())
             }
             Err((reason, msg, _)) => {
@@ -111,16 +111,16 @@ impl<C> Endpoint<C> {
         let session = SessionId { index, generation: s.generation };
         let QueuedCall { req_type, req, cont, expires_ns, .. } = call;
         let (first, credits) = (s.agreed.first_req_num, s.credits.limit());
-        let result = match copy_of(&self.arena, &req) {
+        let result = match copy_of(&self.io.arena, &req) {
             Ok(copy) => {
                 let outgoing = s.outgoing.get_or_insert_with(|| Outgoing::begun(first, credits));
                 outgoing.push(Unacknowledged::new(copy, req_type, expires_ns));
-                self.stats.responses += 1;
+                self.io.stats.responses += 1;
                 Ok(Body::Borrowed(&[][..]))
             }
             Err(_) => {
-                self.stats.errors += 1;
-                self.stats.messages_failed += 1;
+                self.io.stats.errors += 1;
+                self.io.stats.messages_failed += 1;
                 Err(CallError::NoMemory { response_bytes: 0 })
             }
         };
@@ -137,7 +137,7 @@ impl<C> Endpoint<C> {
             && !outgoing.stalled
         {
             outgoing.queued = true;
-            self.tx.push(TxItem::Messages { session });
+            self.io.tx.push(TxItem::Messages { session });
         }
     }
 
@@ -156,7 +156,7 @@ impl<C> Endpoint<C> {
         let Some(s) = self.sessions.client_mut(session) else { return };
         let Some(mut outgoing) = s.outgoing.take() else { return };
         let peer = s.peer;
-        self.stats.messages_failed += outgoing.not_arrived();
+        self.io.stats.messages_failed += outgoing.not_arrived();
         let mut freed = Freed::default();
         outgoing.time_out(true, &mut freed);
         if freed.units > 0 {
@@ -167,14 +167,14 @@ impl<C> Endpoint<C> {
     /// Messages that were sent and neither acknowledged, nor expired, nor dropped with their session.
     #[inline]
     pub fn outstanding_messages(&self) -> u64 {
-        let s = &self.stats;
+        let s = &self.io.stats;
         s.messages_sent - s.messages_acknowledged - s.messages_unsent - s.messages_failed
     }
 
     /// A message of several packets has been delivered, or its call has failed.
     #[cold]
     pub(crate) fn end_large_message(&mut self, session: u32, delivered: bool) {
-        let stats = &mut self.stats;
+        let stats = &mut self.io.stats;
         *if delivered { &mut stats.messages_acknowledged } else { &mut stats.messages_failed } += 1;
         self.note_room(session);
     }

@@ -20,12 +20,12 @@ impl<C> Endpoint<C> {
         if now_ns < outgoing.due_ns {
             return Verdict::Rearm(outgoing.due_ns);
         }
-        let Some(peer) = self.peers.at(s.peer) else { return Verdict::Silent };
-        let timeout_ns = self.cfg.datapath_timeout_ns;
+        let Some(peer) = self.io.peers.at(s.peer) else { return Verdict::Silent };
+        let timeout_ns = self.io.cfg.datapath_timeout_ns;
         let silent_ns = now_ns.saturating_sub(peer.path.last_rx_ns().max(outgoing.waits_since_ns));
         let stuck_ns = now_ns.saturating_sub(outgoing.waits_since_ns);
         let is_silent = (silent_ns >= timeout_ns || stuck_ns / 2 >= timeout_ns)
-            && !self.timers.pause.excuses(now_ns);
+            && !self.io.timers.pause.excuses(now_ns);
         if outgoing.retries > 0 && is_silent { Verdict::Silent } else { Verdict::MessagesDue }
     }
 
@@ -34,12 +34,12 @@ impl<C> Endpoint<C> {
     pub(crate) fn on_messages_due(&mut self, session: u32, now_ns: u64) {
         let Some(s) = self.sessions.client_mut(session) else { return };
         let peer_no = s.peer;
-        let (Some(outgoing), Some(peer)) = (&mut s.outgoing, self.peers.at(peer_no)) else {
+        let (Some(outgoing), Some(peer)) = (&mut s.outgoing, self.io.peers.at(peer_no)) else {
             return;
         };
         let window_ns = peer.path.window_ns(now_ns);
         let expired = outgoing.drop_expired(now_ns);
-        self.stats.messages_unsent += expired;
+        self.io.stats.messages_unsent += expired;
         let mut freed = Freed::default();
         let mut next_ns = u64::MAX;
         if outgoing.has_gap() {
@@ -52,7 +52,7 @@ impl<C> Endpoint<C> {
             if !mutant::is_on(Mutant::LostMessageForgotten) {
                 outgoing.time_out(all, &mut freed);
             }
-            self.stats.probes += 1;
+            self.io.stats.probes += 1;
             if all {
                 self.on_congestion_timeout(peer_no);
             }
@@ -93,27 +93,27 @@ impl<C> Endpoint<C> {
             outgoing.stalled |= waits;
             if !waits {
                 outgoing.queued = true;
-                self.tx.push(TxItem::Messages { session });
+                self.io.tx.push(TxItem::Messages { session });
             }
         }
     }
 
     /// Ensures a timer for messages in flight, a timeout from now and no later than `next_ns`.
     pub(crate) fn time_messages(&mut self, session: u32, next_ns: u64) {
-        let now_ns = self.now_ns;
+        let now_ns = self.io.now_ns;
         let Some(s) = self.sessions.client_mut(session) else { return };
-        let Some(peer) = self.peers.at(s.peer) else { return };
+        let Some(peer) = self.io.peers.at(s.peer) else { return };
         let Some(outgoing) = &mut s.outgoing else { return };
         if outgoing.units() == 0 {
             outgoing.due_ns = u64::MAX;
             return;
         }
-        let timeout_ns = peer.path.timeout_ns(Recovery::Selective, outgoing.retries, &self.cfg);
+        let timeout_ns = peer.path.timeout_ns(Recovery::Selective, outgoing.retries, &self.io.cfg);
         outgoing.due_ns = now_ns.saturating_add(timeout_ns).min(next_ns);
         if outgoing.due_ns < outgoing.timer_ns {
             let (due_ns, generation) = (outgoing.due_ns, s.generation);
             let entry = TimerEntry { due_ns, session, generation, slot: MESSAGES };
-            outgoing.timer_ns = self.timers.arm_later(entry);
+            outgoing.timer_ns = self.io.timers.arm_later(entry);
         }
     }
 
@@ -125,7 +125,7 @@ impl<C> Endpoint<C> {
             && due_ns < outgoing.timer_ns
         {
             let entry = TimerEntry { due_ns, session, generation, slot: MESSAGES };
-            outgoing.timer_ns = self.timers.arm_later(entry);
+            outgoing.timer_ns = self.io.timers.arm_later(entry);
         }
     }
 }

@@ -75,16 +75,16 @@ impl<C> Endpoint<C> {
                 TxItem::CreditReturn { session, slot: slot_no, req_num }
             }
             ServerPhase::Responded => {
-                if !slot.resend_first(self.tx.number()) {
+                if !slot.resend_first(self.io.tx.number()) {
                     return Ok(());
                 }
                 s.resent += 1;
-                self.stats.responses_resent += 1;
+                self.io.stats.responses_resent += 1;
                 TxItem::Response { session, slot: slot_no, req_num }
             }
             ServerPhase::Idle | ServerPhase::Acked => return Err(RxDrop::Stale),
         };
-        self.tx.push(item);
+        self.io.tx.push(item);
         Ok(())
     }
 

@@ -17,7 +17,7 @@ impl<C> Endpoint<C> {
         (count, in_progress): (u32, bool),
         grant: Grant,
     ) -> Result<(), RxDrop> {
-        let (now_ns, ack) = (self.now_ns, self.ack_info(peer));
+        let (now_ns, ack) = (self.io.now_ns, self.ack_info(peer));
         let mut feedback = LossFeedback::default();
         let (s, slot_no) = match self.client_slot(peer, session, req_num) {
             Ok(found) => found,
@@ -44,10 +44,10 @@ impl<C> Endpoint<C> {
         } else {
             slot.retries = 0;
         }
-        if let Some(p) = self.peers.at_mut(peer) {
+        if let Some(p) = self.io.peers.at_mut(peer) {
             p.path.on_grant(grant, now_ns);
             match wait_ns {
-                _ if awaited && in_progress => p.path.on_wait_for_grant(&self.cfg),
+                _ if awaited && in_progress => p.path.on_wait_for_grant(&self.io.cfg),
                 Some(wait_ns) => p.path.on_grant_wait(wait_ns.into()),
                 // Sent more than once: how long it took is not known.
                 None if awaited => p.path.on_grant_wait(0),
@@ -70,7 +70,7 @@ impl<C> Endpoint<C> {
         req_num: u32,
         (count, high, holes): (u32, u32, Holes<'_>),
     ) -> Result<(), RxDrop> {
-        let (now_ns, ack) = (self.now_ns, self.ack_info(peer));
+        let (now_ns, ack) = (self.io.now_ns, self.ack_info(peer));
         let mut feedback = LossFeedback::default();
         let (s, slot_no) = self.client_slot(peer, session, req_num)?;
         let slot = &mut s.slots[usize::from(slot_no)];

@@ -21,7 +21,7 @@ impl<C> Endpoint<C> {
     /// credit return is to be sent now.
     #[inline]
     pub(super) fn grant_request(&mut self, id: RequestId, peer: u32) -> bool {
-        let now_ns = self.now_ns;
+        let now_ns = self.io.now_ns;
         let Some(s) = self.sessions.server_mut(id.session().index) else { return true };
         let dpp = u32::from(s.data_per_packet);
         let Some(slot) = self.server_slot_mut(id) else { return true };
@@ -39,7 +39,7 @@ impl<C> Endpoint<C> {
         }
         self.budget.enqueue(at, &owner);
         self.share_out();
-        let pool = self.peers.at(peer).map_or(0, |p| p.credits.granted());
+        let pool = self.io.peers.at(peer).map_or(0, |p| p.credits.granted());
         let session = self.sessions.server_mut(id.session().index);
         let credits = session.map_or(0, |s| s.credit_limit).min(pool);
         // With gaps its sender has packets to send again, and a NACK leaves now.
@@ -77,7 +77,7 @@ impl<C> Endpoint<C> {
             return;
         }
         let awaits = slot.is_awaiting();
-        if let Some(p) = self.peers.at_mut(peer) {
+        if let Some(p) = self.io.peers.at_mut(peer) {
             p.path.on_awaiting(awaits);
         }
         self.apply_window(peer);
@@ -124,7 +124,7 @@ impl<C> Endpoint<C> {
         if !self.budget.is_enabled() {
             return;
         }
-        let (now_ns, limited) = (self.now_ns, self.budget.is_in_force());
+        let (now_ns, limited) = (self.io.now_ns, self.budget.is_in_force());
         let Some((owner, packets)) = self.fetch_owner(session, slot_no) else { return };
         let at = self.budget.begin(owner, peer, packets, (1, 1), now_ns);
         if !limited {
@@ -149,7 +149,7 @@ impl<C> Endpoint<C> {
             return;
         }
         let Some((owner, _)) = self.fetch_owner(session, slot_no) else { return };
-        self.budget.on_arrival(at, &owner, self.now_ns);
+        self.budget.on_arrival(at, &owner, self.io.now_ns);
         if self.budget.is_in_force() {
             self.budget.enqueue(at, &owner);
             self.share_out();
@@ -262,14 +262,14 @@ impl<C> Endpoint<C> {
             self.unreserve(reserved);
         } else {
             let base_ns = self.budget.base_ns();
-            self.budget.expire(at, &owner, base_ns, self.now_ns);
+            self.budget.expire(at, &owner, base_ns, self.io.now_ns);
         }
     }
 
     /// The largest grant for a message by its session's credits, and how much is granted at once;
     /// `None`: the message does not exist any more.
     fn grant_limit(&self, owner: &Owner) -> Option<(u32, u32)> {
-        let quantum = (self.budget.usage().0 / 4).clamp(1, self.cfg.train_frames.max(1));
+        let quantum = (self.budget.usage().0 / 4).clamp(1, self.io.cfg.train_frames.max(1));
         match self.sessions.get(owner.session as usize)? {
             Session::Client(s) if owner.is_response && s.generation == owner.generation => {
                 let slot = s.slots.get(usize::from(owner.slot))?;
@@ -302,7 +302,7 @@ impl<C> Endpoint<C> {
                 }
                 slot.cr_in_progress = false;
                 if !std::mem::replace(&mut slot.cr_queued, true) {
-                    self.tx.push(TxItem::CreditReturn { session, slot: slot_no, req_num });
+                    self.io.tx.push(TxItem::CreditReturn { session, slot: slot_no, req_num });
                 }
             }
             _ => {}
@@ -312,9 +312,9 @@ impl<C> Endpoint<C> {
     /// The budget's size follows the delay of an arriving frame.
     #[cold]
     pub(crate) fn on_budget_frame(&mut self, peer: u32) {
-        let Some(p) = self.peers.at_mut(peer) else { return };
-        if let Some((delay_ns, base_ns)) = p.path.queue_delay_ns(self.now_ns) {
-            self.budget.on_frame(delay_ns, base_ns, self.now_ns);
+        let Some(p) = self.io.peers.at_mut(peer) else { return };
+        if let Some((delay_ns, base_ns)) = p.path.queue_delay_ns(self.io.now_ns) {
+            self.budget.on_frame(delay_ns, base_ns, self.io.now_ns);
         }
     }
 }

@@ -45,7 +45,7 @@ pub(crate) struct Packets<'f> {
 pub(crate) fn packets<C>(driver: &mut impl Driver<C>, packets: Packets<'_>) {
     // The rest of the frame stays in registers as long as it is not passed by reference.
     let Packets { mut rest, peer, data_per_packet } = packets;
-    let limit = driver.endpoint().cfg.max_msg_size;
+    let limit = driver.endpoint().io.cfg.max_msg_size;
     let single_end = limit.min(data_per_packet.into()) + 1;
     while !rest.is_empty() {
         if let Some((p, behind)) = parse_single(rest, single_end) {
@@ -68,7 +68,7 @@ pub(crate) fn packets<C>(driver: &mut impl Driver<C>, packets: Packets<'_>) {
 #[inline(never)] // outlined to keep registers free on the path of small messages
 fn rare_packet<'f, C>(driver: &mut impl Driver<C>, packets: Packets<'f>) -> &'f [u8] {
     let Packets { mut rest, peer, data_per_packet } = packets;
-    let limit = driver.endpoint().cfg.max_msg_size;
+    let limit = driver.endpoint().io.cfg.max_msg_size;
     let single_end = limit.min(data_per_packet.into()) + 1;
     // A run of one-way messages. Not in the loop of small RPCs, which would take 20 instructions more.
     while rest.first() == Some(&PLAIN_MESSAGE)
@@ -82,7 +82,7 @@ fn rare_packet<'f, C>(driver: &mut impl Driver<C>, packets: Packets<'f>) -> &'f 
         Ok(None) => return &[],
         Err(malformed) => {
             // The packets after it cannot be delimited.
-            driver.endpoint().stats.drop(malformed.into());
+            driver.endpoint().io.stats.drop(malformed.into());
             return &[];
         }
     };
@@ -141,12 +141,12 @@ fn rx_message<C>(driver: &mut impl Driver<C>, peer: u32, h: MessageHeader, data:
     let endpoint = driver.endpoint();
     match endpoint.rx_message(peer, h, data) {
         Ok(event) => {
-            endpoint.stats.received(8);
+            endpoint.io.stats.received(8);
             if let Some(Event::Message { session, msg_type, body, expires_ns, .. }) = event {
                 driver.on_message(session, msg_type, body, expires_ns);
             }
         }
-        Err(reason) => endpoint.stats.drop(reason),
+        Err(reason) => endpoint.io.stats.drop(reason),
     }
 }
 
@@ -189,11 +189,11 @@ pub(crate) fn packets_in_parts<C>(
             response::rx_response_rare(driver, peer, h, InParts { front: data, tail });
         }
         _ => {
-            let mut scratch = std::mem::take(&mut driver.endpoint().scratch);
+            let mut scratch = std::mem::take(&mut driver.endpoint().io.scratch);
             let header = frame.data.len() - rest.len();
             let joined = frame.join(&mut scratch);
             packets(driver, Packets { rest: &joined.data[header..], ..packets_of });
-            driver.endpoint().scratch = scratch;
+            driver.endpoint().io.scratch = scratch;
         }
     }
 }
@@ -228,8 +228,8 @@ impl<C> Endpoint<C> {
             _ => (0, Err(RxDrop::Unsupported)),
         };
         match taken {
-            Ok(()) => self.stats.received(kind),
-            Err(reason) => self.stats.drop(reason),
+            Ok(()) => self.io.stats.received(kind),
+            Err(reason) => self.io.stats.drop(reason),
         }
         event
     }

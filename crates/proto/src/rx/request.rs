@@ -50,7 +50,7 @@ pub(super) fn rx_request_rare<'f, C>(
     let taken = endpoint.take_request(peer, h, data);
     match taken {
         Ok(event) => {
-            endpoint.stats.received(0);
+            endpoint.io.stats.received(0);
             match event {
                 Some(event) if h.one_way => {
                     let message = as_message(driver.endpoint(), event);
@@ -60,7 +60,7 @@ pub(super) fn rx_request_rare<'f, C>(
                 None => {}
             }
         }
-        Err(reason) => endpoint.stats.drop(reason),
+        Err(reason) => endpoint.io.stats.drop(reason),
     }
 }
 
@@ -69,7 +69,7 @@ pub(super) fn rx_request_rare<'f, C>(
 fn as_message<'f, C>(endpoint: &mut Endpoint<C>, event: Event<'f, C>) -> Event<'f, C> {
     match event {
         Event::Request { id, req_type, body, expires_ns } => {
-            let stats = &mut endpoint.stats;
+            let stats = &mut endpoint.io.stats;
             stats.requests -= 1;
             stats.messages_received += 1;
             let (session, msg_type, request) = (id.session(), req_type, Some(id));
@@ -94,15 +94,15 @@ impl<C> Endpoint<C> {
         }
         let mut expires_ns = u64::MAX;
         if let Some(us) = p.remaining_us() {
-            expires_ns = self.peers.at_mut(peer)?.path.deadline_ns(us);
-            if expires_ns <= self.now_ns {
+            expires_ns = self.io.peers.at_mut(peer)?.path.deadline_ns(us);
+            if expires_ns <= self.io.now_ns {
                 return None;
             }
         }
         slot.renew(p.req_num, p.req_type, size, 1, expires_ns);
         slot.arrived_whole();
-        self.stats.requests += 1;
-        self.stats.received(0);
+        self.io.stats.requests += 1;
+        self.io.stats.received(0);
         let session = SessionId { index: p.session, generation };
         Some((RequestId::new(session, slot_no as u8, p.req_num), expires_ns))
     }
@@ -115,7 +115,7 @@ impl<C> Endpoint<C> {
         data: impl Content<'f>,
     ) -> Result<Option<Event<'f, C>>, RxDrop> {
         let RequestHeader { session, req_num, req_type, msg_size, index, remaining_us, .. } = h;
-        let expires_ns = match (remaining_us, self.peers.at_mut(peer)) {
+        let expires_ns = match (remaining_us, self.io.peers.at_mut(peer)) {
             (Some(us), Some(peer)) => peer.path.deadline_ns(us),
             _ => u64::MAX,
         };
@@ -197,16 +197,16 @@ impl<C> Endpoint<C> {
         let expires_ns = self.server_slot_mut(id).map_or(u64::MAX, |slot| slot.expires_ns);
         let refusal = match self.rejection(quota, h.req_type, h.msg_size) {
             Some(status) => Err(status),
-            None if expires_ns <= self.now_ns => Err(Status::DeadlineExceeded),
+            None if expires_ns <= self.io.now_ns => Err(Status::DeadlineExceeded),
             None => self.request_body(data).map_err(|_| Status::NoMemory),
         };
         match refusal {
             Ok(body) => {
-                self.stats.requests += 1;
+                self.io.stats.requests += 1;
                 Some(Event::Request { id, req_type: h.req_type, body, expires_ns })
             }
             Err(status) => {
-                self.stats.requests_refused += u64::from(status != Status::DeadlineExceeded);
+                self.io.stats.requests_refused += u64::from(status != Status::DeadlineExceeded);
                 self.reply_status(id, status);
                 None
             }
@@ -226,7 +226,7 @@ impl<C> Endpoint<C> {
     pub(crate) fn rejection(&self, quota: u32, req_type: u16, msg_size: u32) -> Option<Status> {
         if self.quotas.refuses(req_type) {
             Some(Status::ShuttingDown)
-        } else if msg_size > self.cfg.max_msg_size {
+        } else if msg_size > self.io.cfg.max_msg_size {
             Some(Status::TooLarge)
         } else {
             self.quotas.is_full(quota).then_some(Status::NoMemory)
@@ -235,7 +235,7 @@ impl<C> Endpoint<C> {
 
     /// The body of a request of one packet, as passed to its handler.
     pub(crate) fn request_body<'f>(&self, data: &'f [u8]) -> Result<Body<'f>, AllocError> {
-        if self.cfg.factors.zero_copy_rx {
+        if self.io.cfg.factors.zero_copy_rx {
             Ok(Body::Borrowed(data))
         } else {
             self.copied_body(data)
@@ -251,7 +251,7 @@ impl<C> Endpoint<C> {
         (index, offset): (u32, usize),
         data: impl Content<'f>,
     ) -> Option<Event<'f, C>> {
-        let (now_ns, factors) = (self.now_ns, self.cfg.factors);
+        let (now_ns, factors) = (self.io.now_ns, self.io.cfg.factors);
         let slot = self.server_slot_mut(id)?;
         let req_type = slot.req_type;
         let (expires_ns, expired) = (slot.expires_ns, slot.expires_ns <= now_ns);
@@ -274,7 +274,7 @@ impl<C> Endpoint<C> {
             if returns && !slot.cr_queued {
                 slot.cr_queued = true;
                 let (session, slot, req_num) = (id.session().index, id.slot(), id.req_num());
-                self.tx.push(TxItem::CreditReturn { session, slot, req_num });
+                self.io.tx.push(TxItem::CreditReturn { session, slot, req_num });
             }
             return None;
         }
@@ -287,7 +287,7 @@ impl<C> Endpoint<C> {
             self.reply_status(id, Status::DeadlineExceeded);
             return None;
         }
-        self.stats.requests += 1;
+        self.io.stats.requests += 1;
         Some(Event::Request { id, req_type, body, expires_ns })
     }
 
@@ -301,7 +301,7 @@ impl<C> Endpoint<C> {
         }
         slot.cr_queued = true;
         let (session, slot, req_num) = (id.session().index, id.slot(), id.req_num());
-        self.tx.push(TxItem::CreditReturn { session, slot, req_num });
+        self.io.tx.push(TxItem::CreditReturn { session, slot, req_num });
     }
 
     /// Records a request packet that arrived before missing ones.
@@ -310,7 +310,7 @@ impl<C> Endpoint<C> {
         let Some(s) = self.sessions.server_mut(id.session().index) else {
             return Err(RxDrop::Stale);
         };
-        let pools = (s.recovery == Recovery::Melo).then_some(&self.boards.pools);
+        let pools = (s.recovery == Recovery::Melo).then_some(&self.io.boards.pools);
         let Some(slot) = s.slots.get_mut(usize::from(id.slot())) else { return Err(RxDrop::Stale) };
         let (count, packets) = (slot.req_rcvd, slot.req_packets);
         let inserted = slot.gaps.get_or_insert_default().insert(index, count, packets, pools);
@@ -349,7 +349,7 @@ impl<C> Endpoint<C> {
         let owner = request_owner(RequestId::new(id, slot_no, req_num));
         let message = s.slots.get(usize::from(slot_no)).map_or(NO_MESSAGE, ServerSlot::message);
         if message != NO_MESSAGE {
-            self.budget.touch(message, &owner, self.now_ns);
+            self.budget.touch(message, &owner, self.io.now_ns);
         }
         if self.budget.owes(message, &owner) {
             self.reclaim_grants();
@@ -360,11 +360,11 @@ impl<C> Endpoint<C> {
         let item = match slot.phase {
             ServerPhase::Responded if last && mutant::is_on(Mutant::ResponseNotResent) => return,
             ServerPhase::Responded if last => {
-                if !slot.resend_first(self.tx.number()) {
+                if !slot.resend_first(self.io.tx.number()) {
                     return;
                 }
                 s.resent += 1;
-                self.stats.responses_resent += 1;
+                self.io.stats.responses_resent += 1;
                 TxItem::Response { session, slot: slot_no, req_num }
             }
             ServerPhase::Receiving | ServerPhase::Executing | ServerPhase::Responded => {
@@ -380,7 +380,7 @@ impl<C> Endpoint<C> {
             }
             ServerPhase::Idle | ServerPhase::Acked => return,
         };
-        self.tx.push(item);
+        self.io.tx.push(item);
     }
 
     /// The slot of a request, while the request is its current one.

@@ -59,7 +59,7 @@ impl<C> Endpoint<C> {
         peer: u32,
         (index, end): (u32, u32),
     ) -> Result<bool, RxDrop> {
-        let now_ns = self.now_ns;
+        let now_ns = self.io.now_ns;
         let Some(slot) = self.server_slot_mut(id) else { return Err(RxDrop::Stale) };
         let (is_first, expired) = (slot.message() == NO_MESSAGE, slot.expires_ns <= now_ns);
         if is_first && index == 0 && expired {
@@ -74,7 +74,7 @@ impl<C> Endpoint<C> {
                 return Err(RxDrop::OutOfOrder);
             }
             Room::Refused(status) => {
-                self.stats.requests_refused += 1;
+                self.io.stats.requests_refused += 1;
                 self.reject(id, status);
                 return Ok(false);
             }
@@ -115,7 +115,7 @@ impl<C> Endpoint<C> {
         let is_turn =
             (is_small || !is_behind && !waits) && self.quotas.may_promise(quota, more, memory);
         if is_turn && u64::from(size) <= left {
-            match self.arena.alloc(size as usize) {
+            match self.io.arena.alloc(size as usize) {
                 Ok(buffer) => return Room::Whole(buffer, size),
                 Err(AllocError::Exhausted { .. }) if !is_small => {}
                 Err(_) => return Room::Refused(Status::NoMemory),
@@ -139,7 +139,7 @@ impl<C> Endpoint<C> {
         let more = u64::from(len.saturating_sub(charged));
         let may = len <= WINDOW_BYTES || self.quotas.may_charge(quota, more, memory);
         let may = may && u64::from(len) <= left;
-        match may.then(|| self.arena.alloc(len as usize)) {
+        match may.then(|| self.io.arena.alloc(len as usize)) {
             Some(Ok(buffer)) => Room::Part(buffer),
             _ if waits => Room::Lacks,
             _ => Room::Refused(Status::NoMemory),
@@ -148,14 +148,14 @@ impl<C> Endpoint<C> {
 
     /// Returns whether a credit return of a peer may be withheld for a request that waits.
     fn may_wait(&self, peer: u32, credits: u32) -> bool {
-        let pool = self.peers.at(peer).map_or(0, |p| p.credits.granted());
+        let pool = self.io.peers.at(peer).map_or(0, |p| p.credits.granted());
         self.budget.may_withhold(peer, credits.min(pool))
     }
 
     /// The memory of this endpoint.
     fn memory_left(&self) -> Memory {
-        let limit = self.arena.config().limit_bytes as u64;
-        Memory { limit, free: limit.saturating_sub(self.arena.in_use_bytes() as u64) }
+        let limit = self.io.arena.config().limit_bytes as u64;
+        Memory { limit, free: limit.saturating_sub(self.io.arena.in_use_bytes() as u64) }
     }
 
     /// Moves a request to a larger buffer.
@@ -176,7 +176,7 @@ impl<C> Endpoint<C> {
     /// The first packet of a request has arrived: `promised` bytes are reserved for the rest, or it
     /// does not have its memory yet.
     fn begin_request(&mut self, id: RequestId, peer: u32, promised: Option<u32>) {
-        let (now_ns, owner) = (self.now_ns, request_owner(id));
+        let (now_ns, owner) = (self.io.now_ns, request_owner(id));
         let Some(s) = self.sessions.server_mut(id.session().index) else { return };
         let (quota, credits) = (s.quota, s.credit_limit);
         let Some(slot) = s.slots.get_mut(usize::from(id.slot())) else { return };
@@ -197,7 +197,7 @@ impl<C> Endpoint<C> {
         self.budget.reserve(at, &owner, reserved);
         if waits {
             self.budget.wait_for_memory(at, &owner, u32::MAX);
-            self.stats.requests_waited += 1;
+            self.io.stats.requests_waited += 1;
         }
         if !limited {
             self.budget.grant_all(at, &owner);
@@ -247,7 +247,7 @@ impl<C> Endpoint<C> {
     }
 
     fn admit(&mut self, at: u32, owner: &Owner) {
-        let (id, now_ns) = (request_of(owner), self.now_ns);
+        let (id, now_ns) = (request_of(owner), self.io.now_ns);
         let Some(slot) = self.server_slot_mut(id) else { return };
         if slot.expires_ns <= now_ns {
             return self.reject(id, Status::DeadlineExceeded);
@@ -259,7 +259,7 @@ impl<C> Endpoint<C> {
         if !has_room || !self.quotas.may_promise(quota, more, self.memory_left()) {
             return;
         }
-        let Ok(buffer) = self.arena.alloc(size as usize) else { return };
+        let Ok(buffer) = self.io.arena.alloc(size as usize) else { return };
         self.place(id, buffer);
         self.promise(id, size);
         if self.budget.is_in_force() {
@@ -274,7 +274,7 @@ impl<C> Endpoint<C> {
 
     /// A packet of a request has arrived that had arrived before, or that there is no room for.
     pub(super) fn touch_request(&mut self, id: RequestId) {
-        let now_ns = self.now_ns;
+        let now_ns = self.io.now_ns;
         let Some(at) = self.server_slot_mut(id).map(|slot| slot.message()) else { return };
         self.budget.touch(at, &request_owner(id), now_ns);
     }
@@ -284,18 +284,18 @@ impl<C> Endpoint<C> {
         let every_ns = if self.budget.lacks_memory() {
             TRY_EVERY_NS
         } else {
-            (self.cfg.datapath_timeout_ns / 4).max(1)
+            (self.io.cfg.datapath_timeout_ns / 4).max(1)
         };
-        let due_ns = self.now_ns.saturating_add(every_ns);
+        let due_ns = self.io.now_ns.saturating_add(every_ns);
         if due_ns < self.budget.memory_watch().due_ns {
             let entry = TimerEntry { due_ns, session: 0, generation: 0, slot: SWEEP };
-            self.budget.memory_watch().due_ns = self.timers.arm_later(entry);
+            self.budget.memory_watch().due_ns = self.io.timers.arm_later(entry);
         }
     }
 
     /// Drops requests that do not arrive any more, and tries those that wait for memory.
     pub(crate) fn sweep_requests(&mut self, due_ns: u64) {
-        let (now_ns, timeout_ns) = (self.now_ns, self.cfg.datapath_timeout_ns);
+        let (now_ns, timeout_ns) = (self.io.now_ns, self.io.cfg.datapath_timeout_ns);
         let watch = self.budget.memory_watch();
         if watch.due_ns != due_ns {
             return; // there is an earlier or later one
@@ -324,7 +324,7 @@ impl<C> Endpoint<C> {
         if slot.phase != ServerPhase::Receiving {
             return;
         }
-        self.stats.requests_given_up += 1;
+        self.io.stats.requests_given_up += 1;
         self.end_arriving(id, Status::NoMemory);
     }
 

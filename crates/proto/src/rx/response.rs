@@ -49,12 +49,12 @@ pub(super) fn rx_response_rare<'f, C>(
     let endpoint = driver.endpoint();
     match endpoint.take_response(peer, h, data) {
         Ok(completion) => {
-            endpoint.stats.received(3);
+            endpoint.io.stats.received(3);
             if let Some(completion) = completion {
                 deliver(driver, Event::Completion(completion));
             }
         }
-        Err(reason) => endpoint.stats.drop(reason),
+        Err(reason) => endpoint.io.stats.drop(reason),
     }
 }
 
@@ -77,16 +77,16 @@ impl<C> Endpoint<C> {
         }
         let units = slot.units();
         let (request, cont) = slot.finish_single()?;
-        slot.deadline_ns = self.now_ns;
+        slot.deadline_ns = self.io.now_ns;
         s.credits.release(1);
         s.free |= 1 << slot_no;
         let waits = s.waits();
-        self.stats.responses += 1;
-        self.stats.received(3);
-        if let Some(peer_of) = self.peers.at_mut(peer) {
+        self.io.stats.responses += 1;
+        self.io.stats.received(3);
+        if let Some(peer_of) = self.io.peers.at_mut(peer) {
             peer_of.credits.on_response(p.data.len());
             if peer_of.credits.release(units) {
-                self.tx.push(TxItem::Turn { peer });
+                self.io.tx.push(TxItem::Turn { peer });
             }
         }
         if waits {
@@ -105,7 +105,7 @@ impl<C> Endpoint<C> {
         data: impl Content<'f>,
     ) -> Result<Option<Completion<'f, C>>, RxDrop> {
         let ResponseHeader { session, req_num, msg_size, index } = h;
-        let (limit, ack) = (self.cfg.max_msg_size, self.ack_info(peer));
+        let (limit, ack) = (self.io.cfg.max_msg_size, self.ack_info(peer));
         let mut feedback = LossFeedback::default();
         let (s, slot_no) = match self.client_slot(peer, session, req_num) {
             Ok(found) => found,
@@ -141,7 +141,7 @@ impl<C> Endpoint<C> {
         }
         self.note_pool(is_melo);
         if index == 0
-            && let Some(p) = self.peers.at_mut(peer)
+            && let Some(p) = self.io.peers.at_mut(peer)
         {
             p.credits.on_response(msg_size.min(dpp.into()) as usize);
         }
@@ -174,7 +174,7 @@ impl<C> Endpoint<C> {
     /// packets from the gap on requested again.
     #[cold]
     fn go_back_in_response(&mut self, peer: u32, session: u32, slot_no: u8) {
-        let now_ns = self.now_ns;
+        let now_ns = self.io.now_ns;
         let Some(s) = self.sessions.client_mut(session) else { return };
         let slot = &mut s.slots[usize::from(slot_no)];
         let Some(credits) = slot.go_back_in_response() else { return };
@@ -195,7 +195,8 @@ impl<C> Endpoint<C> {
     #[inline]
     pub(super) fn note_pool(&mut self, is_melo: bool) {
         if is_melo {
-            (self.stats.melo_bits_peak, self.stats.melo_refused) = self.boards.pools.rx_use();
+            (self.io.stats.melo_bits_peak, self.io.stats.melo_refused) =
+                self.io.boards.pools.rx_use();
         }
     }
 
@@ -210,11 +211,11 @@ impl<C> Endpoint<C> {
         data: impl Content<'f>,
         moved: bool,
     ) -> Result<Option<Body<'f>>, CallError> {
-        let now_ns = self.now_ns;
+        let now_ns = self.io.now_ns;
         let Some(s) = self.sessions.client_mut(session) else { return Ok(None) };
         let offset = index as usize * usize::from(s.agreed.data_per_packet);
         if index == 0 {
-            let buffer = self.arena.alloc(msg_size as usize);
+            let buffer = self.io.arena.alloc(msg_size as usize);
             let no_memory = |_| CallError::NoMemory { response_bytes: msg_size };
             let Some(s) = self.sessions.client_mut(session) else { return Ok(None) };
             let slot = &mut s.slots[usize::from(slot_no)];
@@ -260,8 +261,8 @@ impl<C> Endpoint<C> {
         slot.ack_owed = true;
         let refused = Status::from_code(status) == Status::NoMemory;
         if refused || mutant::is_on(Mutant::RanMadeAgain) {
-            if let Some(p) = self.peers.at_mut(peer) {
-                p.path.on_refused(self.now_ns);
+            if let Some(p) = self.io.peers.at_mut(peer) {
+                p.path.on_refused(self.io.now_ns);
             }
             if self.hold_back(session, slot_no) {
                 return Ok(None);

@@ -38,7 +38,7 @@ impl<C> Endpoint<C> {
             return Err(RxDrop::Inconsistent);
         };
         if slot.request_part(first, end, credits, selective) {
-            self.tx.push(TxItem::Response { session, slot: slot_no, req_num });
+            self.io.tx.push(TxItem::Response { session, slot: slot_no, req_num });
         }
         Ok(())
     }

@@ -33,22 +33,22 @@ impl<C> Endpoint<C> {
         if self.quotas.is_closing() {
             return Err(ConnectRefuseReason::ShuttingDown);
         }
-        let limit = self.cfg.max_sessions_per_peer as u32;
+        let limit = self.io.cfg.max_sessions_per_peer as u32;
         if self.quotas.sessions_over(control) >= limit {
             return Err(ConnectRefuseReason::TooManyOfPeer { limit });
         }
-        let limit = self.cfg.max_paths_per_peer as u32;
+        let limit = self.io.cfg.max_paths_per_peer as u32;
         if !self.knows_peer(r, addr, control) && self.quotas.paths_of(control) >= limit {
             return Err(ConnectRefuseReason::TooManyPathsOfPeer { limit });
         }
         let of_host = self.quotas.sessions_of(addr.host);
-        let limit = self.cfg.max_sessions_per_address as u32;
+        let limit = self.io.cfg.max_sessions_per_address as u32;
         if of_host >= limit && !self.evict_unused(Some(addr.host), control) {
             return Err(ConnectRefuseReason::TooManyOfAddress { limit });
         }
         // The reserve is a sixteenth at most, so that a small table is not all reserve.
-        let all = self.cfg.max_sessions;
-        let reserve = self.cfg.reserved_sessions.min(all / 16);
+        let all = self.io.cfg.max_sessions;
+        let reserve = self.io.cfg.reserved_sessions.min(all / 16);
         let limit = if of_host == 0 { all } else { all - reserve };
         if self.sessions.live() >= limit && !self.evict_unused(None, control) {
             return Err(ConnectRefuseReason::TooManySessions { limit: limit as u32 });
@@ -68,7 +68,7 @@ impl<C> Endpoint<C> {
         let Some((since_ns, id)) = self.quotas.oldest_unused(host, since_ns) else { return false };
         let Some(Session::Server(s)) = self.sessions.get(id.index as usize) else { return false };
         let Some(control) = self.quotas.control_of(s.quota) else { return false };
-        if self.now_ns.saturating_sub(since_ns) < UNUSED_FOR_NS || control == asking {
+        if self.io.now_ns.saturating_sub(since_ns) < UNUSED_FOR_NS || control == asking {
             return false;
         }
         self.evict(id.index, control)
@@ -90,7 +90,7 @@ impl<C> Endpoint<C> {
         for (client, (since_ns, sessions)) in clients {
             let Some(control) = self.quotas.control_of(client) else { continue };
             if self.quotas.sessions_over(control) as usize == sessions.len()
-                && self.now_ns.saturating_sub(since_ns) >= UNUSED_FOR_NS
+                && self.io.now_ns.saturating_sub(since_ns) >= UNUSED_FOR_NS
             {
                 idle.push((since_ns, control, sessions));
             }
@@ -107,7 +107,7 @@ impl<C> Endpoint<C> {
     fn evict(&mut self, own: u32, control: u64) -> bool {
         let Some(Session::Server(s)) = self.sessions.get(own as usize) else { return false };
         let (peer, session, index) = (s.peer, s.remote, s.client_index);
-        let Some(Some(p)) = self.peers.get(peer as usize) else { return false };
+        let Some(Some(p)) = self.io.peers.get(peer as usize) else { return false };
         let client = EndpointRef { index, id: p.party.endpoint_id };
         self.outbox.evicted.push_back(Evicted { control, client, session, own });
         self.free_session(own);

@@ -30,21 +30,21 @@ impl<C> Endpoint<C> {
         local_port: u32,
         max_frame: usize,
     ) -> Result<Dialed, ConnectError> {
-        let credits = self.cfg.credits.min(self.cfg.credits_remote);
-        let queue = self.cfg.rx_queue_frames;
-        if self.sessions.live() >= self.cfg.max_sessions {
-            return Err(ConnectError::TooManySessions { limit: self.cfg.max_sessions });
+        let credits = self.io.cfg.credits.min(self.io.cfg.credits_remote);
+        let queue = self.io.cfg.rx_queue_frames;
+        if self.sessions.live() >= self.io.cfg.max_sessions {
+            return Err(ConnectError::TooManySessions { limit: self.io.cfg.max_sessions });
         }
         let pool = self
             .growth(Requests::Own, None, 0, credits)
             .ok_or(ConnectError::NoCredits { queue, credits })?;
-        let peer = self.peers.add(Peer::tentative(random as u32, &self.cfg));
+        let peer = self.io.peers.add(Peer::tentative(random as u32, &self.io.cfg));
         self.reserve_pool(peer, credits, pool);
-        let slots = self.cfg.slots;
+        let slots = self.io.cfg.slots;
         let first_req_num = (random >> 32) as u32 & !(u32::from(slots) - 1);
         // Slots start one step before their first number.
         let start = first_req_num.wrapping_sub(u32::from(slots));
-        let max_msg_size = self.cfg.max_msg_size;
+        let max_msg_size = self.io.cfg.max_msg_size;
         let session = self.sessions.add(|generation| {
             Session::Client(ClientSession {
                 generation,
@@ -78,18 +78,18 @@ impl<C> Endpoint<C> {
         self.sessions.connecting += 1;
         let room = self.own_room();
         let request = ConnectRequest {
-            endpoint_id: self.peers.own_id,
+            endpoint_id: self.io.peers.own_id,
             port: local_port,
             session: session.index,
             peer,
             cookie: random as u32,
-            max_frame: max_frame.min(self.tx.max_frame()) as u32,
+            max_frame: max_frame.min(self.io.tx.max_frame()) as u32,
             credits,
             pool,
             slots,
-            max_msg_size: self.cfg.max_msg_size,
+            max_msg_size: self.io.cfg.max_msg_size,
             first_req_num,
-            recovery: self.cfg.recovery,
+            recovery: self.io.cfg.recovery,
             integrity: Integrity::None,
             room,
         };
@@ -106,7 +106,7 @@ impl<C> Endpoint<C> {
         request.integrity = integrity;
         let Some(s) = self.sessions.client_mut(session.index) else { return };
         let peer = s.peer;
-        if let Some(p) = self.peers.at_mut(peer).filter(|p| p.state == PeerState::Tentative) {
+        if let Some(p) = self.io.peers.at_mut(peer).filter(|p| p.state == PeerState::Tentative) {
             p.integrity = integrity;
         }
     }
@@ -114,7 +114,7 @@ impl<C> Endpoint<C> {
     /// Returns whether an endpoint is a live peer, at any address.
     pub fn knows_endpoint(&self, endpoint_id: u64) -> bool {
         let least = (endpoint_id, Addr { host: 0, port: 0 });
-        let first = self.peers.known.range(least..).next();
+        let first = self.io.peers.known.range(least..).next();
         first.is_some_and(|((id, _), _)| *id == endpoint_id)
     }
 
@@ -122,8 +122,9 @@ impl<C> Endpoint<C> {
     /// peer. A sign of life of their process, while its control connection is silent.
     pub fn last_frame_age_ns(&self, control: u64) -> Option<u64> {
         let of = |p: &&Peer| p.party.control == control && p.state == PeerState::Live;
-        let last_ns = self.peers.iter().flatten().filter(of).map(|p| p.path.last_rx_ns()).max()?;
-        Some(self.now_ns.saturating_sub(last_ns))
+        let last_ns =
+            self.io.peers.iter().flatten().filter(of).map(|p| p.path.last_rx_ns()).max()?;
+        Some(self.io.now_ns.saturating_sub(last_ns))
     }
 
     /// Returns whether a client's request from this address, over this control connection, belongs
@@ -141,9 +142,9 @@ impl<C> Endpoint<C> {
     /// earlier connect whose end has not arrived here. Under that number the client expects the new
     /// cookie, and would reject frames with the old one.
     fn find_peer(&self, r: &ConnectRequest, addr: Addr, control: u64) -> Option<u32> {
-        let known = self.peers.known.get(&(r.endpoint_id, addr))?;
+        let known = self.io.peers.known.get(&(r.endpoint_id, addr))?;
         let over =
-            |at: &u32| Some((*at, self.peers.at(*at).filter(|p| p.party.control == control)?));
+            |at: &u32| Some((*at, self.io.peers.at(*at).filter(|p| p.party.control == control)?));
         let (at, p) = known.iter().rev().find_map(over)?;
         (p.remote != r.peer || p.tx_cookie == r.cookie).then_some(at)
     }
@@ -159,19 +160,20 @@ impl<C> Endpoint<C> {
         self.make_room(r, offer.addr, offer.control)?;
         let known = self.find_peer(r, offer.addr, offer.control);
         let dpp = self.check_request(r, known, &offer)?;
-        let queue = self.cfg.rx_queue_frames;
-        let credits = r.credits.min(self.cfg.credits).min(offer.credits.max(1));
-        let has =
-            known.and_then(|k| self.peers[k as usize].as_ref()).map_or(0, |p| p.credits.granted());
+        let queue = self.io.cfg.rx_queue_frames;
+        let credits = r.credits.min(self.io.cfg.credits).min(offer.credits.max(1));
+        let has = known
+            .and_then(|k| self.io.peers[k as usize].as_ref())
+            .map_or(0, |p| p.credits.granted());
         let grows = self
             .growth(Requests::Peers, Some((r.endpoint_id, offer.addr)), has, credits)
             .ok_or(ConnectRefuseReason::NoCredits { queue, credits })?
             .min(r.pool.max(u32::from(has == 0)));
-        let slots_granted = r.slots.min(self.cfg.slots);
-        let recovery = Recovery::agreed(r.recovery, self.cfg.recovery);
+        let slots_granted = r.slots.min(self.io.cfg.slots);
+        let recovery = Recovery::agreed(r.recovery, self.io.cfg.recovery);
         let own = self.own_room();
         let peer_no = known.unwrap_or_else(|| {
-            let mut p = Peer::tentative(offer.random, &self.cfg);
+            let mut p = Peer::tentative(offer.random, &self.io.cfg);
             p.state = PeerState::Live;
             p.party = Party { endpoint_id: r.endpoint_id, control: offer.control };
             p.addr = offer.addr;
@@ -184,22 +186,22 @@ impl<C> Endpoint<C> {
                 units_per_packet: own.units_per_packet.min(r.room.units_per_packet),
             });
             p.path_id = offer.path.map_or(PathId(u32::MAX), |(id, _)| id);
-            p.path.set_last_rx(self.now_ns);
-            let at = self.peers.add(p);
-            self.peers.known.entry((r.endpoint_id, offer.addr)).or_default().push(at);
+            p.path.set_last_rx(self.io.now_ns);
+            let at = self.io.peers.add(p);
+            self.io.peers.known.entry((r.endpoint_id, offer.addr)).or_default().push(at);
             self.quotas.add_path(at, offer.control);
             at
         });
-        let Some(Some(peer)) = self.peers.get_mut(peer_no as usize) else {
+        let Some(Some(peer)) = self.io.peers.get_mut(peer_no as usize) else {
             return Err(ConnectRefuseReason::NoPath);
         };
         peer.sessions += 1;
         let (client_peer, cookie, integrity) = (peer.remote, peer.rx_cookie, peer.integrity);
         let room = peer.credits.room();
         let quota = self.quotas.enter(offer.control, offer.addr.host);
-        let accepted_ns = self.now_ns;
+        let accepted_ns = self.io.now_ns;
         let start = r.first_req_num.wrapping_sub(u32::from(slots_granted));
-        let max_msg_size = self.cfg.max_msg_size;
+        let max_msg_size = self.io.cfg.max_msg_size;
         let session = self.sessions.add(|generation| {
             Session::Server(ServerSession {
                 generation,
@@ -223,7 +225,7 @@ impl<C> Endpoint<C> {
         self.be_selective(peer_no, recovery);
         let pool = self.grant_pool(peer_no, credits, grows);
         Ok(ConnectAccept {
-            endpoint_id: self.peers.own_id,
+            endpoint_id: self.io.peers.own_id,
             port: offer.local_port,
             client_session: r.session,
             client_cookie: r.cookie,
@@ -266,11 +268,11 @@ impl<C> Endpoint<C> {
         if r.port == 0 || r.port != offer.addr.port {
             return Err(ConnectRefuseReason::Invalid(InvalidField::Port));
         }
-        if let Some(Some(p)) = known.map(|k| &self.peers[k as usize]) {
+        if let Some(Some(p)) = known.map(|k| &self.io.peers[k as usize]) {
             return Ok(p.data_per_packet);
         }
         let (_, path_frame) = offer.path.ok_or(ConnectRefuseReason::NoPath)?;
-        let own_frame = path_frame.min(self.tx.max_frame()).min(usize::from(u16::MAX));
+        let own_frame = path_frame.min(self.io.tx.max_frame()).min(usize::from(u16::MAX));
         let max_frame = r.max_frame.min(own_frame as u32);
         let headers = (FRAME_HEADER + PACKET_HEADER) as u32;
         let dpp = max_frame.saturating_sub(headers) as u16;
@@ -294,8 +296,8 @@ impl<C> Endpoint<C> {
         addr: Addr,
         path: PathId,
     ) -> Result<Established, ConnectError> {
-        let (quantum_frames, own) = (self.cfg.train_frames, self.own_room());
-        let recovery = self.cfg.recovery;
+        let (quantum_frames, own) = (self.io.cfg.train_frames, self.own_room());
+        let recovery = self.io.cfg.recovery;
         let Some(s) = self.sessions.client_mut(a.client_session) else {
             return Err(ConnectError::Closed);
         };
@@ -304,7 +306,7 @@ impl<C> Endpoint<C> {
         }
         let wanted_slots = s.slots.count();
         let (tentative, control) = (s.peer, s.agreed.control);
-        let asked = self.peers.get(tentative as usize).and_then(Option::as_ref);
+        let asked = self.io.peers.get(tentative as usize).and_then(Option::as_ref);
         let Some(asked) = asked.filter(|p| p.rx_cookie == a.client_cookie) else {
             return Err(ConnectError::Closed);
         };
@@ -321,16 +323,16 @@ impl<C> Endpoint<C> {
             && a.data_per_packet >= MIN_DATA_PER_PACKET
             && a.schemes.integrity >= protected
             && (a.schemes.recovery == recovery || a.schemes.recovery == Recovery::GoBackN)
-            && frame <= self.tx.max_frame();
+            && frame <= self.io.tx.max_frame();
         let reserved = if sane { self.unreserve_pool(tentative) } else { 0 };
         if !sane || !self.attach_peer((tentative, control), a, addr, path) {
             self.refused(a.client_session, SessionEnd::BadAnswer);
             return Err(ConnectError::BadAnswer);
         }
         self.be_selective(a.client_peer, a.schemes.recovery);
-        self.tail_loss.enable(a.schemes.recovery);
+        self.io.tail_loss.enable(a.schemes.recovery);
         self.join_pool(a.client_peer, a.credits, a.pool, reserved);
-        let max_msg_size = self.cfg.max_msg_size.min(a.max_msg_size);
+        let max_msg_size = self.io.cfg.max_msg_size.min(a.max_msg_size);
         if let Some(s) = self.sessions.client_mut(a.client_session) {
             s.state = SessionState::Connected;
             s.peer = a.client_peer;
@@ -359,15 +361,15 @@ impl<C> Endpoint<C> {
         let Some(s) = self.sessions.client_mut(session.index) else { return };
         let (generation, peer) = (s.generation, s.peer);
         if generation == session.generation
-            && let Some(Some(p)) = self.peers.get_mut(peer as usize)
+            && let Some(Some(p)) = self.io.peers.get_mut(peer as usize)
         {
-            p.path.expect(rtt_ns, &self.cfg);
+            p.path.expect(rtt_ns, &self.io.cfg);
         }
     }
 
     /// A session with a peer uses this scheme.
     fn be_selective(&mut self, peer: u32, recovery: Recovery) {
-        if let Some(Some(p)) = self.peers.get_mut(peer as usize) {
+        if let Some(Some(p)) = self.io.peers.get_mut(peer as usize) {
             p.selective |= recovery == Recovery::Selective;
         }
     }
@@ -381,9 +383,9 @@ impl<C> Endpoint<C> {
         addr: Addr,
         path: PathId,
     ) -> bool {
-        let now_ns = self.now_ns;
+        let now_ns = self.io.now_ns;
         let party = Party { endpoint_id: a.endpoint_id, control };
-        let Some(p) = self.peers.at_mut(a.client_peer) else { return false };
+        let Some(p) = self.io.peers.at_mut(a.client_peer) else { return false };
         p.sessions += 1;
         if a.client_peer == tentative {
             p.credits.set_room(a.room);
@@ -396,7 +398,7 @@ impl<C> Endpoint<C> {
             p.integrity = a.schemes.integrity;
             p.data_per_packet = a.data_per_packet;
             p.path.set_last_rx(now_ns);
-            self.peers.known.entry((a.endpoint_id, addr)).or_default().push(tentative);
+            self.io.peers.known.entry((a.endpoint_id, addr)).or_default().push(tentative);
             return true;
         }
         let same = p.state == PeerState::Live

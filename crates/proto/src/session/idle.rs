@@ -36,7 +36,7 @@ impl<C> Endpoint<C> {
     /// When a client session has to be checked for idleness again: now, if it may shrink. Checks
     /// its slots up to the first one that was used recently.
     pub(crate) fn idle_due_ns(&self, s: &ClientSession<C>, now_ns: u64) -> u64 {
-        let whole_ns = self.cfg.idle_after_ns;
+        let whole_ns = self.io.cfg.idle_after_ns;
         if s.free.count_ones() != s.slots.count() || s.waits() {
             return now_ns.saturating_add(whole_ns);
         }
@@ -47,7 +47,7 @@ impl<C> Endpoint<C> {
             return due_ns;
         }
         let pending = s.slots.iter().any(|slot| slot.tracked || slot.ack_owed);
-        if pending { now_ns.saturating_add(self.cfg.rto_min_ns) } else { now_ns }
+        if pending { now_ns.saturating_add(self.io.cfg.rto_min_ns) } else { now_ns }
     }
 
     /// Drops the slots of an idle client session, and queues the report for its server.

@@ -88,7 +88,7 @@ impl<C> Endpoint<C> {
             Session::Server(s) => (s.peer, self.quotas.control_of(s.quota)?),
             Session::Draining(_) | Session::Vacant { .. } => return None,
         };
-        let peer = self.peers.get(peer as usize)?.as_ref()?;
+        let peer = self.io.peers.get(peer as usize)?.as_ref()?;
         Some(((peer.state == PeerState::Live).then_some(peer.party.endpoint_id), control))
     }
 
@@ -183,15 +183,15 @@ impl<C> Endpoint<C> {
     // ---- peers and entries of the tables ------------------------------------------------------
 
     pub(crate) fn drop_peer(&mut self, peer: u32) -> Option<Peer> {
-        let dropped = self.peers.remove(peer)?;
+        let dropped = self.io.peers.remove(peer)?;
         self.quotas.remove_path(peer);
-        self.tx.remove_peer(peer);
+        self.io.tx.remove_peer(peer);
         Some(dropped)
     }
 
     /// A session of the peer has ended; removes the peer with its last session.
     pub(crate) fn release_peer(&mut self, peer: u32) -> Option<courser_buf::PathId> {
-        let p = self.peers.get_mut(peer as usize)?.as_mut()?;
+        let p = self.io.peers.get_mut(peer as usize)?.as_mut()?;
         p.sessions = p.sessions.saturating_sub(1);
         if p.sessions > 0 {
             return None;
@@ -203,13 +203,13 @@ impl<C> Endpoint<C> {
     /// have accepted another session with this peer, and its answer will name the peer. So the peer
     /// stays as long as a connect is in progress over the same control connection.
     pub(crate) fn leave_peer(&mut self, peer: u32, control: u64) -> Option<courser_buf::PathId> {
-        let last = matches!(self.peers.get(peer as usize), Some(Some(p)) if p.sessions == 1);
+        let last = matches!(self.io.peers.get(peer as usize), Some(Some(p)) if p.sessions == 1);
         if last && self.is_connecting_over(control) {
-            if let Some(Some(p)) = self.peers.get_mut(peer as usize) {
+            if let Some(Some(p)) = self.io.peers.get_mut(peer as usize) {
                 p.sessions = 0;
             }
-            if !self.peers.lingering.contains(&(peer, control)) {
-                self.peers.lingering.push((peer, control));
+            if !self.io.peers.lingering.contains(&(peer, control)) {
+                self.io.peers.lingering.push((peer, control));
             }
             return None;
         }
@@ -220,13 +220,14 @@ impl<C> Endpoint<C> {
     pub(crate) fn connect_ended(&mut self) {
         self.sessions.connecting = self.sessions.connecting.saturating_sub(1);
         let mut at = 0;
-        while let Some(&(peer, control)) = self.peers.lingering.get(at) {
-            let is_used = matches!(self.peers.get(peer as usize), Some(Some(p)) if p.sessions > 0);
+        while let Some(&(peer, control)) = self.io.peers.lingering.get(at) {
+            let is_used =
+                matches!(self.io.peers.get(peer as usize), Some(Some(p)) if p.sessions > 0);
             if !is_used && self.is_connecting_over(control) {
                 at += 1;
                 continue;
             }
-            self.peers.lingering.swap_remove(at);
+            self.io.peers.lingering.swap_remove(at);
             if !is_used && let Some(p) = self.drop_peer(peer) {
                 self.outbox.unused_paths.push(p.path_id);
             }

@@ -114,12 +114,12 @@ impl<C> Endpoint<C> {
         let current = slot.req_num == req_num && slot.active && slot.tracked;
         if current && s.state == SessionState::Connected {
             let cx = Single {
-                tx: &mut self.tx,
-                peers: &mut self.peers,
-                arena: &self.arena,
-                cfg: &self.cfg,
-                stats: &mut self.stats,
-                now_ns: self.now_ns,
+                tx: &mut self.io.tx,
+                peers: &mut self.io.peers,
+                arena: &self.io.arena,
+                cfg: &self.io.cfg,
+                stats: &mut self.io.stats,
+                now_ns: self.io.now_ns,
                 peer_no: s.peer,
                 session: s.remote,
             };
@@ -141,7 +141,7 @@ impl<C> Endpoint<C> {
         turn: bool,
         out: &mut TxBurst,
     ) -> Sent {
-        let now_ns = self.now_ns;
+        let now_ns = self.io.now_ns;
         let item = TxItem::Client { session, slot: slot_no, req_num };
         let Some(s) = self.sessions.client_mut(session) else { return Sent::All };
         let slots = s.slots.count();
@@ -153,17 +153,17 @@ impl<C> Endpoint<C> {
             }
             return Sent::All;
         }
-        let Some(peer) = self.peers.at_mut(s.peer) else { return Sent::All };
+        let Some(peer) = self.io.peers.at_mut(s.peer) else { return Sent::All };
         let (before, quantum) = (s.credits.left(), u32::from(s.agreed.quantum));
-        let spread = s.credits.limit().saturating_mul(self.cfg.reorder_span);
+        let spread = s.credits.limit().saturating_mul(self.io.cfg.reorder_span);
         let waits = slot.in_flight() > 0;
         slot.limit_unscheduled(peer.path.unscheduled(now_ns));
         let (mut lacked_units, mut paced_until_ns, mut again) = (0, None, 0);
         let mut lane = Lane {
-            tx: &mut self.tx,
-            arena: &self.arena,
-            stats: &mut self.stats,
-            inline_max: self.cfg.inline_max,
+            tx: &mut self.io.tx,
+            arena: &self.io.arena,
+            stats: &mut self.io.stats,
+            inline_max: self.io.cfg.inline_max,
             peer_no: s.peer,
             peer,
             out,
@@ -199,7 +199,7 @@ impl<C> Endpoint<C> {
             if slot.is_spread(spread) {
                 break Sent::All; // more when the oldest packet has arrived
             }
-            slot.begin_board(&mut self.boards, s.agreed.recovery);
+            slot.begin_board(&mut self.io.boards, s.agreed.recovery);
             let next = slot.next_packet(credits);
             let one_way = s.outgoing.as_ref().is_some_and(|o| o.slots & 1 << slot_no != 0);
             let to = (s.remote, s.agreed.data_per_packet);
@@ -220,7 +220,7 @@ impl<C> Endpoint<C> {
         slot.queued = matches!(sent, Sent::Rest(_));
         if spent {
             let path = &lane.peer.path;
-            let timeout_ns = slot_timeout_ns(path, slot, s.agreed.recovery, &self.cfg);
+            let timeout_ns = slot_timeout_ns(path, slot, s.agreed.recovery, &self.io.cfg);
             if slot.await_answer(s.agreed.recovery, waits, now_ns + timeout_ns) {
                 let due_ns = slot.deadline_ns;
                 self.arm_slot(session, slot_no, due_ns);

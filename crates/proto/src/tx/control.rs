@@ -10,21 +10,22 @@ use crate::wire::{Packet, header_words};
 impl<C> Endpoint<C> {
     /// Adds a packet without data to a frame of the peer. `false`: no room.
     pub(super) fn tx_header(&mut self, kind: usize, peer_no: u32, packet: Packet<'_>) -> bool {
-        let Some(peer) = self.peers.at_mut(peer_no) else { return true };
-        let sent = self.tx.append(peer_no, peer, &self.arena, header_words(packet.header()), &[]);
+        let Some(peer) = self.io.peers.at_mut(peer_no) else { return true };
+        let sent =
+            self.io.tx.append(peer_no, peer, &self.io.arena, header_words(packet.header()), &[]);
         if sent {
-            self.stats.sent(kind);
+            self.io.stats.sent(kind);
         }
         sent
     }
 
     pub(super) fn tx_gap(&mut self, peer_no: u32) -> Sent {
         let item = TxItem::Gap { peer: peer_no };
-        let queued = self.peers.at(peer_no).is_some_and(|peer| peer.gap_queued);
+        let queued = self.io.peers.at(peer_no).is_some_and(|peer| peer.gap_queued);
         if queued && !self.tx_header(7, peer_no, Packet::Gap) {
             return Sent::Rest(item);
         }
-        if let Some(peer) = self.peers.at_mut(peer_no) {
+        if let Some(peer) = self.io.peers.at_mut(peer_no) {
             peer.gap_queued = false;
         }
         Sent::All
@@ -55,7 +56,7 @@ impl<C> Endpoint<C> {
         if let Some(slot) = self.sessions.client_slot_mut(session, slot_no) {
             slot.queued = false;
         }
-        let now_ns = self.now_ns;
+        let now_ns = self.io.now_ns;
         self.extend_deadline(session, slot_no, now_ns);
         Sent::All
     }

@@ -19,7 +19,7 @@ impl<C> Endpoint<C> {
     /// Sends the messages of a session that credits allow: lost ones, then waiting ones, in order.
     #[inline(never)]
     pub(super) fn tx_messages(&mut self, session: u32, out: &mut TxBurst) -> Sent {
-        let now_ns = self.now_ns;
+        let now_ns = self.io.now_ns;
         let Some(s) = self.sessions.client_mut(session) else { return Sent::All };
         let (state, peer_no, remote) = (s.state, s.peer, s.remote);
         let Some(outgoing) = &mut s.outgoing else { return Sent::All };
@@ -27,12 +27,12 @@ impl<C> Endpoint<C> {
         if state != SessionState::Connected {
             return Sent::All; // queued again when it is
         }
-        let Some(peer) = self.peers.at_mut(peer_no) else { return Sent::All };
+        let Some(peer) = self.io.peers.at_mut(peer_no) else { return Sent::All };
         let mut lane = Lane {
-            tx: &mut self.tx,
-            arena: &self.arena,
-            stats: &mut self.stats,
-            inline_max: self.cfg.inline_max,
+            tx: &mut self.io.tx,
+            arena: &self.io.arena,
+            stats: &mut self.io.stats,
+            inline_max: self.io.cfg.inline_max,
             peer_no,
             peer,
             out,

@@ -43,22 +43,22 @@ impl<C> Endpoint<C> {
     /// there is memory for it.
     #[inline]
     pub fn wants_transmit(&self) -> bool {
-        self.has_unsent() && (self.tx.retry_ns() == 0 || self.ends_wait())
+        self.has_unsent() && (self.io.tx.retry_ns() == 0 || self.ends_wait())
     }
 
     /// Returns whether packets were added to those that wait for more
     /// ([`Config::batch_budget_ns`]): they may have filled a frame.
     #[cold]
     fn ends_wait(&self) -> bool {
-        self.cfg.batch_budget_ns > 0
-            && self.tx.has_frames()
-            && (self.tx.has_grown() || !self.deferred.is_empty())
+        self.io.cfg.batch_budget_ns > 0
+            && self.io.tx.has_frames()
+            && (self.io.tx.has_grown() || !self.deferred.is_empty())
     }
 
     /// Returns whether a packet is queued, or a call whose packet is not made yet.
     #[inline]
     pub(crate) fn has_unsent(&self) -> bool {
-        !(self.tx.is_empty() && self.deferred.is_empty())
+        !(self.io.tx.is_empty() && self.deferred.is_empty())
     }
 
     /// Builds frames of queued packets, up to `Config::tx_frames` in `out`, from at most
@@ -80,23 +80,24 @@ impl<C> Endpoint<C> {
         if !self.deferred.is_empty() {
             self.make_deferred_for_batch();
         }
-        if self.tx.is_empty() {
+        if self.io.tx.is_empty() {
             return;
         }
-        if self.cfg.batch_budget_ns > 0 {
+        if self.io.cfg.batch_budget_ns > 0 {
             return self.transmit_within_budget(now(), out, copy);
         }
         let time_ns = if self.says_no_time(out) { None } else { Some(now()) };
-        self.tx.leaves(time_ns);
-        self.now_ns = time_ns.unwrap_or(self.now_ns);
-        self.tx.begin(self.cfg.tx_frames, out.len(), self.now_ns);
-        let queued_frames = if self.tx.has_queued() { self.send_queued(out) } else { 0 };
-        let (frames, peers) = (self.cfg.tx_frames, &mut self.peers);
-        self.stats.tx_frames += queued_frames + self.tx.complete(peers, time_ns, frames, out, copy);
-        if self.tx.has_frames() {
-            self.tx.retry_now(); // they do not depend on the lacking memory
-        } else if self.tx.starved() {
-            self.tx.retry_at(self.now_ns + self.cfg.rto_min_ns);
+        self.io.tx.leaves(time_ns);
+        self.io.now_ns = time_ns.unwrap_or(self.io.now_ns);
+        self.io.tx.begin(self.io.cfg.tx_frames, out.len(), self.io.now_ns);
+        let queued_frames = if self.io.tx.has_queued() { self.send_queued(out) } else { 0 };
+        let (frames, peers) = (self.io.cfg.tx_frames, &mut self.io.peers);
+        self.io.stats.tx_frames +=
+            queued_frames + self.io.tx.complete(peers, time_ns, frames, out, copy);
+        if self.io.tx.has_frames() {
+            self.io.tx.retry_now(); // they do not depend on the lacking memory
+        } else if self.io.tx.starved() {
+            self.io.tx.retry_at(self.io.now_ns + self.io.cfg.rto_min_ns);
         }
         self.await_answers();
     }
@@ -110,19 +111,19 @@ impl<C> Endpoint<C> {
         out: &mut TxBurst,
         copy: impl FnOnce(PathId, &[u8]) -> bool,
     ) {
-        self.now_ns = now_ns;
-        let (frames, items) = (self.cfg.tx_frames, self.cfg.tx_items);
-        self.tx.begin(frames, out.len(), now_ns);
-        let queued_frames = if self.tx.has_queued() { self.send_queued(out) } else { 0 };
-        self.tx.postpone_open(&self.peers, self.cfg.batch_budget_ns, items, now_ns);
-        self.tx.leaves(Some(now_ns));
-        let peers = &mut self.peers;
-        self.stats.tx_frames +=
-            queued_frames + self.tx.complete(peers, Some(now_ns), frames, out, copy);
-        match self.tx.resume_open(peers, self.cfg.batch_budget_ns) {
+        self.io.now_ns = now_ns;
+        let (frames, items) = (self.io.cfg.tx_frames, self.io.cfg.tx_items);
+        self.io.tx.begin(frames, out.len(), now_ns);
+        let queued_frames = if self.io.tx.has_queued() { self.send_queued(out) } else { 0 };
+        self.io.tx.postpone_open(&self.io.peers, self.io.cfg.batch_budget_ns, items, now_ns);
+        self.io.tx.leaves(Some(now_ns));
+        let peers = &mut self.io.peers;
+        self.io.stats.tx_frames +=
+            queued_frames + self.io.tx.complete(peers, Some(now_ns), frames, out, copy);
+        match self.io.tx.resume_open(peers, self.io.cfg.batch_budget_ns) {
             // A rest in the queue leaves in the next batch.
-            Some(at_ns) if !self.tx.has_queued() => self.tx.retry_at(at_ns),
-            None if self.tx.starved() => self.tx.retry_at(now_ns + self.cfg.rto_min_ns),
+            Some(at_ns) if !self.io.tx.has_queued() => self.io.tx.retry_at(at_ns),
+            None if self.io.tx.starved() => self.io.tx.retry_at(now_ns + self.io.cfg.rto_min_ns),
             _ => {}
         }
         self.await_answers();
@@ -131,24 +132,24 @@ impl<C> Endpoint<C> {
     /// Returns whether the batch is one frame of a single small packet that needs no send time.
     #[inline(always)]
     fn says_no_time(&self, out: &TxBurst) -> bool {
-        let Some(peer) = self.tx.lone_packet().and_then(|peer| self.peers.at(peer)) else {
+        let Some(peer) = self.io.tx.lone_packet().and_then(|peer| self.io.peers.at(peer)) else {
             return false;
         };
-        out.is_empty() && peer.path.was_told(self.now_ns, self.cfg.timestamp_interval_ns)
+        out.is_empty() && peer.path.was_told(self.io.now_ns, self.io.cfg.timestamp_interval_ns)
     }
 
     /// Turns queued items into packets, up to the limits of this batch. Returns the number of
     /// completed frames.
     #[inline(never)] // outlined: a batch of appended packets only keeps its registers
     fn send_queued(&mut self, out: &mut TxBurst) -> u64 {
-        let (before, packets) = (out.len(), self.stats.tx_packets);
-        let (appended, requests) = self.tx.ahead();
-        let mut left = self.cfg.tx_items.saturating_sub(appended);
+        let (before, packets) = (out.len(), self.io.stats.tx_packets);
+        let (appended, requests) = self.io.tx.ahead();
+        let mut left = self.io.cfg.tx_items.saturating_sub(appended);
         // At least one, so that requests appended in every pass do not starve a queued one.
         let requests = self.batch_calls().saturating_sub(requests).max(1);
         let mut calls = requests;
         while left > 0
-            && let Some(item) = self.tx.pop()
+            && let Some(item) = self.io.tx.pop()
         {
             left -= 1;
             let sent = match item {
@@ -165,12 +166,12 @@ impl<C> Endpoint<C> {
             // A single exit: early returns cost 2 ns per request (code generation).
             match sent {
                 Sent::All => continue,
-                Sent::Later(item) => self.tx.postpone(item),
-                Sent::Rest(item) => self.tx.requeue_rest(item),
+                Sent::Later(item) => self.io.tx.postpone(item),
+                Sent::Rest(item) => self.io.tx.requeue_rest(item),
             }
             break;
         }
-        self.tx.added((self.stats.tx_packets - packets) as usize, requests - calls);
+        self.io.tx.added((self.io.stats.tx_packets - packets) as usize, requests - calls);
         (out.len() - before) as u64
     }
 
@@ -202,8 +203,8 @@ impl<C> Endpoint<C> {
     #[inline]
     fn batch_calls(&self) -> usize {
         let calls = self.outstanding_calls() as usize;
-        let most = self.cfg.tx_items;
-        let divides = self.cfg.split_batches && calls > 0;
+        let most = self.io.cfg.tx_items;
+        let divides = self.io.cfg.split_batches && calls > 0;
         if divides { (calls / 2).max(BATCH_CALLS_MIN).min(most) } else { most }
     }
 
@@ -217,14 +218,14 @@ impl<C> Endpoint<C> {
     ) -> R {
         of(endpoint).open_append();
         let result = run(endpoint);
-        of(endpoint).tx.close_append();
+        of(endpoint).io.tx.close_append();
         result
     }
 
     /// See [`TxBatch::open_append`].
     #[inline(always)]
     pub(crate) fn open_append(&mut self) {
-        let requests = if self.cfg.split_batches { self.batch_calls() } else { usize::MAX };
-        self.tx.open_append(self.cfg.tx_items, requests, self.now_ns);
+        let requests = if self.io.cfg.split_batches { self.batch_calls() } else { usize::MAX };
+        self.io.tx.open_append(self.io.cfg.tx_items, requests, self.io.now_ns);
     }
 }

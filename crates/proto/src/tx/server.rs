@@ -63,11 +63,11 @@ impl<C> Endpoint<C> {
         let to = (s.peer, s.remote);
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
         let cx = SingleResponse {
-            tx: &mut self.tx,
-            peers: &mut self.peers,
-            arena: &self.arena,
-            cfg: &self.cfg,
-            stats: &mut self.stats,
+            tx: &mut self.io.tx,
+            peers: &mut self.io.peers,
+            arena: &self.io.arena,
+            cfg: &self.io.cfg,
+            stats: &mut self.io.stats,
         };
         if slot.req_num == req_num && send_single_response(cx, slot, to) {
             return Sent::All;
@@ -91,12 +91,12 @@ impl<C> Endpoint<C> {
         if slot.req_num != req_num || slot.phase != ServerPhase::Responded {
             return Sent::All; // a later response has its own queue item
         }
-        let Some(peer) = self.peers.at_mut(peer_no) else { return Sent::All };
+        let Some(peer) = self.io.peers.at_mut(peer_no) else { return Sent::All };
         let mut lane = Lane {
-            tx: &mut self.tx,
-            arena: &self.arena,
-            stats: &mut self.stats,
-            inline_max: self.cfg.inline_max,
+            tx: &mut self.io.tx,
+            arena: &self.io.arena,
+            stats: &mut self.io.stats,
+            inline_max: self.io.cfg.inline_max,
             peer_no,
             peer,
             out,
@@ -146,7 +146,7 @@ impl<C> Endpoint<C> {
         let owes = self.budget.owes(message, &owner);
         let Some(s) = self.sessions.server_mut(session) else { return Sent::All };
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
-        let Some(peer) = self.peers.at_mut(peer_no) else { return Sent::All };
+        let Some(peer) = self.io.peers.at_mut(peer_no) else { return Sent::All };
         let is_arriving = slot.phase == ServerPhase::Receiving;
         let waits_for_grant = slot.cr_in_progress && is_arriving;
         let in_order = slot.returnable();
@@ -168,29 +168,29 @@ impl<C> Endpoint<C> {
                 holes,
             };
             let header = header_words(nack.header());
-            if !self.tx.append(peer_no, peer, &self.arena, header, nack.data()) {
+            if !self.io.tx.append(peer_no, peer, &self.io.arena, header, nack.data()) {
                 return Sent::Rest(item);
             }
             slot.sent_nack();
-            self.stats.sent(6);
+            self.io.stats.sent(6);
         } else if let Some(high) = high.filter(|_| is_arriving && !waits_for_grant) {
             let mut room = NO_HOLES;
             let holes = slot.gaps.iter().flat_map(|gaps| gaps.holes(in_order));
             let holes = Holes::write(in_order, holes, &mut room);
             let nack = Packet::Nack { session: remote, req_num, count: in_order, high, holes };
             let header = header_words(nack.header());
-            if !self.tx.append(peer_no, peer, &self.arena, header, nack.data()) {
+            if !self.io.tx.append(peer_no, peer, &self.io.arena, header, nack.data()) {
                 return Sent::Rest(item);
             }
-            self.stats.sent(6);
+            self.io.stats.sent(6);
         } else if (count > 0 || in_progress) && slot.phase != ServerPhase::Acked {
             let session = remote;
             let cr = Packet::CreditReturn { session, req_num, count, in_progress, grant };
-            if !self.tx.append(peer_no, peer, &self.arena, header_words(cr.header()), &[]) {
+            if !self.io.tx.append(peer_no, peer, &self.io.arena, header_words(cr.header()), &[]) {
                 return Sent::Rest(item);
             }
-            self.stats.sent(1);
-            self.stats.in_progress_sent += u64::from(in_progress);
+            self.io.stats.sent(1);
+            self.io.stats.in_progress_sent += u64::from(in_progress);
         }
         slot.cr_queued = false;
         slot.cr_in_progress = false;

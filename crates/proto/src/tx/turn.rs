@@ -11,20 +11,20 @@ impl<C> Endpoint<C> {
     /// Room of the peer's sessions returns to the pool.
     #[inline(always)]
     pub(crate) fn release_room(&mut self, peer_no: u32, units: u32) {
-        if let Some(peer) = self.peers.at_mut(peer_no)
+        if let Some(peer) = self.io.peers.at_mut(peer_no)
             && peer.credits.release(units)
         {
-            self.tx.push(TxItem::Turn { peer: peer_no });
+            self.io.tx.push(TxItem::Turn { peer: peer_no });
         }
     }
 
     /// Queues a turn if there is room: a waiting session has ended, or has less to send.
     #[cold]
     pub(crate) fn retry_turn(&mut self, peer_no: u32) {
-        if let Some(peer) = self.peers.at_mut(peer_no)
+        if let Some(peer) = self.io.peers.at_mut(peer_no)
             && peer.credits.retry_turn()
         {
-            self.tx.push(TxItem::Turn { peer: peer_no });
+            self.io.tx.push(TxItem::Turn { peer: peer_no });
         }
     }
 
@@ -32,11 +32,11 @@ impl<C> Endpoint<C> {
     #[cold]
     pub(crate) fn wait_for_room(&mut self, index: u32, units: u16) {
         let Some((peer_no, session)) = self.begin_wait(index) else { return };
-        self.stats.pool_waits += 1;
-        if let Some(peer) = self.peers.at_mut(peer_no)
+        self.io.stats.pool_waits += 1;
+        if let Some(peer) = self.io.peers.at_mut(peer_no)
             && peer.credits.wait(session, units)
         {
-            self.tx.push(TxItem::Turn { peer: peer_no });
+            self.io.tx.push(TxItem::Turn { peer: peer_no });
         }
     }
 
@@ -45,22 +45,22 @@ impl<C> Endpoint<C> {
     #[cold]
     pub(super) fn pace(&mut self, session: u32, at_ns: u64) {
         let Some(peer_no) = self.sessions.client(session).map(|s| s.peer) else { return };
-        if let Some(peer) = self.peers.at_mut(peer_no)
+        if let Some(peer) = self.io.peers.at_mut(peer_no)
             && peer.credits.begin_pacing()
         {
-            self.peers.wheel.add(peer_no, at_ns, self.now_ns);
-            self.stats.paced += 1;
+            self.io.peers.wheel.add(peer_no, at_ns, self.io.now_ns);
+            self.io.stats.paced += 1;
         }
     }
 
     /// Departure times have come: queues the turns of these peers.
     #[cold]
     pub(crate) fn on_wheel(&mut self) {
-        while let Some(peer_no) = self.peers.wheel.pop(self.now_ns) {
-            if let Some(peer) = self.peers.at_mut(peer_no)
+        while let Some(peer_no) = self.io.peers.wheel.pop(self.io.now_ns) {
+            if let Some(peer) = self.io.peers.at_mut(peer_no)
                 && peer.credits.end_pacing()
             {
-                self.tx.push(TxItem::Turn { peer: peer_no });
+                self.io.tx.push(TxItem::Turn { peer: peer_no });
             }
         }
     }
@@ -69,7 +69,7 @@ impl<C> Endpoint<C> {
     #[cold]
     fn wait_first(&mut self, index: u32) {
         let Some((peer_no, session)) = self.begin_wait(index) else { return };
-        if let Some(peer) = self.peers.at_mut(peer_no) {
+        if let Some(peer) = self.io.peers.at_mut(peer_no) {
             peer.credits.wait_first(session);
         }
     }
@@ -86,16 +86,16 @@ impl<C> Endpoint<C> {
     pub(super) fn tx_turn(&mut self, peer_no: u32, out: &mut TxBurst) -> Sent {
         let Some(session) = self.next_waiter(peer_no) else { return Sent::All };
         self.wait_no_more(session);
-        if let Some(peer) = self.peers.at_mut(peer_no) {
+        if let Some(peer) = self.io.peers.at_mut(peer_no) {
             peer.credits.begin_turn();
         }
         let done = self.tx_waiting(session, out);
         if !done {
             self.wait_first(session);
         }
-        let Some(peer) = self.peers.at_mut(peer_no) else { return Sent::All };
+        let Some(peer) = self.io.peers.at_mut(peer_no) else { return Sent::All };
         match peer.credits.end_turn() {
-            true if done => self.tx.push(TxItem::Turn { peer: peer_no }),
+            true if done => self.io.tx.push(TxItem::Turn { peer: peer_no }),
             true => return Sent::Rest(TxItem::Turn { peer: peer_no }),
             false => {}
         }
@@ -107,7 +107,7 @@ impl<C> Endpoint<C> {
     fn next_waiter(&mut self, peer_no: u32) -> Option<u32> {
         loop {
             let SessionId { index, generation } =
-                self.peers.at_mut(peer_no)?.credits.next_waiter()?;
+                self.io.peers.at_mut(peer_no)?.credits.next_waiter()?;
             if let Some(s) = self.sessions.client(index)
                 && s.generation == generation
                 && s.waits_for_room
