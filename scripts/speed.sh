@@ -7,7 +7,7 @@
 #   scripts/speed.sh --quick OUTDIR   about 90 seconds: a look, not a claim
 #
 # Writes OUTDIR/<transport>-<what>.json, a report each, and OUTDIR/tables.md, which is also printed: a
-# table for each. `scripts/speed-tables.py OUTDIR` makes the tables again. A benchmark that fails is
+# table for each. `scripts/speed_tables.py OUTDIR` makes the tables again. A benchmark that fails is
 # named and leaves its error in OUTDIR/<transport>-<what>.log; the others go on, and the exit status
 # is 1 at the end. COURSER_BIN names a program to run in place of the one that is built here.
 set -euo pipefail
@@ -70,7 +70,7 @@ run latency udp latency "${many[@]}"
 run rate udp rate --sessions 8 --in-flight 64 "${many[@]}"
 run bandwidth udp bandwidth --sizes "${few[@]}"
 
-python3 scripts/speed-tables.py "$out" | tee "$out/tables.md"
+python3 scripts/speed_tables.py "$out" | tee "$out/tables.md"
 if [ ${#failed[@]} -gt 0 ]; then
   echo "failed: ${failed[*]}" >&2
   exit 1

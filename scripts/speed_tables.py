@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Markdown tables of the reports that `scripts/speed.sh` leaves in a directory.
 
-    scripts/speed-tables.py OUTDIR
+    scripts/speed_tables.py OUTDIR
 
 Needs python3 and nothing besides its own library. A figure is the median over windows; brackets are
 the 95 % interval of that median, parentheses the range where there were too few windows for one.
