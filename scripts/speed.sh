@@ -5,6 +5,7 @@
 #
 #   scripts/speed.sh OUTDIR           about 10 minutes
 #   scripts/speed.sh --quick OUTDIR   about 90 seconds: a look, not a claim
+#   scripts/speed.sh --against COMMIT this tree beside an older one, by runs in turns; --help has its options
 #
 # Writes OUTDIR/<transport>-<what>.json, a report each, and OUTDIR/tables.md, which is also printed: a
 # table for each. `scripts/speed_tables.py OUTDIR` makes the tables again. A benchmark that fails is
@@ -12,8 +13,13 @@
 # is 1 at the end. COURSER_BIN names a program to run in place of the one that is built here.
 set -euo pipefail
 
-usage() { echo "usage: $0 [--quick] OUTDIR" >&2; exit 2; }
+usage() { echo "usage: $0 [--quick] OUTDIR | --against COMMIT ... | --help" >&2; exit 2; }
 quick=no
+for argument in "$@"; do
+  case "$argument" in
+    --against | --against=* | --help | -h) exec python3 "$(dirname "$0")/speed_against.py" "$@" ;;
+  esac
+done
 if [ "${1:-}" = --quick ]; then quick=yes; shift; fi
 [ $# = 1 ] || usage
 case "$1" in -*) usage ;; esac
