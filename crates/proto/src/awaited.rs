@@ -4,7 +4,7 @@ use crate::endpoint::Endpoint;
 use crate::error::RejectReason;
 use crate::event::Notice;
 use crate::session::room::AwaitedRoom;
-use crate::session::{ClientSession, Session, SessionId};
+use crate::session::{Session, SessionId};
 
 impl<C> Endpoint<C> {
     /// Asks for [`Notice::Freed`] when a call that was refused for this reason
@@ -41,33 +41,5 @@ impl<C> Endpoint<C> {
     #[inline]
     pub fn has_notices(&self) -> bool {
         !self.outbox.notices.is_empty()
-    }
-
-    /// Reports room that is awaited, if there is some or the session has ended.
-    #[inline]
-    pub(crate) fn note_room(&mut self, session: u32) {
-        if self.sessions.client(session).is_some_and(ClientSession::awaits_room) {
-            self.report_room(session);
-        }
-    }
-
-    #[cold]
-    fn report_room(&mut self, session: u32) {
-        let (most_calls, most) = (self.io.cfg.call_queue, self.io.cfg.message_queue);
-        let Some(s) = self.sessions.client_mut(session) else { return };
-        let (calls, ended) = (s.queue.len(), s.has_failed());
-        let messages = s.outgoing.as_ref().map_or(0, |outgoing| outgoing.len());
-        // With a queue of no calls there is room when a slot is free.
-        let has_slot = most_calls > 0 || s.free != 0;
-        let room = [
-            (AwaitedRoom::CALLS, has_slot && calls < most_calls.max(1)),
-            (AwaitedRoom::SMALL, messages <= most / 2),
-            (AwaitedRoom::LARGE, has_slot && calls <= most_calls / 2),
-        ];
-        let room = room.into_iter().filter(|(_, has_room)| *has_room || ended);
-        if s.report_room(room.fold(0, |kinds, (kind, _)| kinds | kind)) {
-            let session = SessionId { index: session, generation: s.generation };
-            self.outbox.notices.push_back(Notice::Freed { session, messages: false });
-        }
     }
 }

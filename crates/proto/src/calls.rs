@@ -1,18 +1,14 @@
-//! Calls of the application: from a message to a slot, and from an ended call back to the
-//! application (E2, E8, E30). A call that finds no free slot waits in its session's queue.
+//! Calls of the application: submission, and completions that wait (E2, E8, E30). A call that finds no
+//! free slot waits in its session's queue.
 
 use courser_buf::MsgBuf;
 
-use crate::endpoint::{Endpoint, copy_of};
-use crate::error::{CallError, RejectReason, SessionEnd};
-use crate::event::{Body, Completion};
-use crate::mutant::{self, Mutant};
-use crate::oneway::Outgoing;
+use crate::endpoint::Endpoint;
+use crate::error::{RejectReason, SessionEnd};
+use crate::event::Completion;
+use crate::flow::ClientFlow;
 use crate::options::{CallId, CallOptions};
-use crate::session::{ClientSession, QueuedCall, Session, SessionId, SessionState};
-use crate::timers::TimerEntry;
-use crate::tx::{Single, TxItem, send_single};
-use crate::wire::packets_of;
+use crate::session::{QueuedCall, Session, SessionId, SessionState};
 
 impl<C> Endpoint<C> {
     /// [`Endpoint::call_with`] without options.
@@ -103,114 +99,21 @@ impl<C> Endpoint<C> {
             self.deferred.take_no_more(session.index);
         }
         if waits || call.expires_ns <= call.queued_ns {
-            self.call_later(session, call);
-        } else {
-            self.start_call(session.index, call);
+            if let Some(mut flow) = self.client_flow(session.index) {
+                flow.call_later(call);
+            }
+        } else if let Some(mut flow) = self.awake_flow(session.index) {
+            flow.start_call(call);
         }
         Ok(CallId { session, seq })
     }
 
-    /// Starts a call, if it finds a slot at once and its request is one packet.
-    /// # Errors
-    /// The unchanged call, if one of these conditions does not hold.
-    #[inline(always)]
-    pub(crate) fn start_single(
-        &mut self,
-        session: SessionId,
-        call: QueuedCall<C>,
-    ) -> Result<(), QueuedCall<C>> {
-        if call.expires_ns <= self.io.now_ns {
-            return Err(call);
-        }
-        let takes =
-            |s: &ClientSession<C>, len| s.generation == session.generation && s.takes_single(len);
-        self.start_on_slot(session.index, call, 1, takes)
-    }
-
-    /// Puts a call on a free slot of a connected session.
-    #[inline(never)]
-    pub(crate) fn start_call(&mut self, index: u32, call: QueuedCall<C>) {
-        let Some(s) = self.sessions.client_mut(index) else { return };
-        let packets = packets_of(call.req.len() as u32, s.agreed.data_per_packet);
-        if s.slots.are_asleep() {
+    /// A client session whose slots are allocated.
+    pub(crate) fn awake_flow(&mut self, index: u32) -> Option<ClientFlow<'_, C>> {
+        if self.sessions.client(index)?.slots.are_asleep() {
             self.wake_session(index);
         }
-        let (one_way, seq) = (call.one_way, call.seq);
-        if one_way && packets == 1 {
-            return self.send_waiting(index, call);
-        }
-        let slot = self.sessions.client(index).map_or(0, |s| s.free & s.free.wrapping_neg());
-        if self.start_on_slot(index, call, packets, |_, _| true).is_err() {
-            debug_assert!(false, "no free slot");
-        }
-        if one_way && let Some(s) = self.sessions.client_mut(index) {
-            let (first, credits) = (s.agreed.first_req_num, s.credits.limit());
-            s.outgoing.get_or_insert_with(|| Outgoing::begun(first, credits)).slots |= slot;
-        }
-        if packets > 1 && !self.io.peers.held.is_empty() {
-            self.wait_behind(index, seq);
-        }
-    }
-
-    /// Puts a call on a free slot of a session that `takes` a request of this length, and appends
-    /// its request to a frame; if this is not possible now, queues the slot for transmission.
-    /// # Errors
-    /// The unchanged call, if the session does not take it or has no free slot awake.
-    #[inline(always)] // inlined into its callers, which have checked the session
-    fn start_on_slot(
-        &mut self,
-        index: u32,
-        call: QueuedCall<C>,
-        packets: u32,
-        takes: impl FnOnce(&ClientSession<C>, usize) -> bool,
-    ) -> Result<(), QueuedCall<C>> {
-        let s = match self.sessions.client_mut(index) {
-            Some(s) if takes(s, call.req.len()) => s,
-            _ => return Err(call),
-        };
-        let slot_no = s.free.trailing_zeros() as u8;
-        let (step, generation) = (s.slots.count(), s.generation);
-        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Err(call) };
-        let QueuedCall { req_type, req, cont, seq, expires_ns, .. } = call;
-        s.free &= s.free.wrapping_sub(1);
-        slot.start(step, req_type, req, packets, cont);
-        slot.seq = seq;
-        if !mutant::is_on(Mutant::DeadlineIgnored) {
-            slot.expires_ns = expires_ns;
-        }
-        // Set when the request is first sent; until then nothing can be lost.
-        slot.deadline_ns = u64::MAX;
-        let first_timer_ns = self.io.now_ns + self.io.cfg.rto_min_ns;
-        if !std::mem::replace(&mut slot.tracked, true) {
-            let entry =
-                TimerEntry { due_ns: first_timer_ns, session: index, generation, slot: slot_no };
-            slot.first_timer = self.io.timers.arm_first(entry);
-        }
-        // A queue item of an earlier call of the slot serves this call, or finds nothing to send.
-        let queued_ahead = std::mem::take(&mut slot.queued_ahead);
-        let cx = Single {
-            tx: &mut self.io.tx,
-            peers: &mut self.io.peers,
-            arena: &self.io.arena,
-            cfg: &self.io.cfg,
-            stats: &mut self.io.stats,
-            now_ns: self.io.now_ns,
-            peer_no: s.peer,
-            session: s.remote,
-        };
-        if cx.tx.may_append_request() && send_single(cx, &mut s.credits, slot) {
-            self.io.tx.appended_request(&mut self.io.peers);
-        } else {
-            slot.queued = true;
-            let req_num = slot.req_num;
-            if !queued_ahead {
-                self.io.tx.push(TxItem::Client { session: index, slot: slot_no, req_num });
-            }
-        }
-        if expires_ns < first_timer_ns.min(slot.timer_ns) {
-            self.arm_slot(index, slot_no, expires_ns);
-        }
-        Ok(())
+        self.client_flow(index)
     }
 
     #[cold]
@@ -222,99 +125,27 @@ impl<C> Endpoint<C> {
     }
 
     /// Starts waiting calls while slots are free.
-    #[inline(never)]
     pub(crate) fn start_queued(&mut self, index: u32) {
-        while let Some(s) = self.sessions.client(index)
-            && s.free != 0
-            && s.state == SessionState::Connected
-            && let Some(call) = self.next_waiting(index)
-        {
-            self.start_call(index, call);
+        let has_calls = self.sessions.client(index).is_some_and(|s| !s.queue.is_empty());
+        let flow = if has_calls { self.awake_flow(index) } else { self.client_flow(index) };
+        if let Some(mut flow) = flow {
+            flow.start_queued();
         }
-        self.note_room(index);
     }
 
-    /// Frees a slot whose call has ended, unless it becomes quarantined (ADR 15), starts the calls
-    /// that wait for it, and returns the completion if the application may have it now (E24);
-    /// otherwise the completion goes to the outbox.
-    pub(crate) fn complete<'f>(
+    /// Starts a call, if it finds a slot at once and its request is one packet.
+    /// # Errors
+    /// The unchanged call, if one of these conditions does not hold.
+    #[inline(always)]
+    pub(crate) fn start_single(
         &mut self,
-        index: u32,
-        slot_no: u8,
-        result: Result<Body<'f>, CallError>,
-    ) -> Option<Completion<'f, C>> {
-        let s = self.sessions.client_mut(index)?;
-        let session = SessionId { index, generation: s.generation };
-        let (peer, waits) = (s.peer, s.waits());
-        let slot = &s.slots[usize::from(slot_no)];
-        let (seq, several) = (slot.seq, slot.has_several_packets());
-        let (request, cont) = self.clear_slot(index, slot_no)?;
-        let s = self.sessions.client_mut(index)?;
-        s.free |= u32::from(!s.slots[usize::from(slot_no)].quarantined) << slot_no;
-        let carried = s.outgoing.as_mut().is_some_and(|outgoing| outgoing.take_slot(slot_no));
-        match &result {
-            Ok(_) => self.io.stats.responses += 1,
-            Err(_) => self.io.stats.errors += 1,
+        session: SessionId,
+        call: QueuedCall<C>,
+    ) -> Result<(), QueuedCall<C>> {
+        match self.client_flow(session.index) {
+            Some(mut flow) => flow.start_single(session.generation, call),
+            None => Err(call),
         }
-        if several && !self.io.peers.held.is_empty() {
-            self.end_held(peer, seq, result.is_ok());
-        }
-        if carried {
-            self.end_large_message(index, result.is_ok());
-        }
-        if waits {
-            self.start_queued(index);
-        }
-        self.wake_stalled(index, slot_no);
-        let completion = Completion { cont, session, request, result };
-        if completion.request.is_shared() && !mutant::is_on(Mutant::BufferReturnedEarly) {
-            self.park(completion);
-            return None;
-        }
-        Some(completion)
-    }
-
-    /// Takes the call off a slot, which keeps its number.
-    pub(crate) fn clear_slot(&mut self, index: u32, slot_no: u8) -> Option<(MsgBuf, C)> {
-        self.end_fetch(index, slot_no);
-        let s = self.sessions.client_mut(index)?;
-        let slot = &mut s.slots[usize::from(slot_no)];
-        let (peer, credits, units) = (s.peer, slot.in_flight(), slot.in_flight_units());
-        s.credits.release(credits);
-        let call = slot.finish()?;
-        slot.deadline_ns = self.io.now_ns;
-        s.stalled &= !(1 << slot_no);
-        let waits_for_room = s.waits_for_room;
-        let untracked = !slot.tracked;
-        if let Some(board) = slot.take_board() {
-            self.io.boards.put(board);
-        }
-        self.note_awaiting(index, slot_no);
-        if units != 0 {
-            self.release_room(peer, units);
-        }
-        if waits_for_room {
-            self.retry_turn(peer);
-        }
-        if untracked {
-            // Its first timer has expired, and the next may be far ahead: see `arm_soon`.
-            self.arm_soon(index, slot_no);
-        }
-        Some(call)
-    }
-
-    /// Keeps a completion until the transport has released its request.
-    fn park(&mut self, c: Completion<'_, C>) {
-        self.io.stats.completions_parked += 1;
-        let result = match c.result {
-            Ok(Body::Owned(m)) => Ok(Body::Owned(m)),
-            Ok(Body::Borrowed(b)) => copy_of(&self.io.arena, b)
-                .map(Body::Owned)
-                .map_err(|_| CallError::NoMemory { response_bytes: b.len() as u32 }),
-            Err(e) => Err(e),
-        };
-        let Completion { cont, session, request, .. } = c;
-        self.outbox.done.push_back(Completion { cont, session, request, result });
     }
 
     /// Returns whether a completed call waits for the transport to release its request buffer:

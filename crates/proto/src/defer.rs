@@ -6,6 +6,7 @@ use courser_buf::{MsgBuf, prefetch};
 use crate::deferred::{DeferredCall, MOST, NONE, SPAN};
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed};
+use crate::flow::end_without_slot;
 use crate::options::CallId;
 use crate::session::{QueuedCall, Session, SessionId, SessionState};
 use crate::slot::ClientSlot;
@@ -91,13 +92,26 @@ impl<C> Endpoint<C> {
     /// Makes a call that finds no free slot, or has expired.
     #[cold]
     fn make_otherwise(&mut self, session: SessionId, call: QueuedCall<C>) {
-        if self.sessions.client(session.index).is_none() {
-            return self.end_waiting(session, call, CallError::Closed(Executed::Never));
-        }
-        self.call_later(session, call);
+        let Some(mut flow) = self.client_flow(session.index) else {
+            return self.end_deferred(session, call, CallError::Closed(Executed::Never));
+        };
+        flow.call_later(call);
         self.start_queued(session.index);
         if self.sessions.client(session.index).is_none_or(|s| s.waits()) {
             self.deferred.take_no_more(session.index);
+        }
+    }
+
+    /// Ends a call that was deferred.
+    pub(crate) fn end_deferred(
+        &mut self,
+        session: SessionId,
+        call: QueuedCall<C>,
+        error: CallError,
+    ) {
+        end_without_slot((&mut self.io, &mut self.outbox), session, call, error);
+        if let Some(mut flow) = self.client_flow(session.index) {
+            flow.note_room();
         }
     }
 
@@ -117,7 +131,7 @@ impl<C> Endpoint<C> {
     #[inline(never)]
     pub(crate) fn make_deferred_for_batch(&mut self) {
         if !self.io.tx.has_queued() {
-            self.open_append();
+            self.io.open_append();
         }
         self.make_deferred();
         self.io.tx.close_append();

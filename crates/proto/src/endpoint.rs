@@ -21,11 +21,13 @@ use std::collections::VecDeque;
 
 use courser_buf::{AllocError, Arena, MsgBuf, PathId};
 
+use crate::admission::Admission;
 use crate::budget::{Budget, Size};
 use crate::cc::{Control, packet_wire_bytes};
 use crate::config::{Config, ConfigError};
 use crate::deferred::Deferred;
 use crate::event::{Completion, Notice};
+use crate::io::Io;
 use crate::loss::{Boards, TailLoss};
 use crate::peer::Peers;
 use crate::session::{Evicted, IdleSession, Quotas, SessionId, Sessions};
@@ -39,29 +41,9 @@ use crate::tx::{Framing, TxBatch};
 pub struct Endpoint<C> {
     pub(crate) io: Io,
     pub(crate) sessions: Sessions<C>,
-    /// Quotas of the client processes.
-    pub(crate) quotas: Quotas,
+    pub(crate) admission: Admission,
     pub(crate) deferred: Deferred<C>,
-    /// Packets that all peers together may have in flight to this endpoint.
-    pub(crate) budget: Budget,
     pub(crate) outbox: Outbox<C>,
-}
-
-/// The parts of an endpoint that all sessions share. Functions that act on a session take it and this.
-#[derive(Debug)]
-pub(crate) struct Io {
-    pub(crate) cfg: Config,
-    pub(crate) arena: Arena,
-    /// The newest time passed to the endpoint.
-    pub(crate) now_ns: u64,
-    pub(crate) peers: Peers,
-    pub(crate) tx: TxBatch,
-    pub(crate) timers: Timers,
-    pub(crate) tail_loss: TailLoss,
-    pub(crate) boards: Boards,
-    /// Buffer in which a frame with a tail is joined, at most of the size of a frame.
-    pub(crate) scratch: Vec<u8>,
-    pub(crate) stats: EndpointStats,
 }
 
 /// Results that wait for the caller.
@@ -132,12 +114,12 @@ impl<C> Endpoint<C> {
             scratch: Vec::new(),
             stats: EndpointStats::default(),
         };
+        let quotas = Quotas::new(max_held_per_peer, copies).with_memory(memory);
         Ok(Endpoint {
             io,
             sessions: Sessions::new(),
-            quotas: Quotas::new(max_held_per_peer, copies).with_memory(memory),
+            admission: Admission::new(quotas, budget),
             deferred: Deferred::default(),
-            budget,
             outbox: Outbox::default(),
         })
     }

@@ -13,19 +13,19 @@
 
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Status};
+use crate::flow::ClientFlow;
 use crate::held::Held;
+use crate::io::Io;
 use crate::session::{Session, SessionState};
-use crate::slot::ClientSlot;
 use crate::timers::{HELD, TimerEntry};
 use crate::wire::packets_of;
 
-impl<C> Endpoint<C> {
+impl<C> ClientFlow<'_, C> {
     /// The request of a slot was refused for lack of memory, without execution: the call waits for
     /// its next try. `false`: it is to end with the error, and nothing has changed.
     #[cold]
-    pub(crate) fn hold_back(&mut self, session: u32, slot_no: u8) -> bool {
-        let now_ns = self.io.now_ns;
-        let Some(s) = self.sessions.client_mut(session) else { return false };
+    pub(crate) fn hold_back(&mut self, slot_no: u8) -> bool {
+        let (s, now_ns) = (&*self.s, self.io.now_ns);
         let (peer, is_connected) = (s.peer, s.state == SessionState::Connected);
         let (step, dpp) = (s.slots.count(), s.agreed.data_per_packet);
         let Some(slot) = s.slots.get(usize::from(slot_no)) else { return false };
@@ -37,54 +37,49 @@ impl<C> Endpoint<C> {
         if now_ns - since_ns >= self.io.cfg.datapath_timeout_ns {
             return false;
         }
-        let Some((req, cont)) = self.clear_slot(session, slot_no) else { return false };
+        let Some((req, cont)) = self.clear_slot(slot_no) else { return false };
         let packets = packets_of(req.len() as u32, dpp);
-        let Some(slot) = self.sessions.client_slot_mut(session, slot_no) else { return false };
+        let slot = &mut self.s.slots[usize::from(slot_no)];
         slot.start(step, req_type, req, packets, cont);
         (slot.expires_ns, slot.deadline_ns) = (expires_ns, u64::MAX);
         slot.hold();
-        let held = Held { session, slot: slot_no, since_ns: Some(since_ns) };
+        let held = Held { session: self.index, slot: slot_no, since_ns: Some(since_ns) };
         self.io.peers.held.wait(peer, seq, held, now_ns);
         self.io.stats.held_back += 1;
-        self.arm_slot(session, slot_no, expires_ns);
-        self.wake_stalled(session, slot_no);
-        self.time_held();
+        self.arm_slot(slot_no, expires_ns);
+        self.wake_stalled(slot_no);
+        self.io.time_held();
         true
     }
+}
 
-    /// A call with a request of several packets was put on a slot: it waits if others do.
-    #[cold]
-    pub(crate) fn wait_behind(&mut self, session: u32, seq: u64) {
-        let now_ns = self.io.now_ns;
-        let Some(s) = self.sessions.client_mut(session) else { return };
-        let is_it = |slot: &ClientSlot<C>| slot.active && slot.seq == seq;
-        let Some(slot_no) = s.slots.iter().position(is_it) else { return };
-        if self.io.peers.held.has_waiting(s.peer) {
-            s.slots[slot_no].hold();
-            let held = Held { session, slot: slot_no as u8, since_ns: None };
-            self.io.peers.held.wait(s.peer, seq, held, now_ns);
+impl Io {
+    /// Sets the timer for the end of the first pause.
+    fn time_held(&mut self) {
+        let due_ns = self.peers.held.next_ns();
+        if due_ns < self.peers.held.due_ns {
+            let entry = TimerEntry { due_ns, session: 0, generation: 0, slot: HELD };
+            self.peers.held.due_ns = self.timers.arm_later(entry);
         }
     }
+}
 
-    /// A call with a request of several packets has ended. If it was answered, the peer has memory.
-    #[cold]
-    pub(crate) fn end_held(&mut self, peer: u32, seq: u64, was_answered: bool) {
-        self.io.peers.held.forget(peer, seq);
-        if was_answered {
-            self.io.peers.held.on_answer(peer, self.io.now_ns);
-            if let Some(oldest) = self.io.peers.held.next(peer) {
-                self.send_held(oldest);
-            }
+impl<C> Endpoint<C> {
+    /// A peer has answered a call of several packets: sends the oldest one that waits.
+    pub(crate) fn send_oldest_held(&mut self, peer: u32) {
+        if let Some(oldest) = self.io.peers.held.next(peer) {
+            self.send_held(oldest);
         }
     }
 
     /// Sends a call that has waited.
     fn send_held(&mut self, held: Held) {
         let Held { session, slot, .. } = held;
-        if let Some(of) = self.sessions.client_slot_mut(session, slot) {
+        let Some(mut flow) = self.client_flow(session) else { return };
+        if let Some(of) = flow.s.slots.get_mut(usize::from(slot)) {
             of.end_hold();
+            flow.wake_slot(slot);
         }
-        self.wake_slot(session, slot);
     }
 
     /// The timer for the end of a pause has expired.
@@ -99,7 +94,7 @@ impl<C> Endpoint<C> {
                 self.send_held(probe);
             }
         }
-        self.time_held();
+        self.io.time_held();
     }
 
     /// Ends the calls to a peer that wait, if it has answered none for a long time.
@@ -108,17 +103,10 @@ impl<C> Endpoint<C> {
         let error = |_| CallError::Server(Status::NoMemory);
         while let Some((seq, Held { session, slot, .. })) = self.io.peers.held.stuck(peer, since_ns)
         {
-            self.end_early(session, slot, error);
+            if let Some(mut flow) = self.client_flow(session) {
+                flow.end_early(slot, error);
+            }
             self.io.peers.held.forget(peer, seq); // it is, unless its session is gone
-        }
-    }
-
-    /// Sets the timer for the end of the first pause.
-    fn time_held(&mut self) {
-        let due_ns = self.io.peers.held.next_ns();
-        if due_ns < self.io.peers.held.due_ns {
-            let entry = TimerEntry { due_ns, session: 0, generation: 0, slot: HELD };
-            self.io.peers.held.due_ns = self.io.timers.arm_later(entry);
         }
     }
 

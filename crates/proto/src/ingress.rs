@@ -3,7 +3,6 @@
 
 use courser_buf::RxFrame;
 
-use crate::cc::PART;
 use crate::driver::Driver;
 use crate::endpoint::Endpoint;
 use crate::integrity::{self, Integrity};
@@ -11,7 +10,6 @@ use crate::mutant::{self, Mutant};
 use crate::peer::{FrameSignal, Peer, PeerState};
 use crate::rx::{self, Packets};
 use crate::stats::RxDrop;
-use crate::tx::TxItem;
 use crate::wire::{FrameHeader, is_untimed};
 
 /// The event loop is told of every this many refused frames, as there may be a flood.
@@ -65,28 +63,7 @@ impl<C> Endpoint<C> {
         let endpoint = driver.endpoint();
         endpoint.io.tx.close_append();
         if endpoint.io.peers.signal.is_some() {
-            endpoint.on_signal();
-        }
-    }
-
-    /// Passes a frame to the congestion controller of its path, with what it acknowledged.
-    #[cold]
-    fn on_signal(&mut self) {
-        let Some(before) = self.io.peers.signal.take() else { return };
-        let Some(peer) = self.io.peers.at_mut(before.peer) else { return };
-        let sent = peer.path.sent_units().wrapping_sub(before.sent);
-        let units = (before.in_flight + sent).saturating_sub(peer.credits.in_flight_units());
-        let per_packet = u64::from(peer.credits.units_per_packet()).max(1);
-        peer.path.signal(u64::from(units) * PART / per_packet, self.io.now_ns);
-        self.apply_window(before.peer);
-    }
-
-    /// Applies the window of a path's controller to the peer's credit pool.
-    pub(crate) fn apply_window(&mut self, peer_no: u32) {
-        let Some(peer) = self.io.peers.at_mut(peer_no) else { return };
-        let units = peer.credits.window_units(peer.path.window(), PART);
-        if peer.credits.set_window(units) {
-            self.io.tx.push(TxItem::Turn { peer: peer_no });
+            endpoint.io.on_signal();
         }
     }
 
@@ -110,16 +87,16 @@ impl<C> Endpoint<C> {
             let (in_flight, sent) = (peer.credits.in_flight_units(), peer.path.sent_units());
             self.io.peers.signal = Some(FrameSignal { peer: h.peer, in_flight, sent });
         }
-        if self.budget.is_in_force() {
+        if self.admission.budget.is_in_force() {
             self.on_budget_frame(h.peer);
         }
         if self.io.tail_loss.guessed {
-            self.on_round_trip(h.peer);
+            self.io.on_round_trip(h.peer);
         }
         if is_gap {
             self.on_gap(h.peer);
         }
-        self.open_append();
+        self.io.open_append();
         Some(Packets { rest, peer: h.peer, data_per_packet: h.data_per_packet })
     }
 

@@ -151,7 +151,7 @@ impl<C> Endpoint<C> {
     pub fn client_of(&self, session: SessionId) -> Option<(u32, u64)> {
         match self.sessions.get(session.index as usize) {
             Some(Session::Server(s)) if s.generation == session.generation => {
-                Some((s.quota, self.quotas.control_of(s.quota)?))
+                Some((s.quota, self.admission.quotas.control_of(s.quota)?))
             }
             _ => None,
         }
@@ -160,17 +160,17 @@ impl<C> Endpoint<C> {
     /// Number of clients with a session.
     #[inline]
     pub fn clients(&self) -> usize {
-        self.quotas.count()
+        self.admission.quotas.count()
     }
 
     /// Returns whether the client of [`Endpoint::client_of`] still has a session.
     pub fn is_client(&self, client: u32, control: u64) -> bool {
-        self.quotas.has(client, control)
+        self.admission.quotas.has(client, control)
     }
 
     /// The address of a client, by its number here; 0: there is no such client.
     pub fn client_host(&self, client: u32) -> u128 {
-        self.quotas.host_of(client).unwrap_or(0)
+        self.admission.quotas.host_of(client).unwrap_or(0)
     }
 
     /// Returns whether there is a session of this number, in any state.
@@ -273,7 +273,7 @@ impl<C> Endpoint<C> {
     /// Accepted calls that have not ended.
     #[inline]
     pub fn outstanding_calls(&self) -> u64 {
-        self.io.stats.calls - self.io.stats.responses - self.io.stats.errors
+        self.io.outstanding_calls()
     }
 
     /// Returns whether nothing is in flight, queued or waiting to be sent.
@@ -293,7 +293,7 @@ impl<C> Endpoint<C> {
     /// before, `seen`, and must have been taken out since; panics if it does. For tests and simulations.
     #[doc(hidden)]
     pub fn check_overdue(&self, seen: &mut OverduePackets) {
-        self.budget.check_overdue(seen, self.io.now_ns);
+        self.admission.budget.check_overdue(seen, self.io.now_ns);
     }
 
     /// Checks every numbered invariant of sessions and slots; panics on the first violation. For

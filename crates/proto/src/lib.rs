@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod awaited;
 mod budget;
 mod calls;
@@ -25,16 +26,19 @@ mod credits;
 mod defer;
 mod deferred;
 mod driver;
+mod effects;
 mod endpoint;
 mod error;
 mod event;
 mod expiry;
 mod factors;
+mod flow;
 mod held;
 mod hold;
 mod ingress;
 mod integrity;
 mod introspect;
+mod io;
 mod loss;
 mod memory;
 #[cfg_attr(not(feature = "mutants"), doc(hidden))]

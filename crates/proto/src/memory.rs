@@ -11,7 +11,6 @@ use crate::endpoint::Endpoint;
 use crate::peer::Peer;
 use crate::session::{QueuedCall, Session};
 use crate::slot::{ClientSlot, ServerSlot, Stored};
-use crate::tx::TxItem;
 
 const _: () = {
     // Stated in docs/performance.md. `C` is 8 bytes here; a larger one costs its size per client
@@ -68,10 +67,10 @@ impl<C> Endpoint<C> {
     pub fn memory(&self) -> MemoryUse {
         let mut m = MemoryUse {
             sessions_bytes: self.sessions.table_bytes() + self.deferred.heap_bytes(),
-            peers_bytes: self.io.peers.table_bytes() + self.quotas.table_bytes(),
+            peers_bytes: self.io.peers.table_bytes() + self.admission.quotas.table_bytes(),
             timers_bytes: self.io.timers.heap_bytes()
                 + self.io.peers.wheel.heap_bytes()
-                + self.budget.heap_bytes(),
+                + self.admission.budget.heap_bytes(),
             staging_bytes: self.io.tx.buffer_bytes(),
             slots_bytes: self.io.boards.heap_bytes()
                 + self.sessions.client_slots.bytes()
@@ -108,18 +107,13 @@ impl<C> Endpoint<C> {
     /// Bytes of a client are released.
     #[inline]
     pub(crate) fn release_charged(&mut self, quota: u32, bytes: u32) {
-        if bytes != 0 {
-            self.quotas.release(quota, bytes);
-            self.memory_returns();
-        }
+        self.admission.release_charged(&mut self.io, quota, bytes);
     }
 
     /// Requests that wait for memory are tried in the next transmission, when handlers have dropped
     /// their requests.
     pub(crate) fn memory_returns(&mut self) {
-        if self.budget.lacks_memory() && self.budget.memory_watch().try_soon() {
-            self.io.tx.push(TxItem::Memory);
-        }
+        self.admission.memory_returns(&mut self.io);
     }
 
     /// Bytes of one session in use and of an idle one, on the client's and the server's side,

@@ -40,7 +40,7 @@ impl<C> Endpoint<C> {
     #[inline(never)]
     fn fetch(&self, frames: &[RxFrame<'_>], at: usize) {
         // Pure clients receive only responses, whose state is still cached below FAR_CALLS.
-        if self.sessions.server_slots.is_empty() && self.outstanding_calls() < FAR_CALLS {
+        if self.sessions.server_slots.is_empty() && self.io.outstanding_calls() < FAR_CALLS {
             return;
         }
         // Software pipeline: sessions 3 frames ahead, slots 2, buffers 1; the first call fills it.

@@ -8,7 +8,7 @@ use crate::event::RequestId;
 use crate::mutant::{self, Mutant};
 use crate::session::Sessions;
 use crate::slot::{ServerPhase, ServerSlot, Stored};
-use crate::tx::{SingleResponse, TxItem, copy_short, send_single_response};
+use crate::tx::{TxItem, copy_short, send_single_response};
 use crate::wire::packets_of;
 
 /// Largest preallocated response buffer: a packet of usual networks. With larger packets most
@@ -45,14 +45,9 @@ impl<C> Endpoint<C> {
             fill(out);
             w.slot.respond_single(len as u32);
             self.io.stats.replies += 1;
-            let cx = SingleResponse {
-                tx: &mut self.io.tx,
-                peers: &mut self.io.peers,
-                arena: &self.io.arena,
-                cfg: &self.io.cfg,
-                stats: &mut self.io.stats,
-            };
-            if cx.tx.may_append() && send_single_response(cx, w.slot, (w.peer, w.remote)) {
+            if self.io.tx.may_append()
+                && send_single_response(&mut self.io, w.slot, (w.peer, w.remote))
+            {
                 w.slot.appended_for(self.io.tx.appended());
             } else {
                 self.io.tx.push(response(id));
@@ -103,7 +98,7 @@ impl<C> Endpoint<C> {
             None => match self.io.arena.alloc(ready) {
                 Ok(fresh) => {
                     if slot.prealloc.is_none() {
-                        self.quotas.charge(waiting.quota, fresh.capacity() as u32);
+                        self.admission.quotas.charge(waiting.quota, fresh.capacity() as u32);
                     }
                     slot.prealloc.insert(fresh)
                 }
@@ -190,7 +185,7 @@ impl<C> Endpoint<C> {
         w.slot.charged = charged;
         w.slot.respond(stored, len as u32, packets);
         self.release_charged(quota, freed);
-        self.quotas.charge(quota, charged);
+        self.admission.quotas.charge(quota, charged);
         Ok(())
     }
 

@@ -19,12 +19,12 @@ impl<C> Endpoint<C> {
     /// [`Endpoint::shut_down`] that goes on to accept requests of these types, which belong to work
     /// in progress.
     pub fn shut_down_except(&mut self, types: Range<u16>) {
-        self.quotas.close(types);
+        self.admission.quotas.close(types);
     }
 
     /// Returns whether [`Endpoint::shut_down`] was called.
     pub fn is_shutting_down(&self) -> bool {
-        self.quotas.is_closing()
+        self.admission.quotas.is_closing()
     }
 
     /// Answers all requests that have no answer, as the grace of a shutdown ends: with
@@ -65,7 +65,7 @@ impl<C> Endpoint<C> {
 
     /// Returns whether at most acknowledgements of sent responses are missing.
     pub fn is_answered(&self) -> bool {
-        let unsent = self.outstanding_calls() + self.outstanding_messages();
+        let unsent = self.io.outstanding_calls() + self.outstanding_messages();
         unsent == 0 && self.is_sent() && self.executing() == 0
     }
 

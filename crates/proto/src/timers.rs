@@ -417,6 +417,22 @@ impl RadixHeap {
     }
 }
 
+/// The action that is due for a slot or a session.
+pub(crate) enum Verdict {
+    Rearm(u64),
+    /// A slot without a call that was used since its last check.
+    InUse(u64),
+    Nothing,
+    Shrink,
+    Acknowledge,
+    TimedOut,
+    Expired,
+    CancelAgain,
+    QueueExpired,
+    MessagesDue,
+    Silent,
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;

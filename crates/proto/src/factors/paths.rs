@@ -8,7 +8,7 @@ use crate::event::{Body, RequestId};
 use crate::factors::Factors;
 use crate::reply::{response, waiting};
 use crate::rx::Content;
-use crate::tx::{SingleResponse, send_single_response};
+use crate::tx::send_single_response;
 
 impl Factors {
     /// Copies a packet of a request to its message.
@@ -39,14 +39,8 @@ impl<C> Endpoint<C> {
         w.slot.prealloc = Some(m);
         w.slot.respond_single(len as u32);
         self.io.stats.replies += 1;
-        let cx = SingleResponse {
-            tx: &mut self.io.tx,
-            peers: &mut self.io.peers,
-            arena: &self.io.arena,
-            cfg: &self.io.cfg,
-            stats: &mut self.io.stats,
-        };
-        if cx.tx.may_append() && send_single_response(cx, w.slot, (w.peer, w.remote)) {
+        if self.io.tx.may_append() && send_single_response(&mut self.io, w.slot, (w.peer, w.remote))
+        {
             w.slot.appended_for(self.io.tx.appended());
         } else {
             self.io.tx.push(response(id));

@@ -5,7 +5,7 @@ use super::outgoing::Freed;
 use crate::endpoint::Endpoint;
 use crate::event::Event;
 use crate::mutant::{self, Mutant};
-use crate::session::{Session, SessionId, SessionState};
+use crate::session::SessionId;
 use crate::stats::RxDrop;
 use crate::tx::TxItem;
 use crate::wire::SinglePacket;
@@ -29,7 +29,7 @@ impl<C> Endpoint<C> {
         p: &SinglePacket<'_>,
     ) -> Option<SessionId> {
         let s = self.sessions.server_mut(p.session)?;
-        if s.peer != peer || self.quotas.needs_check {
+        if s.peer != peer || self.admission.quotas.needs_check {
             return None;
         }
         let incoming = s.incoming.as_mut()?;
@@ -73,7 +73,8 @@ impl<C> Endpoint<C> {
             return Ok(None);
         }
         // The quota of its client is for memory, of which it needs none.
-        let refused = self.quotas.is_closing() || data.len() > self.io.cfg.max_msg_size as usize;
+        let refused =
+            self.admission.quotas.is_closing() || data.len() > self.io.cfg.max_msg_size as usize;
         let Some(body) = self.request_body(data).ok().filter(|_| !refused) else {
             self.io.stats.messages_refused += 1;
             return Ok(None);
@@ -92,17 +93,13 @@ impl<C> Endpoint<C> {
         later: u64,
     ) -> Result<(), RxDrop> {
         let now_ns = self.io.now_ns;
-        let s = match self.sessions.get_mut(session as usize) {
-            Some(Session::Client(s)) if s.peer == peer && s.state == SessionState::Connected => s,
-            Some(Session::Server(s)) if s.peer == peer => return Err(RxDrop::WrongRole),
-            _ => return Err(RxDrop::UnknownSession),
-        };
-        let Some(outgoing) = &mut s.outgoing else { return Err(RxDrop::Inconsistent) };
+        let mut flow = self.connected_flow(peer, session)?;
+        let Some(outgoing) = &mut flow.s.outgoing else { return Err(RxDrop::Inconsistent) };
         let mut freed = outgoing.on_ack(next, later, now_ns)?;
         let mut next_ns = u64::MAX;
         if later != 0
             && !mutant::is_on(Mutant::LostMessageForgotten)
-            && let Some(peer) = self.io.peers.at(peer)
+            && let Some(peer) = flow.io.peers.at(peer)
         {
             let window_ns = peer.path.window_ns(now_ns);
             next_ns = outgoing.find_lost(window_ns, now_ns, &mut freed);
@@ -114,9 +111,9 @@ impl<C> Endpoint<C> {
         if arrived == 0 && lost == 0 {
             return Ok(()); // repeated: it must not put off the timeout
         }
-        self.io.stats.messages_acknowledged += u64::from(arrived);
-        self.after_messages(session, freed, lost, next_ns);
-        self.note_room(session);
+        flow.io.stats.messages_acknowledged += u64::from(arrived);
+        flow.after_messages(freed, lost, next_ns);
+        flow.note_room();
         Ok(())
     }
 }

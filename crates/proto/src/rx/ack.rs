@@ -6,7 +6,8 @@ use crate::stats::RxDrop;
 
 impl<C> Endpoint<C> {
     pub(crate) fn rx_ack(&mut self, peer: u32, session: u32, req_num: u32) -> Result<(), RxDrop> {
-        let s = self.sessions.server_of(peer, session)?;
+        let flow = self.server_flow_of(peer, session)?;
+        let s = flow.s;
         let (step, quota) = (s.slots.count(), s.quota);
         if s.slots.are_asleep() {
             return Err(s.slots.late(req_num));

@@ -1,31 +1,29 @@
 //! Credit returns at the client (E33, E42, ADR 4).
 
 use crate::budget::Grant;
-use crate::endpoint::Endpoint;
+use crate::flow::ClientFlow;
 use crate::loss::{LossFeedback, Recovery};
 use crate::mutant::{self, Mutant};
 use crate::stats::RxDrop;
 use crate::wire::Holes;
 
-impl<C> Endpoint<C> {
+impl<C> ClientFlow<'_, C> {
     #[inline]
     pub(crate) fn rx_credit_return(
         &mut self,
-        peer: u32,
-        session: u32,
         req_num: u32,
         (count, in_progress): (u32, bool),
         grant: Grant,
     ) -> Result<(), RxDrop> {
-        let (now_ns, ack) = (self.io.now_ns, self.ack_info(peer));
+        let peer = self.s.peer;
+        let (now_ns, ack) = (self.io.now_ns, self.io.ack_info(peer));
         let mut feedback = LossFeedback::default();
-        let (s, slot_no) = match self.client_slot(peer, session, req_num) {
-            Ok(found) => found,
-            Err(reason) if in_progress => {
-                return self.rx_quarantined(session, req_num, false, reason);
-            }
+        let slot_no = match self.slot_of(req_num) {
+            Ok(slot_no) => slot_no,
+            Err(reason) if in_progress => return self.rx_quarantined(req_num, false, reason),
             Err(reason) => return Err(reason),
         };
+        let s = &mut *self.s;
         let slot = &mut s.slots[usize::from(slot_no)];
         let awaited = slot.awaits_grant();
         let wait_ns = (awaited && slot.retries == 0).then(|| slot.age_of_retry(now_ns));
@@ -39,7 +37,7 @@ impl<C> Endpoint<C> {
             // Not lost but slow: double the interval to the next request for it (ADR 5).
             slot.retries = slot.retries.saturating_add(1);
             if !awaited {
-                self.on_in_progress(peer);
+                self.io.on_in_progress(peer);
             }
         } else {
             slot.retries = 0;
@@ -54,25 +52,24 @@ impl<C> Endpoint<C> {
                 None => {}
             }
         }
-        self.on_feedback(peer, feedback);
-        self.note_awaiting(session, slot_no);
-        self.release_room(peer, units);
-        self.extend_deadline(session, slot_no, now_ns);
-        self.wake_in_turn(session, slot_no);
+        self.io.on_feedback(peer, feedback);
+        self.note_awaiting(slot_no);
+        self.io.release_room(peer, units);
+        self.extend_deadline(slot_no);
+        self.wake_in_turn(slot_no);
         Ok(())
     }
 
     /// A negative acknowledgement: a credit return with holes.
     pub(crate) fn rx_nack(
         &mut self,
-        peer: u32,
-        session: u32,
         req_num: u32,
         (count, high, holes): (u32, u32, Holes<'_>),
     ) -> Result<(), RxDrop> {
-        let (now_ns, ack) = (self.io.now_ns, self.ack_info(peer));
+        let (peer, ack) = (self.s.peer, self.io.ack_info(self.s.peer));
         let mut feedback = LossFeedback::default();
-        let (s, slot_no) = self.client_slot(peer, session, req_num)?;
+        let slot_no = self.slot_of(req_num)?;
+        let s = &mut *self.s;
         let slot = &mut s.slots[usize::from(slot_no)];
         let front = slot.acked();
         let credits = if s.agreed.recovery == Recovery::GoBackNNack {
@@ -82,7 +79,7 @@ impl<C> Endpoint<C> {
         } else {
             slot.on_nack(count, high, holes, ack, &mut feedback)?
         };
-        slot.last_rx_ns = now_ns;
+        slot.last_rx_ns = self.io.now_ns;
         // MELO's timeout belongs to the first hole; filling other holes does not restart it (M15).
         let moved = s.agreed.recovery != Recovery::Melo || slot.acked() > front;
         if moved {
@@ -90,13 +87,13 @@ impl<C> Endpoint<C> {
         }
         let units = credits * slot.units();
         s.credits.release(credits);
-        self.on_feedback(peer, feedback);
-        self.note_awaiting(session, slot_no);
-        self.release_room(peer, units);
+        self.io.on_feedback(peer, feedback);
+        self.note_awaiting(slot_no);
+        self.io.release_room(peer, units);
         if moved {
-            self.extend_deadline(session, slot_no, now_ns);
+            self.extend_deadline(slot_no);
         }
-        self.wake_in_turn(session, slot_no);
+        self.wake_in_turn(slot_no);
         Ok(())
     }
 }

@@ -28,22 +28,22 @@ impl<C> Endpoint<C> {
         let at = slot.message();
         let has_gaps = slot.gaps.as_ref().is_some_and(|gaps| gaps.high(slot.req_rcvd).is_some());
         let owner = request_owner(id);
-        self.budget.on_arrival(at, &owner, now_ns);
+        self.admission.budget.on_arrival(at, &owner, now_ns);
         self.keep_promise(at, &owner, dpp);
-        if self.budget.lacks_memory() && self.budget.waits(at, &owner) {
+        if self.admission.budget.lacks_memory() && self.admission.budget.waits(at, &owner) {
             // The credit return for its first packet is withheld.
-            return self.budget.arrived(at, &owner) > 1;
+            return self.admission.budget.arrived(at, &owner) > 1;
         }
-        if !self.budget.is_in_force() {
+        if !self.admission.budget.is_in_force() {
             return true;
         }
-        self.budget.enqueue(at, &owner);
+        self.admission.budget.enqueue(at, &owner);
         self.share_out();
         let pool = self.io.peers.at(peer).map_or(0, |p| p.credits.granted());
         let session = self.sessions.server_mut(id.session().index);
         let credits = session.map_or(0, |s| s.credit_limit).min(pool);
         // With gaps its sender has packets to send again, and a NACK leaves now.
-        has_gaps || !self.budget.withholds(at, &owner, credits)
+        has_gaps || !self.admission.budget.withholds(at, &owner, credits)
     }
 
     /// A request is complete, rejected or cancelled.
@@ -52,7 +52,8 @@ impl<C> Endpoint<C> {
         let Some(slot) = self.server_slot_mut(id) else { return };
         let at = slot.set_message(NO_MESSAGE);
         if at != NO_MESSAGE {
-            self.end_message(at, &request_owner(id));
+            self.admission.end_message(&mut self.io, at, &request_owner(id));
+            self.apply_effects();
         }
     }
 
@@ -67,27 +68,15 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Updates the count of slots that await a grant, after a change of this slot.
-    #[inline]
-    pub(crate) fn note_awaiting(&mut self, session: u32, slot_no: u8) {
-        let Some(s) = self.sessions.client_mut(session) else { return };
-        let peer = s.peer;
-        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
-        if !slot.update_awaiting() {
-            return;
-        }
-        let awaits = slot.is_awaiting();
-        if let Some(p) = self.io.peers.at_mut(peer) {
-            p.path.on_awaiting(awaits);
-        }
-        self.apply_window(peer);
-    }
-
     /// Checks that the budget has exactly the messages that arrive.
     pub(crate) fn check_budget(&self) {
-        self.budget.check();
-        self.quotas.check();
-        assert_eq!(self.budget.promised(), self.quotas.promised(), "promised, and growing");
+        self.admission.budget.check();
+        self.admission.quotas.check();
+        assert_eq!(
+            self.admission.budget.promised(),
+            self.admission.quotas.promised(),
+            "promised, and growing"
+        );
         let mut arriving = 0;
         for session in self.sessions.iter() {
             arriving += match session {
@@ -97,84 +86,10 @@ impl<C> Endpoint<C> {
             };
         }
         assert_eq!(
-            self.budget.owners().count(),
+            self.admission.budget.owners().count(),
             arriving,
             "messages of the budget that do not arrive"
         );
-    }
-
-    /// A message has ended: its part of the budget is for others.
-    pub(crate) fn end_message(&mut self, at: u32, owner: &Owner) {
-        let limited = self.budget.is_in_force();
-        if !mutant::is_on(Mutant::BudgetLeaks) {
-            let reserved = self.budget.end(at, owner);
-            self.unreserve(reserved);
-        }
-        if limited {
-            if self.budget.is_in_force() {
-                self.share_out();
-            } else {
-                self.lift_limits();
-            }
-        }
-    }
-
-    /// The first packet of a response of several packets has arrived.
-    pub(super) fn begin_fetch(&mut self, session: u32, slot_no: u8, peer: u32) {
-        if !self.budget.is_enabled() {
-            return;
-        }
-        let (now_ns, limited) = (self.io.now_ns, self.budget.is_in_force());
-        let Some((owner, packets)) = self.fetch_owner(session, slot_no) else { return };
-        let at = self.budget.begin(owner, peer, packets, (1, 1), now_ns);
-        if !limited {
-            self.budget.grant_all(at, &owner);
-        }
-        if let Some(slot) = self.sessions.client_slot_mut(session, slot_no) {
-            slot.set_message(at);
-            slot.grant_response(if limited { 1 } else { u32::MAX });
-        }
-        self.budget_may_begin(limited);
-        if self.budget.is_in_force() {
-            self.budget.enqueue(at, &owner);
-            self.share_out();
-        }
-    }
-
-    /// `packets` further packets of a response have arrived.
-    pub(super) fn grant_fetch(&mut self, session: u32, slot_no: u8) {
-        let Some(slot) = self.sessions.client_slot_mut(session, slot_no) else { return };
-        let at = slot.message();
-        if at == NO_MESSAGE {
-            return;
-        }
-        let Some((owner, _)) = self.fetch_owner(session, slot_no) else { return };
-        self.budget.on_arrival(at, &owner, self.io.now_ns);
-        if self.budget.is_in_force() {
-            self.budget.enqueue(at, &owner);
-            self.share_out();
-        }
-    }
-
-    /// A response has arrived, or its call has ended without it.
-    #[inline]
-    pub(crate) fn end_fetch(&mut self, session: u32, slot_no: u8) {
-        let Some(slot) = self.sessions.client_slot_mut(session, slot_no) else { return };
-        if slot.message() == NO_MESSAGE {
-            return;
-        }
-        let Some((owner, _)) = self.fetch_owner(session, slot_no) else { return };
-        let Some(slot) = self.sessions.client_slot_mut(session, slot_no) else { return };
-        let at = slot.set_message(NO_MESSAGE);
-        self.end_message(at, &owner);
-    }
-
-    fn fetch_owner(&mut self, session: u32, slot_no: u8) -> Option<(Owner, u32)> {
-        let s = self.sessions.client_mut(session)?;
-        let generation = s.generation;
-        let slot = s.slots.get(usize::from(slot_no))?;
-        let (req_num, packets) = (slot.req_num, slot.response_packets());
-        Some((Owner { session, generation, slot: slot_no, req_num, is_response: true }, packets))
     }
 
     /// The grant that a credit return for this message states.
@@ -182,24 +97,23 @@ impl<C> Endpoint<C> {
         if at == NO_MESSAGE {
             return Grant::default();
         }
-        if self.budget.lacks_memory()
-            && let Some(grant) = self.budget.scarce_grant(at, owner)
+        if self.admission.budget.lacks_memory()
+            && let Some(grant) = self.admission.budget.scarce_grant(at, owner)
         {
             return grant;
         }
-        if !self.budget.is_in_force() {
+        if !self.admission.budget.is_in_force() {
             return Grant::default();
         }
-        let granted = self.budget.granted(at, owner);
-        granted.map_or_else(Grant::default, |n| Grant::new(n.max(1), self.budget.unscheduled()))
+        let granted = self.admission.budget.granted(at, owner);
+        granted.map_or_else(Grant::default, |n| {
+            Grant::new(n.max(1), self.admission.budget.unscheduled())
+        })
     }
 
     /// Limits the messages that are under way when a second peer begins to send.
-    pub(super) fn budget_may_begin(&mut self, was_limited: bool) {
-        if was_limited || !self.budget.is_in_force() {
-            return;
-        }
-        let owners: Vec<_> = self.budget.owners().collect();
+    pub(crate) fn budget_may_begin(&mut self) {
+        let owners: Vec<_> = self.admission.budget.owners().collect();
         for (at, owner) in owners {
             let sent = match self.sessions.get_mut(owner.session as usize) {
                 Some(Session::Client(s)) if owner.is_response => {
@@ -215,31 +129,31 @@ impl<C> Endpoint<C> {
                 }
                 _ => 0,
             };
-            self.budget.limit(at, &owner, sent);
+            self.admission.budget.limit(at, &owner, sent);
         }
     }
 
     /// A single peer is left: its messages are no longer limited.
-    fn lift_limits(&mut self) {
-        let owners: Vec<_> = self.budget.owners().collect();
+    pub(crate) fn lift_limits(&mut self) {
+        let owners: Vec<_> = self.admission.budget.owners().collect();
         for (at, owner) in owners {
-            if !self.budget.waits(at, &owner) {
-                self.budget.grant_all(at, &owner);
+            if !self.admission.budget.waits(at, &owner) {
+                self.admission.budget.grant_all(at, &owner);
                 self.state_grant(at, &owner, u32::MAX);
             }
         }
     }
 
     /// Grants packets to the messages that wait, as far as the budget goes.
-    pub(super) fn share_out(&mut self) {
+    pub(crate) fn share_out(&mut self) {
         self.check_one_message();
-        while let Some((at, owner)) = self.budget.next() {
+        while let Some((at, owner)) = self.admission.budget.next() {
             let Some((limit, quantum)) = self.grant_limit(&owner) else {
-                let reserved = self.budget.end(at, &owner);
-                self.unreserve(reserved);
+                let reserved = self.admission.budget.end(at, &owner);
+                self.admission.unreserve(&mut self.io, reserved);
                 continue;
             };
-            if let Some(granted) = self.budget.grant(at, &owner, limit, quantum) {
+            if let Some(granted) = self.admission.budget.grant(at, &owner, limit, quantum) {
                 self.state_grant(at, &owner, granted);
             }
         }
@@ -256,20 +170,21 @@ impl<C> Endpoint<C> {
 
     /// One message for each arrival: its sender may be gone, or its packets lost.
     fn check_one_message(&mut self) {
-        let Some((at, owner)) = self.budget.next_to_check() else { return };
+        let Some((at, owner)) = self.admission.budget.next_to_check() else { return };
         if self.grant_limit(&owner).is_none() {
-            let reserved = self.budget.end(at, &owner);
-            self.unreserve(reserved);
+            let reserved = self.admission.budget.end(at, &owner);
+            self.admission.unreserve(&mut self.io, reserved);
         } else {
-            let base_ns = self.budget.base_ns();
-            self.budget.expire(at, &owner, base_ns, self.io.now_ns);
+            let base_ns = self.admission.budget.base_ns();
+            self.admission.budget.expire(at, &owner, base_ns, self.io.now_ns);
         }
     }
 
     /// The largest grant for a message by its session's credits, and how much is granted at once;
     /// `None`: the message does not exist any more.
     fn grant_limit(&self, owner: &Owner) -> Option<(u32, u32)> {
-        let quantum = (self.budget.usage().0 / 4).clamp(1, self.io.cfg.train_frames.max(1));
+        let quantum =
+            (self.admission.budget.usage().0 / 4).clamp(1, self.io.cfg.train_frames.max(1));
         match self.sessions.get(owner.session as usize)? {
             Session::Client(s) if owner.is_response && s.generation == owner.generation => {
                 let slot = s.slots.get(usize::from(owner.slot))?;
@@ -293,11 +208,15 @@ impl<C> Endpoint<C> {
             Some(Session::Client(s)) if owner.is_response => {
                 let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
                 slot.grant_response(granted);
-                self.wake_slot(session, slot_no);
+                if let Some(mut flow) = self.client_flow(session) {
+                    flow.wake_slot(slot_no);
+                }
             }
             Some(Session::Server(s)) if !owner.is_response => {
                 let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
-                if mutant::is_on(Mutant::GrantForgotten) || !self.budget.take_owed(at, owner) {
+                if mutant::is_on(Mutant::GrantForgotten)
+                    || !self.admission.budget.take_owed(at, owner)
+                {
                     return; // it leaves with the credit return of the next packet
                 }
                 slot.cr_in_progress = false;
@@ -314,7 +233,7 @@ impl<C> Endpoint<C> {
     pub(crate) fn on_budget_frame(&mut self, peer: u32) {
         let Some(p) = self.io.peers.at_mut(peer) else { return };
         if let Some((delay_ns, base_ns)) = p.path.queue_delay_ns(self.io.now_ns) {
-            self.budget.on_frame(delay_ns, base_ns, self.io.now_ns);
+            self.admission.budget.on_frame(delay_ns, base_ns, self.io.now_ns);
         }
     }
 }

@@ -17,9 +17,7 @@ use courser_buf::RxFrame;
 use crate::driver::{Driver, deliver};
 use crate::endpoint::Endpoint;
 use crate::event::{Body, Event};
-use crate::mutant::{self, Mutant};
 use crate::oneway::MessageHeader;
-use crate::session::{ClientSession, Session, SessionState};
 use crate::stats::RxDrop;
 use crate::wire::{
     DEADLINE_REQUEST, PLAIN_MESSAGE, PLAIN_REQUEST, PLAIN_RESPONSE, Packet, SinglePacket,
@@ -204,19 +202,23 @@ impl<C> Endpoint<C> {
         let mut event = None;
         let (kind, taken) = match packet {
             Packet::CreditReturn { session, req_num, count, in_progress, grant } => {
-                (1, self.rx_credit_return(peer, session, req_num, (count, in_progress), grant))
+                let flow = self.connected_flow(peer, session);
+                let state = (count, in_progress);
+                (1, flow.and_then(|mut flow| flow.rx_credit_return(req_num, state, grant)))
             }
             Packet::Rfr { session, req_num, first, count } => {
                 (2, self.rx_rfr(peer, session, req_num, first, count))
             }
             Packet::ErrorResponse { session, req_num, status } => {
-                let ended = self.rx_error_response(peer, session, req_num, status);
+                let flow = self.connected_flow(peer, session);
+                let ended = flow.and_then(|mut flow| flow.rx_error_response(req_num, status));
                 (3, ended.map(|completion| event = completion.map(Event::Completion)))
             }
             Packet::Ack { session, req_num } => (4, self.rx_ack(peer, session, req_num)),
             Packet::Cancel { session, req_num } => (5, self.rx_cancel(peer, session, req_num)),
             Packet::Nack { session, req_num, count, high, holes } => {
-                (6, self.rx_nack(peer, session, req_num, (count, high, holes)))
+                let flow = self.connected_flow(peer, session);
+                (6, flow.and_then(|mut flow| flow.rx_nack(req_num, (count, high, holes))))
             }
             Packet::Gap => {
                 self.rx_gap(peer);
@@ -231,33 +233,7 @@ impl<C> Endpoint<C> {
             Ok(()) => self.io.stats.received(kind),
             Err(reason) => self.io.stats.drop(reason),
         }
+        self.apply_effects();
         event
-    }
-
-    /// The client session of this number with `peer`, and the slot and number of a request in it.
-    #[inline]
-    fn client_slot(
-        &mut self,
-        peer: u32,
-        session: u32,
-        req_num: u32,
-    ) -> Result<(&mut ClientSession<C>, u8), RxDrop> {
-        match self.sessions.get_mut(session as usize) {
-            Some(Session::Client(s)) if s.peer == peer && s.state == SessionState::Connected => {
-                let slot_no = (req_num & (s.slots.count() - 1)) as u8;
-                let Some(slot) = s.slots.get(usize::from(slot_no)) else {
-                    return Err(s.slots.late(req_num));
-                };
-                let old_taken = slot.active && mutant::is_on(Mutant::OldAnswerTaken);
-                if slot.active && slot.req_num == req_num || old_taken {
-                    return Ok((s, slot_no));
-                }
-                let ahead = req_num.wrapping_sub(slot.req_num);
-                let future = ahead != 0 && ahead < 1 << 31;
-                Err(if future { RxDrop::Future } else { RxDrop::Stale })
-            }
-            Some(Session::Server(s)) if s.peer == peer => Err(RxDrop::WrongRole),
-            _ => Err(RxDrop::UnknownSession),
-        }
     }
 }

@@ -89,7 +89,7 @@ impl<C> Endpoint<C> {
         let slot_no = p.req_num & (step - 1);
         let slot = s.slots.get_mut(slot_no as usize)?;
         let is_next = slot.req_num.wrapping_add(step) == p.req_num;
-        if s.peer != peer || !is_next || !slot.is_clean() || self.quotas.needs_check {
+        if s.peer != peer || !is_next || !slot.is_clean() || self.admission.quotas.needs_check {
             return None;
         }
         let mut expires_ns = u64::MAX;
@@ -224,12 +224,12 @@ impl<C> Endpoint<C> {
 
     /// Why a new request of a client process is rejected, if it is.
     pub(crate) fn rejection(&self, quota: u32, req_type: u16, msg_size: u32) -> Option<Status> {
-        if self.quotas.refuses(req_type) {
+        if self.admission.quotas.refuses(req_type) {
             Some(Status::ShuttingDown)
         } else if msg_size > self.io.cfg.max_msg_size {
             Some(Status::TooLarge)
         } else {
-            self.quotas.is_full(quota).then_some(Status::NoMemory)
+            self.admission.quotas.is_full(quota).then_some(Status::NoMemory)
         }
     }
 
@@ -315,7 +315,7 @@ impl<C> Endpoint<C> {
         let (count, packets) = (slot.req_rcvd, slot.req_packets);
         let inserted = slot.gaps.get_or_insert_default().insert(index, count, packets, pools);
         let is_melo = pools.is_some();
-        self.note_pool(is_melo);
+        self.io.note_pool(is_melo);
         if inserted.is_err() {
             self.on_duplicate(id.session().index, id.slot(), id.req_num(), index);
         }
@@ -349,9 +349,9 @@ impl<C> Endpoint<C> {
         let owner = request_owner(RequestId::new(id, slot_no, req_num));
         let message = s.slots.get(usize::from(slot_no)).map_or(NO_MESSAGE, ServerSlot::message);
         if message != NO_MESSAGE {
-            self.budget.touch(message, &owner, self.io.now_ns);
+            self.admission.budget.touch(message, &owner, self.io.now_ns);
         }
-        if self.budget.owes(message, &owner) {
+        if self.admission.budget.owes(message, &owner) {
             self.reclaim_grants();
         }
         let Some(s) = self.sessions.server_mut(session) else { return };
@@ -369,7 +369,7 @@ impl<C> Endpoint<C> {
             }
             ServerPhase::Receiving | ServerPhase::Executing | ServerPhase::Responded => {
                 let waits = slot.phase == ServerPhase::Receiving
-                    && self.budget.owes(slot.message(), &owner)
+                    && self.admission.budget.owes(slot.message(), &owner)
                     && !slot.cr_queued;
                 slot.cr_in_progress |= last && slot.phase == ServerPhase::Executing || waits;
                 if slot.cr_queued || (slot.req_packets == 1 && !slot.cr_in_progress) {

@@ -101,7 +101,7 @@ impl<C> Endpoint<C> {
         let (size, at, had, charged) = (slot.req_size, slot.message(), slot.room(), slot.charged);
         let req_type = slot.req_type;
         let is_first = at == NO_MESSAGE;
-        let left = self.quotas.room_of(quota).saturating_add(charged.into());
+        let left = self.admission.quotas.room_of(quota).saturating_add(charged.into());
         if is_first && let Some(status) = self.rejection(quota, req_type, size) {
             return Room::Refused(status);
         }
@@ -109,11 +109,12 @@ impl<C> Endpoint<C> {
             return Room::Refused(Status::NoMemory);
         }
         let (is_small, memory) = (size <= FIRST_BYTES, self.memory_left());
-        let waits = self.budget.reserved(at, &owner).is_some_and(|r| r.waits());
-        let is_behind = self.budget.lacks_memory() && self.budget.waits_of(quota);
+        let waits = self.admission.budget.reserved(at, &owner).is_some_and(|r| r.waits());
+        let is_behind =
+            self.admission.budget.lacks_memory() && self.admission.budget.waits_of(quota);
         let more = u64::from(size.saturating_sub(charged));
-        let is_turn =
-            (is_small || !is_behind && !waits) && self.quotas.may_promise(quota, more, memory);
+        let is_turn = (is_small || !is_behind && !waits)
+            && self.admission.quotas.may_promise(quota, more, memory);
         if is_turn && u64::from(size) <= left {
             match self.io.arena.alloc(size as usize) {
                 Ok(buffer) => return Room::Whole(buffer, size),
@@ -126,18 +127,18 @@ impl<C> Endpoint<C> {
         }
         if is_first && size > WINDOW_BYTES && !self.may_wait(peer, credits) {
             // A request that would find no memory later is refused before its data is sent.
-            if !self.quotas.may_grow(quota, size.into(), memory) {
+            if !self.admission.quotas.may_grow(quota, size.into(), memory) {
                 return Room::Refused(Status::NoMemory);
             }
         }
         // In proportion to what has arrived.
-        let arrived = (u64::from(self.budget.arrived(at, &owner)) + 1) * u64::from(dpp);
+        let arrived = (u64::from(self.admission.budget.arrived(at, &owner)) + 1) * u64::from(dpp);
         if u64::from(end) > u64::from(FIRST_BYTES) + 2 * arrived {
             return Room::Lacks;
         }
         let len = size.min(end.max(2 * had).max(FIRST_BYTES));
         let more = u64::from(len.saturating_sub(charged));
-        let may = len <= WINDOW_BYTES || self.quotas.may_charge(quota, more, memory);
+        let may = len <= WINDOW_BYTES || self.admission.quotas.may_charge(quota, more, memory);
         let may = may && u64::from(len) <= left;
         match may.then(|| self.io.arena.alloc(len as usize)) {
             Some(Ok(buffer)) => Room::Part(buffer),
@@ -149,7 +150,7 @@ impl<C> Endpoint<C> {
     /// Returns whether a credit return of a peer may be withheld for a request that waits.
     fn may_wait(&self, peer: u32, credits: u32) -> bool {
         let pool = self.io.peers.at(peer).map_or(0, |p| p.credits.granted());
-        self.budget.may_withhold(peer, credits.min(pool))
+        self.admission.budget.may_withhold(peer, credits.min(pool))
     }
 
     /// The memory of this endpoint.
@@ -169,8 +170,8 @@ impl<C> Endpoint<C> {
         let charged = buffer.capacity() as u32;
         let before = std::mem::replace(&mut slot.charged, charged);
         slot.req = Some(buffer);
-        self.quotas.release(quota, before);
-        self.quotas.charge(quota, charged);
+        self.admission.quotas.release(quota, before);
+        self.admission.quotas.charge(quota, charged);
     }
 
     /// The first packet of a request has arrived: `promised` bytes are reserved for the rest, or it
@@ -181,28 +182,30 @@ impl<C> Endpoint<C> {
         let (quota, credits) = (s.quota, s.credit_limit);
         let Some(slot) = s.slots.get_mut(usize::from(id.slot())) else { return };
         let (packets, size) = (slot.req_packets, slot.req_size);
-        let limited = self.budget.is_in_force();
+        let limited = self.admission.budget.is_in_force();
         let few = limited || promised.is_none();
-        let sent = if few { self.budget.unscheduled().max(UNSCHEDULED) } else { packets };
-        let at = self.budget.begin(owner, peer, packets, (1, sent), now_ns);
+        let sent = if few { self.admission.budget.unscheduled().max(UNSCHEDULED) } else { packets };
+        let at = self.admission.budget.begin(owner, peer, packets, (1, sent), now_ns);
         slot.set_message(at);
         let promised_bytes = promised.unwrap_or(0);
-        self.quotas.promise(quota, promised_bytes);
+        self.admission.quotas.promise(quota, promised_bytes);
         let mut reserved = Reserved::new(quota, promised_bytes, now_ns);
         let waits = promised.is_none() && self.may_wait(peer, credits);
         if promised.is_none() && !waits {
             reserved.growing = size;
-            self.quotas.grow(quota, size);
+            self.admission.quotas.grow(quota, size);
         }
-        self.budget.reserve(at, &owner, reserved);
+        self.admission.budget.reserve(at, &owner, reserved);
         if waits {
-            self.budget.wait_for_memory(at, &owner, u32::MAX);
+            self.admission.budget.wait_for_memory(at, &owner, u32::MAX);
             self.io.stats.requests_waited += 1;
         }
         if !limited {
-            self.budget.grant_all(at, &owner);
+            self.admission.budget.grant_all(at, &owner);
         }
-        self.budget_may_begin(limited);
+        if !limited && self.admission.budget.is_in_force() {
+            self.budget_may_begin();
+        }
         self.watch_requests();
     }
 
@@ -213,35 +216,26 @@ impl<C> Endpoint<C> {
         }
         let owner = request_owner(id);
         let Some(at) = self.server_slot_mut(id).map(|slot| slot.message()) else { return };
-        let Some(reserved) = self.budget.reserved(at, &owner) else { return };
-        self.quotas.promise(reserved.quota, promised);
-        self.quotas.end_growth(reserved.quota, reserved.growing);
-        self.budget.end_wait(at, &owner, promised);
+        let Some(reserved) = self.admission.budget.reserved(at, &owner) else { return };
+        self.admission.quotas.promise(reserved.quota, promised);
+        self.admission.quotas.end_growth(reserved.quota, reserved.growing);
+        self.admission.budget.end_wait(at, &owner, promised);
     }
 
     /// A packet of a request with promised memory has arrived.
     pub(super) fn keep_promise(&mut self, at: u32, owner: &Owner, bytes: u32) {
-        if let Some((quota, kept)) = self.budget.keep(at, owner, bytes)
-            && self.quotas.keep_promise(quota, kept)
+        if let Some((quota, kept)) = self.admission.budget.keep(at, owner, bytes)
+            && self.admission.quotas.keep_promise(quota, kept)
         {
-            self.memory_returns();
-        }
-    }
-
-    /// A message has ended: others may have what was promised to it.
-    pub(super) fn unreserve(&mut self, reserved: Reserved) {
-        self.quotas.end_growth(reserved.quota, reserved.growing);
-        if reserved.promised > 0 || reserved.kept > 0 {
-            self.quotas.end_promise(reserved.quota, reserved.promised, reserved.kept);
             self.memory_returns();
         }
     }
 
     /// Reserves memory for requests that wait for it. Clients take turns.
     pub(crate) fn admit_waiting(&mut self) {
-        self.budget.memory_watch().tried();
+        self.admission.budget.memory_watch().tried();
         for _ in 0..CLIENTS_AT_ONCE {
-            let Some((at, owner)) = self.budget.next_for_memory() else { break };
+            let Some((at, owner)) = self.admission.budget.next_for_memory() else { break };
             self.admit(at, &owner);
         }
     }
@@ -253,21 +247,23 @@ impl<C> Endpoint<C> {
             return self.reject(id, Status::DeadlineExceeded);
         }
         let (size, charged) = (slot.req_size, slot.charged);
-        let Some(Reserved { quota, .. }) = self.budget.reserved(at, owner) else { return };
+        let Some(Reserved { quota, .. }) = self.admission.budget.reserved(at, owner) else {
+            return;
+        };
         let more = u64::from(size.saturating_sub(charged));
-        let has_room = more <= self.quotas.room_of(quota);
-        if !has_room || !self.quotas.may_promise(quota, more, self.memory_left()) {
+        let has_room = more <= self.admission.quotas.room_of(quota);
+        if !has_room || !self.admission.quotas.may_promise(quota, more, self.memory_left()) {
             return;
         }
         let Ok(buffer) = self.io.arena.alloc(size as usize) else { return };
         self.place(id, buffer);
         self.promise(id, size);
-        if self.budget.is_in_force() {
-            let arrived = self.budget.arrived(at, owner);
-            self.budget.limit(at, owner, arrived);
+        if self.admission.budget.is_in_force() {
+            let arrived = self.admission.budget.arrived(at, owner);
+            self.admission.budget.limit(at, owner, arrived);
             self.share_out();
         } else {
-            self.budget.grant_all(at, owner);
+            self.admission.budget.grant_all(at, owner);
             self.state_grant(at, owner, u32::MAX);
         }
     }
@@ -276,27 +272,27 @@ impl<C> Endpoint<C> {
     pub(super) fn touch_request(&mut self, id: RequestId) {
         let now_ns = self.io.now_ns;
         let Some(at) = self.server_slot_mut(id).map(|slot| slot.message()) else { return };
-        self.budget.touch(at, &request_owner(id), now_ns);
+        self.admission.budget.touch(at, &request_owner(id), now_ns);
     }
 
     /// Sets the timer by which unfinished requests are checked.
     fn watch_requests(&mut self) {
-        let every_ns = if self.budget.lacks_memory() {
+        let every_ns = if self.admission.budget.lacks_memory() {
             TRY_EVERY_NS
         } else {
             (self.io.cfg.datapath_timeout_ns / 4).max(1)
         };
         let due_ns = self.io.now_ns.saturating_add(every_ns);
-        if due_ns < self.budget.memory_watch().due_ns {
+        if due_ns < self.admission.budget.memory_watch().due_ns {
             let entry = TimerEntry { due_ns, session: 0, generation: 0, slot: SWEEP };
-            self.budget.memory_watch().due_ns = self.io.timers.arm_later(entry);
+            self.admission.budget.memory_watch().due_ns = self.io.timers.arm_later(entry);
         }
     }
 
     /// Drops requests that do not arrive any more, and tries those that wait for memory.
     pub(crate) fn sweep_requests(&mut self, due_ns: u64) {
         let (now_ns, timeout_ns) = (self.io.now_ns, self.io.cfg.datapath_timeout_ns);
-        let watch = self.budget.memory_watch();
+        let watch = self.admission.budget.memory_watch();
         if watch.due_ns != due_ns {
             return; // there is an earlier or later one
         }
@@ -304,14 +300,14 @@ impl<C> Endpoint<C> {
         if watch.is_walk_due(now_ns, timeout_ns / 4)
             && let Some(before_ns) = now_ns.checked_sub(timeout_ns)
         {
-            for owner in self.budget.overdue(before_ns) {
+            for owner in self.admission.budget.overdue(before_ns) {
                 self.give_up_request(&owner);
             }
         }
-        if self.budget.lacks_memory() {
+        if self.admission.budget.lacks_memory() {
             self.admit_waiting();
         }
-        if self.budget.has_requests() {
+        if self.admission.budget.has_requests() {
             self.watch_requests();
         }
     }
@@ -333,7 +329,7 @@ impl<C> Endpoint<C> {
     pub(crate) fn end_arriving(&mut self, id: RequestId, status: Status) {
         let Some(slot) = self.server_slot_mut(id) else { return };
         let (at, owner) = (slot.message(), request_owner(id));
-        if self.budget.owes(at, &owner) {
+        if self.admission.budget.owes(at, &owner) {
             return self.reject(id, status);
         }
         self.close_request(id);

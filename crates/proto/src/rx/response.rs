@@ -7,6 +7,7 @@ use crate::driver::{Driver, deliver};
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed, Status};
 use crate::event::{Body, Completion, Event};
+use crate::flow::ClientFlow;
 use crate::loss::{LossFeedback, Recovery};
 use crate::mutant::{self, Mutant};
 use crate::session::{SessionId, SessionState};
@@ -47,7 +48,12 @@ pub(super) fn rx_response_rare<'f, C>(
     data: impl Content<'f>,
 ) {
     let endpoint = driver.endpoint();
-    match endpoint.take_response(peer, h, data) {
+    let taken = match endpoint.connected_flow(peer, h.session) {
+        Ok(mut flow) => flow.take_response(h, data),
+        Err(reason) => Err(reason),
+    };
+    endpoint.apply_effects();
+    match taken {
         Ok(completion) => {
             endpoint.io.stats.received(3);
             if let Some(completion) = completion {
@@ -65,8 +71,9 @@ impl<C> Endpoint<C> {
     #[inline(always)]
     fn end_single(&mut self, peer: u32, p: &SinglePacket<'_>) -> Option<(C, SessionId, MsgBuf)> {
         let sessions = self.sessions.len();
-        let s = self.sessions.client_mut(p.session)?;
-        let session = SessionId { index: p.session, generation: s.generation };
+        let mut flow = self.client_flow(p.session)?;
+        let session = flow.id();
+        let (s, io) = (&mut *flow.s, &mut *flow.io);
         let slot_no = p.req_num & (s.slots.count() - 1);
         let is_ready = s.peer == peer && s.state == SessionState::Connected && s.stalled == 0;
         let slot = s.slots.get_mut(slot_no as usize)?;
@@ -77,42 +84,43 @@ impl<C> Endpoint<C> {
         }
         let units = slot.units();
         let (request, cont) = slot.finish_single()?;
-        slot.deadline_ns = self.io.now_ns;
+        slot.deadline_ns = io.now_ns;
         s.credits.release(1);
         s.free |= 1 << slot_no;
         let waits = s.waits();
-        self.io.stats.responses += 1;
-        self.io.stats.received(3);
-        if let Some(peer_of) = self.io.peers.at_mut(peer) {
+        io.stats.responses += 1;
+        io.stats.received(3);
+        if let Some(peer_of) = io.peers.at_mut(peer) {
             peer_of.credits.on_response(p.data.len());
             if peer_of.credits.release(units) {
-                self.io.tx.push(TxItem::Turn { peer });
+                io.tx.push(TxItem::Turn { peer });
             }
         }
         if waits {
-            self.start_queued(p.session);
+            flow.start_queued();
         } else if sessions >= CANCEL_FROM {
-            self.cancel_first_timer(p.session, slot_no as u8);
+            flow.cancel_first_timer(slot_no as u8);
         }
         Some((cont, session, request))
     }
+}
 
+impl<C> ClientFlow<'_, C> {
     /// Handles any packet of a response.
     fn take_response<'f>(
         &mut self,
-        peer: u32,
         h: ResponseHeader,
         data: impl Content<'f>,
     ) -> Result<Option<Completion<'f, C>>, RxDrop> {
-        let ResponseHeader { session, req_num, msg_size, index } = h;
-        let (limit, ack) = (self.io.cfg.max_msg_size, self.ack_info(peer));
+        let ResponseHeader { req_num, msg_size, index, .. } = h;
+        let peer = self.s.peer;
+        let (limit, ack) = (self.io.cfg.max_msg_size, self.io.ack_info(peer));
         let mut feedback = LossFeedback::default();
-        let (s, slot_no) = match self.client_slot(peer, session, req_num) {
-            Ok(found) => found,
-            Err(reason) => {
-                return self.rx_quarantined(session, req_num, true, reason).map(|()| None);
-            }
+        let slot_no = match self.slot_of(req_num) {
+            Ok(slot_no) => slot_no,
+            Err(reason) => return self.rx_quarantined(req_num, true, reason).map(|()| None),
         };
+        let s = &mut *self.s;
         let dpp = s.agreed.data_per_packet;
         let slot = &mut s.slots[usize::from(slot_no)];
         let packets = packets_of(msg_size, dpp);
@@ -123,9 +131,9 @@ impl<C> Endpoint<C> {
         let credits = match slot.on_response(index, msg_size, packets, ack, &mut feedback) {
             Ok(credits) => credits,
             Err(reason) => {
-                self.note_pool(is_melo);
+                self.io.note_pool(is_melo);
                 if reason == RxDrop::OutOfOrder && recovery == Recovery::GoBackNNack {
-                    self.go_back_in_response(peer, session, slot_no);
+                    self.go_back_in_response(slot_no);
                 }
                 return Err(reason);
             }
@@ -135,25 +143,25 @@ impl<C> Endpoint<C> {
         let age_ns = slot.age_of_retry(ack.now_ns);
         let moved = !is_melo || slot.in_order() > front;
         s.credits.release(credits);
-        self.on_feedback(peer, feedback);
+        self.io.on_feedback(peer, feedback);
         if on_retry_answered {
-            self.on_retry_answered(peer, age_ns, ack);
+            self.io.on_retry_answered(peer, age_ns, ack);
         }
-        self.note_pool(is_melo);
+        self.io.note_pool(is_melo);
         if index == 0
             && let Some(p) = self.io.peers.at_mut(peer)
         {
             p.credits.on_response(msg_size.min(dpp.into()) as usize);
         }
-        self.note_awaiting(session, slot_no);
-        self.release_room(peer, credits * units);
+        self.note_awaiting(slot_no);
+        self.io.release_room(peer, credits * units);
         if packets > 1 && msg_size <= limit {
             match index {
-                0 => self.begin_fetch(session, slot_no, peer),
-                _ => self.grant_fetch(session, slot_no),
+                0 => self.begin_fetch(slot_no),
+                _ => self.grant_fetch(slot_no),
             }
         }
-        let Some(slot) = self.sessions.client_slot_mut(session, slot_no) else { return Ok(None) };
+        let slot = &mut self.s.slots[usize::from(slot_no)];
         let result = if msg_size > limit {
             slot.ack_owed = true; // dropped here, so the server need not keep it
             Err(CallError::ResponseTooLarge { response_bytes: msg_size, limit })
@@ -161,69 +169,53 @@ impl<C> Endpoint<C> {
             slot.ack_owed = true;
             Ok(Body::Borrowed(data))
         } else {
-            match self.rx_response_part(session, slot_no, index, msg_size, data, moved) {
+            match self.rx_response_part(slot_no, index, msg_size, data, moved) {
                 Ok(None) => return Ok(None),
                 Ok(Some(body)) => Ok(body),
                 Err(e) => Err(e),
             }
         };
-        Ok(self.complete(session, slot_no, result))
+        Ok(self.complete(slot_no, result))
     }
 
     /// A packet of a response has arrived behind a gap: the first such packet of a gap has all
     /// packets from the gap on requested again.
     #[cold]
-    fn go_back_in_response(&mut self, peer: u32, session: u32, slot_no: u8) {
-        let now_ns = self.io.now_ns;
-        let Some(s) = self.sessions.client_mut(session) else { return };
+    fn go_back_in_response(&mut self, slot_no: u8) {
+        let (peer, s) = (self.s.peer, &mut *self.s);
         let slot = &mut s.slots[usize::from(slot_no)];
         let Some(credits) = slot.go_back_in_response() else { return };
         let units = credits * slot.units();
-        slot.last_rx_ns = now_ns;
+        slot.last_rx_ns = self.io.now_ns;
         slot.retries = 0;
         s.credits.release(credits);
         let mut feedback = LossFeedback::default();
         feedback.add_lost(1);
-        self.on_feedback(peer, feedback);
-        self.note_awaiting(session, slot_no);
-        self.release_room(peer, units);
-        self.extend_deadline(session, slot_no, now_ns);
-        self.wake_in_turn(session, slot_no);
-    }
-
-    /// Records the use of MELO's bits.
-    #[inline]
-    pub(super) fn note_pool(&mut self, is_melo: bool) {
-        if is_melo {
-            (self.io.stats.melo_bits_peak, self.io.stats.melo_refused) =
-                self.io.boards.pools.rx_use();
-        }
+        self.io.on_feedback(peer, feedback);
+        self.note_awaiting(slot_no);
+        self.io.release_room(peer, units);
+        self.extend_deadline(slot_no);
+        self.wake_in_turn(slot_no);
     }
 
     /// A new packet of a response of several packets; returns the response when it is complete.
     /// `moved`: restarts the timeout for missing packets.
     fn rx_response_part<'f>(
         &mut self,
-        session: u32,
         slot_no: u8,
         index: u32,
         msg_size: u32,
         data: impl Content<'f>,
         moved: bool,
     ) -> Result<Option<Body<'f>>, CallError> {
-        let now_ns = self.io.now_ns;
-        let Some(s) = self.sessions.client_mut(session) else { return Ok(None) };
-        let offset = index as usize * usize::from(s.agreed.data_per_packet);
+        let offset = index as usize * usize::from(self.s.agreed.data_per_packet);
+        let slot = &mut self.s.slots[usize::from(slot_no)];
         if index == 0 {
             let buffer = self.io.arena.alloc(msg_size as usize);
             let no_memory = |_| CallError::NoMemory { response_bytes: msg_size };
-            let Some(s) = self.sessions.client_mut(session) else { return Ok(None) };
-            let slot = &mut s.slots[usize::from(slot_no)];
             slot.ack_owed = buffer.is_err();
             slot.set_response_buffer(buffer.map_err(no_memory)?);
         }
-        let Some(s) = self.sessions.client_mut(session) else { return Ok(None) };
-        let slot = &mut s.slots[usize::from(slot_no)];
         if let Some(response) = slot.response_buffer_mut() {
             data.copy_into(response, offset);
         }
@@ -231,29 +223,26 @@ impl<C> Endpoint<C> {
             slot.ack_owed = true;
             return Ok(slot.take_response().map(Body::Owned));
         }
-        slot.last_rx_ns = now_ns;
+        slot.last_rx_ns = self.io.now_ns;
         if moved {
             slot.retries = 0;
-            self.extend_deadline(session, slot_no, now_ns);
+            self.extend_deadline(slot_no);
         }
-        self.wake_in_turn(session, slot_no);
+        self.wake_in_turn(slot_no);
         Ok(None)
     }
 
+    /// Handles an error in place of a response.
     pub(super) fn rx_error_response(
         &mut self,
-        peer: u32,
-        session: u32,
         req_num: u32,
         status: u16,
     ) -> Result<Option<Completion<'static, C>>, RxDrop> {
-        let (s, slot_no) = match self.client_slot(peer, session, req_num) {
-            Ok(found) => found,
-            Err(reason) => {
-                return self.rx_quarantined(session, req_num, true, reason).map(|()| None);
-            }
+        let slot_no = match self.slot_of(req_num) {
+            Ok(slot_no) => slot_no,
+            Err(reason) => return self.rx_quarantined(req_num, true, reason).map(|()| None),
         };
-        let slot = &mut s.slots[usize::from(slot_no)];
+        let slot = &mut self.s.slots[usize::from(slot_no)];
         // A server may reject a request from its first packet on, before the rest is sent.
         if !slot.awaits_response() {
             return Err(RxDrop::Inconsistent);
@@ -261,10 +250,10 @@ impl<C> Endpoint<C> {
         slot.ack_owed = true;
         let refused = Status::from_code(status) == Status::NoMemory;
         if refused || mutant::is_on(Mutant::RanMadeAgain) {
-            if let Some(p) = self.io.peers.at_mut(peer) {
+            if let Some(p) = self.io.peers.at_mut(self.s.peer) {
                 p.path.on_refused(self.io.now_ns);
             }
-            if self.hold_back(session, slot_no) {
+            if self.hold_back(slot_no) {
                 return Ok(None);
             }
         }
@@ -274,7 +263,7 @@ impl<C> Endpoint<C> {
             Status::Expired => CallError::DeadlineExceeded(Executed::Maybe),
             status => CallError::Server(status),
         };
-        self.count_ending(&error);
-        Ok(self.complete(session, slot_no, Err(error)))
+        self.io.count_ending(&error);
+        Ok(self.complete(slot_no, Err(error)))
     }
 }

@@ -161,17 +161,19 @@ impl<C> Endpoint<C> {
             self.io.tx.push(TxItem::Turn { peer }); // sessions may wait for it
         }
         p.path.control(&self.io.cfg, p.data_per_packet, after, self.io.now_ns);
-        if before == 0 && self.budget.is_enabled() {
+        if before == 0 && self.admission.budget.is_enabled() {
             p.path.expect_grants();
         }
-        self.apply_window(peer);
+        self.io.apply_window(peer);
         let granted = &mut self.io.peers.credits_granted;
         *granted = *granted + u64::from(after) - u64::from(before);
     }
 
     /// Client side: a session with C = `credits` has ended; none of it is in flight.
     pub(crate) fn leave_pool(&mut self, session: u32, peer: u32, credits: u32) {
-        self.wait_no_more(session);
+        if let Some(mut flow) = self.client_flow(session) {
+            flow.wait_no_more();
+        }
         let Some(p) = self.io.peers.at_mut(peer) else { return };
         let (before, after) = p.credits.leave(credits);
         if after > 0 {
@@ -182,18 +184,8 @@ impl<C> Endpoint<C> {
         if is_reserved {
             self.io.peers.credits_reserved -= u64::from(before - after);
         }
-        self.apply_window(peer);
-        self.retry_turn(peer);
-    }
-
-    /// Removes a session from the waiting queue of its peer's pool.
-    pub(crate) fn wait_no_more(&mut self, session: u32) {
-        let Some(s) = self.sessions.client_mut(session) else { return };
-        if std::mem::take(&mut s.waits_for_room)
-            && let Some(p) = self.io.peers.at_mut(s.peer)
-        {
-            p.credits.wait_no_more();
-        }
+        self.io.apply_window(peer);
+        self.io.retry_turn(peer);
     }
 
     /// Checks the invariants of all pools.

@@ -30,18 +30,18 @@ impl<C> Endpoint<C> {
         addr: Addr,
         control: u64,
     ) -> Result<(), ConnectRefuseReason> {
-        if self.quotas.is_closing() {
+        if self.admission.quotas.is_closing() {
             return Err(ConnectRefuseReason::ShuttingDown);
         }
         let limit = self.io.cfg.max_sessions_per_peer as u32;
-        if self.quotas.sessions_over(control) >= limit {
+        if self.admission.quotas.sessions_over(control) >= limit {
             return Err(ConnectRefuseReason::TooManyOfPeer { limit });
         }
         let limit = self.io.cfg.max_paths_per_peer as u32;
-        if !self.knows_peer(r, addr, control) && self.quotas.paths_of(control) >= limit {
+        if !self.knows_peer(r, addr, control) && self.admission.quotas.paths_of(control) >= limit {
             return Err(ConnectRefuseReason::TooManyPathsOfPeer { limit });
         }
-        let of_host = self.quotas.sessions_of(addr.host);
+        let of_host = self.admission.quotas.sessions_of(addr.host);
         let limit = self.io.cfg.max_sessions_per_address as u32;
         if of_host >= limit && !self.evict_unused(Some(addr.host), control) {
             return Err(ConnectRefuseReason::TooManyOfAddress { limit });
@@ -65,9 +65,11 @@ impl<C> Endpoint<C> {
             Some(Session::Server(s)) if sessions.is_unused(id) => Some(s.accepted_ns),
             _ => None,
         };
-        let Some((since_ns, id)) = self.quotas.oldest_unused(host, since_ns) else { return false };
+        let Some((since_ns, id)) = self.admission.quotas.oldest_unused(host, since_ns) else {
+            return false;
+        };
         let Some(Session::Server(s)) = self.sessions.get(id.index as usize) else { return false };
-        let Some(control) = self.quotas.control_of(s.quota) else { return false };
+        let Some(control) = self.admission.quotas.control_of(s.quota) else { return false };
         if self.io.now_ns.saturating_sub(since_ns) < UNUSED_FOR_NS || control == asking {
             return false;
         }
@@ -79,7 +81,7 @@ impl<C> Endpoint<C> {
     /// closed. At most eight clients, those with the oldest session first.
     pub fn evict_clients(&mut self, host: Option<u128>) {
         let mut clients: BTreeMap<u32, (u64, Vec<u32>)> = BTreeMap::new();
-        for id in self.quotas.unused_of(host).filter(|&id| self.sessions.is_unused(id)) {
+        for id in self.admission.quotas.unused_of(host).filter(|&id| self.sessions.is_unused(id)) {
             let Some(Session::Server(s)) = self.sessions.get(id.index as usize) else { continue };
             let (since_ns, sessions) =
                 clients.entry(s.quota).or_insert((s.accepted_ns, Vec::new()));
@@ -88,8 +90,8 @@ impl<C> Endpoint<C> {
         }
         let mut idle: Vec<(u64, u64, Vec<u32>)> = Vec::new();
         for (client, (since_ns, sessions)) in clients {
-            let Some(control) = self.quotas.control_of(client) else { continue };
-            if self.quotas.sessions_over(control) as usize == sessions.len()
+            let Some(control) = self.admission.quotas.control_of(client) else { continue };
+            if self.admission.quotas.sessions_over(control) as usize == sessions.len()
                 && self.io.now_ns.saturating_sub(since_ns) >= UNUSED_FOR_NS
             {
                 idle.push((since_ns, control, sessions));

@@ -189,7 +189,7 @@ impl<C> Endpoint<C> {
             p.path.set_last_rx(self.io.now_ns);
             let at = self.io.peers.add(p);
             self.io.peers.known.entry((r.endpoint_id, offer.addr)).or_default().push(at);
-            self.quotas.add_path(at, offer.control);
+            self.admission.quotas.add_path(at, offer.control);
             at
         });
         let Some(Some(peer)) = self.io.peers.get_mut(peer_no as usize) else {
@@ -198,7 +198,7 @@ impl<C> Endpoint<C> {
         peer.sessions += 1;
         let (client_peer, cookie, integrity) = (peer.remote, peer.rx_cookie, peer.integrity);
         let room = peer.credits.room();
-        let quota = self.quotas.enter(offer.control, offer.addr.host);
+        let quota = self.admission.quotas.enter(offer.control, offer.addr.host);
         let accepted_ns = self.io.now_ns;
         let start = r.first_req_num.wrapping_sub(u32::from(slots_granted));
         let max_msg_size = self.io.cfg.max_msg_size;
@@ -221,7 +221,7 @@ impl<C> Endpoint<C> {
             })
         });
         let sessions = &self.sessions;
-        self.quotas.add_unused(quota, session, |s| sessions.is_unused(s));
+        self.admission.quotas.add_unused(quota, session, |s| sessions.is_unused(s));
         self.be_selective(peer_no, recovery);
         let pool = self.grant_pool(peer_no, credits, grows);
         Ok(ConnectAccept {
@@ -350,7 +350,9 @@ impl<C> Endpoint<C> {
         }
         self.connect_ended();
         self.start_queued(a.client_session);
-        self.begin_messages(a.client_session);
+        if let Some(mut flow) = self.client_flow(a.client_session) {
+            flow.begin_messages();
+        }
         Ok(Established { path_unused: a.client_peer != tentative })
     }
 

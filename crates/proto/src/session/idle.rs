@@ -30,26 +30,26 @@ impl<C> ClientSession<C> {
             timers.arm_later(TimerEntry { due_ns, session: index, generation, slot: IDLE });
         }
     }
-}
 
-impl<C> Endpoint<C> {
-    /// When a client session has to be checked for idleness again: now, if it may shrink. Checks
+    /// When the session has to be checked for idleness again: now, if it may shrink. Checks
     /// its slots up to the first one that was used recently.
-    pub(crate) fn idle_due_ns(&self, s: &ClientSession<C>, now_ns: u64) -> u64 {
-        let whole_ns = self.io.cfg.idle_after_ns;
-        if s.free.count_ones() != s.slots.count() || s.waits() {
+    pub(crate) fn idle_due_ns(&self, cfg: &Config, now_ns: u64) -> u64 {
+        let whole_ns = cfg.idle_after_ns;
+        if self.free.count_ones() != self.slots.count() || self.waits() {
             return now_ns.saturating_add(whole_ns);
         }
         // A free slot's deadline is the time at which its call ended.
-        let used = s.slots.iter().filter(|slot| slot.deadline_ns != u64::MAX);
+        let used = self.slots.iter().filter(|slot| slot.deadline_ns != u64::MAX);
         let mut may_ns = used.map(|slot| slot.deadline_ns.saturating_add(whole_ns));
         if let Some(due_ns) = may_ns.find(|&due_ns| due_ns > now_ns) {
             return due_ns;
         }
-        let pending = s.slots.iter().any(|slot| slot.tracked || slot.ack_owed);
-        if pending { now_ns.saturating_add(self.io.cfg.rto_min_ns) } else { now_ns }
+        let pending = self.slots.iter().any(|slot| slot.tracked || slot.ack_owed);
+        if pending { now_ns.saturating_add(cfg.rto_min_ns) } else { now_ns }
     }
+}
 
+impl<C> Endpoint<C> {
     /// Drops the slots of an idle client session, and queues the report for its server.
     pub(crate) fn shrink(&mut self, index: u32) {
         let Some(Session::Client(s)) = self.sessions.get_mut(index as usize) else { return };
@@ -96,7 +96,7 @@ impl<C> Endpoint<C> {
             s.slots.sleep(|slot| slot.req_num);
             self.sessions.server_slots.trim();
         }
-        self.quotas.release_bytes(quota, freed);
+        self.admission.quotas.release_bytes(quota, freed);
         self.memory_returns();
     }
 }

@@ -5,7 +5,7 @@ use courser_buf::PathId;
 use super::{Draining, RemoteSession, Session, SessionId, SessionState};
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed, SessionEnd};
-use crate::event::{Completion, Notice, RequestId};
+use crate::event::{Notice, RequestId};
 use crate::mutant::{self, Mutant};
 use crate::peer::{Peer, PeerState};
 use crate::slot::{ServerPhase, ServerSlot};
@@ -85,7 +85,7 @@ impl<C> Endpoint<C> {
     pub(super) fn party_to(&self, session: u32) -> Option<(Option<u64>, u64)> {
         let (peer, control) = match self.sessions.get(session as usize)? {
             Session::Client(s) => (s.peer, s.agreed.control),
-            Session::Server(s) => (s.peer, self.quotas.control_of(s.quota)?),
+            Session::Server(s) => (s.peer, self.admission.quotas.control_of(s.quota)?),
             Session::Draining(_) | Session::Vacant { .. } => return None,
         };
         let peer = self.io.peers.get(peer as usize)?.as_ref()?;
@@ -142,49 +142,29 @@ impl<C> Endpoint<C> {
     /// executed.
     pub(crate) fn fail_session(&mut self, session: u32, error: impl Fn(Executed) -> CallError) {
         self.deferred.take_no_more(session);
-        let Some(s) = self.sessions.client_mut(session) else { return };
-        s.state = SessionState::Gone;
-        let id = SessionId { index: session, generation: s.generation };
-        for call in s.with_queue(std::mem::take) {
+        let Some(mut flow) = self.client_flow(session) else { return };
+        flow.s.state = SessionState::Gone;
+        for call in flow.s.with_queue(std::mem::take) {
             if !mutant::is_on(Mutant::WaitingCallsForgotten) {
-                self.end_waiting(id, call, error(Executed::Never));
+                flow.end_waiting(call, error(Executed::Never));
             }
         }
         while let Some((id, call)) = self.take_deferred(|call| call.session.index == session) {
-            self.end_waiting(id, call, error(Executed::Never));
+            self.end_deferred(id, call, error(Executed::Never));
         }
+        let Some(mut flow) = self.client_flow(session) else { return };
         // Slots first: the calls of some carry messages.
-        self.fail_slots(session, error);
-        self.fail_messages(session);
-        self.note_room(session);
-    }
-
-    fn fail_slots(&mut self, session: u32, error: impl Fn(Executed) -> CallError) {
-        let Some(s) = self.sessions.client_mut(session) else { return };
-        for slot_no in 0..s.slots.len() as u8 {
-            let Some(s) = self.sessions.client_mut(session) else { return };
-            let slot = &mut s.slots[usize::from(slot_no)];
-            if slot.quarantined {
-                slot.release();
-                s.free |= 1 << slot_no;
-            }
-            if !slot.active {
-                continue;
-            }
-            let executed = slot.executed();
-            if let Some(c) = self.complete(session, slot_no, Err(error(executed))) {
-                let Completion { cont, session, request, .. } = c;
-                let result = Err(error(executed));
-                self.outbox.done.push_back(Completion { cont, session, request, result });
-            }
-        }
+        flow.fail_slots(error);
+        flow.fail_messages();
+        flow.note_room();
+        self.apply_effects();
     }
 
     // ---- peers and entries of the tables ------------------------------------------------------
 
     pub(crate) fn drop_peer(&mut self, peer: u32) -> Option<Peer> {
         let dropped = self.io.peers.remove(peer)?;
-        self.quotas.remove_path(peer);
+        self.admission.quotas.remove_path(peer);
         self.io.tx.remove_peer(peer);
         Some(dropped)
     }
@@ -266,10 +246,10 @@ impl<C> Endpoint<C> {
                 self.outbox.notices.extend(ids.map(Notice::Cancelled));
                 *entry = Session::Draining(Draining { generation, quota, executing });
                 self.ungrant_pool(peer, credits);
-                self.quotas.release_bytes(quota, charged);
+                self.admission.quotas.release_bytes(quota, charged);
                 self.memory_returns();
                 if !wait {
-                    self.quotas.leave(quota);
+                    self.admission.quotas.leave(quota);
                     self.sessions.vacate(index, generation);
                 }
             }
@@ -289,7 +269,7 @@ impl<C> Endpoint<C> {
         d.executing.retain(|&e| e != (slot, req_num));
         if d.executing.is_empty() {
             let (generation, quota) = (d.generation, d.quota);
-            self.quotas.leave(quota);
+            self.admission.quotas.leave(quota);
             self.sessions.vacate(session.index, generation);
         }
     }

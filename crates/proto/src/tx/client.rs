@@ -1,19 +1,17 @@
 //! Transmission of a client slot: request packets, then requests-for-response. Each passes the gate
 //! of credits and pacing `[eRPC section 4.3.1, section 5.1]` (E33, E43, ADR 4).
 
-use courser_buf::{Arena, TxBurst};
+use courser_buf::TxBurst;
 
 use super::lane::Lane;
-use super::{Sent, TxBatch, TxItem};
-use crate::config::Config;
+use super::{Sent, TxItem};
 use crate::credits::SessionCredits;
-use crate::endpoint::Endpoint;
-use crate::expiry::slot_timeout_ns;
+use crate::flow::{ClientFlow, slot_timeout_ns};
+use crate::io::Io;
 use crate::mutant::{self, Mutant};
-use crate::peer::{Peer, Peers};
+use crate::peer::Peer;
 use crate::session::SessionState;
 use crate::slot::{ClientSlot, NextPacket};
-use crate::stats::EndpointStats;
 use crate::wire::{Packet, data_len, single_request};
 
 /// The gate's decision.
@@ -54,96 +52,75 @@ pub(super) fn pass(
     peer.path.on_sent(packets * u32::from(units), peer.credits.units_per_packet(), now_ns);
 }
 
-/// The parts of an endpoint that [`send_single`] needs, and the destination of the request.
-pub(crate) struct Single<'a> {
-    pub(crate) tx: &'a mut TxBatch,
-    pub(crate) peers: &'a mut Peers,
-    pub(crate) arena: &'a Arena,
-    pub(crate) cfg: &'a Config,
-    pub(crate) stats: &'a mut EndpointStats,
-    pub(crate) now_ns: u64,
-    /// The peer, and its number for the session.
-    pub(crate) peer_no: u32,
-    pub(crate) session: u32,
-}
-
-/// Sends an unsent request of one small packet: the straight line of a small RPC. `false`: the gate
-/// or the batch does not admit it now, or it is not such a request; nothing has changed.
+/// Sends an unsent request of one small packet: the straight line of a small RPC. `to` is the peer and
+/// its number for the session. `false`: the gate or the batch does not admit it now, or it is not such
+/// a request; nothing has changed.
 #[inline(always)] // inlined into the call and into the transmit loop
 pub(crate) fn send_single<C>(
-    cx: Single<'_>,
+    io: &mut Io,
+    to: (u32, u32),
     credits: &mut SessionCredits,
     slot: &mut ClientSlot<C>,
 ) -> bool {
-    let Single { tx, peers, arena, cfg, stats, now_ns, peer_no, session } = cx;
-    let Some(data) = slot.single_unsent().filter(|data| data.len() <= cfg.inline_max) else {
+    let (peer_no, session) = to;
+    let Some(data) = slot.single_unsent().filter(|data| data.len() <= io.cfg.inline_max) else {
         return false;
     };
-    let Some(peer) = peers.at_mut(peer_no) else { return false };
+    let now_ns = io.now_ns;
+    let Some(peer) = io.peers.at_mut(peer_no) else { return false };
     let units = peer.credits.units_of(data.len());
     if !matches!(gate(peer, *credits, units, now_ns), Gate::Now(_)) {
         return false;
     }
     let (size, remaining_us) = (data.len() as u32, slot.remaining_us(now_ns));
     let header = single_request(session, slot.req_num, slot.req_type(), size, remaining_us);
-    if !tx.append(peer_no, peer, arena, header, data) {
+    if !io.tx.append(peer_no, peer, &io.arena, header, data) {
         return false;
     }
     pass(peer, credits, 1, units, now_ns);
     slot.sent_single(units, now_ns);
-    stats.sent(0);
-    stats.max_in_flight = stats.max_in_flight.max(credits.in_flight());
+    io.stats.sent(0);
+    io.stats.max_in_flight = io.stats.max_in_flight.max(credits.in_flight());
     true
 }
 
-impl<C> Endpoint<C> {
+impl<C> ClientFlow<'_, C> {
     /// Sends what a slot can send with the available credits. In its session's `turn` the pool's
     /// credits are reserved for it, and no packets are held back.
     #[inline(always)]
     pub(crate) fn tx_client(
         &mut self,
-        session: u32,
         slot_no: u8,
         req_num: u32,
         turn: bool,
         out: &mut TxBurst,
     ) -> Sent {
-        let Some(s) = self.sessions.client_mut(session) else { return Sent::All };
+        let s = &mut *self.s;
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
         // A slot whose first timer has expired needs one of its own.
         let current = slot.req_num == req_num && slot.active && slot.tracked;
-        if current && s.state == SessionState::Connected {
-            let cx = Single {
-                tx: &mut self.io.tx,
-                peers: &mut self.io.peers,
-                arena: &self.io.arena,
-                cfg: &self.io.cfg,
-                stats: &mut self.io.stats,
-                now_ns: self.io.now_ns,
-                peer_no: s.peer,
-                session: s.remote,
-            };
-            if send_single(cx, &mut s.credits, slot) {
-                return Sent::All;
-            }
+        if current
+            && s.state == SessionState::Connected
+            && send_single(self.io, (s.peer, s.remote), &mut s.credits, slot)
+        {
+            return Sent::All;
         }
-        self.tx_client_packets(session, slot_no, req_num, turn, out)
+        self.tx_client_packets(slot_no, req_num, turn, out)
     }
 
-    /// [`Endpoint::tx_client`] for a message of several packets, a retransmission, or a slot that
+    /// [`ClientFlow::tx_client`] for a message of several packets, a retransmission, or a slot that
     /// waits.
     #[inline(never)]
     fn tx_client_packets(
         &mut self,
-        session: u32,
         slot_no: u8,
         req_num: u32,
         turn: bool,
         out: &mut TxBurst,
     ) -> Sent {
-        let now_ns = self.io.now_ns;
-        let item = TxItem::Client { session, slot: slot_no, req_num };
-        let Some(s) = self.sessions.client_mut(session) else { return Sent::All };
+        let (s, io) = (&mut *self.s, &mut *self.io);
+        let now_ns = io.now_ns;
+        let item = TxItem::Client { session: self.index, slot: slot_no, req_num };
         let slots = s.slots.count();
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
         if !slot.active || slot.req_num != req_num || s.state != SessionState::Connected {
@@ -153,17 +130,17 @@ impl<C> Endpoint<C> {
             }
             return Sent::All;
         }
-        let Some(peer) = self.io.peers.at_mut(s.peer) else { return Sent::All };
+        let Some(peer) = io.peers.at_mut(s.peer) else { return Sent::All };
         let (before, quantum) = (s.credits.left(), u32::from(s.agreed.quantum));
-        let spread = s.credits.limit().saturating_mul(self.io.cfg.reorder_span);
+        let spread = s.credits.limit().saturating_mul(io.cfg.reorder_span);
         let waits = slot.in_flight() > 0;
         slot.limit_unscheduled(peer.path.unscheduled(now_ns));
         let (mut lacked_units, mut paced_until_ns, mut again) = (0, None, 0);
         let mut lane = Lane {
-            tx: &mut self.io.tx,
-            arena: &self.io.arena,
-            stats: &mut self.io.stats,
-            inline_max: self.io.cfg.inline_max,
+            tx: &mut io.tx,
+            arena: &io.arena,
+            stats: &mut io.stats,
+            inline_max: io.cfg.inline_max,
             peer_no: s.peer,
             peer,
             out,
@@ -199,7 +176,7 @@ impl<C> Endpoint<C> {
             if slot.is_spread(spread) {
                 break Sent::All; // more when the oldest packet has arrived
             }
-            slot.begin_board(&mut self.io.boards, s.agreed.recovery);
+            slot.begin_board(&mut io.boards, s.agreed.recovery);
             let next = slot.next_packet(credits);
             let one_way = s.outgoing.as_ref().is_some_and(|o| o.slots & 1 << slot_no != 0);
             let to = (s.remote, s.agreed.data_per_packet);
@@ -220,23 +197,19 @@ impl<C> Endpoint<C> {
         slot.queued = matches!(sent, Sent::Rest(_));
         if spent {
             let path = &lane.peer.path;
-            let timeout_ns = slot_timeout_ns(path, slot, s.agreed.recovery, &self.io.cfg);
+            let timeout_ns = slot_timeout_ns(path, slot, s.agreed.recovery, &io.cfg);
             if slot.await_answer(s.agreed.recovery, waits, now_ns + timeout_ns) {
                 let due_ns = slot.deadline_ns;
-                self.arm_slot(session, slot_no, due_ns);
+                self.arm_slot(slot_no, due_ns);
             }
         }
-        self.note_awaiting(session, slot_no);
-        if again > 0
-            && let Some(s) = self.sessions.client_mut(session)
-        {
-            s.on_retransmitted(again);
-        }
+        self.note_awaiting(slot_no);
+        self.s.on_retransmitted(again);
         if let Some(at_ns) = paced_until_ns {
-            self.pace(session, at_ns);
+            self.io.pace(self.s.peer, at_ns);
         }
         if lacked_units > 0 {
-            self.wait_for_room(session, lacked_units);
+            self.wait_for_room(lacked_units);
         }
         sent
     }

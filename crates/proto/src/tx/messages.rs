@@ -7,6 +7,7 @@ use super::client::{Gate, gate, pass};
 use super::lane::Lane;
 use super::{Sent, TxItem};
 use crate::endpoint::Endpoint;
+use crate::flow::ClientFlow;
 use crate::oneway::Unacknowledged;
 use crate::peer::NO_FRAME;
 use crate::session::SessionState;
@@ -15,24 +16,23 @@ use crate::wire::{MAX_REMAINING_US, Packet, single_message};
 /// Messages that a session sends before the next item of the queue: half of a frame of small ones.
 const QUANTUM: u32 = 32;
 
-impl<C> Endpoint<C> {
-    /// Sends the messages of a session that credits allow: lost ones, then waiting ones, in order.
+impl<C> ClientFlow<'_, C> {
+    /// Sends the messages that credits allow: lost ones, then waiting ones, in order.
     #[inline(never)]
-    pub(super) fn tx_messages(&mut self, session: u32, out: &mut TxBurst) -> Sent {
-        let now_ns = self.io.now_ns;
-        let Some(s) = self.sessions.client_mut(session) else { return Sent::All };
-        let (state, peer_no, remote) = (s.state, s.peer, s.remote);
+    pub(super) fn tx_messages(&mut self, out: &mut TxBurst) -> Sent {
+        let (s, io, session) = (&mut *self.s, &mut *self.io, self.index);
+        let (now_ns, peer_no, remote) = (io.now_ns, s.peer, s.remote);
         let Some(outgoing) = &mut s.outgoing else { return Sent::All };
         (outgoing.queued, outgoing.stalled) = (false, false);
-        if state != SessionState::Connected {
+        if s.state != SessionState::Connected {
             return Sent::All; // queued again when it is
         }
-        let Some(peer) = self.io.peers.at_mut(peer_no) else { return Sent::All };
+        let Some(peer) = io.peers.at_mut(peer_no) else { return Sent::All };
         let mut lane = Lane {
-            tx: &mut self.io.tx,
-            arena: &self.io.arena,
-            stats: &mut self.io.stats,
-            inline_max: self.io.cfg.inline_max,
+            tx: &mut io.tx,
+            arena: &io.arena,
+            stats: &mut io.stats,
+            inline_max: io.cfg.inline_max,
             peer_no,
             peer,
             out,
@@ -81,18 +81,20 @@ impl<C> Endpoint<C> {
         lane.stats.retransmitted += again;
         s.on_retransmitted(again);
         if begins {
-            self.time_messages(session, u64::MAX);
+            self.time_messages(u64::MAX);
         }
         if let Some(at_ns) = paced_until_ns {
-            self.pace(session, at_ns);
+            self.io.pace(peer_no, at_ns);
         }
         if lacked_units > 0 {
-            self.wait_for_room(session, lacked_units);
+            self.wait_for_room(lacked_units);
         }
-        self.note_room(session);
+        self.note_room();
         sent
     }
+}
 
+impl<C> Endpoint<C> {
     /// Acknowledges the messages of a server session.
     pub(super) fn tx_message_ack(&mut self, session: u32) -> Sent {
         let Some(s) = self.sessions.server_mut(session) else { return Sent::All };
@@ -100,7 +102,7 @@ impl<C> Endpoint<C> {
         let Some(incoming) = &s.incoming else { return Sent::All };
         let (next, later) = incoming.state();
         let packet = Packet::MessageAck { session: remote, next, later };
-        if !self.tx_header(9, peer, packet) {
+        if !self.io.tx_header(9, peer, packet) {
             return Sent::Rest(TxItem::MessageAck { session });
         }
         if let Some(incoming) = self.sessions.server_mut(session).and_then(|s| s.incoming.as_mut())

@@ -31,12 +31,9 @@ use crate::endpoint::Endpoint;
 
 pub use batch::Framing;
 pub(crate) use batch::{TxBatch, copy_short};
-pub(crate) use client::{Single, send_single};
+pub(crate) use client::send_single;
 pub(crate) use queue::{Sent, TxItem};
-pub(crate) use server::{SingleResponse, send_single_response};
-
-/// Batches are not limited to fewer calls than this: a frame costs as much as a few calls.
-const BATCH_CALLS_MIN: usize = 4;
+pub(crate) use server::send_single_response;
 
 impl<C> Endpoint<C> {
     /// Returns whether [`Endpoint::poll_transmit`] has something to do now: a packet is queued, and
@@ -99,7 +96,7 @@ impl<C> Endpoint<C> {
         } else if self.io.tx.starved() {
             self.io.tx.retry_at(self.io.now_ns + self.io.cfg.rto_min_ns);
         }
-        self.await_answers();
+        self.io.await_answers();
     }
 
     /// [`Endpoint::poll_transmit`] with a latency budget: frames that are not full may stay.
@@ -126,7 +123,7 @@ impl<C> Endpoint<C> {
             None if self.io.tx.starved() => self.io.tx.retry_at(now_ns + self.io.cfg.rto_min_ns),
             _ => {}
         }
-        self.await_answers();
+        self.io.await_answers();
     }
 
     /// Returns whether the batch is one frame of a single small packet that needs no send time.
@@ -146,7 +143,7 @@ impl<C> Endpoint<C> {
         let (appended, requests) = self.io.tx.ahead();
         let mut left = self.io.cfg.tx_items.saturating_sub(appended);
         // At least one, so that requests appended in every pass do not starve a queued one.
-        let requests = self.batch_calls().saturating_sub(requests).max(1);
+        let requests = self.io.batch_calls().saturating_sub(requests).max(1);
         let mut calls = requests;
         while left > 0
             && let Some(item) = self.io.tx.pop()
@@ -156,7 +153,10 @@ impl<C> Endpoint<C> {
                 TxItem::Client { .. } if calls == 0 => Sent::Later(item),
                 TxItem::Client { session, slot, req_num } => {
                     calls -= 1;
-                    self.tx_client(session, slot, req_num, false, out)
+                    match self.client_flow(session) {
+                        Some(mut flow) => flow.tx_client(slot, req_num, false, out),
+                        None => Sent::All,
+                    }
                 }
                 TxItem::Response { session, slot, req_num } => {
                     self.tx_response(session, slot, req_num, out)
@@ -181,11 +181,17 @@ impl<C> Endpoint<C> {
             TxItem::CreditReturn { session, slot, req_num } => {
                 self.tx_credit_return(session, slot, req_num)
             }
-            TxItem::Ack { session, req_num } => self.tx_ack(session, req_num),
-            TxItem::Cancel { session, slot, req_num } => self.tx_cancel(session, slot, req_num),
+            TxItem::Ack { session, req_num } => {
+                self.client_flow(session).map_or(Sent::All, |mut flow| flow.tx_ack(req_num))
+            }
+            TxItem::Cancel { session, slot, req_num } => self
+                .client_flow(session)
+                .map_or(Sent::All, |mut flow| flow.tx_cancel(slot, req_num)),
             TxItem::Turn { peer } => self.tx_turn(peer, out),
-            TxItem::Gap { peer } => self.tx_gap(peer),
-            TxItem::Messages { session } => self.tx_messages(session, out),
+            TxItem::Gap { peer } => self.io.tx_gap(peer),
+            TxItem::Messages { session } => {
+                self.client_flow(session).map_or(Sent::All, |mut flow| flow.tx_messages(out))
+            }
             TxItem::MessageAck { session } => self.tx_message_ack(session),
             TxItem::Memory => {
                 self.admit_waiting();
@@ -193,19 +199,6 @@ impl<C> Endpoint<C> {
             }
             TxItem::Client { .. } | TxItem::Response { .. } => Sent::All, // handled above
         }
-    }
-
-    /// Maximum of requests in a batch: half of the outstanding calls, so that client and server
-    /// overlap. Further requests belong to the next batch, which leaves after the next poll for
-    /// frames. Replies are not limited: if both sides call each other, both are busy anyway, and
-    /// large frames are cheapest. Requests in their session's turn for credits do not count either.
-    /// A reply that is queued after a delayed request is delayed with it.
-    #[inline]
-    fn batch_calls(&self) -> usize {
-        let calls = self.outstanding_calls() as usize;
-        let most = self.io.cfg.tx_items;
-        let divides = self.io.cfg.split_batches && calls > 0;
-        if divides { (calls / 2).max(BATCH_CALLS_MIN).min(most) } else { most }
     }
 
     /// Runs application code whose calls may be appended to frames at once, as while a received
@@ -216,16 +209,9 @@ impl<C> Endpoint<C> {
         of: fn(&mut E) -> &mut Self,
         run: impl FnOnce(&mut E) -> R,
     ) -> R {
-        of(endpoint).open_append();
+        of(endpoint).io.open_append();
         let result = run(endpoint);
         of(endpoint).io.tx.close_append();
         result
-    }
-
-    /// See [`TxBatch::open_append`].
-    #[inline(always)]
-    pub(crate) fn open_append(&mut self) {
-        let requests = if self.io.cfg.split_batches { self.batch_calls() } else { usize::MAX };
-        self.io.tx.open_append(self.io.cfg.tx_items, requests, self.io.now_ns);
     }
 }

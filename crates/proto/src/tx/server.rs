@@ -1,51 +1,36 @@
 //! Transmission of a server slot: the first packet of a stored response unsolicited, the rest as
 //! requested (E39, E43), and credit returns.
 
-use courser_buf::{Arena, TxBurst};
+use courser_buf::TxBurst;
 
 use super::lane::Lane;
-use super::{Sent, TxBatch, TxItem};
-use crate::config::Config;
+use super::{Sent, TxItem};
 use crate::endpoint::Endpoint;
 use crate::event::RequestId;
-use crate::peer::Peers;
+use crate::io::Io;
 use crate::rx::request_owner;
 use crate::session::SessionId;
 use crate::slot::{ServerPhase, ServerSlot, Stored};
-use crate::stats::EndpointStats;
 use crate::wire::{Hole, Holes, NO_HOLES, Packet, data_len, header_words, single_response};
-
-/// The parts of an endpoint that [`send_single_response`] needs.
-pub(crate) struct SingleResponse<'a> {
-    pub(crate) tx: &'a mut TxBatch,
-    pub(crate) peers: &'a mut Peers,
-    pub(crate) arena: &'a Arena,
-    pub(crate) cfg: &'a Config,
-    pub(crate) stats: &'a mut EndpointStats,
-}
 
 /// Sends for the first time a response of one small packet in the slot's own buffer: the straight
 /// line of a small RPC. `to` is the peer and its number for the session. `false`: the batch has no
 /// room, or it is not such a response; nothing has changed.
 #[inline(always)] // inlined into the reply and into the transmit loop
-pub(crate) fn send_single_response(
-    cx: SingleResponse<'_>,
-    slot: &mut ServerSlot,
-    to: (u32, u32),
-) -> bool {
-    let SingleResponse { tx, peers, arena, cfg, stats } = cx;
+pub(crate) fn send_single_response(io: &mut Io, slot: &mut ServerSlot, to: (u32, u32)) -> bool {
     let (peer_no, session) = to;
     let req_num = slot.req_num;
-    let Some(data) = slot.single_response_data().filter(|data| data.len() <= cfg.inline_max) else {
+    let inline_max = io.cfg.inline_max;
+    let Some(data) = slot.single_response_data().filter(|data| data.len() <= inline_max) else {
         return false;
     };
-    let Some(peer) = peers.at_mut(peer_no) else { return false };
+    let Some(peer) = io.peers.at_mut(peer_no) else { return false };
     let header = single_response(session, req_num, data.len() as u32);
-    if !tx.append(peer_no, peer, arena, header, data) {
+    if !io.tx.append(peer_no, peer, &io.arena, header, data) {
         return false;
     }
     slot.sent_single();
-    stats.sent(3);
+    io.stats.sent(3);
     true
 }
 
@@ -62,14 +47,7 @@ impl<C> Endpoint<C> {
         let Some(s) = self.sessions.server_mut(session) else { return Sent::All };
         let to = (s.peer, s.remote);
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
-        let cx = SingleResponse {
-            tx: &mut self.io.tx,
-            peers: &mut self.io.peers,
-            arena: &self.io.arena,
-            cfg: &self.io.cfg,
-            stats: &mut self.io.stats,
-        };
-        if slot.req_num == req_num && send_single_response(cx, slot, to) {
+        if slot.req_num == req_num && send_single_response(&mut self.io, slot, to) {
             return Sent::All;
         }
         self.tx_response_packets(session, slot_no, req_num, out)
@@ -143,7 +121,7 @@ impl<C> Endpoint<C> {
         let id = RequestId::new(SessionId { index: session, generation }, slot_no, req_num);
         let (message, owner) = (slot.message(), request_owner(id));
         let grant = self.stated_grant(message, &owner);
-        let owes = self.budget.owes(message, &owner);
+        let owes = self.admission.budget.owes(message, &owner);
         let Some(s) = self.sessions.server_mut(session) else { return Sent::All };
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
         let Some(peer) = self.io.peers.at_mut(peer_no) else { return Sent::All };

@@ -1,0 +1,193 @@
+//! Timers of a client session's slots, and what has them sent: a slot's place in the transmit queue, or
+//! its wait for credits.
+
+use super::ClientFlow;
+use crate::config::Config;
+use crate::event::Notice;
+use crate::loss::Recovery;
+use crate::path::Path;
+use crate::session::SessionId;
+use crate::session::room::AwaitedRoom;
+use crate::slot::ClientSlot;
+use crate::timers::TimerEntry;
+use crate::tx::TxItem;
+
+/// Time without an answer after which loss of a slot's packets is suspected.
+pub(crate) fn slot_timeout_ns<C>(
+    path: &Path,
+    slot: &ClientSlot<C>,
+    recovery: Recovery,
+    cfg: &Config,
+) -> u64 {
+    if slot.awaits_grant() {
+        return path.grant_timeout_ns(recovery, slot.retries, cfg);
+    }
+    path.timeout_ns(recovery, slot.retries, cfg)
+}
+
+impl<C> ClientFlow<'_, C> {
+    // ---- timers -------------------------------------------------------------------------------
+
+    /// Ensures a timer for a slot no later than `due_ns`, or the deadline of its call.
+    pub(crate) fn arm_slot(&mut self, slot_no: u8, due_ns: u64) {
+        let generation = self.s.generation;
+        let Some(slot) = self.s.slots.get_mut(usize::from(slot_no)) else { return };
+        let due_ns = due_ns.min(slot.expires_ns);
+        if due_ns < slot.timer_ns {
+            let entry = TimerEntry { due_ns, session: self.index, generation, slot: slot_no };
+            slot.timer_ns = self.io.timers.arm_later(entry);
+        }
+    }
+
+    /// Arms a timer for a slot whose call has ended: a call or cancellation that was never sent has
+    /// no timeout, and the timer of another may be far ahead. Without a timer its response would
+    /// not be acknowledged (ADR 6).
+    #[cold]
+    pub(crate) fn arm_soon(&mut self, slot_no: u8) {
+        let due_ns = self.io.now_ns.saturating_add(self.io.cfg.rto_min_ns);
+        self.arm_slot(slot_no, due_ns);
+    }
+
+    /// Sets a slot's deadline one timeout ahead, and ensures a timer for it.
+    #[inline]
+    pub(crate) fn extend_deadline(&mut self, slot_no: u8) {
+        let Some(peer) = self.io.peers.at(self.s.peer) else { return };
+        let recovery = self.s.agreed.recovery;
+        let slot = &mut self.s.slots[usize::from(slot_no)];
+        slot.deadline_ns =
+            self.io.now_ns + slot_timeout_ns(&peer.path, slot, recovery, &self.io.cfg);
+        // The first timer is never later than a timeout from now.
+        let exact = !slot.tracked || recovery == Recovery::Selective;
+        if exact && slot.deadline_ns.min(slot.expires_ns) < slot.timer_ns {
+            let due_ns = slot.deadline_ns;
+            self.arm_slot(slot_no, due_ns);
+        }
+    }
+
+    // ---- the transmit queue -------------------------------------------------------------------
+
+    /// Queues a slot for transmission if it has something to send and is not queued yet.
+    #[inline]
+    pub(crate) fn wake_slot(&mut self, slot_no: u8) {
+        let slot = &mut self.s.slots[usize::from(slot_no)];
+        if slot.active && !slot.queued && slot.sendable() > 0 {
+            slot.queued = true;
+            self.s.stalled &= !(1 << slot_no);
+            let (session, req_num) = (self.index, slot.req_num);
+            self.io.tx.push_granted(TxItem::Client { session, slot: slot_no, req_num });
+        }
+    }
+
+    /// Queues the slots that wait for credits when there are some; round robin, starting after slot
+    /// `after`.
+    #[inline]
+    pub(crate) fn wake_stalled(&mut self, after: u8) {
+        if self.s.stalled == 0 || self.s.credits.left() == 0 || self.s.waits_for_room {
+            return;
+        }
+        self.wake_each(after);
+    }
+
+    #[inline(never)] // small RPCs rarely wait for credits
+    fn wake_each(&mut self, after: u8) {
+        let first = (u32::from(after) + 1) % 32;
+        let mut stalled = self.s.stalled.rotate_right(first);
+        while stalled != 0 {
+            let slot_no = (stalled.trailing_zeros() + first) % 32;
+            stalled &= stalled - 1;
+            self.wake_slot(slot_no as u8);
+        }
+    }
+
+    /// Credits of a slot have returned: queues the slots that wait for credits, then the slot
+    /// itself. Otherwise a large message would keep all credits of its session until its end (E31).
+    #[inline]
+    pub(crate) fn wake_in_turn(&mut self, slot_no: u8) {
+        self.wake_stalled(slot_no);
+        self.wake_slot(slot_no);
+    }
+
+    // ---- room ---------------------------------------------------------------------------------
+
+    /// Updates the count of slots that await a grant, after a change of this slot.
+    #[inline]
+    pub(crate) fn note_awaiting(&mut self, slot_no: u8) {
+        let Some(slot) = self.s.slots.get_mut(usize::from(slot_no)) else { return };
+        if !slot.update_awaiting() {
+            return;
+        }
+        let awaits = slot.is_awaiting();
+        if let Some(p) = self.io.peers.at_mut(self.s.peer) {
+            p.path.on_awaiting(awaits);
+        }
+        self.io.apply_window(self.s.peer);
+    }
+
+    /// The peer's pool lacks room for a packet of `units` units: the session waits for its turn.
+    #[cold]
+    pub(crate) fn wait_for_room(&mut self, units: u16) {
+        if !self.begin_wait() {
+            return;
+        }
+        self.io.stats.pool_waits += 1;
+        let (peer_no, session) = (self.s.peer, self.id());
+        if let Some(peer) = self.io.peers.at_mut(peer_no)
+            && peer.credits.wait(session, units)
+        {
+            self.io.tx.push(TxItem::Turn { peer: peer_no });
+        }
+    }
+
+    /// The turn of the session was cut short: it is the next one again.
+    #[cold]
+    pub(crate) fn wait_first(&mut self) {
+        let session = self.id();
+        if self.begin_wait()
+            && let Some(peer) = self.io.peers.at_mut(self.s.peer)
+        {
+            peer.credits.wait_first(session);
+        }
+    }
+
+    /// The session waits for room no longer.
+    pub(crate) fn wait_no_more(&mut self) {
+        if std::mem::take(&mut self.s.waits_for_room)
+            && let Some(peer) = self.io.peers.at_mut(self.s.peer)
+        {
+            peer.credits.wait_no_more();
+        }
+    }
+
+    /// `false`: the session already waits.
+    fn begin_wait(&mut self) -> bool {
+        !std::mem::replace(&mut self.s.waits_for_room, true)
+    }
+
+    /// Reports room that is awaited, if there is some or the session has ended.
+    #[inline]
+    pub(crate) fn note_room(&mut self) {
+        if self.s.awaits_room() {
+            self.report_room();
+        }
+    }
+
+    #[cold]
+    fn report_room(&mut self) {
+        let (most_calls, most) = (self.io.cfg.call_queue, self.io.cfg.message_queue);
+        let s = &mut self.s;
+        let (calls, ended) = (s.queue.len(), s.has_failed());
+        let messages = s.outgoing.as_ref().map_or(0, |outgoing| outgoing.len());
+        // With a queue of no calls there is room when a slot is free.
+        let has_slot = most_calls > 0 || s.free != 0;
+        let room = [
+            (AwaitedRoom::CALLS, has_slot && calls < most_calls.max(1)),
+            (AwaitedRoom::SMALL, messages <= most / 2),
+            (AwaitedRoom::LARGE, has_slot && calls <= most_calls / 2),
+        ];
+        let room = room.into_iter().filter(|(_, has_room)| *has_room || ended);
+        if s.report_room(room.fold(0, |kinds, (kind, _)| kinds | kind)) {
+            let session = SessionId { index: self.index, generation: s.generation };
+            self.out.notices.push_back(Notice::Freed { session, messages: false });
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The parts of an endpoint that all sessions share, and what concerns a peer as a whole: room in its
+//! credit pool, its window, departure times, and calls that wait for answers.
+
+use courser_buf::Arena;
+
+use crate::cc::PART;
+use crate::config::Config;
+use crate::error::CallError;
+use crate::loss::{AckInfo, Boards, LossFeedback, TailLoss};
+use crate::mutant::{self, Mutant};
+use crate::peer::Peers;
+use crate::stats::EndpointStats;
+use crate::timers::Timers;
+use crate::tx::{TxBatch, TxItem};
+use crate::wire::{Packet, header_words};
+
+/// Functions that act on a session take it and this.
+#[derive(Debug)]
+pub(crate) struct Io {
+    pub(crate) cfg: Config,
+    pub(crate) arena: Arena,
+    /// The newest time passed to the endpoint.
+    pub(crate) now_ns: u64,
+    pub(crate) peers: Peers,
+    pub(crate) tx: TxBatch,
+    pub(crate) timers: Timers,
+    pub(crate) tail_loss: TailLoss,
+    pub(crate) boards: Boards,
+    /// Buffer in which a frame with a tail is joined, at most of the size of a frame.
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) stats: EndpointStats,
+}
+
+impl Io {
+    // ---- room in the credit pool of a peer ----------------------------------------------------
+
+    /// Room of the peer's sessions returns to the pool.
+    #[inline(always)]
+    pub(crate) fn release_room(&mut self, peer_no: u32, units: u32) {
+        if let Some(peer) = self.peers.at_mut(peer_no)
+            && peer.credits.release(units)
+        {
+            self.tx.push(TxItem::Turn { peer: peer_no });
+        }
+    }
+
+    /// Queues a turn if there is room: a waiting session has ended, or has less to send.
+    #[cold]
+    pub(crate) fn retry_turn(&mut self, peer_no: u32) {
+        if let Some(peer) = self.peers.at_mut(peer_no)
+            && peer.credits.retry_turn()
+        {
+            self.tx.push(TxItem::Turn { peer: peer_no });
+        }
+    }
+
+    /// A packet to a peer has to wait for its departure time: the next turn of the sessions with the
+    /// peer is then.
+    #[cold]
+    pub(crate) fn pace(&mut self, peer_no: u32, at_ns: u64) {
+        if let Some(peer) = self.peers.at_mut(peer_no)
+            && peer.credits.begin_pacing()
+        {
+            self.peers.wheel.add(peer_no, at_ns, self.now_ns);
+            self.stats.paced += 1;
+        }
+    }
+
+    /// Departure times have come: queues the turns of these peers.
+    #[cold]
+    pub(crate) fn on_wheel(&mut self) {
+        while let Some(peer_no) = self.peers.wheel.pop(self.now_ns) {
+            if let Some(peer) = self.peers.at_mut(peer_no)
+                && peer.credits.end_pacing()
+            {
+                self.tx.push(TxItem::Turn { peer: peer_no });
+            }
+        }
+    }
+
+    // ---- congestion control -------------------------------------------------------------------
+
+    /// Applies the window of a path's controller to the peer's credit pool.
+    pub(crate) fn apply_window(&mut self, peer_no: u32) {
+        let Some(peer) = self.peers.at_mut(peer_no) else { return };
+        let units = peer.credits.window_units(peer.path.window(), PART);
+        if peer.credits.set_window(units) {
+            self.tx.push(TxItem::Turn { peer: peer_no });
+        }
+    }
+
+    /// Passes a frame to the congestion controller of its path, with what it acknowledged.
+    #[cold]
+    pub(crate) fn on_signal(&mut self) {
+        let Some(before) = self.peers.signal.take() else { return };
+        let Some(peer) = self.peers.at_mut(before.peer) else { return };
+        let sent = peer.path.sent_units().wrapping_sub(before.sent);
+        let units = (before.in_flight + sent).saturating_sub(peer.credits.in_flight_units());
+        let per_packet = u64::from(peer.credits.units_per_packet()).max(1);
+        peer.path.signal(u64::from(units) * PART / per_packet, self.now_ns);
+        self.apply_window(before.peer);
+    }
+
+    /// Timing of the current frame, for the scoreboards.
+    #[inline]
+    pub(crate) fn ack_info(&self, peer: u32) -> AckInfo {
+        let now_ns = self.now_ns;
+        match self.peers.at(peer) {
+            Some(p) => {
+                let round_trip_ns = p.path.round_trip_ns();
+                let blind = mutant::is_on(Mutant::LossFoundLate);
+                let window_ns = if blind { u64::MAX / 2 } else { p.path.window_ns(now_ns) };
+                AckInfo { now_ns, round_trip_ns, window_ns }
+            }
+            _ => AckInfo { now_ns, round_trip_ns: 0, window_ns: 0 },
+        }
+    }
+
+    /// Takes the feedback of a scoreboard.
+    #[inline]
+    pub(crate) fn on_feedback(&mut self, peer: u32, feedback: LossFeedback) {
+        if feedback != LossFeedback::default() {
+            self.apply_feedback(peer, feedback);
+        }
+    }
+
+    #[cold]
+    fn apply_feedback(&mut self, peer: u32, feedback: LossFeedback) {
+        self.stats.lost += u64::from(feedback.lost);
+        self.stats.spurious += u64::from(feedback.spurious);
+        let Some(p) = self.peers.at_mut(peer) else { return };
+        p.path.on_feedback(feedback, self.now_ns);
+        if feedback.lost > 0 || feedback.spurious > 0 {
+            self.apply_window(peer);
+        }
+    }
+
+    /// All packets in flight of a call are lost.
+    #[cold]
+    pub(crate) fn on_congestion_timeout(&mut self, peer: u32) {
+        let Some(p) = self.peers.at_mut(peer) else { return };
+        let all_lost = LossFeedback { lost: 1, ..LossFeedback::default() };
+        p.path.on_feedback(all_lost, self.now_ns);
+        self.apply_window(peer);
+    }
+
+    /// A call of one packet was answered `age_ns` after its retransmission.
+    #[cold]
+    pub(crate) fn on_retry_answered(&mut self, peer: u32, age_ns: u32, ack: AckInfo) {
+        let early = u64::from(age_ns) < ack.round_trip_ns;
+        self.stats.spurious += u64::from(early);
+        let Some(p) = self.peers.at_mut(peer) else { return };
+        if early {
+            return p.path.back_off(self.now_ns, &self.cfg);
+        }
+        p.path.back_off_less();
+        if !p.path.stalls(age_ns.into(), self.cfg.rto_min_ns) {
+            self.on_congestion_timeout(peer);
+        }
+    }
+
+    /// A probed call is still with its handler: not lost, only slow.
+    #[cold]
+    pub(crate) fn on_in_progress(&mut self, peer: u32) {
+        if let Some(p) = self.peers.at_mut(peer) {
+            p.path.back_off(self.now_ns, &self.cfg);
+        }
+    }
+
+    // ---- calls that wait for answers ----------------------------------------------------------
+
+    /// Accepted calls that have not ended.
+    #[inline]
+    pub(crate) fn outstanding_calls(&self) -> u64 {
+        self.stats.calls - self.stats.responses - self.stats.errors
+    }
+
+    /// Counts the reason for which a call ends early.
+    pub(crate) fn count_ending(&mut self, error: &CallError) {
+        match error {
+            CallError::DeadlineExceeded(_) => self.stats.expired += 1,
+            CallError::Cancelled(_) => self.stats.cancelled += 1,
+            _ => {}
+        }
+    }
+
+    /// Sets the tail-loss timer, unless it is set already: there are calls in flight.
+    #[inline]
+    pub(crate) fn await_answers(&mut self) {
+        if self.tail_loss.is_idle() && self.outstanding_calls() > 0 {
+            self.set_tail_loss_timer();
+        }
+    }
+
+    #[cold]
+    fn set_tail_loss_timer(&mut self) {
+        let round_trips = self.peers.iter().flatten().filter(|p| p.path.rtt().smoothed_ns() > 0);
+        let wait_ns = round_trips.map(|p| p.path.rtt().pto_ns(&self.cfg)).min();
+        self.tail_loss.guessed = wait_ns.is_none();
+        let wait_ns = wait_ns.unwrap_or(self.cfg.rto_initial_ns);
+        self.tail_loss.due_ns = self.now_ns.saturating_add(wait_ns.max(self.min_interval_ns()));
+    }
+
+    /// Minimum interval of checks of all peers, ns: a check costs about 5 ns per peer, so checks
+    /// take at most a tenth of the time.
+    pub(crate) fn min_interval_ns(&self) -> u64 {
+        50 * self.peers.len() as u64
+    }
+
+    /// A frame arrived before the first round-trip sample. If there is a sample now, the timer was
+    /// set by a guess that is far too long.
+    #[cold]
+    pub(crate) fn on_round_trip(&mut self, peer: u32) {
+        if self.peers.at(peer).is_some_and(|p| p.path.rtt().smoothed_ns() > 0) {
+            self.tail_loss.guessed = false;
+            self.tail_loss.due_ns = u64::MAX;
+            self.await_answers();
+        }
+    }
+
+    /// Records the use of MELO's bits.
+    #[inline]
+    pub(crate) fn note_pool(&mut self, is_melo: bool) {
+        if is_melo {
+            (self.stats.melo_bits_peak, self.stats.melo_refused) = self.boards.pools.rx_use();
+        }
+    }
+
+    // ---- transmission -------------------------------------------------------------------------
+
+    /// Adds a packet without data to a frame of the peer. `false`: no room.
+    pub(crate) fn tx_header(&mut self, kind: usize, peer_no: u32, packet: Packet<'_>) -> bool {
+        let Some(peer) = self.peers.at_mut(peer_no) else { return true };
+        let sent = self.tx.append(peer_no, peer, &self.arena, header_words(packet.header()), &[]);
+        if sent {
+            self.stats.sent(kind);
+        }
+        sent
+    }
+
+    /// Maximum of requests in a batch: half of the outstanding calls, so that client and server
+    /// overlap. Further requests belong to the next batch, which leaves after the next poll for
+    /// frames. Replies are not limited: if both sides call each other, both are busy anyway, and
+    /// large frames are cheapest. Requests in their session's turn for credits do not count either.
+    /// A reply that is queued after a delayed request is delayed with it.
+    #[inline]
+    pub(crate) fn batch_calls(&self) -> usize {
+        let calls = self.outstanding_calls() as usize;
+        let most = self.cfg.tx_items;
+        let divides = self.cfg.split_batches && calls > 0;
+        if divides { (calls / 2).max(BATCH_CALLS_MIN).min(most) } else { most }
+    }
+
+    /// See [`TxBatch::open_append`].
+    #[inline(always)]
+    pub(crate) fn open_append(&mut self) {
+        let requests = if self.cfg.split_batches { self.batch_calls() } else { usize::MAX };
+        self.tx.open_append(self.cfg.tx_items, requests, self.now_ns);
+    }
+}
+
+/// Batches are not limited to fewer calls than this: a frame costs as much as a few calls.
+const BATCH_CALLS_MIN: usize = 4;
