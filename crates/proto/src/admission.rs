@@ -1,6 +1,9 @@
 //! Limits that all sessions share, and what changes of one session mean for others.
 
-use crate::budget::{Budget, Owner, Reserved};
+use crate::budget::{Budget, Grant, NO_MESSAGE, Owner, Reserved};
+use crate::config::Config;
+use crate::error::Status;
+use crate::event::RequestId;
 use crate::io::Io;
 use crate::mutant::{self, Mutant};
 use crate::session::Quotas;
@@ -24,6 +27,11 @@ pub(crate) struct Effects {
     pub(crate) limits: bool,
     /// These messages wait for grants.
     pub(crate) waiting: Vec<(u32, Owner)>,
+    /// A packet of this request has arrived: its credit return leaves, unless it is withheld until the
+    /// next grant.
+    pub(crate) arrived: Option<RequestId>,
+    /// What is free of the budget is to be granted.
+    pub(crate) shares: bool,
     /// A message has ended while messages were limited: its part of the budget is for others.
     pub(crate) freed: bool,
     /// A message waits for the budget, and nothing arrives.
@@ -35,8 +43,8 @@ pub(crate) struct Effects {
 impl Effects {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        let flags = self.limits | self.freed | self.silent;
-        !flags && self.waiting.is_empty() && self.answered.is_empty()
+        let flags = self.limits | self.freed | self.silent | self.shares;
+        !flags && self.waiting.is_empty() && self.answered.is_empty() && self.arrived.is_none()
     }
 }
 
@@ -76,6 +84,49 @@ impl Admission {
         if !mutant::is_on(Mutant::BudgetLeaks) {
             let reserved = self.budget.end(at, owner);
             self.unreserve(io, reserved);
+        }
+    }
+
+    /// Why a new request of a client process is rejected, if it is.
+    pub(crate) fn rejection(
+        &self,
+        cfg: &Config,
+        quota: u32,
+        req_type: u16,
+        msg_size: u32,
+    ) -> Option<Status> {
+        if self.quotas.refuses(req_type) {
+            Some(Status::ShuttingDown)
+        } else if msg_size > cfg.max_msg_size {
+            Some(Status::TooLarge)
+        } else {
+            self.quotas.is_full(quota).then_some(Status::NoMemory)
+        }
+    }
+
+    /// The grant that a credit return for this message states.
+    pub(crate) fn stated_grant(&self, at: u32, owner: &Owner) -> Grant {
+        if at == NO_MESSAGE {
+            return Grant::default();
+        }
+        if self.budget.lacks_memory()
+            && let Some(grant) = self.budget.scarce_grant(at, owner)
+        {
+            return grant;
+        }
+        if !self.budget.is_in_force() {
+            return Grant::default();
+        }
+        let granted = self.budget.granted(at, owner);
+        granted.map_or_else(Grant::default, |n| Grant::new(n.max(1), self.budget.unscheduled()))
+    }
+
+    /// The budget's size follows the delay of an arriving frame.
+    #[cold]
+    pub(crate) fn on_budget_frame(&mut self, io: &mut Io, peer: u32) {
+        let Some(p) = io.peers.at_mut(peer) else { return };
+        if let Some((delay_ns, base_ns)) = p.path.queue_delay_ns(io.now_ns) {
+            self.budget.on_frame(delay_ns, base_ns, io.now_ns);
         }
     }
 }

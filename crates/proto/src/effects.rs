@@ -17,7 +17,7 @@ impl<C> Endpoint<C> {
         if effects.limits {
             self.budget_may_begin();
         }
-        let shares = !effects.waiting.is_empty();
+        let shares = effects.shares || !effects.waiting.is_empty();
         for (at, owner) in effects.waiting {
             self.admission.budget.enqueue(at, &owner);
         }
@@ -28,6 +28,11 @@ impl<C> Endpoint<C> {
         }
         if effects.freed && !self.admission.budget.is_in_force() {
             self.lift_limits();
+        }
+        if let Some(id) = effects.arrived
+            && let Some(mut flow) = self.request_flow(id)
+        {
+            flow.return_credit(id.slot());
         }
         for peer in effects.answered {
             self.send_oldest_held(peer);

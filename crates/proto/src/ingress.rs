@@ -88,7 +88,7 @@ impl<C> Endpoint<C> {
             self.io.peers.signal = Some(FrameSignal { peer: h.peer, in_flight, sent });
         }
         if self.admission.budget.is_in_force() {
-            self.on_budget_frame(h.peer);
+            self.admission.on_budget_frame(&mut self.io, h.peer);
         }
         if self.io.tail_loss.guessed {
             self.io.on_round_trip(h.peer);

@@ -104,18 +104,6 @@ impl<C> Endpoint<C> {
         m
     }
 
-    /// Bytes of a client are released.
-    #[inline]
-    pub(crate) fn release_charged(&mut self, quota: u32, bytes: u32) {
-        self.admission.release_charged(&mut self.io, quota, bytes);
-    }
-
-    /// Requests that wait for memory are tried in the next transmission, when handlers have dropped
-    /// their requests.
-    pub(crate) fn memory_returns(&mut self) {
-        self.admission.memory_returns(&mut self.io);
-    }
-
     /// Bytes of one session in use and of an idle one, on the client's and the server's side,
     /// without message buffers and without its peer.
     pub const fn session_bytes(slots: usize) -> SessionBytes {

@@ -5,11 +5,11 @@ use courser_buf::{AllocError, MsgBuf};
 use crate::endpoint::{Endpoint, copy_of};
 use crate::error::{ReplyError, Status};
 use crate::event::RequestId;
+use crate::flow::ServerFlow;
 use crate::mutant::{self, Mutant};
 use crate::session::Sessions;
 use crate::slot::{ServerPhase, ServerSlot, Stored};
 use crate::tx::{TxItem, copy_short, send_single_response};
-use crate::wire::packets_of;
 
 /// Largest preallocated response buffer: a packet of usual networks. With larger packets most
 /// responses are still small, and the buffers have to stay in the caches.
@@ -57,13 +57,6 @@ impl<C> Endpoint<C> {
         self.reply_general(id, len, fill)
     }
 
-    /// Counts a response, and queues it for transmission.
-    #[inline(always)]
-    fn replied(&mut self, id: RequestId) {
-        self.io.stats.replies += 1;
-        self.io.tx.push(response(id));
-    }
-
     /// [`Endpoint::reply_with`] for any response and any state of the slot.
     #[inline(never)] // outlined to keep registers free for the handler
     fn reply_general(
@@ -72,45 +65,46 @@ impl<C> Endpoint<C> {
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), ReplyError> {
-        let waiting = match waiting(&mut self.sessions, id) {
-            Ok(w) => w,
-            Err(e) => return Err(self.gone(id, e)),
-        };
-        if len > waiting.limit as usize {
-            return Err(self.too_large(id, len));
+        let slot_no = id.slot();
+        let Some(mut flow) = self.unanswered_flow(id) else { return Err(self.gone(id)) };
+        let limit = flow.s.max_msg_size;
+        if len > limit as usize {
+            flow.refuse(slot_no, Status::ResponseFailed);
+            return Err(ReplyError::TooLarge { bytes: len, limit });
         }
-        let (slot, dpp) = (waiting.slot, waiting.data_per_packet);
-        let ready = usize::from(dpp).min(PREALLOC_MAX);
-        if len > ready || !self.io.cfg.factors.prealloc_responses {
-            let mut m = match self.io.arena.alloc(len) {
+        let slot = &mut flow.s.slots[usize::from(slot_no)];
+        let ready = usize::from(flow.s.data_per_packet).min(PREALLOC_MAX);
+        if len > ready || !flow.io.cfg.factors.prealloc_responses {
+            let mut m = match flow.io.arena.alloc(len) {
                 Ok(m) => m,
-                Err(e) => return Err(self.no_memory(id, e)),
+                Err(e) => return Err(flow.no_memory(slot_no, e)),
             };
             fill(&mut m);
-            if len <= ready {
-                return self.reply_allocated(id, m, len);
+            match len <= ready {
+                true => flow.reply_allocated(slot_no, m, len),
+                false => flow.answer(slot_no, Stored::Owned(m), len),
             }
-            return self.respond(id, Stored::Owned(m), len);
+            return Ok(());
         }
         let room = match slot.prealloc.as_mut().and_then(MsgBuf::get_mut) {
             Some(room) => room,
             // No buffer yet, or the transport still references the previous response.
-            None => match self.io.arena.alloc(ready) {
+            None => match flow.io.arena.alloc(ready) {
                 Ok(fresh) => {
                     if slot.prealloc.is_none() {
-                        self.admission.quotas.charge(waiting.quota, fresh.capacity() as u32);
+                        flow.admission.quotas.charge(flow.s.quota, fresh.capacity() as u32);
                     }
                     slot.prealloc.insert(fresh)
                 }
-                Err(e) => return Err(self.no_memory(id, e)),
+                Err(e) => return Err(flow.no_memory(slot_no, e)),
             },
         };
         fill(&mut room[..len]);
         let freed = std::mem::take(&mut slot.charged);
         slot.respond_single(len as u32);
-        let quota = waiting.quota;
-        self.release_charged(quota, freed);
-        self.replied(id);
+        flow.release_charged(freed);
+        flow.io.stats.replies += 1;
+        flow.queue_response(slot_no);
         Ok(())
     }
 
@@ -119,30 +113,30 @@ impl<C> Endpoint<C> {
     /// # Errors
     /// As [`Endpoint::reply_bytes`].
     pub fn reply_msg(&mut self, id: RequestId, mut msg: MsgBuf) -> Result<(), ReplyError> {
-        let len = msg.len();
-        match waiting(&mut self.sessions, id) {
-            Ok(w) if len > w.limit as usize => return Err(self.too_large(id, len)),
-            Ok(_) => {}
-            Err(e) => return Err(self.gone(id, e)),
+        let (len, slot_no) = (msg.len(), id.slot());
+        let Some(mut flow) = self.unanswered_flow(id) else { return Err(self.gone(id)) };
+        let limit = flow.s.max_msg_size;
+        if len > limit as usize {
+            flow.refuse(slot_no, Status::ResponseFailed);
+            return Err(ReplyError::TooLarge { bytes: len, limit });
         }
         if msg.is_shared() {
             // The same buffer is still being sent to another destination.
-            msg = match copy_of(&self.io.arena, &msg) {
+            msg = match copy_of(&flow.io.arena, &msg) {
                 Ok(copy) => copy,
-                Err(e) => return Err(self.no_memory(id, e)),
+                Err(e) => return Err(flow.no_memory(slot_no, e)),
             };
         }
-        self.respond(id, Stored::Owned(msg), len)
+        flow.answer(slot_no, Stored::Owned(msg), len);
+        Ok(())
     }
 
     /// Replies with an error status. Ignored if the request is gone.
     pub fn reply_status(&mut self, id: RequestId, status: Status) {
-        // The only possible error is `Gone`: there is no client to inform.
-        if self.respond(id, Stored::Error(status as u16), 0).is_ok() {
-            match status {
-                Status::DeadlineExceeded => self.io.stats.requests_expired += 1,
-                Status::Cancelled => self.io.stats.requests_cancelled += 1,
-                _ => {}
+        match self.unanswered_flow(id) {
+            Some(mut flow) => flow.refuse(id.slot(), status),
+            None => {
+                self.gone(id); // there is no client to inform
             }
         }
     }
@@ -152,60 +146,24 @@ impl<C> Endpoint<C> {
         waiting(&mut self.sessions, id).is_ok()
     }
 
-    /// Stores an error status as the answer, without sending it: a packet of the client causes that.
-    pub(crate) fn store_status(&mut self, id: RequestId, status: Status) {
-        if self.store(id, Stored::Error(status as u16), 0).is_ok()
-            && let Some(slot) = self.server_slot_mut(id)
-        {
-            slot.sent_all_due();
-        }
-    }
-
-    fn respond(&mut self, id: RequestId, stored: Stored, len: usize) -> Result<(), ReplyError> {
-        self.store(id, stored, len)?;
-        self.replied(id);
-        Ok(())
-    }
-
-    /// Stores a response or an error status.
-    fn store(&mut self, id: RequestId, stored: Stored, len: usize) -> Result<(), ReplyError> {
-        let w = match waiting(&mut self.sessions, id) {
-            Ok(w) => w,
-            Err(e) => return Err(self.gone(id, e)),
-        };
-        let packets = packets_of(len as u32, w.data_per_packet);
-        // The request's bytes are released; a response in a buffer of its own is charged instead.
-        let (quota, mut freed) = (w.quota, w.slot.charged);
-        let charged = if let Stored::Owned(m) = &stored { m.capacity() as u32 } else { 0 };
-        if matches!(stored, Stored::Error(_)) {
-            // Otherwise a client whose quota is used up by these buffers would be rejected for
-            // ever.
-            freed += w.slot.prealloc.take().map_or(0, |m| m.capacity() as u32);
-        }
-        w.slot.charged = charged;
-        w.slot.respond(stored, len as u32, packets);
-        self.release_charged(quota, freed);
-        self.admission.quotas.charge(quota, charged);
-        Ok(())
+    /// The session of a request whose handler has it.
+    fn unanswered_flow(&mut self, id: RequestId) -> Option<ServerFlow<'_, C>> {
+        waiting(&mut self.sessions, id).ok()?;
+        self.server_flow(id.session().index)
     }
 
     /// The client is gone; a session that only waited for this reply ends (E68).
     #[cold]
-    pub(crate) fn gone(&mut self, id: RequestId, e: ReplyError) -> ReplyError {
+    fn gone(&mut self, id: RequestId) -> ReplyError {
         self.drained(id.session(), id.slot(), id.req_num());
-        e
+        ReplyError::Gone
     }
+}
 
+impl<C> ServerFlow<'_, C> {
     #[cold]
-    fn too_large(&mut self, id: RequestId, bytes: usize) -> ReplyError {
-        let limit = waiting(&mut self.sessions, id).map_or(0, |w| w.limit);
-        self.reply_status(id, Status::ResponseFailed);
-        ReplyError::TooLarge { bytes, limit }
-    }
-
-    #[cold]
-    fn no_memory(&mut self, id: RequestId, e: AllocError) -> ReplyError {
-        self.reply_status(id, Status::ResponseFailed);
+    fn no_memory(&mut self, slot_no: u8, e: AllocError) -> ReplyError {
+        self.refuse(slot_no, Status::ResponseFailed);
         e.into()
     }
 }
@@ -215,8 +173,6 @@ pub(crate) struct Waiting<'s> {
     pub(crate) slot: &'s mut ServerSlot,
     pub(crate) peer: u32,
     pub(crate) remote: u32,
-    pub(crate) quota: u32,
-    data_per_packet: u16,
     limit: u32,
 }
 
@@ -229,11 +185,10 @@ pub(crate) fn waiting<C>(
     if s.generation != id.session().generation && !mutant::is_on(Mutant::GenerationIgnored) {
         return Err(ReplyError::Gone);
     }
-    let (peer, remote, quota) = (s.peer, s.remote, s.quota);
-    let (data_per_packet, limit) = (s.data_per_packet, s.max_msg_size);
+    let (peer, remote, limit) = (s.peer, s.remote, s.max_msg_size);
     match s.slots.get_mut(usize::from(id.slot())) {
         Some(slot) if slot.req_num == id.req_num() && slot.phase == ServerPhase::Executing => {
-            Ok(Waiting { slot, peer, remote, quota, data_per_packet, limit })
+            Ok(Waiting { slot, peer, remote, limit })
         }
         _ => Err(ReplyError::Gone),
     }

@@ -4,6 +4,7 @@
 //! and what all sessions share beside it. Its methods do not look sessions up. Consequences for other
 //! sessions go to queues that the endpoint works off: the transmit queue, the timers, and the outbox.
 
+mod answer;
 mod call;
 mod expiry;
 mod fetch;
@@ -12,6 +13,7 @@ mod wake;
 
 use crate::admission::Admission;
 use crate::endpoint::{Endpoint, Outbox};
+use crate::event::RequestId;
 use crate::io::Io;
 use crate::mutant::{self, Mutant};
 use crate::session::{ClientSession, ServerSession, Session, SessionId, SessionState};
@@ -122,5 +124,15 @@ impl<C> Endpoint<C> {
         let Endpoint { io, sessions, admission, outbox, .. } = self;
         let s = sessions.server_of(peer, index)?;
         Ok(ServerFlow { s, index, io, admission, out: outbox })
+    }
+
+    /// The server session of a request that is its slot's current one.
+    #[inline]
+    pub(crate) fn request_flow(&mut self, id: RequestId) -> Option<ServerFlow<'_, C>> {
+        let flow = self.server_flow(id.session().index)?;
+        let slot = flow.s.slots.get(usize::from(id.slot()))?;
+        let is_current =
+            flow.s.generation == id.session().generation && slot.req_num == id.req_num();
+        is_current.then_some(flow)
     }
 }

@@ -75,7 +75,7 @@ impl<C> Endpoint<C> {
         // The quota of its client is for memory, of which it needs none.
         let refused =
             self.admission.quotas.is_closing() || data.len() > self.io.cfg.max_msg_size as usize;
-        let Some(body) = self.request_body(data).ok().filter(|_| !refused) else {
+        let Some(body) = self.io.request_body(data).ok().filter(|_| !refused) else {
             self.io.stats.messages_refused += 1;
             return Ok(None);
         };

@@ -1,22 +1,20 @@
 //! Acknowledgements at the server: the client has the response, so the server can free it (ADR 6).
 
-use crate::endpoint::Endpoint;
+use crate::flow::ServerFlow;
 use crate::slot::{Position, ServerPhase};
 use crate::stats::RxDrop;
 
-impl<C> Endpoint<C> {
-    pub(crate) fn rx_ack(&mut self, peer: u32, session: u32, req_num: u32) -> Result<(), RxDrop> {
-        let flow = self.server_flow_of(peer, session)?;
-        let s = flow.s;
-        let (step, quota) = (s.slots.count(), s.quota);
-        if s.slots.are_asleep() {
-            return Err(s.slots.late(req_num));
+impl<C> ServerFlow<'_, C> {
+    pub(super) fn rx_ack(&mut self, req_num: u32) -> Result<(), RxDrop> {
+        let step = self.s.slots.count();
+        if self.s.slots.are_asleep() {
+            return Err(self.s.slots.late(req_num));
         }
-        let slot = &mut s.slots[(req_num & (step - 1)) as usize];
+        let slot = &mut self.s.slots[(req_num & (step - 1)) as usize];
         match slot.position(req_num, step) {
             Position::Current if slot.phase == ServerPhase::Responded => {
                 let freed = slot.acknowledged();
-                self.release_charged(quota, freed);
+                self.release_charged(freed);
                 Ok(())
             }
             Position::Current if slot.phase == ServerPhase::Acked => Err(RxDrop::Duplicate),

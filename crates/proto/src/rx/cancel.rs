@@ -10,84 +10,58 @@
 use crate::endpoint::Endpoint;
 use crate::error::Status;
 use crate::event::{Notice, RequestId};
-use crate::session::{Session, SessionId};
+use crate::flow::ServerFlow;
+use crate::session::Session;
 use crate::slot::{Position, ServerPhase, ServerSlot};
 use crate::stats::RxDrop;
-use crate::tx::TxItem;
 
-impl<C> Endpoint<C> {
-    pub(crate) fn rx_cancel(
-        &mut self,
-        peer: u32,
-        session: u32,
-        req_num: u32,
-    ) -> Result<(), RxDrop> {
-        if self.sessions.server_of(peer, session)?.slots.are_asleep() {
-            self.sessions.wake_server(session, req_num)?;
-        }
-        let s = self.sessions.server_of(peer, session)?;
-        let (step, quota) = (s.slots.count(), s.quota);
+impl<C> ServerFlow<'_, C> {
+    pub(super) fn rx_cancel(&mut self, req_num: u32) -> Result<(), RxDrop> {
+        let step = self.s.slots.count();
         let slot_no = (req_num & (step - 1)) as u8;
-        let session_id = SessionId { index: session, generation: s.generation };
-        let slot = &mut s.slots[usize::from(slot_no)];
+        let slot = &mut self.s.slots[usize::from(slot_no)];
         match slot.position(req_num, step) {
             Position::Current => {}
             // No packet of it has arrived. The client has the answer to the previous request of the
             // slot.
             Position::Next if slot.phase == ServerPhase::Executing => return Err(RxDrop::Future),
             Position::Next => {
-                let before = RequestId::new(session_id, slot_no, slot.req_num);
-                self.end_request(before);
-                let s = self.sessions.server_of(peer, session)?;
-                let slot = &mut s.slots[usize::from(slot_no)];
+                self.end_request(slot_no);
+                let slot = &mut self.s.slots[usize::from(slot_no)];
                 let freed = slot.begin(req_num, 0, 0, 1, u64::MAX);
-                self.release_charged(quota, freed);
+                self.release_charged(freed);
             }
             Position::Past => return Err(RxDrop::Stale),
             Position::Future => return Err(RxDrop::Future),
         }
-        let s = self.sessions.server_of(peer, session)?;
-        let slot = &mut s.slots[usize::from(slot_no)];
-        let item = match slot.phase {
+        let slot = &mut self.s.slots[usize::from(slot_no)];
+        match slot.phase {
             ServerPhase::Receiving => {
-                slot.req = None;
-                let freed = std::mem::take(&mut slot.charged);
                 slot.cancelled = true;
-                self.release_charged(quota, freed);
-                self.end_request(RequestId::new(session_id, slot_no, req_num));
-                let s = self.sessions.server_of(peer, session)?;
-                let slot = &mut s.slots[usize::from(slot_no)];
-                // The phase that `reply_status` requires; the request is not visible in this phase.
-                slot.phase = ServerPhase::Executing;
-                let id = RequestId::new(session_id, slot_no, req_num);
-                self.reply_status(id, Status::Cancelled);
-                return Ok(());
+                self.reject(slot_no, Status::Cancelled);
             }
             ServerPhase::Executing => {
-                if !std::mem::replace(&mut slot.cancelled, true) {
-                    let id = RequestId::new(session_id, slot_no, req_num);
-                    self.outbox.notices.push_back(Notice::Cancelled(id));
-                }
                 slot.cr_in_progress = true;
-                if std::mem::replace(&mut slot.cr_queued, true) {
-                    return Ok(());
+                if !std::mem::replace(&mut slot.cancelled, true) {
+                    let id = self.request(slot_no);
+                    self.out.notices.push_back(Notice::Cancelled(id));
                 }
-                TxItem::CreditReturn { session, slot: slot_no, req_num }
+                self.queue_credit_return(slot_no);
             }
             ServerPhase::Responded => {
-                if !slot.resend_first(self.io.tx.number()) {
-                    return Ok(());
+                if slot.resend_first(self.io.tx.number()) {
+                    self.s.resent += 1;
+                    self.io.stats.responses_resent += 1;
+                    self.queue_response(slot_no);
                 }
-                s.resent += 1;
-                self.io.stats.responses_resent += 1;
-                TxItem::Response { session, slot: slot_no, req_num }
             }
             ServerPhase::Idle | ServerPhase::Acked => return Err(RxDrop::Stale),
-        };
-        self.io.tx.push(item);
+        }
         Ok(())
     }
+}
 
+impl<C> Endpoint<C> {
     /// Returns whether the answer of a request is no longer needed: its client has cancelled it,
     /// its deadline has passed, or the request is gone. A long handler can check this now and then
     /// and reply early; it has to reply in any case.

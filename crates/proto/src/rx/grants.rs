@@ -5,69 +5,17 @@
 //! at most one of the server (E39), and the client's timers recover a lost grant. A client has its
 //! own grants at hand and requests that many packets of a response.
 
-use crate::budget::{Grant, NO_MESSAGE, Owner};
+use crate::budget::{NO_MESSAGE, Owner};
 use crate::endpoint::Endpoint;
-use crate::event::RequestId;
+use crate::flow::ServerFlow;
 use crate::mutant::{self, Mutant};
-use crate::session::{Session, SessionId};
+use crate::session::Session;
 use crate::slot::ServerPhase;
-use crate::tx::TxItem;
 
 /// Messages that are checked when a duplicate arrives: a flood of them must not cost more.
 const RECLAIMED_AT_ONCE: usize = 16;
 
 impl<C> Endpoint<C> {
-    /// A new packet of an incomplete request of several packets has arrived. Returns whether a
-    /// credit return is to be sent now.
-    #[inline]
-    pub(super) fn grant_request(&mut self, id: RequestId, peer: u32) -> bool {
-        let now_ns = self.io.now_ns;
-        let Some(s) = self.sessions.server_mut(id.session().index) else { return true };
-        let dpp = u32::from(s.data_per_packet);
-        let Some(slot) = self.server_slot_mut(id) else { return true };
-        let at = slot.message();
-        let has_gaps = slot.gaps.as_ref().is_some_and(|gaps| gaps.high(slot.req_rcvd).is_some());
-        let owner = request_owner(id);
-        self.admission.budget.on_arrival(at, &owner, now_ns);
-        self.keep_promise(at, &owner, dpp);
-        if self.admission.budget.lacks_memory() && self.admission.budget.waits(at, &owner) {
-            // The credit return for its first packet is withheld.
-            return self.admission.budget.arrived(at, &owner) > 1;
-        }
-        if !self.admission.budget.is_in_force() {
-            return true;
-        }
-        self.admission.budget.enqueue(at, &owner);
-        self.share_out();
-        let pool = self.io.peers.at(peer).map_or(0, |p| p.credits.granted());
-        let session = self.sessions.server_mut(id.session().index);
-        let credits = session.map_or(0, |s| s.credit_limit).min(pool);
-        // With gaps its sender has packets to send again, and a NACK leaves now.
-        has_gaps || !self.admission.budget.withholds(at, &owner, credits)
-    }
-
-    /// A request is complete, rejected or cancelled.
-    #[inline]
-    pub(crate) fn end_request(&mut self, id: RequestId) {
-        let Some(slot) = self.server_slot_mut(id) else { return };
-        let at = slot.set_message(NO_MESSAGE);
-        if at != NO_MESSAGE {
-            self.admission.end_message(&mut self.io, at, &request_owner(id));
-            self.apply_effects();
-        }
-    }
-
-    /// A server session ends: so do the requests that are arriving.
-    pub(crate) fn end_requests(&mut self, index: u32) {
-        let Some(Session::Server(s)) = self.sessions.get(index as usize) else { return };
-        let session = SessionId { index, generation: s.generation };
-        let arriving = s.slots.iter().enumerate().filter(|(_, slot)| slot.message() != NO_MESSAGE);
-        let ids = arriving.map(|(at, slot)| RequestId::new(session, at as u8, slot.req_num));
-        for id in ids.collect::<Vec<_>>() {
-            self.end_request(id);
-        }
-    }
-
     /// Checks that the budget has exactly the messages that arrive.
     pub(crate) fn check_budget(&self) {
         self.admission.budget.check();
@@ -90,25 +38,6 @@ impl<C> Endpoint<C> {
             arriving,
             "messages of the budget that do not arrive"
         );
-    }
-
-    /// The grant that a credit return for this message states.
-    pub(crate) fn stated_grant(&self, at: u32, owner: &Owner) -> Grant {
-        if at == NO_MESSAGE {
-            return Grant::default();
-        }
-        if self.admission.budget.lacks_memory()
-            && let Some(grant) = self.admission.budget.scarce_grant(at, owner)
-        {
-            return grant;
-        }
-        if !self.admission.budget.is_in_force() {
-            return Grant::default();
-        }
-        let granted = self.admission.budget.granted(at, owner);
-        granted.map_or_else(Grant::default, |n| {
-            Grant::new(n.max(1), self.admission.budget.unscheduled())
-        })
     }
 
     /// Limits the messages that are under way when a second peer begins to send.
@@ -202,50 +131,28 @@ impl<C> Endpoint<C> {
     }
 
     /// Applies a new grant: a credit return, or requests for a response's packets.
-    pub(super) fn state_grant(&mut self, at: u32, owner: &Owner, granted: u32) {
-        let Owner { session, slot: slot_no, req_num, .. } = *owner;
-        match self.sessions.get_mut(session as usize) {
-            Some(Session::Client(s)) if owner.is_response => {
-                let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
-                slot.grant_response(granted);
-                if let Some(mut flow) = self.client_flow(session) {
-                    flow.wake_slot(slot_no);
-                }
+    fn state_grant(&mut self, at: u32, owner: &Owner, granted: u32) {
+        if !owner.is_response {
+            if let Some(mut flow) = self.server_flow(owner.session) {
+                flow.state_grant(at, owner);
             }
-            Some(Session::Server(s)) if !owner.is_response => {
-                let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
-                if mutant::is_on(Mutant::GrantForgotten)
-                    || !self.admission.budget.take_owed(at, owner)
-                {
-                    return; // it leaves with the credit return of the next packet
-                }
-                slot.cr_in_progress = false;
-                if !std::mem::replace(&mut slot.cr_queued, true) {
-                    self.io.tx.push(TxItem::CreditReturn { session, slot: slot_no, req_num });
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// The budget's size follows the delay of an arriving frame.
-    #[cold]
-    pub(crate) fn on_budget_frame(&mut self, peer: u32) {
-        let Some(p) = self.io.peers.at_mut(peer) else { return };
-        if let Some((delay_ns, base_ns)) = p.path.queue_delay_ns(self.io.now_ns) {
-            self.admission.budget.on_frame(delay_ns, base_ns, self.io.now_ns);
+        } else if let Some(mut flow) = self.client_flow(owner.session)
+            && let Some(slot) = flow.s.slots.get_mut(usize::from(owner.slot))
+        {
+            slot.grant_response(granted);
+            flow.wake_slot(owner.slot);
         }
     }
 }
 
-/// The message of a request.
-pub(crate) fn request_owner(id: RequestId) -> Owner {
-    let (session, slot, req_num) = (id.session(), id.slot(), id.req_num());
-    Owner {
-        session: session.index,
-        generation: session.generation,
-        slot,
-        req_num,
-        is_response: false,
+impl<C> ServerFlow<'_, C> {
+    /// A request has a new grant: sends the credit return that was withheld.
+    pub(super) fn state_grant(&mut self, at: u32, owner: &Owner) {
+        let Some(slot) = self.s.slots.get_mut(usize::from(owner.slot)) else { return };
+        if mutant::is_on(Mutant::GrantForgotten) || !self.admission.budget.take_owed(at, owner) {
+            return; // it leaves with the credit return of the next packet
+        }
+        slot.cr_in_progress = false;
+        self.queue_credit_return(owner.slot);
     }
 }

@@ -26,7 +26,6 @@ use crate::wire::{
 
 pub(crate) use content::Content;
 use content::InParts;
-pub(crate) use grants::request_owner;
 use request::RequestHeader;
 use response::ResponseHeader;
 
@@ -207,15 +206,22 @@ impl<C> Endpoint<C> {
                 (1, flow.and_then(|mut flow| flow.rx_credit_return(req_num, state, grant)))
             }
             Packet::Rfr { session, req_num, first, count } => {
-                (2, self.rx_rfr(peer, session, req_num, first, count))
+                let flow = self.server_flow_of(peer, session);
+                (2, flow.and_then(|mut flow| flow.rx_rfr(req_num, first, count)))
             }
             Packet::ErrorResponse { session, req_num, status } => {
                 let flow = self.connected_flow(peer, session);
                 let ended = flow.and_then(|mut flow| flow.rx_error_response(req_num, status));
                 (3, ended.map(|completion| event = completion.map(Event::Completion)))
             }
-            Packet::Ack { session, req_num } => (4, self.rx_ack(peer, session, req_num)),
-            Packet::Cancel { session, req_num } => (5, self.rx_cancel(peer, session, req_num)),
+            Packet::Ack { session, req_num } => {
+                let flow = self.server_flow_of(peer, session);
+                (4, flow.and_then(|mut flow| flow.rx_ack(req_num)))
+            }
+            Packet::Cancel { session, req_num } => {
+                let flow = self.awake_server_flow(peer, session, req_num);
+                (5, flow.and_then(|mut flow| flow.rx_cancel(req_num)))
+            }
             Packet::Nack { session, req_num, count, high, holes } => {
                 let flow = self.connected_flow(peer, session);
                 (6, flow.and_then(|mut flow| flow.rx_nack(req_num, (count, high, holes))))

@@ -2,18 +2,19 @@
 
 use courser_buf::AllocError;
 
-use super::{Content, request_owner};
+use super::Content;
 use crate::budget::NO_MESSAGE;
 use crate::driver::{Driver, deliver};
 use crate::endpoint::Endpoint;
 use crate::error::Status;
 use crate::event::{Body, Event, RequestId};
+use crate::flow::ServerFlow;
+use crate::io::Io;
 use crate::loss::Recovery;
 use crate::mutant::{self, Mutant};
 use crate::session::SessionId;
 use crate::slot::{Position, ServerPhase, ServerSlot, Stored};
 use crate::stats::RxDrop;
-use crate::tx::TxItem;
 use crate::wire::{SinglePacket, packets_of};
 
 /// The header of a packet of a request.
@@ -47,7 +48,11 @@ pub(super) fn rx_request_rare<'f, C>(
     data: impl Content<'f>,
 ) {
     let endpoint = driver.endpoint();
-    let taken = endpoint.take_request(peer, h, data);
+    let taken = match endpoint.awake_server_flow(peer, h.session, h.req_num) {
+        Ok(mut flow) => flow.take_request(h, data),
+        Err(reason) => Err(reason),
+    };
+    endpoint.apply_effects();
     match taken {
         Ok(event) => {
             endpoint.io.stats.received(0);
@@ -107,26 +112,39 @@ impl<C> Endpoint<C> {
         Some((RequestId::new(session, slot_no as u8, p.req_num), expires_ns))
     }
 
+    /// The server session of a request packet, with its slots. Allocates those of an idle session
+    /// for the next request of a slot.
+    /// # Errors
+    /// The reason for dropping the packet, which is late.
+    pub(super) fn awake_server_flow(
+        &mut self,
+        peer: u32,
+        session: u32,
+        req_num: u32,
+    ) -> Result<ServerFlow<'_, C>, RxDrop> {
+        if self.sessions.server_of(peer, session)?.slots.are_asleep() {
+            self.sessions.wake_server(session, req_num)?;
+        }
+        self.server_flow_of(peer, session)
+    }
+}
+
+impl<C> ServerFlow<'_, C> {
     /// Handles any packet of a request.
     fn take_request<'f>(
         &mut self,
-        peer: u32,
         h: RequestHeader,
         data: impl Content<'f>,
     ) -> Result<Option<Event<'f, C>>, RxDrop> {
-        let RequestHeader { session, req_num, req_type, msg_size, index, remaining_us, .. } = h;
-        let expires_ns = match (remaining_us, self.io.peers.at_mut(peer)) {
+        let RequestHeader { req_num, req_type, msg_size, index, remaining_us, .. } = h;
+        let expires_ns = match (remaining_us, self.io.peers.at_mut(self.s.peer)) {
             (Some(us), Some(peer)) => peer.path.deadline_ns(us),
             _ => u64::MAX,
         };
-        self.wake_server_slots(peer, session, req_num)?;
-        let s = self.sessions.server_of(peer, session)?;
-        let (step, quota, dpp) = (s.slots.count(), s.quota, s.data_per_packet);
+        let (step, dpp) = (self.s.slots.count(), self.s.data_per_packet);
         let slot_no = (req_num & (step - 1)) as u8;
-        let id = SessionId { index: session, generation: s.generation };
-        let recovery = s.recovery;
-        let slot = &mut s.slots[usize::from(slot_no)];
-        let before = slot.req_num;
+        let recovery = self.s.recovery;
+        let slot = &mut self.s.slots[usize::from(slot_no)];
         match slot.position(req_num, step) {
             Position::Current => {}
             Position::Next if slot.phase == ServerPhase::Executing => return Err(RxDrop::Future),
@@ -136,17 +154,15 @@ impl<C> Endpoint<C> {
             Position::Next => {
                 let packets = packets_of(msg_size, dpp);
                 // A client that gives up a request without a cancellation is faulty.
-                self.end_request(RequestId::new(id, slot_no, before));
-                let s = self.sessions.server_of(peer, session)?;
-                let slot = &mut s.slots[usize::from(slot_no)];
+                self.end_request(slot_no);
+                let slot = &mut self.s.slots[usize::from(slot_no)];
                 let freed = slot.begin(req_num, req_type, msg_size, packets, expires_ns);
-                self.release_charged(quota, freed);
+                self.release_charged(freed);
             }
             Position::Past => return Err(RxDrop::Stale),
             Position::Future => return Err(RxDrop::Future),
         }
-        let s = self.sessions.server_of(peer, session)?;
-        let slot = &mut s.slots[usize::from(slot_no)];
+        let slot = &mut self.s.slots[usize::from(slot_no)];
         if slot.req_size != msg_size || slot.req_type != req_type {
             // The slot stores only the number of a request that was cancelled before it arrived, and
             // of the last one before an idle period.
@@ -154,91 +170,59 @@ impl<C> Endpoint<C> {
             return Err(if forgotten { RxDrop::Stale } else { RxDrop::Inconsistent });
         }
         if (slot.phase != ServerPhase::Receiving || index < slot.req_rcvd) && !runs_again(slot) {
-            self.on_duplicate(session, slot_no, req_num, index);
+            self.on_duplicate(slot_no, index);
             return Err(RxDrop::Duplicate);
         }
-        let id = RequestId::new(id, slot_no, req_num);
         let is_early = index > slot.req_rcvd && !mutant::is_on(Mutant::RequestGapTaken);
         if is_early && recovery.is_go_back_n() {
-            self.refuse_early(id, recovery);
+            self.refuse_early(slot_no, recovery);
             return Err(RxDrop::OutOfOrder);
         }
         let offset = index as usize * usize::from(dpp);
         let end = (offset + data.len()) as u32;
-        if slot.req_packets > 1
-            && slot.room() < end
-            && !self.reserve_part(id, peer, (index, end))?
-        {
+        if slot.req_packets > 1 && slot.room() < end && !self.reserve_part(slot_no, (index, end))? {
             return Ok(None); // rejected
         }
         if is_early {
-            self.insert_early(id, index)?;
+            self.insert_early(slot_no, index)?;
         }
-        let Some(slot) = self.server_slot_mut(id) else { return Err(RxDrop::Stale) };
+        let slot = &mut self.s.slots[usize::from(slot_no)];
         if index == 0 {
             slot.expires_ns = expires_ns; // stored now, in case later packets came first
         }
         if slot.req_packets > 1 {
-            return Ok(self.rx_request_part(id, peer, (index, offset), data));
+            return Ok(self.rx_request_part(slot_no, (index, offset), data));
         }
         let data = data.whole().ok_or(RxDrop::Length)?;
         slot.arrived_whole();
-        Ok(self.admit_single(id, quota, h, data))
+        Ok(self.admit_single(slot_no, h, data))
     }
 
     /// A request of one packet has arrived: decides whether its handler runs.
     fn admit_single<'f>(
         &mut self,
-        id: RequestId,
-        quota: u32,
+        slot_no: u8,
         h: RequestHeader,
         data: &'f [u8],
     ) -> Option<Event<'f, C>> {
-        let expires_ns = self.server_slot_mut(id).map_or(u64::MAX, |slot| slot.expires_ns);
-        let refusal = match self.rejection(quota, h.req_type, h.msg_size) {
+        let expires_ns = self.s.slots[usize::from(slot_no)].expires_ns;
+        let (cfg, quota) = (&self.io.cfg, self.s.quota);
+        let refusal = match self.admission.rejection(cfg, quota, h.req_type, h.msg_size) {
             Some(status) => Err(status),
             None if expires_ns <= self.io.now_ns => Err(Status::DeadlineExceeded),
-            None => self.request_body(data).map_err(|_| Status::NoMemory),
+            None => self.io.request_body(data).map_err(|_| Status::NoMemory),
         };
         match refusal {
             Ok(body) => {
                 self.io.stats.requests += 1;
-                Some(Event::Request { id, req_type: h.req_type, body, expires_ns })
+                let (id, req_type) = (self.request(slot_no), h.req_type);
+                Some(Event::Request { id, req_type, body, expires_ns })
             }
             Err(status) => {
                 self.io.stats.requests_refused += u64::from(status != Status::DeadlineExceeded);
-                self.reply_status(id, status);
+                self.refuse(slot_no, status);
                 None
             }
-        }
-    }
-
-    /// Allocates the slots of an idle server session for the next request of a slot. Late packets
-    /// are dropped without effect.
-    fn wake_server_slots(&mut self, peer: u32, session: u32, req_num: u32) -> Result<(), RxDrop> {
-        if self.sessions.server_of(peer, session)?.slots.are_asleep() {
-            self.sessions.wake_server(session, req_num)?;
-        }
-        Ok(())
-    }
-
-    /// Why a new request of a client process is rejected, if it is.
-    pub(crate) fn rejection(&self, quota: u32, req_type: u16, msg_size: u32) -> Option<Status> {
-        if self.admission.quotas.refuses(req_type) {
-            Some(Status::ShuttingDown)
-        } else if msg_size > self.io.cfg.max_msg_size {
-            Some(Status::TooLarge)
-        } else {
-            self.admission.quotas.is_full(quota).then_some(Status::NoMemory)
-        }
-    }
-
-    /// The body of a request of one packet, as passed to its handler.
-    pub(crate) fn request_body<'f>(&self, data: &'f [u8]) -> Result<Body<'f>, AllocError> {
-        if self.io.cfg.factors.zero_copy_rx {
-            Ok(Body::Borrowed(data))
-        } else {
-            self.copied_body(data)
         }
     }
 
@@ -246,17 +230,16 @@ impl<C> Endpoint<C> {
     #[inline(never)] // outlined to keep registers free on the path of small requests
     fn rx_request_part<'f>(
         &mut self,
-        id: RequestId,
-        peer: u32,
+        slot_no: u8,
         (index, offset): (u32, usize),
         data: impl Content<'f>,
     ) -> Option<Event<'f, C>> {
         let (now_ns, factors) = (self.io.now_ns, self.io.cfg.factors);
-        let slot = self.server_slot_mut(id)?;
+        let slot = &mut self.s.slots[usize::from(slot_no)];
         let req_type = slot.req_type;
         let (expires_ns, expired) = (slot.expires_ns, slot.expires_ns <= now_ns);
         if expired && index == 0 {
-            self.reject(id, Status::DeadlineExceeded); // the rest is not needed
+            self.reject(slot_no, Status::DeadlineExceeded); // the rest is not needed
             return None;
         }
         if let Some(req) = &mut slot.req {
@@ -269,73 +252,87 @@ impl<C> Endpoint<C> {
             };
         }
         if slot.req_rcvd < slot.req_packets {
-            let returns = self.grant_request(id, peer);
-            let slot = self.server_slot_mut(id)?;
-            if returns && !slot.cr_queued {
-                slot.cr_queued = true;
-                let (session, slot, req_num) = (id.session().index, id.slot(), id.req_num());
-                self.io.tx.push(TxItem::CreditReturn { session, slot, req_num });
-            }
+            self.note_arrival(slot_no);
             return None;
         }
-        self.end_request(id);
-        let slot = self.server_slot_mut(id)?;
+        self.end_request(slot_no);
+        let slot = &mut self.s.slots[usize::from(slot_no)];
         slot.phase = ServerPhase::Executing;
         let body = Body::Owned(slot.req.take()?);
         // Counts against its client's quota until the handler has replied.
         if expired {
-            self.reply_status(id, Status::DeadlineExceeded);
+            self.refuse(slot_no, Status::DeadlineExceeded);
             return None;
         }
         self.io.stats.requests += 1;
-        Some(Event::Request { id, req_type, body, expires_ns })
+        Some(Event::Request { id: self.request(slot_no), req_type, body, expires_ns })
+    }
+
+    /// A new packet of an incomplete request of several packets has arrived: its credit return is to
+    /// be sent now, unless it is withheld.
+    #[inline]
+    fn note_arrival(&mut self, slot_no: u8) {
+        let owner = self.owner(slot_no);
+        let at = self.s.slots[usize::from(slot_no)].message();
+        let dpp = u32::from(self.s.data_per_packet);
+        let budget = &mut self.admission.budget;
+        budget.on_arrival(at, &owner, self.io.now_ns);
+        if let Some((quota, kept)) = budget.keep(at, &owner, dpp)
+            && self.admission.quotas.keep_promise(quota, kept)
+        {
+            self.admission.memory_returns(self.io);
+        }
+        let budget = &self.admission.budget;
+        if budget.lacks_memory() && budget.waits(at, &owner) {
+            // The credit return for its first packet is withheld.
+            if budget.arrived(at, &owner) > 1 {
+                self.queue_credit_return(slot_no);
+            }
+        } else if budget.is_in_force() {
+            self.admission.effects.waiting.push((at, owner));
+            self.admission.effects.arrived = Some(self.request(slot_no));
+        } else {
+            self.queue_credit_return(slot_no);
+        }
+    }
+
+    /// The grants of a request are up to date: queues the credit return for its last packet, unless it
+    /// is withheld until the next grant.
+    pub(crate) fn return_credit(&mut self, slot_no: u8) {
+        let slot = &self.s.slots[usize::from(slot_no)];
+        let at = slot.message();
+        // With gaps its sender has packets to send again, and a NACK leaves now.
+        let has_gaps = slot.gaps.as_ref().is_some_and(|gaps| gaps.high(slot.req_rcvd).is_some());
+        let pool = self.io.peers.at(self.s.peer).map_or(0, |p| p.credits.granted());
+        let (owner, credits) = (self.owner(slot_no), self.s.credit_limit.min(pool));
+        if has_gaps || !self.admission.budget.withholds(at, &owner, credits) {
+            self.queue_credit_return(slot_no);
+        }
     }
 
     /// A request packet that arrived before missing ones is dropped. The first one behind each gap
     /// has the client go back, if the scheme does that.
     #[cold]
-    fn refuse_early(&mut self, id: RequestId, recovery: Recovery) {
-        let Some(slot) = self.server_slot_mut(id) else { return };
-        if recovery != Recovery::GoBackNNack || !slot.on_gap() || slot.cr_queued {
-            return;
+    fn refuse_early(&mut self, slot_no: u8, recovery: Recovery) {
+        let slot = &mut self.s.slots[usize::from(slot_no)];
+        if recovery == Recovery::GoBackNNack && slot.on_gap() {
+            self.queue_credit_return(slot_no);
         }
-        slot.cr_queued = true;
-        let (session, slot, req_num) = (id.session().index, id.slot(), id.req_num());
-        self.io.tx.push(TxItem::CreditReturn { session, slot, req_num });
     }
 
     /// Records a request packet that arrived before missing ones.
     #[cold]
-    fn insert_early(&mut self, id: RequestId, index: u32) -> Result<(), RxDrop> {
-        let Some(s) = self.sessions.server_mut(id.session().index) else {
-            return Err(RxDrop::Stale);
-        };
-        let pools = (s.recovery == Recovery::Melo).then_some(&self.io.boards.pools);
-        let Some(slot) = s.slots.get_mut(usize::from(id.slot())) else { return Err(RxDrop::Stale) };
+    fn insert_early(&mut self, slot_no: u8, index: u32) -> Result<(), RxDrop> {
+        let is_melo = self.s.recovery == Recovery::Melo;
+        let pools = is_melo.then_some(&self.io.boards.pools);
+        let slot = &mut self.s.slots[usize::from(slot_no)];
         let (count, packets) = (slot.req_rcvd, slot.req_packets);
         let inserted = slot.gaps.get_or_insert_default().insert(index, count, packets, pools);
-        let is_melo = pools.is_some();
         self.io.note_pool(is_melo);
         if inserted.is_err() {
-            self.on_duplicate(id.session().index, id.slot(), id.req_num(), index);
+            self.on_duplicate(slot_no, index);
         }
         inserted
-    }
-
-    /// Answers a request that cannot be received: the client need not send the rest.
-    pub(super) fn reject(&mut self, id: RequestId, status: Status) {
-        self.close_request(id);
-        self.reply_status(id, status);
-    }
-
-    /// Frees the memory of a request that is arriving. Its answer has to follow.
-    pub(super) fn close_request(&mut self, id: RequestId) {
-        self.end_request(id);
-        if let Some(slot) = self.server_slot_mut(id) {
-            slot.req_rcvd = slot.req_packets;
-            slot.req = None; // the answer releases its quota
-            slot.phase = ServerPhase::Executing;
-        }
     }
 
     /// A duplicate: the handler never runs again (E1, E61). A complete request is answered with its
@@ -343,52 +340,45 @@ impl<C> Endpoint<C> {
     /// far. An error is repeated for any packet: the request may have been rejected at its first
     /// packet, and the client may lack credits to reach the last one.
     #[cold]
-    fn on_duplicate(&mut self, session: u32, slot_no: u8, req_num: u32, index: u32) {
-        let Some(s) = self.sessions.server_mut(session) else { return };
-        let id = SessionId { index: session, generation: s.generation };
-        let owner = request_owner(RequestId::new(id, slot_no, req_num));
-        let message = s.slots.get(usize::from(slot_no)).map_or(NO_MESSAGE, ServerSlot::message);
+    fn on_duplicate(&mut self, slot_no: u8, index: u32) {
+        let owner = self.owner(slot_no);
+        let slot = &mut self.s.slots[usize::from(slot_no)];
+        let message = slot.message();
         if message != NO_MESSAGE {
             self.admission.budget.touch(message, &owner, self.io.now_ns);
         }
-        if self.admission.budget.owes(message, &owner) {
-            self.reclaim_grants();
-        }
-        let Some(s) = self.sessions.server_mut(session) else { return };
-        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
+        let owes = self.admission.budget.owes(message, &owner);
+        self.admission.effects.silent |= owes;
         let last = index + 1 == slot.req_packets || matches!(slot.resp, Stored::Error(_));
-        let item = match slot.phase {
-            ServerPhase::Responded if last && mutant::is_on(Mutant::ResponseNotResent) => return,
+        match slot.phase {
+            ServerPhase::Responded if last && mutant::is_on(Mutant::ResponseNotResent) => {}
             ServerPhase::Responded if last => {
-                if !slot.resend_first(self.io.tx.number()) {
-                    return;
+                if slot.resend_first(self.io.tx.number()) {
+                    self.s.resent += 1;
+                    self.io.stats.responses_resent += 1;
+                    self.queue_response(slot_no);
                 }
-                s.resent += 1;
-                self.io.stats.responses_resent += 1;
-                TxItem::Response { session, slot: slot_no, req_num }
             }
             ServerPhase::Receiving | ServerPhase::Executing | ServerPhase::Responded => {
-                let waits = slot.phase == ServerPhase::Receiving
-                    && self.admission.budget.owes(slot.message(), &owner)
-                    && !slot.cr_queued;
+                let waits = slot.phase == ServerPhase::Receiving && owes && !slot.cr_queued;
                 slot.cr_in_progress |= last && slot.phase == ServerPhase::Executing || waits;
-                if slot.cr_queued || (slot.req_packets == 1 && !slot.cr_in_progress) {
-                    return;
+                if slot.req_packets > 1 || slot.cr_in_progress {
+                    self.queue_credit_return(slot_no);
                 }
-                slot.cr_queued = true;
-                TxItem::CreditReturn { session, slot: slot_no, req_num }
             }
-            ServerPhase::Idle | ServerPhase::Acked => return,
-        };
-        self.io.tx.push(item);
+            ServerPhase::Idle | ServerPhase::Acked => {}
+        }
     }
+}
 
-    /// The slot of a request, while the request is its current one.
-    pub(crate) fn server_slot_mut(&mut self, id: RequestId) -> Option<&mut ServerSlot> {
-        let s = self.sessions.server_mut(id.session().index)?;
-        let current = s.generation == id.session().generation;
-        let slot = s.slots.get_mut(usize::from(id.slot()))?;
-        (current && slot.req_num == id.req_num()).then_some(slot)
+impl Io {
+    /// The body of a request of one packet, as passed to its handler.
+    pub(crate) fn request_body<'f>(&self, data: &'f [u8]) -> Result<Body<'f>, AllocError> {
+        if self.cfg.factors.zero_copy_rx {
+            Ok(Body::Borrowed(data))
+        } else {
+            self.copied_body(data)
+        }
     }
 }
 

@@ -1,21 +1,13 @@
 //! Requests-for-response at the server (E43, ADR 4). Stateless: any requested part of the stored
 //! response is sent, from one queue entry per slot.
 
-use crate::endpoint::Endpoint;
+use crate::flow::ServerFlow;
 use crate::slot::{Position, ServerPhase};
 use crate::stats::RxDrop;
-use crate::tx::TxItem;
 
-impl<C> Endpoint<C> {
-    pub(crate) fn rx_rfr(
-        &mut self,
-        peer: u32,
-        session: u32,
-        req_num: u32,
-        first: u32,
-        count: u32,
-    ) -> Result<(), RxDrop> {
-        let s = self.sessions.server_of(peer, session)?;
+impl<C> ServerFlow<'_, C> {
+    pub(super) fn rx_rfr(&mut self, req_num: u32, first: u32, count: u32) -> Result<(), RxDrop> {
+        let s = &mut *self.s;
         let step = s.slots.count();
         let slot_no = (req_num & (step - 1)) as u8;
         let (credits, selective) = (s.credit_limit, !s.recovery.is_go_back_n());
@@ -38,7 +30,7 @@ impl<C> Endpoint<C> {
             return Err(RxDrop::Inconsistent);
         };
         if slot.request_part(first, end, credits, selective) {
-            self.io.tx.push(TxItem::Response { session, slot: slot_no, req_num });
+            self.queue_response(slot_no);
         }
         Ok(())
     }

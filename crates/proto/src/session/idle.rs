@@ -97,6 +97,6 @@ impl<C> Endpoint<C> {
             self.sessions.server_slots.trim();
         }
         self.admission.quotas.release_bytes(quota, freed);
-        self.memory_returns();
+        self.admission.memory_returns(&mut self.io);
     }
 }

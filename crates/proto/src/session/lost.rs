@@ -224,7 +224,10 @@ impl<C> Endpoint<C> {
 
     /// Frees a session's memory and, unless handlers still work for it, its number (E68).
     pub(crate) fn free_session(&mut self, index: u32) {
-        self.end_requests(index);
+        if let Some(mut flow) = self.server_flow(index) {
+            flow.end_requests();
+            self.apply_effects();
+        }
         let Some(entry) = self.sessions.get_mut(index as usize) else { return };
         match entry {
             Session::Client(s) => {
@@ -247,7 +250,7 @@ impl<C> Endpoint<C> {
                 *entry = Session::Draining(Draining { generation, quota, executing });
                 self.ungrant_pool(peer, credits);
                 self.admission.quotas.release_bytes(quota, charged);
-                self.memory_returns();
+                self.admission.memory_returns(&mut self.io);
                 if !wait {
                     self.admission.quotas.leave(quota);
                     self.sessions.vacate(index, generation);

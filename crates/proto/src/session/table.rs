@@ -87,16 +87,6 @@ impl<C> Sessions<C> {
         }
     }
 
-    /// A slot of a client session, while its slots are awake.
-    #[inline(always)]
-    pub(crate) fn client_slot_mut(
-        &mut self,
-        session: u32,
-        slot_no: u8,
-    ) -> Option<&mut ClientSlot<C>> {
-        self.client_mut(session)?.slots.get_mut(usize::from(slot_no))
-    }
-
     /// Allocates the slots of a server session for the next request of a slot.
     /// # Errors
     /// It is not the next request: the reason for dropping the packet.

@@ -6,8 +6,7 @@ use courser_buf::TxBurst;
 use super::client::{Gate, gate, pass};
 use super::lane::Lane;
 use super::{Sent, TxItem};
-use crate::endpoint::Endpoint;
-use crate::flow::ClientFlow;
+use crate::flow::{ClientFlow, ServerFlow};
 use crate::oneway::Unacknowledged;
 use crate::peer::NO_FRAME;
 use crate::session::SessionState;
@@ -94,21 +93,16 @@ impl<C> ClientFlow<'_, C> {
     }
 }
 
-impl<C> Endpoint<C> {
-    /// Acknowledges the messages of a server session.
-    pub(super) fn tx_message_ack(&mut self, session: u32) -> Sent {
-        let Some(s) = self.sessions.server_mut(session) else { return Sent::All };
-        let (peer, remote) = (s.peer, s.remote);
-        let Some(incoming) = &s.incoming else { return Sent::All };
+impl<C> ServerFlow<'_, C> {
+    /// Acknowledges the messages of the session.
+    pub(super) fn tx_message_ack(&mut self) -> Sent {
+        let Some(incoming) = &mut self.s.incoming else { return Sent::All };
         let (next, later) = incoming.state();
-        let packet = Packet::MessageAck { session: remote, next, later };
-        if !self.io.tx_header(9, peer, packet) {
-            return Sent::Rest(TxItem::MessageAck { session });
+        let packet = Packet::MessageAck { session: self.s.remote, next, later };
+        if !self.io.tx_header(9, self.s.peer, packet) {
+            return Sent::Rest(TxItem::MessageAck { session: self.index });
         }
-        if let Some(incoming) = self.sessions.server_mut(session).and_then(|s| s.incoming.as_mut())
-        {
-            incoming.ack_queued = false;
-        }
+        incoming.ack_queued = false;
         Sent::All
     }
 }

@@ -158,9 +158,10 @@ impl<C> Endpoint<C> {
                         None => Sent::All,
                     }
                 }
-                TxItem::Response { session, slot, req_num } => {
-                    self.tx_response(session, slot, req_num, out)
-                }
+                TxItem::Response { session, slot, req_num } => match self.server_flow(session) {
+                    Some(mut flow) => flow.tx_response(slot, req_num, out),
+                    None => Sent::All,
+                },
                 other => self.tx_rare(other, out),
             };
             // A single exit: early returns cost 2 ns per request (code generation).
@@ -179,7 +180,8 @@ impl<C> Endpoint<C> {
     fn tx_rare(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
         match item {
             TxItem::CreditReturn { session, slot, req_num } => {
-                self.tx_credit_return(session, slot, req_num)
+                let flow = self.server_flow(session);
+                flow.map_or(Sent::All, |mut flow| flow.tx_credit_return(slot, req_num))
             }
             TxItem::Ack { session, req_num } => {
                 self.client_flow(session).map_or(Sent::All, |mut flow| flow.tx_ack(req_num))
@@ -192,7 +194,9 @@ impl<C> Endpoint<C> {
             TxItem::Messages { session } => {
                 self.client_flow(session).map_or(Sent::All, |mut flow| flow.tx_messages(out))
             }
-            TxItem::MessageAck { session } => self.tx_message_ack(session),
+            TxItem::MessageAck { session } => {
+                self.server_flow(session).map_or(Sent::All, |mut flow| flow.tx_message_ack())
+            }
             TxItem::Memory => {
                 self.admit_waiting();
                 Sent::All

@@ -5,11 +5,8 @@ use courser_buf::TxBurst;
 
 use super::lane::Lane;
 use super::{Sent, TxItem};
-use crate::endpoint::Endpoint;
-use crate::event::RequestId;
+use crate::flow::ServerFlow;
 use crate::io::Io;
-use crate::rx::request_owner;
-use crate::session::SessionId;
 use crate::slot::{ServerPhase, ServerSlot, Stored};
 use crate::wire::{Hole, Holes, NO_HOLES, Packet, data_len, header_words, single_response};
 
@@ -34,47 +31,34 @@ pub(crate) fn send_single_response(io: &mut Io, slot: &mut ServerSlot, to: (u32,
     true
 }
 
-impl<C> Endpoint<C> {
+impl<C> ServerFlow<'_, C> {
     /// Sends the response packets that are due.
     #[inline(always)]
-    pub(crate) fn tx_response(
-        &mut self,
-        session: u32,
-        slot_no: u8,
-        req_num: u32,
-        out: &mut TxBurst,
-    ) -> Sent {
-        let Some(s) = self.sessions.server_mut(session) else { return Sent::All };
-        let to = (s.peer, s.remote);
-        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
-        if slot.req_num == req_num && send_single_response(&mut self.io, slot, to) {
+    pub(super) fn tx_response(&mut self, slot_no: u8, req_num: u32, out: &mut TxBurst) -> Sent {
+        let to = (self.s.peer, self.s.remote);
+        let Some(slot) = self.s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
+        if slot.req_num == req_num && send_single_response(self.io, slot, to) {
             return Sent::All;
         }
-        self.tx_response_packets(session, slot_no, req_num, out)
+        self.tx_response_packets(slot_no, req_num, out)
     }
 
-    /// [`Endpoint::tx_response`] for a response of several packets, in a buffer of its own, or
+    /// [`ServerFlow::tx_response`] for a response of several packets, in a buffer of its own, or
     /// retransmitted.
     #[inline(never)]
-    fn tx_response_packets(
-        &mut self,
-        session: u32,
-        slot_no: u8,
-        req_num: u32,
-        out: &mut TxBurst,
-    ) -> Sent {
-        let Some(s) = self.sessions.server_mut(session) else { return Sent::All };
+    fn tx_response_packets(&mut self, slot_no: u8, req_num: u32, out: &mut TxBurst) -> Sent {
+        let (s, io, session) = (&mut *self.s, &mut *self.io, self.index);
         let (remote, dpp, peer_no) = (s.remote, s.data_per_packet, s.peer);
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
         if slot.req_num != req_num || slot.phase != ServerPhase::Responded {
             return Sent::All; // a later response has its own queue item
         }
-        let Some(peer) = self.io.peers.at_mut(peer_no) else { return Sent::All };
+        let Some(peer) = io.peers.at_mut(peer_no) else { return Sent::All };
         let mut lane = Lane {
-            tx: &mut self.io.tx,
-            arena: &self.io.arena,
-            stats: &mut self.io.stats,
-            inline_max: self.io.cfg.inline_max,
+            tx: &mut io.tx,
+            arena: &io.arena,
+            stats: &mut io.stats,
+            inline_max: io.cfg.inline_max,
             peer_no,
             peer,
             out,
@@ -110,20 +94,17 @@ impl<C> Endpoint<C> {
     }
 
     /// Returns credits for the request packets that have arrived, with the holes between them.
-    pub(super) fn tx_credit_return(&mut self, session: u32, slot_no: u8, req_num: u32) -> Sent {
-        let item = TxItem::CreditReturn { session, slot: slot_no, req_num };
-        let Some(s) = self.sessions.server_mut(session) else { return Sent::All };
-        let (remote, peer_no, generation) = (s.remote, s.peer, s.generation);
-        let Some(slot) = s.slots.get(usize::from(slot_no)) else { return Sent::All };
+    pub(super) fn tx_credit_return(&mut self, slot_no: u8, req_num: u32) -> Sent {
+        let item = TxItem::CreditReturn { session: self.index, slot: slot_no, req_num };
+        let (remote, peer_no) = (self.s.remote, self.s.peer);
+        let Some(slot) = self.s.slots.get(usize::from(slot_no)) else { return Sent::All };
         if slot.req_num != req_num {
             return Sent::All; // `begin` has cleared the flags of a later request
         }
-        let id = RequestId::new(SessionId { index: session, generation }, slot_no, req_num);
-        let (message, owner) = (slot.message(), request_owner(id));
-        let grant = self.stated_grant(message, &owner);
+        let (message, owner) = (slot.message(), self.owner(slot_no));
+        let grant = self.admission.stated_grant(message, &owner);
         let owes = self.admission.budget.owes(message, &owner);
-        let Some(s) = self.sessions.server_mut(session) else { return Sent::All };
-        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
+        let slot = &mut self.s.slots[usize::from(slot_no)];
         let Some(peer) = self.io.peers.at_mut(peer_no) else { return Sent::All };
         let is_arriving = slot.phase == ServerPhase::Receiving;
         let waits_for_grant = slot.cr_in_progress && is_arriving;
