@@ -21,6 +21,7 @@ mod budget;
 mod calls;
 mod cancel;
 mod cc;
+mod check;
 mod config;
 mod credits;
 mod defer;

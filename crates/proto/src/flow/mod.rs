@@ -6,9 +6,12 @@
 
 mod answer;
 mod call;
+mod ending;
 mod expiry;
 mod fetch;
+mod idle;
 mod queue;
+mod start;
 mod wake;
 
 use crate::admission::Admission;

@@ -18,6 +18,7 @@ mod outgoing;
 mod receive;
 mod send;
 mod timeout;
+mod waiting;
 
 pub(crate) use incoming::Incoming;
 pub(crate) use outgoing::{Outgoing, Unacknowledged};

@@ -296,20 +296,6 @@ impl<C> ServerFlow<'_, C> {
         }
     }
 
-    /// The grants of a request are up to date: queues the credit return for its last packet, unless it
-    /// is withheld until the next grant.
-    pub(crate) fn return_credit(&mut self, slot_no: u8) {
-        let slot = &self.s.slots[usize::from(slot_no)];
-        let at = slot.message();
-        // With gaps its sender has packets to send again, and a NACK leaves now.
-        let has_gaps = slot.gaps.as_ref().is_some_and(|gaps| gaps.high(slot.req_rcvd).is_some());
-        let pool = self.io.peers.at(self.s.peer).map_or(0, |p| p.credits.granted());
-        let (owner, credits) = (self.owner(slot_no), self.s.credit_limit.min(pool));
-        if has_gaps || !self.admission.budget.withholds(at, &owner, credits) {
-            self.queue_credit_return(slot_no);
-        }
-    }
-
     /// A request packet that arrived before missing ones is dropped. The first one behind each gap
     /// has the client go back, if the scheme does that.
     #[cold]

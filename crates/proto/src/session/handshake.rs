@@ -111,13 +111,6 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Returns whether an endpoint is a live peer, at any address.
-    pub fn knows_endpoint(&self, endpoint_id: u64) -> bool {
-        let least = (endpoint_id, Addr { host: 0, port: 0 });
-        let first = self.io.peers.known.range(least..).next();
-        first.is_some_and(|((id, _), _)| *id == endpoint_id)
-    }
-
     /// Time since the last frame of the endpoints behind a control connection, ns; `None`: it has no live
     /// peer. A sign of life of their process, while its control connection is silent.
     pub fn last_frame_age_ns(&self, control: u64) -> Option<u64> {
@@ -125,28 +118,6 @@ impl<C> Endpoint<C> {
         let last_ns =
             self.io.peers.iter().flatten().filter(of).map(|p| p.path.last_rx_ns()).max()?;
         Some(self.io.now_ns.saturating_sub(last_ns))
-    }
-
-    /// Returns whether a client's request from this address, over this control connection, belongs
-    /// to a live peer, so that [`ConnectOffer::path`] is not needed.
-    pub fn knows_peer(&self, r: &ConnectRequest, addr: Addr, control: u64) -> bool {
-        self.find_peer(r, addr, control).is_some()
-    }
-
-    /// The live peer of a request. The control connection has to match: an endpoint's number is not
-    /// secret among its peers, other processes may have the same address (behind a translation of
-    /// addresses, or a proxy), and sharing a peer would reveal its cookie. The address has to match
-    /// too, as the peer's path leads there.
-    /// A client proposes only numbers that are free at the client. If it proposes the number of an
-    /// existing peer with another cookie, it has dropped its side of that peer: it has cancelled an
-    /// earlier connect whose end has not arrived here. Under that number the client expects the new
-    /// cookie, and would reject frames with the old one.
-    fn find_peer(&self, r: &ConnectRequest, addr: Addr, control: u64) -> Option<u32> {
-        let known = self.io.peers.known.get(&(r.endpoint_id, addr))?;
-        let over =
-            |at: &u32| Some((*at, self.io.peers.at(*at).filter(|p| p.party.control == control)?));
-        let (at, p) = known.iter().rev().find_map(over)?;
-        (p.remote != r.peer || p.tx_cookie == r.cookie).then_some(at)
     }
 
     /// Accepts a client's request: creates the server side of the session.

@@ -7,7 +7,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed, SessionEnd};
 use crate::event::{Notice, RequestId};
 use crate::mutant::{self, Mutant};
-use crate::peer::{Peer, PeerState};
+use crate::peer::Peer;
 use crate::slot::{ServerPhase, ServerSlot};
 
 impl<C> Endpoint<C> {
@@ -72,24 +72,6 @@ impl<C> Endpoint<C> {
         let peer = s.peer;
         self.free_session(number);
         self.release_peer(peer)
-    }
-
-    /// Returns whether a server session belongs to that endpoint and control connection. An
-    /// endpoint's number is not secret, but a connection cannot be forged.
-    pub(crate) fn is_owner(&self, session: u32, endpoint_id: u64, control: u64) -> bool {
-        matches!(self.sessions.get(session as usize), Some(Session::Server(_)))
-            && self.party_to(session) == Some((Some(endpoint_id), control))
-    }
-
-    /// The other endpoint of a session, unknown before the handshake, and its control connection.
-    pub(super) fn party_to(&self, session: u32) -> Option<(Option<u64>, u64)> {
-        let (peer, control) = match self.sessions.get(session as usize)? {
-            Session::Client(s) => (s.peer, s.agreed.control),
-            Session::Server(s) => (s.peer, self.admission.quotas.control_of(s.quota)?),
-            Session::Draining(_) | Session::Vacant { .. } => return None,
-        };
-        let peer = self.io.peers.get(peer as usize)?.as_ref()?;
-        Some(((peer.state == PeerState::Live).then_some(peer.party.endpoint_id), control))
     }
 
     /// Sets the control connection of a session that is still connecting.

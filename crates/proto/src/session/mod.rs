@@ -14,6 +14,7 @@ mod heartbeat;
 mod id;
 mod idle;
 mod lost;
+mod party;
 mod quota;
 pub(crate) mod room;
 mod shares;

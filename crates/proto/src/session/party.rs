@@ -1,0 +1,56 @@
+//! The endpoint and the control connection that a session, a peer or a request belongs to.
+
+use courser_buf::Addr;
+
+use super::{ConnectRequest, Session};
+use crate::endpoint::Endpoint;
+use crate::peer::PeerState;
+
+impl<C> Endpoint<C> {
+    /// Returns whether a server session belongs to that endpoint and control connection. An
+    /// endpoint's number is not secret, but a connection cannot be forged.
+    pub(crate) fn is_owner(&self, session: u32, endpoint_id: u64, control: u64) -> bool {
+        matches!(self.sessions.get(session as usize), Some(Session::Server(_)))
+            && self.party_to(session) == Some((Some(endpoint_id), control))
+    }
+
+    /// The other endpoint of a session, unknown before the handshake, and its control connection.
+    pub(super) fn party_to(&self, session: u32) -> Option<(Option<u64>, u64)> {
+        let (peer, control) = match self.sessions.get(session as usize)? {
+            Session::Client(s) => (s.peer, s.agreed.control),
+            Session::Server(s) => (s.peer, self.admission.quotas.control_of(s.quota)?),
+            Session::Draining(_) | Session::Vacant { .. } => return None,
+        };
+        let peer = self.io.peers.get(peer as usize)?.as_ref()?;
+        Some(((peer.state == PeerState::Live).then_some(peer.party.endpoint_id), control))
+    }
+
+    /// Returns whether an endpoint is a live peer, at any address.
+    pub fn knows_endpoint(&self, endpoint_id: u64) -> bool {
+        let least = (endpoint_id, Addr { host: 0, port: 0 });
+        let first = self.io.peers.known.range(least..).next();
+        first.is_some_and(|((id, _), _)| *id == endpoint_id)
+    }
+
+    /// Returns whether a client's request from this address, over this control connection, belongs
+    /// to a live peer, so that [`ConnectOffer::path`] is not needed.
+    pub fn knows_peer(&self, r: &ConnectRequest, addr: Addr, control: u64) -> bool {
+        self.find_peer(r, addr, control).is_some()
+    }
+
+    /// The live peer of a request. The control connection has to match: an endpoint's number is not
+    /// secret among its peers, other processes may have the same address (behind a translation of
+    /// addresses, or a proxy), and sharing a peer would reveal its cookie. The address has to match
+    /// too, as the peer's path leads there.
+    /// A client proposes only numbers that are free at the client. If it proposes the number of an
+    /// existing peer with another cookie, it has dropped its side of that peer: it has cancelled an
+    /// earlier connect whose end has not arrived here. Under that number the client expects the new
+    /// cookie, and would reject frames with the old one.
+    pub(super) fn find_peer(&self, r: &ConnectRequest, addr: Addr, control: u64) -> Option<u32> {
+        let known = self.io.peers.known.get(&(r.endpoint_id, addr))?;
+        let over =
+            |at: &u32| Some((*at, self.io.peers.at(*at).filter(|p| p.party.control == control)?));
+        let (at, p) = known.iter().rev().find_map(over)?;
+        (p.remote != r.peer || p.tx_cookie == r.cookie).then_some(at)
+    }
+}
