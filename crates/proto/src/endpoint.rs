@@ -12,8 +12,8 @@
 //! 4. [`Endpoint::needs_flush`] (then flush the transport), [`Endpoint::poll_completion`].
 //!
 //! The parts of an endpoint are data structures that do not refer to the endpoint: tables of
-//! sessions and peers, the transmit batch, timers, quotas. The modules that act on several of them,
-//! one for each packet kind and direction, are `impl Endpoint` blocks.
+//! sessions and peers, the transmit batch, timers, quotas. A packet, a call or a timer of a session
+//! looks the session up once and goes on as its flow ([`crate::flow`]).
 //!
 //! [`Driver`]: crate::Driver
 

@@ -7,6 +7,7 @@
 //! The path of a packet: out through [`Endpoint::call`], `calls`, `tx/client`, `tx/batch`; in
 //! through [`Endpoint::receive`], `ingress`, [`wire`], `rx/*`; and out again through
 //! [`Endpoint::reply_bytes`], `reply`, `tx/server`.
+//! A session with what its packets, calls and timers need is a flow: `flow`, `io`, `admission`.
 //! One-way messages are in `oneway`. Congestion control is in `cc`, the receiver's budget in `budget`, pacing in `pace`.
 //! Other parts: timers in `timers` and `expiry`, prefetching in `prefetch`, credit pools in
 //! `credits`, quotas in `session/quota`, retransmission scoreboards in `loss`, counters in `stats`.
