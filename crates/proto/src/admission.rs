@@ -30,7 +30,7 @@ pub(crate) struct Effects {
     /// A packet of this request has arrived: its credit return leaves, unless it is withheld until the
     /// next grant.
     pub(crate) arrived: Option<RequestId>,
-    /// What is free of the budget is to be granted.
+    /// The free part of the budget is to be granted.
     pub(crate) shares: bool,
     /// A message has ended while messages were limited: its part of the budget is for others.
     pub(crate) freed: bool,

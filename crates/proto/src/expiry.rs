@@ -10,7 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::error::CallError;
 use crate::flow::{is_needed, needs_no_timer};
 use crate::session::{Session, SessionId, SessionState};
-use crate::timers::{Due, HELD, SWEEP, TimerEntry, Verdict};
+use crate::timers::{Due, Expiry, TimerEntry, TimerKind};
 
 /// Most timers handled in one [`Endpoint::on_deadline`], about 100 us of work; the rest follows in
 /// the next pass of the event loop, after newly received packets.
@@ -74,9 +74,9 @@ impl<C> Endpoint<C> {
             let (sessions, sweep_ns) =
                 (&self.sessions, self.admission.budget.memory_watch().due_ns);
             let held_ns = self.io.peers.held.due_ns;
-            self.io.timers.sift(|entry| match entry.slot {
-                SWEEP => entry.due_ns == sweep_ns,
-                HELD => entry.due_ns == held_ns,
+            self.io.timers.sift(|entry| match entry.kind {
+                TimerKind::Sweep => entry.due_ns == sweep_ns,
+                TimerKind::Held => entry.due_ns == held_ns,
                 _ => sessions.client(entry.session).is_some_and(|s| is_needed(s, entry)),
             });
         }
@@ -99,7 +99,8 @@ impl<C> Endpoint<C> {
         if s.generation != entry.generation {
             return false;
         }
-        let Some(slot) = s.slots.get_mut(usize::from(entry.slot)) else { return false };
+        let TimerKind::Slot(slot_no) = entry.kind else { return false };
+        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return false };
         if slot.active || slot.quarantined {
             return false;
         }
@@ -110,38 +111,20 @@ impl<C> Endpoint<C> {
 
     /// Handles one expired timer; returns its cost beyond one check.
     fn expire_entry(&mut self, queue: Due, entry: TimerEntry) -> usize {
-        let TimerEntry { session, slot, .. } = entry;
-        if slot == SWEEP {
-            self.sweep_requests(entry.due_ns);
-            return 0;
-        }
-        if slot == HELD {
-            self.on_pause_end(entry.due_ns);
-            return 0;
-        }
-        let Some(mut flow) = self.client_flow(session) else { return 0 };
-        if !flow.take_timer(queue, entry) {
-            return 0;
-        }
-        match flow.judge(slot) {
-            Verdict::Nothing => {}
-            Verdict::Rearm(due_ns) => flow.rearm(slot, due_ns),
-            Verdict::InUse(due_ns) => flow.rearm_quiet(entry, due_ns),
-            Verdict::Shrink => self.shrink(session),
-            Verdict::Acknowledge => flow.acknowledge(slot),
-            Verdict::TimedOut => flow.on_timeout(slot),
-            Verdict::Expired => flow.end_early(slot, CallError::DeadlineExceeded),
-            Verdict::CancelAgain => flow.cancel_again(slot),
-            Verdict::QueueExpired => {
-                let waiting = flow.s.queue.len();
-                flow.expire_queue();
-                flow.time_queue(u64::MAX); // for the remaining calls
-                return waiting;
+        match entry.kind {
+            TimerKind::Sweep => self.sweep_requests(entry.due_ns),
+            TimerKind::Held => self.on_pause_end(entry.due_ns),
+            _ => {
+                let Some(mut flow) = self.client_flow(entry.session) else { return 0 };
+                match flow.on_expiry(queue, entry) {
+                    Expiry::Done => {}
+                    Expiry::Walked(calls) => return calls,
+                    Expiry::Idle => self.shrink(entry.session),
+                    Expiry::Silent => self.give_up_peer(entry.session),
+                }
+                self.apply_effects();
             }
-            Verdict::MessagesDue => flow.on_messages_due(),
-            Verdict::Silent => self.give_up_peer(session),
         }
-        self.apply_effects();
         0
     }
 

@@ -17,7 +17,7 @@ use crate::flow::ClientFlow;
 use crate::held::Held;
 use crate::io::Io;
 use crate::session::{Session, SessionState};
-use crate::timers::{HELD, TimerEntry};
+use crate::timers::{TimerEntry, TimerKind};
 use crate::wire::packets_of;
 
 impl<C> ClientFlow<'_, C> {
@@ -58,7 +58,7 @@ impl Io {
     fn time_held(&mut self) {
         let due_ns = self.peers.held.next_ns();
         if due_ns < self.peers.held.due_ns {
-            let entry = TimerEntry { due_ns, session: 0, generation: 0, slot: HELD };
+            let entry = TimerEntry { due_ns, session: 0, generation: 0, kind: TimerKind::Held };
             self.peers.held.due_ns = self.timers.arm_later(entry);
         }
     }

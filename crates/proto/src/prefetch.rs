@@ -11,6 +11,7 @@ use courser_buf::{PacketAccess, RxFrame, prefetch};
 
 use crate::endpoint::Endpoint;
 use crate::session::Session;
+use crate::timers::TimerKind;
 use crate::wire::{PACKET_HEADER, body_of};
 
 /// Most packets of a frame that are used for prefetching.
@@ -95,7 +96,8 @@ impl<C> Endpoint<C> {
         }
         if let Some(entry) = slot
             && let Some(Session::Client(s)) = self.sessions.get(entry.session as usize)
-            && let Some(slot) = s.slots.get(usize::from(entry.slot))
+            && let TimerKind::Slot(slot_no) = entry.kind
+            && let Some(slot) = s.slots.get(usize::from(slot_no))
         {
             slot.prefetch();
         }

@@ -8,6 +8,7 @@
 //! [`Packet::Gap`]: crate::wire::Packet::Gap
 
 use crate::endpoint::Endpoint;
+use crate::timers::TimerKind;
 use crate::tx::TxItem;
 
 /// Most calls that are checked when a frame is missing.
@@ -57,7 +58,8 @@ impl<C> Endpoint<C> {
             if s.generation != entry.generation || peer.is_some_and(|peer| peer != s.peer) {
                 continue;
             }
-            let Some(slot) = s.slots.get(usize::from(entry.slot)) else { continue };
+            let TimerKind::Slot(slot_no) = entry.kind else { continue };
+            let Some(slot) = s.slots.get(usize::from(slot_no)) else { continue };
             left = left.saturating_sub(u64::from(slot.active));
             if !slot.is_single_sent() {
                 continue;
@@ -73,7 +75,7 @@ impl<C> Endpoint<C> {
             let timeout_ns = p.path.timeout_ns(s.agreed.recovery, slot.retries, &self.io.cfg);
             let due_ns = slot.started_ns.saturating_add(timeout_ns);
             if let Some(mut flow) = self.client_flow(entry.session) {
-                flow.arm_slot(entry.slot, due_ns);
+                flow.arm_slot(slot_no, due_ns);
             }
         }
         young

@@ -28,8 +28,64 @@ pub(crate) struct TimerEntry {
     pub(crate) due_ns: u64,
     pub(crate) session: u32,
     pub(crate) generation: u32,
-    /// A slot's number, [`QUEUE`], [`IDLE`], [`MESSAGES`], [`SWEEP`] or [`HELD`].
-    pub(crate) slot: u8,
+    pub(crate) kind: TimerKind,
+}
+
+/// The owner of a timer. Those of the endpoint have no session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TimerKind {
+    /// A slot of the session, by its number.
+    Slot(u8),
+    /// The session's queue of waiting calls.
+    Queue,
+    /// The session, when it has been idle for long.
+    Idle,
+    /// The one-way messages of the session.
+    Messages,
+    /// The endpoint's unfinished requests.
+    Sweep,
+    /// The endpoint's calls that are held back.
+    Held,
+}
+
+/// The rest of the work when the flow of a session has handled its timer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Expiry {
+    /// Nothing.
+    Done,
+    /// Nothing. The number of waiting calls that were looked at.
+    Walked(usize),
+    /// The session is idle: its slots are to be dropped.
+    Idle,
+    /// The peer does not answer: all sessions with it have failed.
+    Silent,
+}
+
+impl TimerKind {
+    /// As a byte. Sessions have at most 32 slots.
+    #[inline(always)]
+    fn byte(self) -> u8 {
+        match self {
+            TimerKind::Slot(slot) => slot,
+            TimerKind::Queue => 251,
+            TimerKind::Idle => 252,
+            TimerKind::Messages => 253,
+            TimerKind::Sweep => 254,
+            TimerKind::Held => 255,
+        }
+    }
+
+    #[inline(always)]
+    fn of(byte: u8) -> Self {
+        match byte {
+            251 => TimerKind::Queue,
+            252 => TimerKind::Idle,
+            253 => TimerKind::Messages,
+            254 => TimerKind::Sweep,
+            255 => TimerKind::Held,
+            slot => TimerKind::Slot(slot),
+        }
+    }
 }
 
 /// No session has this number: session numbers have 24 bits, as on the wire, and an endpoint has at
@@ -42,16 +98,16 @@ const _: () = assert!(SESSIONS_LIMIT <= NO_SESSION as usize);
 #[derive(Clone, Copy, Debug)]
 struct Queued {
     due_ns: u64,
-    /// Session, slot and generation, from the lowest bit on.
+    /// Session, kind and generation, from the lowest bit on.
     place: u64,
 }
 
 impl Queued {
     #[inline(always)]
     fn new(entry: TimerEntry) -> Self {
-        let TimerEntry { due_ns, session, generation, slot } = entry;
+        let TimerEntry { due_ns, session, generation, kind } = entry;
         debug_assert!(session < NO_SESSION);
-        let place = u64::from(session) | u64::from(slot) << 24 | u64::from(generation) << 32;
+        let place = u64::from(session) | u64::from(kind.byte()) << 24 | u64::from(generation) << 32;
         Queued { due_ns, place }
     }
 
@@ -68,8 +124,9 @@ impl Queued {
 
     #[inline(always)]
     fn entry(self) -> TimerEntry {
-        let (slot, generation) = ((self.place >> 24) as u8, (self.place >> 32) as u32);
-        TimerEntry { due_ns: self.due_ns, session: self.session(), generation, slot }
+        let (kind, generation) = ((self.place >> 24) as u8, (self.place >> 32) as u32);
+        let kind = TimerKind::of(kind);
+        TimerEntry { due_ns: self.due_ns, session: self.session(), generation, kind }
     }
 }
 
@@ -107,21 +164,6 @@ pub(crate) struct Timers {
 /// With more first timers, none is cancelled: 1 MB, which calls fill within a `Config::rto_min_ns`
 /// only if that is tens of milliseconds.
 const CANCELLED_MAX: usize = 1 << 16;
-
-/// Instead of a slot number: the session's queue of waiting calls.
-pub(crate) const QUEUE: u8 = u8::MAX;
-
-/// Instead of a slot number: the idle timer of the session.
-pub(crate) const IDLE: u8 = u8::MAX - 1;
-
-/// Instead of a slot number: the one-way messages of the session.
-pub(crate) const MESSAGES: u8 = u8::MAX - 2;
-
-/// Instead of a slot number: the check of unfinished requests, of no session.
-pub(crate) const SWEEP: u8 = u8::MAX - 3;
-
-/// Instead of a slot number: the end of a pause of calls that are held back, of no session.
-pub(crate) const HELD: u8 = u8::MAX - 4;
 
 /// With this many sessions, first timers are cancelled on completion: expiring one would cost two
 /// cache misses. With fewer, expiry is cheaper, because one timer serves all calls of its slot
@@ -417,22 +459,6 @@ impl RadixHeap {
     }
 }
 
-/// The action that is due for a slot or a session.
-pub(crate) enum Verdict {
-    Rearm(u64),
-    /// A slot without a call that was used since its last check.
-    InUse(u64),
-    Nothing,
-    Shrink,
-    Acknowledge,
-    TimedOut,
-    Expired,
-    CancelAgain,
-    QueueExpired,
-    MessagesDue,
-    Silent,
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -444,8 +470,17 @@ mod tests {
     #[test]
     fn any_entry_is_encoded_in_two_words() {
         for session in [0, 7, SESSIONS_LIMIT as u32 - 1] {
-            for (slot, generation) in [(0, 1), (31, u32::MAX), (254, 0), (255, 1 << 31)] {
-                let entry = TimerEntry { due_ns: u64::MAX - 1, session, generation, slot };
+            let kinds = [
+                (TimerKind::Slot(0), 1),
+                (TimerKind::Slot(31), u32::MAX),
+                (TimerKind::Queue, 0),
+                (TimerKind::Idle, 0),
+                (TimerKind::Messages, 0),
+                (TimerKind::Sweep, 0),
+                (TimerKind::Held, 1 << 31),
+            ];
+            for (kind, generation) in kinds {
+                let entry = TimerEntry { due_ns: u64::MAX - 1, session, generation, kind };
                 assert_eq!(Queued::new(entry).entry(), entry);
                 assert!(!entry.is_cancelled());
             }
@@ -455,7 +490,7 @@ mod tests {
     }
 
     fn entry(due_ns: u64, session: u32) -> TimerEntry {
-        TimerEntry { due_ns, session, generation: 0, slot: 0 }
+        TimerEntry { due_ns, session, generation: 0, kind: TimerKind::Slot(0) }
     }
 
     proptest! {

@@ -11,7 +11,7 @@ use crate::mutant::{self, Mutant};
 use crate::oneway::Outgoing;
 use crate::session::{ClientSession, QueuedCall, SessionState};
 use crate::slot::ClientSlot;
-use crate::timers::TimerEntry;
+use crate::timers::{TimerEntry, TimerKind};
 use crate::tx::{TxItem, send_single};
 use crate::wire::packets_of;
 
@@ -97,8 +97,12 @@ impl<C> ClientFlow<'_, C> {
         slot.deadline_ns = u64::MAX;
         let first_timer_ns = io.now_ns + io.cfg.rto_min_ns;
         if !std::mem::replace(&mut slot.tracked, true) {
-            let entry =
-                TimerEntry { due_ns: first_timer_ns, session: index, generation, slot: slot_no };
+            let entry = TimerEntry {
+                due_ns: first_timer_ns,
+                session: index,
+                generation,
+                kind: TimerKind::Slot(slot_no),
+            };
             slot.first_timer = io.timers.arm_first(entry);
         }
         // A queue item of an earlier call of the slot serves this call, or finds nothing to send.

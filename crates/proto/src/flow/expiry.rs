@@ -3,12 +3,13 @@
 use super::ClientFlow;
 use crate::budget::NO_MESSAGE;
 use crate::config::Config;
+use crate::error::CallError;
 use crate::loss::Recovery;
 use crate::mutant::{self, Mutant};
 use crate::path::PROBES;
 use crate::session::{ClientSession, SessionState};
 use crate::slot::ClientSlot;
-use crate::timers::{Due, IDLE, MESSAGES, QUEUE, TimerEntry, Verdict};
+use crate::timers::{Due, Expiry, TimerEntry, TimerKind};
 use crate::tx::TxItem;
 
 /// A quiet slot acknowledges its response after `Config::rto_min_ns`. If fewer calls than this
@@ -22,6 +23,19 @@ const CALLS_PER_ACK: u32 = 8;
 /// long: less than half of the time that a server waits at shutdown.
 const ACK_WAIT_MAX_NS: u64 = 200_000_000;
 
+/// The action that is due for a slot.
+enum Verdict {
+    Rearm(u64),
+    /// A slot without a call that was used since its last check.
+    InUse(u64),
+    Nothing,
+    Acknowledge,
+    TimedOut,
+    Expired,
+    CancelAgain,
+    Silent,
+}
+
 impl<C> ClientFlow<'_, C> {
     /// With many sessions, cancels the first timer of a slot whose call has ended with a response
     /// of one packet, if its expiry would do nothing.
@@ -33,46 +47,80 @@ impl<C> ClientFlow<'_, C> {
         }
     }
 
-    /// Records that a timer has left the queues. `false`: it is obsolete.
-    pub(crate) fn take_timer(&mut self, queue: Due, entry: TimerEntry) -> bool {
-        let s = &mut *self.s;
-        if s.generation != entry.generation || queue == Due::Later && !is_needed(s, &entry) {
-            return false;
+    /// A timer of the session has left its queue.
+    pub(crate) fn on_expiry(&mut self, queue: Due, entry: TimerEntry) -> Expiry {
+        if self.s.generation != entry.generation
+            || queue == Due::Later && !is_needed(self.s, &entry)
+        {
+            return Expiry::Done; // obsolete
         }
-        match (entry.slot, queue) {
-            (QUEUE, _) => s.queue_times.timer_ns = u64::MAX,
-            (IDLE, _) => s.idle_timed = false,
-            (MESSAGES, _) => {
-                if let Some(outgoing) = &mut s.outgoing {
-                    outgoing.timer_ns = u64::MAX;
-                }
-            }
-            (slot, queue) => {
-                let Some(slot) = s.slots.get_mut(usize::from(slot)) else { return false };
-                match queue {
-                    Due::First => slot.tracked = false,
-                    Due::Later => slot.timer_ns = u64::MAX,
-                }
-            }
+        match entry.kind {
+            TimerKind::Slot(slot_no) => self.on_slot_expiry(slot_no, queue, entry),
+            TimerKind::Queue => self.on_queue_expiry(),
+            TimerKind::Idle => self.on_idle_expiry(),
+            TimerKind::Messages if self.s.has_failed() => Expiry::Done,
+            TimerKind::Messages => self.on_messages_expiry(),
+            TimerKind::Sweep | TimerKind::Held => Expiry::Done, // of the endpoint
         }
-        true
     }
 
-    /// Sets a timer again.
-    pub(crate) fn rearm(&mut self, slot: u8, due_ns: u64) {
-        match slot {
-            QUEUE => self.time_queue(due_ns),
-            IDLE => self.s.watch_idle(&mut self.io.timers, &self.io.cfg, self.index, due_ns),
-            MESSAGES => self.arm_messages(due_ns),
-            slot => self.arm_slot(slot, due_ns),
+    fn on_queue_expiry(&mut self) -> Expiry {
+        let times = &mut self.s.queue_times;
+        times.timer_ns = u64::MAX;
+        let (due_ns, waiting) = (times.expires_ns, self.s.queue.len());
+        if self.s.has_failed() || due_ns == u64::MAX {
+            return Expiry::Done;
         }
+        if self.io.now_ns >= due_ns {
+            self.expire_queue();
+            self.time_queue(u64::MAX); // for the remaining calls
+            return Expiry::Walked(waiting);
+        }
+        self.time_queue(due_ns);
+        Expiry::Done
+    }
+
+    fn on_idle_expiry(&mut self) -> Expiry {
+        let (s, io) = (&mut *self.s, &mut *self.io);
+        s.idle_timed = false;
+        if s.state != SessionState::Connected || s.slots.are_asleep() {
+            return Expiry::Done;
+        }
+        let due_ns = s.idle_due_ns(&io.cfg, io.now_ns);
+        if due_ns <= io.now_ns {
+            return Expiry::Idle;
+        }
+        s.watch_idle(&mut io.timers, &io.cfg, self.index, due_ns);
+        Expiry::Done
+    }
+
+    fn on_slot_expiry(&mut self, slot_no: u8, queue: Due, entry: TimerEntry) -> Expiry {
+        let Some(slot) = self.s.slots.get_mut(usize::from(slot_no)) else { return Expiry::Done };
+        match queue {
+            Due::First => slot.tracked = false,
+            Due::Later => slot.timer_ns = u64::MAX,
+        }
+        if self.s.state != SessionState::Connected {
+            return Expiry::Done;
+        }
+        match self.judge(&self.s.slots[usize::from(slot_no)]) {
+            Verdict::Nothing => {}
+            Verdict::Rearm(due_ns) => self.arm_slot(slot_no, due_ns),
+            Verdict::InUse(due_ns) => self.rearm_quiet(slot_no, entry, due_ns),
+            Verdict::Acknowledge => self.acknowledge(slot_no),
+            Verdict::TimedOut => self.on_timeout(slot_no),
+            Verdict::Expired => self.end_early(slot_no, CallError::DeadlineExceeded),
+            Verdict::CancelAgain => self.cancel_again(slot_no),
+            Verdict::Silent => return Expiry::Silent,
+        }
+        Expiry::Done
     }
 
     /// A free slot was used since its last check: sets its next timer later, so that slots in use
     /// cost less than one check per call.
-    pub(crate) fn rearm_quiet(&mut self, entry: TimerEntry, due_ns: u64) {
+    fn rearm_quiet(&mut self, slot_no: u8, entry: TimerEntry, due_ns: u64) {
         let most_ns = ack_wait_most_ns(&self.io.cfg);
-        if let Some(slot) = self.s.slots.get_mut(usize::from(entry.slot)) {
+        if let Some(slot) = self.s.slots.get_mut(usize::from(slot_no)) {
             slot.double_ack_wait();
             let wait_ns = ack_wait_ns(&self.io.cfg, slot, self.s.agreed.data_per_packet);
             if wait_ns == most_ns && slot.timer_ns == u64::MAX {
@@ -82,38 +130,11 @@ impl<C> ClientFlow<'_, C> {
                 return;
             }
         }
-        self.arm_slot(entry.slot, due_ns);
+        self.arm_slot(slot_no, due_ns);
     }
 
-    /// The action that is due for a timer.
-    pub(crate) fn judge(&self, slot: u8) -> Verdict {
-        let (s, now_ns) = (&*self.s, self.io.now_ns);
-        if s.has_failed() {
-            return Verdict::Nothing;
-        }
-        if slot == QUEUE {
-            return match s.queue_times.expires_ns {
-                u64::MAX => Verdict::Nothing,
-                due_ns if now_ns < due_ns => Verdict::Rearm(due_ns),
-                _ => Verdict::QueueExpired,
-            };
-        }
-        if slot == MESSAGES {
-            return self.judge_messages();
-        }
-        if s.state != SessionState::Connected || s.slots.are_asleep() {
-            return Verdict::Nothing;
-        }
-        if slot == IDLE {
-            return match s.idle_due_ns(&self.io.cfg, now_ns) {
-                due_ns if due_ns <= now_ns => Verdict::Shrink,
-                due_ns => Verdict::Rearm(due_ns),
-            };
-        }
-        s.slots.get(usize::from(slot)).map_or(Verdict::Nothing, |slot| self.judge_slot(slot))
-    }
-
-    fn judge_slot(&self, slot: &ClientSlot<C>) -> Verdict {
+    /// The action that is due for a slot.
+    fn judge(&self, slot: &ClientSlot<C>) -> Verdict {
         let (s, now_ns) = (&*self.s, self.io.now_ns);
         if !slot.active && !slot.quarantined {
             if !slot.ack_owed {
@@ -164,7 +185,7 @@ impl<C> ClientFlow<'_, C> {
     }
 
     /// Acknowledges the last response of a quiet slot.
-    pub(crate) fn acknowledge(&mut self, slot_no: u8) {
+    fn acknowledge(&mut self, slot_no: u8) {
         let step = self.s.slots.count();
         let Some(slot) = self.s.slots.get_mut(usize::from(slot_no)) else { return };
         let req_num = slot.req_num;
@@ -177,7 +198,7 @@ impl<C> ClientFlow<'_, C> {
     /// A loss timeout. Selective recovery first probes the end of the message. Otherwise all
     /// packets in flight are lost: reclaims their credits and sends them again; with go-back-N from
     /// the last acknowledged packet on.
-    pub(crate) fn on_timeout(&mut self, slot_no: u8) {
+    fn on_timeout(&mut self, slot_no: u8) {
         let (s, io) = (&mut *self.s, &mut *self.io);
         let slot = &mut s.slots[usize::from(slot_no)];
         let has_part = slot.in_order() > 0;
@@ -243,10 +264,13 @@ fn ack_wait_most_ns(cfg: &Config) -> u64 {
 /// Returns whether a later timer is still the current one of its slot or session.
 pub(crate) fn is_needed<C>(s: &ClientSession<C>, entry: &TimerEntry) -> bool {
     s.generation == entry.generation
-        && match entry.slot {
-            QUEUE => s.queue_times.timer_ns == entry.due_ns,
-            IDLE => s.idle_timed,
-            MESSAGES => s.outgoing.as_ref().is_some_and(|o| o.timer_ns == entry.due_ns),
-            slot => s.slots.get(usize::from(slot)).is_some_and(|s| s.timer_ns == entry.due_ns),
+        && match entry.kind {
+            TimerKind::Slot(slot) => {
+                s.slots.get(usize::from(slot)).is_some_and(|s| s.timer_ns == entry.due_ns)
+            }
+            TimerKind::Queue => s.queue_times.timer_ns == entry.due_ns,
+            TimerKind::Idle => s.idle_timed,
+            TimerKind::Messages => s.outgoing.as_ref().is_some_and(|o| o.timer_ns == entry.due_ns),
+            TimerKind::Sweep | TimerKind::Held => false,
         }
 }

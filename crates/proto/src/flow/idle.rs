@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::session::ClientSession;
-use crate::timers::{IDLE, TimerEntry, Timers};
+use crate::timers::{TimerEntry, TimerKind, Timers};
 
 impl<C> ClientSession<C> {
     /// Arms the idle timer of this session, number `index`, whose slots are awake, for `due_ns` or
@@ -19,7 +19,12 @@ impl<C> ClientSession<C> {
         if !std::mem::replace(&mut self.idle_timed, true) {
             let due_ns = due_ns | ((cfg.idle_after_ns / 64).next_power_of_two() - 1);
             let generation = self.generation;
-            timers.arm_later(TimerEntry { due_ns, session: index, generation, slot: IDLE });
+            timers.arm_later(TimerEntry {
+                due_ns,
+                session: index,
+                generation,
+                kind: TimerKind::Idle,
+            });
         }
     }
 

@@ -9,7 +9,7 @@ use crate::event::Completion;
 use crate::io::Io;
 use crate::overload::serve_newest;
 use crate::session::{QueuedCall, SessionId};
-use crate::timers::{QUEUE, TimerEntry};
+use crate::timers::{TimerEntry, TimerKind};
 
 /// Number of newest waiting calls that are searched for one with a deadline.
 const NEWEST_SEARCHED: usize = 8;
@@ -43,7 +43,8 @@ impl<C> ClientFlow<'_, C> {
         times.expires_ns = times.expires_ns.min(expires_ns);
         if times.expires_ns < times.timer_ns {
             let due_ns = times.expires_ns;
-            let entry = TimerEntry { due_ns, session: self.index, generation, slot: QUEUE };
+            let entry =
+                TimerEntry { due_ns, session: self.index, generation, kind: TimerKind::Queue };
             times.timer_ns = self.io.timers.arm_later(entry);
         }
     }

@@ -9,7 +9,7 @@ use crate::path::Path;
 use crate::session::SessionId;
 use crate::session::room::AwaitedRoom;
 use crate::slot::ClientSlot;
-use crate::timers::TimerEntry;
+use crate::timers::{TimerEntry, TimerKind};
 use crate::tx::TxItem;
 
 /// Time without an answer after which loss of a slot's packets is suspected.
@@ -34,7 +34,12 @@ impl<C> ClientFlow<'_, C> {
         let Some(slot) = self.s.slots.get_mut(usize::from(slot_no)) else { return };
         let due_ns = due_ns.min(slot.expires_ns);
         if due_ns < slot.timer_ns {
-            let entry = TimerEntry { due_ns, session: self.index, generation, slot: slot_no };
+            let entry = TimerEntry {
+                due_ns,
+                session: self.index,
+                generation,
+                kind: TimerKind::Slot(slot_no),
+            };
             slot.timer_ns = self.io.timers.arm_later(entry);
         }
     }

@@ -109,7 +109,7 @@ impl<C> Endpoint<C> {
         }
         let Freed { arrived, lost, .. } = freed;
         if arrived == 0 && lost == 0 {
-            return Ok(()); // repeated: it must not put off the timeout
+            return Ok(()); // repeated: it must not delay the timeout
         }
         flow.io.stats.messages_acknowledged += u64::from(arrived);
         flow.after_messages(freed, lost, next_ns);

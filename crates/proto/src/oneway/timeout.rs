@@ -6,32 +6,39 @@ use crate::loss::{LossFeedback, Recovery};
 use crate::mutant::{self, Mutant};
 use crate::path::PROBES;
 use crate::session::SessionState;
-use crate::timers::{MESSAGES, TimerEntry, Verdict};
+use crate::timers::{Expiry, TimerEntry, TimerKind};
 use crate::tx::TxItem;
 
 impl<C> ClientFlow<'_, C> {
-    /// The action that is due for the messages of the session.
-    pub(crate) fn judge_messages(&self) -> Verdict {
+    /// The timer of the session's messages has expired.
+    pub(crate) fn on_messages_expiry(&mut self) -> Expiry {
         let now_ns = self.io.now_ns;
-        let Some(outgoing) = &self.s.outgoing else { return Verdict::Nothing };
+        let Some(outgoing) = &mut self.s.outgoing else { return Expiry::Done };
+        outgoing.timer_ns = u64::MAX;
         if self.s.state != SessionState::Connected || outgoing.units() == 0 {
-            return Verdict::Nothing;
+            return Expiry::Done;
         }
         if now_ns < outgoing.due_ns {
-            return Verdict::Rearm(outgoing.due_ns);
+            let due_ns = outgoing.due_ns;
+            self.arm_messages(due_ns);
+            return Expiry::Done;
         }
-        let Some(peer) = self.io.peers.at(self.s.peer) else { return Verdict::Silent };
+        let Some(peer) = self.io.peers.at(self.s.peer) else { return Expiry::Silent };
         let timeout_ns = self.io.cfg.datapath_timeout_ns;
         let silent_ns = now_ns.saturating_sub(peer.path.last_rx_ns().max(outgoing.waits_since_ns));
         let stuck_ns = now_ns.saturating_sub(outgoing.waits_since_ns);
         let is_silent = (silent_ns >= timeout_ns || stuck_ns / 2 >= timeout_ns)
             && !self.io.timers.pause.excuses(now_ns);
-        if outgoing.retries > 0 && is_silent { Verdict::Silent } else { Verdict::MessagesDue }
+        if outgoing.retries > 0 && is_silent {
+            return Expiry::Silent;
+        }
+        self.on_messages_due();
+        Expiry::Done
     }
 
     /// Messages may be lost: those that later ones have overtaken, or else, after a timeout, the
     /// oldest; after several, all. While their peer does not answer, those that wait may expire.
-    pub(crate) fn on_messages_due(&mut self) {
+    fn on_messages_due(&mut self) {
         let now_ns = self.io.now_ns;
         let peer_no = self.s.peer;
         let (Some(outgoing), Some(peer)) = (&mut self.s.outgoing, self.io.peers.at(peer_no)) else {
@@ -105,12 +112,13 @@ impl<C> ClientFlow<'_, C> {
     }
 
     /// Ensures a timer for messages no later than `due_ns`.
-    pub(crate) fn arm_messages(&mut self, due_ns: u64) {
+    fn arm_messages(&mut self, due_ns: u64) {
         let generation = self.s.generation;
         if let Some(outgoing) = &mut self.s.outgoing
             && due_ns < outgoing.timer_ns
         {
-            let entry = TimerEntry { due_ns, session: self.index, generation, slot: MESSAGES };
+            let entry =
+                TimerEntry { due_ns, session: self.index, generation, kind: TimerKind::Messages };
             outgoing.timer_ns = self.io.timers.arm_later(entry);
         }
     }

@@ -21,7 +21,7 @@ use crate::io::Io;
 use crate::session::{Memory, SessionId};
 use crate::slot::ServerPhase;
 use crate::stats::RxDrop;
-use crate::timers::{SWEEP, TimerEntry};
+use crate::timers::{TimerEntry, TimerKind};
 
 /// A request of at most this size is reserved as a whole at its first packet, or refused; a larger one
 /// that waits has at least these bytes.
@@ -266,7 +266,7 @@ impl Admission {
         };
         let due_ns = io.now_ns.saturating_add(every_ns);
         if due_ns < self.budget.memory_watch().due_ns {
-            let entry = TimerEntry { due_ns, session: 0, generation: 0, slot: SWEEP };
+            let entry = TimerEntry { due_ns, session: 0, generation: 0, kind: TimerKind::Sweep };
             self.budget.memory_watch().due_ns = io.timers.arm_later(entry);
         }
     }
