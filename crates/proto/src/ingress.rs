@@ -5,8 +5,6 @@ use courser_buf::RxFrame;
 
 use crate::driver::Driver;
 use crate::endpoint::Endpoint;
-use crate::integrity::{self, Integrity};
-use crate::mutant::{self, Mutant};
 use crate::peer::{FrameSignal, Peer, PeerState};
 use crate::rx::{self, Packets};
 use crate::stats::RxDrop;
@@ -54,7 +52,7 @@ impl<C> Endpoint<C> {
     fn is_protected(&self, frame: &[u8]) -> bool {
         let header = FrameHeader::parse(frame);
         let peer = header.ok().and_then(|(h, _)| self.io.peers.at(h.peer));
-        peer.is_some_and(|peer| peer.integrity == Integrity::Crc)
+        peer.is_some_and(|peer| peer.protection.covers_frames())
     }
 
     /// All packets of a frame were handled.
@@ -115,8 +113,7 @@ fn check(peer: &Peer, h: &FrameHeader, frame: &RxFrame<'_>) -> Result<(), RxDrop
     if peer.state != PeerState::Live {
         return Err(RxDrop::UnknownPeer);
     }
-    let is_protected = peer.integrity == Integrity::Crc;
-    if peer.rx_cookie != h.cookie && !is_protected && !mutant::is_on(Mutant::CookieIgnored) {
+    if peer.protection.refuses_cookie(peer.rx_cookie, h.cookie) {
         return Err(RxDrop::Cookie);
     }
     if peer.addr != frame.src {
@@ -125,7 +122,7 @@ fn check(peer: &Peer, h: &FrameHeader, frame: &RxFrame<'_>) -> Result<(), RxDrop
     if peer.data_per_packet != h.data_per_packet {
         return Err(RxDrop::PacketSize);
     }
-    if is_protected && !integrity::is_intact(peer.rx_cookie, h.cookie, frame.data) {
+    if !peer.protection.opens(peer.rx_cookie, h.cookie, frame.data) {
         return Err(RxDrop::Checksum);
     }
     Ok(())

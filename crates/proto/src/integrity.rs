@@ -58,6 +58,76 @@ impl std::str::FromStr for Integrity {
     }
 }
 
+/// The protection of the frames between two endpoints, on which they have agreed: completes frames that
+/// leave, and checks frames that arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Protection(Integrity);
+
+impl Protection {
+    pub(crate) const NONE: Protection = Protection(Integrity::None);
+
+    // ---- negotiation --------------------------------------------------------------------------
+
+    /// The protection that a client asks for, or that a server has stated.
+    pub(crate) fn of(integrity: Integrity) -> Self {
+        Protection(integrity)
+    }
+
+    /// The stronger of two choices.
+    pub(crate) fn agreed(asked: Integrity, own: Integrity) -> Self {
+        Protection(asked.max(own))
+    }
+
+    /// Returns whether an answer is as strong as what was asked for.
+    pub(crate) fn accepts(self, answer: Integrity) -> bool {
+        answer >= self.0
+    }
+
+    pub(crate) fn integrity(self) -> Integrity {
+        self.0
+    }
+
+    // ---- frames that leave --------------------------------------------------------------------
+
+    /// Completes a frame with its header; `tail` is the data that follows it.
+    #[inline(always)]
+    pub(crate) fn seal(self, frame: &mut [u8], tail: &[u8]) {
+        if self.0 == Integrity::Crc {
+            protect(frame, tail);
+        }
+    }
+
+    /// Returns whether all bytes of a frame are part of it: a frame that leaves is completed, and one
+    /// that arrives must not change any more.
+    #[inline(always)]
+    pub(crate) fn covers_frames(self) -> bool {
+        self.0 == Integrity::Crc
+    }
+
+    /// Completes a frame of several parts, of which `head` is the first and contains the cookie.
+    pub(crate) fn seal_parts<'a>(self, head: &mut [u8], parts: impl Iterator<Item = &'a [u8]>) {
+        if self.0 == Integrity::Crc {
+            protect_parts(head, parts);
+        }
+    }
+
+    // ---- frames that arrive -------------------------------------------------------------------
+
+    /// Returns whether the cookie field of a frame shows by itself that it is no frame of the peer.
+    #[inline(always)]
+    pub(crate) fn refuses_cookie(self, expected: u32, cookie: u32) -> bool {
+        let is_compared = self.0 == Integrity::None && !mutant::is_on(Mutant::CookieIgnored);
+        expected != cookie && is_compared
+    }
+
+    /// Returns whether a frame with this cookie field arrived as the peer has sent it. `expected` is
+    /// the cookie of the peer.
+    #[inline(always)]
+    pub(crate) fn opens(self, expected: u32, cookie: u32, frame: &[u8]) -> bool {
+        self.0 == Integrity::None || is_intact(expected, cookie, frame)
+    }
+}
+
 /// The place of the flags in a frame.
 const FLAGS: usize = 1;
 
@@ -97,7 +167,7 @@ fn crc_of<'a>(body: &[u8], parts: impl Iterator<Item = &'a [u8]>) -> u32 {
 
 /// Adds the check value to the cookie of a complete frame; `tail` is the data that follows it.
 #[inline(never)]
-pub(crate) fn protect(frame: &mut [u8], tail: &[u8]) {
+fn protect(frame: &mut [u8], tail: &[u8]) {
     add_to_cookie(frame, check_value(frame, tail));
 }
 
@@ -109,7 +179,7 @@ fn add_to_cookie(frame: &mut [u8], value: u32) {
 }
 
 /// The same for a frame of several parts, of which `head` is the first and contains the cookie.
-pub(crate) fn protect_parts<'a>(head: &mut [u8], parts: impl Iterator<Item = &'a [u8]>) {
+fn protect_parts<'a>(head: &mut [u8], parts: impl Iterator<Item = &'a [u8]>) {
     let body = head.get(COOKIE.end..).unwrap_or_default();
     let value = with_flags(crc_of(body, parts), head);
     add_to_cookie(head, value);
@@ -118,7 +188,7 @@ pub(crate) fn protect_parts<'a>(head: &mut [u8], parts: impl Iterator<Item = &'a
 /// Returns whether `cookie`, the field of the received frame, is that of a protected frame with the
 /// cookie `expected`.
 #[inline(never)]
-pub(crate) fn is_intact(expected: u32, cookie: u32, frame: &[u8]) -> bool {
+fn is_intact(expected: u32, cookie: u32, frame: &[u8]) -> bool {
     let compared = if mutant::is_on(Mutant::ChecksumHalved) { 0xffff } else { u32::MAX };
     let differs = (cookie ^ check_value(frame, &[]) ^ expected) & compared;
     differs == 0 || mutant::is_on(Mutant::ChecksumIgnored)

@@ -226,7 +226,7 @@ impl<C> Endpoint<C> {
                 out.rtt_min_ns = Some(min);
                 out.rto_ns = Some(rto);
             }
-            out.integrity = p.integrity;
+            out.integrity = p.protection.integrity();
             out.peer = (p.state == PeerState::Live).then_some(p.addr);
             out.tx_frames = p.path.tx_frames();
             out.rx_frames = p.path.rx_frames();

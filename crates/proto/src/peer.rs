@@ -8,7 +8,7 @@ use courser_buf::{Addr, PathId};
 use crate::config::Config;
 use crate::credits::CreditPool;
 use crate::held::HeldCalls;
-use crate::integrity::Integrity;
+use crate::integrity::Protection;
 use crate::pace::Wheel;
 use crate::path::Path;
 use crate::wire::{FRAME_HEADER, PACKET_HEADER};
@@ -41,7 +41,7 @@ pub(crate) struct Peer {
     pub(crate) remote: u32,
     pub(crate) data_per_packet: u16,
     pub(crate) state: PeerState,
-    pub(crate) integrity: Integrity,
+    pub(crate) protection: Protection,
     /// The transport's number of the destination.
     pub(crate) path_id: PathId,
     /// The open frame to this peer in the transmit batch, or [`NO_FRAME`].
@@ -72,7 +72,7 @@ impl Peer {
             remote: 0,
             data_per_packet: 0,
             state: PeerState::Tentative,
-            integrity: Integrity::None,
+            protection: Protection::NONE,
             path_id: PathId(u32::MAX),
             open_frame: NO_FRAME,
             credits: CreditPool::new(),

@@ -13,7 +13,7 @@ use super::{
 use crate::credits::{Room, SessionCredits};
 use crate::endpoint::Endpoint;
 use crate::error::SessionEnd;
-use crate::integrity::Integrity;
+use crate::integrity::{Integrity, Protection};
 use crate::loss::Recovery;
 use crate::peer::{Party, Peer, PeerState};
 use crate::wire::{FRAME_HEADER, MAX_PEER, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER};
@@ -107,7 +107,7 @@ impl<C> Endpoint<C> {
         let Some(s) = self.sessions.client_mut(session.index) else { return };
         let peer = s.peer;
         if let Some(p) = self.io.peers.at_mut(peer).filter(|p| p.state == PeerState::Tentative) {
-            p.integrity = integrity;
+            p.protection = Protection::of(integrity);
         }
     }
 
@@ -150,7 +150,7 @@ impl<C> Endpoint<C> {
             p.addr = offer.addr;
             p.remote = r.peer;
             p.tx_cookie = r.cookie;
-            p.integrity = r.integrity.max(offer.integrity);
+            p.protection = Protection::agreed(r.integrity, offer.integrity);
             p.data_per_packet = dpp;
             p.credits.set_room(Room {
                 small_data: own.small_data.min(r.room.small_data),
@@ -167,7 +167,8 @@ impl<C> Endpoint<C> {
             return Err(ConnectRefuseReason::NoPath);
         };
         peer.sessions += 1;
-        let (client_peer, cookie, integrity) = (peer.remote, peer.rx_cookie, peer.integrity);
+        let (client_peer, cookie) = (peer.remote, peer.rx_cookie);
+        let integrity = peer.protection.integrity();
         let room = peer.credits.room();
         let quota = self.admission.quotas.enter(offer.control, offer.addr.host);
         let accepted_ns = self.io.now_ns;
@@ -281,7 +282,7 @@ impl<C> Endpoint<C> {
         let Some(asked) = asked.filter(|p| p.rx_cookie == a.client_cookie) else {
             return Err(ConnectError::Closed);
         };
-        let (wanted, protected) = (asked.credits.asked(), asked.integrity);
+        let (wanted, protection) = (asked.credits.asked(), asked.protection);
         let frame = FRAME_HEADER + PACKET_HEADER + usize::from(a.data_per_packet);
         let sane = (1..=wanted).contains(&a.credits)
             && a.pool >= 1
@@ -292,7 +293,7 @@ impl<C> Endpoint<C> {
             && a.room.small_data <= own.small_data
             && (1..=own.units_per_packet).contains(&a.room.units_per_packet)
             && a.data_per_packet >= MIN_DATA_PER_PACKET
-            && a.schemes.integrity >= protected
+            && protection.accepts(a.schemes.integrity)
             && (a.schemes.recovery == recovery || a.schemes.recovery == Recovery::GoBackN)
             && frame <= self.io.tx.max_frame();
         let reserved = if sane { self.unreserve_pool(tentative) } else { 0 };
@@ -368,7 +369,7 @@ impl<C> Endpoint<C> {
             p.path_id = path;
             p.remote = a.peer;
             p.tx_cookie = a.cookie;
-            p.integrity = a.schemes.integrity;
+            p.protection = Protection::of(a.schemes.integrity);
             p.data_per_packet = a.data_per_packet;
             p.path.set_last_rx(now_ns);
             self.io.peers.known.entry((a.endpoint_id, addr)).or_default().push(tentative);
@@ -378,7 +379,7 @@ impl<C> Endpoint<C> {
             && p.party == party
             && p.data_per_packet == a.data_per_packet
             && p.tx_cookie == a.cookie
-            && p.integrity == a.schemes.integrity
+            && p.protection.integrity() == a.schemes.integrity
             && p.credits.room() == a.room;
         if !same {
             p.sessions -= 1;

@@ -32,7 +32,7 @@ use super::queue::{TxItem, TxQueue};
 use super::references::References;
 use super::staging::Staging;
 use crate::config::{Config, Packing};
-use crate::integrity::{self, Integrity};
+use crate::integrity::Protection;
 use crate::peer::{NO_FRAME, Peer, Peers};
 use crate::wire::{DEADLINE_REQUEST, FRAME_HEADER, FrameHeader, PACKET_HEADER, encode_held};
 
@@ -482,10 +482,10 @@ impl TxBatch {
                 f.finish(peer, (&mut self.buffers, &mut self.lists), out);
                 continue;
             }
-            if peer.integrity == Integrity::Crc
+            if peer.protection.covers_frames()
                 && let Some(frame) = f.buf.get_mut(..len)
             {
-                integrity::protect(frame, &[]);
+                peer.protection.seal(frame, &[]);
             }
             let copied = copy.take().is_some_and(|copy| {
                 f.buf.get(..len).is_some_and(|frame| copy(peer.path_id, frame))
@@ -634,9 +634,7 @@ impl TxBatch {
                 let (headers, data) = bytes.split_at_mut(header_len);
                 write_headers(headers, peer, self.now_ns, header);
                 data.copy_from_slice(&msg[range]);
-                if peer.integrity == Integrity::Crc {
-                    integrity::protect(bytes, &[]);
-                }
+                peer.protection.seal(bytes, &[]);
             }
             let buf = self.buffers.put_back(at, buf);
             out.push_back(TxFrame::one(peer.path_id, buf.first_seg(0, len)));
@@ -644,8 +642,8 @@ impl TxBatch {
             return Direct::Copied;
         };
         write_headers(&mut room[HEADER_ROOM - header_len..], peer, self.now_ns, header);
-        if peer.integrity == Integrity::Crc {
-            protect_in_place(msg, index, range.clone());
+        if peer.protection.covers_frames() {
+            seal_in_place(peer.protection, msg, index, range.clone());
         }
         let frame = if index == 0 {
             TxFrame::one(peer.path_id, msg.first_seg(header_len, range.len()))
@@ -669,11 +667,16 @@ fn write_headers(out: &mut [u8], peer: &mut Peer, now_ns: u64, header: [u8; PACK
     }
 }
 
-/// Protects a frame whose headers are in the header space of a packet.
-fn protect_in_place(msg: &mut MsgBuf, index: u32, range: std::ops::Range<usize>) {
+/// Completes a frame whose headers are in the header space of a packet.
+fn seal_in_place(
+    protection: Protection,
+    msg: &mut MsgBuf,
+    index: u32,
+    range: std::ops::Range<usize>,
+) {
     const AT: usize = HEADER_ROOM - FRAME_HEADER - PACKET_HEADER;
     let Some(mut room) = msg.header_mut(index).map(|room| *room) else { return };
-    integrity::protect(&mut room[AT..], &msg[range]);
+    protection.seal(&mut room[AT..], &msg[range]);
     if let Some(out) = msg.header_mut(index) {
         *out = room;
     }

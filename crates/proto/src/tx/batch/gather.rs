@@ -11,7 +11,7 @@ use courser_buf::{Arena, HEADER_ROOM, MsgBuf, PacketAccess, TxBurst, TxFrame, Tx
 
 use super::{Direct, Framing, OpenFrame, Piece, Spare, Staging, TxBatch};
 use crate::config::{Config, Packing};
-use crate::integrity::{self, Integrity};
+use crate::integrity::Protection;
 use crate::peer::Peer;
 use crate::tx::references::References;
 use crate::wire::{FRAME_HEADER, PACKET_HEADER, header_words};
@@ -150,8 +150,8 @@ impl OpenFrame {
     ) {
         let OpenFrame { mut buf, len, at, references, .. } = self;
         let Some(mut references) = references else { return };
-        if peer.integrity == Integrity::Crc {
-            protect(&mut buf[..len as usize], references.pieces());
+        if peer.protection.covers_frames() {
+            seal(peer.protection, &mut buf[..len as usize], references.pieces());
         }
         let buf = buffers.put_back(at as usize, buf);
         let mut gathered = TxFrame::EMPTY;
@@ -182,8 +182,8 @@ fn add_run(frame: &mut TxFrame, buf: &mut MsgBuf, from: u32, to: u32) {
     debug_assert!(matches!(pushed, Some(Ok(()))), "{from}..{to}");
 }
 
-/// Protects a frame of the bytes `own` with `pieces` between them.
-fn protect(own: &mut [u8], pieces: &[(u32, TxSeg)]) {
+/// Completes a frame of the bytes `own` with `pieces` between them.
+fn seal(protection: Protection, own: &mut [u8], pieces: &[(u32, TxSeg)]) {
     let first = pieces.first().map_or(own.len(), |(at, _)| *at as usize);
     let (head, rest) = own.split_at_mut(first.min(own.len()));
     let ends = pieces.iter().skip(1).map(|(at, _)| *at as usize).chain([first + rest.len()]);
@@ -193,5 +193,5 @@ fn protect(own: &mut [u8], pieces: &[(u32, TxSeg)]) {
         from = to;
         [&seg[..], run]
     });
-    integrity::protect_parts(head, parts);
+    protection.seal_parts(head, parts);
 }
