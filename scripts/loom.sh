@@ -6,6 +6,7 @@
 #
 #   crates/buf/src/chunk/model.rs   the arena's free stack, the reference count of buffers
 #   crates/net/src/shm/model.rs     rings and doorbell of shared memory
+#   crates/net/src/mem/queue/model.rs   the queue of an endpoint in memory
 #   model.rs below crates/courser/src   where a thread or a task is woken from another thread: mailbox,
 #                                   calls of clients, tasks of an endpoint, worker threads, commands and
 #                                   cancellations of a server, streams, turns of large requests

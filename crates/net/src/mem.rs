@@ -5,12 +5,11 @@
 //! the results are deterministic. No lock is taken between `path_open` and `path_close`, unless a
 //! destination appears or disappears.
 //!
-//! # Invariants
-//! 1. An inbox owns `depth + RX_BURST` buffers: in its free list, in its queue, held by a sender,
-//!    or lent by its receiver. None is created later.
-//! 2. A sender pushes to the queue, then reads `armed`; a receiver that sleeps sets `armed`, then
-//!    reads the queue. With a fence between, at least one of them sees the other.
+//! # Invariant
+//! A sender pushes to the queue, then reads `armed`; a receiver that sleeps sets `armed`, then reads
+//! the queue. With a fence between, at least one of them sees the other.
 
+mod queue;
 #[cfg(test)]
 mod tests;
 
@@ -22,11 +21,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use courser_buf::{Addr, Ecn, PathId, RX_BURST, RxBurst, RxFrame, TX_GATHER, TxBurst};
-use crossbeam_queue::ArrayQueue;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::options::{CommonOptions, NamedOption, TransportOptions, set};
 use crate::{Caps, OpenError, Path, PathError, PathTable, Transport, TransportStats};
+use queue::{Queue, Receiver};
 
 /// The scheme of addresses in memory.
 const SCHEME: &str = "mem";
@@ -46,7 +45,8 @@ pub struct MemConfig {
     /// Largest frame in bytes, 1 to 65,536. Default: 1472, as over Ethernet.
     pub max_frame: usize,
     /// Frames that its queue holds before it drops, 1 to 65,536. Memory: up to `max_frame` bytes
-    /// each, allocated on first use. Default: 1024.
+    /// for each of its places, of which there are at most twice as many as it holds and lends (128);
+    /// allocated on first use. Default: 1024.
     pub depth: usize,
 }
 
@@ -128,16 +128,9 @@ impl From<MemError> for OpenError {
     }
 }
 
-/// A frame in a queue.
-struct Packet {
-    src: Addr,
-    data: Vec<u8>,
-}
-
 /// The receiving side of an endpoint, shared by all its senders.
 struct Inbox {
-    queue: ArrayQueue<Packet>,
-    free: ArrayQueue<Vec<u8>>,
+    queue: Arc<Queue>,
     max_frame: usize,
     /// The receiver requests a signal on `event` for the next frame.
     armed: AtomicBool,
@@ -148,29 +141,27 @@ struct Inbox {
 }
 
 impl Inbox {
-    fn new(cfg: &MemConfig) -> Result<Self, MemError> {
+    fn new(cfg: &MemConfig) -> Result<(Self, Receiver), MemError> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
             .map_err(|e| MemError::EventFd(e.into()))?;
-        let buffers = cfg.depth + RX_BURST;
-        let free = ArrayQueue::new(buffers);
-        for _ in 0..buffers {
-            // Cannot be full: this is its capacity.
-            let _ = free.push(Vec::new());
-        }
-        Ok(Inbox {
-            queue: ArrayQueue::new(cfg.depth),
-            free,
+        let (queue, receiver) = Queue::new(cfg.depth, RX_BURST);
+        let inbox = Inbox {
+            queue,
             max_frame: cfg.max_frame,
             armed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             overflow: AtomicU64::new(0),
             event,
-        })
+        };
+        Ok((inbox, receiver))
     }
 
-    fn return_buffer(&self, buffer: Vec<u8>) {
-        // Cannot be full (invariant 1).
-        let _ = self.free.push(buffer);
+    /// Adds a frame; when the queue is full, counts it.
+    #[inline]
+    fn push(&self, src: Addr, write: impl FnOnce(&mut Vec<u8>)) {
+        if !self.queue.push(src, write) {
+            self.overflow.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn signal(&self) {
@@ -186,14 +177,13 @@ impl Inbox {
         }
     }
 
-    /// Requests a signal; true when frames arrived meanwhile.
-    fn arm(&self) -> bool {
+    /// Requests a signal. The receiver then looks for frames once more.
+    fn arm(&self) {
         let mut count = [0u8; 8];
         // Empty is the usual case: EAGAIN.
         let _ = rustix::io::read(&self.event, &mut count);
         self.armed.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
-        !self.queue.is_empty()
     }
 }
 
@@ -244,7 +234,8 @@ impl MemNetwork {
                 return Err(MemError::Range(what, value, max));
             }
         }
-        let inbox = Arc::new(Inbox::new(&cfg)?);
+        let (inbox, receiver) = Inbox::new(&cfg)?;
+        let inbox = Arc::new(inbox);
         let mut nodes = self.0.nodes();
         let in_use = |port| nodes.inboxes.contains_key(&Addr { host: cfg.host, port });
         let port = match cfg.port {
@@ -258,7 +249,7 @@ impl MemNetwork {
         nodes.inboxes.insert(local, inbox.clone());
         drop(nodes);
         self.0.generation.fetch_add(1, Ordering::Release);
-        Ok(MemTransport::new(self.0.clone(), inbox, local, &cfg))
+        Ok(MemTransport::new(self.0.clone(), (inbox, receiver), local, &cfg))
     }
 }
 
@@ -274,20 +265,26 @@ struct Destination {
 pub struct MemTransport {
     hub: Arc<Hub>,
     inbox: Arc<Inbox>,
+    receiver: Receiver,
     local: Addr,
     caps: Caps,
     paths: PathTable<Destination>,
-    lent: Vec<Packet>,
     /// A foreign event loop polls the descriptor.
     polled: AtomicBool,
     stats: TransportStats,
 }
 
 impl MemTransport {
-    fn new(hub: Arc<Hub>, inbox: Arc<Inbox>, local: Addr, cfg: &MemConfig) -> Self {
+    fn new(
+        hub: Arc<Hub>,
+        (inbox, receiver): (Arc<Inbox>, Receiver),
+        local: Addr,
+        cfg: &MemConfig,
+    ) -> Self {
         MemTransport {
             hub,
             inbox,
+            receiver,
             local,
             caps: Caps {
                 scheme: SCHEME,
@@ -306,26 +303,54 @@ impl MemTransport {
                 holds_frames: false,
             },
             paths: PathTable::default(),
-            lent: Vec::with_capacity(RX_BURST),
             polled: AtomicBool::new(false),
             stats: TransportStats::default(),
         }
     }
 }
 
+impl MemTransport {
+    /// Requests a signal for the next frame. Returns whether frames have arrived meanwhile.
+    #[cold]
+    fn arm(&self) -> bool {
+        self.inbox.arm();
+        !self.receiver.is_empty()
+    }
+
+    /// A burst that is not empty.
+    #[inline(never)] // an empty one, which is usual, needs no registers
+    fn receive<'a>(&'a mut self, out: &mut RxBurst<'a>) {
+        let (before, mut bytes) = (out.len(), 0);
+        self.receiver.take(out.remaining_capacity(), |packet| {
+            bytes += packet.data.len() as u64;
+            // No switch marks frames here.
+            out.push(RxFrame::new(packet.src, &packet.data, Ecn::Ect0));
+        });
+        let frames = (out.len() - before) as u64;
+        self.stats.rx_calls += u64::from(frames > 0);
+        self.stats.rx_frames += frames;
+        self.stats.rx_bytes += bytes;
+    }
+}
+
 impl Destination {
     /// The inbox; looked up again when it is closed and other endpoints have appeared.
-    fn find(&mut self, hub: &Hub) -> Option<&Arc<Inbox>> {
-        let live = self.inbox.as_ref().is_some_and(|i| !i.closed.load(Ordering::Relaxed));
-        if !live {
-            self.inbox = None;
-            let generation = hub.generation.load(Ordering::Acquire);
-            if generation != self.generation {
-                self.generation = generation;
-                self.inbox = hub.nodes().inboxes.get(&self.addr).cloned();
-            }
+    #[inline]
+    fn find(&mut self, hub: &Hub) -> Option<&Inbox> {
+        if self.inbox.as_ref().is_none_or(|i| i.closed.load(Ordering::Relaxed)) {
+            self.look_up(hub);
         }
-        self.inbox.as_ref()
+        self.inbox.as_deref()
+    }
+
+    #[cold]
+    fn look_up(&mut self, hub: &Hub) {
+        self.inbox = None;
+        let generation = hub.generation.load(Ordering::Acquire);
+        if generation != self.generation {
+            self.generation = generation;
+            self.inbox = hub.nodes().inboxes.get(&self.addr).cloned();
+        }
     }
 }
 
@@ -373,46 +398,38 @@ impl Transport for MemTransport {
                 }
                 self.stats.tx_frames += 1;
                 self.stats.tx_bytes += u64::from(frame.len());
-                let Some(mut data) = inbox.free.pop() else {
-                    inbox.overflow.fetch_add(1, Ordering::Relaxed);
-                    continue;
-                };
-                data.clear();
-                frame.copy_to(&mut data);
-                if let Err(packet) = inbox.queue.push(Packet { src: self.local, data }) {
-                    inbox.overflow.fetch_add(1, Ordering::Relaxed);
-                    inbox.return_buffer(packet.data);
-                }
+                inbox.push(self.local, |data| frame.copy_to(data));
             }
             inbox.wake();
         }
     }
 
+    fn tx_copy(&mut self, path: PathId, frame: &[u8]) -> bool {
+        self.stats.tx_calls += 1;
+        match self.paths.get_mut(path).and_then(|d| d.find(&self.hub)) {
+            Some(inbox) if frame.len() <= self.caps.max_frame.min(inbox.max_frame) => {
+                self.stats.tx_frames += 1;
+                self.stats.tx_bytes += frame.len() as u64;
+                inbox.push(self.local, |data| data.extend_from_slice(frame));
+                inbox.wake();
+            }
+            _ => self.stats.tx_dropped += 1,
+        }
+        true
+    }
+
+    #[inline]
     fn tx_reclaim(&mut self) -> usize {
         0
     }
 
     fn tx_flush(&mut self) {}
 
+    #[inline]
     fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>) {
-        for packet in self.lent.drain(..) {
-            self.inbox.return_buffer(packet.data);
-        }
-        let room = out.remaining_capacity();
-        // With `polled`, arm before an empty burst, so that the next frame signals the descriptor.
-        if room > 0 && self.polled.load(Ordering::Relaxed) && self.inbox.queue.is_empty() {
-            self.inbox.arm();
-        }
-        while self.lent.len() < room {
-            let Some(packet) = self.inbox.queue.pop() else { break };
-            self.lent.push(packet);
-        }
-        self.stats.rx_calls += u64::from(!self.lent.is_empty());
-        for packet in &self.lent {
-            self.stats.rx_frames += 1;
-            self.stats.rx_bytes += packet.data.len() as u64;
-            // No switch marks frames here.
-            out.push(RxFrame::new(packet.src, &packet.data, Ecn::Ect0));
+        let is_polled = || self.polled.load(Ordering::Relaxed);
+        if !self.receiver.is_empty() || is_polled() && self.arm() {
+            self.receive(out);
         }
     }
 
@@ -421,14 +438,14 @@ impl Transport for MemTransport {
         self.polled.store(true, Ordering::Relaxed);
         self.inbox.armed.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
-        if !self.inbox.queue.is_empty() {
+        if !self.receiver.is_empty() {
             self.inbox.signal();
         }
         Some(self.inbox.event.as_fd())
     }
 
     fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
-        if !self.inbox.queue.is_empty() || self.inbox.arm() {
+        if !self.receiver.is_empty() || self.arm() {
             return Ok(());
         }
         let result = crate::wait_readable(self.inbox.event.as_fd(), wake, timeout_ns);
