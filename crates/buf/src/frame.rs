@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use arrayvec::ArrayVec;
 
 use crate::msgbuf::drop_segs;
+use crate::tail::TailStart;
 use crate::{Tail, TxSeg, prefetch_copy};
 
 /// Prefetch distance of code that copies frames one after another: the data of the frame that is
@@ -230,12 +231,11 @@ pub struct RxFrame<'a> {
     pub src: Addr,
     /// The datagram's bytes, or its first ones: at least [`RX_HEAD`] if there is a tail.
     pub data: &'a [u8],
-    /// The rest of the datagram behind `data`. Empty, unless a transport leaves the end of a large
-    /// frame in memory that its sender can still write, so that it is copied only once, to its
-    /// destination.
-    pub tail: Tail<'a>,
     /// Its congestion mark.
     pub ecn: Ecn,
+    /// The two parts of a [`Tail`].
+    tail_at: TailStart<'a>,
+    tail_len: u32,
 }
 
 /// Bytes at the front of a frame that are never in its tail: room for the headers of a frame and
@@ -248,26 +248,41 @@ impl<'a> RxFrame<'a> {
     /// A frame without a tail.
     #[inline(always)]
     pub fn new(src: Addr, data: &'a [u8], ecn: Ecn) -> Self {
-        RxFrame { src, data, tail: Tail::NONE, ecn }
+        let Tail { at: tail_at, len: tail_len } = Tail::NONE;
+        RxFrame { src, data, ecn, tail_at, tail_len }
+    }
+
+    /// The same frame with a tail.
+    #[inline(always)]
+    pub fn with_tail(self, tail: Tail<'a>) -> Self {
+        RxFrame { tail_at: tail.at, tail_len: tail.len, ..self }
+    }
+
+    /// The rest of the datagram behind `data`. Empty, unless a transport leaves the end of a large
+    /// frame in memory that its sender can still write, so that it is copied only once, to its
+    /// destination.
+    #[inline(always)]
+    pub fn tail(&self) -> Tail<'a> {
+        Tail { at: self.tail_at, len: self.tail_len }
     }
 
     /// Length of the datagram, bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        self.data.len() + self.tail.len()
+        self.data.len() + self.tail_len as usize
     }
 
     /// Returns whether the datagram is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.data.is_empty() && self.tail.is_empty()
+        self.data.is_empty() && self.tail_len == 0
     }
 
     /// Copies the datagram to the end of `out`.
     pub fn copy_to(&self, out: &mut Vec<u8>) {
         out.reserve(self.len());
         out.extend_from_slice(self.data);
-        self.tail.append_to(out);
+        self.tail().append_to(out);
     }
 
     /// The datagram in one piece. If it has a tail, both parts are copied to `room`, which is
@@ -362,13 +377,13 @@ mod tests {
         let src = Addr { host: 1, port: 2 };
         let tail = Tail::from(&b" and the rest"[..]);
         let whole = RxFrame::new(src, b"head", Ecn::Ce);
-        let frame = RxFrame { tail, ..whole };
+        let frame = whole.with_tail(tail);
         let mut room = b"something else".to_vec();
         for (frame, want) in [(frame, &b"head and the rest"[..]), (whole, b"head")] {
             assert_eq!((frame.len(), frame.is_empty()), (want.len(), false));
             let joined = frame.join(&mut room);
             assert_eq!((joined.src, joined.data, joined.ecn), (src, want, Ecn::Ce));
-            assert!(joined.tail.is_empty());
+            assert!(joined.tail().is_empty());
             let mut out = b">".to_vec();
             frame.copy_to(&mut out);
             assert_eq!(out, [b">", want].concat());

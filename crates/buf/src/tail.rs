@@ -10,25 +10,33 @@ use std::marker::PhantomData;
 /// The rest of a frame in shared memory, whose bytes another process may change at any moment. They
 /// can only be copied. Two copies may differ, so the copy that is validated must be the one that is
 /// used.
-///
-/// 12 bytes, so that an [`crate::RxFrame`] fits a cache line.
+/// [`crate::RxFrame`] has its two parts as fields of its own, so that it fits a cache line and is
+/// written from registers.
 #[derive(Clone, Copy)]
-#[repr(Rust, packed(4))]
 pub struct Tail<'a> {
-    at: *const u8,
-    len: u32,
-    memory: PhantomData<&'a [u8]>,
+    pub(crate) at: TailStart<'a>,
+    pub(crate) len: u32,
 }
 
-// SAFETY: any thread may read the bytes, by the promise of `new`, and no code writes through a
+/// Where a tail begins.
+#[derive(Clone, Copy)]
+pub(crate) struct TailStart<'a>(*const u8, PhantomData<&'a [u8]>);
+
+// SAFETY: any thread may read the bytes, by the promise of `Tail::new`, and no code writes through a
 // tail. Test: `frames_cross_threads`.
-unsafe impl Send for Tail<'_> {}
+unsafe impl Send for TailStart<'_> {}
 // SAFETY: as above. Test: `frames_cross_threads`.
-unsafe impl Sync for Tail<'_> {}
+unsafe impl Sync for TailStart<'_> {}
+
+impl fmt::Debug for TailStart<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
 
 impl<'a> Tail<'a> {
     /// No bytes.
-    pub const NONE: Tail<'static> = Tail { at: std::ptr::null(), len: 0, memory: PhantomData };
+    pub const NONE: Tail<'static> = Tail { at: TailStart(std::ptr::null(), PhantomData), len: 0 };
 
     /// The `len` bytes at `at`.
     ///
@@ -37,7 +45,7 @@ impl<'a> Tail<'a> {
     /// by another process, or by accesses that do not conflict with volatile ones.
     #[inline(always)]
     pub unsafe fn new(at: *const u8, len: u32) -> Tail<'a> {
-        Tail { at, len, memory: PhantomData }
+        Tail { at: TailStart(at, PhantomData), len }
     }
 
     /// Number of bytes.
@@ -61,7 +69,7 @@ impl<'a> Tail<'a> {
         assert_eq!(out.len(), self.len(), "a tail is copied as a whole");
         // SAFETY: `out` has `len` bytes, and so has the tail, by the promise of `new`; `out` is
         // borrowed exclusively, so they do not overlap. Test: `the_current_bytes_are_copied`.
-        unsafe { copy_shared(out.as_mut_ptr(), self.at, self.len()) }
+        unsafe { copy_shared(out.as_mut_ptr(), self.at.0, self.len()) }
     }
 
     /// Appends the current bytes to `out`.
@@ -72,7 +80,7 @@ impl<'a> Tail<'a> {
         // SAFETY: `reserve` has made room for `len` bytes behind those that there are, which the
         // copy initialises; the rest as in `copy_to`. Test: `the_current_bytes_are_copied`.
         unsafe {
-            copy_shared(out.as_mut_ptr().add(out.len()), self.at, len);
+            copy_shared(out.as_mut_ptr().add(out.len()), self.at.0, len);
             out.set_len(out.len() + len);
         }
     }

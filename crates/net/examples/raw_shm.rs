@@ -130,9 +130,9 @@ fn ping_pong(len: usize) -> f64 {
 fn receive(t: &mut ShmTransport, room: &mut Vec<u8>) {
     let mut out = RxBurst::new();
     t.rx_burst(&mut out);
-    for frame in out.iter().filter(|frame| !frame.tail.is_empty()) {
+    for frame in out.iter().filter(|frame| !frame.tail().is_empty()) {
         room.clear();
-        frame.tail.append_to(room);
+        frame.tail().append_to(room);
     }
 }
 

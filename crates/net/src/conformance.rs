@@ -162,7 +162,7 @@ fn bytes(frame: &RxFrame<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     frame.copy_to(&mut bytes);
     assert_eq!(bytes.len(), frame.len());
-    assert!(frame.tail.is_empty() || frame.data.len() >= RX_HEAD, "a short front");
+    assert!(frame.tail().is_empty() || frame.data.len() >= RX_HEAD, "a short front");
     bytes
 }
 

@@ -25,7 +25,7 @@ impl<C> Endpoint<C> {
             let now_ns = driver.now_ns();
             driver.endpoint().io.now_ns = now_ns;
         }
-        if !frame.tail.is_empty() {
+        if !frame.tail().is_empty() {
             return Self::receive_in_parts(driver, frame);
         }
         let Some(packets) = driver.endpoint().open(frame) else { return };

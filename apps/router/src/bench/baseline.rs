@@ -138,7 +138,7 @@ impl Receiver {
         let mut arrived = RxBurst::new();
         self.transport.rx_burst(&mut arrived);
         for frame in &arrived {
-            let whole = if frame.tail.is_empty() { *frame } else { frame.join(&mut self.room) };
+            let whole = if frame.tail().is_empty() { *frame } else { frame.join(&mut self.room) };
             let mut rest = whole.data;
             while let Some((length, after)) = rest.split_first_chunk::<LENGTH>() {
                 let length = usize::from(u16::from_le_bytes(*length));

@@ -494,7 +494,7 @@ impl Ring {
             // tails are for. Test: `large_frames_of_a_ring_that_broke_stay`.
             let tail = unsafe { lent.tail(at + front, len - front) };
             let frame = RxFrame::new(ring.src, &own[..front], Ecn::Ect0);
-            ControlFlow::Continue(RxFrame { tail, ..frame })
+            ControlFlow::Continue(frame.with_tail(tail))
         })
     }
 

@@ -158,7 +158,7 @@ pub(crate) fn packets_in_parts<C>(
     frame: &RxFrame<'_>,
 ) {
     let Packets { rest, peer, data_per_packet } = packets_of;
-    let tail = frame.tail;
+    let tail = frame.tail();
     match parse_front(rest, data_per_packet, tail.len()) {
         Some(Packet::Request {
             session,

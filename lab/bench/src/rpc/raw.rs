@@ -176,9 +176,9 @@ impl Link {
 #[inline]
 fn copy_out(arrived: &RxBurst<'_>, room: &mut Vec<u8>) {
     for frame in arrived {
-        if !frame.tail.is_empty() {
+        if !frame.tail().is_empty() {
             room.clear();
-            frame.tail.append_to(room);
+            frame.tail().append_to(room);
         }
     }
 }

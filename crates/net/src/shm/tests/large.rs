@@ -48,7 +48,7 @@ fn only_the_front_of_large_frames_is_copied_at_once() {
     assert_eq!(out.len(), lens.len());
     for (frame, &len) in out.iter().zip(&lens) {
         let front = if len >= LARGE { RX_HEAD } else { len };
-        assert_eq!((frame.data.len(), frame.tail.len()), (front, len - front));
+        assert_eq!((frame.data.len(), frame.tail().len()), (front, len - front));
         assert_eq!((whole(frame), frame.src), (bytes(len).to_vec(), peer.local));
     }
     drop(out);
@@ -177,9 +177,9 @@ fn a_front_does_not_change() {
         memory.write_bulk(at, &[new; 8192]);
         // Also change the header.
         memory.word(PAGE).store(u64::from(new), Ordering::Release);
-        assert_eq!((out[0].data, out[0].tail.len()), (&[b'a'; RX_HEAD][..], 8000 - RX_HEAD));
+        assert_eq!((out[0].data, out[0].tail().len()), (&[b'a'; RX_HEAD][..], 8000 - RX_HEAD));
         let mut rest = vec![0; 8000 - RX_HEAD];
-        out[0].tail.copy_to(&mut rest);
+        out[0].tail().copy_to(&mut rest);
         assert!(rest.iter().all(|&b| b == new));
     }
 }

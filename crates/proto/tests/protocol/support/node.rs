@@ -192,7 +192,7 @@ impl Node {
         if let Some((data, rest)) = bytes.split_at_checked(self.front)
             && !rest.is_empty()
         {
-            let frame = RxFrame { data, tail: Tail::from(rest), ..frame };
+            let frame = RxFrame::new(frame.src, data, frame.ecn).with_tail(Tail::from(rest));
             self.ep.prefetch_burst(&[frame, frame], 0);
             return Endpoint::receive(self, &frame);
         }
