@@ -168,21 +168,32 @@ impl Path {
             self.reported = h.ecn;
         }
         self.signal_ns = 0;
-        let drained = self.rtt.drains();
-        match h.sent_at {
-            None => self.transit.on_untimed(),
-            Some(sent_at) if ahead > 0 => {
-                self.echo = Some(Echo { sent_at, arrived_ns: now_ns });
-                let round_trip = h.echo_at.and_then(|echo| self.rtt.on_echo(now_ns, echo));
-                self.transit.on_newer(sent_at, round_trip, now_ns);
-                self.signal_ns = round_trip.unwrap_or(0);
+        let is_signal = match h.sent_at {
+            None => {
+                self.transit.on_untimed();
+                marks != 0
             }
-            Some(sent_at) => self.transit.on_older(sent_at, now_ns),
-        }
-        let is_slow = self.signal_ns >= self.watch_ns.max(1); // 0: the frame has no round trip
-        let is_signal = marks != 0 || is_slow || self.rtt.drains() != drained;
+            Some(sent_at) => self.on_timed(h, sent_at, ahead > 0, now_ns) || marks != 0,
+        };
         self.signals = is_signal && self.watch_ns != u32::MAX;
         ahead > 1
+    }
+
+    /// Takes the samples of a frame with a send time. Returns whether the controller waits for such a
+    /// round trip.
+    #[inline(always)]
+    fn on_timed(&mut self, h: &FrameHeader, sent_at: u32, is_newer: bool, now_ns: u64) -> bool {
+        if !is_newer {
+            self.transit.on_older(sent_at, now_ns);
+            return false;
+        }
+        let drained = self.rtt.drains();
+        self.echo = Some(Echo { sent_at, arrived_ns: now_ns });
+        let round_trip = h.echo_at.and_then(|echo| self.rtt.on_echo(now_ns, echo));
+        self.transit.on_newer(sent_at, round_trip, now_ns);
+        self.signal_ns = round_trip.unwrap_or(0);
+        // 0: the frame has no round trip.
+        self.signal_ns >= self.watch_ns.max(1) || self.rtt.drains() != drained
     }
 
     /// A frame is far ahead, or the first one. One with a changed number would make all later frames
