@@ -19,6 +19,8 @@ pub(crate) struct Dispatch<'a> {
     pub(crate) batched: bool,
     /// The time of this burst, once it is known.
     pub(crate) now_ns: Option<u64>,
+    /// A handler or a continuation has run since then.
+    pub(crate) ran: bool,
 }
 
 /// Receives a frame and runs the handlers and continuations of its packets.
@@ -28,11 +30,13 @@ pub(crate) fn receive(driver: &mut Dispatch<'_>, frame: &RxFrame<'_>) {
 }
 
 impl Dispatch<'_> {
+    /// Returns whether another event of the burst was before.
     #[inline(always)]
-    fn before_event(&mut self) {
+    fn before_event(&mut self) -> bool {
         if !self.batched {
             self.core.read_clock_for(1);
         }
+        std::mem::replace(&mut self.ran, true)
     }
 }
 
@@ -52,12 +56,12 @@ impl Driver<Cont> for Dispatch<'_> {
 
     #[inline(always)]
     fn on_request(&mut self, id: RequestId, req_type: u16, body: Body<'_>, expires_ns: u64) {
-        self.before_event();
-        handle(self.core, self.handlers, id, req_type, body, expires_ns);
+        let ran = self.before_event();
+        handle(self.core, self.handlers, id, req_type, body, (expires_ns, ran));
     }
 
     fn on_message(&mut self, session: SessionId, msg_type: u16, body: Body<'_>, expires_ns: u64) {
-        self.before_event();
+        let _ = self.before_event();
         handle_message(self.core, self.handlers, session, msg_type, body, expires_ns);
     }
 
@@ -69,7 +73,7 @@ impl Driver<Cont> for Dispatch<'_> {
         request: MsgBuf,
         result: Result<Body<'_>, CallError>,
     ) {
-        self.before_event();
+        let _ = self.before_event();
         // In parts, which stay in registers.
         if let (CompletionTarget::Tag(tag), Ok(Body::Borrowed(body))) = (cont.target(), &result)
             && let Some(f) = self.handlers.on_completion.as_mut()
@@ -84,7 +88,7 @@ impl Driver<Cont> for Dispatch<'_> {
     }
 }
 
-/// Runs the handler of a request.
+/// Runs the handler of a request, which expires at that time; `ran`: after others of the burst.
 #[inline(always)] // into the places where the request is made
 fn handle(
     core: &mut Core,
@@ -92,14 +96,14 @@ fn handle(
     id: RequestId,
     req_type: u16,
     body: Body<'_>,
-    expires_ns: u64,
+    (expires_ns, ran): (u64, bool),
 ) {
     let Some(Some(handler)) = handlers.by_type.get_mut(usize::from(req_type)) else {
         core.proto.reply_status(id, Status::UnknownType);
         return;
     };
-    // Checked again: other handlers of the burst may have run since it arrived.
-    if expires_ns != u64::MAX && core.now_ns() >= expires_ns {
+    // Checked again if other handlers of the burst have run since it arrived.
+    if ran && expires_ns != u64::MAX && core.now_ns() >= expires_ns {
         core.proto.reply_status(id, Status::DeadlineExceeded);
         return;
     }

@@ -34,14 +34,14 @@ impl<T: Transport> Rpc<T> {
             return false;
         }
         self.event_loop.force_full_pass();
-        self.iterate()
+        self.iterate(false)
     }
 
     /// [`Rpc::poll`], which ends early without frames and mail while it spins.
     ///
     /// Steps 9 to 13 of a packet's path, then 4 to 8 for the packets that they caused. Work that can
-    /// be delayed runs after the response has left.
-    fn iterate(&mut self) -> bool {
+    /// be delayed runs after the response has left. `again`: the next iteration follows at once.
+    fn iterate(&mut self, again: bool) -> bool {
         if self.event_loop.holds_frames {
             self.transport.tx_reclaim();
         }
@@ -52,20 +52,22 @@ impl<T: Transport> Rpc<T> {
             if frames.is_empty() {
                 continue;
             }
+            let mut burst_ns = virtual_ns;
             if !self.event_loop.clock_is_fresh || virtual_ns.is_some() {
                 let now_ns = virtual_ns.unwrap_or_else(|| self.core.now_ns());
                 self.core.proto.advance(now_ns);
+                burst_ns = Some(now_ns);
             }
             let (core, handlers) = (&mut self.core, &mut self.handlers);
             let batched = self.event_loop.batched_timestamps;
-            let mut driver = Dispatch { core, handlers, batched, now_ns: virtual_ns };
+            let mut driver = Dispatch { core, handlers, batched, now_ns: burst_ns, ran: false };
             for (at, frame) in frames.iter().enumerate() {
                 driver.core.proto.prefetch_burst(&frames, at);
                 dispatch::receive(&mut driver, frame);
             }
             let received = frames.len();
             drop(frames);
-            self.after_frames(received);
+            self.after_frames(received, again);
             return true;
         }
         self.without_frames(virtual_ns)
@@ -73,7 +75,7 @@ impl<T: Transport> Rpc<T> {
 
     /// The rest of an iteration that has received frames.
     #[inline]
-    fn after_frames(&mut self, received: usize) {
+    fn after_frames(&mut self, received: usize, again: bool) {
         let then_ns = self.core.proto.now_ns();
         if self.core.queue.has_news() {
             // Their packets leave with those of the handlers.
@@ -88,7 +90,9 @@ impl<T: Transport> Rpc<T> {
             // that arrived during it are not counted yet.
             busy = self.scan(then_ns);
         }
-        let now_ns = if read { self.core.last_ns() } else { self.core.now_ns() };
+        // Read in advance, when no response waits for it, if frames that arrive next count as received
+        // then.
+        let now_ns = if read || !again { self.core.last_ns() } else { self.core.now_ns() };
         self.core.proto.advance(now_ns);
         self.event_loop.pass_ns = now_ns;
         if self.mailbox.has_mail() {
@@ -101,7 +105,7 @@ impl<T: Transport> Rpc<T> {
         }
         // Packets above the budget of this batch, and those of timers, leave in the next iteration.
         // Sent here, they would make client and server run in lockstep (`Endpoint::batch_calls`).
-        if self.core.proto.wants_transmit() {
+        if self.event_loop.idle.only_polls() && self.core.proto.wants_transmit() {
             self.event_loop.idle.poll_no_more();
         }
         self.event_loop.clock_is_fresh = !(self.finish() | busy);
@@ -387,7 +391,7 @@ impl<T: Transport> Rpc<T> {
     #[inline]
     pub(crate) fn pass_until(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
         let only_polls = self.event_loop.idle.only_polls();
-        if self.iterate() || only_polls { Ok(()) } else { self.rest(end_ns) }
+        if self.iterate(true) || only_polls { Ok(()) } else { self.rest(end_ns) }
     }
 
     /// After an iteration without work.
