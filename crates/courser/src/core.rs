@@ -155,8 +155,23 @@ impl Core {
         self.now_ns().saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX))
     }
 
+    /// Steps 4 to 7 of a packet's path for one small packet and nothing else
+    /// ([`Endpoint::is_lone`]), with an empty `out`. The clock is read again if `then_ns` is `None`,
+    /// unless the frame has no time. Returns whether it was read.
+    #[inline(always)] // into the event loop
+    pub(crate) fn make_lone_frame(
+        &mut self,
+        then_ns: Option<u64>,
+        out: &mut TxBurst,
+        copy: impl FnOnce(PathId, &[u8]) -> bool,
+    ) -> bool {
+        let Core { proto, time, .. } = self;
+        let is_timed = proto.transmit_lone(|| then_ns.unwrap_or_else(|| time.now_ns()), out, copy);
+        is_timed && then_ns.is_none()
+    }
+
     /// Steps 4 to 7 of a packet's path: makes frames of what has become ready. The clock is read
-    /// again if `then_ns` is `None`, unless the only frame has no time. Returns whether it was read.
+    /// again if `then_ns` is `None`. Returns whether it was read.
     #[inline(always)] // into the event loop
     pub(crate) fn make_frames(
         &mut self,
@@ -172,7 +187,7 @@ impl Core {
                 time.now_ns()
             })
         };
-        proto.poll_transmit(now, out, copy);
+        proto.transmit_batch(now, out, copy);
         read
     }
 

@@ -35,6 +35,7 @@ impl Unshared {
     }
 
     /// Makes the writable part longer again, up to `len` bytes of the buffer's data.
+    #[inline]
     pub fn lengthen(&mut self, len: usize) {
         self.len = self.len.max(len.min(self.msg.len()) as u32);
     }

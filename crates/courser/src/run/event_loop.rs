@@ -278,8 +278,25 @@ impl<T: Transport> Rpc<T> {
     /// contain them (ADR 5). Returns whether a frame left, and whether the clock was read.
     #[inline(always)] // the test, into iterations without packets
     fn transmit(&mut self, then_ns: Option<u64>) -> (bool, bool) {
+        if self.core.proto.is_lone() && self.burst.is_empty() && self.event_loop.batched_timestamps
+        {
+            return (true, self.send_lone(then_ns));
+        }
         let any = self.core.proto.wants_transmit() || !self.burst.is_empty();
         if any { self.transmit_some(then_ns) } else { (false, false) }
+    }
+
+    /// [`Rpc::transmit`] of one small packet: the straight line of a lone call. Returns whether the
+    /// clock was read.
+    #[inline(never)] // called from several places
+    fn send_lone(&mut self, then_ns: Option<u64>) -> bool {
+        let Rpc { core, transport, burst, .. } = self;
+        let read =
+            core.make_lone_frame(then_ns, burst, |path, frame| transport.tx_copy(path, frame));
+        if !burst.is_empty() {
+            transport.tx_burst(burst);
+        }
+        read
     }
 
     #[inline(never)]

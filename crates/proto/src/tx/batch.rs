@@ -25,6 +25,7 @@ use courser_buf::{
 };
 
 mod gather;
+mod lone;
 mod postpone;
 
 use super::late::LateBatches;
@@ -34,7 +35,7 @@ use super::staging::Staging;
 use crate::config::{Config, Packing};
 use crate::integrity::Protection;
 use crate::peer::{NO_FRAME, Peer, Peers};
-use crate::wire::{DEADLINE_REQUEST, FRAME_HEADER, FrameHeader, PACKET_HEADER, encode_held};
+use crate::wire::{FRAME_HEADER, FrameHeader, PACKET_HEADER, encode_held};
 
 /// Properties of a transport that limit its frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,28 +84,28 @@ struct OpenFrame {
 }
 
 impl OpenFrame {
-    /// Returns whether the first packet carries the remaining time of its call.
-    #[inline(always)]
-    fn begins_with_deadline(&self) -> bool {
-        self.buf.get(FRAME_HEADER).is_some_and(|kind| *kind == DEADLINE_REQUEST)
-    }
-
     /// Adds a packet. `false`: it does not fit, and nothing has changed.
     #[inline(always)]
     fn add(&mut self, header: [u64; 2], data: &[u8]) -> bool {
-        let at = self.len as usize;
-        let end = at + PACKET_HEADER + data.len();
-        if let Some(out) = self.buf.get_mut(at..end)
-            && let Some((low, out)) = out.split_first_chunk_mut()
-            && let Some((high, body)) = out.split_first_chunk_mut()
-        {
-            self.len = end as u32;
-            (*low, *high) = (header[0].to_le_bytes(), header[1].to_le_bytes());
-            copy_short(body, data);
-            return true;
+        match write_packet(&mut self.buf, self.len as usize, header, data) {
+            Some(end) => {
+                self.len = end as u32;
+                true
+            }
+            None => false,
         }
-        false
     }
+}
+
+/// Writes a packet to a frame at `at`. Returns its end; `None`: it does not fit.
+#[inline(always)]
+fn write_packet(frame: &mut [u8], at: usize, header: [u64; 2], data: &[u8]) -> Option<usize> {
+    let end = at + PACKET_HEADER + data.len();
+    let (low, out) = frame.get_mut(at..end)?.split_first_chunk_mut()?;
+    let (high, body) = out.split_first_chunk_mut()?;
+    (*low, *high) = (header[0].to_le_bytes(), header[1].to_le_bytes());
+    copy_short(body, data);
+    Some(end)
 }
 
 /// Lists of references, in the boxes that frames take.
@@ -137,6 +138,9 @@ pub(crate) struct TxBatch {
     frames_left: usize,
     /// Packets appended since the last batch.
     appended: u32,
+    /// The number of them with which a batch may be a lone frame: 1, or [`u32::MAX`] where frames wait
+    /// for more packets.
+    lone: u32,
     late: LateBatches,
     /// Limit of `appended`, minus queued packets; 0 unless a received frame is being handled, since
     /// a call can be taken back until its batch.
@@ -176,6 +180,7 @@ impl TxBatch {
             unsent: 0,
             frames_left: cfg.tx_frames,
             appended: 0,
+            lone: if cfg.batch_budget_ns == 0 { 1 } else { u32::MAX },
             late: LateBatches::new(),
             append_limit: 0,
             request_limit: 0,
@@ -314,13 +319,12 @@ impl TxBatch {
         self.number = self.number.wrapping_add(1);
     }
 
-    /// The batch leaves at `now_ns`; without a clock reading, before the next call of
-    /// [`TxBatch::advance`].
+    /// The batch leaves at `now_ns`.
     #[inline(always)]
-    pub(crate) fn leaves(&mut self, now_ns: Option<u64>) {
+    pub(crate) fn leaves(&mut self, now_ns: u64) {
         let first = self.full_batch.first().or(self.open.first());
         let written_ns = first.map_or(u64::MAX, |f| f.opened_ns);
-        self.late.leaves(written_ns, now_ns);
+        self.late.leaves(written_ns, Some(now_ns));
     }
 
     /// Sets the time to `now_ns`.
@@ -379,21 +383,14 @@ impl TxBatch {
         let Some((at, mut buf)) = self.buffers.take(arena) else { return false };
         let first = FRAME_HEADER + PACKET_HEADER + data.len();
         buf.truncate(if self.packing { peer.max_frame() } else { first });
-        let mut frame = OpenFrame {
-            buf,
-            len: FRAME_HEADER as u32,
-            peer: peer_no,
-            at: at as u32,
-            opened_ns: self.now_ns,
-            references: None,
-        };
-        if !frame.add(header, data) {
-            self.buffers.put_back(at, frame.buf);
+        let Some(end) = write_packet(&mut buf, FRAME_HEADER, header, data) else {
+            self.buffers.put_back(at, buf);
             return false;
-        }
+        };
         self.begin_frame(peer_no);
         peer.open_frame = self.open.len() as u32;
-        self.open.push(frame);
+        let (len, at, opened_ns) = (end as u32, at as u32, self.now_ns);
+        self.open.push(OpenFrame { buf, len, peer: peer_no, at, opened_ns, references: None });
         true
     }
 
@@ -416,24 +413,6 @@ impl TxBatch {
 
     // ---- completing ---------------------------------------------------------------------------
 
-    /// The peer of the only frame, if it holds one appended packet and nothing is queued. Such a
-    /// frame needs no send time, unless the packet needs it.
-    #[inline(always)]
-    pub(crate) fn lone_packet(&self) -> Option<u32> {
-        match &self.open[..] {
-            [f] if self.appended == 1 && !f.begins_with_deadline() => {
-                self.is_alone().then_some(f.peer)
-            }
-            _ => None,
-        }
-    }
-
-    /// Returns whether there is nothing to send but the open frames.
-    #[inline(always)]
-    fn is_alone(&self) -> bool {
-        self.queue.is_empty() && self.full_batch.is_empty()
-    }
-
     /// Starts a batch at `now_ns` of at most `frames` frames, including those already open and
     /// `unsent` ones of earlier batches.
     #[inline(always)]
@@ -446,14 +425,14 @@ impl TxBatch {
     }
 
     /// Completes the open frames and moves them to `out`, where frames of one path are contiguous,
-    /// after those of earlier batches. `time_ns` is `None` for a frame without send time. `copy`
+    /// after those of earlier batches. `time_ns` is their send time. `copy`
     /// may send a single frame by copying it; it returns whether it did. The batch has ended; the
     /// next may have `frames`, minus those in `out`. Returns the number of completed frames.
     #[inline(always)]
     pub(crate) fn complete(
         &mut self,
         peers: &mut Peers,
-        time_ns: Option<u64>,
+        time_ns: u64,
         frames: usize,
         out: &mut TxBurst,
         copy: impl FnOnce(PathId, &[u8]) -> bool,
@@ -476,17 +455,13 @@ impl TxBatch {
             }
             completed += 1;
             if let Some(header) = f.buf.first_chunk_mut() {
-                seal(peer, time_ns, f.opened_ns, header);
+                seal(peer, Some(time_ns), f.opened_ns, header);
             }
             if f.references.is_some() {
                 f.finish(peer, (&mut self.buffers, &mut self.lists), out);
                 continue;
             }
-            if peer.protection.covers_frames()
-                && let Some(frame) = f.buf.get_mut(..len)
-            {
-                peer.protection.seal(frame, &[]);
-            }
+            protect(peer, &mut f.buf, len);
             let copied = copy.take().is_some_and(|copy| {
                 f.buf.get(..len).is_some_and(|frame| copy(peer.path_id, frame))
             });
@@ -586,6 +561,16 @@ fn seal(peer: &mut Peer, time_ns: Option<u64>, opened_ns: u64, out: &mut [u8; FR
         echo_at,
     };
     header.write(out);
+}
+
+/// Protects a complete frame of one piece, if the peer expects that.
+#[inline(always)]
+fn protect(peer: &Peer, frame: &mut [u8], len: usize) {
+    if peer.protection.covers_frames()
+        && let Some(frame) = frame.get_mut(..len)
+    {
+        peer.protection.seal(frame, &[]);
+    }
 }
 
 /// Adds a frame of one piece. Built in place: a frame that is built first and then moved causes a

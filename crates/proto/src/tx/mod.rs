@@ -28,6 +28,7 @@ mod turn;
 use courser_buf::{PathId, TxBurst};
 
 use crate::endpoint::Endpoint;
+use crate::io::Io;
 
 pub use batch::Framing;
 pub(crate) use batch::{TxBatch, copy_short};
@@ -67,8 +68,50 @@ impl<C> Endpoint<C> {
     /// received a time less than `Config::timestamp_interval_ns` ago, since reading the clock adds to the
     /// latency of such a packet. `copy` is called with a frame that leaves alone: it sends the
     /// frame by a copy and returns `true`, or returns `false`, and the frame is in `out`.
-    #[inline(always)] // inlined into the event loop, its only caller
+    ///
+    /// This is [`Endpoint::transmit_lone`] or [`Endpoint::transmit_batch`].
+    #[inline]
     pub fn poll_transmit(
+        &mut self,
+        now: impl FnOnce() -> u64,
+        out: &mut TxBurst,
+        copy: impl FnOnce(PathId, &[u8]) -> bool,
+    ) {
+        if self.is_lone() && out.is_empty() {
+            self.transmit_lone(now, out, copy);
+        } else {
+            self.transmit_batch(now, out, copy);
+        }
+    }
+
+    /// Returns whether all that is to be sent is one small packet, in its frame.
+    #[inline(always)]
+    pub fn is_lone(&self) -> bool {
+        self.io.tx.is_lone() && self.deferred.is_empty()
+    }
+
+    /// [`Endpoint::poll_transmit`] if the endpoint [`Endpoint::is_lone`] and `out` is empty. Returns
+    /// whether it has called `now`.
+    #[inline(always)] // inlined into the event loop, its only caller
+    pub fn transmit_lone(
+        &mut self,
+        now: impl FnOnce() -> u64,
+        out: &mut TxBurst,
+        copy: impl FnOnce(PathId, &[u8]) -> bool,
+    ) -> bool {
+        let Io { tx, peers, cfg, now_ns, stats, .. } = &mut self.io;
+        let (frames, time_ns) = tx.complete_lone(peers, cfg, (*now_ns, now), out, copy);
+        stats.tx_frames += frames;
+        if let Some(time_ns) = time_ns {
+            *now_ns = time_ns;
+        }
+        self.io.await_answers();
+        time_ns.is_some()
+    }
+
+    /// [`Endpoint::poll_transmit`] in any other case.
+    #[inline(always)] // inlined into the event loop, its only caller
+    pub fn transmit_batch(
         &mut self,
         now: impl FnOnce() -> u64,
         out: &mut TxBurst,
@@ -80,21 +123,21 @@ impl<C> Endpoint<C> {
         if self.io.tx.is_empty() {
             return;
         }
+        let now_ns = now();
         if self.io.cfg.batch_budget_ns > 0 {
-            return self.transmit_within_budget(now(), out, copy);
+            return self.transmit_within_budget(now_ns, out, copy);
         }
-        let time_ns = if self.says_no_time(out) { None } else { Some(now()) };
-        self.io.tx.leaves(time_ns);
-        self.io.now_ns = time_ns.unwrap_or(self.io.now_ns);
-        self.io.tx.begin(self.io.cfg.tx_frames, out.len(), self.io.now_ns);
+        self.io.tx.leaves(now_ns);
+        self.io.now_ns = now_ns;
+        self.io.tx.begin(self.io.cfg.tx_frames, out.len(), now_ns);
         let queued_frames = if self.io.tx.has_queued() { self.send_queued(out) } else { 0 };
         let (frames, peers) = (self.io.cfg.tx_frames, &mut self.io.peers);
         self.io.stats.tx_frames +=
-            queued_frames + self.io.tx.complete(peers, time_ns, frames, out, copy);
+            queued_frames + self.io.tx.complete(peers, now_ns, frames, out, copy);
         if self.io.tx.has_frames() {
             self.io.tx.retry_now(); // they do not depend on the lacking memory
         } else if self.io.tx.starved() {
-            self.io.tx.retry_at(self.io.now_ns + self.io.cfg.rto_min_ns);
+            self.io.tx.retry_at(now_ns + self.io.cfg.rto_min_ns);
         }
         self.io.await_answers();
     }
@@ -113,10 +156,10 @@ impl<C> Endpoint<C> {
         self.io.tx.begin(frames, out.len(), now_ns);
         let queued_frames = if self.io.tx.has_queued() { self.send_queued(out) } else { 0 };
         self.io.tx.postpone_open(&self.io.peers, self.io.cfg.batch_budget_ns, items, now_ns);
-        self.io.tx.leaves(Some(now_ns));
+        self.io.tx.leaves(now_ns);
         let peers = &mut self.io.peers;
         self.io.stats.tx_frames +=
-            queued_frames + self.io.tx.complete(peers, Some(now_ns), frames, out, copy);
+            queued_frames + self.io.tx.complete(peers, now_ns, frames, out, copy);
         match self.io.tx.resume_open(peers, self.io.cfg.batch_budget_ns) {
             // A rest in the queue leaves in the next batch.
             Some(at_ns) if !self.io.tx.has_queued() => self.io.tx.retry_at(at_ns),
@@ -124,15 +167,6 @@ impl<C> Endpoint<C> {
             _ => {}
         }
         self.io.await_answers();
-    }
-
-    /// Returns whether the batch is one frame of a single small packet that needs no send time.
-    #[inline(always)]
-    fn says_no_time(&self, out: &TxBurst) -> bool {
-        let Some(peer) = self.io.tx.lone_packet().and_then(|peer| self.io.peers.at(peer)) else {
-            return false;
-        };
-        out.is_empty() && peer.path.was_told(self.io.now_ns, self.io.cfg.timestamp_interval_ns)
     }
 
     /// Turns queued items into packets, up to the limits of this batch. Returns the number of

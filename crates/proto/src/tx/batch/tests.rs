@@ -20,7 +20,7 @@ fn packets_for_a_removed_peer_are_discarded() {
         batch.remove_peer(0);
         peers[0] = Some(Peer::tentative(round, &cfg));
         batch.begin(cfg.tx_frames, 0, 0);
-        batch.complete(&mut peers, Some(0), cfg.tx_frames, &mut out, |_, _| false);
+        batch.complete(&mut peers, 0, cfg.tx_frames, &mut out, |_, _| false);
         assert!(batch.is_empty() && !batch.may_append() && batch.buffers.len() <= 2);
         let left: Vec<_> = out.drain(..).map(|f| f.path).collect();
         assert_eq!(left, [PathId(1)]);
@@ -112,15 +112,17 @@ fn after_a_single_frame_its_peer_has_no_open_frame() {
     };
     for copies in [true, false] {
         write(&mut batch, &mut peers, 0);
-        assert_eq!(batch.lone_packet(), Some(0));
-        batch.complete(&mut peers, None, cfg.tx_frames, &mut out, |path, _| {
-            path == PathId(0) && copies
-        });
+        assert!(batch.is_lone());
+        let copy = |path, _: &[u8]| path == PathId(0) && copies;
+        let sent = batch.complete_lone(&mut peers, &cfg, (7, || 7), &mut out, copy);
+        // The peer is told the time once.
+        assert_eq!(sent, (1, copies.then_some(7)));
+        assert!(batch.is_empty() && peers[0].as_ref().unwrap().open_frame == NO_FRAME);
         assert_eq!(out.len(), usize::from(!copies));
         out.clear();
         write(&mut batch, &mut peers, 1);
         write(&mut batch, &mut peers, 0);
-        batch.complete(&mut peers, Some(0), cfg.tx_frames, &mut out, |_, _| false);
+        batch.complete(&mut peers, 0, cfg.tx_frames, &mut out, |_, _| false);
         let left: Vec<_> = out.drain(..).map(|f| f.path).collect();
         assert_eq!(left, [PathId(0), PathId(1)]);
     }
@@ -160,7 +162,7 @@ impl Fixture {
     /// Ends the batch.
     fn end(&mut self) {
         self.batch.begin(8, self.out.len(), 0);
-        self.batch.complete(&mut self.peers, Some(0), 8, &mut self.out, |_, _| false);
+        self.batch.complete(&mut self.peers, 0, 8, &mut self.out, |_, _| false);
     }
 
     /// Ends the batch; returns paths and packet counts of all frames that are not sent yet.
@@ -200,7 +202,7 @@ fn requests_beyond_those_of_one_batch_leave_in_the_next() {
     assert_eq!(f.complete(), [(0, 2), (1, 1)]);
     assert_eq!(f.batch.number(), number, "of the open frames, as before");
     assert!(!f.batch.is_empty() && !f.batch.may_append() && f.has_open(1));
-    assert_eq!(f.batch.lone_packet(), None, "two packets");
+    assert!(!f.batch.is_lone(), "two packets");
     // Room was counted from the first packet that is still in the batch.
     f.batch.open_append(3, 5, 0);
     f.request(0);
@@ -234,7 +236,7 @@ fn a_frame_with_a_queued_packet_does_not_count_as_a_single_frame() {
     f.batch.open_append(20, 2, 0);
     f.write(0);
     f.batch.appended();
-    assert_eq!(f.batch.lone_packet(), None);
+    assert!(!f.batch.is_lone());
     assert_eq!(f.complete(), [(0, 2)]);
 }
 
@@ -248,4 +250,23 @@ fn full_frames_of_a_removed_peer_are_discarded() {
     assert_eq!(f.complete(), [(0, 1)]);
     assert_eq!(f.complete(), []);
     assert!(f.batch.is_empty());
+}
+
+#[test]
+fn a_lone_packet_for_a_removed_peer_is_discarded_and_its_buffer_used_again() {
+    let cfg = Config::default();
+    let mut f = Fixture::new();
+    for _ in 0..3 {
+        f.write(0);
+        f.batch.appended();
+        f.batch.remove_peer(0);
+        assert!(f.batch.is_lone());
+        let (peers, out) = (&mut f.peers, &mut f.out);
+        let sent = f.batch.complete_lone(peers, &cfg, (0, || 0), out, |_, _| unreachable!());
+        assert_eq!((sent, f.batch.buffers.len()), ((0, None), 1));
+        f.peers[0].as_mut().unwrap().open_frame = NO_FRAME; // another one has its number
+    }
+    let before = f.batch.buffer_bytes();
+    f.write(1);
+    assert_eq!((f.batch.buffer_bytes(), f.complete()), (before, vec![(1, 1)]));
 }

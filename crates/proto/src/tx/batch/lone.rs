@@ -1,0 +1,89 @@
+//! A frame of a single small packet that leaves alone: the straight line of a lone call. It takes none
+//! of the steps that a batch of frames needs, and its buffer is used again at once.
+
+use courser_buf::{PacketAccess, PathId, TxBurst};
+
+use super::{NO_FRAME, OpenFrame, TxBatch, protect, push_frame, seal};
+use crate::config::Config;
+use crate::peer::{Peer, Peers};
+use crate::wire::{DEADLINE_REQUEST, FRAME_HEADER};
+
+impl TxBatch {
+    /// Returns whether the batch is one frame with one appended packet, and nothing is queued.
+    #[inline(always)]
+    pub(crate) fn is_lone(&self) -> bool {
+        self.appended == self.lone
+            && self.queue.is_empty()
+            && self.full_batch.is_empty()
+            && matches!(&self.open[..], [frame] if frame.references.is_none())
+    }
+
+    /// Completes such a frame. If `copy` does not send it, it is in `out`. `now_ns` is the last reading
+    /// of the clock; `now` reads it, unless the peer was told a time not long before and the packet
+    /// does not depend on it. Returns the number of frames, which is 0 if the peer is gone, and the
+    /// reading of the clock.
+    #[inline(always)]
+    pub(crate) fn complete_lone(
+        &mut self,
+        peers: &mut Peers,
+        cfg: &Config,
+        (now_ns, now): (u64, impl FnOnce() -> u64),
+        out: &mut TxBurst,
+        copy: impl FnOnce(PathId, &[u8]) -> bool,
+    ) -> (u64, Option<u64>) {
+        let Some(f) = self.open.first_mut() else { return (0, None) };
+        let mut time_ns = None;
+        let mut destination = None;
+        // The remaining time of a call is that at the send time of its frame.
+        let has_deadline = f.buf.get(FRAME_HEADER) == Some(&DEADLINE_REQUEST);
+        if let Some(peer) = peers.at_mut(f.peer)
+            && let Some(header) = f.buf.first_chunk_mut()
+        {
+            peer.open_frame = NO_FRAME;
+            let was_told = peer.path.was_told(now_ns, cfg.timestamp_interval_ns);
+            if was_told && !has_deadline {
+                seal(peer, None, 0, header);
+            } else {
+                time_ns = Some(now());
+                seal_timed(peer, time_ns, f.opened_ns, header);
+            }
+            if self.requests > 0 {
+                self.late.leaves(f.opened_ns, time_ns); // only requests depend on it
+            }
+            protect(peer, &mut f.buf, f.len as usize);
+            destination = Some(peer.path_id);
+        }
+        let sent = destination
+            .is_some_and(|path| f.buf.get(..f.len as usize).is_some_and(|frame| copy(path, frame)));
+        self.end_lone(cfg.tx_frames);
+        if let Some(OpenFrame { at, buf, len, .. }) = self.open.pop() {
+            match destination {
+                Some(path) if !sent => {
+                    let buf = self.buffers.put_back(at as usize, buf);
+                    push_frame(out, path, buf.first_seg(0, len as usize));
+                    self.frames_left = cfg.tx_frames.saturating_sub(1);
+                    self.buffers.rest();
+                }
+                _ => self.buffers.keep(at as usize, buf),
+            }
+        }
+        (u64::from(destination.is_some()), time_ns)
+    }
+
+    /// Ends the batch of a lone frame.
+    #[inline(always)]
+    fn end_lone(&mut self, frames: usize) {
+        (self.appended, self.requests) = (0, 0);
+        self.number = self.number.wrapping_add(1);
+        self.last_peer = NO_FRAME;
+        self.frames_left = frames;
+        (self.has_granted, self.full, self.retry_ns) = (false, false, 0);
+        self.close_append();
+    }
+}
+
+/// [`seal`] with a send time, which a lone frame rarely has.
+#[inline(never)]
+fn seal_timed(peer: &mut Peer, time_ns: Option<u64>, opened_ns: u64, out: &mut [u8; FRAME_HEADER]) {
+    seal(peer, time_ns, opened_ns, out);
+}
