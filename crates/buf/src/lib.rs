@@ -51,6 +51,7 @@ mod atomics;
 mod chunk;
 mod cpu;
 mod frame;
+mod lend;
 mod mem;
 mod msgbuf;
 mod runs;
@@ -66,6 +67,7 @@ pub use frame::{
     Addr, COPY_AHEAD, Ecn, PathId, RX_BURST, RX_HEAD, RxBurst, RxFrame, TX_GATHER, TxBurst,
     TxFrame, drop_frames,
 };
+pub use lend::{Lent, Shown};
 pub use mem::{Heap, HugePages, MapCause, MapError, MemorySource, REGION_ALIGN, Region};
 pub use msgbuf::{HEADER_ROOM, MsgBuf, PacketAccess, SetLenError, TxSeg, Unshared};
 pub use runs::{RUN_HOT, Run, Runs};

@@ -1,19 +1,13 @@
 //! The endpoint, lent to the futures that it polls.
 
-use scoped_tls_hkt::scoped_thread_local;
-
 use super::queue::LocalQueue;
 use crate::core::Core;
-
-scoped_thread_local!(static mut LENT: Core);
 
 /// Lends the endpoint to the futures that `poll` polls.
 #[inline]
 pub(crate) fn lend<R>(core: &mut Core, poll: impl FnOnce() -> R) -> R {
-    core.queue.set_polling(true);
-    let result = LENT.set(core, poll);
-    core.queue.set_polling(false);
-    result
+    let queue = core.queue.clone();
+    queue.endpoint().lend(core, poll)
 }
 
 /// The endpoint of `queue`, which polls this future.
@@ -22,21 +16,15 @@ pub(crate) fn lend<R>(core: &mut Core, poll: impl FnOnce() -> R) -> R {
 /// Something else polls it.
 #[inline]
 pub(crate) fn with<R>(queue: &LocalQueue, f: impl FnOnce(&mut Core) -> R) -> R {
-    // Not `is_set`, which takes several times as long.
-    if !queue.is_polling() {
-        polled_outside();
+    match queue.endpoint().with(f) {
+        Some(result) => result,
+        None => polled_outside(),
     }
-    LENT.with(|core| {
-        if !core.queue.is(queue) {
-            polled_outside();
-        }
-        f(core)
-    })
 }
 
 /// The endpoint of `queue`, if it polls this future.
 pub(crate) fn try_with<R>(queue: &LocalQueue, f: impl FnOnce(&mut Core) -> R) -> Option<R> {
-    queue.is_polling().then(|| with(queue, f))
+    queue.endpoint().with(f)
 }
 
 #[cold]

@@ -6,8 +6,10 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Waker;
 
+use courser_buf::Lent;
 use courser_proto::{RequestId, SessionId, Status};
 
+use crate::core::Core;
 use crate::core::timer::TimerId;
 
 /// A future of this thread that has no result.
@@ -37,8 +39,8 @@ struct Inner {
     /// There may be commands, or tasks with something to do.
     news: Cell<bool>,
     closed: Cell<bool>,
-    /// Set while the endpoint polls a future, and after a poll that has panicked.
-    polling: Cell<bool>,
+    /// The endpoint, while it polls a future.
+    endpoint: Lent<Core>,
     commands: RefCell<Vec<LocalCommand>>,
 }
 
@@ -67,14 +69,10 @@ impl LocalQueue {
         Rc::ptr_eq(&self.0, &other.0)
     }
 
+    /// The endpoint, lent to the futures that it polls.
     #[inline]
-    pub(crate) fn is_polling(&self) -> bool {
-        self.0.polling.get()
-    }
-
-    #[inline]
-    pub(crate) fn set_polling(&self, polling: bool) {
-        self.0.polling.set(polling);
+    pub(crate) fn endpoint(&self) -> &Lent<Core> {
+        &self.0.endpoint
     }
 
     /// Drops the command when the endpoint is gone.
