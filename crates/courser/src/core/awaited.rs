@@ -23,18 +23,31 @@ enum Start {
     Refused(CallFailure),
 }
 
+/// The poll of a task with a response. At its end, and also after a panic, the response is kept if
+/// it was not read.
+struct Answered<'a> {
+    core: &'a mut Core,
+    at: u32,
+    response: &'a [u8],
+}
+
+impl Drop for Answered<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Entry::Answered(_) = &self.core.tasks.calls.entries[self.at as usize] {
+            self.core.keep_response(self.at, self.response);
+        }
+    }
+}
+
 impl Core {
     /// Starts a call or message, or queues it.
     #[inline]
-    pub(crate) fn start_awaited(
-        &mut self,
-        mut outgoing: Outgoing,
-        waiter: impl FnOnce(&Core) -> Waiter,
-    ) -> Polled {
+    pub(crate) fn start_awaited(&mut self, mut outgoing: Outgoing, cx: &Context<'_>) -> Polled {
         // The deadline of the request that this task answers.
         outgoing.deadline_ns = outgoing.deadline_ns.min(self.tasks.deadline_ns);
-        let waiter = waiter(self);
-        let at = self.tasks.calls.add(Entry::Vacant);
+        let at = self.tasks.calls.take_vacant();
+        let waiter = self.tasks.starts(at, cx);
         let first = !self.tasks.calls.any_queued() || !self.tasks.calls.has_queue(&outgoing);
         let started = if first { self.start(at, outgoing) } else { Start::Full(outgoing) };
         let end = match started {
@@ -166,31 +179,72 @@ impl Core {
         true
     }
 
-    /// The end of an entry, which is freed; `None`: `waiter` is woken when it ends.
+    /// The end of an entry, which is freed; `None`: the task of `cx` is woken when it ends.
     #[inline]
     pub(crate) fn poll_awaited(&mut self, at: u32, cx: &Context<'_>) -> Option<End> {
-        let entry = &mut self.tasks.calls.entries[at as usize];
-        if let Entry::Ended(_) = entry {
-            let Entry::Ended(end) = self.tasks.calls.free(at) else { return None };
-            return Some(end);
+        if let Entry::Answered(_) | Entry::Ended(_) = &self.tasks.calls.entries[at as usize] {
+            return match self.tasks.calls.free(at) {
+                Entry::Answered(request) => Some(self.shown_response(request)),
+                Entry::Ended(end) => Some(end),
+                _ => None,
+            };
         }
+        self.await_end(at, cx);
+        None
+    }
+
+    /// The response that is shown to this poll, in a buffer of its own.
+    #[inline]
+    fn shown_response(&self, request: MsgBuf) -> End {
+        let copy = |bytes: &[u8]| self.response(request, Body::Borrowed(bytes)).or_else(failed);
+        self.queue.response().with(copy).unwrap_or(Err(None))
+    }
+
+    /// Has the task of `cx` woken when an entry ends.
+    #[cold]
+    fn await_end(&mut self, at: u32, cx: &Context<'_>) {
         let new = self.tasks.waiter(cx);
         match &mut self.tasks.calls.entries[at as usize] {
             Entry::Started(_, waiter) => *waiter = new,
             Entry::Queued(queued) => queued.waiter = new,
-            Entry::Vacant | Entry::Ended(_) | Entry::Dropped => {}
+            Entry::Vacant | Entry::Answered(_) | Entry::Ended(_) | Entry::Dropped => {}
         }
-        None
+    }
+
+    /// The response of one packet to a call that a future awaits. Its task is polled at once and
+    /// reads the response where it was received.
+    #[inline(never)] // its arguments fit registers
+    pub(crate) fn answer_awaited(&mut self, at: u32, request: MsgBuf, response: &[u8]) {
+        let polled = self.tasks.polled_at_end(at);
+        let Some(task) = polled.filter(|_| !mutant::is_on(Mutant::FutureNotWoken)) else {
+            return self.finish_awaited(at, request, Ok(Body::Borrowed(response)));
+        };
+        self.tasks.calls.set(at, Entry::Answered(request));
+        let queue = self.queue.clone();
+        let answered = Answered { core: self, at, response };
+        queue.response().show(response, || answered.core.run_task(task));
+    }
+
+    /// Keeps a response that the poll of its task has not read.
+    #[cold]
+    fn keep_response(&mut self, at: u32, response: &[u8]) {
+        let entry = &mut self.tasks.calls.entries[at as usize];
+        if let Entry::Answered(request) = std::mem::replace(entry, Entry::Vacant) {
+            let end = self.response(request, Body::Borrowed(response)).or_else(failed);
+            self.tasks.calls.set(at, Entry::Ended(end));
+        }
     }
 
     /// The completion of a call that a future awaits.
-    #[inline(never)] // its arguments fit registers
+    #[cold]
+    #[inline(never)]
     pub(crate) fn finish_awaited(
         &mut self,
         at: u32,
         request: MsgBuf,
         result: Result<Body<'_>, CallError>,
     ) {
+        let polled = self.tasks.polled_at_end(at);
         let entry = &self.tasks.calls.entries[at as usize];
         if matches!(entry, Entry::Dropped) {
             if !mutant::is_on(Mutant::DroppedEntryKept) {
@@ -207,7 +261,10 @@ impl Core {
         if let Entry::Started(_, waiter) = std::mem::replace(entry, Entry::Ended(end))
             && !mutant::is_on(Mutant::FutureNotWoken)
         {
-            self.tasks.wake(waiter);
+            match polled {
+                Some(task) => self.run_task(task),
+                None => self.tasks.wake(waiter),
+            }
         }
     }
 

@@ -39,6 +39,11 @@ pub(super) enum Entry {
     Started(CallId, Waiter),
     /// Waits for room in the queue of its session.
     Queued(Box<Queued>),
+    /// The task is polled with its response of one packet, which is [`LocalQueue::response`]. This
+    /// is the buffer of the request.
+    ///
+    /// [`LocalQueue::response`]: crate::core::queue::LocalQueue::response
+    Answered(MsgBuf),
     Ended(End),
     /// The future was dropped. The entry is freed by its completion.
     Dropped,
@@ -75,17 +80,19 @@ pub(crate) struct AwaitedCalls {
 }
 
 impl AwaitedCalls {
+    /// A vacant entry.
     #[inline]
-    pub(super) fn add(&mut self, entry: Entry) -> u32 {
-        if let Some(at) = self.vacant.pop() {
-            self.set(at, entry);
-            return at;
-        }
-        self.entries.push(entry);
+    pub(super) fn take_vacant(&mut self) -> u32 {
+        self.vacant.pop().unwrap_or_else(|| self.add_vacant())
+    }
+
+    #[cold]
+    fn add_vacant(&mut self) -> u32 {
+        self.entries.push(Entry::Vacant);
         self.entries.len() as u32 - 1
     }
 
-    /// Sets a vacant entry.
+    /// Sets an entry that has nothing to drop.
     #[inline]
     pub(super) fn set(&mut self, at: u32, entry: Entry) {
         // Without the call of a destructor.

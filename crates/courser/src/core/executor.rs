@@ -43,15 +43,17 @@ impl Core {
         let count = self.tasks.ready.len();
         for _ in 0..count {
             if let Some(at) = self.tasks.ready.pop_front() {
+                self.tasks.slots[at as usize].ready = false;
                 self.run_task(at);
             }
         }
         count > 0
     }
 
-    fn run_task(&mut self, at: u32) {
+    /// Polls a task.
+    #[inline]
+    pub(super) fn run_task(&mut self, at: u32) {
         let slot = &mut self.tasks.slots[at as usize];
-        slot.ready = false;
         let deadline_ns = slot.deadline_ns;
         let Some(mut future) = slot.future.take() else {
             self.tasks.main_is_ready |= at == MAIN;

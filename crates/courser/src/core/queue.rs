@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Waker;
 
-use courser_buf::Lent;
+use courser_buf::{Lent, Shown};
 use courser_proto::{RequestId, SessionId, Status};
 
 use crate::core::Core;
@@ -41,6 +41,8 @@ struct Inner {
     closed: Cell<bool>,
     /// The endpoint, while it polls a future.
     endpoint: Lent<Core>,
+    /// The response of the call whose task is polled.
+    response: Shown<[u8]>,
     commands: RefCell<Vec<LocalCommand>>,
 }
 
@@ -73,6 +75,12 @@ impl LocalQueue {
     #[inline]
     pub(crate) fn endpoint(&self) -> &Lent<Core> {
         &self.0.endpoint
+    }
+
+    /// The response of one packet that has ended the call of the task that is polled.
+    #[inline]
+    pub(crate) fn response(&self) -> &Shown<[u8]> {
+        &self.0.response
     }
 
     /// Drops the command when the endpoint is gone.

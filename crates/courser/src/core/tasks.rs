@@ -13,7 +13,7 @@ use courser_proto::{RequestId, SessionId};
 
 use crate::control::mailbox::Mailbox;
 use crate::core::by_request::ByRequest;
-use crate::core::calls::AwaitedCalls;
+use crate::core::calls::{AwaitedCalls, Entry};
 use crate::core::queue::{LocalFuture, LocalQueue, Waiter};
 use crate::core::shares::{Entrance, Shares};
 use crate::sync::{AtomicBool, Mutex};
@@ -78,6 +78,8 @@ pub(super) struct Slot {
     pub(super) waker: Option<Waker>,
     /// Is in `Tasks::ready`.
     pub(super) ready: bool,
+    /// The last call or message that the task has started: its entry.
+    pub(super) awaits: u32,
     /// The request that the task answers.
     pub(super) request: Option<RequestId>,
     /// Calls of the task end by then, ns; `u64::MAX`: it has no deadline.
@@ -160,7 +162,7 @@ impl Tasks {
         let shared = Arc::new(SlotWaker { slot, queued, woken });
         let waker = Some(Waker::from(shared.clone()));
         let (future, ready, request, deadline_ns) = (None, false, None, u64::MAX);
-        self.slots.push(Slot { future, shared, waker, ready, request, deadline_ns });
+        self.slots.push(Slot { future, shared, waker, ready, awaits: NONE, request, deadline_ns });
         slot
     }
 
@@ -234,6 +236,29 @@ impl Tasks {
         } else {
             Waiter::Other(cx.waker().clone())
         }
+    }
+
+    /// [`Tasks::waiter`] for a call or message that is started.
+    #[inline]
+    pub(super) fn starts(&mut self, at: u32, cx: &Context<'_>) -> Waiter {
+        let waiter = self.waiter(cx);
+        if let Waiter::Task(task) = waiter {
+            self.slots[task as usize].awaits = at;
+        }
+        waiter
+    }
+
+    /// The task that is polled at once when a call ends: the one that waits for it, if it has
+    /// started none since. A task that waits for many calls is not polled for each of them.
+    #[inline]
+    pub(super) fn polled_at_end(&self, at: u32) -> Option<u32> {
+        let Some(Entry::Started(_, Waiter::Task(task))) = self.calls.entries.get(at as usize)
+        else {
+            return None;
+        };
+        let slot = self.slots.get(*task as usize)?;
+        // The future of `block_on` is not here.
+        (slot.awaits == at && slot.future.is_some()).then_some(*task)
     }
 
     #[inline]

@@ -81,8 +81,9 @@ impl Driver<Cont> for Dispatch<'_> {
             let cx = &mut Context { core: self.core, request: None };
             return f.conclude(cx, tag, request, body, None, session);
         }
-        if let CompletionTarget::Awaited(at) = cont.target() {
-            return self.core.finish_awaited(at, request, result);
+        if let (CompletionTarget::Awaited(at), Ok(Body::Borrowed(body))) = (cont.target(), &result)
+        {
+            return self.core.answer_awaited(at, request, body);
         }
         complete(self.core, self.handlers, Ended { cont, session, request, result });
     }

@@ -74,7 +74,7 @@ impl<'a> Awaited<'a> {
         let polled = lent::with(self.session.queue(), |core| {
             let deadline_ns = self.deadline.map_or(u64::MAX, |after| core.deadline_ns(after));
             let outgoing = Outgoing { session, kind, message, deadline_ns };
-            core.start_awaited(outgoing, |core| core.tasks.waiter(cx))
+            core.start_awaited(outgoing, cx)
         });
         match polled {
             Polled::Ended(end) => Poll::Ready(end),
