@@ -8,9 +8,11 @@ pub(crate) mod opening;
 
 use std::future::Future;
 use std::num::NonZeroU16;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use courser_buf::{AllocError, MsgBuf};
+use courser_buf::{AllocError, Arena, MsgBuf};
 
 use crate::channel::greeting::Greeting;
 use crate::channel::method::MethodId;
@@ -34,6 +36,16 @@ impl CallOptions {
     /// this one only.
     pub(crate) const FAIL_FAST: CallOptions =
         CallOptions { deadline: None, wait_for_ready: Some(false) };
+}
+
+/// A response as a typed call reads it.
+#[derive(Debug)]
+#[doc(hidden)]
+pub enum Answer<'a> {
+    /// Where it was received, and memory for a copy of it.
+    Shown(&'a [u8], &'a Arena),
+    /// In a message of its own.
+    Owned(MsgBuf),
 }
 
 /// A connection to a server, on which typed clients call: a session of this thread's endpoint, or a
@@ -96,6 +108,20 @@ pub trait Channel: Clone + 'static {
         options: CallOptions,
     ) -> Self::Call<'_> {
         self.call(method.req_type(), request, options)
+    }
+
+    /// Polls a call, and passes its response to `read`.
+    #[doc(hidden)]
+    #[inline]
+    fn poll_call<'a, R>(
+        call: Pin<&mut Self::Call<'a>>,
+        cx: &mut Context<'_>,
+        read: impl FnOnce(Answer<'_>) -> R,
+    ) -> Poll<Result<R, CallFailure>>
+    where
+        Self: 'a,
+    {
+        call.poll(cx).map_ok(|response| read(Answer::Owned(response)))
     }
 
     /// [`Channel::call_owned`] of a method.

@@ -7,7 +7,7 @@ use courser_proto::mutant::{self, Mutant};
 use courser_proto::{Body, CallError, CallId, CallOptions, Executed, RejectReason, SessionId};
 
 use crate::core::Core;
-use crate::core::calls::{End, Entry, Kind, Outgoing, Polled, Queued, failed};
+use crate::core::calls::{End, Entry, Kind, Outgoing, Polled, Queued, Taken, failed};
 use crate::core::context::OnceFn;
 use crate::core::continuations::Cont;
 use crate::core::queue::Waiter;
@@ -179,25 +179,30 @@ impl Core {
         true
     }
 
-    /// The end of an entry, which is freed; `None`: the task of `cx` is woken when it ends.
+    /// The end of an entry, or the task of `cx` is woken when it ends.
     #[inline]
-    pub(crate) fn poll_awaited(&mut self, at: u32, cx: &Context<'_>) -> Option<End> {
+    pub(crate) fn take_end(&mut self, at: u32, cx: &Context<'_>) -> Taken {
         if let Entry::Answered(_) | Entry::Ended(_) = &self.tasks.calls.entries[at as usize] {
             return match self.tasks.calls.free(at) {
-                Entry::Answered(request) => Some(self.shown_response(request)),
-                Entry::Ended(end) => Some(end),
-                _ => None,
+                Entry::Answered(request) => Taken::Answered(request),
+                Entry::Ended(end) => Taken::Ended(end),
+                _ => Taken::Waits,
             };
         }
         self.await_end(at, cx);
-        None
+        Taken::Waits
     }
 
-    /// The response that is shown to this poll, in a buffer of its own.
+    /// [`Core::take_end`] with a response that is shown in a buffer of its own.
     #[inline]
-    fn shown_response(&self, request: MsgBuf) -> End {
+    pub(crate) fn poll_awaited(&mut self, at: u32, cx: &Context<'_>) -> Option<End> {
+        let request = match self.take_end(at, cx) {
+            Taken::Answered(request) => request,
+            Taken::Ended(end) => return Some(end),
+            Taken::Waits => return None,
+        };
         let copy = |bytes: &[u8]| self.response(request, Body::Borrowed(bytes)).or_else(failed);
-        self.queue.response().with(copy).unwrap_or(Err(None))
+        Some(self.queue.response().with(copy).unwrap_or(Err(None)))
     }
 
     /// Has the task of `cx` woken when an entry ends.

@@ -59,6 +59,15 @@ pub(super) struct Queued {
     pub(super) ticket: u64,
 }
 
+/// The state of an entry at a poll; it is freed unless it waits.
+pub(crate) enum Taken {
+    /// The task is woken when it ends.
+    Waits,
+    /// The response is shown; this is the buffer of the request.
+    Answered(MsgBuf),
+    Ended(End),
+}
+
 /// The state of a poll.
 pub(crate) enum Polled {
     Ended(End),

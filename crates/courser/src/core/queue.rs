@@ -6,11 +6,14 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Waker;
 
-use courser_buf::{Lent, Shown};
+use courser_buf::{Lent, MsgBuf, Shown};
 use courser_proto::{RequestId, SessionId, Status};
 
 use crate::core::Core;
 use crate::core::timer::TimerId;
+
+/// Bytes of the largest buffer that is kept for the next request.
+const MOST_SPARE: usize = 1024;
 
 /// A future of this thread that has no result.
 pub(crate) type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
@@ -43,6 +46,8 @@ struct Inner {
     endpoint: Lent<Core>,
     /// The response of the call whose task is polled.
     response: Shown<[u8]>,
+    /// The buffer of the last request of a typed call, for the next one.
+    spare: Cell<Option<MsgBuf>>,
     commands: RefCell<Vec<LocalCommand>>,
 }
 
@@ -83,6 +88,22 @@ impl LocalQueue {
         &self.0.response
     }
 
+    /// Keeps the buffer of a request that has ended. Larger ones return to the arena.
+    #[inline]
+    pub(crate) fn keep_spare(&self, buffer: MsgBuf) {
+        if buffer.capacity() <= MOST_SPARE {
+            drop(self.0.spare.replace(Some(buffer)));
+        }
+    }
+
+    /// A buffer of `len` bytes that was kept, with the contents of an earlier message.
+    #[inline]
+    pub(crate) fn take_spare(&self, len: usize) -> Option<MsgBuf> {
+        let mut buffer = self.0.spare.take()?;
+        buffer.set_len_recycled(len).ok()?;
+        Some(buffer)
+    }
+
     /// Drops the command when the endpoint is gone.
     pub(crate) fn push(&self, command: LocalCommand) {
         if self.0.closed.get() {
@@ -105,6 +126,7 @@ impl LocalQueue {
     /// The endpoint is gone: drops the commands, and later ones.
     pub(crate) fn close(&self) {
         self.0.closed.set(true);
+        drop(self.0.spare.take());
         drop(self.take());
     }
 }

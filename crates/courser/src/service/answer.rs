@@ -10,6 +10,7 @@ use courser_buf::{AllocError, MsgBuf};
 use super::access::Denied;
 use super::codec::{Decode, Encode, Payload};
 use super::writer::{Memory, ROOM, Writer, Written};
+use crate::channel;
 use crate::core::message::{Reply, ReplySink};
 use crate::error::service::{DecodeError, EncodeError, MidStreamError, RpcError, StreamError};
 
@@ -176,10 +177,12 @@ impl Reply for RefusalReply {
     }
 }
 
+const EMPTY: DecodeError = DecodeError::Form("an empty response");
+
 /// Splits a response into its tag and what is before it.
 #[inline]
 pub(crate) fn split(mut response: MsgBuf) -> Result<(u8, MsgBuf), DecodeError> {
-    let tag = *response.last().ok_or(DecodeError::Form("an empty response"))?;
+    let tag = *response.last().ok_or(EMPTY)?;
     response.truncate(response.len() - 1);
     Ok((tag, response))
 }
@@ -188,10 +191,32 @@ pub(crate) fn split(mut response: MsgBuf) -> Result<(u8, MsgBuf), DecodeError> {
 #[inline]
 pub(crate) fn decode<K: Decode<T> + Decode<E>, T, E>(response: MsgBuf) -> Result<T, RpcError<E>> {
     let (tag, payload) = split(response)?;
+    decode_payload::<K, T, E>(tag, Payload::owned(payload))
+}
+
+/// Decodes the response of a call where it is.
+#[inline]
+pub(crate) fn read<K: Decode<T> + Decode<E>, T, E>(
+    answer: channel::Answer<'_>,
+) -> Result<T, RpcError<E>> {
+    match answer {
+        channel::Answer::Owned(response) => decode::<K, T, E>(response),
+        channel::Answer::Shown(bytes, memory) => {
+            let (tag, payload) = bytes.split_last().ok_or(EMPTY)?;
+            decode_payload::<K, T, E>(*tag, Payload::borrowed(payload, memory))
+        }
+    }
+}
+
+#[inline]
+fn decode_payload<K: Decode<T> + Decode<E>, T, E>(
+    tag: u8,
+    payload: Payload<'_>,
+) -> Result<T, RpcError<E>> {
     match tag {
-        tag::OK => Ok(K::decode(Payload::owned(payload))?),
-        tag::FAILED => Err(RpcError::Service(K::decode(Payload::owned(payload))?)),
-        tag => Err(refused(tag, &payload)),
+        tag::OK => Ok(K::decode(payload)?),
+        tag::FAILED => Err(RpcError::Service(K::decode(payload)?)),
+        tag => Err(refused(tag, payload.bytes())),
     }
 }
 

@@ -16,7 +16,6 @@ use super::stream::{OpenStream, OpenUpload, Pool};
 use super::writer;
 use crate::channel::method::{MethodId, ServiceInfo};
 use crate::channel::{BlockingChannel, CallOptions, Channel};
-use crate::error::failure::CallFailure;
 use crate::error::hello::HelloError;
 use crate::error::service::{EncodeError, RpcError};
 use crate::service::binding::ChannelMemory;
@@ -234,18 +233,19 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
     }
 }
 
-impl<'a, C: Channel, F: Future<Output = Result<T, CallFailure>>, T> Started<'a, C, F> {
+impl<'a, C: Channel, F> Started<'a, C, F> {
+    /// The future, once it is made.
     #[inline]
-    fn poll<E>(
+    fn running<E>(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         make: Make<'a, C, F>,
-    ) -> Poll<Result<T, RpcError<E>>> {
+    ) -> Poll<Result<Pin<&mut F>, RpcError<E>>> {
         if let StartedProjection::Unready { .. } = self.as_mut().project() {
             ready!(self.as_mut().poll_unready(cx, make))?;
         }
         match self.project() {
-            StartedProjection::Running { future } => future.poll(cx).map_err(RpcError::Call),
+            StartedProjection::Running { future } => Poll::Ready(Ok(future)),
             StartedProjection::Unready { .. } => Poll::Pending, // it is running now
         }
     }
@@ -302,8 +302,11 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Future for UnaryCall<'_, C, K, 
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let response = ready!(self.project().state.poll(cx, C::call_method))?;
-        Poll::Ready(answer::decode::<K, T, E>(response))
+        let call = ready!(self.project().state.running(cx, C::call_method))?;
+        match ready!(C::poll_call(call, cx, answer::read::<K, T, E>)) {
+            Ok(decoded) => Poll::Ready(decoded),
+            Err(failure) => Poll::Ready(Err(RpcError::Call(failure))),
+        }
     }
 }
 
@@ -387,6 +390,7 @@ impl<C: Channel> Future for Sending<'_, C> {
     type Output = Result<(), RpcError<super::NoError>>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().state.poll(cx, C::send_method)
+        let message = ready!(self.project().state.running(cx, C::send_method))?;
+        message.poll(cx).map_err(RpcError::Call)
     }
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use courser_buf::MsgBuf;
 
 use super::local::Session;
-use crate::core::calls::{End, Kind, Outgoing, Polled};
+use crate::channel::Answer;
+use crate::core::calls::{End, Kind, Outgoing, Polled, Taken};
 use crate::core::lent;
 use crate::core::queue::LocalCommand;
 use crate::error::failure::CallFailure;
@@ -65,6 +66,33 @@ impl<'a> Awaited<'a> {
         }
     }
 
+    /// [`Awaited::poll`] of a call that passes its response to `read`, where it was received if this
+    /// is the poll within its completion.
+    #[inline]
+    fn poll_read<R>(
+        &mut self,
+        cx: &mut Context<'_>,
+        read: impl FnOnce(Answer<'_>) -> R,
+    ) -> Poll<Result<R, Option<Box<CallFailure>>>> {
+        let State::Waits(at) = self.state else {
+            return self.start(cx).map_ok(|response| read(Answer::Owned(response)));
+        };
+        let (queue, arena) = (self.session.queue(), self.session.local().arena());
+        match lent::with(queue, |core| core.take_end(at, cx)) {
+            Taken::Answered(request) => {
+                self.state = State::Ended;
+                let result = queue.response().with(|bytes| read(Answer::Shown(bytes, arena)));
+                queue.keep_spare(request);
+                Poll::Ready(result.ok_or(None))
+            }
+            Taken::Ended(end) => {
+                self.state = State::Ended;
+                Poll::Ready(end.map(|response| read(Answer::Owned(response))))
+            }
+            Taken::Waits => Poll::Pending,
+        }
+    }
+
     #[inline]
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         let State::Idle(kind, message) = std::mem::replace(&mut self.state, State::Ended) else {
@@ -110,12 +138,29 @@ impl<'a> Call<'a> {
     }
 }
 
+impl Call<'_> {
+    /// Polls the call, and passes its response to `read`.
+    #[inline]
+    pub(super) fn poll_read<R>(
+        &mut self,
+        cx: &mut Context<'_>,
+        read: impl FnOnce(Answer<'_>) -> R,
+    ) -> Poll<Result<R, CallFailure>> {
+        self.0.poll_read(cx, read).map_err(failure)
+    }
+}
+
+#[cold]
+fn failure(reason: Option<Box<CallFailure>>) -> CallFailure {
+    reason.map_or(CallFailure::Stopped, |reason| *reason)
+}
+
 impl Future for Call<'_> {
     type Output = Result<MsgBuf, CallFailure>;
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(cx).map(|end| end.map_err(|e| e.map_or(CallFailure::Stopped, |e| *e)))
+        self.0.poll(cx).map(|end| end.map_err(failure))
     }
 }
 

@@ -10,10 +10,10 @@ use courser_proto::{CallError, SessionEnd, SessionState};
 use super::call::{Call, Sent};
 use super::connect::Connecting;
 use super::local::Session;
+use crate::channel::{Answer, CallOptions, Channel};
 use crate::core::Core;
 use crate::core::lent;
 use crate::error::failure::CallFailure;
-use crate::service::{CallOptions, Channel};
 
 /// Another session with the server of a [`Session`].
 #[derive(Debug)]
@@ -45,7 +45,10 @@ impl Channel for Session {
 
     #[inline]
     fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
-        self.local().alloc_recycled(len)
+        match self.queue().take_spare(len) {
+            Some(buffer) => Ok(buffer),
+            None => self.local().alloc_recycled(len),
+        }
     }
 
     #[inline]
@@ -56,6 +59,18 @@ impl Channel for Session {
     fn call_owned(&self, req_type: u16, request: MsgBuf, options: CallOptions) -> Self::OwnedCall {
         let session = self.clone();
         Box::pin(async move { session.call(req_type, request).deadline(options.deadline).await })
+    }
+
+    #[inline]
+    fn poll_call<'a, R>(
+        call: Pin<&mut Call<'a>>,
+        cx: &mut Context<'_>,
+        read: impl FnOnce(Answer<'_>) -> R,
+    ) -> Poll<Result<R, CallFailure>>
+    where
+        Self: 'a,
+    {
+        call.get_mut().poll_read(cx, read)
     }
 
     fn limit(&self) -> usize {

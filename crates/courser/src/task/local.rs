@@ -49,6 +49,11 @@ impl Local {
         &self.queue
     }
 
+    #[inline]
+    pub(super) fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
     /// [`crate::Config::max_msg_size`].
     pub(super) fn limit(&self) -> usize {
         self.limit
