@@ -21,11 +21,13 @@ pub(crate) mod shares;
 pub(crate) mod tasks;
 pub(crate) mod timer;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use courser_buf::{MsgBuf, PathId, TxBurst};
+use courser_buf::{Lent, MsgBuf, PathId, Shown, TxBurst};
 use courser_net::{ThisProcess, Uri};
 use courser_proto::{Body, CallError, Dialed, Endpoint, RejectReason, RemoteSession, SessionId};
 
@@ -78,11 +80,62 @@ impl Time {
     }
 }
 
+/// Bytes of the largest buffer that is kept for the next request.
+const MOST_SPARE: usize = 1024;
+
+/// The loans of an endpoint to the futures that it polls. Clones lend the same.
+#[derive(Clone, Default)]
+pub(crate) struct Lender(Rc<Loans>);
+
+#[derive(Default)]
+struct Loans {
+    endpoint: Lent<Core>,
+    response: Shown<[u8]>,
+    /// The buffer of the last request of a typed call, for the next one.
+    spare: Cell<Option<MsgBuf>>,
+}
+
+impl Lender {
+    /// The endpoint, while it polls a future.
+    #[inline]
+    pub(crate) fn endpoint(&self) -> &Lent<Core> {
+        &self.0.endpoint
+    }
+
+    /// The response of one packet that has ended the call of the task that is polled.
+    #[inline]
+    pub(crate) fn response(&self) -> &Shown<[u8]> {
+        &self.0.response
+    }
+
+    /// Keeps the buffer of a request that has ended. Larger ones return to the arena.
+    #[inline]
+    pub(crate) fn keep_spare(&self, buffer: MsgBuf) {
+        if buffer.capacity() <= MOST_SPARE {
+            drop(self.0.spare.replace(Some(buffer)));
+        }
+    }
+
+    /// A buffer of `len` bytes that was kept, with the contents of an earlier message.
+    #[inline]
+    pub(crate) fn take_spare(&self, len: usize) -> Option<MsgBuf> {
+        let mut buffer = self.0.spare.take()?;
+        buffer.set_len_recycled(len).ok()?;
+        Some(buffer)
+    }
+
+    /// The endpoint is gone: frees the buffer that was kept.
+    pub(crate) fn close(&self) {
+        drop(self.0.spare.take());
+    }
+}
+
 pub(crate) struct Core {
     pub(crate) proto: Endpoint<Cont>,
     /// Of the calls that `proto` has.
     pub(crate) continuations: Continuations<ContinuationFn>,
     pub(crate) queue: LocalQueue,
+    pub(crate) lender: Lender,
     pub(crate) tasks: Tasks,
     pub(crate) stop: bool,
     pub(crate) failures: VecDeque<(SessionId, SessionError)>,
@@ -120,6 +173,7 @@ impl Core {
             continuations: Continuations::default(),
             tasks: Tasks::new(mailbox, queue.clone(), max_streams),
             queue,
+            lender: Lender::default(),
             stop: false,
             failures: VecDeque::new(),
             handled: HandlerStats::default(),

@@ -7,7 +7,7 @@ use courser_proto::mutant::{self, Mutant};
 use courser_proto::{Body, CallError, CallId, CallOptions, Executed, RejectReason, SessionId};
 
 use crate::core::Core;
-use crate::core::calls::{End, Entry, Kind, Outgoing, Polled, Queued, Taken, failed};
+use crate::core::calls::{End, Entry, Kind, Outgoing, Polled, Queued, failed};
 use crate::core::context::OnceFn;
 use crate::core::continuations::Cont;
 use crate::core::queue::Waiter;
@@ -34,15 +34,75 @@ struct Answered<'a> {
 impl Drop for Answered<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Entry::Answered(_) = &self.core.tasks.calls.entries[self.at as usize] {
-            self.core.keep_response(self.at, self.response);
+        if let Some(request) = self.core.tasks.calls.answered.take() {
+            self.core.keep_response(self.at, request, self.response);
         }
     }
 }
 
 impl Core {
-    /// Starts a call or message, or queues it.
+    /// Starts a call, or queues it.
     #[inline]
+    pub(crate) fn start_call(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        request: MsgBuf,
+        deadline_ns: u64,
+        cx: &Context<'_>,
+    ) -> Polled {
+        if self.tasks.calls.any_queued() {
+            return self.start_behind(session, req_type, request, deadline_ns, cx);
+        }
+        // Not after the deadline of the request that this task answers.
+        let deadline_ns = deadline_ns.min(self.tasks.deadline_ns);
+        let at = self.tasks.calls.take_vacant();
+        let waiter = self.tasks.starts(at, cx);
+        let mut options = CallOptions::new();
+        options.deadline_ns = (deadline_ns != u64::MAX).then_some(deadline_ns);
+        match self.proto.call_with(session, req_type, request, Cont::awaited(at), options) {
+            Ok(call) => {
+                self.tasks.calls.set(at, Entry::Started(call, waiter));
+                Polled::Waits(at)
+            }
+            Err((reason, message, _)) => {
+                let kind = Kind::Call(req_type);
+                let outgoing = Outgoing { session, kind, message, deadline_ns };
+                self.call_refused(at, reason, outgoing, waiter)
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn call_refused(
+        &mut self,
+        at: u32,
+        reason: RejectReason,
+        outgoing: Outgoing,
+        waiter: Waiter,
+    ) -> Polled {
+        let started = self.refused(reason, outgoing);
+        self.not_started(at, started, waiter)
+    }
+
+    /// [`Core::start_call`] while other calls are queued.
+    #[cold]
+    #[inline(never)]
+    fn start_behind(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        request: MsgBuf,
+        deadline_ns: u64,
+        cx: &Context<'_>,
+    ) -> Polled {
+        let kind = Kind::Call(req_type);
+        self.start_awaited(Outgoing { session, kind, message: request, deadline_ns }, cx)
+    }
+
+    /// Starts a call or message, or queues it.
+    #[cold]
     pub(crate) fn start_awaited(&mut self, mut outgoing: Outgoing, cx: &Context<'_>) -> Polled {
         // The deadline of the request that this task answers.
         outgoing.deadline_ns = outgoing.deadline_ns.min(self.tasks.deadline_ns);
@@ -50,6 +110,12 @@ impl Core {
         let waiter = self.tasks.starts(at, cx);
         let first = !self.tasks.calls.any_queued() || !self.tasks.calls.has_queue(&outgoing);
         let started = if first { self.start(at, outgoing) } else { Start::Full(outgoing) };
+        self.not_started(at, started, waiter)
+    }
+
+    /// The state of an entry after a start. In most cases the entry has not started.
+    #[cold]
+    fn not_started(&mut self, at: u32, started: Start, waiter: Waiter) -> Polled {
         let end = match started {
             Start::Started(call) => {
                 self.tasks.calls.set(at, Entry::Started(call, waiter));
@@ -179,41 +245,34 @@ impl Core {
         true
     }
 
-    /// The end of an entry, or the task of `cx` is woken when it ends.
+    /// The response that is shown to this poll, in a buffer of its own.
     #[inline]
-    pub(crate) fn take_end(&mut self, at: u32, cx: &Context<'_>) -> Taken {
-        if let Entry::Answered(_) | Entry::Ended(_) = &self.tasks.calls.entries[at as usize] {
-            return match self.tasks.calls.free(at) {
-                Entry::Answered(request) => Taken::Answered(request),
-                Entry::Ended(end) => Taken::Ended(end),
-                _ => Taken::Waits,
-            };
-        }
-        self.await_end(at, cx);
-        Taken::Waits
-    }
-
-    /// [`Core::take_end`] with a response that is shown in a buffer of its own.
-    #[inline]
-    pub(crate) fn poll_awaited(&mut self, at: u32, cx: &Context<'_>) -> Option<End> {
-        let request = match self.take_end(at, cx) {
-            Taken::Answered(request) => request,
-            Taken::Ended(end) => return Some(end),
-            Taken::Waits => return None,
-        };
+    pub(crate) fn take_response(&mut self, at: u32) -> Option<End> {
+        let request = self.tasks.calls.take_answered(at)?;
         let copy = |bytes: &[u8]| self.response(request, Body::Borrowed(bytes)).or_else(failed);
-        Some(self.queue.response().with(copy).unwrap_or(Err(None)))
+        self.lender.response().with(copy)
     }
 
-    /// Has the task of `cx` woken when an entry ends.
+    /// The buffer of the request whose response is shown to this poll.
+    #[inline]
+    pub(crate) fn take_answered(&mut self, at: u32) -> Option<MsgBuf> {
+        self.tasks.calls.take_answered(at)
+    }
+
+    /// The end of an entry, which is freed; `None`: the task of `cx` is woken when it ends.
     #[cold]
-    fn await_end(&mut self, at: u32, cx: &Context<'_>) {
+    pub(crate) fn poll_awaited(&mut self, at: u32, cx: &Context<'_>) -> Option<End> {
+        if let Entry::Ended(_) = &self.tasks.calls.entries[at as usize] {
+            let Entry::Ended(end) = self.tasks.calls.free(at) else { return None };
+            return Some(end);
+        }
         let new = self.tasks.waiter(cx);
         match &mut self.tasks.calls.entries[at as usize] {
             Entry::Started(_, waiter) => *waiter = new,
             Entry::Queued(queued) => queued.waiter = new,
-            Entry::Vacant | Entry::Answered(_) | Entry::Ended(_) | Entry::Dropped => {}
+            Entry::Vacant | Entry::Answered | Entry::Ended(_) | Entry::Dropped => {}
         }
+        None
     }
 
     /// The response of one packet to a call that a future awaits. Its task is polled at once and
@@ -224,20 +283,18 @@ impl Core {
         let Some(task) = polled.filter(|_| !mutant::is_on(Mutant::FutureNotWoken)) else {
             return self.finish_awaited(at, request, Ok(Body::Borrowed(response)));
         };
-        self.tasks.calls.set(at, Entry::Answered(request));
-        let queue = self.queue.clone();
+        self.tasks.calls.set(at, Entry::Answered);
+        std::mem::forget(self.tasks.calls.answered.replace(request));
+        let lender = self.lender.clone();
         let answered = Answered { core: self, at, response };
-        queue.response().show(response, || answered.core.run_task(task));
+        lender.response().show(response, || answered.core.run_task(&lender, task));
     }
 
     /// Keeps a response that the poll of its task has not read.
     #[cold]
-    fn keep_response(&mut self, at: u32, response: &[u8]) {
-        let entry = &mut self.tasks.calls.entries[at as usize];
-        if let Entry::Answered(request) = std::mem::replace(entry, Entry::Vacant) {
-            let end = self.response(request, Body::Borrowed(response)).or_else(failed);
-            self.tasks.calls.set(at, Entry::Ended(end));
-        }
+    fn keep_response(&mut self, at: u32, request: MsgBuf, response: &[u8]) {
+        let end = self.response(request, Body::Borrowed(response)).or_else(failed);
+        self.tasks.calls.set(at, Entry::Ended(end));
     }
 
     /// The completion of a call that a future awaits.
@@ -267,7 +324,10 @@ impl Core {
             && !mutant::is_on(Mutant::FutureNotWoken)
         {
             match polled {
-                Some(task) => self.run_task(task),
+                Some(task) => {
+                    let lender = self.lender.clone();
+                    self.run_task(&lender, task);
+                }
                 None => self.tasks.wake(waiter),
             }
         }

@@ -39,11 +39,8 @@ pub(super) enum Entry {
     Started(CallId, Waiter),
     /// Waits for room in the queue of its session.
     Queued(Box<Queued>),
-    /// The task is polled with its response of one packet, which is [`LocalQueue::response`]. This
-    /// is the buffer of the request.
-    ///
-    /// [`LocalQueue::response`]: crate::core::queue::LocalQueue::response
-    Answered(MsgBuf),
+    /// Its task is polled with the response, of one packet.
+    Answered,
     Ended(End),
     /// The future was dropped. The entry is freed by its completion.
     Dropped,
@@ -59,15 +56,6 @@ pub(super) struct Queued {
     pub(super) ticket: u64,
 }
 
-/// The state of an entry at a poll; it is freed unless it waits.
-pub(crate) enum Taken {
-    /// The task is woken when it ends.
-    Waits,
-    /// The response is shown; this is the buffer of the request.
-    Answered(MsgBuf),
-    Ended(End),
-}
-
 /// The state of a poll.
 pub(crate) enum Polled {
     Ended(End),
@@ -79,6 +67,8 @@ pub(crate) enum Polled {
 pub(crate) struct AwaitedCalls {
     pub(super) entries: Vec<Entry>,
     pub(super) vacant: Vec<u32>,
+    /// The buffer of the request of [`Entry::Answered`].
+    pub(super) answered: Option<MsgBuf>,
     /// Entries that wait for room, each with its ticket.
     pub(super) waiters: Waiters<(u32, u64)>,
     /// The next ticket.
@@ -106,6 +96,18 @@ impl AwaitedCalls {
     pub(super) fn set(&mut self, at: u32, entry: Entry) {
         // Without the call of a destructor.
         std::mem::forget(std::mem::replace(&mut self.entries[at as usize], entry));
+    }
+
+    /// Takes a response that is shown to this poll: the buffer of its request. `None`: the entry is
+    /// in another state.
+    #[inline]
+    pub(super) fn take_answered(&mut self, at: u32) -> Option<MsgBuf> {
+        if !matches!(self.entries[at as usize], Entry::Answered) {
+            return None;
+        }
+        self.set(at, Entry::Vacant);
+        self.vacant.push(at);
+        self.answered.take()
     }
 
     #[inline]

@@ -4,9 +4,9 @@ use std::task::{Context, Poll};
 
 use courser_proto::{RequestId, SessionState, Status};
 
-use crate::core::Core;
 use crate::core::lent;
 use crate::core::tasks::MAIN;
+use crate::core::{Core, Lender};
 use crate::panics::caught;
 
 impl Core {
@@ -24,16 +24,17 @@ impl Core {
         any
     }
 
-    /// Polls a future in a slot, with the endpoint lent to it.
-    #[inline]
+    /// Polls a future in a slot, with the endpoint lent to it. `lender` is that of the endpoint.
+    #[inline(always)] // its callers are few
     pub(crate) fn poll_in<R>(
         &mut self,
+        lender: &Lender,
         at: u32,
         deadline_ns: u64,
         poll: impl FnOnce(&mut Context<'_>) -> R,
     ) -> R {
         let waker = self.tasks.begin(at, deadline_ns);
-        let polled = lent::lend(self, || poll(&mut Context::from_waker(&waker)));
+        let polled = lent::lend(lender, self, || poll(&mut Context::from_waker(&waker)));
         self.tasks.end(at, waker);
         polled
     }
@@ -41,28 +42,33 @@ impl Core {
     /// Polls the tasks that are ready, each once. Whether there were any.
     pub(crate) fn run_ready(&mut self) -> bool {
         let count = self.tasks.ready.len();
+        let lender = self.lender.clone();
         for _ in 0..count {
             if let Some(at) = self.tasks.ready.pop_front() {
                 self.tasks.slots[at as usize].ready = false;
-                self.run_task(at);
+                self.run_task(&lender, at);
             }
         }
         count > 0
     }
 
-    /// Polls a task.
-    #[inline]
-    pub(super) fn run_task(&mut self, at: u32) {
-        let slot = &mut self.tasks.slots[at as usize];
-        let deadline_ns = slot.deadline_ns;
-        let Some(mut future) = slot.future.take() else {
+    /// Polls a task. `lender` is that of the endpoint.
+    #[inline(always)] // into the completion of a call
+    pub(super) fn run_task(&mut self, lender: &Lender, at: u32) {
+        let Some((mut future, deadline_ns)) = self.tasks.take_future(at) else {
             self.tasks.main_is_ready |= at == MAIN;
             return;
         };
-        match self.poll_in(at, deadline_ns, |cx| future.as_mut().poll(cx)) {
-            Poll::Pending => self.tasks.slots[at as usize].future = Some(future),
-            Poll::Ready(()) => drop(self.tasks.remove(at)),
+        match self.poll_in(lender, at, deadline_ns, |cx| future.as_mut().poll(cx)) {
+            Poll::Pending => self.tasks.put_back(at, future),
+            Poll::Ready(()) => self.end_task(at),
         }
+    }
+
+    /// Frees the slot of a task that has ended.
+    #[cold]
+    fn end_task(&mut self, at: u32) {
+        drop(self.tasks.remove(at));
     }
 
     /// Drops the task of a request that was cancelled, or whose client is gone. Returns whether there is

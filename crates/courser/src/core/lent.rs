@@ -1,30 +1,28 @@
 //! The endpoint, lent to the futures that it polls.
 
-use super::queue::LocalQueue;
-use crate::core::Core;
+use crate::core::{Core, Lender};
 
-/// Lends the endpoint to the futures that `poll` polls.
+/// Lends the endpoint to the futures that `poll` polls. `lender` is that of the endpoint.
 #[inline]
-pub(crate) fn lend<R>(core: &mut Core, poll: impl FnOnce() -> R) -> R {
-    let queue = core.queue.clone();
-    queue.endpoint().lend(core, poll)
+pub(crate) fn lend<R>(lender: &Lender, core: &mut Core, poll: impl FnOnce() -> R) -> R {
+    lender.endpoint().lend(core, poll)
 }
 
-/// The endpoint of `queue`, which polls this future.
+/// The endpoint of `lender`, which polls this future.
 ///
 /// # Panics
 /// Something else polls it.
 #[inline]
-pub(crate) fn with<R>(queue: &LocalQueue, f: impl FnOnce(&mut Core) -> R) -> R {
-    match queue.endpoint().with(f) {
+pub(crate) fn with<R>(lender: &Lender, f: impl FnOnce(&mut Core) -> R) -> R {
+    match lender.endpoint().with(f) {
         Some(result) => result,
         None => polled_outside(),
     }
 }
 
-/// The endpoint of `queue`, if it polls this future.
-pub(crate) fn try_with<R>(queue: &LocalQueue, f: impl FnOnce(&mut Core) -> R) -> Option<R> {
-    queue.endpoint().with(f)
+/// The endpoint of `lender`, if it polls this future.
+pub(crate) fn try_with<R>(lender: &Lender, f: impl FnOnce(&mut Core) -> R) -> Option<R> {
+    lender.endpoint().with(f)
 }
 
 #[cold]

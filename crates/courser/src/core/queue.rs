@@ -4,16 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Waker;
+use std::task::{Context, Waker};
 
-use courser_buf::{Lent, MsgBuf, Shown};
 use courser_proto::{RequestId, SessionId, Status};
 
-use crate::core::Core;
 use crate::core::timer::TimerId;
-
-/// Bytes of the largest buffer that is kept for the next request.
-const MOST_SPARE: usize = 1024;
 
 /// A future of this thread that has no result.
 pub(crate) type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
@@ -42,12 +37,6 @@ struct Inner {
     /// There may be commands, or tasks with something to do.
     news: Cell<bool>,
     closed: Cell<bool>,
-    /// The endpoint, while it polls a future.
-    endpoint: Lent<Core>,
-    /// The response of the call whose task is polled.
-    response: Shown<[u8]>,
-    /// The buffer of the last request of a typed call, for the next one.
-    spare: Cell<Option<MsgBuf>>,
     commands: RefCell<Vec<LocalCommand>>,
 }
 
@@ -76,34 +65,6 @@ impl LocalQueue {
         Rc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The endpoint, lent to the futures that it polls.
-    #[inline]
-    pub(crate) fn endpoint(&self) -> &Lent<Core> {
-        &self.0.endpoint
-    }
-
-    /// The response of one packet that has ended the call of the task that is polled.
-    #[inline]
-    pub(crate) fn response(&self) -> &Shown<[u8]> {
-        &self.0.response
-    }
-
-    /// Keeps the buffer of a request that has ended. Larger ones return to the arena.
-    #[inline]
-    pub(crate) fn keep_spare(&self, buffer: MsgBuf) {
-        if buffer.capacity() <= MOST_SPARE {
-            drop(self.0.spare.replace(Some(buffer)));
-        }
-    }
-
-    /// A buffer of `len` bytes that was kept, with the contents of an earlier message.
-    #[inline]
-    pub(crate) fn take_spare(&self, len: usize) -> Option<MsgBuf> {
-        let mut buffer = self.0.spare.take()?;
-        buffer.set_len_recycled(len).ok()?;
-        Some(buffer)
-    }
-
     /// Drops the command when the endpoint is gone.
     pub(crate) fn push(&self, command: LocalCommand) {
         if self.0.closed.get() {
@@ -126,7 +87,6 @@ impl LocalQueue {
     /// The endpoint is gone: drops the commands, and later ones.
     pub(crate) fn close(&self) {
         self.0.closed.set(true);
-        drop(self.0.spare.take());
         drop(self.take());
     }
 }
@@ -138,6 +98,13 @@ pub(crate) enum Waiter {
     Task(u32),
     /// A combinator within a task, or a future that something else polls.
     Other(Waker),
+}
+
+impl Waiter {
+    #[cold]
+    pub(super) fn other(cx: &Context<'_>) -> Waiter {
+        Waiter::Other(cx.waker().clone())
+    }
 }
 
 impl std::fmt::Debug for LocalQueue {

@@ -86,6 +86,14 @@ pub(super) struct Slot {
     pub(super) deadline_ns: u64,
 }
 
+impl Slot {
+    /// After a poll that has panicked.
+    #[cold]
+    fn new_waker(&self) -> Waker {
+        Waker::from(self.shared.clone())
+    }
+}
+
 /// Most tasks of one-way messages. Those of requests are limited by the slots of their sessions.
 const MOST_MESSAGES: usize = 16_384;
 
@@ -169,6 +177,14 @@ impl Tasks {
     /// The slot that the next task will have.
     #[inline]
     pub(crate) fn next_slot(&mut self) -> u32 {
+        match self.vacant.last() {
+            Some(&slot) if self.current == NONE => slot,
+            _ => self.make_vacant(),
+        }
+    }
+
+    #[cold]
+    fn make_vacant(&mut self) -> u32 {
         if self.current != NONE {
             self.after_panic(); // frees a slot, and would change the next one later
         }
@@ -234,7 +250,7 @@ impl Tasks {
         if cx.waker().data() as usize == self.current_waker {
             Waiter::Task(self.current)
         } else {
-            Waiter::Other(cx.waker().clone())
+            Waiter::other(cx)
         }
     }
 
@@ -285,6 +301,19 @@ impl Tasks {
         }
     }
 
+    /// The future of a task, and its deadline. `None`: it is not here.
+    #[inline]
+    pub(super) fn take_future(&mut self, at: u32) -> Option<(LocalFuture, u64)> {
+        let slot = &mut self.slots[at as usize];
+        Some((slot.future.take()?, slot.deadline_ns))
+    }
+
+    #[inline]
+    pub(super) fn put_back(&mut self, at: u32, future: LocalFuture) {
+        // Without a test whether there is one to be dropped.
+        std::mem::forget(self.slots[at as usize].future.replace(future));
+    }
+
     /// Begins a poll: the waker of the slot, which becomes the current one.
     #[inline]
     pub(super) fn begin(&mut self, at: u32, deadline_ns: u64) -> Waker {
@@ -292,15 +321,17 @@ impl Tasks {
             self.after_panic();
         }
         let slot = &mut self.slots[at as usize];
+        let waker = slot.waker.take().unwrap_or_else(|| slot.new_waker());
         (self.current, self.deadline_ns) = (at, deadline_ns);
-        self.current_waker = Arc::as_ptr(&slot.shared) as usize;
-        slot.waker.take().unwrap_or_else(|| Waker::from(slot.shared.clone()))
+        self.current_waker = waker.data() as usize;
+        waker
     }
 
     #[inline]
     pub(super) fn end(&mut self, at: u32, waker: Waker) {
         (self.current, self.current_waker, self.deadline_ns) = (NONE, 0, u64::MAX);
-        self.slots[at as usize].waker = Some(waker);
+        // Without a test whether there is one to be dropped.
+        std::mem::forget(self.slots[at as usize].waker.replace(waker));
     }
 
     /// Frees the slot of a task that has panicked: its future is gone.

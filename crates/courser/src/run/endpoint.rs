@@ -190,6 +190,7 @@ impl<T: Transport> Drop for Rpc<T> {
         self.control_plane.send(Command::Unregister { index: self.index });
         // Futures that are dropped queue nothing any more.
         self.core.queue.close();
+        self.core.lender.close();
         drop(self.core.tasks.take_futures());
         self.detach_workers();
         self.handlers.services.drain_token().set();

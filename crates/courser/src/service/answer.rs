@@ -208,7 +208,7 @@ pub(crate) fn read<K: Decode<T> + Decode<E>, T, E>(
     }
 }
 
-#[inline]
+#[inline(always)] // with the codec, into the poll of the call
 fn decode_payload<K: Decode<T> + Decode<E>, T, E>(
     tag: u8,
     payload: Payload<'_>,

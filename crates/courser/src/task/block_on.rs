@@ -35,11 +35,12 @@ impl<T: Transport> Rpc<T> {
     pub fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, RunError> {
         self.may_block()?;
         let mut future = pin!(future);
+        let lender = self.core.lender.clone();
         self.core.tasks.next_slot(); // makes the main one
         self.core.tasks.main_is_ready = true;
         loop {
             if std::mem::take(&mut self.core.tasks.main_is_ready) {
-                match self.core.poll_in(MAIN, u64::MAX, |cx| future.as_mut().poll(cx)) {
+                match self.core.poll_in(&lender, MAIN, u64::MAX, |cx| future.as_mut().poll(cx)) {
                     Poll::Ready(result) => return Ok(result),
                     Poll::Pending => {}
                 }

@@ -10,7 +10,7 @@ use courser_buf::MsgBuf;
 
 use super::local::Session;
 use crate::channel::Answer;
-use crate::core::calls::{End, Kind, Outgoing, Polled, Taken};
+use crate::core::calls::{End, Kind, Outgoing, Polled};
 use crate::core::lent;
 use crate::core::queue::LocalCommand;
 use crate::error::failure::CallFailure;
@@ -57,7 +57,11 @@ impl<'a> Awaited<'a> {
     #[inline]
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         let State::Waits(at) = self.state else { return self.start(cx) };
-        match lent::with(self.session.queue(), |core| core.poll_awaited(at, cx)) {
+        let end = lent::with(self.session.lender(), |core| match core.take_response(at) {
+            Some(end) => Some(end),
+            None => core.poll_awaited(at, cx),
+        });
+        match end {
             Some(end) => {
                 self.state = State::Ended;
                 Poll::Ready(end)
@@ -77,33 +81,39 @@ impl<'a> Awaited<'a> {
         let State::Waits(at) = self.state else {
             return self.start(cx).map_ok(|response| read(Answer::Owned(response)));
         };
-        let (queue, arena) = (self.session.queue(), self.session.local().arena());
-        match lent::with(queue, |core| core.take_end(at, cx)) {
-            Taken::Answered(request) => {
-                self.state = State::Ended;
-                let result = queue.response().with(|bytes| read(Answer::Shown(bytes, arena)));
-                queue.keep_spare(request);
-                Poll::Ready(result.ok_or(None))
-            }
-            Taken::Ended(end) => {
+        let (lender, arena) = (self.session.lender(), self.session.local().arena());
+        if let Some(request) = lent::with(lender, |core| core.take_answered(at)) {
+            self.state = State::Ended;
+            let result = lender.response().with(|bytes| read(Answer::Shown(bytes, arena)));
+            lender.keep_spare(request);
+            return Poll::Ready(result.ok_or(None));
+        }
+        match lent::with(lender, |core| core.poll_awaited(at, cx)) {
+            Some(end) => {
                 self.state = State::Ended;
                 Poll::Ready(end.map(|response| read(Answer::Owned(response))))
             }
-            Taken::Waits => Poll::Pending,
+            None => Poll::Pending,
         }
     }
 
     #[inline]
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        let State::Idle(kind, message) = std::mem::replace(&mut self.state, State::Ended) else {
-            return Poll::Pending; // polled after its end
+        let (req_type, request) = match std::mem::replace(&mut self.state, State::Ended) {
+            State::Idle(Kind::Call(req_type), request) => (req_type, request),
+            State::Idle(kind, message) => return self.start_message(kind, message, cx),
+            _ => return Poll::Pending, // polled after its end
         };
+        let deadline_ns = self.deadline.map_or(u64::MAX, |after| self.deadline_ns(after));
         let session = self.session.id();
-        let polled = lent::with(self.session.queue(), |core| {
-            let deadline_ns = self.deadline.map_or(u64::MAX, |after| core.deadline_ns(after));
-            let outgoing = Outgoing { session, kind, message, deadline_ns };
-            core.start_awaited(outgoing, cx)
+        let polled = lent::with(self.session.lender(), |core| {
+            core.start_call(session, req_type, request, deadline_ns, cx)
         });
+        self.started(polled)
+    }
+
+    #[inline]
+    fn started(&mut self, polled: Polled) -> Poll<End> {
         match polled {
             Polled::Ended(end) => Poll::Ready(end),
             Polled::Waits(at) => {
@@ -111,6 +121,21 @@ impl<'a> Awaited<'a> {
                 Poll::Pending
             }
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn deadline_ns(&self, after: Duration) -> u64 {
+        lent::with(self.session.lender(), |core| core.deadline_ns(after))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn start_message(&mut self, kind: Kind, message: MsgBuf, cx: &mut Context<'_>) -> Poll<End> {
+        let deadline_ns = self.deadline.map_or(u64::MAX, |after| self.deadline_ns(after));
+        let outgoing = Outgoing { session: self.session.id(), kind, message, deadline_ns };
+        let polled = lent::with(self.session.lender(), |core| core.start_awaited(outgoing, cx));
+        self.started(polled)
     }
 }
 

@@ -45,7 +45,7 @@ impl Channel for Session {
 
     #[inline]
     fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
-        match self.queue().take_spare(len) {
+        match self.lender().take_spare(len) {
             Some(buffer) => Ok(buffer),
             None => self.local().alloc_recycled(len),
         }
@@ -79,7 +79,7 @@ impl Channel for Session {
 
     fn is_usable(&self) -> bool {
         let gone = |core: &mut Core| core.proto.session_state(self.id()) == SessionState::Gone;
-        !lent::try_with(self.queue(), gone).unwrap_or(false)
+        !lent::try_with(self.lender(), gone).unwrap_or(false)
     }
 
     fn send(&self, msg_type: u16, message: MsgBuf, options: CallOptions) -> Sent<'_> {

@@ -34,7 +34,7 @@ impl Future for Connecting {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        lent::with(this.local.queue(), |core| {
+        lent::with(this.local.lender(), |core| {
             let session = match this.session {
                 Some(session) => session,
                 None => *this.session.insert(core.connect(&this.uri)?),

@@ -7,6 +7,7 @@ use std::task::Poll;
 use courser_net::Transport;
 use courser_proto::Status;
 
+use crate::core::Lender;
 use crate::core::context::Context;
 use crate::core::lent;
 use crate::core::message::{Reply, ReplyHandle, Request};
@@ -62,12 +63,13 @@ impl<T: Transport> Rpc<T> {
     {
         // The place of a future that was ready is used for the next one.
         let mut spare: Option<Pin<Box<Option<F>>>> = None;
+        let lender = self.core.lender.clone();
         self.on(req_type, move |cx, request| {
             let expires_ns = request.expires_ns;
             let future = handler(cx, request);
             let mut place = spare.take().unwrap_or_else(|| Box::pin(None));
             place.as_mut().set(Some(future));
-            match first_poll(cx, &mut place, expires_ns) {
+            match first_poll(cx, &lender, &mut place, expires_ns) {
                 Poll::Ready(reply) => {
                     if let Some(reply) = reply {
                         cx.reply(reply);
@@ -92,6 +94,7 @@ impl<T: Transport> Rpc<T> {
         F: Future<Output = ()> + 'static,
     {
         let mut spare: Option<Pin<Box<Option<F>>>> = None;
+        let lender = self.core.lender.clone();
         self.on_message(msg_type, move |cx, message| {
             let (session, expires_ns) = (message.session, message.expires_ns);
             if let Err(full) = cx.core.tasks.messages.would_refuse(&cx.core.proto, session) {
@@ -101,7 +104,7 @@ impl<T: Transport> Rpc<T> {
             let future = handler(message);
             let mut place = spare.take().unwrap_or_else(|| Box::pin(None));
             place.as_mut().set(Some(future));
-            if first_poll(cx, &mut place, expires_ns).is_ready() {
+            if first_poll(cx, &lender, &mut place, expires_ns).is_ready() {
                 place.as_mut().set(None);
                 spare = Some(place);
                 return;
@@ -118,11 +121,12 @@ impl<T: Transport> Rpc<T> {
 #[inline]
 fn first_poll<F: Future>(
     cx: &mut Context<'_>,
+    lender: &Lender,
     place: &mut Pin<Box<Option<F>>>,
     expires_ns: u64,
 ) -> Poll<Option<F::Output>> {
     let at = cx.core.tasks.next_slot();
-    cx.core.poll_in(at, expires_ns, |task| match place.as_mut().as_pin_mut() {
+    cx.core.poll_in(lender, at, expires_ns, |task| match place.as_mut().as_pin_mut() {
         Some(future) => future.poll(task).map(Some),
         None => Poll::Ready(None),
     })
@@ -139,7 +143,7 @@ fn suspend_message<F>(
 ) where
     F: Future<Output = ()> + 'static,
 {
-    let queue = cx.core.queue.clone();
+    let lender = cx.core.lender.clone();
     let task = poll_fn(move |task| {
         let _counts = &share; // until the task is dropped
         let Some(future) = place.as_mut().as_pin_mut() else { return Poll::Ready(()) };
@@ -149,7 +153,7 @@ fn suspend_message<F>(
             panicked |= caught("async message", msg_type, || place.as_mut().set(None));
         }
         if panicked {
-            lent::with(&queue, |core| core.handled.panics += 1);
+            lent::with(&lender, |core| core.handled.panics += 1);
         }
         polled
     });
@@ -165,7 +169,7 @@ where
 {
     // Dropped with the future, it answers the request with an error.
     let Some(handle) = cx.defer() else { return };
-    let (id, queue) = (handle.id, cx.core.queue.clone());
+    let (id, lender) = (handle.id, cx.core.lender.clone());
     let mut handle = Some(handle);
     let task = poll_fn(move |task| {
         let mut polled = Poll::Ready(None);
@@ -180,12 +184,12 @@ where
         // Encoding the answer and dropping the future run code of the application too.
         let failed = caught("async", req_type, || {
             if let (Poll::Ready(reply), Some(handle)) = (polled, handle.take()) {
-                lent::with(&queue, |core| answer(core, handle, reply));
+                lent::with(&lender, |core| answer(core, handle, reply));
             }
         });
         let spiteful = caught("async", req_type, || place.as_mut().set(None));
         if panicked | failed | spiteful {
-            lent::with(&queue, |core| core.handled.panics += 1);
+            lent::with(&lender, |core| core.handled.panics += 1);
         }
         Poll::Ready(())
     });

@@ -2,8 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -19,9 +19,16 @@ pub struct JoinHandle<T>(Rc<Shared<T>>);
 pub struct TaskEnded;
 
 struct Shared<T> {
-    /// Set by `abort`.
-    aborted: Cell<bool>,
+    phase: Cell<Phase>,
     inner: RefCell<Inner<T>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Not polled yet.
+    New,
+    Begun,
+    Aborted,
 }
 
 struct Inner<T> {
@@ -55,6 +62,19 @@ impl<T> End<T> {
     }
 }
 
+impl<T> End<T> {
+    /// Begins the task, unless it was aborted.
+    #[cold]
+    fn begin(&self, cx: &Context<'_>) -> Poll<()> {
+        if self.0.phase.replace(Phase::Begun) == Phase::Aborted {
+            self.set(State::Lost);
+            return Poll::Ready(());
+        }
+        self.0.inner.borrow_mut().task = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
 impl<T> Drop for End<T> {
     fn drop(&mut self) {
         self.set(State::Lost);
@@ -68,30 +88,40 @@ where
     F::Output: 'static,
 {
     let inner = RefCell::new(Inner { state: State::Runs, task: None, joiner: None });
-    let shared = Rc::new(Shared { aborted: Cell::new(false), inner });
+    let shared = Rc::new(Shared { phase: Cell::new(Phase::New), inner });
     let end = End(shared.clone());
-    let task = async move {
-        let mut future = pin!(future);
-        let mut begun = false;
-        let result = poll_fn(|cx| {
-            if end.0.aborted.get() {
-                return Poll::Ready(None);
-            }
-            if !std::mem::replace(&mut begun, true) {
-                end.0.inner.borrow_mut().task = Some(cx.waker().clone());
-            }
-            future.as_mut().poll(cx).map(Some)
-        })
-        .await;
-        end.set(result.map_or(State::Lost, State::Ended));
-    };
-    (JoinHandle(shared), Box::pin(task))
+    (JoinHandle(shared), Box::pin(Task { future, end }))
+}
+
+pin_project_lite::pin_project! {
+    /// A future whose result is for its handle. The future is dropped before its end.
+    struct Task<F>
+    where
+        F: Future,
+    {
+        #[pin]
+        future: F,
+        end: End<F::Output>,
+    }
+}
+
+impl<F: Future> Future for Task<F> {
+    type Output = ();
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        if this.end.0.phase.get() != Phase::Begun && this.end.begin(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        this.future.poll(cx).map(|result| this.end.set(State::Ended(result)))
+    }
 }
 
 impl<T> JoinHandle<T> {
     /// Ends the task: its future is dropped in the next step of the event loop, unless it has ended.
     pub fn abort(&self) {
-        self.0.aborted.set(true);
+        self.0.phase.set(Phase::Aborted);
         let task = self.0.inner.borrow_mut().task.take();
         if let Some(task) = task {
             task.wake();

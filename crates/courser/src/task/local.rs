@@ -13,10 +13,10 @@ use super::call::{Call, Sent};
 use super::connect::Connecting;
 use super::join::{self, JoinHandle};
 use super::time::{self, Elapsed, Sleep};
-use crate::core::Core;
 use crate::core::context::Context;
 use crate::core::lent;
 use crate::core::queue::{LocalCommand, LocalQueue};
+use crate::core::{Core, Lender};
 use crate::rpc::Rpc;
 
 /// The endpoint as futures of its thread use it, made by [`Rpc::local`] and [`Context::local`].
@@ -30,6 +30,7 @@ use crate::rpc::Rpc;
 #[derive(Clone)]
 pub struct Local {
     queue: LocalQueue,
+    lender: Lender,
     arena: Arena,
     /// The largest message.
     limit: usize,
@@ -39,6 +40,7 @@ impl Local {
     pub(super) fn of(core: &Core) -> Local {
         Local {
             queue: core.queue.clone(),
+            lender: core.lender.clone(),
             arena: core.proto.arena().clone(),
             limit: core.proto.config().max_msg_size as usize,
         }
@@ -47,6 +49,11 @@ impl Local {
     #[inline]
     pub(super) fn queue(&self) -> &LocalQueue {
         &self.queue
+    }
+
+    #[inline]
+    pub(super) fn lender(&self) -> &Lender {
+        &self.lender
     }
 
     #[inline]
@@ -122,12 +129,12 @@ impl Local {
 
     /// The endpoint's clock: nanoseconds since it was made.
     pub fn now_ns(&self) -> u64 {
-        lent::with(&self.queue, |core| core.now_ns())
+        lent::with(&self.lender, |core| core.now_ns())
     }
 
     /// The next number of the endpoint's seeded generator; not for secrets.
     pub fn random(&self) -> u64 {
-        lent::with(&self.queue, Core::random)
+        lent::with(&self.lender, Core::random)
     }
 }
 
@@ -172,6 +179,11 @@ impl Session {
     #[inline]
     pub(super) fn queue(&self) -> &LocalQueue {
         &self.inner.local.queue
+    }
+
+    #[inline]
+    pub(super) fn lender(&self) -> &Lender {
+        &self.inner.local.lender
     }
 
     /// The endpoint.

@@ -1,16 +1,21 @@
 //! Futures on an endpoint's own thread (ADR 40): calls to await, tasks, async handlers, time.
 //!
 //! ```text
-//! task is polled ----> Call::poll -> start ------> Endpoint::call_with    (the endpoint is lent to
-//! executor::run_ready                               AwaitedCalls: an entry  the futures: `lent`)
+//! task is polled ----> Call::poll -> start_call --> Endpoint::call_with    (the endpoint is lent to
+//! executor::run_task                                AwaitedCalls: an entry  the futures: `lent`)
 //!      ^                                                    |
-//!      | Tasks::wake                                        v
-//! frames are received: dispatch::complete ----> finish_awaited: the response, in the entry
+//!      | the response is shown to the poll                  v
+//! a frame is received: Dispatch::on_completion --> answer_awaited
 //! ```
 //!
-//! The executor is a step of the event loop: it runs once after the frames of a pass, before the
-//! packets of that pass are sent, and once after timers and mail. Tasks that are ready then are
-//! polled once each, so a task that wakes itself delays no packet. In virtual time it is the same.
+//! A response polls the task that waits for it at once, as a continuation runs, and the future reads
+//! it where it was received. One that the poll does not read is kept in its entry. So is the response
+//! of a call after which its task has started another one: a task that waits for many calls is ready
+//! then, and polled once for all of them.
+//!
+//! Tasks that are ready for any other reason run in a step of the event loop: once after the frames of
+//! a pass, before its packets are sent, and once after timers and mail. They are polled once each, so a
+//! task that wakes itself delays no packet. In virtual time it is the same.
 //!
 //! A future has access to its endpoint only while it is polled by it. What a future does outside of
 //! that, such as being dropped, is queued in [`LocalQueue`] for the event loop.

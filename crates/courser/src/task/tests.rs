@@ -1,5 +1,7 @@
 //! Calls of tasks that wait for room.
 
+mod burst;
+
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 

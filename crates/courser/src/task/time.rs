@@ -47,7 +47,7 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        lent::with(this.local.queue(), |core| {
+        lent::with(this.local.lender(), |core| {
             let waiter = core.tasks.waiter(cx);
             if let Some((_, alarm)) = &this.begun {
                 let mut alarm = alarm.borrow_mut();
