@@ -285,6 +285,8 @@ pub enum Metric {
     Rate,
     /// Payload bits per second; a ratio below 1 is slower than raw.
     Goodput,
+    /// Processor time of an operation; a ratio above 1 takes more.
+    CpuTime,
 }
 
 impl Metric {
@@ -295,6 +297,7 @@ impl Metric {
             Self::LatencyP99 => "latency_p99_ns",
             Self::Rate => "rate_rps",
             Self::Goodput => "goodput_bps",
+            Self::CpuTime => "cpu_per_call_ns",
         }
     }
 
@@ -305,6 +308,7 @@ impl Metric {
             Self::LatencyP99 => p99(sample),
             Self::Rate => Some(sample.rate()),
             Self::Goodput => Some(sample.goodput_bps()),
+            Self::CpuTime => sample.cpu_per_operation_ns(),
         }
     }
 }

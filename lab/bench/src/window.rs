@@ -68,6 +68,9 @@ pub struct Sample {
     pub elapsed_ns: u64,
     /// Percentiles from [`Latency::take`](courser_kit::latency::Latency::take), if latency was measured.
     pub latency: Option<Percentiles>,
+    /// Processor time of both sides, user and system, if it was measured, ns.
+    #[serde(default)]
+    pub cpu_ns: Option<u64>,
 }
 
 impl Sample {
@@ -79,6 +82,11 @@ impl Sample {
     /// Payload bits per second; not finite if no time passed.
     pub fn goodput_bps(&self) -> f64 {
         self.bytes as f64 * 8e9 / self.elapsed_ns as f64
+    }
+
+    /// Processor time of an operation, ns; `None` if it was not measured or there was no operation.
+    pub fn cpu_per_operation_ns(&self) -> Option<f64> {
+        self.cpu_ns.filter(|_| self.operations > 0).map(|ns| ns as f64 / self.operations as f64)
     }
 }
 
@@ -182,7 +190,7 @@ impl Seen {
     pub const MISSING: Self = Self {
         tag: Tag::Mixed,
         probes: None,
-        sample: Sample { operations: 0, bytes: 0, elapsed_ns: 0, latency: None },
+        sample: Sample { operations: 0, bytes: 0, elapsed_ns: 0, latency: None, cpu_ns: None },
     };
 }
 

@@ -62,7 +62,7 @@ Each side has one core, so that placements can be compared; with --unpinned both
 and the kernel chooses.
 
 Examples:
-  peers kv                                 1 and 64 tasks
+  peers kv                                 1, 64 and 1,000 tasks
   peers kv --tasks 1,8,256 --unpinned
   peers kv --check                         does get, put, scan, and do errors, what they must?
   peers kv --program tonic                 runs the program: server and client
@@ -130,7 +130,7 @@ struct KvArgs {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = kv::named)]
     only: Vec<&'static Contestant>,
     /// Numbers of tasks, separated by commas
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,64")]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,64,1000")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     tasks: Vec<u16>,
     /// Leave the cores of both sides to the kernel

@@ -1,9 +1,11 @@
 //! The two processes of a contestant, from without.
 
+use std::fs;
 use std::io::Write;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use courser_bench::rpc::child::read_lines;
@@ -64,13 +66,26 @@ impl Process {
             Err(RecvTimeoutError::Timeout) => bail!("it said nothing for {limit:?}"),
             Err(RecvTimeoutError::Disconnected) => {
                 // It closes its output a moment before it can be waited for.
-                std::thread::sleep(Duration::from_millis(50));
+                thread::sleep(Duration::from_millis(50));
                 match self.child.try_wait() {
                     Ok(Some(status)) => bail!("it ended early: {status}"),
                     _ => bail!("it closed its output"),
                 }
             }
         }
+    }
+
+    /// Processor time of its threads, user and system, ns. A thread that runs counts as far as its last
+    /// clock tick.
+    fn cpu_ns(&self) -> Result<u64> {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let of_thread = |dir: fs::DirEntry| -> Option<u64> {
+            // None: it has ended meanwhile.
+            let text = fs::read_to_string(dir.path().join("schedstat")).ok()?;
+            text.split(' ').next()?.parse().ok()
+        };
+        let threads = fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))?;
+        Ok(threads.flatten().filter_map(of_thread).sum())
     }
 
     fn tell(&mut self, line: &str) -> Result<()> {
@@ -123,13 +138,27 @@ impl Pair {
     /// # Errors
     /// Which side failed, and why. The pair is of no use then.
     pub fn run(&mut self, work: &Work) -> Result<Sample> {
-        let limit = Duration::from_millis(work.warm_ms + work.window_ms) + SLACK;
-        serde_json::to_string(work)
-            .map_err(anyhow::Error::from)
-            .and_then(|line| self.client.tell(&line))
-            .and_then(|()| self.client.expect("sample", limit))
-            .and_then(|sample| Ok(serde_json::from_str(&sample)?))
-            .map_err(|error| explain(&mut self.server, &error))
+        self.window(work).map_err(|error| explain(&mut self.server, &error))
+    }
+
+    /// A window, with the processor time of both processes from the end of its warm-up.
+    fn window(&mut self, work: &Work) -> Result<Sample> {
+        let (warm, length) =
+            (Duration::from_millis(work.warm_ms), Duration::from_millis(work.window_ms));
+        self.client.tell(&serde_json::to_string(work)?)?;
+        thread::sleep(warm);
+        let (began, before_ns) = (Instant::now(), self.cpu_ns()?);
+        let sample = self.client.expect("sample", length + SLACK)?;
+        let (took, after_ns) = (began.elapsed(), self.cpu_ns()?);
+        let sample: Sample = serde_json::from_str(&sample)?;
+        // The calls of the window, as if they had lasted for as long as the processes were seen.
+        let seen = took.as_nanos() as f64 / sample.elapsed_ns as f64;
+        let cpu_ns = after_ns.saturating_sub(before_ns) as f64 / seen;
+        Ok(Sample { cpu_ns: Some(cpu_ns as u64), ..sample })
+    }
+
+    fn cpu_ns(&self) -> Result<u64> {
+        Ok(self.client.cpu_ns()? + self.server.cpu_ns()?)
     }
 }
 

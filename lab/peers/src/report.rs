@@ -15,7 +15,8 @@ use crate::work::{Kind, RECEIPT, VALUE};
 /// What a case is judged by.
 pub fn metrics(case: &Case) -> &'static [Metric] {
     match case.kind {
-        Kind::Echo | Kind::Get => &[Metric::Latency, Metric::LatencyP99, Metric::Rate],
+        Kind::Echo => &[Metric::Latency, Metric::LatencyP99, Metric::Rate],
+        Kind::Get => &[Metric::Latency, Metric::LatencyP99, Metric::Rate, Metric::CpuTime],
         Kind::Sink => &[Metric::Goodput],
     }
 }
@@ -27,13 +28,14 @@ pub fn shown(metric: Metric) -> (&'static str, &'static str, f64) {
         Metric::LatencyP99 => ("p99", "µs", 1e3),
         Metric::Rate => ("rate", "K/s", 1e3),
         Metric::Goodput => ("goodput", "Gbit/s", 1e9),
+        Metric::CpuTime => ("processor time per call", "µs", 1e3),
     }
 }
 
 /// Whether `ratio`, Courser's figure over another's, says that the other one is ahead.
 pub fn other_is_ahead(metric: Metric, ratio: f64) -> bool {
     match metric {
-        Metric::Latency | Metric::LatencyP99 => ratio > 1.0,
+        Metric::Latency | Metric::LatencyP99 | Metric::CpuTime => ratio > 1.0,
         Metric::Rate | Metric::Goodput => ratio < 1.0,
     }
 }
@@ -175,6 +177,9 @@ fn result(at: &At<'_>, contestant: &Contestant, index: usize) -> Option<Value> {
     for metric in [Metric::Latency, Metric::LatencyP99, Metric::Rate, Metric::Goodput] {
         insert(object, metric.key(), at.figure(index, contestant, metric)?);
     }
+    if let Some(cpu) = at.figure(index, contestant, Metric::CpuTime) {
+        insert(object, Metric::CpuTime.key(), cpu);
+    }
     if case.kind == Kind::Sink {
         value["best_in_flight"] = json!(at.best(contestant) == Some(index));
     }
@@ -232,6 +237,7 @@ pub(crate) mod tests {
                             p99_ns: 2 * time_ns,
                             samples: 100,
                         }),
+                        cpu_ns: Some(100 * time_ns),
                     };
                     let probes = Some(ProbeRange { min_ns: 140, max_ns: 160 });
                     let tag = Tag::At(Placement::Near);
@@ -267,6 +273,7 @@ pub(crate) mod tests {
     #[test]
     fn who_is_ahead() {
         assert!(other_is_ahead(Metric::LatencyP99, 1.1) && !other_is_ahead(Metric::Latency, 0.9));
+        assert!(other_is_ahead(Metric::CpuTime, 1.1) && !other_is_ahead(Metric::CpuTime, 0.9));
         assert!(other_is_ahead(Metric::Rate, 0.9) && !other_is_ahead(Metric::Goodput, 1.1));
     }
 
@@ -284,7 +291,9 @@ pub(crate) mod tests {
             .split_whitespace()
             .map(str::to_owned)
             .collect();
-        for metric in ["latency_p50_ns", "latency_p99_ns", "rate_rps", "goodput_bps"] {
+        let metrics =
+            ["latency_p50_ns", "latency_p99_ns", "rate_rps", "goodput_bps", "cpu_per_call_ns"];
+        for metric in metrics {
             let suffixes = ["", "_min", "_max", "_ci_low", "_ci_high"];
             expected.extend(suffixes.map(|suffix| format!("{metric}{suffix}")));
         }

@@ -42,7 +42,7 @@ fn render_placement(text: &mut String, at: &At<'_>) {
     let _ = writeln!(
         text,
         "Median over rounds [lowest, highest]. Ratios are Courser's figure over that line's in the \
-         same round: latency is better below 1, rate and goodput above.\n"
+         same round: latency and processor time are better below 1, rate and goodput above.\n"
     );
     for (index, case) in at.cases().iter().enumerate() {
         if case.kind != Kind::Sink {

@@ -124,6 +124,7 @@ impl Meter {
             bytes: self.calls * self.work.size as u64,
             elapsed_ns: (self.until_ns - self.from_ns).max(1),
             latency: self.latency.take(),
+            cpu_ns: None,
         }
     }
 }

@@ -123,11 +123,13 @@ fn a_quick_run_of_kv_gives_a_report_with_stable_keys() {
         ("tonic", "get_32b_1"),
         ("tonic", "get_32b_64"),
         ("tarpc", "get_32b_64"),
+        ("courser-udp", "get_32b_1000"),
+        ("tarpc", "get_32b_1000"),
     ];
     for (contestant, case) in expected {
         let found = results.iter().find(|r| r["contestant"] == contestant && r["case"] == case);
         let found = found.unwrap_or_else(|| panic!("no {contestant} {case} in {report:#}"));
-        for key in ["rate_rps", "latency_p50_ns", "latency_p99_ns"] {
+        for key in ["rate_rps", "latency_p50_ns", "latency_p99_ns", "cpu_per_call_ns"] {
             assert!(found[key].as_f64() > Some(0.0), "{contestant} {case} {key}: {found:#}");
         }
     }

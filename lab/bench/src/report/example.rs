@@ -17,6 +17,7 @@ pub(super) fn sample(operations: u64, p50_ns: u64) -> Sample {
         bytes: operations,
         elapsed_ns: 1_000_000,
         latency: Some(Percentiles { p50_ns, p99_ns: 2 * p50_ns, samples: operations }),
+        cpu_ns: None,
     }
 }
 

@@ -121,7 +121,7 @@ fn without_a_baseline_there_is_no_ratio() {
 #[test]
 fn a_missing_window_is_counted_by_no_figure_and_no_ratio() {
     use super::super::window::{Compared, Seen};
-    let sample = |operations| Sample { operations, bytes: 0, elapsed_ns: 1_000, latency: None };
+    let sample = |operations| Sample { operations, elapsed_ns: 1_000, ..Sample::default() };
     let seen = |operations| Seen { tag: Tag::Unprobed, probes: None, sample: sample(operations) };
     let rounds = [vec![seen(10), seen(30)], vec![seen(10), Seen::MISSING], vec![Seen::MISSING; 2]];
     let outcome = Compared { measured: 1, baseline: Some(0) }.outcome(&rounds);

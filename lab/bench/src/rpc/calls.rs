@@ -142,7 +142,8 @@ impl Calls {
         let ran = caller.run(duration_ns, &mut self.loaded)?;
         let latency = caller.with_latency(|latency| latency.take());
         let bytes = ran.calls * self.loaded.load.size as u64;
-        Ok(Sample { operations: ran.calls, bytes, elapsed_ns: ran.elapsed_ns, latency })
+        let (operations, elapsed_ns) = (ran.calls, ran.elapsed_ns);
+        Ok(Sample { operations, bytes, elapsed_ns, latency, ..Sample::default() })
     }
 
     /// A window in which both sides make calls.
@@ -160,7 +161,7 @@ impl Calls {
         let theirs = u128::from(calls) * u128::from(ran.elapsed_ns) / u128::from(elapsed_ns);
         let operations = u64::midpoint(ran.calls, u64::try_from(theirs)?);
         let bytes = operations * self.loaded.load.size as u64;
-        Ok(Sample { operations, bytes, elapsed_ns: ran.elapsed_ns, latency: None })
+        Ok(Sample { operations, bytes, elapsed_ns: ran.elapsed_ns, ..Sample::default() })
     }
 }
 

@@ -55,6 +55,7 @@ impl Workload for Copies {
             now_ns = self.clock.now_ns();
         }
         let elapsed_ns = now_ns - start_ns;
-        Ok(Sample { operations, bytes: operations * size as u64, elapsed_ns, latency: None })
+        let bytes = operations * size as u64;
+        Ok(Sample { operations, bytes, elapsed_ns, ..Sample::default() })
     }
 }

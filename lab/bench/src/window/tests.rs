@@ -55,7 +55,7 @@ impl Workload for Fake {
             operations: self.operations,
             bytes: self.operations * 32,
             elapsed_ns: u64::try_from(duration.as_nanos())?,
-            latency: None,
+            ..Sample::default()
         })
     }
 }
@@ -216,10 +216,15 @@ fn plans_outside_their_limits_are_refused() {
 
 #[test]
 fn rates_of_a_sample() {
-    let sample = Sample { operations: 500, bytes: 1_000, elapsed_ns: 1_000_000, latency: None };
+    let sample =
+        Sample { operations: 500, bytes: 1_000, elapsed_ns: 1_000_000, ..Sample::default() };
     assert_eq!(sample.rate(), 500_000.0);
     assert_eq!(sample.goodput_bps(), 8_000_000.0);
     assert!(!Sample::default().rate().is_finite());
+    assert_eq!(sample.cpu_per_operation_ns(), None);
+    let measured = Sample { cpu_ns: Some(2_000), ..sample };
+    assert_eq!(measured.cpu_per_operation_ns(), Some(4.0));
+    assert_eq!(Sample { operations: 0, ..measured }.cpu_per_operation_ns(), None);
 }
 
 #[test]

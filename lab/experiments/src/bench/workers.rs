@@ -182,7 +182,13 @@ impl Workload for Beside {
             return Err(error.into());
         }
         let latency = self.latency.take();
-        Ok(Sample { operations, bytes: operations * SIZE as u64, elapsed_ns, latency })
+        Ok(Sample {
+            operations,
+            bytes: operations * SIZE as u64,
+            elapsed_ns,
+            latency,
+            ..Sample::default()
+        })
     }
 }
 

@@ -173,6 +173,7 @@ impl<L: Library> Client for Tasks<L> {
             bytes: calls * work.size as u64,
             elapsed_ns: (end_ns - from_ns).max(1),
             latency: latency.take(),
+            cpu_ns: None,
         })
     }
 }

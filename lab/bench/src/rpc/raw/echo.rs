@@ -191,7 +191,7 @@ impl Workload for EchoTrains {
             operations: back,
             bytes: back * self.size as u64,
             elapsed_ns: now_ns - start_ns,
-            latency: None,
+            ..Sample::default()
         })
     }
 }

@@ -148,7 +148,7 @@ impl Workload for SinkTrains {
         let operations = self.seen.frames.wrapping_sub(first.frames);
         self.link.lost += sent.saturating_sub(operations);
         let bytes = self.seen.bytes.wrapping_sub(first.bytes);
-        Ok(Sample { operations, bytes, elapsed_ns, latency: None })
+        Ok(Sample { operations, bytes, elapsed_ns, ..Sample::default() })
     }
 }
 

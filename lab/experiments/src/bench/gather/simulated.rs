@@ -110,6 +110,7 @@ impl Workload for Simulated {
                 p99_ns: one_way.p99_ns,
                 samples: one_way.count,
             }),
+            cpu_ns: None,
         })
     }
 

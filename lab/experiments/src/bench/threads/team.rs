@@ -233,7 +233,7 @@ impl Team {
             .zip(&elapsed)
             .map(|(&calls, &own)| calls as f64 * elapsed_ns as f64 / own.max(1) as f64);
         let operations = scaled.sum::<f64>().round() as u64;
-        Ok(Sample { operations, bytes: 0, elapsed_ns, latency: None })
+        Ok(Sample { operations, elapsed_ns, ..Sample::default() })
     }
 }
 
