@@ -61,7 +61,7 @@ within() {
     }' "$work/calls.2"
 }
 
-show='%-49s %8s %8s %10s %8s\n'
+show='%-66s %8s %8s %10s %8s\n'
 # shellcheck disable=SC2059 # the format is ours
 printf "$show" "" total without transport budget
 status=0
@@ -97,9 +97,12 @@ for over in mem shm; do
   # Calls in flight, and on how many sessions drawn at random: those of many look ahead. Calls with a
   # deadline, and calls after each side has seen a congestion mark, take longer frame headers.
   loads=('60' '60 deadline' '60 marked' '60 deadline marked' '60 4096' '1' '1 deadline marked')
-  loads+=('60 messages' '60 futures' '60 typed')
+  loads+=('60 messages' '1 messages' '60 futures' '60 typed')
   # With shared memory there is no congestion control.
   [ "$over" = shm ] || loads+=('60 uncontrolled')
+  # Packets of large requests: instructions of a packet. Over shared memory callgrind counts each byte of a
+  # string copy. Many sessions, of one client with 16 servers, of which 8 or all have calls.
+  [ "$over" = shm ] || loads+=('1 bulk' '60 20000 peers=16 active=8' '60 20000 peers=16')
   for load in "${loads[@]}"; do
     name=
     for word in $load; do
@@ -110,6 +113,9 @@ for over in mem shm; do
         messages) name+=', messages' ;;
         futures) name+=', futures' ;;
         typed) name+=', typed service' ;;
+        bulk) name='8 MiB, each packet of 1 KiB' ;;
+        peers=*) name+=" of ${word#*=} peers" ;;
+        active=*) name+=", ${word#*=} in use" ;;
         *) if [ -z "$name" ]; then name="$word in flight"; else name+=", $word sessions"; fi ;;
       esac
     done

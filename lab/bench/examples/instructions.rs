@@ -3,8 +3,8 @@
 //! the machine's load.
 //!
 //! Usage: `instructions mem|shm|udp RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked]
-//! [uncontrolled] [messages] [size=BYTES] [packing=HOW]` (32 bytes each way, on 8 sessions or as many
-//! as there are calls in flight; with
+//! [uncontrolled] [messages] [bulk] [size=BYTES] [packing=HOW] [peers=N] [active=N]` (32 bytes each
+//! way, on 8 sessions or as many as there are calls in flight; with
 //! SESSIONS, each call on one of them at random), or `instructions mem|shm empty PASSES`: passes of an
 //! event loop without work. As many RPCs or passes before them are not counted: [`begin`] and [`end`]
 //! are called between passes, and it prints the number of RPCs between the two. With `RTO_MS` timers and
@@ -19,6 +19,10 @@
 //! carry ECN counts. With `uncontrolled`, calls have no congestion control. `size=BYTES` changes the
 //! 32 bytes, and `packing=off`, `copy` or `gather` how packets share frames: with the last two, all of
 //! which two fit.
+//!
+//! With `bulk`, calls have requests of 8 MiB in packets of about 1 KiB and answers of 32 bytes, and
+//! packets of requests are counted in place of RPCs. With `peers=N`, the sessions are spread over N
+//! servers of this process, all on its one thread. Both are without congestion control. With `active=N`, only the first N sessions have calls.
 //!
 //! These functions are counted: [`client_sends`], [`client_pass`] and [`server_pass`], and their transport parts
 //! [`client_tx`], [`client_rx`], [`server_tx`], [`server_rx`]; [`empty_passes`].
@@ -43,6 +47,9 @@ const SESSIONS: usize = 8;
 const CONNECTING: usize = 64;
 const CLIENT: u8 = 0;
 const SERVER: u8 = 1;
+/// Requests of `bulk`, and the frames of their packets.
+const BULK_BYTES: usize = 8 << 20;
+const BULK_FRAME: usize = 1_072;
 /// Not reached by a call, even under callgrind.
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -76,6 +83,20 @@ fn client_sends<T: Transport>(
 fn server_pass<T: Transport>(rpc: &mut Rpc<T>) {
     std::hint::black_box("server side");
     rpc.poll();
+}
+
+/// The servers of a run: one, or with `peers=N` several.
+type Servers<T> = [Rpc<Side<SERVER, T>>];
+
+/// One pass of each server.
+fn servers_pass<T: Transport>(servers: &mut Servers<T>) {
+    servers.iter_mut().for_each(server_pass);
+}
+
+/// One pass of all endpoints that is not counted.
+fn poll_all<T: Transport>(client: &mut Rpc<Side<CLIENT, T>>, servers: &mut Servers<T>) {
+    client.poll();
+    servers.iter_mut().for_each(|server| _ = server.poll());
 }
 
 /// Called where counting begins.
@@ -193,18 +214,19 @@ impl<const SIDE: u8, T: Transport> courser_net::Middleware for Side<SIDE, T> {
 
 fn connect<T: Transport>(
     client: &mut Rpc<Side<CLIENT, T>>,
-    server: &mut Rpc<Side<SERVER, T>>,
-    uri: &str,
+    servers: &mut Servers<T>,
+    uris: &[String],
     count: usize,
 ) -> Result<Vec<SessionId>, Failure> {
     let mut sessions = Vec::with_capacity(count);
     while sessions.len() < count {
         let some = CONNECTING.min(count - sessions.len());
-        let dialed = (0..some).map(|_| client.connect(uri)).collect::<Result<Vec<_>, _>>()?;
+        let uris = uris.iter().cycle().skip(sessions.len() % uris.len());
+        let dialed =
+            uris.take(some).map(|uri| client.connect(uri)).collect::<Result<Vec<_>, _>>()?;
         for session in dialed {
             while client.session_state(session) == courser::SessionState::Connecting {
-                client.poll();
-                server.poll();
+                poll_all(client, servers);
             }
             if let Some(e) = client.session_error(session) {
                 return Err(e.into());
@@ -247,7 +269,7 @@ impl Choice {
 
 const USAGE: &str = "usage: instructions (mem | shm | udp) \
     (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked] [uncontrolled] [messages] [futures] [typed] \
-    [size=BYTES] [packing=HOW] \
+    [bulk] [size=BYTES] [packing=HOW] [peers=N] [active=N] \
     | empty PASSES)";
 
 fn main() -> Result<(), Failure> {
@@ -258,7 +280,9 @@ fn main() -> Result<(), Failure> {
         "mem" => {
             let network = MemNetwork::new();
             let loopback = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
-            let host = MemConfig { host: loopback, ..MemConfig::default() };
+            let defaults = MemConfig { host: loopback, ..MemConfig::default() };
+            let max_frame = load.frame().unwrap_or(defaults.max_frame);
+            let host = MemConfig { max_frame, ..defaults };
             run("mem://127.0.0.1:0", || Ok(network.endpoint(host)?), &load)
         }
         "udp" => {
@@ -269,7 +293,10 @@ fn main() -> Result<(), Failure> {
             run("udp://127.0.0.1:0", bind, &load)
         }
         "shm" => {
-            let bind = || Ok(ShmTransport::bind(&ShmConfig::default())?);
+            let defaults = ShmConfig::default();
+            let max_frame = load.frame().unwrap_or(defaults.max_frame);
+            let config = ShmConfig { max_frame, ..defaults };
+            let bind = || Ok(ShmTransport::bind(&config)?);
             run("shm://127.0.0.1:0", bind, &load)
         }
         _ => Err(USAGE.into()),
@@ -291,11 +318,16 @@ struct Load {
     messages: bool,
     futures: bool,
     typed: bool,
+    bulk: bool,
     size: usize,
     packing: Option<Packing>,
+    peers: usize,
+    /// Sessions with calls; `None`: all.
+    active: Option<usize>,
 }
 
-const WORDS: [&str; 6] = ["deadline", "marked", "uncontrolled", "messages", "futures", "typed"];
+const WORDS: [&str; 7] =
+    ["deadline", "marked", "uncontrolled", "messages", "futures", "typed", "bulk"];
 
 impl Load {
     /// Parses the arguments after the transport.
@@ -317,10 +349,19 @@ impl Load {
             messages: words.iter().any(|w| w == "messages"),
             futures: words.iter().any(|w| w == "futures"),
             typed: words.iter().any(|w| w == "typed"),
+            bulk: words.iter().any(|w| w == "bulk"),
             size: value("size=").map_or(Ok(32), str::parse)?,
             packing: value("packing=").map(str::parse).transpose()?,
+            peers: value("peers=").map_or(Ok(1), str::parse)?,
+            active: value("active=").map(str::parse).transpose()?,
         };
-        if numbers.next().is_some() { Err(USAGE.into()) } else { Ok(load) }
+        let is_valid = numbers.next().is_none() && load.peers > 0 && load.active != Some(0);
+        if is_valid { Ok(load) } else { Err(USAGE.into()) }
+    }
+
+    /// The largest frame, if it is not the default.
+    fn frame(&self) -> Option<usize> {
+        self.bulk.then_some(BULK_FRAME)
     }
 }
 
@@ -334,37 +375,28 @@ fn run<T: Transport>(
     let count = load.drawn.unwrap_or(eight).max(1);
 
     let mut config = config(count, load.rto_ms);
-    if load.uncontrolled {
+    // Pacing follows the time, and packets would pass in fewer or more at once under callgrind.
+    if load.uncontrolled || load.bulk || load.peers > 1 {
         config.control = Control::None;
     }
     config.packing = load.packing;
     if matches!(load.packing, Some(Packing::Copy | Packing::Gather)) {
         (config.inline_max, config.tuning.gather_from) = (2_048, 1);
     }
-    let server_nexus = Nexus::bind_with(bind, config.clone())?;
-    let mut server = server_nexus.endpoint_on(Side::<SERVER, T>(transport()?))?;
-    if load.typed {
-        server.add_service(EchoServer::local(Answers))?;
-    } else if load.futures {
-        server.on_async(ECHO, |request| {
-            let answer = *request.first_chunk::<32>().expect("32 bytes");
-            async move { answer }
-        });
-    } else {
-        server.on(ECHO, echo);
-    }
     let received = Rc::new(Cell::new(0_u64));
-    let count_of = received.clone();
-    server.on_message(ECHO, move |_, message| {
-        assert_eq!(message.len(), 32);
-        count_of.set(count_of.get() + 1);
-    });
+    let (mut nexuses, mut servers) = (Vec::new(), Vec::new());
+    for _ in 0..load.peers {
+        let nexus = Nexus::bind_with(bind, config.clone())?;
+        servers.push(server_on(&nexus, transport()?, load, &received)?);
+        nexuses.push(nexus);
+    }
     let nexus = Nexus::bind_with(bind, config)?;
     let mut client = nexus.endpoint_on(Side::<CLIENT, T>(transport()?))?;
-    let uri = server_nexus.local_uri();
-    let sessions = connect(&mut client, &mut server, &uri, count)?;
+    let uris: Vec<_> = nexuses.iter().map(Nexus::local_uri).collect();
+    let mut sessions = connect(&mut client, &mut servers, &uris, count)?;
+    sessions.truncate(load.active.unwrap_or(count));
     if load.marked {
-        mark(&mut client, &mut server, sessions[0])?;
+        mark(&mut client, &mut servers, sessions[0])?;
     }
     COUNTS.store(true, Ordering::Relaxed);
     let Some(rpcs) = load.rpcs else {
@@ -376,9 +408,12 @@ fn run<T: Transport>(
         return Ok(());
     };
     if load.messages {
-        return messages(&mut client, &mut server, sessions[0], rpcs, load.number, &received);
+        return messages(&mut client, &mut servers, sessions[0], rpcs, load.number, &received);
     }
-    let (sides, loads) = ((&mut client, &mut server), (rpcs, load.number));
+    let (sides, loads) = ((&mut client, &mut servers[..]), (rpcs, load.number));
+    if load.bulk {
+        return bulk(sides, sessions[0], loads);
+    }
     if load.typed {
         return tasks(sides, &sessions, loads, echo_typed);
     }
@@ -388,16 +423,69 @@ fn run<T: Transport>(
     let random = load.drawn.map(|_| 0x9e37_79b9_7f4a_7c15);
     let choice = Choice { sessions, random, next: 0, size: load.size };
     if load.deadline {
-        echoes::<_, true>(&mut client, &mut server, choice, rpcs, load.number)
+        echoes::<_, true>(&mut client, &mut servers, choice, rpcs, load.number)
     } else {
-        echoes::<_, false>(&mut client, &mut server, choice, rpcs, load.number)
+        echoes::<_, false>(&mut client, &mut servers, choice, rpcs, load.number)
     }
+}
+
+/// An endpoint with the handlers of the load. It counts one-way messages in `received`.
+fn server_on<T: Transport>(
+    nexus: &Nexus,
+    transport: T,
+    load: &Load,
+    received: &Rc<Cell<u64>>,
+) -> Result<Rpc<Side<SERVER, T>>, Failure> {
+    let mut server = nexus.endpoint_on(Side::<SERVER, T>(transport))?;
+    if load.typed {
+        server.add_service(EchoServer::local(Answers))?;
+    } else if load.futures {
+        server.on_async(ECHO, |request| {
+            let answer = *request.first_chunk::<32>().expect("32 bytes");
+            async move { answer }
+        });
+    } else if load.bulk {
+        server.on(ECHO, |cx, _| _ = cx.reply_with(32, |answer| answer.fill(0)));
+    } else {
+        server.on(ECHO, echo);
+    }
+    let count_of = received.clone();
+    server.on_message(ECHO, move |_, message| {
+        assert_eq!(message.len(), 32);
+        count_of.set(count_of.get() + 1);
+    });
+    Ok(server)
+}
+
+/// Twice `packets` packets, or a few more, of requests of [`BULK_BYTES`], `in_flight` requests at a time.
+fn bulk<T: Transport>(
+    (client, servers): (&mut Rpc<Side<CLIENT, T>>, &mut Servers<T>),
+    session: SessionId,
+    (packets, in_flight): (u64, u64),
+) -> Result<(), Failure> {
+    let stats = client.session_stats(session).ok_or("the session has ended")?;
+    let each = BULK_BYTES.div_ceil(usize::from(stats.data_per_packet)) as u64;
+    let done = Rc::new(Cell::new(0_u64));
+    let count = done.clone();
+    client.on_completion(move |cx, tag, ended| {
+        assert!(ended.result.is_ok_and(|answer| answer.len() == 32));
+        count.set(count.get() + each);
+        if count.get() < 2 * (packets + each) {
+            let sent = cx.request(session, ECHO, ended.request).tag(tag).send();
+            assert!(sent.is_ok());
+        }
+    });
+    for tag in 0..in_flight {
+        let request = client.alloc(BULK_BYTES)?;
+        client.request(session, ECHO, request).tag(tag).send()?;
+    }
+    count_until(client, servers, &done, packets)
 }
 
 /// Twice `count` one-way messages, `in_flight` at a time.
 fn messages<T: Transport>(
     client: &mut Rpc<Side<CLIENT, T>>,
-    server: &mut Rpc<Side<SERVER, T>>,
+    servers: &mut Servers<T>,
     session: SessionId,
     count: u64,
     in_flight: u64,
@@ -407,7 +495,7 @@ fn messages<T: Transport>(
         while received.get() < count {
             client_sends(client, session, in_flight)?;
             client_pass(client);
-            server_pass(server);
+            servers_pass(servers);
         }
         Ok(received.get())
     };
@@ -437,14 +525,14 @@ impl Echo for Answers {
 /// Runs both sides until twice `rpcs` are done, and counts the second half.
 fn count_until<T: Transport>(
     client: &mut Rpc<Side<CLIENT, T>>,
-    server: &mut Rpc<Side<SERVER, T>>,
+    servers: &mut Servers<T>,
     done: &Cell<u64>,
     rpcs: u64,
 ) -> Result<(), Failure> {
     let mut echo_until = |rpcs| {
         while done.get() < rpcs {
             client_pass(client);
-            server_pass(server);
+            servers_pass(servers);
         }
         done.get()
     };
@@ -459,7 +547,7 @@ fn count_until<T: Transport>(
 /// Twice `rpcs` echoes of 32 bytes by `in_flight` tasks, each with its number, its session and the
 /// count of echoes.
 fn tasks<T: Transport, F: Future<Output = ()> + 'static>(
-    (client, server): (&mut Rpc<Side<CLIENT, T>>, &mut Rpc<Side<SERVER, T>>),
+    (client, servers): (&mut Rpc<Side<CLIENT, T>>, &mut Servers<T>),
     sessions: &[SessionId],
     (rpcs, in_flight): (u64, u64),
     task: impl Fn(u8, Session, Rc<Cell<u64>>) -> F,
@@ -470,7 +558,7 @@ fn tasks<T: Transport, F: Future<Output = ()> + 'static>(
         let session = local.session(sessions[n % sessions.len()]);
         drop(local.spawn(task(n as u8, session, done.clone())));
     }
-    count_until(client, server, &done, rpcs)
+    count_until(client, servers, &done, rpcs)
 }
 
 /// As with callbacks: the response is the next request.
@@ -494,7 +582,7 @@ async fn echo_typed(n: u8, session: Session, count: Rc<Cell<u64>>) {
 /// Lets each side receive one frame with a congestion mark, by uncounted calls.
 fn mark<T: Transport>(
     client: &mut Rpc<Side<CLIENT, T>>,
-    server: &mut Rpc<Side<SERVER, T>>,
+    servers: &mut Servers<T>,
     session: SessionId,
 ) -> Result<(), Failure> {
     TO_MARK.iter().for_each(|side| side.store(true, Ordering::Relaxed));
@@ -508,8 +596,7 @@ fn mark<T: Transport>(
             is_done.set(true);
         })?;
         while !done.get() {
-            client.poll();
-            server.poll();
+            poll_all(client, servers);
         }
     }
     assert!(!TO_MARK.iter().any(|side| side.load(Ordering::Relaxed)), "no frame was marked");
@@ -565,7 +652,7 @@ fn call<const WITH_DEADLINE: bool>(
 /// which, so that calls without one do not pay for the choice.
 fn echoes<T: Transport, const WITH_DEADLINE: bool>(
     client: &mut Rpc<Side<CLIENT, T>>,
-    server: &mut Rpc<Side<SERVER, T>>,
+    servers: &mut Servers<T>,
     mut choice: Choice,
     rpcs: u64,
     in_flight: u64,
@@ -595,5 +682,5 @@ fn echoes<T: Transport, const WITH_DEADLINE: bool>(
     });
     // Both sides do something in every pass: with one call in flight this is the path of the
     // latency, pass by pass.
-    count_until(client, server, &done, rpcs)
+    count_until(client, servers, &done, rpcs)
 }
