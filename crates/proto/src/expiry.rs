@@ -111,19 +111,28 @@ impl<C> Endpoint<C> {
 
     /// Handles one expired timer; returns its cost beyond one check.
     fn expire_entry(&mut self, queue: Due, entry: TimerEntry) -> usize {
-        match entry.kind {
-            TimerKind::Sweep => self.sweep_requests(entry.due_ns),
-            TimerKind::Held => self.on_pause_end(entry.due_ns),
-            _ => {
-                let Some(mut flow) = self.client_flow(entry.session) else { return 0 };
-                match flow.on_expiry(queue, entry) {
-                    Expiry::Done => {}
-                    Expiry::Walked(calls) => return calls,
-                    Expiry::Idle => self.shrink(entry.session),
-                    Expiry::Silent => self.give_up_peer(entry.session),
-                }
-                self.apply_effects();
+        let walked = match entry.kind {
+            TimerKind::Sweep => {
+                self.sweep_requests(entry.due_ns);
+                0
             }
+            TimerKind::Held => {
+                self.on_pause_end(entry.due_ns);
+                0
+            }
+            _ => self.expire_of_session(queue, entry),
+        };
+        self.apply_effects();
+        walked
+    }
+
+    fn expire_of_session(&mut self, queue: Due, entry: TimerEntry) -> usize {
+        let Some(mut flow) = self.client_flow(entry.session) else { return 0 };
+        match flow.on_expiry(queue, entry) {
+            Expiry::Done => {}
+            Expiry::Walked(calls) => return calls,
+            Expiry::Idle => self.shrink(entry.session),
+            Expiry::Silent => self.give_up_peer(entry.session),
         }
         0
     }

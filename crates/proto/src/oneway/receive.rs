@@ -4,6 +4,7 @@ use super::Incoming;
 use super::outgoing::Freed;
 use crate::endpoint::Endpoint;
 use crate::event::Event;
+use crate::flow::ClientFlow;
 use crate::mutant::{self, Mutant};
 use crate::session::SessionId;
 use crate::stats::RxDrop;
@@ -83,23 +84,18 @@ impl<C> Endpoint<C> {
         let (session, msg_type) = (id, h.msg_type);
         Ok(Some(Event::Message { session, msg_type, body, expires_ns, request: None }))
     }
+}
 
+impl<C> ClientFlow<'_, C> {
     /// An acknowledgement of messages.
-    pub(crate) fn rx_message_ack(
-        &mut self,
-        peer: u32,
-        session: u32,
-        next: u32,
-        later: u64,
-    ) -> Result<(), RxDrop> {
+    pub(crate) fn rx_message_ack(&mut self, next: u32, later: u64) -> Result<(), RxDrop> {
         let now_ns = self.io.now_ns;
-        let mut flow = self.connected_flow(peer, session)?;
-        let Some(outgoing) = &mut flow.s.outgoing else { return Err(RxDrop::Inconsistent) };
+        let Some(outgoing) = &mut self.s.outgoing else { return Err(RxDrop::Inconsistent) };
         let mut freed = outgoing.on_ack(next, later, now_ns)?;
         let mut next_ns = u64::MAX;
         if later != 0
             && !mutant::is_on(Mutant::LostMessageForgotten)
-            && let Some(peer) = flow.io.peers.at(peer)
+            && let Some(peer) = self.io.peers.at(self.s.peer)
         {
             let window_ns = peer.path.window_ns(now_ns);
             next_ns = outgoing.find_lost(window_ns, now_ns, &mut freed);
@@ -111,9 +107,9 @@ impl<C> Endpoint<C> {
         if arrived == 0 && lost == 0 {
             return Ok(()); // repeated: it must not delay the timeout
         }
-        flow.io.stats.messages_acknowledged += u64::from(arrived);
-        flow.after_messages(freed, lost, next_ns);
-        flow.note_room();
+        self.io.stats.messages_acknowledged += u64::from(arrived);
+        self.after_messages(freed, lost, next_ns);
+        self.note_room();
         Ok(())
     }
 }

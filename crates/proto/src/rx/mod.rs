@@ -16,7 +16,8 @@ use courser_buf::RxFrame;
 
 use crate::driver::{Driver, deliver};
 use crate::endpoint::Endpoint;
-use crate::event::{Body, Event};
+use crate::event::{Body, Completion, Event};
+use crate::flow::{ClientFlow, ServerFlow};
 use crate::oneway::MessageHeader;
 use crate::stats::RxDrop;
 use crate::wire::{
@@ -199,41 +200,29 @@ impl<C> Endpoint<C> {
     /// Handles a packet that belongs neither to a request nor to a response.
     fn on_control(&mut self, peer: u32, packet: Packet<'_>) -> Option<Event<'static, C>> {
         let mut event = None;
-        let (kind, taken) = match packet {
-            Packet::CreditReturn { session, req_num, count, in_progress, grant } => {
+        let kind = counted_as(&packet);
+        let taken = match packet {
+            Packet::CreditReturn { session, .. }
+            | Packet::ErrorResponse { session, .. }
+            | Packet::Nack { session, .. }
+            | Packet::MessageAck { session, .. } => {
                 let flow = self.connected_flow(peer, session);
-                let state = (count, in_progress);
-                (1, flow.and_then(|mut flow| flow.rx_credit_return(req_num, state, grant)))
+                let taken = flow.and_then(|mut flow| flow.on_control(packet));
+                taken.map(|completion| event = completion.map(Event::Completion))
             }
-            Packet::Rfr { session, req_num, first, count } => {
+            Packet::Rfr { session, .. } | Packet::Ack { session, .. } => {
                 let flow = self.server_flow_of(peer, session);
-                (2, flow.and_then(|mut flow| flow.rx_rfr(req_num, first, count)))
-            }
-            Packet::ErrorResponse { session, req_num, status } => {
-                let flow = self.connected_flow(peer, session);
-                let ended = flow.and_then(|mut flow| flow.rx_error_response(req_num, status));
-                (3, ended.map(|completion| event = completion.map(Event::Completion)))
-            }
-            Packet::Ack { session, req_num } => {
-                let flow = self.server_flow_of(peer, session);
-                (4, flow.and_then(|mut flow| flow.rx_ack(req_num)))
+                flow.and_then(|mut flow| flow.on_control(packet))
             }
             Packet::Cancel { session, req_num } => {
                 let flow = self.awake_server_flow(peer, session, req_num);
-                (5, flow.and_then(|mut flow| flow.rx_cancel(req_num)))
-            }
-            Packet::Nack { session, req_num, count, high, holes } => {
-                let flow = self.connected_flow(peer, session);
-                (6, flow.and_then(|mut flow| flow.rx_nack(req_num, (count, high, holes))))
+                flow.and_then(|mut flow| flow.rx_cancel(req_num))
             }
             Packet::Gap => {
                 self.rx_gap(peer);
-                (7, Ok(()))
+                Ok(())
             }
-            Packet::MessageAck { session, next, later } => {
-                (9, self.rx_message_ack(peer, session, next, later))
-            }
-            _ => (0, Err(RxDrop::Unsupported)),
+            _ => Err(RxDrop::Unsupported),
         };
         match taken {
             Ok(()) => self.io.stats.received(kind),
@@ -241,5 +230,50 @@ impl<C> Endpoint<C> {
         }
         self.apply_effects();
         event
+    }
+}
+
+impl<C> ClientFlow<'_, C> {
+    fn on_control(&mut self, packet: Packet<'_>) -> Result<Option<Completion<'static, C>>, RxDrop> {
+        match packet {
+            Packet::CreditReturn { req_num, count, in_progress, grant, .. } => {
+                self.rx_credit_return(req_num, (count, in_progress), grant)?;
+            }
+            Packet::ErrorResponse { req_num, status, .. } => {
+                return self.rx_error_response(req_num, status);
+            }
+            Packet::Nack { req_num, count, high, holes, .. } => {
+                self.rx_nack(req_num, (count, high, holes))?;
+            }
+            Packet::MessageAck { next, later, .. } => self.rx_message_ack(next, later)?,
+            _ => return Err(RxDrop::Unsupported),
+        }
+        Ok(None)
+    }
+}
+
+impl<C> ServerFlow<'_, C> {
+    fn on_control(&mut self, packet: Packet<'_>) -> Result<(), RxDrop> {
+        match packet {
+            Packet::Rfr { req_num, first, count, .. } => self.rx_rfr(req_num, first, count),
+            Packet::Ack { req_num, .. } => self.rx_ack(req_num),
+            _ => Err(RxDrop::Unsupported),
+        }
+    }
+}
+
+/// The index of a packet's kind in the counters ([`crate::CountedKind`]).
+fn counted_as(packet: &Packet<'_>) -> usize {
+    match packet {
+        Packet::Request { .. } => 0,
+        Packet::CreditReturn { .. } => 1,
+        Packet::Rfr { .. } => 2,
+        Packet::Response { .. } | Packet::ErrorResponse { .. } => 3,
+        Packet::Ack { .. } => 4,
+        Packet::Cancel { .. } => 5,
+        Packet::Nack { .. } => 6,
+        Packet::Gap => 7,
+        Packet::Message { .. } => 8,
+        Packet::MessageAck { .. } => 9,
     }
 }

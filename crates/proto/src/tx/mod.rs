@@ -28,6 +28,7 @@ mod turn;
 use courser_buf::{PathId, TxBurst};
 
 use crate::endpoint::Endpoint;
+use crate::flow::{ClientFlow, ServerFlow};
 use crate::io::Io;
 
 pub use batch::Framing;
@@ -213,24 +214,16 @@ impl<C> Endpoint<C> {
     #[inline(never)]
     fn tx_rare(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
         match item {
-            TxItem::CreditReturn { session, slot, req_num } => {
-                let flow = self.server_flow(session);
-                flow.map_or(Sent::All, |mut flow| flow.tx_credit_return(slot, req_num))
+            TxItem::Ack { session, .. }
+            | TxItem::Cancel { session, .. }
+            | TxItem::Messages { session } => {
+                self.client_flow(session).map_or(Sent::All, |mut flow| flow.tx_rare(item, out))
             }
-            TxItem::Ack { session, req_num } => {
-                self.client_flow(session).map_or(Sent::All, |mut flow| flow.tx_ack(req_num))
+            TxItem::CreditReturn { session, .. } | TxItem::MessageAck { session } => {
+                self.server_flow(session).map_or(Sent::All, |mut flow| flow.tx_rare(item))
             }
-            TxItem::Cancel { session, slot, req_num } => self
-                .client_flow(session)
-                .map_or(Sent::All, |mut flow| flow.tx_cancel(slot, req_num)),
             TxItem::Turn { peer } => self.tx_turn(peer, out),
             TxItem::Gap { peer } => self.io.tx_gap(peer),
-            TxItem::Messages { session } => {
-                self.client_flow(session).map_or(Sent::All, |mut flow| flow.tx_messages(out))
-            }
-            TxItem::MessageAck { session } => {
-                self.server_flow(session).map_or(Sent::All, |mut flow| flow.tx_message_ack())
-            }
             TxItem::Memory => {
                 self.admit_waiting();
                 Sent::All
@@ -251,5 +244,26 @@ impl<C> Endpoint<C> {
         let result = run(endpoint);
         of(endpoint).io.tx.close_append();
         result
+    }
+}
+
+impl<C> ClientFlow<'_, C> {
+    fn tx_rare(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
+        match item {
+            TxItem::Ack { req_num, .. } => self.tx_ack(req_num),
+            TxItem::Cancel { slot, req_num, .. } => self.tx_cancel(slot, req_num),
+            TxItem::Messages { .. } => self.tx_messages(out),
+            _ => Sent::All,
+        }
+    }
+}
+
+impl<C> ServerFlow<'_, C> {
+    fn tx_rare(&mut self, item: TxItem) -> Sent {
+        match item {
+            TxItem::CreditReturn { slot, req_num, .. } => self.tx_credit_return(slot, req_num),
+            TxItem::MessageAck { .. } => self.tx_message_ack(),
+            _ => Sent::All,
+        }
     }
 }
