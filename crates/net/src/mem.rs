@@ -433,15 +433,18 @@ impl Transport for MemTransport {
         }
     }
 
-    /// After this call the first frame after an empty burst costs a system call.
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.inbox.event.as_fd())
+    }
+
+    /// From now on an empty burst costs a system call, and so does the first frame after it.
+    fn signal_always(&self) {
         self.polled.store(true, Ordering::Relaxed);
         self.inbox.armed.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
         if !self.receiver.is_empty() {
             self.inbox.signal();
         }
-        Some(self.inbox.event.as_fd())
     }
 
     fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {

@@ -87,13 +87,27 @@ fn the_descriptor_works_without_wait() {
     let net = MemNetwork::new();
     let (mut a, mut b) = (endpoint(&net, 1, 8), endpoint(&net, 2, 8));
     let path = a.path_open(b.local_addr(), None).unwrap().id;
-    b.event_fd();
+    b.signal_always();
     for i in 0..5 {
         a.tx_burst(&mut TxBurst::from([frame(path, i)]));
         // Returns only because the descriptor is readable.
         crate::wait_readable(b.inbox.event.as_fd(), -1, None).unwrap();
         assert_eq!(drain(&mut b), [i]);
     }
+}
+
+#[test]
+fn a_receiver_that_does_not_sleep_is_not_signalled() {
+    let net = MemNetwork::new();
+    let (mut a, mut b) = (endpoint(&net, 1, 8), endpoint(&net, 2, 8));
+    let path = a.path_open(b.local_addr(), None).unwrap().id;
+    assert!(b.event_fd().is_some());
+    assert_eq!(drain(&mut b), []);
+    a.tx_burst(&mut TxBurst::from([frame(path, 1)]));
+    let mut count = [0; 8];
+    let read = rustix::io::read(&b.inbox.event, &mut count);
+    assert_eq!(read, Err(rustix::io::Errno::AGAIN));
+    assert_eq!(drain(&mut b), [1]);
 }
 
 /// No wake-up is lost between threads: each wait is without a limit, so a lost one would hang.
