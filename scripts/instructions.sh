@@ -97,7 +97,7 @@ for over in mem shm; do
   # Calls in flight, and on how many sessions drawn at random: those of many look ahead. Calls with a
   # deadline, and calls after each side has seen a congestion mark, take longer frame headers.
   loads=('60' '60 deadline' '60 marked' '60 deadline marked' '60 4096' '1' '1 deadline marked')
-  loads+=('60 messages' '1 messages' '60 futures' '60 typed')
+  loads+=('60 messages' '1 messages' '60 futures' '60 typed' '1 futures' '1 typed')
   # With shared memory there is no congestion control.
   [ "$over" = shm ] || loads+=('60 uncontrolled')
   # Packets of large requests: instructions of a packet. Over shared memory callgrind counts each byte of a
