@@ -11,13 +11,12 @@
 //! 2. A block lives as long as one of its runs. A block without runs lives until [`Runs::trim`] or
 //!    the drop of its [`Runs`].
 
-use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::{align_of, size_of};
 use std::ops::{Deref, DerefMut};
 use std::ptr::{NonNull, slice_from_raw_parts_mut};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{Heap, HugePages, MemorySource, Region};
 
@@ -32,7 +31,7 @@ const LAST: usize = 2 << 20;
 /// 16 KiB; each later one is twice as long, up to 2 MiB, on huge pages if the system has some.
 /// [`Runs::trim`] unmaps unused blocks.
 pub struct Runs<T> {
-    blocks: Vec<Rc<Block>>,
+    blocks: Vec<Arc<Block>>,
     of: PhantomData<T>,
 }
 
@@ -44,9 +43,17 @@ struct Block {
     /// Bytes between the starts of two places.
     stride: usize,
     places: u32,
+    /// A lock, so that an endpoint with its runs can change threads. It is rarely taken: runs are
+    /// made and dropped with the slots of a session.
+    unused: Mutex<Unused>,
+}
+
+/// The places of a block that no run has.
+#[derive(Default)]
+struct Unused {
     /// Places below this one are in use or in `free`.
-    fresh: Cell<u32>,
-    free: RefCell<Vec<u32>>,
+    fresh: u32,
+    free: Vec<u32>,
 }
 
 impl Block {
@@ -55,19 +62,24 @@ impl Block {
         let bytes = bytes.max(stride);
         let region = Heap { huge: HugePages::Auto }.map(bytes).ok()?;
         let places = u32::try_from(region.len() / stride).ok()?;
-        let (fresh, free) = (Cell::new(0), RefCell::default());
-        Some(Block { region, len, stride, places, fresh, free })
+        Some(Block { region, len, stride, places, unused: Mutex::default() })
     }
 
     fn take(&self) -> Option<u32> {
-        if let Some(place) = self.free.borrow_mut().pop() {
+        let mut unused = self.unused();
+        if let Some(place) = unused.free.pop() {
             return Some(place);
         }
-        let place = self.fresh.get();
+        let place = unused.fresh;
         (place < self.places).then(|| {
-            self.fresh.set(place + 1);
+            unused.fresh += 1;
             place
         })
+    }
+
+    fn unused(&self) -> MutexGuard<'_, Unused> {
+        // Only a failed allocation panics under this lock, and it leaves the lists intact.
+        self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn at<T>(&self, place: u32) -> NonNull<T> {
@@ -77,7 +89,8 @@ impl Block {
     }
 
     fn is_unused(&self) -> bool {
-        self.free.borrow().len() == self.fresh.get() as usize
+        let unused = self.unused();
+        unused.free.len() == unused.fresh as usize
     }
 }
 
@@ -128,14 +141,14 @@ impl<T> Runs<T> {
 
     /// A place for `len` elements in the newest block with a free one. `None`: the system cannot
     /// map memory.
-    fn place(&mut self, len: usize) -> Option<(Rc<Block>, u32)> {
-        let from = |block: &Rc<Block>| block.take().map(|place| (block.clone(), place));
+    fn place(&mut self, len: usize) -> Option<(Arc<Block>, u32)> {
+        let from = |block: &Arc<Block>| block.take().map(|place| (block.clone(), place));
         let alike = self.blocks.iter().filter(|block| block.len == len);
         if let Some(found) = alike.clone().rev().find_map(from) {
             return Some(found);
         }
         let bytes = FIRST << alike.count().min((LAST / FIRST).ilog2() as usize);
-        let block = Rc::new(Block::new::<T>(bytes, len)?);
+        let block = Arc::new(Block::new::<T>(bytes, len)?);
         self.blocks.push(block.clone());
         from(&block)
     }
@@ -172,7 +185,7 @@ impl<T> fmt::Debug for Runs<T> {
 enum Storage {
     /// No memory: the run is empty.
     Empty,
-    Block(Rc<Block>, u32),
+    Block(Arc<Block>, u32),
     /// A vector of this capacity.
     Heap(usize),
 }
@@ -187,6 +200,10 @@ pub struct Run<T> {
     len: usize,
     storage: Storage,
 }
+
+// SAFETY: a run owns its elements, as a `Box` does, and only it accesses their memory (invariant 1);
+// its block, which other runs share, has a lock. Test: `runs_are_dropped_on_other_threads`.
+unsafe impl<T: Send> Send for Run<T> {}
 
 impl<T> Default for Run<T> {
     fn default() -> Self {
@@ -220,7 +237,7 @@ impl<T> Drop for Run<T> {
             fn drop(&mut self) {
                 match std::mem::replace(&mut self.0.storage, Storage::Empty) {
                     Storage::Empty => {}
-                    Storage::Block(block, place) => block.free.borrow_mut().push(place),
+                    Storage::Block(block, place) => block.unused().free.push(place),
                     Storage::Heap(room) => {
                         let first = self.0.first.as_ptr();
                         // SAFETY: the memory of a vector of this capacity, whose elements are gone.
@@ -247,6 +264,7 @@ impl<T: fmt::Debug> fmt::Debug for Run<T> {
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::rc::Rc;
 
     use super::*;
 
@@ -265,6 +283,25 @@ mod tests {
             assert_eq!(run.len() as u64, 1 + n % 3);
             assert!((0..).zip(run.iter()).all(|(i, e)| *e == [n, i, (n ^ i) + 1]));
         }
+    }
+
+    #[test]
+    fn runs_are_dropped_on_other_threads() {
+        let mut runs = Runs::<u64>::new();
+        let all: Vec<_> = (0..100).map(|n| runs.collect([n; 8].into_iter())).collect();
+        let bytes = runs.bytes();
+        let mut all = all.into_iter();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                let some: Vec<_> = all.by_ref().take(40).collect();
+                scope.spawn(move || drop(some));
+            }
+            for n in 0..20 {
+                assert_eq!(*runs.collect([n; 8].into_iter()), [n; 8]);
+            }
+        });
+        assert_eq!(runs.bytes(), bytes, "their places are free again");
+        assert!(all.all(|run| run[0] == run[7]));
     }
 
     #[test]

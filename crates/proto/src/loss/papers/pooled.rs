@@ -1,15 +1,25 @@
 //! MELO's sender and receiver states together with their pool, to which they return their blocks on
 //! drop.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::melo::pool::BLOCK_BITS;
 use super::melo::{Arrival, Hole, MeloPool, Reorder, SenderMap};
 use crate::stats::RxDrop;
 
 /// A bits pool, shared by all messages of one direction of an endpoint (M5).
-pub(crate) type SharedPool = Rc<RefCell<MeloPool>>;
+#[derive(Clone, Debug)]
+pub(crate) struct SharedPool(Arc<Mutex<MeloPool>>);
+
+impl SharedPool {
+    fn new() -> Self {
+        SharedPool(Arc::new(Mutex::new(MeloPool::new())))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, MeloPool> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Both pools of an endpoint: for received and for sent messages (M13).
 #[derive(Clone, Debug)]
@@ -20,13 +30,12 @@ pub(crate) struct Pools {
 
 impl Pools {
     pub(crate) fn new() -> Self {
-        let pool = || Rc::new(RefCell::new(MeloPool::new()));
-        Pools { rx: pool(), tx: pool() }
+        Pools { rx: SharedPool::new(), tx: SharedPool::new() }
     }
 
     /// Most bits of the receive pool in use at once, and its number of failed allocations.
     pub(crate) fn rx_use(&self) -> (u32, u64) {
-        let used = self.rx.borrow().usage();
+        let used = self.rx.lock().usage();
         (used.most * BLOCK_BITS, used.refusals)
     }
 }
@@ -57,7 +66,7 @@ impl Receiver {
     }
 
     pub(crate) fn on_packet(&mut self, index: u32) -> Arrival {
-        self.state.on_packet(&mut self.pool.borrow_mut(), index)
+        self.state.on_packet(&mut self.pool.lock(), index)
     }
 
     pub(crate) fn rcv_nxt(&self) -> u32 {
@@ -74,12 +83,12 @@ impl Receiver {
 
     /// All packets that are missing before the newest one.
     pub(crate) fn all_missing(&self) -> Vec<u32> {
-        self.state.all_missing(&*self.pool.borrow()).collect()
+        self.state.all_missing(&*self.pool.lock()).collect()
     }
 
     /// Discards the record of packets that arrived out of order.
     pub(crate) fn release(&mut self) {
-        self.state.release(&mut self.pool.borrow_mut());
+        self.state.release(&mut self.pool.lock());
     }
 }
 
@@ -102,20 +111,20 @@ impl Sender {
     }
 
     pub(crate) fn on_ack(&mut self, rcv_nxt: u32) {
-        self.state.on_ack(&mut self.pool.borrow_mut(), rcv_nxt);
+        self.state.on_ack(&mut self.pool.lock(), rcv_nxt);
     }
 
     /// Takes a NACK; `false`: no receiver sends this content.
     pub(crate) fn on_nack(&mut self, rcv_nxt: u32, rcv_high: u32, holes: &[Hole]) -> bool {
-        self.state.on_nack(&mut self.pool.borrow_mut(), rcv_nxt, rcv_high, holes).is_ok()
+        self.state.on_nack(&mut self.pool.lock(), rcv_nxt, rcv_high, holes).is_ok()
     }
 
     pub(crate) fn is_received(&self, index: u32) -> bool {
-        self.state.is_received(&self.pool.borrow(), index)
+        self.state.is_received(&self.pool.lock(), index)
     }
 
     pub(crate) fn next_lost(&mut self) -> Option<Hole> {
-        self.state.next_lost(&self.pool.borrow())
+        self.state.next_lost(&self.pool.lock())
     }
 
     /// Packets beyond the acknowledged ones that are known to have arrived, without `last`.
@@ -132,7 +141,7 @@ impl Sender {
 
     /// Discards all state.
     pub(crate) fn release(&mut self) {
-        self.state.release(&mut self.pool.borrow_mut());
+        self.state.release(&mut self.pool.lock());
     }
 }
 

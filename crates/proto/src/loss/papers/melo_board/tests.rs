@@ -138,8 +138,8 @@ proptest! {
         }
         prop_assert_eq!(up.server.rcv_nxt(), packets);
         drop((up.client, up.server));
-        prop_assert_eq!(pools.tx.borrow().usage().in_use, 0, "all blocks are back");
-        prop_assert_eq!(other.rx.borrow().usage().in_use, 0, "all blocks are back");
+        prop_assert_eq!(pools.tx.lock().usage().in_use, 0, "all blocks are back");
+        prop_assert_eq!(other.rx.lock().usage().in_use, 0, "all blocks are back");
     }
 
     #[test]
@@ -192,7 +192,7 @@ proptest! {
         }
         prop_assert_eq!(c.acked, packets);
         drop(c);
-        prop_assert_eq!(pools.rx.borrow().usage().in_use, 0, "all blocks are back");
+        prop_assert_eq!(pools.rx.lock().usage().in_use, 0, "all blocks are back");
     }
 }
 
