@@ -283,6 +283,14 @@ impl<T: Transport> crate::Middleware for FaultTransport<T> {
         out.extend(frames.map(|f| RxFrame::new(f.src, &f.data, f.ecn)));
     }
 
+    fn fall_asleep(&mut self) -> bool {
+        self.rx.len() == 0 && self.inner.fall_asleep()
+    }
+
+    fn wake_up(&mut self) {
+        self.inner.wake_up();
+    }
+
     fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
         if self.rx.len() > 0 {
             // Each receive call advances delayed frames, so do not sleep.

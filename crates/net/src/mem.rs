@@ -447,14 +447,22 @@ impl Transport for MemTransport {
         }
     }
 
-    fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
-        if !self.receiver.is_empty() || self.arm() {
-            return Ok(());
-        }
-        let result = crate::wait_readable(self.inbox.event.as_fd(), wake, timeout_ns);
+    fn fall_asleep(&mut self) -> bool {
+        self.receiver.is_empty() && !self.arm()
+    }
+
+    fn wake_up(&mut self) {
         if !self.polled.load(Ordering::Relaxed) {
             self.inbox.armed.store(false, Ordering::Relaxed);
         }
+    }
+
+    fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
+        if !self.fall_asleep() {
+            return Ok(());
+        }
+        let result = crate::wait_readable(self.inbox.event.as_fd(), wake, timeout_ns);
+        self.wake_up();
         result
     }
 

@@ -126,6 +126,16 @@ pub trait Middleware {
     }
 
     #[inline(always)]
+    fn fall_asleep(&mut self) -> bool {
+        self.inner_mut().fall_asleep()
+    }
+
+    #[inline(always)]
+    fn wake_up(&mut self) {
+        self.inner_mut().wake_up();
+    }
+
+    #[inline(always)]
     fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
         self.inner_mut().wait(wake, timeout_ns)
     }
@@ -224,6 +234,16 @@ impl<M: Middleware> Transport for M {
     #[inline(always)]
     fn drop_strangers(&mut self, first_byte: Option<u8>) -> bool {
         Middleware::drop_strangers(self, first_byte)
+    }
+
+    #[inline(always)]
+    fn fall_asleep(&mut self) -> bool {
+        Middleware::fall_asleep(self)
+    }
+
+    #[inline(always)]
+    fn wake_up(&mut self) {
+        Middleware::wake_up(self);
     }
 
     #[inline(always)]

@@ -327,16 +327,23 @@ impl Transport for ShmTransport {
         self.fd_shared.store(true, Ordering::Relaxed);
     }
 
-    fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
+    fn fall_asleep(&mut self) -> bool {
         self.upkeep(Instant::now());
         self.inbound.doorbell().arm();
-        let result = if self.inbound.is_waiting() {
-            Ok(())
-        } else {
-            crate::wait_readable(self.epoll.fd(), wake, timeout_ns)
-        };
+        !self.inbound.is_waiting()
+    }
+
+    fn wake_up(&mut self) {
         self.inbound.doorbell().disarm();
         self.upkeep(Instant::now());
+    }
+
+    fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
+        let result = match self.fall_asleep() {
+            true => crate::wait_readable(self.epoll.fd(), wake, timeout_ns),
+            false => Ok(()),
+        };
+        self.wake_up();
         result
     }
 

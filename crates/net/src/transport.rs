@@ -185,6 +185,17 @@ pub trait Transport {
         false
     }
 
+    /// A thread is about to sleep on [`Transport::event_fd`] without holding the transport, which other
+    /// threads may use meanwhile: until [`Transport::wake_up`] the descriptor becomes readable with
+    /// the next frame. `false`: a frame may be there already. The default is for transports whose
+    /// descriptor is readable while there are frames.
+    fn fall_asleep(&mut self) -> bool {
+        true
+    }
+
+    /// Ends [`Transport::fall_asleep`]: no thread relies on the descriptor any more.
+    fn wake_up(&mut self) {}
+
     /// Sleeps until a frame may be available, `wake` is readable, or `timeout_ns` has passed
     /// (`None`: no limit). Spurious returns are allowed.
     ///

@@ -176,6 +176,10 @@ impl Transport for UdpTransport {
         self.shield.is_some()
     }
 
+    fn fall_asleep(&mut self) -> bool {
+        !self.rx.pending()
+    }
+
     fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
         if self.rx.pending() {
             return Ok(());
