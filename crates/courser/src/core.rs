@@ -2,6 +2,7 @@
 //! without the transport, whose receive memory is lent out while handlers run.
 
 pub(crate) mod alarms;
+pub(crate) mod app;
 pub(crate) mod awaited;
 pub(crate) mod by_request;
 pub(crate) mod calls;
@@ -15,6 +16,7 @@ pub(crate) mod handled;
 pub(crate) mod handler;
 pub(crate) mod lent;
 pub(crate) mod message;
+mod on_thread;
 pub(crate) mod queue;
 pub(crate) mod sessions;
 pub(crate) mod shares;
@@ -32,14 +34,11 @@ use courser_net::{ThisProcess, Uri};
 use courser_proto::{Body, CallError, Dialed, Endpoint, RejectReason, RemoteSession, SessionId};
 
 use crate::control::mailbox::Mailbox;
+use crate::core::app::{App, Kept, OnThread};
 use crate::core::clock::SystemClock;
-use crate::core::context::{ContinuationFn, OnceFn, RepeatedFn};
-use crate::core::continuations::{Cont, Continuations};
+use crate::core::continuations::Cont;
 use crate::core::deadline::Deadline;
 use crate::core::handled::HandlerStats;
-use crate::core::queue::LocalQueue;
-use crate::core::tasks::Tasks;
-use crate::core::timer::Timers;
 use crate::error::{CallRejected, SessionError};
 use crate::machine::{Thread, VirtualClock};
 use crate::platform::{Clock, Platform};
@@ -130,13 +129,13 @@ impl Lender {
     }
 }
 
-pub(crate) struct Core {
+pub(crate) struct Core<A: App = OnThread> {
     pub(crate) proto: Endpoint<Cont>,
     /// Of the calls that `proto` has.
-    pub(crate) continuations: Continuations<ContinuationFn>,
-    pub(crate) queue: LocalQueue,
-    pub(crate) lender: Lender,
-    pub(crate) tasks: Tasks,
+    pub(crate) continuations: A::Continuations,
+    pub(crate) queue: A::Queue,
+    pub(crate) lender: A::Lender,
+    pub(crate) tasks: A::Tasks,
     pub(crate) stop: bool,
     pub(crate) failures: VecDeque<(SessionId, SessionError)>,
     /// Without the panics of workers.
@@ -150,10 +149,10 @@ pub(crate) struct Core {
     clock: Clock,
     time: Time,
     random: u64,
-    pub(crate) timers: Timers<OnceFn, RepeatedFn>,
+    pub(crate) timers: A::Timers,
 }
 
-impl Core {
+impl<A: App> Core<A> {
     pub(crate) fn new(
         proto: Endpoint<Cont>,
         platform: Platform,
@@ -167,13 +166,13 @@ impl Core {
             Clock::System => Time::System(SystemClock::new()),
             Clock::Virtual(c) => Time::Virtual { clock: c.clone(), start_ns: c.now_ns() },
         };
-        let queue = LocalQueue::default();
+        let Kept { continuations, queue, lender, tasks, timers } = A::kept(mailbox, max_streams);
         Core {
             proto,
-            continuations: Continuations::default(),
-            tasks: Tasks::new(mailbox, queue.clone(), max_streams),
+            continuations,
             queue,
-            lender: Lender::default(),
+            lender,
+            tasks,
             stop: false,
             failures: VecDeque::new(),
             handled: HandlerStats::default(),
@@ -184,7 +183,7 @@ impl Core {
             clock,
             time,
             random: seed,
-            timers: Timers::default(),
+            timers,
         }
     }
 

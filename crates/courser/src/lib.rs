@@ -66,6 +66,8 @@
 
 // Not `forbid`: the `smallbox!` macro expands to a block that allows unsafe code.
 #![deny(unsafe_code)]
+// The kinds of applications at an endpoint (`core/app.rs`) are those of this crate.
+#![allow(private_bounds)]
 // docs.rs names the feature that an item needs; it has a nightly compiler.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -101,6 +103,7 @@ pub use self::core::{
 };
 pub use client::{
     Client, ClientAnother, ClientBuilder, ClientCall, ClientConnect, ClientSend, Endpoints,
+    PollingStats,
 };
 pub use config::Config;
 #[doc(hidden)]

@@ -7,6 +7,8 @@ pub(crate) mod endpoint;
 pub(crate) mod event_loop;
 mod factors;
 pub(crate) mod flood;
+mod on_thread;
 pub(crate) mod shield;
 pub(crate) mod spin;
+mod tasks;
 pub(crate) mod worker;

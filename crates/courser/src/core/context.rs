@@ -11,6 +11,7 @@ use smallbox::SmallBox;
 use smallbox::space::S8;
 
 use crate::core::Core;
+use crate::core::app::{App, OnThread};
 use crate::core::continuations::Cont;
 use crate::core::message::{Completion, Reply, ReplyHandle, ReplySink, Request, Response, zeroed};
 use crate::error::SessionError;
@@ -26,13 +27,13 @@ pub(crate) type RepeatedFn = Box<dyn FnMut(&mut Context<'_>)>;
 
 /// The endpoint, as handlers, continuations and timers use it. Nothing here blocks or does I/O:
 /// calls and replies are queued, and the event loop sends them.
-pub struct Context<'a> {
-    pub(crate) core: &'a mut Core,
+pub struct Context<'a, A: App = OnThread> {
+    pub(crate) core: &'a mut Core<A>,
     /// The request that is being handled, until it is answered.
     pub(crate) request: Option<RequestId>,
 }
 
-impl std::fmt::Debug for Context<'_> {
+impl<A: App> std::fmt::Debug for Context<'_, A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Context").field("request", &self.request).finish_non_exhaustive()
     }
@@ -142,7 +143,9 @@ impl Context<'_> {
     pub fn is_cancelled(&self, handle: &ReplyHandle) -> bool {
         handle.is_of(&self.core.queue) && self.core.proto.is_cancelled(handle.id)
     }
+}
 
+impl<A: App> Context<'_, A> {
     /// Cancels a call: it ends soon, after this function has returned, with
     /// [`crate::CallError::Cancelled`], which states whether its handler ran. A server that may have
     /// received the request is notified. `false`: the call has already ended.

@@ -3,10 +3,11 @@
 use courser_net::{Uri, any};
 use courser_proto::{SessionId, SessionState};
 
+use crate::core::app::App;
 use crate::core::{Core, PendingCommand};
 use crate::error::SessionError;
 
-impl Core {
+impl<A: App> Core<A> {
     /// The part of a connect that needs no transport, for handlers too.
     pub(crate) fn connect(&mut self, uri: &str) -> Result<SessionId, SessionError> {
         if self.process.was_forked() {

@@ -8,6 +8,7 @@ use courser_proto::{CallId, CallOptions, SessionId};
 use smallbox::smallbox;
 
 use crate::core::Core;
+use crate::core::app::{App, OnThread};
 use crate::core::context::Context;
 use crate::core::continuations::Cont;
 use crate::core::message::Completion;
@@ -34,8 +35,8 @@ use crate::error::CallRejected;
 /// # Ok(()) }
 /// ```
 #[must_use = "the call starts with `then` or `send`"]
-pub struct CallBuilder<'a> {
-    core: &'a mut Core,
+pub struct CallBuilder<'a, A: App = OnThread> {
+    core: &'a mut Core<A>,
     session: SessionId,
     req_type: u16,
     request: MsgBuf,
@@ -43,7 +44,7 @@ pub struct CallBuilder<'a> {
     tag: u64,
 }
 
-impl fmt::Debug for CallBuilder<'_> {
+impl<A: App> fmt::Debug for CallBuilder<'_, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CallBuilder")
             .field("session", &self.session)
@@ -55,10 +56,10 @@ impl fmt::Debug for CallBuilder<'_> {
 }
 
 // Inlined into the caller: moving the builder through memory would cost more than the call.
-impl<'a> CallBuilder<'a> {
+impl<'a, A: App> CallBuilder<'a, A> {
     #[inline(always)]
     pub(crate) fn new(
-        core: &'a mut Core,
+        core: &'a mut Core<A>,
         session: SessionId,
         req_type: u16,
         request: MsgBuf,
@@ -103,6 +104,22 @@ impl<'a> CallBuilder<'a> {
         self.start(cont)
     }
 
+    #[inline(always)]
+    fn start(self, cont: Cont) -> Result<CallId, CallRejected> {
+        let CallBuilder { core, session, req_type, request, deadline, .. } = self;
+        let options = match deadline {
+            None => CallOptions::new(),
+            Some(after) => {
+                let after_ns = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
+                CallOptions::new().with_deadline_ns(core.now_ns().saturating_add(after_ns))
+            }
+        };
+        let call = core.proto.call_with(session, req_type, request, cont, options);
+        call.map_err(|(reason, request, _)| core.rejected_call(session, reason, request))
+    }
+}
+
+impl CallBuilder<'_> {
     /// Starts the call. `done` runs exactly once, on this thread, when the call has ended, with the
     /// request buffer. A closure that captures up to 56 bytes is stored without allocation. The
     /// number is for [`Context::cancel`].
@@ -129,20 +146,6 @@ impl<'a> CallBuilder<'a> {
         }
         started
     }
-
-    #[inline(always)]
-    fn start(self, cont: Cont) -> Result<CallId, CallRejected> {
-        let CallBuilder { core, session, req_type, request, deadline, .. } = self;
-        let options = match deadline {
-            None => CallOptions::new(),
-            Some(after) => {
-                let after_ns = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
-                CallOptions::new().with_deadline_ns(core.now_ns().saturating_add(after_ns))
-            }
-        };
-        let call = core.proto.call_with(session, req_type, request, cont, options);
-        call.map_err(|(reason, request, _)| core.rejected_call(session, reason, request))
-    }
 }
 
 impl Context<'_> {
@@ -163,7 +166,9 @@ impl Context<'_> {
     ) -> Result<CallId, CallRejected> {
         self.request(session, req_type, request).then(done)
     }
+}
 
+impl<A: App> Context<'_, A> {
     /// A call with options: a deadline, a tag in place of a closure.
     #[inline]
     pub fn request(
@@ -171,7 +176,7 @@ impl Context<'_> {
         session: SessionId,
         req_type: u16,
         request: MsgBuf,
-    ) -> CallBuilder<'_> {
+    ) -> CallBuilder<'_, A> {
         CallBuilder::new(self.core, session, req_type, request)
     }
 }

@@ -11,7 +11,7 @@ use crate::control::{Control, ControlStats, Limits};
 use crate::error::BindError;
 use crate::machine::Machine;
 use crate::platform::Platform;
-use crate::run::endpoint::{Rpc, Shared};
+use crate::run::endpoint::{Events, Handlers, Rpc, Shared};
 use crate::run::worker::{Pool, WorkerStats};
 
 /// A process's address: listens for control connections and makes endpoints, one per thread.
@@ -112,17 +112,30 @@ impl Nexus {
         wrap: impl FnOnce(AnyTransport) -> T,
     ) -> Result<Rpc<T>, BindError> {
         let index = self.next_index()?;
+        self.make(wrap(self.open(index)?), index, Handlers::default())
+    }
+
+    /// Makes an endpoint for an application that needs no thread of its own.
+    pub(crate) fn endpoint_of<A: Events>(
+        &self,
+        handlers: A::Handlers,
+    ) -> Result<Rpc<AnyTransport, A>, BindError> {
+        let index = self.next_index()?;
+        self.make(self.open(index)?, index, handlers)
+    }
+
+    /// Opens the transport of an endpoint.
+    fn open(&self, index: u16) -> Result<AnyTransport, BindError> {
         let wanted = self.bound.port().checked_add(index).unwrap_or(0);
         let wanted = self.bind_spec(wanted);
         let open = |spec: &BindSpec| match &self.platform {
             Platform::System => any::open(spec),
             Platform::Virtual(machine) => machine.open(index, spec),
         };
-        let transport = match open(&wanted) {
+        Ok(match open(&wanted) {
             Err(e) if e.is_in_use() && self.uri.port == 0 => open(&self.bind_spec(0))?,
             opened => opened?,
-        };
-        self.make(wrap(transport), index)
+        })
     }
 
     /// Makes an endpoint for this thread on your own transport (ADR 0).
@@ -131,7 +144,7 @@ impl Nexus {
     /// A setting is out of range, or the system refuses a descriptor.
     pub fn endpoint_on<T: Transport>(&self, transport: T) -> Result<Rpc<T>, BindError> {
         let index = self.next_index()?;
-        self.make(transport, index)
+        self.make(transport, index, Handlers::default())
     }
 
     /// Where and how the transport of an endpoint is opened.
@@ -153,9 +166,14 @@ impl Nexus {
         took.map_err(|_| BindError::TooManyEndpoints)
     }
 
-    fn make<T: Transport>(&self, transport: T, index: u16) -> Result<Rpc<T>, BindError> {
+    fn make<T: Transport, A: Events>(
+        &self,
+        transport: T,
+        index: u16,
+        handlers: A::Handlers,
+    ) -> Result<Rpc<T, A>, BindError> {
         let Nexus { config, platform, control, workers, .. } = self;
-        Rpc::new(transport, index, &Shared { config, platform, control, workers })
+        Rpc::new(transport, index, &Shared { config, platform, control, workers }, handlers)
     }
 
     /// The control port that clients connect to.

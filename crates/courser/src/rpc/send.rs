@@ -8,6 +8,7 @@ use courser_net::Transport;
 use courser_proto::{CallOptions, SessionId};
 
 use crate::core::Core;
+use crate::core::app::{App, OnThread};
 use crate::core::context::Context;
 use crate::core::continuations::Cont;
 use crate::core::message::Request;
@@ -28,15 +29,15 @@ use crate::run::endpoint::Rpc;
 /// # Ok(()) }
 /// ```
 #[must_use = "the message is sent by `send`"]
-pub struct MessageBuilder<'a> {
-    core: &'a mut Core,
+pub struct MessageBuilder<'a, A: App = OnThread> {
+    core: &'a mut Core<A>,
     session: SessionId,
     msg_type: u16,
     message: MsgBuf,
     deadline: Option<Duration>,
 }
 
-impl fmt::Debug for MessageBuilder<'_> {
+impl<A: App> fmt::Debug for MessageBuilder<'_, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MessageBuilder")
             .field("session", &self.session)
@@ -46,10 +47,10 @@ impl fmt::Debug for MessageBuilder<'_> {
     }
 }
 
-impl<'a> MessageBuilder<'a> {
+impl<'a, A: App> MessageBuilder<'a, A> {
     #[inline(always)]
     pub(crate) fn new(
-        core: &'a mut Core,
+        core: &'a mut Core<A>,
         session: SessionId,
         msg_type: u16,
         message: MsgBuf,
@@ -85,7 +86,7 @@ impl<'a> MessageBuilder<'a> {
     }
 }
 
-impl Context<'_> {
+impl<A: App> Context<'_, A> {
     /// Sends a one-way message to the server of a session: its handler
     /// ([`crate::Rpc::on_message`]) runs at most once, and gives no answer.
     ///
@@ -119,7 +120,7 @@ impl Context<'_> {
         session: SessionId,
         msg_type: u16,
         message: MsgBuf,
-    ) -> MessageBuilder<'_> {
+    ) -> MessageBuilder<'_, A> {
         MessageBuilder::new(self.core, session, msg_type, message)
     }
 }

@@ -17,12 +17,12 @@ use crate::core::PendingCommand;
 use crate::error::control::{DialError, LostReason};
 use crate::error::{RunError, SessionError};
 use crate::run::connections::{Dialing, Link};
-use crate::run::endpoint::Rpc;
+use crate::run::endpoint::{Events, Rpc};
 
 /// A deadline that is noticed late by this part of its time shows that this thread did not run.
 const LATE_PART: u64 = 32;
 
-impl<T: Transport> Rpc<T> {
+impl<T: Transport, A: Events> Rpc<T, A> {
     /// Starts to connect to a server and returns at once. Calls on the session are queued until it
     /// is connected, and fail if it fails. [`Rpc::wait_connected`] waits; [`Rpc::session_error`]
     /// returns the error.
@@ -70,14 +70,14 @@ impl<T: Transport> Rpc<T> {
     /// # Errors
     /// The error of the session.
     pub fn wait_connected(&mut self, session: SessionId) -> Result<(), SessionError> {
-        while self.session_state(session) == SessionState::Connecting {
+        while self.core.proto.session_state(session) == SessionState::Connecting {
             self.may_block().and_then(|()| self.pass()).map_err(|e| match e {
                 RunError::Wait(e) => SessionError::Path(e.to_string()),
                 RunError::VirtualTime => SessionError::VirtualTime,
                 RunError::Forked => SessionError::Forked,
             })?;
         }
-        match self.session_error(session) {
+        match self.core.session_error(session) {
             None => Ok(()),
             Some(e) => Err(e),
         }
@@ -125,7 +125,7 @@ impl<T: Transport> Rpc<T> {
     pub(crate) fn on_silent(&mut self, session: SessionId) {
         let link = self.connections.connected.get(&session.index());
         let datapath = link.map_or_else(String::new, |l| l.datapath.to_string());
-        let packet = self.session_stats(session).map_or(0, |s| s.data_per_packet);
+        let packet = self.core.proto.session_stats(session).map_or(0, |s| s.data_per_packet);
         self.close(session);
         let scheme = self.core.local.scheme;
         let why = SessionError::DatapathSilent { scheme, datapath, packet };
@@ -141,11 +141,7 @@ impl<T: Transport> Rpc<T> {
     #[cold]
     pub(crate) fn on_mail(&mut self) {
         let mut mail = std::mem::take(&mut self.connections.mail);
-        let mut answers = std::mem::take(&mut self.workers.answers);
-        self.mailbox.take_all(&mut mail, &mut answers);
-        self.send_answers(&mut answers);
-        self.core.tasks.collect_woken();
-        self.workers.answers = answers;
+        A::take_mail(self, &mut mail);
         for item in mail.drain(..) {
             match item {
                 Mail::Dialed { ticket, result } => self.on_dialed(ticket, result),
@@ -351,7 +347,7 @@ impl<T: Transport> Rpc<T> {
                 self.core.proto.expect_round_trip(d.session, took_ns);
                 let link = Link { session: d.session, control, to: from, datapath: server };
                 self.connections.connected.insert(d.session.index(), link);
-                if let Some(stats) = self.session_stats(d.session)
+                if let Some(stats) = self.core.proto.session_stats(d.session)
                     && self.connections.credits.is_some_and(|credits| stats.pool < credits)
                 {
                     let smallest = self.connections.smallest_pool.unwrap_or(u32::MAX);
@@ -391,7 +387,7 @@ impl<T: Transport> Rpc<T> {
         why: &SessionError,
         fail: impl FnOnce(&mut Self, &mut Vec<PathId>),
     ) {
-        let before = self.sessions();
+        let before = self.core.proto.live_sessions();
         let mut paths = Vec::new();
         fail(self, &mut paths);
         // Close the paths even if the session count is unchanged: sessions that wait for handlers
@@ -400,12 +396,12 @@ impl<T: Transport> Rpc<T> {
             self.transport.path_close(path);
         }
         // Client sessions end at once, and are stored with their error.
-        if self.sessions() == before {
+        if self.core.proto.live_sessions() == before {
             return;
         }
         let links = std::mem::take(&mut self.connections.connected);
         for (index, link) in links {
-            if self.session_state(link.session) == SessionState::Gone {
+            if self.core.proto.session_state(link.session) == SessionState::Gone {
                 self.core.remember_failure(link.session, why.clone());
             } else {
                 self.connections.connected.insert(index, link);

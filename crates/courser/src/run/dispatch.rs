@@ -9,12 +9,12 @@ use crate::core::context::Context;
 use crate::core::continuations::{CompletionTarget, Cont};
 use crate::core::message::{Completion, Request, Response};
 use crate::panics::caught;
-use crate::run::endpoint::Handlers;
+use crate::run::endpoint::{Events, Handlers};
 
 /// Passes the events of the endpoint to the application.
-pub(crate) struct Dispatch<'a> {
-    pub(crate) core: &'a mut Core,
-    pub(crate) handlers: &'a mut Handlers,
+pub(crate) struct Dispatch<'a, A: Events> {
+    pub(crate) core: &'a mut Core<A>,
+    pub(crate) handlers: &'a mut A::Handlers,
     /// Read the clock once for a burst, not for each packet.
     pub(crate) batched: bool,
     /// The time of this burst, once it is known.
@@ -25,11 +25,11 @@ pub(crate) struct Dispatch<'a> {
 
 /// Receives a frame and runs the handlers and continuations of its packets.
 #[inline(never)] // keeps the registers for this loop
-pub(crate) fn receive(driver: &mut Dispatch<'_>, frame: &RxFrame<'_>) {
+pub(crate) fn receive<A: Events>(driver: &mut Dispatch<'_, A>, frame: &RxFrame<'_>) {
     Endpoint::receive(driver, frame);
 }
 
-impl Dispatch<'_> {
+impl<A: Events> Dispatch<'_, A> {
     /// Returns whether another event of the burst was before.
     #[inline(always)]
     fn before_event(&mut self) -> bool {
@@ -40,7 +40,7 @@ impl Dispatch<'_> {
     }
 }
 
-impl Driver<Cont> for Dispatch<'_> {
+impl<A: Events> Driver<Cont> for Dispatch<'_, A> {
     #[inline(always)]
     fn endpoint(&mut self) -> &mut Endpoint<Cont> {
         &mut self.core.proto
@@ -57,12 +57,12 @@ impl Driver<Cont> for Dispatch<'_> {
     #[inline(always)]
     fn on_request(&mut self, id: RequestId, req_type: u16, body: Body<'_>, expires_ns: u64) {
         let ran = self.before_event();
-        handle(self.core, self.handlers, id, req_type, body, (expires_ns, ran));
+        A::on_request(self.core, self.handlers, id, req_type, body, (expires_ns, ran));
     }
 
     fn on_message(&mut self, session: SessionId, msg_type: u16, body: Body<'_>, expires_ns: u64) {
         let _ = self.before_event();
-        handle_message(self.core, self.handlers, session, msg_type, body, expires_ns);
+        A::on_message(self.core, self.handlers, session, msg_type, body, expires_ns);
     }
 
     #[inline(always)]
@@ -74,24 +74,36 @@ impl Driver<Cont> for Dispatch<'_> {
         result: Result<Body<'_>, CallError>,
     ) {
         let _ = self.before_event();
-        // In parts, which stay in registers.
-        if let (CompletionTarget::Tag(tag), Ok(Body::Borrowed(body))) = (cont.target(), &result)
-            && let Some(f) = self.handlers.on_completion.as_mut()
-        {
-            let cx = &mut Context { core: self.core, request: None };
-            return f.conclude(cx, tag, request, body, None, session);
-        }
-        if let (CompletionTarget::Awaited(at), Ok(Body::Borrowed(body))) = (cont.target(), &result)
-        {
-            return self.core.answer_awaited(at, request, body);
-        }
-        complete(self.core, self.handlers, Ended { cont, session, request, result });
+        A::on_completion(self.core, self.handlers, cont, session, request, result);
     }
+}
+
+/// Runs the function of a completion while a frame is received.
+#[inline(always)] // into the places where the completion is made
+pub(super) fn conclude(
+    core: &mut Core,
+    handlers: &mut Handlers,
+    cont: Cont,
+    session: SessionId,
+    request: MsgBuf,
+    result: Result<Body<'_>, CallError>,
+) {
+    // In parts, which stay in registers.
+    if let (CompletionTarget::Tag(tag), Ok(Body::Borrowed(body))) = (cont.target(), &result)
+        && let Some(f) = handlers.on_completion.as_mut()
+    {
+        let cx = &mut Context { core, request: None };
+        return f.conclude(cx, tag, request, body, None, session);
+    }
+    if let (CompletionTarget::Awaited(at), Ok(Body::Borrowed(body))) = (cont.target(), &result) {
+        return core.answer_awaited(at, request, body);
+    }
+    complete(core, handlers, Ended { cont, session, request, result });
 }
 
 /// Runs the handler of a request, which expires at that time; `ran`: after others of the burst.
 #[inline(always)] // into the places where the request is made
-fn handle(
+pub(super) fn handle(
     core: &mut Core,
     handlers: &mut Handlers,
     id: RequestId,
@@ -150,7 +162,7 @@ pub(crate) fn complete(core: &mut Core, handlers: &mut Handlers, done: Ended<'_,
 
 /// Runs the handler of a message.
 #[inline(never)]
-fn handle_message(
+pub(super) fn handle_message(
     core: &mut Core,
     handlers: &mut Handlers,
     session: SessionId,

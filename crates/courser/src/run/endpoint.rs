@@ -2,18 +2,20 @@
 //! [`crate::rpc`].
 
 use std::collections::VecDeque;
-use std::marker::PhantomData;
 use std::sync::Arc;
 
-use courser_buf::{Arena, ArenaConfig, Heap, HugePages, TxBurst};
+use courser_buf::{Arena, ArenaConfig, Heap, HugePages, MsgBuf, TxBurst};
 use courser_net::{AnyTransport, Caps, Transport};
+use courser_proto::Completion as Ended;
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
-use courser_proto::{Endpoint, Framing};
+use courser_proto::{Body, CallError, Endpoint, Framing, Notice, RequestId, SessionId};
 
 use crate::config::Config;
 use crate::control::mailbox::Mailbox;
-use crate::control::{Command, Control};
+use crate::control::{Command, Control, Mail};
+use crate::core::app::{App, OnThread};
 use crate::core::context::Context;
+use crate::core::continuations::Cont;
 use crate::core::handler::{Conclude, Handler, OnNotice, OnRoom};
 use crate::core::{Core, Local};
 use crate::error::BindError;
@@ -21,7 +23,7 @@ use crate::platform::Platform;
 use crate::run::connections::Connections;
 use crate::run::event_loop::Loop;
 use crate::run::flood::Flood;
-use crate::run::worker::{Pool, Workers};
+use crate::run::worker::Pool;
 use crate::service::{Services, guarded};
 
 /// The functions that the application registered.
@@ -58,29 +60,102 @@ impl Handlers {
     }
 }
 
+/// The steps of an event loop that belong to the application. [`OnThread`] has handlers, tasks,
+/// timers and workers; the clients of a process (`client/app.rs`) have completions and notices only.
+pub(crate) trait Events: App {
+    /// The functions that are called.
+    type Handlers;
+    /// The endpoint's side of the worker threads.
+    type Workers;
+
+    fn workers(pool: &Pool) -> Self::Workers;
+
+    // ---- packets ------------------------------------------------------------------------------
+
+    /// A request. `due`: when it expires, and whether other events of its burst were before.
+    fn on_request(
+        core: &mut Core<Self>,
+        handlers: &mut Self::Handlers,
+        id: RequestId,
+        req_type: u16,
+        body: Body<'_>,
+        due: (u64, bool),
+    );
+
+    fn on_message(
+        core: &mut Core<Self>,
+        handlers: &mut Self::Handlers,
+        session: SessionId,
+        msg_type: u16,
+        body: Body<'_>,
+        expires_ns: u64,
+    );
+
+    /// A call ended while a frame is received.
+    fn on_completion(
+        core: &mut Core<Self>,
+        handlers: &mut Self::Handlers,
+        cont: Cont,
+        session: SessionId,
+        request: MsgBuf,
+        result: Result<Body<'_>, CallError>,
+    );
+
+    /// A call ended otherwise.
+    fn complete(core: &mut Core<Self>, handlers: &mut Self::Handlers, done: Ended<'_, Cont>);
+
+    // ---- a pass -------------------------------------------------------------------------------
+
+    /// After a burst, before its packets are sent.
+    fn after_burst(core: &mut Core<Self>);
+
+    /// Returns whether [`Events::run_timers`] or [`Events::upkeep`] has something to do at this time.
+    fn has_upkeep<T: Transport>(rpc: &Rpc<T, Self>, now_ns: u64) -> bool;
+
+    /// Timers of the application. Returns whether one was due.
+    fn run_timers(core: &mut Core<Self>, now_ns: u64) -> bool;
+
+    /// Tasks, and requests of workers. Returns whether there was something to do.
+    fn upkeep<T: Transport>(rpc: &mut Rpc<T, Self>, now_ns: u64) -> bool;
+
+    /// A notice of the protocol. Returns whether it led to work.
+    fn on_notice<T: Transport>(rpc: &mut Rpc<T, Self>, notice: Notice) -> bool;
+
+    /// Takes the mail of an endpoint, and sends the answers of its workers.
+    fn take_mail<T: Transport>(rpc: &mut Rpc<T, Self>, mail: &mut Vec<Mail>);
+
+    // ---- waiting and ending -------------------------------------------------------------------
+
+    /// When the application has work without a packet; 0: at once.
+    fn next_deadline_ns<T: Transport>(rpc: &Rpc<T, Self>) -> Option<u64>;
+
+    /// The endpoint is dropped.
+    fn end<T: Transport>(rpc: &mut Rpc<T, Self>);
+}
+
 /// One thread's endpoint, made by [`crate::Nexus::endpoint`]. Not `Send`: the endpoint, its
-/// handlers and its continuations stay on the thread that made it.
+/// handlers and its continuations stay on the thread that made it. (`A` is the kind of application;
+/// [`crate::Client`] has another one, without closures, whose endpoint can change threads.)
 ///
 /// # Order of calls
 /// Register handlers ([`Rpc::on`]), connect sessions ([`Rpc::connect`]), then drive the event
 /// loop: [`Rpc::run`], [`Rpc::run_until`], or [`Rpc::poll`] from your own loop, which may sleep on
 /// [`Rpc::event_fd`].
-pub struct Rpc<T: Transport = AnyTransport> {
+pub struct Rpc<T: Transport = AnyTransport, A: Events = OnThread> {
     pub(crate) transport: T,
-    pub(crate) core: Core,
-    pub(crate) handlers: Handlers,
+    pub(crate) core: Core<A>,
+    pub(crate) handlers: A::Handlers,
     pub(super) burst: TxBurst,
     pub(crate) mailbox: Mailbox,
-    pub(super) workers: Workers,
+    pub(super) workers: A::Workers,
     pub(super) control_plane: Control,
     pub(crate) connections: Connections,
     pub(crate) index: u16,
     pub(crate) event_loop: Loop,
     pub(super) flood: Flood,
-    _not_send: PhantomData<*const ()>,
 }
 
-impl<T: Transport> std::fmt::Debug for Rpc<T> {
+impl<T: Transport, A: Events> std::fmt::Debug for Rpc<T, A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Rpc")
             .field("index", &self.index)
@@ -98,12 +173,17 @@ pub(crate) struct Shared<'a> {
     pub(crate) workers: &'a Pool,
 }
 
-impl<T: Transport> Rpc<T> {
-    /// Makes the endpoint of this thread.
+impl<T: Transport, A: Events> Rpc<T, A> {
+    /// Makes an endpoint.
     ///
     /// # Errors
     /// A setting is out of range, or the system refuses a descriptor.
-    pub(crate) fn new(transport: T, index: u16, of: &Shared<'_>) -> Result<Self, BindError> {
+    pub(crate) fn new(
+        transport: T,
+        index: u16,
+        of: &Shared<'_>,
+        handlers: A::Handlers,
+    ) -> Result<Self, BindError> {
         let Shared { config, platform, control, workers } = *of;
         let caps = transport.caps();
         let proto_config = config.for_transport(caps);
@@ -134,19 +214,31 @@ impl<T: Transport> Rpc<T> {
         Ok(Rpc {
             core: Core::new(proto, platform.clone(), index, local, mailbox.clone(), max_streams),
             transport,
-            handlers: Handlers::default(),
+            handlers,
             burst: VecDeque::new(),
             mailbox,
-            workers: Workers::new(workers.clone()),
+            workers: A::workers(workers),
             control_plane: control.clone(),
             connections: Connections::new(config, platform),
             index,
             event_loop,
             flood: Flood::default(),
-            _not_send: PhantomData,
         })
     }
 
+    /// Returns whether the transport has taken all frames.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.burst.is_empty()
+    }
+
+    /// The endpoint as handlers use it, for code outside of handlers.
+    #[inline]
+    pub fn context(&mut self) -> Context<'_, A> {
+        Context { core: &mut self.core, request: None }
+    }
+}
+
+impl<T: Transport> Rpc<T> {
     #[track_caller]
     pub(crate) fn register(&mut self, req_type: u16, handler: Handler) {
         let at = usize::from(req_type);
@@ -169,30 +261,14 @@ impl<T: Transport> Rpc<T> {
     pub(crate) fn refuse_sessions(&self) {
         self.control_plane.send(Command::SetAccepts { index: self.index, accepts: false });
     }
-
-    /// Returns whether the transport has taken all frames.
-    pub(crate) fn is_flushed(&self) -> bool {
-        self.burst.is_empty()
-    }
-
-    /// The endpoint as handlers use it, for code outside of handlers.
-    #[inline]
-    pub fn context(&mut self) -> Context<'_> {
-        Context { core: &mut self.core, request: None }
-    }
 }
 
-impl<T: Transport> Drop for Rpc<T> {
+impl<T: Transport, A: Events> Drop for Rpc<T, A> {
     fn drop(&mut self) {
         if self.core.process.was_forked() {
             return; // the control thread and the workers are those of the other process
         }
         self.control_plane.send(Command::Unregister { index: self.index });
-        // Futures that are dropped queue nothing any more.
-        self.core.queue.close();
-        self.core.lender.close();
-        drop(self.core.tasks.take_futures());
-        self.detach_workers();
-        self.handlers.services.drain_token().set();
+        A::end(self);
     }
 }

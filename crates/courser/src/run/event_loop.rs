@@ -8,23 +8,29 @@ use std::time::Duration;
 
 use courser_buf::RxBurst;
 use courser_net::Transport;
-use courser_proto::{Endpoint, Notice, SessionId};
 
-use crate::core::Core;
-use crate::core::context::Context;
-use crate::core::queue::LocalCommand;
 use crate::error::RunError;
-use crate::run::dispatch::{self, Dispatch, complete};
-use crate::run::endpoint::Rpc;
+use crate::run::dispatch::{self, Dispatch};
+use crate::run::endpoint::{Events, Rpc};
 use crate::run::spin::Rest;
 
 pub(crate) use passes::Loop;
+
+/// The outcome of one iteration of a thread that drives an endpoint for a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    Worked,
+    /// There was no work.
+    Idle,
+    /// There was no work for the spin time.
+    Tired,
+}
 
 /// A receive burst with fewer frames has emptied the receive queue; packets that are still missing
 /// then may be lost.
 const DRAINED: usize = 64;
 
-impl<T: Transport> Rpc<T> {
+impl<T: Transport, A: Events> Rpc<T, A> {
     /// One iteration: receives a burst and runs its handlers and continuations, runs timers, sends
     /// the packets that are ready. Never blocks. Returns whether there was work. Does nothing in a
     /// process forked from that of the endpoint.
@@ -77,12 +83,7 @@ impl<T: Transport> Rpc<T> {
     #[inline]
     fn after_frames(&mut self, received: usize, again: bool) {
         let then_ns = self.core.proto.now_ns();
-        if self.core.queue.has_news() {
-            // Their packets leave with those of the handlers.
-            Endpoint::appending(&mut self.core, |core| &mut core.proto, Core::run_ready);
-            let tasks = &self.core.tasks;
-            self.core.queue.update_news(tasks.any_ready() || tasks.any_waiting());
-        }
+        A::after_burst(&mut self.core);
         let (_, read) = self.transmit(None);
         let mut busy = false;
         if received < DRAINED || self.event_loop.scans_anyway(then_ns) {
@@ -160,9 +161,8 @@ impl<T: Transport> Rpc<T> {
     /// Timers and rare work. Most iterations have none, and this is a handful of comparisons.
     #[inline]
     fn chores(&mut self, now_ns: u64) -> bool {
-        let due = self.core.timers.next_ns() <= now_ns || self.event_loop.trims(now_ns);
-        let left =
-            self.core.queue.has_news() || self.connections.is_dialing() || self.has_notices();
+        let due = A::has_upkeep(self, now_ns) || self.event_loop.trims(now_ns);
+        let left = self.connections.is_dialing() || self.core.proto.has_notices();
         (due || left) && self.upkeep(now_ns)
     }
 
@@ -181,37 +181,11 @@ impl<T: Transport> Rpc<T> {
         worked
     }
 
-    /// Whether the protocol has notices, or cancelled requests are to be searched in the workers' queue.
-    #[inline]
-    fn has_notices(&self) -> bool {
-        self.core.proto.has_notices() || self.workers.has_cancelled()
-    }
-
-    /// Calls the application's function for a session with room for messages.
-    fn report_room(&mut self, session: SessionId) -> bool {
-        let Some(f) = self.handlers.on_room.as_mut() else { return false };
-        f(&mut Context { core: &mut self.core, request: None }, session);
-        true
-    }
-
     /// Passes the notices of the protocol to those that wait for them. Returns whether there were any.
     fn notices(&mut self) -> bool {
         let mut any = false;
         while let Some(notice) = self.core.proto.poll_notice() {
-            any |= match notice {
-                Notice::Freed { session, messages } => {
-                    let started = self.core.start_queued(session);
-                    started | (messages && self.report_room(session))
-                }
-                Notice::Cancelled(request) => {
-                    self.workers.note_cancelled();
-                    self.core.drop_cancelled(request)
-                }
-            };
-            if let Some(f) = self.handlers.on_notice.as_mut() {
-                f(&mut Context { core: &mut self.core, request: None }, notice);
-                any = true;
-            }
+            any |= A::on_notice(self, notice);
         }
         any
     }
@@ -220,49 +194,16 @@ impl<T: Transport> Rpc<T> {
     /// requests, unused memory.
     #[cold]
     fn upkeep(&mut self, now_ns: u64) -> bool {
-        let mut worked = self.core.run_timers(now_ns);
+        let mut worked = A::run_timers(&mut self.core, now_ns);
         if self.connections.is_dialing() {
             worked |= self.check_dialing();
         }
         worked |= self.notices();
-        worked |= self.shed_cancelled(now_ns);
-        worked |= self.run_tasks();
+        worked |= A::upkeep(self, now_ns);
         if self.event_loop.trims(now_ns) {
             self.trim();
         }
         worked
-    }
-
-    /// Tasks: those that are ready, and what was queued for them or by them.
-    fn run_tasks(&mut self) -> bool {
-        let mut worked = false;
-        if self.core.tasks.any_waiting() {
-            worked |= self.core.wake_connected();
-        }
-        worked |= self.run_local_commands();
-        if self.core.tasks.any_ready() {
-            worked |= self.core.run_ready();
-            worked |= self.run_local_commands();
-        }
-        let tasks = &self.core.tasks;
-        self.core.queue.update_news(tasks.any_ready() || tasks.any_waiting());
-        worked
-    }
-
-    /// What futures and reply handles left to do.
-    fn run_local_commands(&mut self) -> bool {
-        let commands = self.core.queue.take();
-        let any = !commands.is_empty();
-        for command in commands {
-            match command {
-                LocalCommand::Reply(id, status) => self.core.proto.reply_status(id, status),
-                LocalCommand::DropCall(at) => self.core.drop_awaited(at),
-                LocalCommand::CancelTimer(timer) => drop(self.core.timers.cancel(timer)),
-                LocalCommand::Close(session) => self.core.close(session),
-                LocalCommand::Spawn(task) => self.core.tasks.spawn(task),
-            }
-        }
-        any
     }
 
     /// Returns unused memory of large messages to the system.
@@ -322,7 +263,7 @@ impl<T: Transport> Rpc<T> {
         let mut any = false;
         loop {
             while let Some(done) = self.core.proto.poll_completion() {
-                complete(&mut self.core, &mut self.handlers, done);
+                A::complete(&mut self.core, &mut self.handlers, done);
                 any = true;
             }
             if !self.core.proto.needs_flush() {
@@ -417,9 +358,17 @@ impl<T: Transport> Rpc<T> {
         if self.core.process.was_forked() {
             return Err(RunError::Forked); // by a handler
         }
+        let expects = self.core.proto.outstanding_calls() > 0;
+        if self.spin(expects) { Ok(()) } else { self.sleep(self.event_loop.pass_ns, end_ns) }
+    }
+
+    /// The next step of a thread that has no work: it polls again, or yields the CPU before. False: it
+    /// has spun for long enough.
+    #[inline]
+    fn spin(&mut self, expects: bool) -> bool {
         let now_ns = self.event_loop.pass_ns;
-        match self.event_loop.idle.next(now_ns, self.core.proto.outstanding_calls() > 0) {
-            Rest::Sleep => return self.sleep(now_ns, end_ns),
+        match self.event_loop.idle.next(now_ns, expects) {
+            Rest::Sleep => return false,
             Rest::Yield => {
                 self.event_loop.clock_is_fresh = false;
                 std::thread::yield_now();
@@ -429,7 +378,51 @@ impl<T: Transport> Rpc<T> {
             Rest::Poll if self.burst.is_empty() => self.event_loop.idle.only_poll(),
             Rest::Poll => {}
         }
-        Ok(())
+        true
+    }
+
+    // ---- threads that take turns --------------------------------------------------------------
+
+    /// A thread begins to drive the endpoint after another one.
+    #[inline]
+    pub(crate) fn begin_turn(&mut self) {
+        self.event_loop.force_full_pass();
+        self.event_loop.idle.after(true);
+        let now_ns = self.core.now_ns();
+        self.core.proto.advance(now_ns);
+        self.event_loop.pass_ns = now_ns;
+    }
+
+    /// One iteration, which never sleeps.
+    #[inline]
+    pub(crate) fn turn(&mut self) -> Turn {
+        let only_polls = self.event_loop.idle.only_polls();
+        if self.iterate(false) {
+            return Turn::Worked;
+        }
+        if only_polls || self.spin(false) { Turn::Idle } else { Turn::Tired }
+    }
+
+    /// After iterations without work: no thread drives the endpoint from now on, until one calls
+    /// [`Rpc::end_rest`]. Returns until when threads may sleep on its descriptor, or `None` if there
+    /// is work.
+    pub(crate) fn begin_rest(&mut self) -> Option<u64> {
+        let due_ns = self.next_deadline_ns().unwrap_or(u64::MAX);
+        if due_ns <= self.core.now_ns() || !self.mailbox.fall_asleep() {
+            return None;
+        }
+        if !self.transport.fall_asleep() {
+            self.end_rest();
+            return None;
+        }
+        Some(due_ns)
+    }
+
+    /// A thread drives the endpoint again.
+    pub(crate) fn end_rest(&mut self) {
+        self.mailbox.wake_up();
+        self.transport.wake_up();
+        self.event_loop.clock_is_fresh = false;
     }
 
     /// Sleeps until a frame, a wake-up, or the next deadline.
@@ -452,13 +445,11 @@ impl<T: Transport> Rpc<T> {
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let dialing = self.connections.next_deadline_ns();
         // Commands from outside of an iteration run in the next one.
-        let commands = !self.core.pending_commands.is_empty() || self.core.queue.has_commands();
-        let commands = commands || self.core.tasks.any_ready() || self.core.proto.has_notices();
+        let commands = !self.core.pending_commands.is_empty() || self.core.proto.has_notices();
         let waiting = (commands || !self.burst.is_empty()).then_some(0);
         let trim = self.event_loop.trim_due_ns();
-        let (proto, timer_ns) = (self.core.proto.next_deadline(), self.core.timers.next_ns());
-        let timer = (timer_ns != u64::MAX).then_some(timer_ns);
-        let all = [proto, timer, dialing, waiting, trim, self.workers.search_due_ns()];
+        let all =
+            [self.core.proto.next_deadline(), A::next_deadline_ns(self), dialing, waiting, trim];
         all.into_iter().flatten().min()
     }
 

@@ -1,8 +1,9 @@
 //! The slower path of the event loop with [`courser_proto::Factors::batched_timestamps`] off.
 
 use crate::core::Core;
+use crate::core::app::App;
 
-impl Core {
+impl<A: App> Core<A> {
     /// Reads the clock once for each of these packets.
     #[cold]
     pub(crate) fn read_clock_for(&mut self, packets: u64) {

@@ -3,10 +3,10 @@
 use courser_net::Transport;
 use courser_proto::wire::WIRE_VERSION;
 
-use crate::run::endpoint::Rpc;
+use crate::run::endpoint::{Events, Rpc};
 use crate::run::flood::Action;
 
-impl<T: Transport> Rpc<T> {
+impl<T: Transport, A: Events> Rpc<T, A> {
     /// Paths may have been opened: while strangers are dropped, their addresses must be known.
     pub(crate) fn renew_shield(&mut self) {
         if self.flood.is_shielded {

@@ -113,6 +113,11 @@ impl Idle {
         Idle { spin, yields: spin.yields, crowd, polls: 0, was_busy: false, since_ns: 0 }
     }
 
+    /// For how long it spins without calls in flight, ns.
+    pub(crate) fn spin_ns(&self) -> u64 {
+        self.spin.ns
+    }
+
     /// From now on it yields the CPU while it spins, or does so only where it must.
     #[inline]
     pub(crate) fn set_yields(&mut self, yields: bool) {

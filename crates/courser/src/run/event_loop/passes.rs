@@ -84,6 +84,11 @@ impl Loop {
         self.idle.set_yields(yields);
     }
 
+    /// For how long an endpoint without calls spins, ns.
+    pub(crate) fn spin_ns(&self) -> u64 {
+        self.idle.spin_ns()
+    }
+
     /// The time of the last whole pass, ns.
     #[inline]
     pub(crate) fn pass_ns(&self) -> u64 {
@@ -138,7 +143,7 @@ impl Loop {
         self.stop.swap(false, Ordering::AcqRel)
     }
 
-    pub(super) fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.poller.as_ref().map(AsFd::as_fd)
     }
 }
