@@ -56,6 +56,7 @@ mod tests {
     use courser_net::{FaultCounts, TransportStats};
     use courser_proto::{EndpointStats, MemoryUse, SessionStats};
 
+    use crate::client::PollingStats;
     use crate::control::ControlStats;
     use crate::core::handled::HandlerStats;
     use crate::core::shares::ClientStats;
@@ -91,6 +92,7 @@ This file is generated: `COURSER_WRITE_DOCS=1 cargo test -p courser --lib statis
             ServerStats::GROUP,
             ServiceStats::GROUP,
             ClientStats::GROUP,
+            PollingStats::GROUP,
         ];
         let tables = groups.map(|group| format!("\n{}", group.markdown()));
         let text = format!("{HEAD}{}", tables.concat());

@@ -41,6 +41,30 @@ fn all_is_freed(before: [usize; 2]) {
     }
 }
 
+/// Times that the thread of the clients' endpoint has begun to sleep.
+fn sleeps() -> u64 {
+    let read = |path: std::path::PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let mut threads = tasks.filter(|task| read(task.join("comm")).starts_with("courser-client"));
+    let status = read(threads.next().expect("the thread").join("status"));
+    assert!(threads.next().is_none());
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// The thread sleeps when no client calls: it looks for them for some 10 ms after the last call.
+fn idle_clients_sleep() {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let before = sleeps();
+        std::thread::sleep(Duration::from_millis(300));
+        if sleeps() - before < 10 {
+            return;
+        }
+        assert!(Instant::now() < end, "{} sleeps in 300 ms", sleeps() - before);
+    }
+}
+
 #[test]
 fn clients_of_a_process_share_a_thread_and_its_descriptors() {
     let _servers = [server(), server(), server()];
@@ -52,6 +76,7 @@ fn clients_of_a_process_share_a_thread_and_its_descriptors() {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     clients.iter().for_each(call);
+    idle_clients_sleep();
     let [threads, descriptors] = used();
     assert!(threads <= before[0] + 2, "{threads} threads, {} before", before[0]);
     // Both sides are counted: a connection to each server has two.

@@ -37,6 +37,8 @@ pub(crate) struct Call {
     pub(crate) expires: Option<Instant>,
     /// Set with [`Stage::Done`], for callers that spin.
     done: AtomicBool,
+    /// Its task will drive the endpoint when it is polled: see `client/endpoint.rs`.
+    pub(crate) comes: AtomicBool,
     progress: Mutex<Progress>,
 }
 
@@ -80,7 +82,8 @@ impl Call {
         let Target { link, method, one_way, wait_for_ready, expires } = target;
         let progress = Mutex::new(Progress { stage: Stage::Waiting(request), waker });
         let done = AtomicBool::new(false);
-        Call { link, method, one_way, wait_for_ready, expires, done, progress }
+        let comes = AtomicBool::new(false);
+        Call { link, method, one_way, wait_for_ready, expires, done, comes, progress }
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {
@@ -93,6 +96,11 @@ impl Call {
     /// Returns whether [`Call::poll`] returns a result: one load.
     pub(crate) fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire)
+    }
+
+    /// Removes the waker: the task itself looks for the result, by [`Call::poll`] at last.
+    pub(crate) fn take_waker(&self) -> Option<Waker> {
+        self.lock().waker.take()
     }
 
     /// The result, or the task is woken when it is there.
@@ -111,6 +119,11 @@ impl Call {
             Stage::Done(outcome) => Poll::Ready(outcome),
             _ => Poll::Pending,
         }
+    }
+
+    /// The task that awaits the result, if it has been polled.
+    pub(crate) fn waker(&self) -> Option<Waker> {
+        self.lock().waker.clone()
     }
 
     /// Stores the waker without a look for the result.

@@ -14,14 +14,13 @@ use crate::channel::call::{Call, Started};
 use crate::channel::greeting::{Service, Services, place};
 use crate::channel::link::{FirstConnect, Link, Open, Session, Waiting};
 use crate::channel::method::{HELLO, MethodId, number};
+use crate::core::app::App;
 use crate::core::context::Context;
 use crate::core::message::Completion;
 use crate::error::ClientError;
 use crate::error::SessionError;
 use crate::error::failure::CallFailure;
-use crate::machine::Thread;
 use crate::platform::Clock;
-use crate::rpc::Rpc;
 use crate::submit::Waiters;
 
 /// Pause between two searches for expired calls that have not started, ns, and for each of them, so
@@ -29,12 +28,17 @@ use crate::submit::Waiters;
 const SWEEP_NS: u64 = 200_000;
 const SWEEP_CALL_NS: u64 = 50;
 
+/// Calls that are looked at for one whose task drives the endpoint.
+const SUCCESSORS: usize = 64;
+
 /// A call that has started. Its place is the tag of its completion.
 enum Pending {
     Call {
         call: Arc<Call>,
         /// Where its session was in [`Link::sessions`].
         at: usize,
+        /// When it started, ns.
+        since_ns: u64,
     },
     /// The server of a session is asked for a service of a link.
     Asked { key: usize, service: NonZeroU16 },
@@ -73,8 +77,8 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    pub(super) fn new(rpc: &Rpc) -> Self {
-        let timeout = rpc.connections.timeout();
+    /// `timeout` is [`crate::Config::connect_timeout`].
+    pub(super) fn new(clock: Clock, timeout: Duration) -> Self {
         Clients {
             links: Slab::new(),
             pending: Slab::new(),
@@ -83,7 +87,7 @@ impl Clients {
             connecting: 0,
             due_ns: u64::MAX,
             dropped: 0,
-            clock: rpc.core.platform.clock(Thread::Endpoint(rpc.index())),
+            clock,
             connect_timeout_ns: u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX),
             #[cfg(test)]
             tries: 0,
@@ -93,7 +97,7 @@ impl Clients {
     // ---- submissions --------------------------------------------------------------------------
 
     /// Handles what clients have submitted, and empties the lists.
-    pub(super) fn accept(&mut self, cx: &mut Context<'_>, submitted: &mut Submitted) {
+    pub(super) fn accept(&mut self, cx: &mut Context<'_, impl App>, submitted: &mut Submitted) {
         for open in submitted.opens.drain(..) {
             let until_ns = cx.now_ns().saturating_add(self.connect_timeout_ns);
             let key = self.links.insert(Link::new(open, until_ns));
@@ -126,7 +130,7 @@ impl Clients {
         }
     }
 
-    fn submit(&mut self, cx: &mut Context<'_>, call: Arc<Call>) {
+    pub(super) fn submit(&mut self, cx: &mut Context<'_, impl App>, call: Arc<Call>) {
         let Some(link) = self.links.get(call.link) else {
             return self.finish(&call, Err(CallFailure::Stopped)); // its client is gone: it is over
         };
@@ -140,7 +144,7 @@ impl Clients {
     }
 
     /// Starts a call or sends a message. Returns false if it has to wait.
-    fn start(&mut self, cx: &mut Context<'_>, call: &Arc<Call>) -> bool {
+    fn start(&mut self, cx: &mut Context<'_, impl App>, call: &Arc<Call>) -> bool {
         loop {
             let Some(link) = self.links.get(call.link) else { return true };
             let picked = if call.one_way { link.first() } else { link.pick() };
@@ -172,7 +176,8 @@ impl Clients {
             match started {
                 Started::Over => {}
                 Started::Running => {
-                    entry.insert(Pending::Call { call: call.clone(), at });
+                    let since_ns = cx.core.proto.now_ns();
+                    entry.insert(Pending::Call { call: call.clone(), at, since_ns });
                     link.sessions[at].calls += 1;
                     link.calls += 1;
                 }
@@ -195,7 +200,7 @@ impl Clients {
 
     /// Finds the request type of a call on a session.
     #[inline]
-    fn number(&mut self, cx: &mut Context<'_>, call: &Call, at: usize) -> Numbered {
+    fn number(&mut self, cx: &mut Context<'_, impl App>, call: &Call, at: usize) -> Numbered {
         let MethodId { service: Some(service), number: index } = call.method else {
             return Numbered::As(call.method.number);
         };
@@ -218,7 +223,7 @@ impl Clients {
     #[cold]
     fn ask_first(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &mut Context<'_, impl App>,
         call: &Call,
         (at, id): (usize, SessionId),
         service: NonZeroU16,
@@ -246,7 +251,7 @@ impl Clients {
     #[cold]
     fn await_room(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &mut Context<'_, impl App>,
         session: SessionId,
         key: usize,
         refused: &RejectReason,
@@ -259,7 +264,7 @@ impl Clients {
 
     /// Adds a call to those that wait. Connects if there is no session.
     #[cold]
-    fn wait(&mut self, cx: &mut Context<'_>, call: Arc<Call>) {
+    fn wait(&mut self, cx: &mut Context<'_, impl App>, call: Arc<Call>) {
         let key = call.link;
         let Some(link) = self.links.get_mut(key) else { return };
         let now_ns = cx.now_ns();
@@ -276,7 +281,7 @@ impl Clients {
 
     /// Connects a session for calls that wait, if there is none, or if all slots are in use.
     #[cold]
-    fn connect_for_waiting(&mut self, cx: &mut Context<'_>, key: usize, now_ns: u64) {
+    fn connect_for_waiting(&mut self, cx: &mut Context<'_, impl App>, key: usize, now_ns: u64) {
         let Some(link) = self.links.get(key) else { return };
         let wanted = match link.sessions.is_empty() {
             true => !link.is_connecting() && (link.retry_ns == u64::MAX || link.retry_ns <= now_ns),
@@ -300,7 +305,7 @@ impl Clients {
     }
 
     /// Starts calls and messages that wait, as far as there is room.
-    fn start_waiting(&mut self, cx: &mut Context<'_>, key: usize) {
+    fn start_waiting(&mut self, cx: &mut Context<'_, impl App>, key: usize) {
         while let Some(link) = self.links.get_mut(key)
             && let Some(waiting) = link.messages.pop_front()
             && self.start_again(cx, key, waiting)
@@ -309,7 +314,7 @@ impl Clients {
     }
 
     /// Starts calls that wait, as far as there is room.
-    fn start_waiting_calls(&mut self, cx: &mut Context<'_>, key: usize) {
+    fn start_waiting_calls(&mut self, cx: &mut Context<'_, impl App>, key: usize) {
         while let Some(link) = self.links.get_mut(key)
             && link.calls < link.limits.in_flight
             && let Some(waiting) = link.waiting.pop_front()
@@ -318,7 +323,12 @@ impl Clients {
     }
 
     /// Starts a call or message that has waited, or puts it back. Returns whether there was room.
-    fn start_again(&mut self, cx: &mut Context<'_>, key: usize, waiting: Waiting) -> bool {
+    fn start_again(
+        &mut self,
+        cx: &mut Context<'_, impl App>,
+        key: usize,
+        waiting: Waiting,
+    ) -> bool {
         #[cfg(test)]
         {
             self.tries += 1;
@@ -340,9 +350,14 @@ impl Clients {
 
     /// A call has ended.
     #[inline]
-    pub(super) fn completed(&mut self, cx: &mut Context<'_>, tag: u64, done: Completion<'_>) {
+    pub(super) fn completed(
+        &mut self,
+        cx: &mut Context<'_, impl App>,
+        tag: u64,
+        done: Completion<'_>,
+    ) {
         let (call, at) = match self.pending.try_remove(tag as usize) {
-            Some(Pending::Call { call, at }) => (call, at),
+            Some(Pending::Call { call, at, .. }) => (call, at),
             Some(Pending::Asked { key, service }) => return self.answered(cx, key, service, done),
             None => return,
         };
@@ -368,7 +383,7 @@ impl Clients {
     #[cold]
     fn failure(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &mut Context<'_, impl App>,
         call: &Call,
         session: SessionId,
         error: CallError,
@@ -386,7 +401,7 @@ impl Clients {
     }
 
     /// A session has room, or has ended.
-    pub(super) fn on_room(&mut self, cx: &mut Context<'_>, session: SessionId) {
+    pub(super) fn on_room(&mut self, cx: &mut Context<'_, impl App>, session: SessionId) {
         if let Some(key) = self.waiters.pop(session, false) {
             self.start_waiting(cx, key);
         }
@@ -396,7 +411,7 @@ impl Clients {
 
     /// Begins to connect a session.
     #[cold]
-    fn connect(&mut self, cx: &mut Context<'_>, key: usize) {
+    fn connect(&mut self, cx: &mut Context<'_, impl App>, key: usize) {
         let Some(link) = self.links.get_mut(key) else { return };
         link.retry_ns = u64::MAX;
         match cx.connect(&link.uri) {
@@ -411,7 +426,7 @@ impl Clients {
     /// Asks the server of a new session for the services from this place on; after the last one calls
     /// use the session.
     #[cold]
-    fn greet(&mut self, cx: &mut Context<'_>, key: usize, id: SessionId, from: usize) {
+    fn greet(&mut self, cx: &mut Context<'_, impl App>, key: usize, id: SessionId, from: usize) {
         let Some(link) = self.links.get_mut(key) else { return };
         let Some(service) = link.greetings.next(from) else {
             link.greeting = None;
@@ -430,7 +445,7 @@ impl Clients {
     #[cold]
     fn ask(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &mut Context<'_, impl App>,
         key: usize,
         id: SessionId,
         service: NonZeroU16,
@@ -452,7 +467,7 @@ impl Clients {
     #[cold]
     fn answered(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &mut Context<'_, impl App>,
         key: usize,
         service: NonZeroU16,
         done: Completion<'_>,
@@ -516,7 +531,7 @@ impl Clients {
 
     /// The server of a new session does not have what the client needs, or was lost again.
     #[cold]
-    fn not_greeted(&mut self, cx: &mut Context<'_>, key: usize, error: ClientError) {
+    fn not_greeted(&mut self, cx: &mut Context<'_, impl App>, key: usize, error: ClientError) {
         let Some(link) = self.links.get_mut(key) else { return };
         link.greeted = Services::default();
         let greeting = link.greeting.take();
@@ -527,7 +542,7 @@ impl Clients {
     }
 
     #[cold]
-    fn connected(&mut self, cx: &mut Context<'_>, key: usize, id: SessionId) {
+    fn connected(&mut self, cx: &mut Context<'_, impl App>, key: usize, id: SessionId) {
         let Some(link) = self.links.get_mut(key) else { return };
         let slots = cx.session_stats(id).map_or(1, |stats| stats.slots as usize);
         let services = std::mem::take(&mut link.greeted);
@@ -543,7 +558,7 @@ impl Clients {
     }
 
     #[cold]
-    fn not_connected(&mut self, cx: &mut Context<'_>, key: usize, error: ClientError) {
+    fn not_connected(&mut self, cx: &mut Context<'_, impl App>, key: usize, error: ClientError) {
         let Some(link) = self.links.get_mut(key) else { return };
         let now_ns = cx.now_ns();
         if let Some(first) = &mut link.first {
@@ -563,7 +578,7 @@ impl Clients {
 
     /// A client was not connected in its time.
     #[cold]
-    fn give_up(&mut self, cx: &mut Context<'_>, key: usize) {
+    fn give_up(&mut self, cx: &mut Context<'_, impl App>, key: usize) {
         let Some(link) = self.links.get_mut(key) else { return };
         let Some(FirstConnect { opening, error, .. }) = link.first.take() else { return };
         self.close(cx, key);
@@ -573,7 +588,7 @@ impl Clients {
 
     /// A session has ended. If it was the last one, another is connected.
     #[cold]
-    fn lose(&mut self, cx: &mut Context<'_>, key: usize, at: usize) {
+    fn lose(&mut self, cx: &mut Context<'_, impl App>, key: usize, at: usize) {
         let Some(link) = self.links.get_mut(key) else { return };
         let lost = link.sessions[at].id;
         link.reason = cx.session_error(lost).map(|e| e.to_string().into());
@@ -588,7 +603,7 @@ impl Clients {
 
     /// A client was dropped: nothing waits for its calls.
     #[cold]
-    fn close(&mut self, cx: &mut Context<'_>, key: usize) {
+    fn close(&mut self, cx: &mut Context<'_, impl App>, key: usize) {
         let Some(link) = self.links.try_remove(key) else { return };
         self.connecting -= usize::from(link.connecting.is_some());
         let new = link.connecting.into_iter().chain(link.greeting);
@@ -605,6 +620,21 @@ impl Clients {
         self.pending.len()
     }
 
+    /// Returns whether frames or times are waited for.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.pending.is_empty() || self.connecting > 0 || self.due_ns != u64::MAX
+    }
+
+    /// The task of a call that started after `since_ns`, to drive the endpoint.
+    pub(super) fn successor(&self, since_ns: u64) -> Option<(Arc<Call>, Waker)> {
+        self.pending.iter().take(SUCCESSORS).find_map(|(_, pending)| match pending {
+            Pending::Call { call, since_ns: since, .. } if *since >= since_ns => {
+                call.waker().map(|waker| (call.clone(), waker))
+            }
+            _ => None,
+        })
+    }
+
     /// Returns whether [`Clients::tend`] may find something at this time.
     #[inline]
     pub(super) fn has_due(&self, now_ns: u64) -> bool {
@@ -619,7 +649,7 @@ impl Clients {
 
     /// Sessions that are connecting, connects that are due, and calls that waited too long.
     #[cold]
-    pub(super) fn tend(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn tend(&mut self, cx: &mut Context<'_, impl App>) {
         let now_ns = cx.now_ns();
         let was_due = self.due_ns <= now_ns;
         for key in 0..self.links.capacity() {
@@ -648,7 +678,7 @@ impl Clients {
         }
     }
 
-    fn tend_waiting(&mut self, cx: &mut Context<'_>, key: usize, now_ns: u64) {
+    fn tend_waiting(&mut self, cx: &mut Context<'_, impl App>, key: usize, now_ns: u64) {
         let Some(link) = self.links.get_mut(key) else { return };
         if link.retry_ns <= now_ns {
             link.retry_ns = u64::MAX;

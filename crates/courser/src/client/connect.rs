@@ -149,7 +149,7 @@ impl ClientConnect {
             wait_for_ready,
             opening: opening.clone(),
         };
-        match user.thread(thread).inbox.open(open) {
+        match user.thread(thread).endpoint.open(open) {
             Ok(()) => {
                 let connecting = Connecting { opening, user, thread, uri, limits, greetings };
                 ClientConnect { state: State::Connecting(connecting) }
@@ -202,11 +202,11 @@ impl Future for ClientConnect {
 impl Drop for ClientConnect {
     fn drop(&mut self) {
         let State::Connecting(connecting) = &self.state else { return };
-        let inbox = &connecting.user.thread(connecting.thread).inbox;
-        if !inbox.was_forked()
+        let endpoint = &connecting.user.thread(connecting.thread).endpoint;
+        if !endpoint.inbox.was_forked()
             && let Some(link) = connecting.opening.abandon()
         {
-            inbox.close(link);
+            endpoint.close(link);
         }
     }
 }

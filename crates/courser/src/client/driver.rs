@@ -1,34 +1,40 @@
-//! The thread of an endpoint that clients share: it starts their calls, and wakes their tasks.
+//! The thread of an endpoint of clients: it drives the endpoint alone, or when no caller does.
 
 use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use courser_proto::Notice;
 
 use super::calls::Clients;
-use super::inbox::{Inbox, Submitted};
+use super::endpoint::{Endpoint, Visit};
+use super::engine::{Engine, Watch, wake};
+use super::inbox::Inbox;
 use crate::error::RunError;
-use crate::panics::caught;
 use crate::platform::few_cpus;
 use crate::rpc::Rpc;
+use crate::run::event_loop::Turn;
 
 /// With this many calls in progress or fewer, a task or the server is likely to wait for this CPU. With
 /// more there is seldom nothing to do.
 const FEW_CALLS: usize = 8;
 
-/// Runs the endpoint until `stop` is set and nothing is submitted.
-pub(super) fn run(rpc: Rpc, inbox: Arc<Inbox>, stop: &AtomicBool) {
-    let state = Clients::new(&rpc);
-    let mut driver = Driver { inbox, state: Rc::new(RefCell::new(state)), rpc };
-    register(&mut driver.rpc, &driver.state);
-    if let Err(e) = driver.drive(stop) {
-        tracing::error!("the endpoint of a client has ended: {e}");
-    }
-}
+/// Pause between two looks whether callers still drive, ns: so long may an answer wait that their
+/// tasks were to fetch and did not. It costs a percent of a CPU while there are calls.
+const DOZE_NS: u64 = 500_000;
 
-/// Passes the endpoint's events to the clients.
+/// After this many pauses without callers the thread sleeps on the descriptor, until a frame.
+const QUIET: u32 = 20;
+
+/// The thread polls for this time after its last work while there are calls in flight, ns.
+const LINGER_NS: u64 = 20_000;
+
+/// Pause of the thread when it was called and another one drives, ns.
+const RETRY_NS: u64 = 20_000;
+
+/// Passes the events of an endpoint in virtual time to its clients.
 pub(super) fn register(rpc: &mut Rpc, state: &Rc<RefCell<Clients>>) {
     let of = state.clone();
     rpc.on_completion(move |cx, tag, done| of.borrow_mut().completed(cx, tag, done));
@@ -40,31 +46,37 @@ pub(super) fn register(rpc: &mut Rpc, state: &Rc<RefCell<Clients>>) {
     }));
 }
 
-/// Dropping it ends what is submitted and all calls, also after a panic of this thread.
-struct Driver {
-    inbox: Arc<Inbox>,
-    state: Rc<RefCell<Clients>>,
-    rpc: Rpc,
+// ---- a thread of its own ----------------------------------------------------------------------
+
+/// Runs the endpoint on this thread alone until `stop` is set and nothing is submitted.
+pub(super) fn run(engine: Engine, inbox: &Inbox, stop: &AtomicBool) {
+    let mut driver = Driver { inbox, engine };
+    if let Err(e) = driver.drive(stop) {
+        tracing::error!("the endpoint of a client has ended: {e}");
+    }
 }
 
-impl Driver {
+/// Dropping it ends what is submitted and all calls, also after a panic of this thread.
+struct Driver<'a> {
+    inbox: &'a Inbox,
+    engine: Engine,
+}
+
+impl Driver<'_> {
     fn drive(&mut self, stop: &AtomicBool) -> Result<(), RunError> {
-        self.rpc.may_block()?;
-        let mut submitted = Submitted::default();
+        self.engine.rpc.may_block()?;
         loop {
-            if self.inbox.take(&mut submitted) {
-                self.accept(&mut submitted);
-            } else if stop.load(Ordering::Relaxed)
-                && let Some(mut last) = self.inbox.end(true)
+            if !self.engine.accept(self.inbox)
+                && stop.load(Ordering::Relaxed)
+                && self.inbox.end(true).is_some()
             {
-                self.accept(&mut last);
-                self.rpc.run_pending_commands();
+                self.engine.rpc.run_pending_commands();
                 return Ok(());
             }
-            let due_ns = self.tend();
+            let due_ns = self.engine.tend();
             self.yield_to_tasks();
             self.wake();
-            self.rpc.pass_until(due_ns)?;
+            self.engine.rpc.pass_until(due_ns)?;
             self.wake();
         }
     }
@@ -72,50 +84,153 @@ impl Driver {
     /// Yields the CPU while it spins if the tasks of few calls may need it.
     #[inline]
     fn yield_to_tasks(&mut self) {
-        let few = self.state.borrow().in_progress() <= FEW_CALLS;
-        self.rpc.event_loop.set_yields(few && few_cpus());
-    }
-
-    fn accept(&mut self, submitted: &mut Submitted) {
-        self.state.borrow_mut().accept(&mut self.rpc.context(), submitted);
-        self.rpc.event_loop.force_full_pass();
-    }
-
-    /// Connects and deadlines. Returns when it is to be called again.
-    #[inline]
-    fn tend(&mut self) -> Option<u64> {
-        let mut state = self.state.borrow_mut();
-        if state.has_due(self.rpc.event_loop.pass_ns()) {
-            state.tend(&mut self.rpc.context());
-            self.rpc.event_loop.force_full_pass();
-        }
-        state.due_ns()
+        let few = self.engine.clients().in_progress() <= FEW_CALLS;
+        self.engine.rpc.event_loop.set_yields(few && few_cpus());
     }
 
     /// Wakes the tasks whose calls have ended.
     #[inline]
     fn wake(&mut self) {
-        let mut state = self.state.borrow_mut();
-        if state.wakers.is_empty() {
-            return;
+        if !self.engine.clients().wakers.is_empty() {
+            let mut wakers = self.engine.take_wakers();
+            wake(&mut wakers);
+            self.engine.clients().wakers = wakers;
         }
-        // A task that is woken in place, or dropped, may drop futures and clients of this thread,
-        // which only submits something.
-        let mut wakers = std::mem::take(&mut state.wakers);
-        drop(state);
-        for waker in wakers.drain(..) {
-            caught("waker", 0, || waker.wake());
-        }
-        self.state.borrow_mut().wakers = wakers;
     }
 }
 
-impl Drop for Driver {
+impl Drop for Driver<'_> {
     fn drop(&mut self) {
         let last = self.inbox.end(false);
-        if let Ok(mut state) = self.state.try_borrow_mut() {
-            state.stop(last.unwrap_or_default());
+        wake(&mut self.engine.stop(last.unwrap_or_default()));
+    }
+}
+
+// ---- callers drive ----------------------------------------------------------------------------
+
+/// Drives an endpoint when its callers do not, until `stop` is set and nothing is submitted. `poller`
+/// is the descriptor of the endpoint.
+pub(super) fn watch(endpoint: &Endpoint, poller: &OwnedFd, stop: &AtomicBool) {
+    let ended = Ended(endpoint);
+    let mut watcher = Watcher { endpoint, poller, seen: 0, quiet: 0 };
+    if let Err(e) = watcher.run(stop) {
+        tracing::error!("the thread of a client's endpoint has ended: {e}");
+    }
+    drop(ended);
+}
+
+/// Ends the endpoint, also after a panic of its thread.
+struct Ended<'a>(&'a Endpoint);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.end_when_free();
+    }
+}
+
+/// The thread of an endpoint that callers drive.
+struct Watcher<'a> {
+    endpoint: &'a Endpoint,
+    poller: &'a OwnedFd,
+    /// [`Engine::passes`] at the last look.
+    seen: u64,
+    /// Looks without passes of callers between them.
+    quiet: u32,
+}
+
+impl<'a> Watcher<'a> {
+    fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        let mut called = true;
+        loop {
+            let Some(mut visit) = self.endpoint.visit() else {
+                if self.endpoint.inbox.is_closed() {
+                    return Ok(()); // after a panic of a caller
+                }
+                // Its callers drive, and call this thread again if it is needed; a call that has
+                // reached it stays.
+                called |=
+                    self.endpoint.sleep(None, Some(if called { RETRY_NS } else { DOZE_NS }))?;
+                continue;
+            };
+            if stop.load(Ordering::Relaxed) && self.stop(&mut visit) {
+                visit.leave_for_now();
+                return Ok(());
+            }
+            let timeout_ns = match self.is_needed(&mut visit, called) {
+                true => self.work(visit),
+                false => {
+                    visit.leave_for_now();
+                    None
+                }
+            };
+            called = match timeout_ns {
+                Some(timeout_ns) => {
+                    self.endpoint.sleep(Some(self.poller), timeout_ns)?;
+                    true
+                }
+                None => self.endpoint.sleep(None, Some(DOZE_NS))?,
+            };
         }
-        self.wake();
+    }
+
+    /// Takes what was submitted last. Returns whether nothing was.
+    fn stop(&self, visit: &mut Visit<'_>) -> bool {
+        let engine = visit.engine();
+        let is_empty =
+            !engine.accept(&self.endpoint.inbox) && self.endpoint.inbox.end(true).is_some();
+        engine.rpc.run_pending_commands();
+        is_empty
+    }
+
+    /// Returns whether this thread is to drive: callers do not, and there may be work.
+    fn is_needed(&mut self, visit: &mut Visit<'_>, called: bool) -> bool {
+        let mail = self.endpoint.inbox.has_mail();
+        let engine = visit.engine();
+        let visited = engine.passes != self.seen;
+        self.seen = engine.passes;
+        self.quiet = if visited { 0 } else { self.quiet + 1 };
+        let called = called || engine.watch != Watch::Dozes;
+        let is_stuck = !visited && engine.clients().is_busy();
+        engine.take_over();
+        if is_stuck {
+            self.endpoint.rescue();
+        }
+        called || mail || self.quiet >= QUIET || is_stuck
+    }
+
+    /// Drives until there is no work. Returns how long to sleep on the descriptor, or `None` if callers
+    /// drive.
+    #[expect(clippy::option_option, reason = "a sleep without limit")]
+    fn work(&mut self, mut visit: Visit<'a>) -> Option<Option<u64>> {
+        let endpoint = self.endpoint;
+        let mut worked_ns = visit.engine().now_ns();
+        loop {
+            let engine = visit.engine();
+            let turn = engine.pass(&endpoint.inbox);
+            let now_ns = engine.now_ns();
+            if turn == Turn::Worked {
+                worked_ns = now_ns;
+            }
+            if !engine.clients().wakers.is_empty() {
+                if engine.patience.budget_ns() > 0 {
+                    self.seen = engine.passes;
+                    visit.leave(); // the tasks that it wakes drive
+                    return None;
+                }
+                visit.leave_for_now();
+                visit = endpoint.visit()?;
+                continue;
+            }
+            let lingers = engine.clients().in_progress() > 0 && turn == Turn::Idle;
+            if turn == Turn::Worked || (lingers && now_ns - worked_ns < LINGER_NS) {
+                continue;
+            }
+            if let Some(until_ns) = engine.sleep() {
+                self.seen = engine.passes;
+                let timeout_ns = (until_ns != u64::MAX).then(|| until_ns.saturating_sub(now_ns));
+                visit.leave_for_now();
+                return Some(timeout_ns);
+            }
+        }
     }
 }

@@ -7,14 +7,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
-use courser_buf::Arena;
 use courser_net::Uri;
 
+use super::calls::Clients;
 use super::driver;
+use super::endpoint::Endpoint;
+use super::engine::Engine;
 use super::inbox::Inbox;
 use crate::config::Config;
 use crate::error::BindError;
 use crate::error::ClientError;
+use crate::platform::Clock;
 use crate::rpc::nexus::Nexus;
 
 /// Most threads of one [`Endpoints`].
@@ -28,10 +31,11 @@ thread_local! {
     static IS_ENDPOINT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Threads, each with an endpoint of its own, on which clients connect
+/// Threads, each with an endpoint of its own that it drives alone, on which clients connect
 /// ([`super::Client::connect_on`], [`super::ClientBuilder::endpoints`]). One thread serves any
 /// number of clients; several are for programs that need more packets a second than one core
-/// handles. Clients that are given none share one thread of the process.
+/// handles, or whose tasks must not poll for packets. Clients that are given none share one endpoint of
+/// the process, which they drive themselves.
 ///
 /// The threads end when this object and all clients on them are dropped. The drop waits for them if
 /// it is the last.
@@ -65,7 +69,7 @@ impl Endpoints {
     /// As [`Endpoints::bind`], and [`ClientError::VirtualTime`] for a nexus of
     /// [`Nexus::bind_in`].
     pub fn of(nexus: Nexus, threads: usize) -> Result<Endpoints, ClientError> {
-        Ok(Endpoints { user: Some(User::start(nexus, threads)?) })
+        Ok(Endpoints { user: Some(User::start(nexus, threads, By::Thread)?) })
     }
 
     pub(super) fn user(&self) -> Option<&User> {
@@ -75,9 +79,9 @@ impl Endpoints {
 
 impl Endpoints {
     /// A single endpoint that its owner drives.
-    pub(super) fn driven(inbox: Arc<Inbox>, arena: Arena, limit: usize) -> Endpoints {
+    pub(super) fn driven(endpoint: Arc<Endpoint>) -> Endpoints {
         let (stop, thread) = (Arc::default(), Mutex::new(None));
-        let threads = vec![EndpointThread { inbox, arena, limit, stop, thread }];
+        let threads = vec![EndpointThread { endpoint, stop, thread }];
         let group = Group { threads, next: AtomicUsize::new(0), users: AtomicUsize::new(1) };
         Endpoints { user: Some(User(Arc::new(group))) }
     }
@@ -94,15 +98,20 @@ impl Drop for Endpoints {
     }
 }
 
-/// A thread that runs an endpoint.
+/// An endpoint and its thread.
 pub(super) struct EndpointThread {
-    pub(super) inbox: Arc<Inbox>,
-    /// Of the endpoint: callers write their requests to its memory.
-    pub(super) arena: Arena,
-    /// [`Config::max_msg_size`].
-    pub(super) limit: usize,
+    pub(super) endpoint: Arc<Endpoint>,
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The threads that drive an endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum By {
+    /// Its thread.
+    Thread,
+    /// The threads of its callers, and its thread when they do not.
+    Callers,
 }
 
 /// The threads behind an [`Endpoints`].
@@ -140,7 +149,7 @@ impl fmt::Debug for User {
 impl User {
     /// Another user of a group; `None`: its last one is gone, or a thread has ended.
     pub(super) fn join(group: Arc<Group>) -> Option<User> {
-        if group.threads.iter().any(|thread| thread.inbox.is_closed()) {
+        if group.threads.iter().any(|thread| thread.endpoint.inbox.is_closed()) {
             return None;
         }
         let join = |users: usize| (users > 0).then_some(users + 1);
@@ -152,7 +161,7 @@ impl User {
         &self.0
     }
 
-    pub(super) fn start(nexus: Nexus, threads: usize) -> Result<User, ClientError> {
+    pub(super) fn start(nexus: Nexus, threads: usize, by: By) -> Result<User, ClientError> {
         if !(1..=MOST_THREADS).contains(&threads) {
             let name = "the number of endpoint threads";
             return Err(ClientError::Setting { name, value: threads, most: MOST_THREADS });
@@ -167,7 +176,7 @@ impl User {
         };
         let nexus = Arc::new(nexus);
         for n in 0..threads {
-            match start_thread(&nexus, n) {
+            match start_thread(&nexus, n, by) {
                 Ok(thread) => group.threads.push(thread),
                 Err(e) => {
                     group.stop();
@@ -198,9 +207,9 @@ impl Group {
     /// The threads end after what was submitted.
     fn stop(&self) {
         for thread in &self.threads {
-            if !thread.inbox.was_forked() {
+            if !thread.endpoint.inbox.was_forked() {
                 thread.stop.store(true, Ordering::Release);
-                thread.inbox.wake();
+                thread.endpoint.kick();
             }
         }
     }
@@ -213,7 +222,7 @@ impl Group {
         for thread in &self.threads {
             let handle = thread.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(handle) = handle
-                && !thread.inbox.was_forked()
+                && !thread.endpoint.inbox.was_forked()
             {
                 let _ = handle.join(); // a panic was reported by its hook
             }
@@ -221,31 +230,47 @@ impl Group {
     }
 }
 
-fn start_thread(nexus: &Arc<Nexus>, number: usize) -> Result<EndpointThread, ClientError> {
-    type Made = Result<(Arc<Inbox>, Arena), BindError>;
+fn start_thread(nexus: &Arc<Nexus>, number: usize, by: By) -> Result<EndpointThread, ClientError> {
     let stop = Arc::new(AtomicBool::new(false));
-    let (made, is_made) = mpsc::channel::<Made>();
-    let limit = nexus.config().max_msg_size as usize;
+    let (made, is_made) = mpsc::channel::<Result<Arc<Endpoint>, BindError>>();
     let (nexus, own_stop) = (nexus.clone(), stop.clone());
     let run = move || {
         IS_ENDPOINT.set(true);
-        let rpc = match nexus.endpoint() {
-            Ok(rpc) => rpc,
+        let limit = nexus.config().max_msg_size as usize;
+        let engine = match make_engine(&nexus) {
+            Ok(engine) => engine,
             Err(e) => {
                 let _ = made.send(Err(e)); // the starter waits for it
                 return;
             }
         };
         drop(nexus);
-        let inbox = Arc::new(Inbox::new(rpc.mailbox.clone()));
-        let arena = rpc.core.proto.arena().clone();
-        let _ = made.send(Ok((inbox.clone(), arena)));
-        driver::run(rpc, inbox, &own_stop);
+        let poller = engine.rpc.event_loop.event_fd().map(|fd| fd.try_clone_to_owned());
+        if let (By::Callers, Some(Ok(poller))) = (by, poller) {
+            match Endpoint::driven_by_callers(engine, limit).map(Arc::new) {
+                Ok(endpoint) => {
+                    let _ = made.send(Ok(endpoint.clone()));
+                    driver::watch(&endpoint, &poller, &own_stop);
+                }
+                Err(e) => drop(made.send(Err(e.into()))),
+            }
+            return;
+        }
+        let inbox = Inbox::new(engine.rpc.mailbox.clone());
+        let arena = engine.rpc.core.proto.arena().clone();
+        let endpoint = Arc::new(Endpoint::driven_elsewhere(inbox, arena, limit));
+        let _ = made.send(Ok(endpoint.clone()));
+        driver::run(engine, &endpoint.inbox, &own_stop);
     };
     let thread = std::thread::Builder::new().name(format!("courser-client-{number}"));
     let thread = thread.spawn(run).map_err(ClientError::Thread)?;
-    let (inbox, arena) = is_made.recv().map_err(|_| ClientError::Stopped)??;
-    Ok(EndpointThread { inbox, arena, limit, stop, thread: Mutex::new(Some(thread)) })
+    let endpoint = is_made.recv().map_err(|_| ClientError::Stopped)??;
+    Ok(EndpointThread { endpoint, stop, thread: Mutex::new(Some(thread)) })
+}
+
+fn make_engine(nexus: &Nexus) -> Result<Engine, BindError> {
+    let clients = Clients::new(Clock::System, nexus.config().connect_timeout);
+    Ok(Engine::new(nexus.endpoint_of(clients)?))
 }
 
 /// The settings of an endpoint that is made for a client.

@@ -1,9 +1,10 @@
-//! What the futures of clients submit to the thread of an endpoint.
+//! The submissions of the futures of clients to the thread of an endpoint.
 //!
 //! One queue under one lock, which the thread swaps for an empty one. Its length is bounded by the
 //! number of futures that exist: entries of dropped futures are removed when there are many, and
 //! have freed their requests before.
 
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, PoisonError};
 
 use courser_net::ThisProcess;
@@ -145,6 +146,39 @@ impl Inbox {
         drop(queue);
         self.mailbox.submitted();
         Ok(())
+    }
+
+    /// See [`Mailbox::try_drive`].
+    #[inline]
+    pub(super) fn try_drive(&self) -> bool {
+        self.mailbox.try_drive()
+    }
+
+    /// See [`Mailbox::leave`].
+    #[inline]
+    pub(super) fn leave(&self) -> bool {
+        self.mailbox.leave()
+    }
+
+    /// See [`Mailbox::has_submitted`].
+    #[inline]
+    pub(super) fn has_submitted(&self) -> bool {
+        self.mailbox.has_submitted()
+    }
+
+    /// Makes the thread that drives look for a successor once more.
+    pub(super) fn nudge(&self) {
+        self.mailbox.submitted();
+    }
+
+    /// Returns whether there is mail of the control thread.
+    pub(super) fn has_mail(&self) -> bool {
+        self.mailbox.has_mail()
+    }
+
+    /// The descriptor that is readable while there is mail.
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.mailbox.fd()
     }
 
     /// Swaps the queue for `empty`, whose memory is used again. False: nothing was submitted.

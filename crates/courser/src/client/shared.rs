@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use courser_net::{ThisProcess, Uri};
 
-use super::endpoints::{Group, User, bind_for};
+use super::endpoints::{By, Group, User, bind_for};
 use crate::config::Config;
 use crate::error::BindError;
 use crate::error::ClientError;
@@ -51,7 +51,7 @@ pub(super) fn user_for(uri: &str, config: Config) -> Result<User, ClientError> {
         return Ok(user);
     }
     groups.retain(|_, group| group.strong_count() > 0);
-    let user = User::start(Nexus::bind_with(&bind, config)?, 1)?;
+    let user = User::start(Nexus::bind_with(&bind, config)?, 1, By::Callers)?;
     groups.insert(key, Arc::downgrade(user.group()));
     Ok(user)
 }

@@ -9,14 +9,16 @@ use std::time::Duration;
 
 use super::calls::Clients;
 use super::driver;
+use super::endpoint::Endpoint;
 use super::endpoints::Endpoints;
 use super::inbox::{Inbox, Submitted};
+use crate::machine::Thread;
 use crate::panics::caught;
 use crate::rpc::Rpc;
 
 /// Drives the clients of one endpoint of a nexus of [`crate::Nexus::bind_in`].
 pub struct VirtualClients {
-    inbox: Arc<Inbox>,
+    endpoint: Arc<Endpoint>,
     state: Rc<RefCell<Clients>>,
     submitted: Submitted,
     /// When the last timer for [`VirtualClients::turn`] is due.
@@ -34,14 +36,18 @@ impl VirtualClients {
     /// `Endpoints` on which clients connect ([`super::Client::connect_on`]). Deadlines of calls would be
     /// those of the real clock.
     pub fn new(rpc: &mut Rpc) -> (VirtualClients, Endpoints) {
-        let inbox = Arc::new(Inbox::new(rpc.mailbox.clone()));
-        let state = Rc::new(RefCell::new(Clients::new(rpc)));
+        let clock = rpc.core.platform.clock(Thread::Endpoint(rpc.index()));
+        let clients = Clients::new(clock, rpc.connections.timeout());
+        let state = Rc::new(RefCell::new(clients));
         driver::register(rpc, &state);
         let proto = &rpc.core.proto;
         let limit = proto.config().max_msg_size as usize;
-        let endpoints = Endpoints::driven(inbox.clone(), proto.arena().clone(), limit);
+        let inbox = Inbox::new(rpc.mailbox.clone());
+        let endpoint = Endpoint::driven_elsewhere(inbox, proto.arena().clone(), limit);
+        let endpoint = Arc::new(endpoint);
+        let endpoints = Endpoints::driven(endpoint.clone());
         let submitted = Submitted::default();
-        (VirtualClients { inbox, state, submitted, timer_ns: u64::MAX }, endpoints)
+        (VirtualClients { endpoint, state, submitted, timer_ns: u64::MAX }, endpoints)
     }
 
     /// Starts what clients have submitted, connects, and wakes tasks: to be called before each pass of
@@ -49,7 +55,7 @@ impl VirtualClients {
     pub fn turn(&mut self, rpc: &mut Rpc) -> bool {
         let mut cx = rpc.context();
         let mut state = self.state.borrow_mut();
-        let submitted = self.inbox.take(&mut self.submitted);
+        let submitted = self.endpoint.inbox.take(&mut self.submitted);
         if submitted {
             state.accept(&mut cx, &mut self.submitted);
         }

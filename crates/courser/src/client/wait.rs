@@ -10,6 +10,7 @@ use std::time::Duration;
 use courser_buf::MsgBuf;
 
 use super::blocking::block_on;
+use super::endpoint::{self, Next};
 use super::{Client, misplaced};
 use crate::channel::call::{Call, Outcome, Target};
 use crate::core::deadline::{earliest, inherited};
@@ -48,21 +49,31 @@ impl Submission {
 
     /// Submits the call on the first poll.
     fn poll(&mut self, waker: &Waker) -> Poll<Outcome> {
-        let outcome = match &self.stage {
-            Stage::Submitted(call) => call.poll(waker),
-            Stage::New { .. } => match self.submit(Some(waker)) {
-                Ok(()) => Poll::Pending,
-                Err(e) => Poll::Ready(Err(e)),
+        let next = match &self.stage {
+            Stage::Submitted(call) if call.is_done() => Next::Wait,
+            Stage::Submitted(call) => {
+                // It is not woken for what it finds itself.
+                drop(call.take_waker());
+                self.client.inner.endpoint().drive(call)
+            }
+            Stage::New { .. } => match self.submit() {
+                Ok(next) => next,
+                Err(e) => return Poll::Ready(Err(e)),
             },
             Stage::Over => panic!("a call was polled after its end"),
         };
+        let Stage::Submitted(call) = &self.stage else { return Poll::Pending };
+        let outcome = call.poll(waker);
         if outcome.is_ready() {
+            self.client.inner.endpoint().ended(call);
             self.stage = Stage::Over;
+        } else if next == Next::Yield {
+            endpoint::yield_task(waker);
         }
         outcome
     }
 
-    fn submit(&mut self, waker: Option<&Waker>) -> Result<(), CallFailure> {
+    fn submit(&mut self) -> Result<Next, CallFailure> {
         let (method, message, options, one_way) =
             match std::mem::replace(&mut self.stage, Stage::Over) {
                 Stage::New { method, message, options, one_way } => {
@@ -70,7 +81,7 @@ impl Submission {
                 }
                 submitted => {
                     self.stage = submitted;
-                    return Ok(());
+                    return Ok(Next::Wait);
                 }
             };
         let inner = &*self.client.inner;
@@ -79,17 +90,19 @@ impl Submission {
         let expires = earliest(own, inherited());
         let wait_for_ready = options.wait_for_ready.unwrap_or(inner.limits.wait_for_ready);
         let target = Target { link: inner.link, method, one_way, wait_for_ready, expires };
-        let call = Arc::new(Call::new(target, message, waker.cloned()));
-        inner.inbox().call(&call)?;
+        let call = Arc::new(Call::new(target, message, None));
+        let next = inner.endpoint().submit(&call)?;
         self.stage = Stage::Submitted(call);
-        Ok(())
+        Ok(next)
     }
 
     /// Blocks the thread: it checks for the result for a while, and then sleeps.
     fn wait(mut self) -> Outcome {
-        self.submit(None)?;
+        self.submit()?;
         if let Stage::Submitted(call) = &self.stage {
-            // With two CPUs it would take that of its endpoint or of its server.
+            let endpoint = self.client.inner.endpoint();
+            while !call.is_done() && endpoint.drive(call) == Next::Yield {}
+            // If another thread drives: with two CPUs it would take that of its endpoint or server.
             let spins = if cpus() > 2 { SPINS } else { 0 };
             for _ in 0..spins {
                 if call.is_done() {
@@ -105,7 +118,7 @@ impl Submission {
 impl Drop for Submission {
     fn drop(&mut self) {
         if let Stage::Submitted(call) = &self.stage {
-            self.client.inner.inbox().drop_call(call);
+            self.client.inner.endpoint().drop_call(call);
         }
     }
 }

@@ -39,6 +39,8 @@ const EXTERNAL: u8 = 4;
 const CLOSED: u8 = 8;
 /// A queue that the endpoint's thread has beside the mailbox is not empty.
 const SUBMITTED: u8 = 16;
+/// A thread drives the endpoint, and takes what is submitted before it leaves.
+const DRIVEN: u8 = 32;
 
 /// The answer to one request, sent to the endpoint's thread.
 #[derive(Debug)]
@@ -216,6 +218,33 @@ impl Mailbox {
         }
         self.shared.flags.fetch_and(!SUBMITTED, Ordering::AcqRel);
         true
+    }
+
+    /// Begins to drive the endpoint, if no other thread does. A thread that was refused has submitted
+    /// before: the other one takes that before it leaves ([`Mailbox::leave`]).
+    #[inline]
+    pub(crate) fn try_drive(&self) -> bool {
+        self.flags() & DRIVEN == 0
+            && self.shared.flags.fetch_or(DRIVEN, Ordering::AcqRel) & DRIVEN == 0
+    }
+
+    /// Ends driving. False: something was submitted, and this thread goes on.
+    #[inline]
+    pub(crate) fn leave(&self) -> bool {
+        let leave = |flags: u8| (flags & SUBMITTED == 0).then_some(flags & !DRIVEN);
+        self.shared.flags.fetch_update(Ordering::AcqRel, Ordering::Acquire, leave).is_ok()
+    }
+
+    /// [`Mailbox::leave`] in any case.
+    #[cfg(all(loom, test))]
+    pub(crate) fn leave_first(&self) {
+        self.shared.flags.fetch_and(!DRIVEN, Ordering::AcqRel);
+    }
+
+    /// Returns whether the queue beside the mailbox has something.
+    #[inline]
+    pub(crate) fn has_submitted(&self) -> bool {
+        self.flags() & SUBMITTED != 0
     }
 
     /// Sets the flag. Makes the descriptor readable when a thread may sleep on it, or if `always`

@@ -5,7 +5,7 @@ use crate::control::mailbox::Mailbox;
 /// The closures and tasks that handlers and continuations leave at an endpoint. Their types decide
 /// whether the endpoint can move between threads.
 pub(crate) trait App: Sized + 'static {
-    /// Of calls in flight.
+    /// The closures of calls in flight.
     type Continuations;
     /// Commands that futures and reply handles leave.
     type Queue;

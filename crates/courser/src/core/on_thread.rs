@@ -1,4 +1,4 @@
-//! What the application of an endpoint that stays on its thread keeps there.
+//! The closures and tasks of an application that stays on its thread.
 
 use crate::control::mailbox::Mailbox;
 use crate::core::Lender;

@@ -91,6 +91,15 @@ impl AtomicU8 {
     pub(crate) fn fetch_max(&self, value: u8, order: Ordering) -> u8 {
         self.0.fetch_max(value, order)
     }
+
+    pub(crate) fn fetch_update(
+        &self,
+        set: Ordering,
+        fetch: Ordering,
+        change: impl FnMut(u8) -> Option<u8>,
+    ) -> Result<u8, u8> {
+        self.0.fetch_update(set, fetch, change)
+    }
 }
 
 /// loom's, which may break rules.

@@ -32,6 +32,7 @@ mod shares;
 mod shm;
 mod shutdown;
 mod transports;
+mod turns;
 mod verdicts;
 mod virtual_time;
 mod workers;

@@ -26,6 +26,8 @@ enum Broken {
     TellsFirst,
     /// A future looks for its result, and stores its waker afterwards.
     PollsFirst,
+    /// A caller that drives leaves without a look at what others have submitted.
+    LeavesFirst,
 }
 
 fn call() -> Arc<Call> {
@@ -156,6 +158,60 @@ fn ending() {
     assert!(caller.join().unwrap(), "the call has no result");
 }
 
+/// Starts what was submitted, and ends it, until this caller has left.
+fn visit(inbox: &Inbox, own: Option<&Arc<Call>>, broken: Broken) {
+    let send = |call: &Call| match call.start(|_| Ok(None)) {
+        Started::Sent(waker) => wake(waker),
+        _ => unreachable!("it was submitted once"),
+    };
+    let mut submitted = Submitted::default();
+    if let Some(own) = own {
+        send(own);
+    }
+    loop {
+        inbox.take(&mut submitted);
+        take(&mut submitted.calls).iter().for_each(|call| send(call));
+        match broken {
+            Broken::LeavesFirst => return inbox.mailbox.leave_first(),
+            _ if inbox.leave() => return,
+            _ => {}
+        }
+    }
+}
+
+/// Callers without a thread of the endpoint: one drives, and takes the calls of those that find it
+/// there.
+fn driving(callers: usize, broken: Broken) -> impl Fn() + Sync + Send {
+    move || {
+        let inbox = Arc::new(Inbox::new(Mailbox::modelled()));
+        let call_and_wait = move |inbox: &Inbox| {
+            let call = call();
+            if inbox.try_drive() {
+                visit(inbox, Some(&call), broken);
+            } else {
+                inbox.call(&call).expect("it runs");
+                while inbox.has_submitted() && inbox.try_drive() {
+                    visit(inbox, None, broken);
+                }
+            }
+            assert!(wait(&call, Broken::Nothing).is_ok());
+        };
+        let others: Vec<_> = (1..callers)
+            .map(|_| {
+                let inbox = inbox.clone();
+                thread::spawn(move || call_and_wait(&inbox))
+            })
+            .collect();
+        call_and_wait(&inbox);
+        others.into_iter().for_each(|caller| caller.join().unwrap());
+    }
+}
+
+#[test]
+fn a_caller_that_drives_takes_the_calls_of_others_before_it_leaves() {
+    check(driving(2, Broken::Nothing));
+}
+
 #[test]
 fn a_call_reaches_a_sleeping_endpoint_and_its_end_the_caller() {
     check(calls(1, false, Broken::Nothing));
@@ -183,6 +239,7 @@ fn submissions_with_a_broken_rule_are_found() {
             ("a flag that is cleared too late", || check(calls(2, true, Broken::ClearsLate))),
             ("a flag that is set too early", || check(calls(1, true, Broken::TellsFirst))),
             ("a waker that is stored too late", || check(calls(1, true, Broken::PollsFirst))),
+            ("a caller that leaves too early", || check(driving(2, Broken::LeavesFirst))),
         ],
     );
 }

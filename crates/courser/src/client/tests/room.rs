@@ -11,8 +11,10 @@ use courser_net::{AnyTransport, MemConfig, MemNetwork};
 
 use crate::client::calls::Clients;
 use crate::client::driver;
+use crate::client::endpoint::Endpoint;
 use crate::client::inbox::{Inbox, Submitted};
 use crate::error::failure::CallFailure;
+use crate::platform::Clock;
 use crate::{Client, Config, Endpoints, Nexus, ReplyHandle, Rpc};
 
 const CLIENTS: usize = 40;
@@ -28,7 +30,7 @@ type Pending = Pin<Box<dyn Future<Output = Result<(), CallFailure>>>>;
 struct Pair {
     rpc: Rpc,
     state: Rc<RefCell<Clients>>,
-    inbox: Arc<Inbox>,
+    endpoint: Arc<Endpoint>,
     submitted: Submitted,
     server: Rpc,
     deferred: Rc<RefCell<Vec<ReplyHandle>>>,
@@ -55,16 +57,17 @@ impl Pair {
         server.on(1, move |cx, _| handles.borrow_mut().extend(cx.defer()));
         server.on_message(1, move |_, _| count.set(count.get() + 1));
 
-        let inbox = Arc::new(Inbox::new(rpc.mailbox.clone()));
-        let state = Rc::new(RefCell::new(Clients::new(&rpc)));
+        let clients = Clients::new(Clock::System, nexus.config().connect_timeout);
+        let state = Rc::new(RefCell::new(clients));
         driver::register(&mut rpc, &state);
-        let arena = rpc.core.proto.arena().clone();
-        let endpoints = Endpoints::driven(inbox.clone(), arena, 1 << 20);
+        let (inbox, arena) = (Inbox::new(rpc.mailbox.clone()), rpc.core.proto.arena().clone());
+        let endpoint = Arc::new(Endpoint::driven_elsewhere(inbox, arena, 1 << 20));
+        let endpoints = Endpoints::driven(endpoint.clone());
         let (clients, pending, submitted) = (Vec::new(), Vec::new(), Submitted::default());
         let mut pair = Pair {
             rpc,
             state,
-            inbox,
+            endpoint,
             submitted,
             server,
             deferred,
@@ -93,7 +96,7 @@ impl Pair {
     fn pass(&mut self) {
         let mut cx = self.rpc.context();
         let mut state = self.state.borrow_mut();
-        if self.inbox.take(&mut self.submitted) {
+        if self.endpoint.inbox.take(&mut self.submitted) {
             state.accept(&mut cx, &mut self.submitted);
         }
         if state.has_due(cx.now_ns()) {

@@ -1,0 +1,38 @@
+//! Counters of callers that poll for their answers.
+
+use std::sync::atomic::Ordering;
+
+use crate::counters::shared_stats;
+
+shared_stats! {
+    /// Counters of callers that poll for their answers on the endpoint of a [`crate::Client`]: read with
+    /// [`crate::Client::polling`].
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    #[non_exhaustive]
+    pub struct PollingStats: "polling" {
+        /// Calls whose callers polled until the answer was there.
+        pub answered: u64 = counter(calls),
+        /// Times that callers polled in vain, and left the answer to the endpoint's thread.
+        pub missed: u64 = counter(polls),
+        /// Time of polling, ns.
+        pub time_ns: u64 = counter(ns),
+    }
+
+    /// The counters, which the thread that drives adds to.
+    pub(super) shared Counters;
+}
+
+impl Counters {
+    /// An answer came after this time.
+    #[inline]
+    pub(super) fn answered(&self, ns: u64) {
+        self.answered.fetch_add(1, Ordering::Relaxed);
+        self.time_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// No answer came for this time.
+    pub(super) fn missed(&self, ns: u64) {
+        self.missed.fetch_add(1, Ordering::Relaxed);
+        self.time_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+}
