@@ -33,7 +33,7 @@ impl<C> Endpoint<C> {
     }
 
     /// Returns whether a client's request from this address, over this control connection, belongs
-    /// to a live peer, so that [`ConnectOffer::path`] is not needed.
+    /// to a live peer, so that [`crate::ConnectOffer::path`] is not needed.
     pub fn knows_peer(&self, r: &ConnectRequest, addr: Addr, control: u64) -> bool {
         self.find_peer(r, addr, control).is_some()
     }
