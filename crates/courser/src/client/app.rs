@@ -47,7 +47,7 @@ impl Events for OfClients {
         id: RequestId,
         _: u16,
         _: Body<'_>,
-        _: (u64, bool),
+        _: u64,
     ) {
         core.proto.reply_status(id, Status::UnknownType); // it accepts no sessions
     }

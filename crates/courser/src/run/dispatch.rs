@@ -19,8 +19,6 @@ pub(crate) struct Dispatch<'a, A: Events> {
     pub(crate) batched: bool,
     /// The time of this burst, once it is known.
     pub(crate) now_ns: Option<u64>,
-    /// A handler or a continuation has run since then.
-    pub(crate) ran: bool,
 }
 
 /// Receives a frame and runs the handlers and continuations of its packets.
@@ -30,13 +28,11 @@ pub(crate) fn receive<A: Events>(driver: &mut Dispatch<'_, A>, frame: &RxFrame<'
 }
 
 impl<A: Events> Dispatch<'_, A> {
-    /// Returns whether another event of the burst was before.
     #[inline(always)]
-    fn before_event(&mut self) -> bool {
+    fn before_event(&mut self) {
         if !self.batched {
             self.core.read_clock_for(1);
         }
-        std::mem::replace(&mut self.ran, true)
     }
 }
 
@@ -56,12 +52,12 @@ impl<A: Events> Driver<Cont> for Dispatch<'_, A> {
 
     #[inline(always)]
     fn on_request(&mut self, id: RequestId, req_type: u16, body: Body<'_>, expires_ns: u64) {
-        let ran = self.before_event();
-        A::on_request(self.core, self.handlers, id, req_type, body, (expires_ns, ran));
+        self.before_event();
+        A::on_request(self.core, self.handlers, id, req_type, body, expires_ns);
     }
 
     fn on_message(&mut self, session: SessionId, msg_type: u16, body: Body<'_>, expires_ns: u64) {
-        let _ = self.before_event();
+        self.before_event();
         A::on_message(self.core, self.handlers, session, msg_type, body, expires_ns);
     }
 
@@ -73,7 +69,7 @@ impl<A: Events> Driver<Cont> for Dispatch<'_, A> {
         request: MsgBuf,
         result: Result<Body<'_>, CallError>,
     ) {
-        let _ = self.before_event();
+        self.before_event();
         A::on_completion(self.core, self.handlers, cont, session, request, result);
     }
 }
@@ -101,7 +97,7 @@ pub(super) fn conclude(
     complete(core, handlers, Ended { cont, session, request, result });
 }
 
-/// Runs the handler of a request, which expires at that time; `ran`: after others of the burst.
+/// Runs the handler of a request.
 #[inline(always)] // into the places where the request is made
 pub(super) fn handle(
     core: &mut Core,
@@ -109,14 +105,14 @@ pub(super) fn handle(
     id: RequestId,
     req_type: u16,
     body: Body<'_>,
-    (expires_ns, ran): (u64, bool),
+    expires_ns: u64,
 ) {
     let Some(Some(handler)) = handlers.by_type.get_mut(usize::from(req_type)) else {
         core.proto.reply_status(id, Status::UnknownType);
         return;
     };
-    // Checked again if other handlers of the burst have run since it arrived.
-    if ran && expires_ns != u64::MAX && core.now_ns() >= expires_ns {
+    // Checked again: time has passed since the burst arrived, also without other handlers.
+    if expires_ns != u64::MAX && core.now_ns() >= expires_ns {
         core.proto.reply_status(id, Status::DeadlineExceeded);
         return;
     }

@@ -72,14 +72,14 @@ pub(crate) trait Events: App {
 
     // ---- packets ------------------------------------------------------------------------------
 
-    /// A request. `due`: when it expires, and whether other events of its burst were before.
+    /// A request. `expires_ns`: its deadline; `u64::MAX`: none.
     fn on_request(
         core: &mut Core<Self>,
         handlers: &mut Self::Handlers,
         id: RequestId,
         req_type: u16,
         body: Body<'_>,
-        due: (u64, bool),
+        expires_ns: u64,
     );
 
     fn on_message(

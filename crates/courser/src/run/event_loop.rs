@@ -66,7 +66,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
             }
             let (core, handlers) = (&mut self.core, &mut self.handlers);
             let batched = self.event_loop.batched_timestamps;
-            let mut driver = Dispatch { core, handlers, batched, now_ns: burst_ns, ran: false };
+            let mut driver = Dispatch { core, handlers, batched, now_ns: burst_ns };
             for (at, frame) in frames.iter().enumerate() {
                 driver.core.proto.prefetch_burst(&frames, at);
                 dispatch::receive(&mut driver, frame);

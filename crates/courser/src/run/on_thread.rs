@@ -29,9 +29,9 @@ impl Events for OnThread {
         id: RequestId,
         req_type: u16,
         body: Body<'_>,
-        due: (u64, bool),
+        expires_ns: u64,
     ) {
-        dispatch::handle(core, handlers, id, req_type, body, due);
+        dispatch::handle(core, handlers, id, req_type, body, expires_ns);
     }
 
     #[inline(always)]
