@@ -50,7 +50,7 @@ impl<T: Transport> Rpc<T> {
         worked
     }
 
-    /// What futures and reply handles left to do.
+    /// Commands that futures and reply handles have left.
     fn run_local_commands(&mut self) -> bool {
         let commands = self.core.queue.take();
         let any = !commands.is_empty();
