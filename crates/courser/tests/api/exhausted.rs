@@ -4,6 +4,7 @@
 //! The server is a process that runs this test program with the ignored test below, as the limit of
 //! descriptors is that of a process.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -46,10 +47,7 @@ fn server_process() {
         let mut taken = Vec::new();
         for line in std::io::stdin().lines() {
             match line.unwrap().as_str() {
-                "take" => {
-                    let null = || std::fs::File::open("/dev/null");
-                    taken.extend(std::iter::from_fn(|| null().ok()));
-                }
+                "take" => take_all(&mut taken),
                 _ => taken.clear(),
             }
             println!("descriptors taken: {}", taken.len());
@@ -58,6 +56,18 @@ fn server_process() {
     });
     println!("{}", nexus.local_uri());
     rpc.run().unwrap();
+}
+
+/// Takes all descriptors, and those that the endpoint's thread still holds for a moment (it reads files of
+/// `/proc` before it sleeps): a client that finds one of these free is not refused.
+fn take_all(taken: &mut Vec<File>) {
+    let mut quiet = 0;
+    while quiet < 10 {
+        let before = taken.len();
+        taken.extend(std::iter::from_fn(|| File::open("/dev/null").ok()));
+        quiet = if taken.len() == before { quiet + 1 } else { 0 };
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// The server process, which ends when its standard input is closed.
@@ -129,7 +139,11 @@ fn refuses_and_recovers(address: &str) {
     let nexus = Nexus::bind_with(address, config()).unwrap();
     let mut first = nexus.endpoint().unwrap();
     let session = connected(&mut first, &uri);
-    echoes(&mut first, session);
+    // With the first response the server makes a ring, which is complete when it has received two
+    // descriptors from the client: before it reads the third request at the latest.
+    for _ in 0..3 {
+        echoes(&mut first, session);
+    }
 
     server.tell("take");
     let begin = Instant::now();
