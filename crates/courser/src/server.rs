@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! courser-server-N                                 the threads of the spawner
-//! dispatch: Work, Ticket, the handler's future --> polls the future
-//!   (or polls it here first: `Server::in_place`)   Work::reply --> mailbox of the endpoint
+//! dispatch: Work, Ticket, the handler's future
+//!   ends here in its first poll, if its type is
+//!   short (`placement`), or is not polled -------> polls the future
+//!                                                  Work::reply --> mailbox of the endpoint
 //! Watch::search: cancelled, expired or lost -----> the task drops the future
 //! ```
 //!
@@ -12,6 +14,7 @@
 mod control;
 mod driver;
 mod handler;
+mod placement;
 mod registry;
 mod running;
 mod spawn;
@@ -37,6 +40,7 @@ use crate::service::Services;
 use control::{Control, Watchman};
 use driver::{Driver, Setup};
 use handler::{Handler, handler};
+use placement::Placement;
 use workers::Workers;
 
 pub use control::ServerHandle;
@@ -89,7 +93,7 @@ pub struct Server {
     nexus: Nexus,
     endpoints: usize,
     max_in_progress: usize,
-    in_place: bool,
+    in_place: Option<bool>,
     /// `None`: workers.
     spawner: Option<Arc<dyn Spawn>>,
     requests: Vec<(u16, Handler)>,
@@ -141,7 +145,7 @@ impl Server {
             nexus,
             endpoints: 1,
             max_in_progress: 16_384,
-            in_place: false,
+            in_place: None,
             spawner: None,
             requests: Vec::new(),
             messages: Vec::new(),
@@ -178,8 +182,22 @@ impl Server {
         self
     }
 
-    /// Runs handlers as tasks of a tokio runtime. When the runtime ends, the server shuts down, and
-    /// ends with [`ServerError::RuntimeEnded`].
+    /// Runs handlers on a tokio runtime. When it ends, the server shuts down, and ends with
+    /// [`ServerError::RuntimeEnded`].
+    ///
+    /// Handlers that end at once are polled on the thread of their endpoint, in the context of the
+    /// runtime: `tokio::spawn`, timers and sockets work there. Others become tasks when they wait. The
+    /// server measures the first poll of each handler. The requests of a type begin as tasks. They move
+    /// to the endpoint's thread after 16 first polls of less than 10 us that ended their handlers, and
+    /// back when most of them wait or take longer. A poll of 100 us and more moves them back at once,
+    /// until 32 short polls later, twice as many each time, at most 4,096. So a type that always blocks
+    /// or computes is never polled on the endpoint's thread.
+    ///
+    /// As on threads of the runtime, handlers must not block: one that does in place delays the packets
+    /// and handlers of its endpoint meanwhile. That ends no session in less than
+    /// [`Config::datapath_timeout`]. Work that blocks belongs into `tokio::task::spawn_blocking`;
+    /// [`Server::in_place`]`(false)` makes all handlers tasks. [`ServerStats::in_place`] counts the
+    /// handlers that ended on the endpoint's thread.
     #[cfg(feature = "tokio")]
     #[must_use]
     pub fn on_tokio(self, runtime: tokio::runtime::Handle) -> Self {
@@ -194,14 +212,26 @@ impl Server {
         self
     }
 
-    /// Polls each handler once on the endpoint's thread, and passes only those to the spawner that
-    /// have not ended then; default false. Saves two changes of threads, 10 us and more, for handlers
-    /// that seldom wait. Cost: a handler that blocks, or computes for long before it first waits,
-    /// delays all packets of its endpoint. Requests of 64 KiB and more are passed on at once.
+    /// Polls each handler first on the endpoint's thread (`true`), and passes only those to the spawner
+    /// that have not ended then, or none (`false`). Polling them there saves two changes of threads, 10
+    /// us and more. Cost: a handler that blocks, or computes for long before it first waits, delays all
+    /// packets of its endpoint. Requests of 64 KiB and more are passed on in any case.
+    ///
+    /// By default the server measures that on tokio: see [`Server::on_tokio`]. On workers, where
+    /// handlers may block, and with closures, it polls none on the endpoint's thread.
     #[must_use]
     pub fn in_place(mut self, in_place: bool) -> Self {
-        self.in_place = in_place;
+        self.in_place = Some(in_place);
         self
+    }
+
+    /// Where handlers are polled first.
+    fn placement(&self, spawner: &dyn Spawn) -> Placement {
+        match self.in_place {
+            Some(true) => Placement::Endpoint,
+            None if spawner.in_place() => Placement::Measured,
+            _ => Placement::Runtime,
+        }
     }
 
     // ---- handlers -----------------------------------------------------------------------------
@@ -291,13 +321,14 @@ impl Server {
         if let Some(req_type) = self.taken {
             return Err(ServerError::Taken { req_type });
         }
-        let spawner = match self.spawner {
-            Some(spawner) => spawner,
+        let spawner = match &self.spawner {
+            Some(spawner) => spawner.clone(),
             None => {
                 let threads = self.nexus.config().workers;
                 Arc::new(Workers::start(threads).map_err(ServerError::Thread)?)
             }
         };
+        let placement = self.placement(&*spawner);
         let max_streams = self.nexus.config().max_streams_per_peer;
         let places = Shares::with_streams(self.max_in_progress, max_streams);
         let setup = Setup {
@@ -305,7 +336,7 @@ impl Server {
             messages: self.messages,
             services: self.services,
             spawner: spawner.clone(),
-            in_place: self.in_place,
+            placement,
             places: places.clone(),
         };
         let _ = self.control.published.places.set(places.clone()); // a server runs once

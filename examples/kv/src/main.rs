@@ -49,9 +49,9 @@ async fn main() -> Result<()> {
 }
 
 async fn serve(uri: &str) -> Result<()> {
-    // The methods end without waiting, so they run where requests arrive. A scan, which waits for its
+    // Methods that end without waiting soon run where requests arrive. A scan, which waits for its
     // client, becomes a task of tokio.
-    let server = Server::bind(uri)?.on_tokio(Handle::current()).in_place(true);
+    let server = Server::bind(uri)?.on_tokio(Handle::current());
     let store = Store::default();
     // Calls that wait learn from it that the server shuts down. Streams end without their handlers.
     store.drain_with(server.drain_token());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::control::{Command, Control};
 use super::handler::{Handler, run};
+use super::placement::Placement;
 use super::running::Watch;
 use super::spawn::Spawn;
 use super::stats::ServerStats;
@@ -17,7 +18,7 @@ use crate::platform::few_cpus;
 use crate::rpc::Rpc;
 use crate::rpc::shutdown::{Grace, ShutdownReport};
 use crate::run::worker::Arrived;
-use crate::service::{LARGE, Services};
+use crate::service::Services;
 
 /// Longest time between two checks whether a graceful shutdown is complete, ns.
 const DRAIN_CHECK_NS: u64 = 200_000;
@@ -31,7 +32,7 @@ pub(super) struct Setup {
     pub(super) requests: Vec<(u16, Handler)>,
     pub(super) messages: Vec<(u16, Handler)>,
     pub(super) spawner: Arc<dyn Spawn>,
-    pub(super) in_place: bool,
+    pub(super) placement: Placement,
     /// Places of handlers in progress.
     pub(super) places: Arc<Shares>,
     pub(super) services: Services,
@@ -53,7 +54,7 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) fn new(mut rpc: Rpc, setup: Setup, control: &Control) -> Self {
-        let Setup { requests, messages, spawner, in_place, places, services } = setup;
+        let Setup { requests, messages, spawner, placement, places, services } = setup;
         rpc.handlers.services = services.clone();
         let watch = Rc::new(Watch::new(Arc::default()));
         let entrance = Rc::new(Entrance::new(places));
@@ -61,8 +62,9 @@ impl Driver {
             let (watch, spawner) = (watch.clone(), spawner.clone());
             move |Arrived { work, id, expires_ns, place }: Arrived| {
                 let ticket = watch.begin(id, expires_ns, place);
-                let in_place = in_place && work.len() < LARGE;
-                run(handler(work, ticket), &*spawner, in_place);
+                if run(handler.clone(), work, ticket, &*spawner, placement) {
+                    watch.ended_here();
+                }
             }
         };
         for (req_type, handler) in requests {
@@ -105,7 +107,7 @@ impl Driver {
             self.clients = clients;
             self.entrance.forget_gone(&self.rpc.core.proto);
         }
-        let stats = ServerStats::of(&self.rpc);
+        let stats = ServerStats::of(&self.rpc, self.watch.count_ended_here());
         if stats != self.published {
             self.published = stats;
             control.published.publish(self.number, stats);

@@ -8,14 +8,24 @@ use std::time::Instant;
 
 use courser_proto::Status;
 
+use super::placement::{Placement, Record};
 use super::running::Ticket;
 use super::spawn::{HandlerFuture, Spawn};
 use crate::core::deadline::with;
 use crate::panics::caught;
+use crate::platform::Clock;
 use crate::run::worker::{Work, drop_as};
+use crate::service::LARGE;
 
-/// A handler of any type: begins the future for a request.
-pub(super) type Handler = Arc<dyn Fn(Work, Ticket) -> HandlerFuture + Send + Sync>;
+/// The handler of a type of requests or messages.
+pub(super) trait Handle: Send + Sync {
+    /// Makes the future for a request. `measured`: its first poll is added to the record.
+    fn begin(self: Arc<Self>, work: Work, ticket: Ticket, measured: bool) -> HandlerFuture;
+
+    fn record(&self) -> &Record;
+}
+
+pub(super) type Handler = Arc<dyn Handle>;
 
 /// Makes the handler of a function.
 pub(super) fn handler<F, Fut>(f: F) -> Handler
@@ -23,20 +33,37 @@ where
     F: Fn(Work) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = ()> + Send + 'static,
 {
-    let f = Arc::new(f);
-    Arc::new(move |work, ticket| {
+    Arc::new(Recorded { f, record: Record::new() })
+}
+
+/// A function with the record of its futures.
+struct Recorded<F> {
+    f: F,
+    record: Record,
+}
+
+impl<F, Fut> Handle for Recorded<F>
+where
+    F: Fn(Work) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    fn begin(self: Arc<Self>, work: Work, ticket: Ticket, measured: bool) -> HandlerFuture {
         let (req_type, expires) = (work.req_type(), work.expires());
-        let stage = Stage::Waiting { work: Some(work), f: f.clone() };
-        Box::pin(Guarded { stage, ticket, req_type, expires })
-    })
+        let stage = Stage::Waiting { work: Some(work) };
+        Box::pin(Guarded { stage, ticket, handler: self, req_type, expires, measured })
+    }
+
+    fn record(&self) -> &Record {
+        &self.record
+    }
 }
 
 pin_project_lite::pin_project! {
     /// How far a handler has come.
     #[project = StageProjection]
-    enum Stage<F, Fut> {
+    enum Stage<Fut> {
         /// Nothing of the handler has run.
-        Waiting { work: Option<Work>, f: Arc<F> },
+        Waiting { work: Option<Work> },
         Running { #[pin] future: Fut },
         Ended,
     }
@@ -47,10 +74,13 @@ pin_project_lite::pin_project! {
     struct Guarded<F, Fut> {
         // Dropped before the ticket.
         #[pin]
-        stage: Stage<F, Fut>,
+        stage: Stage<Fut>,
         ticket: Ticket,
+        handler: Arc<Recorded<F>>,
         req_type: u16,
         expires: Option<Instant>,
+        // Until its first poll.
+        measured: bool,
     }
 
     impl<F, Fut> PinnedDrop for Guarded<F, Fut> {
@@ -68,7 +98,7 @@ impl<F: Fn(Work) -> Fut, Fut: Future<Output = ()>> Guarded<F, Fut> {
     /// Calls the function on the first poll. Ready: there is no future to poll.
     fn start(self: Pin<&mut Self>) -> Poll<()> {
         let mut this = self.project();
-        let StageProjection::Waiting { work, f } = this.stage.as_mut().project() else {
+        let StageProjection::Waiting { work } = this.stage.as_mut().project() else {
             return Poll::Pending;
         };
         let Some(mut work) = work.take() else { return Poll::Ready(()) };
@@ -78,6 +108,7 @@ impl<F: Fn(Work) -> Fut, Fut: Future<Output = ()>> Guarded<F, Fut> {
             return Poll::Ready(());
         }
         work.start();
+        let f = &this.handler.f;
         let mut future = None;
         // The function may panic, and may call before the first await of its future.
         if caught("async", *this.req_type, || future = Some(with(*this.expires, || f(work)))) {
@@ -87,20 +118,9 @@ impl<F: Fn(Work) -> Fut, Fut: Future<Output = ()>> Guarded<F, Fut> {
         this.stage.set(Stage::Running { future });
         Poll::Pending
     }
-}
 
-impl<F: Fn(Work) -> Fut, Fut: Future<Output = ()>> Future for Guarded<F, Fut> {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut this = self.as_mut().project();
-        if this.ticket.is_cancelled() {
-            drop_as(Status::Dropped, || this.stage.set(Stage::Ended));
-            return Poll::Ready(());
-        }
-        if self.as_mut().start().is_ready() {
-            return Poll::Ready(());
-        }
+    /// Polls the handler, which [`Guarded::start`] has started.
+    fn advance(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
         let StageProjection::Running { future } = this.stage.as_mut().project() else {
             return Poll::Ready(());
@@ -123,21 +143,58 @@ impl<F: Fn(Work) -> Fut, Fut: Future<Output = ()>> Future for Guarded<F, Fut> {
     }
 }
 
-/// Starts a handler. `in_place`: polls it once on this thread, and passes it on if it does not end.
-pub(super) fn run(mut handler: HandlerFuture, spawner: &dyn Spawn, in_place: bool) {
-    if in_place {
+impl<F: Fn(Work) -> Fut, Fut: Future<Output = ()>> Future for Guarded<F, Fut> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.as_mut().project();
+        if this.ticket.is_cancelled() {
+            drop_as(Status::Dropped, || this.stage.set(Stage::Ended));
+            return Poll::Ready(());
+        }
+        let begun = std::mem::take(this.measured).then(|| Clock::System.now());
+        if self.as_mut().start().is_ready() {
+            return Poll::Ready(());
+        }
+        let polled = self.as_mut().advance(cx);
+        if let Some(begun) = begun {
+            let took = Clock::System.now().saturating_duration_since(begun);
+            let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+            self.handler.record.note(took_ns, polled.is_ready());
+        }
+        polled
+    }
+}
+
+/// Starts a handler, where the placement says. Returns whether it has ended on this thread.
+pub(super) fn run(
+    handler: Handler,
+    work: Work,
+    ticket: Ticket,
+    spawner: &dyn Spawn,
+    placement: Placement,
+) -> bool {
+    let here = match placement {
+        Placement::Endpoint => true,
+        Placement::Measured => handler.record().is_short(),
+        Placement::Runtime => false,
+    };
+    let here = here && work.len() < LARGE;
+    let mut future = handler.begin(work, ticket, placement == Placement::Measured);
+    if here {
         let mut ended = false;
         let mut poll = || {
             // The spawner polls it again, with its own waker.
-            ended = handler.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+            ended = future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
         };
         spawner.enter(&mut || {
             // A panic of the handler was caught before; this one is of a value that it dropped.
             caught("async", 0, &mut poll);
         });
         if ended {
-            return;
+            return true;
         }
     }
-    spawner.spawn(handler);
+    spawner.spawn(future);
+    false
 }

@@ -146,6 +146,8 @@ pub(super) struct Watch {
     searched_ns: Cell<u64>,
     /// Handlers that have begun.
     begun: Cell<u64>,
+    /// Handlers that have ended on the endpoint's thread, in their first poll.
+    ended_here: Cell<u64>,
 }
 
 impl Watch {
@@ -157,6 +159,7 @@ impl Watch {
             keys: RefCell::default(),
             searched_ns: zero(),
             begun: zero(),
+            ended_here: zero(),
         }
     }
 
@@ -184,6 +187,18 @@ impl Watch {
     #[inline]
     pub(super) fn begun(&self) -> u64 {
         self.begun.get()
+    }
+
+    /// A handler has ended in its first poll, on this thread.
+    #[inline]
+    pub(super) fn ended_here(&self) {
+        self.ended_here.set(self.ended_here.get() + 1);
+    }
+
+    /// Handlers that have ended so.
+    #[inline]
+    pub(super) fn count_ended_here(&self) -> u64 {
+        self.ended_here.get()
     }
 
     /// When to call [`Watch::search`]; `u64::MAX`: there is no reason.

@@ -31,6 +31,13 @@ pub trait Spawn: Send + Sync + 'static {
     fn enter(&self, poll: &mut dyn FnMut()) {
         poll();
     }
+
+    /// Returns whether the server polls short handlers in place if [`crate::Server::in_place`] does not
+    /// state it: `false`, unless [`Spawn::enter`] gives handlers all that they need, and they are to
+    /// return soon from each poll, as with async runtimes.
+    fn in_place(&self) -> bool {
+        false
+    }
 }
 
 impl<F: Fn(HandlerFuture) + Send + Sync + 'static> Spawn for F {
@@ -61,5 +68,9 @@ impl Spawn for OnTokio {
     fn enter(&self, poll: &mut dyn FnMut()) {
         let _context = self.0.enter();
         poll();
+    }
+
+    fn in_place(&self) -> bool {
+        true
     }
 }

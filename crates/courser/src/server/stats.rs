@@ -17,6 +17,9 @@ stats! {
     pub struct ServerStats: "server" {
         /// Handlers in progress.
         pub in_progress: usize = gauge(handlers),
+        /// Handlers that ended in their first poll on the thread of their endpoint, without a change of
+        /// threads.
+        pub in_place: u64 = counter(handlers),
         /// Requests that were refused and one-way messages that were dropped, by reason, and panics.
         pub handlers: HandlerStats = part,
         /// One-way messages passed to handlers, or counted in `handlers` as dropped.
@@ -32,10 +35,11 @@ stats! {
 impl ServerStats {
     /// The counters of one endpoint.
     #[inline]
-    pub(super) fn of(rpc: &Rpc) -> Self {
+    pub(super) fn of(rpc: &Rpc, in_place: u64) -> Self {
         let proto = rpc.stats();
         ServerStats {
             in_progress: 0,
+            in_place,
             handlers: rpc.handler_stats(),
             messages_received: proto.messages_received,
             messages_expired: proto.messages_expired,

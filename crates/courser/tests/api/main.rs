@@ -21,6 +21,8 @@ mod failures;
 mod false_servers;
 mod greedy;
 mod hostile;
+#[cfg(feature = "tokio")]
+mod in_place;
 mod messages;
 mod panics;
 mod paths;

@@ -51,7 +51,7 @@ impl Kv for Store {
 }
 
 pub async fn serve(address: &str, ready: impl FnOnce(String)) -> Result<()> {
-    let server = Server::bind(address)?.on_tokio(Handle::current()).in_place(true);
+    let server = Server::bind(address)?.on_tokio(Handle::current());
     let server = server.add_service(KvServer::new(Store::default()))?;
     let (uri, serving) = (server.local_uri(), server.serve()?);
     ready(uri);
