@@ -26,9 +26,9 @@ impl<C> Endpoint<C> {
 
     /// Queues a call (E2, E8); nothing is sent before [`Endpoint::poll_transmit`]. When all slots
     /// are in use, or the session is still connecting, the call waits in the session's queue. With
-    /// many sessions (`Config::prefetch_min_sessions`) a small call may be deferred: it is put on its slot
-    /// up to eight calls later, at the latest before the next batch. The returned number can be
-    /// passed to [`Endpoint::cancel`].
+    /// many sessions in use (`Config::prefetch_min_sessions`) a small call may be deferred: it is put on
+    /// its slot up to eight calls later, at the latest before the next batch. The returned number can
+    /// be passed to [`Endpoint::cancel`].
     /// # Errors
     /// The reason, with the buffer and the continuation.
     #[inline(always)] // only the branch is inlined: each case is a function of its own

@@ -153,15 +153,16 @@ pub struct Config {
     /// latency of each packet, requests and responses; and packets that would leave alone anyway
     /// read the clock.
     pub batch_budget_ns: u64,
-    /// With many sessions (`prefetch_min_sessions`), prefetches the state for the next received frames,
+    /// With many sessions in use (`prefetch_min_sessions`), prefetches the state for the next received frames,
     /// calls and timers ([`crate::Endpoint::prefetch_burst`], [`crate::Endpoint::call_with`]).
     /// Default on.
     pub prefetch: bool,
-    /// Number of sessions, client and server together, from which calls are deferred
+    /// Number of sessions in use, client and server together, from which calls are deferred
     /// ([`crate::Endpoint::call_with`]), and the state for the next frames and timers is
-    /// prefetched. The largest number so far counts. Default 512: their cache lines fill a quarter
-    /// of a level-2 cache of 1 MiB. 0: always; `usize::MAX`: never. Costs a byte for each client
-    /// session. No call is deferred with `prefetch` off, with `call_queue` up to 8, where a request
+    /// prefetched: distinct sessions among four times as many received packets, by a sample. Both end
+    /// when fewer than half of this number are in use. Default 512: their cache lines fill a quarter
+    /// of a level-2 cache of 1 MiB. 0: always; `usize::MAX`: never. Costs a bit for each session, and
+    /// a byte for each client session. No call is deferred with `prefetch` off, with `call_queue` up to 8, where a request
     /// of `inline_max` or 512 bytes, the smaller, is not one packet, or on a session whose number was
     /// used 255 times before.
     pub prefetch_min_sessions: usize,

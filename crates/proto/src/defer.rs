@@ -1,4 +1,4 @@
-//! Deferral of calls ([`crate::deferred`]): with many sessions, calls are batched by eight, and
+//! Deferral of calls ([`crate::deferred`]): with many sessions in use, calls are batched by eight, and
 //! sessions and slots are prefetched in the meantime.
 
 use courser_buf::{MsgBuf, prefetch};
@@ -25,7 +25,7 @@ impl<C> Endpoint<C> {
     /// A short call was made at once; the next one on this session may be deferred.
     #[inline(always)]
     pub(crate) fn may_defer_next(&mut self, session: SessionId) {
-        if self.prefetches() && self.io.cfg.call_queue > SPAN {
+        if self.working_set.is_large() && self.io.cfg.call_queue > SPAN {
             self.defer_next(session);
         }
     }

@@ -1,6 +1,6 @@
 //! The queue of deferred calls: accepted calls that are not on a slot yet.
 //!
-//! With thousands of sessions, a call would incur two successive cache misses: for its session,
+//! With thousands of sessions in use, a call would incur two successive cache misses: for its session,
 //! which locates the slot, and for the slot. So a short call on a rarely used session is accepted
 //! and put on its slot some calls later: its session is prefetched at once, its slot after four
 //! more calls, and after another four both are cached. The remaining deferred calls are made before
@@ -80,7 +80,7 @@ impl<C> Deferred<C> {
     pub(crate) fn takes(&self, session: SessionId) -> bool {
         match self.takers.get(session.index as usize) {
             Some(&taker) => taker != NONE && u32::from(taker) == session.generation,
-            None => false, // with few sessions none is deferred
+            None => false, // with few sessions in use none is deferred
         }
     }
 
@@ -90,6 +90,12 @@ impl<C> Deferred<C> {
         if let Some(generation) = self.takers.get_mut(session as usize) {
             *generation = NONE;
         }
+    }
+
+    /// Calls are no longer deferred on any session.
+    #[cold]
+    pub(crate) fn take_none(&mut self) {
+        self.takers.clear();
     }
 
     /// Number of deferred calls on this session.

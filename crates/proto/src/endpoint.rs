@@ -34,6 +34,7 @@ use crate::session::{Evicted, IdleSession, Quotas, SessionId, Sessions};
 use crate::stats::EndpointStats;
 use crate::timers::Timers;
 use crate::tx::{Framing, TxBatch};
+use crate::working_set::WorkingSet;
 
 /// See the module's documentation. `C` is the caller's value for a completion, which the endpoint
 /// stores and returns.
@@ -42,6 +43,7 @@ pub struct Endpoint<C> {
     pub(crate) io: Io,
     pub(crate) sessions: Sessions<C>,
     pub(crate) admission: Admission,
+    pub(crate) working_set: WorkingSet,
     pub(crate) deferred: Deferred<C>,
     pub(crate) outbox: Outbox<C>,
 }
@@ -102,6 +104,7 @@ impl<C> Endpoint<C> {
         }
         // With a latency budget a batch is what has gathered meanwhile.
         cfg.split_batches &= cfg.batch_budget_ns == 0;
+        let working_set = WorkingSet::new(&cfg);
         let io = Io {
             cfg,
             arena,
@@ -119,6 +122,7 @@ impl<C> Endpoint<C> {
             io,
             sessions: Sessions::new(),
             admission: Admission::new(quotas, budget),
+            working_set,
             deferred: Deferred::default(),
             outbox: Outbox::default(),
         })

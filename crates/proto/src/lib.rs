@@ -9,8 +9,8 @@
 //! [`Endpoint::reply_bytes`], `reply`, `tx/server`.
 //! A session with what its packets, calls and timers need is a flow: `flow`, `io`, `admission`.
 //! One-way messages are in `oneway`. Congestion control is in `cc`, the receiver's budget in `budget`, pacing in `pace`.
-//! Other parts: timers in `timers` and `expiry`, prefetching in `prefetch`, credit pools in
-//! `credits`, quotas in `session/quota`, retransmission scoreboards in `loss`, counters in `stats`.
+//! Other parts: timers in `timers` and `expiry`, prefetching in `prefetch` by the sessions in use in
+//! `working_set`, credit pools in `credits`, quotas in `session/quota`, retransmission scoreboards in `loss`, counters in `stats`.
 //! Apart from them: schemes as published in `cc/papers` and `loss/papers`, and in `factors` the switches
 //! of optimisations with the slower paths.
 
@@ -64,6 +64,7 @@ mod timers;
 mod transit;
 mod tx;
 pub mod wire;
+mod working_set;
 
 pub use budget::{Grant, OverduePackets};
 pub use cc::{Control, UnknownControl};

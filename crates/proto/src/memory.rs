@@ -27,8 +27,8 @@ stats! {
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     #[non_exhaustive]
     pub struct MemoryUse: "session memory" {
-        /// Entries of the session table, and for a client with many sessions the table of deferrable
-        /// sessions, one byte each (`Config::prefetch_min_sessions`).
+        /// Entries of the session table, and with many sessions (`Config::prefetch_min_sessions`) a bit
+        /// for each, and at a client a byte if it is deferrable.
         pub sessions_bytes: usize = gauge(bytes),
         /// Entries of the peer and quota tables.
         pub peers_bytes: usize = gauge(bytes),
@@ -66,7 +66,9 @@ impl<C> Endpoint<C> {
     /// Bytes in use for sessions, by component. Walks all sessions: not for the hot path.
     pub fn memory(&self) -> MemoryUse {
         let mut m = MemoryUse {
-            sessions_bytes: self.sessions.table_bytes() + self.deferred.heap_bytes(),
+            sessions_bytes: self.sessions.table_bytes()
+                + self.deferred.heap_bytes()
+                + self.working_set.heap_bytes(),
             peers_bytes: self.io.peers.table_bytes() + self.admission.quotas.table_bytes(),
             timers_bytes: self.io.timers.heap_bytes()
                 + self.io.peers.wheel.heap_bytes()

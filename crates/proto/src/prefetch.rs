@@ -12,33 +12,35 @@ use courser_buf::{PacketAccess, RxFrame, prefetch};
 use crate::endpoint::Endpoint;
 use crate::session::Session;
 use crate::timers::TimerKind;
-use crate::wire::{PACKET_HEADER, body_of};
-
-/// Most packets of a frame that are used for prefetching.
-const PACKETS: usize = 64;
+use crate::working_set::each_packet;
 
 /// With fewer calls in flight, the state for their responses is still in the nearest caches: some
 /// 300 bytes per call, 150 KB for 512.
 const FAR_CALLS: u64 = 512;
 
 impl<C> Endpoint<C> {
-    /// Returns whether there are enough sessions for prefetching to pay.
+    /// Prefetches for the frames after `frames[at]`. To be called before each frame of a received
+    /// burst. Costs a test unless the endpoint has many sessions, then some 20 instructions per
+    /// frame to find how many are in use, and if these are many too, 20 per packet and level.
     #[inline(always)]
-    pub(crate) fn prefetches(&self) -> bool {
-        self.sessions.len() >= self.io.cfg.prefetch_min_sessions && self.io.cfg.prefetch
+    pub fn prefetch_burst(&mut self, frames: &[RxFrame<'_>], at: usize) {
+        if self.working_set.can_be_large(self.sessions.len()) {
+            self.prefetch_in_use(frames, at);
+        }
     }
 
-    /// Prefetches for the frames after `frames[at]`. To be called before each frame of a received
-    /// burst. Costs a test or two unless the endpoint has many sessions; then some 20 instructions
-    /// per packet and level.
-    #[inline(always)]
-    pub fn prefetch_burst(&self, frames: &[RxFrame<'_>], at: usize) {
-        if self.prefetches() {
+    #[inline(never)] // not called with few sessions
+    fn prefetch_in_use(&mut self, frames: &[RxFrame<'_>], at: usize) {
+        if let Some(frame) = frames.get(at)
+            && self.working_set.count(frame, self.sessions.len())
+        {
+            self.deferred.take_none();
+        }
+        if self.working_set.is_large() {
             self.fetch(frames, at);
         }
     }
 
-    #[inline(never)]
     fn fetch(&self, frames: &[RxFrame<'_>], at: usize) {
         // Pure clients receive only responses, whose state is still cached below FAR_CALLS.
         if self.sessions.server_slots.is_empty() && self.io.outstanding_calls() < FAR_CALLS {
@@ -87,7 +89,7 @@ impl<C> Endpoint<C> {
     /// another session that was not used for a while.
     #[inline]
     pub(crate) fn prefetch_expiries(&self) {
-        if !self.prefetches() {
+        if !self.working_set.is_large() {
             return;
         }
         let [session, slot] = TIMERS_AHEAD.map(|at| self.io.timers.quiet_ahead(at));
@@ -122,20 +124,3 @@ impl<C> Endpoint<C> {
 /// Distances, in timers, at which a session and its slot are prefetched. With 20,000 sessions in
 /// use quiet timers expire every few microseconds.
 const TIMERS_AHEAD: [usize; 2] = [4, 2];
-
-/// Session and request number of the single-packet messages at the front of a frame, while `wanted`
-/// returns `true`. Other packets only cause useless prefetches.
-#[inline(always)]
-fn each_packet(frame: &RxFrame<'_>, mut wanted: impl FnMut(u32, u32) -> bool) {
-    let mut rest = body_of(frame.data);
-    for _ in 0..PACKETS {
-        let Some(header) = rest.first_chunk::<PACKET_HEADER>() else { return };
-        let header = u128::from_le_bytes(*header);
-        let (low, size) = (header as u64, (header >> 64) as u32 as usize);
-        if !wanted(low as u32 >> 8, (low >> 32) as u32) {
-            return;
-        }
-        let Some(behind) = rest.get(PACKET_HEADER + size..) else { return };
-        rest = behind;
-    }
-}

@@ -165,9 +165,9 @@ pub(crate) struct Timers {
 /// only if that is tens of milliseconds.
 const CANCELLED_MAX: usize = 1 << 16;
 
-/// With this many sessions, first timers are cancelled on completion: expiring one would cost two
-/// cache misses. With fewer, expiry is cheaper, because one timer serves all calls of its slot
-/// until then.
+/// With this many sessions, of which many are in use, first timers are cancelled on completion:
+/// expiring one would cost two cache misses. With fewer, expiry is cheaper, because one timer serves
+/// all calls of its slot until then.
 pub(crate) const CANCEL_FROM: usize = 2048;
 
 /// Fewer later entries are not sifted.

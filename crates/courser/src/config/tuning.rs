@@ -32,14 +32,15 @@ settings! {
         pub gather_to: usize = p.gather_to,
             in range(0, 65_535, "from 0 to 65,535 bytes") => gather_to;
         /// Prefetch the state that the next frames of a received burst, the next calls and the next
-        /// timers need. Default true. With many sessions ([`Tuning::prefetch_min_sessions`]) small calls are put
-        /// on their slots up to eight calls later, in the same pass, unless [`crate::Config::call_queue`]
+        /// timers need. Default true. With many sessions in use ([`Tuning::prefetch_min_sessions`]) small calls
+        /// are put on their slots up to eight calls later, in the same pass, unless [`crate::Config::call_queue`]
         /// is 8 or less, or a request of [`crate::Config::inline_max`] or 512 bytes, the smaller, is more
         /// than a packet.
         pub prefetch: bool = p.prefetch => prefetch;
-        /// Number of sessions, client and server together, from which on calls are deferred and session
-        /// state is prefetched; the largest number so far counts. Default 512. 0: always; `usize::MAX`:
-        /// never. Costs a byte for each client session.
+        /// Number of sessions in use, client and server together, from which on calls are deferred and
+        /// session state is prefetched: distinct sessions among four times as many received packets,
+        /// by a sample. Both end when fewer than half of this number are in use. Default 512. 0: always;
+        /// `usize::MAX`: never. Costs a bit for each session, and a byte for each client session.
         pub prefetch_min_sessions: usize = p.prefetch_min_sessions => prefetch_min_sessions;
         /// A frame of a single small packet that answers a frame carries no time for this long after
         /// the last one to the same peer that did, which saves both sides a clock reading: 20 ns of a

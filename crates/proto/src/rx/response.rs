@@ -70,7 +70,7 @@ impl<C> Endpoint<C> {
     /// changed.
     #[inline(always)]
     fn end_single(&mut self, peer: u32, p: &SinglePacket<'_>) -> Option<(C, SessionId, MsgBuf)> {
-        let sessions = self.sessions.len();
+        let many = self.working_set.is_large() && self.sessions.len() >= CANCEL_FROM;
         let mut flow = self.client_flow(p.session)?;
         let session = flow.id();
         let (s, io) = (&mut *flow.s, &mut *flow.io);
@@ -98,7 +98,7 @@ impl<C> Endpoint<C> {
         }
         if waits {
             flow.start_queued();
-        } else if sessions >= CANCEL_FROM {
+        } else if many {
             flow.cancel_first_timer(slot_no as u8);
         }
         Some((cont, session, request))
