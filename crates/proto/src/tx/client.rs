@@ -1,56 +1,18 @@
-//! Transmission of a client slot: request packets, then requests-for-response. Each passes the gate
-//! of credits and pacing `[eRPC section 4.3.1, section 5.1]` (E33, E43, ADR 4).
+//! Transmission of a client slot: request packets, then requests-for-response, each through the gate
+//! (`gate`).
 
 use courser_buf::TxBurst;
 
+use super::gate::{Gate, Next, Packets, Stop, gate, pass, send_packets};
 use super::lane::Lane;
 use super::{Sent, TxItem};
-use crate::credits::SessionCredits;
+use crate::credits::{CreditPool, SessionCredits};
 use crate::flow::{ClientFlow, slot_timeout_ns};
 use crate::io::Io;
-use crate::mutant::{self, Mutant};
-use crate::peer::Peer;
+use crate::loss::{Boards, Recovery};
 use crate::session::SessionState;
 use crate::slot::{ClientSlot, NextPacket};
 use crate::wire::{Packet, data_len, single_request};
-
-/// The gate's decision.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Gate {
-    /// Send this many packets now.
-    Now(u32),
-    /// Send at this time, ns.
-    At(u64),
-    /// Send when credits of the session or room in the peer's pool return.
-    Credits,
-}
-
-/// The gate for all client packets: credits, the window of congestion control (which the pool
-/// applies), and the pacer of the path.
-#[inline(always)]
-pub(super) fn gate(peer: &Peer, credits: SessionCredits, units: u16, now_ns: u64) -> Gate {
-    match peer.credits.grant(credits, units) {
-        0 => Gate::Credits,
-        packets if peer.path.is_paced() => match peer.path.pace(now_ns) {
-            Ok(most) => Gate::Now(packets.min(most)),
-            Err(at_ns) => Gate::At(at_ns),
-        },
-        packets => Gate::Now(packets),
-    }
-}
-
-/// Takes credits for packets that the gate has admitted.
-#[inline(always)]
-pub(super) fn pass(
-    peer: &mut Peer,
-    credits: &mut SessionCredits,
-    packets: u32,
-    units: u16,
-    now_ns: u64,
-) {
-    peer.credits.spend(credits, packets, units);
-    peer.path.on_sent(packets * u32::from(units), peer.credits.units_per_packet(), now_ns);
-}
 
 /// Sends an unsent request of one small packet: the straight line of a small RPC. `to` is the peer and
 /// its number for the session. `false`: the gate or the batch does not admit it now, or it is not such
@@ -120,7 +82,6 @@ impl<C> ClientFlow<'_, C> {
     ) -> Sent {
         let (s, io) = (&mut *self.s, &mut *self.io);
         let now_ns = io.now_ns;
-        let item = TxItem::Client { session: self.index, slot: slot_no, req_num };
         let slots = s.slots.count();
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
         if !slot.active || slot.req_num != req_num || s.state != SessionState::Connected {
@@ -131,11 +92,9 @@ impl<C> ClientFlow<'_, C> {
             return Sent::All;
         }
         let Some(peer) = io.peers.at_mut(s.peer) else { return Sent::All };
-        let (before, quantum) = (s.credits.left(), u32::from(s.agreed.quantum));
-        let spread = s.credits.limit().saturating_mul(io.cfg.reorder_span);
+        let (before, recovery) = (s.credits.left(), s.agreed.recovery);
         let waits = slot.in_flight() > 0;
         slot.limit_unscheduled(peer.path.unscheduled(now_ns));
-        let (mut lacked_units, mut paced_until_ns, mut again) = (0, None, 0);
         let mut lane = Lane {
             tx: &mut io.tx,
             arena: &io.arena,
@@ -145,73 +104,107 @@ impl<C> ClientFlow<'_, C> {
             peer,
             out,
         };
-        let sent = loop {
-            let sendable = slot.sendable();
-            if sendable == 0 {
-                break Sent::All;
-            }
-            let units = slot.units_to_send(&lane.peer.credits);
-            let credits = match gate(lane.peer, s.credits, units, now_ns) {
-                Gate::Now(credits) => credits,
-                Gate::Credits => 0,
-                Gate::At(at_ns) => {
-                    if mutant::is_on(Mutant::PacedTwice) {
-                        let next = slot.next_packet(1);
-                        let to = (s.remote, s.agreed.data_per_packet);
-                        let _ = send_next(&mut lane, slot, next, to, false, now_ns);
-                    }
-                    s.stalled |= 1 << slot_no;
-                    (lacked_units, paced_until_ns) = (units, Some(at_ns));
-                    break Sent::All;
-                }
-            };
-            // A large message leaves in steps of a train: fewer packets are held until more credits
-            // return, as long as packets in flight return some.
-            let short = credits < quantum.min(sendable) && !turn;
-            if credits == 0 || (short && slot.in_flight() >= quantum) {
-                s.stalled |= 1 << slot_no;
-                lacked_units = if s.credits.left() != 0 && credits == 0 { units } else { 0 };
-                break Sent::All;
-            }
-            if slot.is_spread(spread) {
-                break Sent::All; // more when the oldest packet has arrived
-            }
-            slot.begin_board(&mut io.boards, s.agreed.recovery);
-            let next = slot.next_packet(credits);
-            let one_way = s.outgoing.as_ref().is_some_and(|o| o.slots & 1 << slot_no != 0);
-            let to = (s.remote, s.agreed.data_per_packet);
-            if !send_next(&mut lane, slot, next, to, one_way, now_ns) {
-                break Sent::Rest(item);
-            }
-            pass(lane.peer, &mut s.credits, next.credits(), units, now_ns);
-            if slot.on_sent(next, units, now_ns) {
-                again += 1;
-                lane.stats.retransmitted += 1;
-            }
+        let mut packets = CallPackets {
+            slot,
+            spread: s.credits.limit().saturating_mul(io.cfg.reorder_span),
+            quantum: if turn { 0 } else { s.agreed.quantum.into() },
+            credits: &mut s.credits,
+            boards: &mut io.boards,
+            recovery,
+            to: (s.remote, s.agreed.data_per_packet),
+            one_way: s.outgoing.as_ref().is_some_and(|o| o.slots & 1 << slot_no != 0),
         };
-        let spent = s.credits.left() != before;
-        if spent {
+        let (stop, again) = send_packets(&mut packets, &mut lane, now_ns);
+        if matches!(stop, Stop::Credits | Stop::Room(_) | Stop::Paced(..)) {
+            s.stalled |= 1 << slot_no;
+        }
+        slot.queued = stop == Stop::Full;
+        if s.credits.left() != before {
             let in_flight = s.credits.in_flight();
             lane.stats.max_in_flight = lane.stats.max_in_flight.max(in_flight);
-        }
-        slot.queued = matches!(sent, Sent::Rest(_));
-        if spent {
-            let path = &lane.peer.path;
-            let timeout_ns = slot_timeout_ns(path, slot, s.agreed.recovery, &io.cfg);
-            if slot.await_answer(s.agreed.recovery, waits, now_ns + timeout_ns) {
+            let timeout_ns = slot_timeout_ns(&lane.peer.path, slot, recovery, &io.cfg);
+            if slot.await_answer(recovery, waits, now_ns + timeout_ns) {
                 let due_ns = slot.deadline_ns;
                 self.arm_slot(slot_no, due_ns);
             }
         }
         self.note_awaiting(slot_no);
-        self.s.on_retransmitted(again);
-        if let Some(at_ns) = paced_until_ns {
-            self.io.pace(self.s.peer, at_ns);
+        self.end_sending(stop, again);
+        match stop {
+            Stop::Full => {
+                Sent::Rest(TxItem::Client { session: self.index, slot: slot_no, req_num })
+            }
+            _ => Sent::All,
         }
-        if lacked_units > 0 {
-            self.wait_for_room(lacked_units);
+    }
+}
+
+/// The packets of a call.
+struct CallPackets<'a, C> {
+    slot: &'a mut ClientSlot<C>,
+    credits: &'a mut SessionCredits,
+    boards: &'a mut Boards,
+    recovery: Recovery,
+    /// A large message leaves in steps of this many packets; 0: it does not.
+    quantum: u32,
+    /// Packets between the oldest one that has not arrived and the newest one, at most.
+    spread: u32,
+    /// The server's number for the session, and the data in a packet, bytes.
+    to: (u32, u16),
+    /// The call carries a one-way message.
+    one_way: bool,
+}
+
+impl<'a, C> Packets for CallPackets<'a, C> {
+    type Next<'p>
+        = &'p mut CallPackets<'a, C>
+    where
+        Self: 'p;
+
+    #[inline(always)]
+    fn credits(&mut self) -> &mut SessionCredits {
+        self.credits
+    }
+
+    #[inline(always)]
+    fn next(&mut self, _: &mut Lane<'_>, _: u64) -> Option<&mut CallPackets<'a, C>> {
+        (self.slot.sendable() > 0).then_some(self)
+    }
+
+    #[inline(always)]
+    fn on_sent(&mut self, _: u16, _: bool) {}
+}
+
+impl<C> Next for &mut CallPackets<'_, C> {
+    type Packet = NextPacket;
+
+    #[inline(always)]
+    fn units(&self, pool: &CreditPool) -> u16 {
+        self.slot.units_to_send(pool)
+    }
+
+    /// Fewer packets than a train are held until more credits return, as long as packets in flight
+    /// return some.
+    #[inline(always)]
+    fn holds(&mut self, most: u32) -> Option<Stop> {
+        let short = most < self.quantum.min(self.slot.sendable());
+        if short && self.slot.in_flight() >= self.quantum {
+            return Some(Stop::Credits);
         }
-        sent
+        // More when the oldest packet has arrived.
+        self.slot.is_spread(self.spread).then_some(Stop::Done)
+    }
+
+    #[inline(always)]
+    fn add(&mut self, lane: &mut Lane<'_>, most: u32, now_ns: u64) -> Option<NextPacket> {
+        self.slot.begin_board(self.boards, self.recovery);
+        let next = self.slot.next_packet(most);
+        send_next(lane, self.slot, next, self.to, self.one_way, now_ns).then_some(next)
+    }
+
+    #[inline(always)]
+    fn on_sent(self, packet: NextPacket, units: u16, now_ns: u64) -> (u32, bool) {
+        (packet.credits(), self.slot.on_sent(packet, units, now_ns))
     }
 }
 

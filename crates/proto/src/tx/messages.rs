@@ -3,11 +3,12 @@
 
 use courser_buf::TxBurst;
 
-use super::client::{Gate, gate, pass};
+use super::gate::{Next, Packets, Stop, send_packets};
 use super::lane::Lane;
 use super::{Sent, TxItem};
+use crate::credits::{CreditPool, SessionCredits};
 use crate::flow::{ClientFlow, ServerFlow};
-use crate::oneway::Unacknowledged;
+use crate::oneway::{Outgoing, Unacknowledged};
 use crate::peer::NO_FRAME;
 use crate::session::SessionState;
 use crate::wire::{MAX_REMAINING_US, Packet, single_message};
@@ -19,8 +20,8 @@ impl<C> ClientFlow<'_, C> {
     /// Sends the messages that credits allow: lost ones, then waiting ones, in order.
     #[inline(never)]
     pub(super) fn tx_messages(&mut self, out: &mut TxBurst) -> Sent {
-        let (s, io, session) = (&mut *self.s, &mut *self.io, self.index);
-        let (now_ns, peer_no, remote) = (io.now_ns, s.peer, s.remote);
+        let (s, io) = (&mut *self.s, &mut *self.io);
+        let (now_ns, peer_no) = (io.now_ns, s.peer);
         let Some(outgoing) = &mut s.outgoing else { return Sent::All };
         (outgoing.queued, outgoing.stalled) = (false, false);
         if s.state != SessionState::Connected {
@@ -37,59 +38,92 @@ impl<C> ClientFlow<'_, C> {
             out,
         };
         let was_idle = outgoing.units() == 0;
-        let (mut lacked_units, mut paced_until_ns, mut left) = (0, None, QUANTUM);
-        let mut again = 0;
-        let sent = loop {
-            let (mut expired, credits) = (0, outgoing.credits);
-            let next = outgoing.next(now_ns, &mut expired);
-            lane.stats.messages_unsent += expired;
-            let Some((number, entry)) = next else { break Sent::All };
-            let units = lane.peer.credits.units_of_message(entry.msg.len());
-            match gate(lane.peer, credits, units, now_ns) {
-                Gate::Now(_) => {}
-                Gate::Credits if credits.left() == 0 => break Sent::All, // until some arrive
-                Gate::Credits => {
-                    (outgoing.stalled, lacked_units) = (true, units);
-                    break Sent::All;
-                }
-                Gate::At(at_ns) => {
-                    outgoing.stalled = true;
-                    (lacked_units, paced_until_ns) = (units, Some(at_ns));
-                    break Sent::All;
-                }
-            }
-            if left == 0 {
-                outgoing.queued = true;
-                lane.tx.push(TxItem::Messages { session });
-                break Sent::All;
-            }
-            if !send_message(&mut lane, entry, remote, number, now_ns) {
-                outgoing.queued = true;
-                break Sent::Rest(TxItem::Messages { session });
-            }
-            let repeated = entry.on_sent(units, now_ns);
-            outgoing.on_sent(units, repeated);
-            pass(lane.peer, &mut outgoing.credits, 1, units, now_ns);
-            again += u64::from(repeated);
-            left -= 1;
-        };
+        let (session, remote) = (self.index, s.remote);
+        let mut messages = Messages { outgoing, remote, left: QUANTUM };
+        let (stop, again) = send_packets(&mut messages, &mut lane, now_ns);
+        if stop == Stop::Quantum {
+            lane.tx.push(TxItem::Messages { session });
+        }
+        outgoing.queued = matches!(stop, Stop::Full | Stop::Quantum);
+        outgoing.stalled = matches!(stop, Stop::Room(_) | Stop::Paced(..));
         let begins = was_idle && outgoing.units() > 0;
         if begins && outgoing.retries == 0 {
             outgoing.waits_since_ns = now_ns;
         }
-        lane.stats.retransmitted += again;
-        s.on_retransmitted(again);
         if begins {
             self.time_messages(u64::MAX);
         }
-        if let Some(at_ns) = paced_until_ns {
-            self.io.pace(peer_no, at_ns);
-        }
-        if lacked_units > 0 {
-            self.wait_for_room(lacked_units);
-        }
+        self.end_sending(stop, again);
         self.note_room();
-        sent
+        if stop == Stop::Full { Sent::Rest(TxItem::Messages { session }) } else { Sent::All }
+    }
+}
+
+/// The messages of a session.
+struct Messages<'a> {
+    outgoing: &'a mut Outgoing,
+    /// The server's number for the session.
+    remote: u32,
+    /// Messages that it may still send before the next item of the queue.
+    left: u32,
+}
+
+impl Packets for Messages<'_> {
+    type Next<'p>
+        = Message<'p>
+    where
+        Self: 'p;
+
+    #[inline(always)]
+    fn credits(&mut self) -> &mut SessionCredits {
+        &mut self.outgoing.credits
+    }
+
+    #[inline(always)]
+    fn next(&mut self, lane: &mut Lane<'_>, now_ns: u64) -> Option<Message<'_>> {
+        let mut expired = 0;
+        let next = self.outgoing.next(now_ns, &mut expired);
+        lane.stats.messages_unsent += expired;
+        let (number, entry) = next?;
+        Some(Message { entry, number, remote: self.remote, left: &mut self.left })
+    }
+
+    #[inline(always)]
+    fn on_sent(&mut self, units: u16, again: bool) {
+        self.outgoing.on_sent(units, again);
+    }
+}
+
+/// The next message of a session.
+struct Message<'p> {
+    entry: &'p mut Unacknowledged,
+    number: u32,
+    remote: u32,
+    left: &'p mut u32,
+}
+
+impl Next for Message<'_> {
+    type Packet = ();
+
+    #[inline(always)]
+    fn units(&self, pool: &CreditPool) -> u16 {
+        pool.units_of_message(self.entry.msg.len())
+    }
+
+    #[inline(always)]
+    fn holds(&mut self, _: u32) -> Option<Stop> {
+        (*self.left == 0).then_some(Stop::Quantum)
+    }
+
+    #[inline(always)]
+    fn add(&mut self, lane: &mut Lane<'_>, _: u32, now_ns: u64) -> Option<()> {
+        send_message(lane, self.entry, self.remote, self.number, now_ns).then_some(())
+    }
+
+    #[inline(always)]
+    fn on_sent(self, (): (), units: u16, now_ns: u64) -> (u32, bool) {
+        *self.left -= 1;
+        (1, self.entry.on_sent(units, now_ns))
     }
 }
 

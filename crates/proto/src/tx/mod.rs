@@ -1,7 +1,8 @@
 //! Transmit (steps 4 and 7 of a packet's path): from queued work to frames.
 //!
 //! - `batch`: the transmit queue, open frames, and the one place where frames are completed;
-//! - `client`: what a client slot sends, through the gate of credits and pacing;
+//! - `gate`: credits and pacing, and the loop that sends the packets of a session;
+//! - `client`: what a client slot sends;
 //! - `server`: responses and credit returns; `control`: packets without data;
 //! - `messages`: one-way messages and their acknowledgements;
 //! - `lane`: the batch and the peer of one slot; `turn`: sessions that waited for credits;
@@ -16,6 +17,7 @@
 mod batch;
 mod client;
 mod control;
+mod gate;
 mod lane;
 mod late;
 mod messages;
