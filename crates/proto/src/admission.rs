@@ -6,6 +6,7 @@ use crate::error::Status;
 use crate::event::RequestId;
 use crate::io::Io;
 use crate::mutant::{self, Mutant};
+use crate::peer::Peer;
 use crate::session::Quotas;
 use crate::tx::TxItem;
 
@@ -123,9 +124,8 @@ impl Admission {
 
     /// The budget's size follows the delay of an arriving frame.
     #[cold]
-    pub(crate) fn on_budget_frame(&mut self, io: &mut Io, peer: u32) {
-        let Some(p) = io.peers.at_mut(peer) else { return };
-        if let Some((delay_ns, base_ns)) = p.path.queue_delay_ns(io.now_ns) {
+    pub(crate) fn on_budget_frame(&mut self, io: &Io, peer: &mut Peer) {
+        if let Some((delay_ns, base_ns)) = peer.path.queue_delay_ns(io.now_ns) {
             self.budget.on_frame(delay_ns, base_ns, io.now_ns);
         }
     }

@@ -27,8 +27,10 @@ use crate::cc::{Control, packet_wire_bytes};
 use crate::config::{Config, ConfigError};
 use crate::deferred::Deferred;
 use crate::event::{Completion, Notice};
+use crate::held::HeldCalls;
 use crate::io::Io;
 use crate::loss::{Boards, TailLoss};
+use crate::pace::Wheel;
 use crate::peer::Peers;
 use crate::session::{Evicted, IdleSession, Quotas, SessionId, Sessions};
 use crate::stats::EndpointStats;
@@ -41,6 +43,7 @@ use crate::working_set::WorkingSet;
 #[derive(Debug)]
 pub struct Endpoint<C> {
     pub(crate) io: Io,
+    pub(crate) peers: Peers,
     pub(crate) sessions: Sessions<C>,
     pub(crate) admission: Admission,
     pub(crate) working_set: WorkingSet,
@@ -109,9 +112,11 @@ impl<C> Endpoint<C> {
             cfg,
             arena,
             now_ns: 0,
-            peers: Peers::new(id),
             tx,
             timers: Timers::new(),
+            wheel: Wheel::default(),
+            held: HeldCalls::default(),
+            signal: None,
             tail_loss: TailLoss::new(),
             boards: Boards::new(),
             scratch: Vec::new(),
@@ -120,6 +125,7 @@ impl<C> Endpoint<C> {
         let quotas = Quotas::new(max_held_per_peer, copies).with_memory(memory);
         Ok(Endpoint {
             io,
+            peers: Peers::new(id),
             sessions: Sessions::new(),
             admission: Admission::new(quotas, budget),
             working_set,

@@ -26,7 +26,7 @@ impl<C> Endpoint<C> {
             return Some(0);
         }
         let mut due_ns = self.io.timers.next_ns().min(self.io.tail_loss.due_ns);
-        due_ns = due_ns.min(self.io.peers.wheel.next_ns());
+        due_ns = due_ns.min(self.io.wheel.next_ns());
         if self.has_unsent() {
             due_ns = due_ns.min(self.io.tx.retry_ns());
         }
@@ -44,8 +44,8 @@ impl<C> Endpoint<C> {
         if now_ns >= self.io.tail_loss.due_ns {
             self.on_tail_loss();
         }
-        if now_ns >= self.io.peers.wheel.next_ns() {
-            self.io.on_wheel();
+        if now_ns >= self.io.wheel.next_ns() {
+            self.io.on_wheel(&mut self.peers);
         }
         if now_ns >= self.io.timers.next_ns() {
             self.expire_timers(now_ns);
@@ -73,7 +73,7 @@ impl<C> Endpoint<C> {
         if self.io.timers.overgrown() {
             let (sessions, sweep_ns) =
                 (&self.sessions, self.admission.budget.memory_watch().due_ns);
-            let held_ns = self.io.peers.held.due_ns;
+            let held_ns = self.io.held.due_ns;
             self.io.timers.sift(|entry| match entry.kind {
                 TimerKind::Sweep => entry.due_ns == sweep_ns,
                 TimerKind::Held => entry.due_ns == held_ns,

@@ -33,7 +33,7 @@ impl<C> ClientFlow<'_, C> {
         if !slot.has_several_packets() || !is_connected || expires_ns <= now_ns {
             return false;
         }
-        let since_ns = self.io.peers.held.refused_since(peer, seq, now_ns);
+        let since_ns = self.io.held.refused_since(peer, seq, now_ns);
         if now_ns - since_ns >= self.io.cfg.datapath_timeout_ns {
             return false;
         }
@@ -44,7 +44,7 @@ impl<C> ClientFlow<'_, C> {
         (slot.expires_ns, slot.deadline_ns) = (expires_ns, u64::MAX);
         slot.hold();
         let held = Held { session: self.index, slot: slot_no, since_ns: Some(since_ns) };
-        self.io.peers.held.wait(peer, seq, held, now_ns);
+        self.io.held.wait(peer, seq, held, now_ns);
         self.io.stats.held_back += 1;
         self.arm_slot(slot_no, expires_ns);
         self.wake_stalled(slot_no);
@@ -56,10 +56,10 @@ impl<C> ClientFlow<'_, C> {
 impl Io {
     /// Sets the timer for the end of the first pause.
     fn time_held(&mut self) {
-        let due_ns = self.peers.held.next_ns();
-        if due_ns < self.peers.held.due_ns {
+        let due_ns = self.held.next_ns();
+        if due_ns < self.held.due_ns {
             let entry = TimerEntry { due_ns, session: 0, generation: 0, kind: TimerKind::Held };
-            self.peers.held.due_ns = self.timers.arm_later(entry);
+            self.held.due_ns = self.timers.arm_later(entry);
         }
     }
 }
@@ -67,7 +67,7 @@ impl Io {
 impl<C> Endpoint<C> {
     /// A peer has answered a call of several packets: sends the oldest one that waits.
     pub(crate) fn send_oldest_held(&mut self, peer: u32) {
-        if let Some(oldest) = self.io.peers.held.next(peer) {
+        if let Some(oldest) = self.io.held.next(peer) {
             self.send_held(oldest);
         }
     }
@@ -84,13 +84,13 @@ impl<C> Endpoint<C> {
 
     /// The timer for the end of a pause has expired.
     pub(crate) fn on_pause_end(&mut self, due_ns: u64) {
-        if self.io.peers.held.due_ns != due_ns {
+        if self.io.held.due_ns != due_ns {
             return; // there is an earlier or later one
         }
-        self.io.peers.held.due_ns = u64::MAX;
-        while let Some(peer) = self.io.peers.held.next_peer(self.io.now_ns) {
+        self.io.held.due_ns = u64::MAX;
+        while let Some(peer) = self.io.held.next_peer(self.io.now_ns) {
             self.end_stuck(peer);
-            if let Some(probe) = self.io.peers.held.next_probe(peer) {
+            if let Some(probe) = self.io.held.next_probe(peer) {
                 self.send_held(probe);
             }
         }
@@ -101,19 +101,18 @@ impl<C> Endpoint<C> {
     fn end_stuck(&mut self, peer: u32) {
         let since_ns = self.io.now_ns.saturating_sub(self.io.cfg.datapath_timeout_ns);
         let error = |_| CallError::Server(Status::NoMemory);
-        while let Some((seq, Held { session, slot, .. })) = self.io.peers.held.stuck(peer, since_ns)
-        {
+        while let Some((seq, Held { session, slot, .. })) = self.io.held.stuck(peer, since_ns) {
             if let Some(mut flow) = self.client_flow(session) {
                 flow.end_early(slot, error);
             }
-            self.io.peers.held.forget(peer, seq); // it is, unless its session is gone
+            self.io.held.forget(peer, seq); // it is, unless its session is gone
         }
     }
 
     /// Checks that exactly the slots that are held back wait, and that a timer is set for them.
     pub(crate) fn check_held(&self) {
         let mut waiting = 0;
-        for (peer, seq, held) in self.io.peers.held.waiting() {
+        for (peer, seq, held) in self.io.held.waiting() {
             waiting += 1;
             let Some(Session::Client(s)) = self.sessions.get(held.session as usize) else {
                 panic!("call {seq} waits without a session");
@@ -127,9 +126,6 @@ impl<C> Endpoint<C> {
         });
         let held = clients.flat_map(|s| s.slots.iter()).filter(|slot| slot.is_held()).count();
         assert_eq!(held, waiting, "slots that are held back");
-        assert!(
-            self.io.peers.held.due_ns <= self.io.peers.held.next_ns(),
-            "no timer ends the pause"
-        );
+        assert!(self.io.held.due_ns <= self.io.held.next_ns(), "no timer ends the pause");
     }
 }

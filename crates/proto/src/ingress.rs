@@ -51,7 +51,7 @@ impl<C> Endpoint<C> {
     /// Returns whether the peer that a frame names protects its frames.
     fn is_protected(&self, frame: &[u8]) -> bool {
         let header = FrameHeader::parse(frame);
-        let peer = header.ok().and_then(|(h, _)| self.io.peers.at(h.peer));
+        let peer = header.ok().and_then(|(h, _)| self.peers.at(h.peer));
         peer.is_some_and(|peer| peer.protection.covers_frames())
     }
 
@@ -60,8 +60,8 @@ impl<C> Endpoint<C> {
     fn received(driver: &mut impl Driver<C>) {
         let endpoint = driver.endpoint();
         endpoint.io.tx.close_append();
-        if endpoint.io.peers.signal.is_some() {
-            endpoint.io.on_signal();
+        if endpoint.io.signal.is_some() {
+            endpoint.io.on_signal(&mut endpoint.peers);
         }
     }
 
@@ -73,7 +73,7 @@ impl<C> Endpoint<C> {
             Ok(parsed) => parsed,
             Err(malformed) => return self.refuse_frame(malformed.into()),
         };
-        let Some(peer) = self.io.peers.at_mut(h.peer) else {
+        let Some(peer) = self.peers.at_mut(h.peer) else {
             return self.refuse_frame(RxDrop::UnknownPeer);
         };
         if let Err(reason) = check(peer, &h, frame) {
@@ -83,16 +83,18 @@ impl<C> Endpoint<C> {
         self.io.stats.rx_frames_accepted += 1;
         if peer.path.is_signal() {
             let (in_flight, sent) = (peer.credits.in_flight_units(), peer.path.sent_units());
-            self.io.peers.signal = Some(FrameSignal { peer: h.peer, in_flight, sent });
+            self.io.signal = Some(FrameSignal { peer: h.peer, in_flight, sent });
         }
         if self.admission.budget.is_in_force() {
-            self.admission.on_budget_frame(&mut self.io, h.peer);
+            self.admission.on_budget_frame(&self.io, peer);
         }
-        if self.io.tail_loss.guessed {
-            self.io.on_round_trip(h.peer);
+        // The peer is not used below: a first round trip concerns all peers.
+        let arms_calls = is_gap && self.io.on_gap(peer);
+        if self.io.tail_loss.guessed && peer.path.rtt().smoothed_ns() > 0 {
+            self.io.on_round_trip(&self.peers);
         }
-        if is_gap {
-            self.on_gap(h.peer);
+        if arms_calls {
+            self.arm_small_calls(Some(h.peer));
         }
         self.io.open_append();
         Some(Packets { rest, peer: h.peer, data_per_packet: h.data_per_packet })

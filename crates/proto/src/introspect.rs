@@ -131,7 +131,7 @@ impl<C> Endpoint<C> {
 
     /// The random number that identifies this incarnation.
     pub fn id(&self) -> u64 {
-        self.io.peers.own_id
+        self.peers.own_id
     }
 
     /// The state of a session.
@@ -216,7 +216,7 @@ impl<C> Endpoint<C> {
             ),
             _ => return None,
         };
-        if let Some(p) = self.io.peers.at(peer) {
+        if let Some(p) = self.peers.at(peer) {
             if out.role == Role::Client {
                 (out.pool, out.pool_left) = (p.credits.limit(), p.credits.left());
             }
@@ -267,7 +267,7 @@ impl<C> Endpoint<C> {
     /// Sum of the credit pools of all peers, in both directions (ADR 7): at most the receive queue,
     /// plus one for each peer beyond its capacity.
     pub fn credits_granted(&self) -> u64 {
-        self.io.peers.credits_granted
+        self.peers.credits_granted
     }
 
     /// Accepted calls that have not ended.

@@ -6,9 +6,11 @@ use courser_buf::Arena;
 use crate::cc::PART;
 use crate::config::Config;
 use crate::error::CallError;
+use crate::held::HeldCalls;
 use crate::loss::{AckInfo, Boards, LossFeedback, TailLoss};
 use crate::mutant::{self, Mutant};
-use crate::peer::Peers;
+use crate::pace::Wheel;
+use crate::peer::{FrameSignal, Peer, Peers};
 use crate::stats::EndpointStats;
 use crate::timers::Timers;
 use crate::tx::{TxBatch, TxItem};
@@ -21,9 +23,14 @@ pub(crate) struct Io {
     pub(crate) arena: Arena,
     /// The newest time passed to the endpoint.
     pub(crate) now_ns: u64,
-    pub(crate) peers: Peers,
     pub(crate) tx: TxBatch,
     pub(crate) timers: Timers,
+    /// Peers whose packets wait for their departure times.
+    pub(crate) wheel: Wheel,
+    /// Calls to peers that are short of memory.
+    pub(crate) held: HeldCalls,
+    /// The current frame is a signal for the congestion controller of its path.
+    pub(crate) signal: Option<FrameSignal>,
     pub(crate) tail_loss: TailLoss,
     pub(crate) boards: Boards,
     /// Buffer in which a frame with a tail is joined, at most of the size of a frame.
@@ -36,44 +43,38 @@ impl Io {
 
     /// Room of the peer's sessions returns to the pool.
     #[inline(always)]
-    pub(crate) fn release_room(&mut self, peer_no: u32, units: u32) {
-        if let Some(peer) = self.peers.at_mut(peer_no)
-            && peer.credits.release(units)
-        {
-            self.tx.push(TxItem::Turn { peer: peer_no });
+    pub(crate) fn release_room(&mut self, peer: &mut Peer, units: u32) {
+        if peer.credits.release(units) {
+            self.tx.push(TxItem::Turn { peer: peer.number() });
         }
     }
 
     /// Queues a turn if there is room: a waiting session has ended, or has less to send.
     #[cold]
-    pub(crate) fn retry_turn(&mut self, peer_no: u32) {
-        if let Some(peer) = self.peers.at_mut(peer_no)
-            && peer.credits.retry_turn()
-        {
-            self.tx.push(TxItem::Turn { peer: peer_no });
+    pub(crate) fn retry_turn(&mut self, peer: &mut Peer) {
+        if peer.credits.retry_turn() {
+            self.tx.push(TxItem::Turn { peer: peer.number() });
         }
     }
 
     /// A packet to a peer has to wait for its departure time: the next turn of the sessions with the
     /// peer is then.
     #[cold]
-    pub(crate) fn pace(&mut self, peer_no: u32, at_ns: u64) {
-        if let Some(peer) = self.peers.at_mut(peer_no)
-            && peer.credits.begin_pacing()
-        {
-            self.peers.wheel.add(peer_no, at_ns, self.now_ns);
+    pub(crate) fn pace(&mut self, peer: &mut Peer, at_ns: u64) {
+        if peer.credits.begin_pacing() {
+            self.wheel.add(peer.number(), at_ns, self.now_ns);
             self.stats.paced += 1;
         }
     }
 
     /// Departure times have come: queues the turns of these peers.
     #[cold]
-    pub(crate) fn on_wheel(&mut self) {
-        while let Some(peer_no) = self.peers.wheel.pop(self.now_ns) {
-            if let Some(peer) = self.peers.at_mut(peer_no)
+    pub(crate) fn on_wheel(&mut self, peers: &mut Peers) {
+        while let Some(number) = self.wheel.pop(self.now_ns) {
+            if let Some(peer) = peers.at_mut(number)
                 && peer.credits.end_pacing()
             {
-                self.tx.push(TxItem::Turn { peer: peer_no });
+                self.tx.push(TxItem::Turn { peer: number });
             }
         }
     }
@@ -81,55 +82,47 @@ impl Io {
     // ---- congestion control -------------------------------------------------------------------
 
     /// Applies the window of a path's controller to the peer's credit pool.
-    pub(crate) fn apply_window(&mut self, peer_no: u32) {
-        let Some(peer) = self.peers.at_mut(peer_no) else { return };
+    pub(crate) fn apply_window(&mut self, peer: &mut Peer) {
         let units = peer.credits.window_units(peer.path.window(), PART);
         if peer.credits.set_window(units) {
-            self.tx.push(TxItem::Turn { peer: peer_no });
+            self.tx.push(TxItem::Turn { peer: peer.number() });
         }
     }
 
     /// Passes a frame to the congestion controller of its path, with what it acknowledged.
     #[cold]
-    pub(crate) fn on_signal(&mut self) {
-        let Some(before) = self.peers.signal.take() else { return };
-        let Some(peer) = self.peers.at_mut(before.peer) else { return };
+    pub(crate) fn on_signal(&mut self, peers: &mut Peers) {
+        let Some(before) = self.signal.take() else { return };
+        let Some(peer) = peers.at_mut(before.peer) else { return };
         let sent = peer.path.sent_units().wrapping_sub(before.sent);
         let units = (before.in_flight + sent).saturating_sub(peer.credits.in_flight_units());
         let per_packet = u64::from(peer.credits.units_per_packet()).max(1);
         peer.path.signal(u64::from(units) * PART / per_packet, self.now_ns);
-        self.apply_window(before.peer);
+        self.apply_window(peer);
     }
 
-    /// Timing of the current frame, for the scoreboards.
+    /// Timing of the current frame of a peer, for the scoreboards.
     #[inline]
-    pub(crate) fn ack_info(&self, peer: u32) -> AckInfo {
+    pub(crate) fn ack_info(&self, peer: &Peer) -> AckInfo {
         let now_ns = self.now_ns;
-        match self.peers.at(peer) {
-            Some(p) => {
-                let round_trip_ns = p.path.round_trip_ns();
-                let blind = mutant::is_on(Mutant::LossFoundLate);
-                let window_ns = if blind { u64::MAX / 2 } else { p.path.window_ns(now_ns) };
-                AckInfo { now_ns, round_trip_ns, window_ns }
-            }
-            _ => AckInfo { now_ns, round_trip_ns: 0, window_ns: 0 },
-        }
+        let blind = mutant::is_on(Mutant::LossFoundLate);
+        let window_ns = if blind { u64::MAX / 2 } else { peer.path.window_ns(now_ns) };
+        AckInfo { now_ns, round_trip_ns: peer.path.round_trip_ns(), window_ns }
     }
 
     /// Takes the feedback of a scoreboard.
     #[inline]
-    pub(crate) fn on_feedback(&mut self, peer: u32, feedback: LossFeedback) {
+    pub(crate) fn on_feedback(&mut self, peer: &mut Peer, feedback: LossFeedback) {
         if feedback != LossFeedback::default() {
             self.apply_feedback(peer, feedback);
         }
     }
 
     #[cold]
-    fn apply_feedback(&mut self, peer: u32, feedback: LossFeedback) {
+    fn apply_feedback(&mut self, peer: &mut Peer, feedback: LossFeedback) {
         self.stats.lost += u64::from(feedback.lost);
         self.stats.spurious += u64::from(feedback.spurious);
-        let Some(p) = self.peers.at_mut(peer) else { return };
-        p.path.on_feedback(feedback, self.now_ns);
+        peer.path.on_feedback(feedback, self.now_ns);
         if feedback.lost > 0 || feedback.spurious > 0 {
             self.apply_window(peer);
         }
@@ -137,34 +130,30 @@ impl Io {
 
     /// All packets in flight of a call are lost.
     #[cold]
-    pub(crate) fn on_congestion_timeout(&mut self, peer: u32) {
-        let Some(p) = self.peers.at_mut(peer) else { return };
+    pub(crate) fn on_congestion_timeout(&mut self, peer: &mut Peer) {
         let all_lost = LossFeedback { lost: 1, ..LossFeedback::default() };
-        p.path.on_feedback(all_lost, self.now_ns);
+        peer.path.on_feedback(all_lost, self.now_ns);
         self.apply_window(peer);
     }
 
     /// A call of one packet was answered `age_ns` after its retransmission.
     #[cold]
-    pub(crate) fn on_retry_answered(&mut self, peer: u32, age_ns: u32, ack: AckInfo) {
+    pub(crate) fn on_retry_answered(&mut self, peer: &mut Peer, age_ns: u32, ack: AckInfo) {
         let early = u64::from(age_ns) < ack.round_trip_ns;
         self.stats.spurious += u64::from(early);
-        let Some(p) = self.peers.at_mut(peer) else { return };
         if early {
-            return p.path.back_off(self.now_ns, &self.cfg);
+            return peer.path.back_off(self.now_ns, &self.cfg);
         }
-        p.path.back_off_less();
-        if !p.path.stalls(age_ns.into(), self.cfg.rto_min_ns) {
+        peer.path.back_off_less();
+        if !peer.path.stalls(age_ns.into(), self.cfg.rto_min_ns) {
             self.on_congestion_timeout(peer);
         }
     }
 
     /// A probed call is still with its handler: not lost, only slow.
     #[cold]
-    pub(crate) fn on_in_progress(&mut self, peer: u32) {
-        if let Some(p) = self.peers.at_mut(peer) {
-            p.path.back_off(self.now_ns, &self.cfg);
-        }
+    pub(crate) fn on_in_progress(&self, peer: &mut Peer) {
+        peer.path.back_off(self.now_ns, &self.cfg);
     }
 
     // ---- calls that wait for answers ----------------------------------------------------------
@@ -186,36 +175,27 @@ impl Io {
 
     /// Sets the tail-loss timer, unless it is set already: there are calls in flight.
     #[inline]
-    pub(crate) fn await_answers(&mut self) {
+    pub(crate) fn await_answers(&mut self, peers: &Peers) {
         if self.tail_loss.is_idle() && self.outstanding_calls() > 0 {
-            self.set_tail_loss_timer();
+            self.set_tail_loss_timer(peers);
         }
     }
 
     #[cold]
-    fn set_tail_loss_timer(&mut self) {
-        let round_trips = self.peers.iter().flatten().filter(|p| p.path.rtt().smoothed_ns() > 0);
+    fn set_tail_loss_timer(&mut self, peers: &Peers) {
+        let round_trips = peers.iter().flatten().filter(|p| p.path.rtt().smoothed_ns() > 0);
         let wait_ns = round_trips.map(|p| p.path.rtt().pto_ns(&self.cfg)).min();
         self.tail_loss.guessed = wait_ns.is_none();
         let wait_ns = wait_ns.unwrap_or(self.cfg.rto_initial_ns);
-        self.tail_loss.due_ns = self.now_ns.saturating_add(wait_ns.max(self.min_interval_ns()));
+        self.tail_loss.due_ns = self.now_ns.saturating_add(wait_ns.max(min_interval_ns(peers)));
     }
 
-    /// Minimum interval of checks of all peers, ns: a check costs about 5 ns per peer, so checks
-    /// take at most a tenth of the time.
-    pub(crate) fn min_interval_ns(&self) -> u64 {
-        50 * self.peers.len() as u64
-    }
-
-    /// A frame arrived before the first round-trip sample. If there is a sample now, the timer was
-    /// set by a guess that is far too long.
+    /// There is a first round-trip sample: the timer was set by a guess that is far too long.
     #[cold]
-    pub(crate) fn on_round_trip(&mut self, peer: u32) {
-        if self.peers.at(peer).is_some_and(|p| p.path.rtt().smoothed_ns() > 0) {
-            self.tail_loss.guessed = false;
-            self.tail_loss.due_ns = u64::MAX;
-            self.await_answers();
-        }
+    pub(crate) fn on_round_trip(&mut self, peers: &Peers) {
+        self.tail_loss.guessed = false;
+        self.tail_loss.due_ns = u64::MAX;
+        self.await_answers(peers);
     }
 
     /// Records the use of MELO's bits.
@@ -229,9 +209,8 @@ impl Io {
     // ---- transmission -------------------------------------------------------------------------
 
     /// Adds a packet without data to a frame of the peer. `false`: no room.
-    pub(crate) fn tx_header(&mut self, kind: usize, peer_no: u32, packet: Packet<'_>) -> bool {
-        let Some(peer) = self.peers.at_mut(peer_no) else { return true };
-        let sent = self.tx.append(peer_no, peer, &self.arena, header_words(packet.header()), &[]);
+    pub(crate) fn tx_header(&mut self, kind: usize, peer: &mut Peer, packet: Packet<'_>) -> bool {
+        let sent = self.tx.append(peer, &self.arena, header_words(packet.header()), &[]);
         if sent {
             self.stats.sent(kind);
         }
@@ -257,6 +236,12 @@ impl Io {
         let requests = if self.cfg.split_batches { self.batch_calls() } else { usize::MAX };
         self.tx.open_append(self.cfg.tx_items, requests, self.now_ns);
     }
+}
+
+/// Minimum interval of checks of all peers, ns: a check costs about 5 ns per peer, so checks take at
+/// most a tenth of the time.
+pub(crate) fn min_interval_ns(peers: &Peers) -> u64 {
+    50 * peers.len() as u64
 }
 
 /// Batches are not limited to fewer calls than this: a frame costs as much as a few calls.

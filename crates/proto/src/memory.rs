@@ -69,9 +69,9 @@ impl<C> Endpoint<C> {
             sessions_bytes: self.sessions.table_bytes()
                 + self.deferred.heap_bytes()
                 + self.working_set.heap_bytes(),
-            peers_bytes: self.io.peers.table_bytes() + self.admission.quotas.table_bytes(),
+            peers_bytes: self.peers.table_bytes() + self.admission.quotas.table_bytes(),
             timers_bytes: self.io.timers.heap_bytes()
-                + self.io.peers.wheel.heap_bytes()
+                + self.io.wheel.heap_bytes()
                 + self.admission.budget.heap_bytes(),
             staging_bytes: self.io.tx.buffer_bytes(),
             slots_bytes: self.io.boards.heap_bytes()

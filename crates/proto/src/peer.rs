@@ -7,9 +7,7 @@ use courser_buf::{Addr, PathId};
 
 use crate::config::Config;
 use crate::credits::CreditPool;
-use crate::held::HeldCalls;
 use crate::integrity::Protection;
-use crate::pace::Wheel;
 use crate::path::Path;
 use crate::wire::{FRAME_HEADER, PACKET_HEADER};
 
@@ -21,8 +19,8 @@ pub(crate) enum PeerState {
     Live,
 }
 
-/// No open frame to this peer.
-pub(crate) const NO_FRAME: u32 = u32::MAX;
+/// No frame to this peer was begun.
+pub(crate) const NO_FRAME: u64 = u64::MAX;
 
 /// The endpoint of a peer, and the control connection of all sessions with it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -44,8 +42,11 @@ pub(crate) struct Peer {
     pub(crate) protection: Protection,
     /// The transport's number of the destination.
     pub(crate) path_id: PathId,
-    /// The open frame to this peer in the transmit batch, or [`NO_FRAME`].
-    pub(crate) open_frame: u32,
+    /// Number of the newest frame to this peer in the transmit batch, or [`NO_FRAME`]. Frames are
+    /// numbered as they are begun; those that have left are not open.
+    pub(crate) open_frame: u64,
+    /// Its number in the table.
+    number: u32,
     pub(crate) credits: CreditPool,
     pub(crate) path: Path,
     /// At least one session with it has [`crate::Recovery::Selective`].
@@ -75,6 +76,7 @@ impl Peer {
             protection: Protection::NONE,
             path_id: PathId(u32::MAX),
             open_frame: NO_FRAME,
+            number: 0,
             credits: CreditPool::new(),
             path: Path::new(cfg),
             selective: false,
@@ -82,6 +84,12 @@ impl Peer {
             party: Party::default(),
             sessions: 0,
         }
+    }
+
+    /// Its number in the table.
+    #[inline(always)]
+    pub(crate) fn number(&self) -> u32 {
+        self.number
     }
 
     /// Largest frame that both sides agreed on.
@@ -105,12 +113,6 @@ pub(crate) struct FrameSignal {
 pub(crate) struct Peers {
     /// The random number that identifies this incarnation of the endpoint.
     pub(crate) own_id: u64,
-    /// The current frame is a signal for the congestion controller of its path.
-    pub(crate) signal: Option<FrameSignal>,
-    /// Peers whose packets wait for their departure times.
-    pub(crate) wheel: Wheel,
-    /// Calls to peers that are short of memory.
-    pub(crate) held: HeldCalls,
     entries: Vec<Option<Peer>>,
     vacant: Vec<u32>,
     /// Live peers by endpoint number and address: one for each control connection between the two, or
@@ -148,7 +150,7 @@ impl Peers {
             self.entries.push(None);
             self.entries.len() as u32 - 1
         });
-        self.entries[at as usize] = Some(peer);
+        self.entries[at as usize] = Some(Peer { number: at, ..peer });
         at
     }
 

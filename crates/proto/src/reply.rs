@@ -46,7 +46,8 @@ impl<C> Endpoint<C> {
             w.slot.respond_single(len as u32);
             self.io.stats.replies += 1;
             if self.io.tx.may_append()
-                && send_single_response(&mut self.io, w.slot, (w.peer, w.remote))
+                && let Some(peer) = self.peers.at_mut(w.peer)
+                && send_single_response(&mut self.io, peer, w.remote, w.slot)
             {
                 w.slot.appended_for(self.io.tx.appended());
             } else {

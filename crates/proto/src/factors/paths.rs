@@ -27,13 +27,12 @@ impl<C> ServerFlow<'_, C> {
     /// client's quota: a slot with counted bytes leaves the fast path of reception.
     pub(crate) fn reply_allocated(&mut self, slot_no: u8, m: MsgBuf, len: usize) {
         let (s, io) = (&mut *self.s, &mut *self.io);
-        let to = (s.peer, s.remote);
         let slot = &mut s.slots[usize::from(slot_no)];
         let freed = std::mem::take(&mut slot.charged);
         slot.prealloc = Some(m);
         slot.respond_single(len as u32);
         io.stats.replies += 1;
-        if io.tx.may_append() && send_single_response(io, slot, to) {
+        if io.tx.may_append() && send_single_response(io, self.peer, s.remote, slot) {
             slot.appended_for(io.tx.appended());
         } else {
             self.queue_response(slot_no);

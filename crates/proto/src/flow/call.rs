@@ -49,7 +49,7 @@ impl<C> ClientFlow<'_, C> {
             let outgoing = &mut self.s.outgoing;
             outgoing.get_or_insert_with(|| Outgoing::begun(first, credits)).slots |= slot;
         }
-        if packets > 1 && !self.io.peers.held.is_empty() {
+        if packets > 1 && !self.io.held.is_empty() {
             self.wait_behind(seq);
         }
     }
@@ -60,10 +60,10 @@ impl<C> ClientFlow<'_, C> {
     fn wait_behind(&mut self, seq: u64) {
         let is_it = |slot: &ClientSlot<C>| slot.active && slot.seq == seq;
         let Some(slot_no) = self.s.slots.iter().position(is_it) else { return };
-        if self.io.peers.held.has_waiting(self.s.peer) {
+        if self.io.held.has_waiting(self.s.peer) {
             self.s.slots[slot_no].hold();
             let held = Held { session: self.index, slot: slot_no as u8, since_ns: None };
-            self.io.peers.held.wait(self.s.peer, seq, held, self.io.now_ns);
+            self.io.held.wait(self.s.peer, seq, held, self.io.now_ns);
         }
     }
 
@@ -107,8 +107,9 @@ impl<C> ClientFlow<'_, C> {
         }
         // A queue item of an earlier call of the slot serves this call, or finds nothing to send.
         let queued_ahead = std::mem::take(&mut slot.queued_ahead);
-        if io.tx.may_append_request() && send_single(io, (s.peer, s.remote), &mut s.credits, slot) {
-            io.tx.appended_request(&mut io.peers);
+        if io.tx.may_append_request() && send_single(io, self.peer, s.remote, &mut s.credits, slot)
+        {
+            io.tx.appended_request();
         } else {
             slot.queued = true;
             let req_num = slot.req_num;
@@ -117,7 +118,9 @@ impl<C> ClientFlow<'_, C> {
             }
         }
         if expires_ns < first_timer_ns.min(slot.timer_ns) {
-            self.arm_slot(slot_no, expires_ns);
+            let kind = TimerKind::Slot(slot_no);
+            let entry = TimerEntry { due_ns: expires_ns, session: index, generation, kind };
+            slot.timer_ns = io.timers.arm_later(entry);
         }
         Ok(())
     }
@@ -153,7 +156,7 @@ impl<C> ClientFlow<'_, C> {
             Ok(_) => self.io.stats.responses += 1,
             Err(_) => self.io.stats.errors += 1,
         }
-        if several && !self.io.peers.held.is_empty() {
+        if several && !self.io.held.is_empty() {
             self.end_held(seq, result.is_ok());
         }
         if carried {
@@ -199,9 +202,9 @@ impl<C> ClientFlow<'_, C> {
     #[cold]
     fn end_held(&mut self, seq: u64, was_answered: bool) {
         let peer = self.s.peer;
-        self.io.peers.held.forget(peer, seq);
+        self.io.held.forget(peer, seq);
         if was_answered {
-            self.io.peers.held.on_answer(peer, self.io.now_ns);
+            self.io.held.on_answer(peer, self.io.now_ns);
             self.admission.effects.answered.push(peer);
         }
     }
@@ -216,16 +219,16 @@ impl<C> ClientFlow<'_, C> {
         let call = slot.finish()?;
         slot.deadline_ns = io.now_ns;
         s.stalled &= !(1 << slot_no);
-        let (peer, waits_for_room, untracked) = (s.peer, s.waits_for_room, !slot.tracked);
+        let (waits_for_room, untracked) = (s.waits_for_room, !slot.tracked);
         if let Some(board) = slot.take_board() {
             io.boards.put(board);
         }
         self.note_awaiting(slot_no);
         if units != 0 {
-            self.io.release_room(peer, units);
+            self.io.release_room(self.peer, units);
         }
         if waits_for_room {
-            self.io.retry_turn(peer);
+            self.io.retry_turn(self.peer);
         }
         if untracked {
             // Its first timer has expired, and the next may be far ahead: see `arm_soon`.

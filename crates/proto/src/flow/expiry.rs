@@ -154,11 +154,10 @@ impl<C> ClientFlow<'_, C> {
             let waits = due_ns != u64::MAX;
             return if waits { Verdict::Rearm(due_ns) } else { Verdict::Nothing };
         }
-        let Some(peer) = self.io.peers.at(s.peer) else { return Verdict::Silent };
         if slot.retries > 0 && (slot.in_flight() > 0 || slot.quarantined) {
             let timeout_ns = self.io.cfg.datapath_timeout_ns;
             let started_ns = self.io.tx.left_ns(slot.started_ns);
-            let silent_ns = now_ns.saturating_sub(peer.path.last_rx_ns().max(started_ns));
+            let silent_ns = now_ns.saturating_sub(self.peer.path.last_rx_ns().max(started_ns));
             // Other packets of the peer arrive but none for this slot: large packets may no longer
             // pass the path.
             let stuck_ns = now_ns.saturating_sub(slot.last_rx_ns.max(started_ns));
@@ -176,8 +175,7 @@ impl<C> ClientFlow<'_, C> {
         if !slot.is_single_sent() {
             return slot.deadline_ns;
         }
-        let Some(peer) = self.io.peers.at(s.peer) else { return slot.deadline_ns };
-        let timeout_ns = peer.path.timeout_ns(s.agreed.recovery, slot.retries, &self.io.cfg);
+        let timeout_ns = self.peer.path.timeout_ns(s.agreed.recovery, slot.retries, &self.io.cfg);
         match slot.started_ns.saturating_add(timeout_ns) {
             due_ns if now_ns < due_ns => due_ns,
             _ => self.io.tx.left_ns(slot.started_ns).saturating_add(timeout_ns),
@@ -227,15 +225,14 @@ impl<C> ClientFlow<'_, C> {
             s.on_rollback();
             io.stats.rollbacks += 1;
         }
-        let peer = s.peer;
         self.note_awaiting(slot_no);
         // A request that waits for a grant probes for it; nothing need be lost. Nor when a handler
         // takes long, or the thread of the server does not run: the answer shows which.
         if !probes && !awaited && !only_last {
-            self.io.on_congestion_timeout(peer);
+            self.io.on_congestion_timeout(self.peer);
         }
         if !mutant::is_on(Mutant::PoolForgotten) {
-            self.io.release_room(peer, units);
+            self.io.release_room(self.peer, units);
         }
         self.extend_deadline(slot_no);
         self.wake_in_turn(slot_no);

@@ -1,7 +1,7 @@
 //! A session together with the parts of the endpoint that its packets, calls and timers need.
 //!
-//! A flow is found once for each packet, call or timer: it borrows the session's entry of the table,
-//! and what all sessions share beside it. Its methods do not look sessions up. Consequences for other
+//! A flow is found once for each packet, call or timer: it borrows the entries of the session and of
+//! its peer, and what all sessions share beside them. Its methods do not look sessions up. Consequences for other
 //! sessions go to queues that the endpoint works off: the transmit queue, the timers, and the outbox.
 
 mod answer;
@@ -19,6 +19,7 @@ use crate::endpoint::{Endpoint, Outbox};
 use crate::event::RequestId;
 use crate::io::Io;
 use crate::mutant::{self, Mutant};
+use crate::peer::Peer;
 use crate::session::{ClientSession, ServerSession, Session, SessionId, SessionState};
 use crate::stats::RxDrop;
 
@@ -30,6 +31,7 @@ pub(crate) use wake::slot_timeout_ns;
 #[derive(Debug)]
 pub(crate) struct ClientFlow<'e, C> {
     pub(crate) s: &'e mut ClientSession<C>,
+    pub(crate) peer: &'e mut Peer,
     /// The session's number.
     pub(crate) index: u32,
     pub(crate) io: &'e mut Io,
@@ -41,6 +43,7 @@ pub(crate) struct ClientFlow<'e, C> {
 #[derive(Debug)]
 pub(crate) struct ServerFlow<'e, C> {
     pub(crate) s: &'e mut ServerSession,
+    pub(crate) peer: &'e mut Peer,
     /// The session's number.
     pub(crate) index: u32,
     pub(crate) io: &'e mut Io,
@@ -84,9 +87,10 @@ impl<C> Endpoint<C> {
     /// The client session of that number.
     #[inline(always)]
     pub(crate) fn client_flow(&mut self, index: u32) -> Option<ClientFlow<'_, C>> {
-        let Endpoint { io, sessions, admission, outbox, .. } = self;
+        let Endpoint { io, peers, sessions, admission, outbox: out, .. } = self;
         let s = sessions.client_mut(index)?;
-        Some(ClientFlow { s, index, io, admission, out: outbox })
+        let peer = peers.at_mut(s.peer)?;
+        Some(ClientFlow { s, peer, index, io, admission, out })
     }
 
     /// The connected client session of that number, if it belongs to `peer`.
@@ -97,10 +101,11 @@ impl<C> Endpoint<C> {
         peer: u32,
         index: u32,
     ) -> Result<ClientFlow<'_, C>, RxDrop> {
-        let Endpoint { io, sessions, admission, outbox, .. } = self;
+        let Endpoint { io, peers, sessions, admission, outbox: out, .. } = self;
         match sessions.get_mut(index as usize) {
             Some(Session::Client(s)) if s.peer == peer && s.state == SessionState::Connected => {
-                Ok(ClientFlow { s, index, io, admission, out: outbox })
+                let peer = peers.at_mut(peer).ok_or(RxDrop::UnknownPeer)?;
+                Ok(ClientFlow { s, peer, index, io, admission, out })
             }
             Some(Session::Server(s)) if s.peer == peer => Err(RxDrop::WrongRole),
             _ => Err(RxDrop::UnknownSession),
@@ -110,9 +115,10 @@ impl<C> Endpoint<C> {
     /// The server session of that number.
     #[inline(always)]
     pub(crate) fn server_flow(&mut self, index: u32) -> Option<ServerFlow<'_, C>> {
-        let Endpoint { io, sessions, admission, outbox, .. } = self;
+        let Endpoint { io, peers, sessions, admission, outbox: out, .. } = self;
         let s = sessions.server_mut(index)?;
-        Some(ServerFlow { s, index, io, admission, out: outbox })
+        let peer = peers.at_mut(s.peer)?;
+        Some(ServerFlow { s, peer, index, io, admission, out })
     }
 
     /// The server session of that number, if it belongs to `peer`.
@@ -124,9 +130,26 @@ impl<C> Endpoint<C> {
         peer: u32,
         index: u32,
     ) -> Result<ServerFlow<'_, C>, RxDrop> {
-        let Endpoint { io, sessions, admission, outbox, .. } = self;
+        let Endpoint { io, peers, sessions, admission, outbox: out, .. } = self;
         let s = sessions.server_of(peer, index)?;
-        Ok(ServerFlow { s, index, io, admission, out: outbox })
+        let peer = peers.at_mut(peer).ok_or(RxDrop::UnknownPeer)?;
+        Ok(ServerFlow { s, peer, index, io, admission, out })
+    }
+
+    /// The server session of a request packet, with its slots. Allocates those of an idle session
+    /// for the next request of a slot.
+    /// # Errors
+    /// The reason for dropping the packet, which is late.
+    pub(crate) fn awake_server_flow(
+        &mut self,
+        peer: u32,
+        index: u32,
+        req_num: u32,
+    ) -> Result<ServerFlow<'_, C>, RxDrop> {
+        let Endpoint { io, peers, sessions, admission, outbox: out, .. } = self;
+        let s = sessions.awake_server_of(peer, index, req_num)?;
+        let peer = peers.at_mut(peer).ok_or(RxDrop::UnknownPeer)?;
+        Ok(ServerFlow { s, peer, index, io, admission, out })
     }
 
     /// The server session of a request that is its slot's current one.

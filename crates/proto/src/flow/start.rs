@@ -7,18 +7,13 @@ use crate::session::{QueuedCall, SessionId};
 impl<C> Endpoint<C> {
     /// A client session whose slots are allocated.
     pub(crate) fn awake_flow(&mut self, index: u32) -> Option<ClientFlow<'_, C>> {
-        if self.sessions.client(index)?.slots.are_asleep() {
-            self.wake_session(index);
-        }
-        self.client_flow(index)
-    }
-
-    #[cold]
-    fn wake_session(&mut self, index: u32) {
-        let idle_ns = self.io.now_ns.saturating_add(self.io.cfg.idle_after_ns);
-        if let Some(s) = self.sessions.wake_client(index) {
-            s.watch_idle(&mut self.io.timers, &self.io.cfg, index, idle_ns);
-        }
+        let Endpoint { io, peers, sessions, admission, outbox: out, .. } = self;
+        let s = sessions.awake_client(index, |s| {
+            let idle_ns = io.now_ns.saturating_add(io.cfg.idle_after_ns);
+            s.watch_idle(&mut io.timers, &io.cfg, index, idle_ns);
+        })?;
+        let peer = peers.at_mut(s.peer)?;
+        Some(ClientFlow { s, peer, index, io, admission, out })
     }
 
     /// Starts waiting calls while slots are free.

@@ -56,11 +56,10 @@ impl<C> ClientFlow<'_, C> {
     /// Sets a slot's deadline one timeout ahead, and ensures a timer for it.
     #[inline]
     pub(crate) fn extend_deadline(&mut self, slot_no: u8) {
-        let Some(peer) = self.io.peers.at(self.s.peer) else { return };
         let recovery = self.s.agreed.recovery;
         let slot = &mut self.s.slots[usize::from(slot_no)];
         slot.deadline_ns =
-            self.io.now_ns + slot_timeout_ns(&peer.path, slot, recovery, &self.io.cfg);
+            self.io.now_ns + slot_timeout_ns(&self.peer.path, slot, recovery, &self.io.cfg);
         // The first timer is never later than a timeout from now.
         let exact = !slot.tracked || recovery == Recovery::Selective;
         if exact && slot.deadline_ns.min(slot.expires_ns) < slot.timer_ns {
@@ -122,10 +121,8 @@ impl<C> ClientFlow<'_, C> {
             return;
         }
         let awaits = slot.is_awaiting();
-        if let Some(p) = self.io.peers.at_mut(self.s.peer) {
-            p.path.on_awaiting(awaits);
-        }
-        self.io.apply_window(self.s.peer);
+        self.peer.path.on_awaiting(awaits);
+        self.io.apply_window(self.peer);
     }
 
     /// The peer's pool lacks room for a packet of `units` units: the session waits for its turn.
@@ -135,11 +132,9 @@ impl<C> ClientFlow<'_, C> {
             return;
         }
         self.io.stats.pool_waits += 1;
-        let (peer_no, session) = (self.s.peer, self.id());
-        if let Some(peer) = self.io.peers.at_mut(peer_no)
-            && peer.credits.wait(session, units)
-        {
-            self.io.tx.push(TxItem::Turn { peer: peer_no });
+        let session = self.id();
+        if self.peer.credits.wait(session, units) {
+            self.io.tx.push(TxItem::Turn { peer: self.peer.number() });
         }
     }
 
@@ -147,19 +142,15 @@ impl<C> ClientFlow<'_, C> {
     #[cold]
     pub(crate) fn wait_first(&mut self) {
         let session = self.id();
-        if self.begin_wait()
-            && let Some(peer) = self.io.peers.at_mut(self.s.peer)
-        {
-            peer.credits.wait_first(session);
+        if self.begin_wait() {
+            self.peer.credits.wait_first(session);
         }
     }
 
     /// The session waits for room no longer.
     pub(crate) fn wait_no_more(&mut self) {
-        if std::mem::take(&mut self.s.waits_for_room)
-            && let Some(peer) = self.io.peers.at_mut(self.s.peer)
-        {
-            peer.credits.wait_no_more();
+        if std::mem::take(&mut self.s.waits_for_room) {
+            self.peer.credits.wait_no_more();
         }
     }
 

@@ -4,7 +4,7 @@ use super::Incoming;
 use super::outgoing::Freed;
 use crate::endpoint::Endpoint;
 use crate::event::Event;
-use crate::flow::ClientFlow;
+use crate::flow::{ClientFlow, ServerFlow};
 use crate::mutant::{self, Mutant};
 use crate::session::SessionId;
 use crate::stats::RxDrop;
@@ -53,34 +53,32 @@ impl<C> Endpoint<C> {
         h: MessageHeader,
         data: &'f [u8],
     ) -> Result<Option<Event<'f, C>>, RxDrop> {
-        let s = self.sessions.server_of(peer, h.session)?;
+        let ServerFlow { s, peer, io, admission, .. } = self.server_flow_of(peer, h.session)?;
         let id = SessionId { index: h.session, generation: s.generation };
         let first = s.first_req_num;
         let incoming = s.incoming.get_or_insert_with(|| Box::new(Incoming::new(first)));
         let taken = incoming.insert(h.number);
         if taken != Err(RxDrop::OutOfOrder) && !std::mem::replace(&mut incoming.ack_queued, true) {
-            self.io.tx.push(TxItem::MessageAck { session: h.session });
+            io.tx.push(TxItem::MessageAck { session: h.session });
         }
         taken?;
         let mut expires_ns = u64::MAX;
         if let Some(us) = h.remaining_us
             && !mutant::is_on(Mutant::StaleMessage)
-            && let Some(peer) = self.io.peers.at_mut(peer)
         {
             expires_ns = peer.path.deadline_ns(us);
         }
-        if expires_ns <= self.io.now_ns {
-            self.io.stats.messages_expired += 1;
+        if expires_ns <= io.now_ns {
+            io.stats.messages_expired += 1;
             return Ok(None);
         }
         // The quota of its client is for memory, of which it needs none.
-        let refused =
-            self.admission.quotas.is_closing() || data.len() > self.io.cfg.max_msg_size as usize;
-        let Some(body) = self.io.request_body(data).ok().filter(|_| !refused) else {
-            self.io.stats.messages_refused += 1;
+        let refused = admission.quotas.is_closing() || data.len() > io.cfg.max_msg_size as usize;
+        let Some(body) = io.request_body(data).ok().filter(|_| !refused) else {
+            io.stats.messages_refused += 1;
             return Ok(None);
         };
-        self.io.stats.messages_received += 1;
+        io.stats.messages_received += 1;
         let (session, msg_type) = (id, h.msg_type);
         Ok(Some(Event::Message { session, msg_type, body, expires_ns, request: None }))
     }
@@ -93,11 +91,8 @@ impl<C> ClientFlow<'_, C> {
         let Some(outgoing) = &mut self.s.outgoing else { return Err(RxDrop::Inconsistent) };
         let mut freed = outgoing.on_ack(next, later, now_ns)?;
         let mut next_ns = u64::MAX;
-        if later != 0
-            && !mutant::is_on(Mutant::LostMessageForgotten)
-            && let Some(peer) = self.io.peers.at(self.s.peer)
-        {
-            let window_ns = peer.path.window_ns(now_ns);
+        if later != 0 && !mutant::is_on(Mutant::LostMessageForgotten) {
+            let window_ns = self.peer.path.window_ns(now_ns);
             next_ns = outgoing.find_lost(window_ns, now_ns, &mut freed);
         }
         if freed.arrived > 0 {

@@ -23,9 +23,9 @@ impl<C> ClientFlow<'_, C> {
             self.arm_messages(due_ns);
             return Expiry::Done;
         }
-        let Some(peer) = self.io.peers.at(self.s.peer) else { return Expiry::Silent };
         let timeout_ns = self.io.cfg.datapath_timeout_ns;
-        let silent_ns = now_ns.saturating_sub(peer.path.last_rx_ns().max(outgoing.waits_since_ns));
+        let silent_ns =
+            now_ns.saturating_sub(self.peer.path.last_rx_ns().max(outgoing.waits_since_ns));
         let stuck_ns = now_ns.saturating_sub(outgoing.waits_since_ns);
         let is_silent = (silent_ns >= timeout_ns || stuck_ns / 2 >= timeout_ns)
             && !self.io.timers.pause.excuses(now_ns);
@@ -40,11 +40,8 @@ impl<C> ClientFlow<'_, C> {
     /// oldest; after several, all. While their peer does not answer, those that wait may expire.
     fn on_messages_due(&mut self) {
         let now_ns = self.io.now_ns;
-        let peer_no = self.s.peer;
-        let (Some(outgoing), Some(peer)) = (&mut self.s.outgoing, self.io.peers.at(peer_no)) else {
-            return;
-        };
-        let window_ns = peer.path.window_ns(now_ns);
+        let Some(outgoing) = &mut self.s.outgoing else { return };
+        let window_ns = self.peer.path.window_ns(now_ns);
         let expired = outgoing.drop_expired(now_ns);
         self.io.stats.messages_unsent += expired;
         let mut freed = Freed::default();
@@ -61,7 +58,7 @@ impl<C> ClientFlow<'_, C> {
             }
             self.io.stats.probes += 1;
             if all {
-                self.io.on_congestion_timeout(peer_no);
+                self.io.on_congestion_timeout(self.peer);
             }
         }
         self.after_messages(freed, overtaken, next_ns);
@@ -74,13 +71,12 @@ impl<C> ClientFlow<'_, C> {
     /// can be sent. `overtaken` messages are lost since later ones have arrived; the next one is at
     /// `next_ns`.
     pub(super) fn after_messages(&mut self, freed: Freed, overtaken: u32, next_ns: u64) {
-        let peer_no = self.s.peer;
         if overtaken > 0 {
             let feedback = LossFeedback { lost: overtaken as u16, ..LossFeedback::default() };
-            self.io.on_feedback(peer_no, feedback);
+            self.io.on_feedback(self.peer, feedback);
         }
         if freed.units > 0 {
-            self.io.release_room(peer_no, freed.units);
+            self.io.release_room(self.peer, freed.units);
         }
         self.time_messages(next_ns);
         let waits = self.s.waits_for_room;
@@ -99,13 +95,13 @@ impl<C> ClientFlow<'_, C> {
 
     /// Ensures a timer for messages in flight, a timeout from now and no later than `next_ns`.
     pub(crate) fn time_messages(&mut self, next_ns: u64) {
-        let Some(peer) = self.io.peers.at(self.s.peer) else { return };
         let Some(outgoing) = &mut self.s.outgoing else { return };
         if outgoing.units() == 0 {
             outgoing.due_ns = u64::MAX;
             return;
         }
-        let timeout_ns = peer.path.timeout_ns(Recovery::Selective, outgoing.retries, &self.io.cfg);
+        let timeout_ns =
+            self.peer.path.timeout_ns(Recovery::Selective, outgoing.retries, &self.io.cfg);
         outgoing.due_ns = self.io.now_ns.saturating_add(timeout_ns).min(next_ns);
         let due_ns = outgoing.due_ns;
         self.arm_messages(due_ns);

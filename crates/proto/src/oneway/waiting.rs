@@ -63,7 +63,7 @@ impl<C> ClientFlow<'_, C> {
         let mut freed = Freed::default();
         outgoing.time_out(true, &mut freed);
         if freed.units > 0 {
-            self.io.release_room(self.s.peer, freed.units);
+            self.io.release_room(self.peer, freed.units);
         }
     }
 

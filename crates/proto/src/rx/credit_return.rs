@@ -15,8 +15,7 @@ impl<C> ClientFlow<'_, C> {
         (count, in_progress): (u32, bool),
         grant: Grant,
     ) -> Result<(), RxDrop> {
-        let peer = self.s.peer;
-        let (now_ns, ack) = (self.io.now_ns, self.io.ack_info(peer));
+        let (now_ns, ack) = (self.io.now_ns, self.io.ack_info(self.peer));
         let mut feedback = LossFeedback::default();
         let slot_no = match self.slot_of(req_num) {
             Ok(slot_no) => slot_no,
@@ -37,24 +36,23 @@ impl<C> ClientFlow<'_, C> {
             // Not lost but slow: double the interval to the next request for it (ADR 5).
             slot.retries = slot.retries.saturating_add(1);
             if !awaited {
-                self.io.on_in_progress(peer);
+                self.io.on_in_progress(self.peer);
             }
         } else {
             slot.retries = 0;
         }
-        if let Some(p) = self.io.peers.at_mut(peer) {
-            p.path.on_grant(grant, now_ns);
-            match wait_ns {
-                _ if awaited && in_progress => p.path.on_wait_for_grant(&self.io.cfg),
-                Some(wait_ns) => p.path.on_grant_wait(wait_ns.into()),
-                // Sent more than once: how long it took is not known.
-                None if awaited => p.path.on_grant_wait(0),
-                None => {}
-            }
+        let path = &mut self.peer.path;
+        path.on_grant(grant, now_ns);
+        match wait_ns {
+            _ if awaited && in_progress => path.on_wait_for_grant(&self.io.cfg),
+            Some(wait_ns) => path.on_grant_wait(wait_ns.into()),
+            // Sent more than once: how long it took is not known.
+            None if awaited => path.on_grant_wait(0),
+            None => {}
         }
-        self.io.on_feedback(peer, feedback);
+        self.io.on_feedback(self.peer, feedback);
         self.note_awaiting(slot_no);
-        self.io.release_room(peer, units);
+        self.io.release_room(self.peer, units);
         self.extend_deadline(slot_no);
         self.wake_in_turn(slot_no);
         Ok(())
@@ -66,7 +64,7 @@ impl<C> ClientFlow<'_, C> {
         req_num: u32,
         (count, high, holes): (u32, u32, Holes<'_>),
     ) -> Result<(), RxDrop> {
-        let (peer, ack) = (self.s.peer, self.io.ack_info(self.s.peer));
+        let ack = self.io.ack_info(self.peer);
         let mut feedback = LossFeedback::default();
         let slot_no = self.slot_of(req_num)?;
         let s = &mut *self.s;
@@ -87,9 +85,9 @@ impl<C> ClientFlow<'_, C> {
         }
         let units = credits * slot.units();
         s.credits.release(credits);
-        self.io.on_feedback(peer, feedback);
+        self.io.on_feedback(self.peer, feedback);
         self.note_awaiting(slot_no);
-        self.io.release_room(peer, units);
+        self.io.release_room(self.peer, units);
         if moved {
             self.extend_deadline(slot_no);
         }

@@ -163,7 +163,7 @@ impl<C> ServerFlow<'_, C> {
         let at = slot.message();
         // With gaps its sender has packets to send again, and a NACK leaves now.
         let has_gaps = slot.gaps.as_ref().is_some_and(|gaps| gaps.high(slot.req_rcvd).is_some());
-        let pool = self.io.peers.at(self.s.peer).map_or(0, |p| p.credits.granted());
+        let pool = self.peer.credits.granted();
         let (owner, credits) = (self.owner(slot_no), self.s.credit_limit.min(pool));
         if has_gaps || !self.admission.budget.withholds(at, &owner, credits) {
             self.queue_credit_return(slot_no);

@@ -99,7 +99,7 @@ impl<C> Endpoint<C> {
         }
         let mut expires_ns = u64::MAX;
         if let Some(us) = p.remaining_us() {
-            expires_ns = self.io.peers.at_mut(peer)?.path.deadline_ns(us);
+            expires_ns = self.peers.at_mut(peer)?.path.deadline_ns(us);
             if expires_ns <= self.io.now_ns {
                 return None;
             }
@@ -111,22 +111,6 @@ impl<C> Endpoint<C> {
         let session = SessionId { index: p.session, generation };
         Some((RequestId::new(session, slot_no as u8, p.req_num), expires_ns))
     }
-
-    /// The server session of a request packet, with its slots. Allocates those of an idle session
-    /// for the next request of a slot.
-    /// # Errors
-    /// The reason for dropping the packet, which is late.
-    pub(super) fn awake_server_flow(
-        &mut self,
-        peer: u32,
-        session: u32,
-        req_num: u32,
-    ) -> Result<ServerFlow<'_, C>, RxDrop> {
-        if self.sessions.server_of(peer, session)?.slots.are_asleep() {
-            self.sessions.wake_server(session, req_num)?;
-        }
-        self.server_flow_of(peer, session)
-    }
 }
 
 impl<C> ServerFlow<'_, C> {
@@ -137,10 +121,8 @@ impl<C> ServerFlow<'_, C> {
         data: impl Content<'f>,
     ) -> Result<Option<Event<'f, C>>, RxDrop> {
         let RequestHeader { req_num, req_type, msg_size, index, remaining_us, .. } = h;
-        let expires_ns = match (remaining_us, self.io.peers.at_mut(self.s.peer)) {
-            (Some(us), Some(peer)) => peer.path.deadline_ns(us),
-            _ => u64::MAX,
-        };
+        let deadline_ns = |us| self.peer.path.deadline_ns(us);
+        let expires_ns = remaining_us.map_or(u64::MAX, deadline_ns);
         let (step, dpp) = (self.s.slots.count(), self.s.data_per_packet);
         let slot_no = (req_num & (step - 1)) as u8;
         let recovery = self.s.recovery;

@@ -146,7 +146,7 @@ impl<C> ServerFlow<'_, C> {
 
     /// Returns whether a credit return of the peer may be withheld for a request that waits.
     fn may_wait(&self) -> bool {
-        let pool = self.io.peers.at(self.s.peer).map_or(0, |p| p.credits.granted());
+        let pool = self.peer.credits.granted();
         self.admission.budget.may_withhold(self.s.peer, self.s.credit_limit.min(pool))
     }
 

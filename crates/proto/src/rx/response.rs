@@ -13,7 +13,6 @@ use crate::mutant::{self, Mutant};
 use crate::session::{SessionId, SessionState};
 use crate::stats::RxDrop;
 use crate::timers::CANCEL_FROM;
-use crate::tx::TxItem;
 use crate::wire::{SinglePacket, packets_of};
 
 /// The header of a packet of a response.
@@ -71,9 +70,10 @@ impl<C> Endpoint<C> {
     #[inline(always)]
     fn end_single(&mut self, peer: u32, p: &SinglePacket<'_>) -> Option<(C, SessionId, MsgBuf)> {
         let many = self.working_set.is_large() && self.sessions.len() >= CANCEL_FROM;
-        let mut flow = self.client_flow(p.session)?;
-        let session = flow.id();
-        let (s, io) = (&mut *flow.s, &mut *flow.io);
+        // No flow before it is needed: in memory it would cost 15 instructions.
+        let Endpoint { io, peers, sessions, admission, outbox: out, .. } = self;
+        let s = sessions.client_mut(p.session)?;
+        let session = SessionId { index: p.session, generation: s.generation };
         let slot_no = p.req_num & (s.slots.count() - 1);
         let is_ready = s.peer == peer && s.state == SessionState::Connected && s.stalled == 0;
         let slot = s.slots.get_mut(slot_no as usize)?;
@@ -82,6 +82,7 @@ impl<C> Endpoint<C> {
         if !expected || !is_ready {
             return None;
         }
+        let peer = peers.at_mut(peer)?;
         let units = slot.units();
         let (request, cont) = slot.finish_single()?;
         slot.deadline_ns = io.now_ns;
@@ -90,16 +91,14 @@ impl<C> Endpoint<C> {
         let waits = s.waits();
         io.stats.responses += 1;
         io.stats.received(3);
-        if let Some(peer_of) = io.peers.at_mut(peer) {
-            peer_of.credits.on_response(p.data.len());
-            if peer_of.credits.release(units) {
-                io.tx.push(TxItem::Turn { peer });
+        peer.credits.on_response(p.data.len());
+        io.release_room(peer, units);
+        if waits || many {
+            let mut flow = ClientFlow { s, peer, index: p.session, io, admission, out };
+            match waits {
+                true => flow.start_queued(),
+                false => flow.cancel_first_timer(slot_no as u8),
             }
-        }
-        if waits {
-            flow.start_queued();
-        } else if many {
-            flow.cancel_first_timer(slot_no as u8);
         }
         Some((cont, session, request))
     }
@@ -113,8 +112,7 @@ impl<C> ClientFlow<'_, C> {
         data: impl Content<'f>,
     ) -> Result<Option<Completion<'f, C>>, RxDrop> {
         let ResponseHeader { req_num, msg_size, index, .. } = h;
-        let peer = self.s.peer;
-        let (limit, ack) = (self.io.cfg.max_msg_size, self.io.ack_info(peer));
+        let (limit, ack) = (self.io.cfg.max_msg_size, self.io.ack_info(self.peer));
         let mut feedback = LossFeedback::default();
         let slot_no = match self.slot_of(req_num) {
             Ok(slot_no) => slot_no,
@@ -143,18 +141,16 @@ impl<C> ClientFlow<'_, C> {
         let age_ns = slot.age_of_retry(ack.now_ns);
         let moved = !is_melo || slot.in_order() > front;
         s.credits.release(credits);
-        self.io.on_feedback(peer, feedback);
+        self.io.on_feedback(self.peer, feedback);
         if on_retry_answered {
-            self.io.on_retry_answered(peer, age_ns, ack);
+            self.io.on_retry_answered(self.peer, age_ns, ack);
         }
         self.io.note_pool(is_melo);
-        if index == 0
-            && let Some(p) = self.io.peers.at_mut(peer)
-        {
-            p.credits.on_response(msg_size.min(dpp.into()) as usize);
+        if index == 0 {
+            self.peer.credits.on_response(msg_size.min(dpp.into()) as usize);
         }
         self.note_awaiting(slot_no);
-        self.io.release_room(peer, credits * units);
+        self.io.release_room(self.peer, credits * units);
         if packets > 1 && msg_size <= limit {
             match index {
                 0 => self.begin_fetch(slot_no),
@@ -182,7 +178,7 @@ impl<C> ClientFlow<'_, C> {
     /// packets from the gap on requested again.
     #[cold]
     fn go_back_in_response(&mut self, slot_no: u8) {
-        let (peer, s) = (self.s.peer, &mut *self.s);
+        let s = &mut *self.s;
         let slot = &mut s.slots[usize::from(slot_no)];
         let Some(credits) = slot.go_back_in_response() else { return };
         let units = credits * slot.units();
@@ -191,9 +187,9 @@ impl<C> ClientFlow<'_, C> {
         s.credits.release(credits);
         let mut feedback = LossFeedback::default();
         feedback.add_lost(1);
-        self.io.on_feedback(peer, feedback);
+        self.io.on_feedback(self.peer, feedback);
         self.note_awaiting(slot_no);
-        self.io.release_room(peer, units);
+        self.io.release_room(self.peer, units);
         self.extend_deadline(slot_no);
         self.wake_in_turn(slot_no);
     }
@@ -250,9 +246,7 @@ impl<C> ClientFlow<'_, C> {
         slot.ack_owed = true;
         let refused = Status::from_code(status) == Status::NoMemory;
         if refused || mutant::is_on(Mutant::RanMadeAgain) {
-            if let Some(p) = self.io.peers.at_mut(self.s.peer) {
-                p.path.on_refused(self.io.now_ns);
-            }
+            self.peer.path.on_refused(self.io.now_ns);
             if self.hold_back(slot_no) {
                 return Ok(None);
             }

@@ -8,10 +8,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{ConnectRequest, Session, SessionId, SessionState};
+use super::{ClientSession, ConnectRequest, ServerSession, Session, SessionId, SessionState};
 use crate::config::Admission;
 use crate::credits::{CreditPool, Room};
 use crate::endpoint::Endpoint;
+use crate::flow::ClientFlow;
 use crate::peer::{PeerName, PeerState};
 use crate::slot::ClientSlot;
 use crate::tx::TxItem;
@@ -56,8 +57,8 @@ impl<C> Endpoint<C> {
     ) -> Option<u32> {
         let queue = u64::from(self.io.cfg.rx_queue_frames);
         let is_strict = self.io.cfg.admission == Admission::Strict;
-        let reserved = if is_strict || peer.is_none() { 0 } else { self.io.peers.credits_reserved };
-        let free = queue.saturating_sub(self.io.peers.credits_granted - reserved);
+        let reserved = if is_strict || peer.is_none() { 0 } else { self.peers.credits_reserved };
+        let free = queue.saturating_sub(self.peers.credits_granted - reserved);
         let has = u64::from(pool);
         let plain = u64::from(self.io.cfg.credits_remote);
         let is_scarce = free < queue / 2 && !self.io.cfg.rx_queue_per_peer;
@@ -81,8 +82,8 @@ impl<C> Endpoint<C> {
     /// Credits of the pools for the requests of one side with an endpoint. That endpoint is several
     /// peers when both sides have dialed each other at the same time.
     fn pools_with(&self, requests: Requests, name: PeerName) -> u64 {
-        let peers = self.io.peers.known.get(&name).into_iter().flatten();
-        let peers = peers.filter_map(|&at| self.io.peers.get(at as usize)?.as_ref());
+        let peers = self.peers.known.get(&name).into_iter().flatten();
+        let peers = peers.filter_map(|&at| self.peers.get(at as usize)?.as_ref());
         peers.map(|p| u64::from(requests.part(&p.credits))).sum()
     }
 
@@ -99,26 +100,26 @@ impl<C> Endpoint<C> {
     /// Server side: a session with this peer has C = `credits`, and the pool grows by `grows`.
     /// Returns the pool, for the answer.
     pub(crate) fn grant_pool(&mut self, peer: u32, credits: u32, grows: u32) -> u32 {
-        let Some(p) = self.io.peers.at_mut(peer) else { return 0 };
+        let Some(p) = self.peers.at_mut(peer) else { return 0 };
         let stated = p.credits.grant_to_peer(credits, grows);
-        self.io.peers.credits_granted += u64::from(grows);
+        self.peers.credits_granted += u64::from(grows);
         stated
     }
 
     /// Server side: a session with C = `credits` has ended.
     pub(crate) fn ungrant_pool(&mut self, peer: u32, credits: u32) {
-        let Some(p) = self.io.peers.at_mut(peer) else { return };
+        let Some(p) = self.peers.at_mut(peer) else { return };
         let less = p.credits.ungrant(credits);
-        self.io.peers.credits_granted -= u64::from(less);
+        self.peers.credits_granted -= u64::from(less);
     }
 
     /// Client side: a connecting session with C = `credits` (if its server agrees) reserves room
     /// for the responses of `pool` packets, under the name of its tentative peer.
     pub(crate) fn reserve_pool(&mut self, peer: u32, credits: u32, pool: u32) {
-        let Some(p) = self.io.peers.at_mut(peer) else { return };
+        let Some(p) = self.peers.at_mut(peer) else { return };
         p.credits.reserve_tentatively(credits, pool);
-        self.io.peers.credits_granted += u64::from(pool);
-        self.io.peers.credits_reserved += u64::from(pool);
+        self.peers.credits_granted += u64::from(pool);
+        self.peers.credits_reserved += u64::from(pool);
     }
 
     /// Raises the credits that a connecting session requests to all of [`crate::Config::credits`],
@@ -139,23 +140,23 @@ impl<C> Endpoint<C> {
 
     /// Releases the reservation; the connect has been answered.
     pub(crate) fn unreserve_pool(&mut self, peer: u32) -> u32 {
-        let Some(p) = self.io.peers.at_mut(peer) else { return 0 };
+        let Some(p) = self.peers.at_mut(peer) else { return 0 };
         let reserved = p.credits.unreserve();
-        self.io.peers.credits_granted -= u64::from(reserved);
-        self.io.peers.credits_reserved -= u64::from(reserved);
+        self.peers.credits_granted -= u64::from(reserved);
+        self.peers.credits_reserved -= u64::from(reserved);
         reserved
     }
 
     /// Client side: the server of a session with C = `credits` has stated its pool, and this side
     /// takes as much growth as it has room for; it had reserved `reserved`.
     pub(crate) fn join_pool(&mut self, peer: u32, credits: u32, stated: u32, reserved: u32) {
-        let Some(p) = self.io.peers.at(peer) else { return };
+        let Some(p) = self.peers.at(peer) else { return };
         let (had, name) = (p.credits.limit(), p.name());
         // The reservation counts as free again.
         let grows = self
             .growth(Requests::Own, Some(name), had, credits)
             .map_or(0, |g| g.min(reserved.max(u32::from(had == 0))));
-        let Some(p) = self.io.peers.at_mut(peer) else { return };
+        let Some(p) = self.peers.at_mut(peer) else { return };
         let (before, after) = p.credits.join(credits, stated.min(had + grows));
         if p.credits.release(0) {
             self.io.tx.push(TxItem::Turn { peer }); // sessions may wait for it
@@ -164,36 +165,40 @@ impl<C> Endpoint<C> {
         if before == 0 && self.admission.budget.is_enabled() {
             p.path.expect_grants();
         }
-        self.io.apply_window(peer);
-        let granted = &mut self.io.peers.credits_granted;
+        self.io.apply_window(p);
+        let granted = &mut self.peers.credits_granted;
         *granted = *granted + u64::from(after) - u64::from(before);
     }
 
     /// Client side: a session with C = `credits` has ended; none of it is in flight.
-    pub(crate) fn leave_pool(&mut self, session: u32, peer: u32, credits: u32) {
-        if let Some(mut flow) = self.client_flow(session) {
-            flow.wait_no_more();
-        }
-        let Some(p) = self.io.peers.at_mut(peer) else { return };
+    pub(crate) fn leave_pool(&mut self, session: u32, credits: u32) {
+        let Some(mut flow) = self.client_flow(session) else { return };
+        flow.wait_no_more();
+        let ClientFlow { peer: p, io, .. } = flow;
         let (before, after) = p.credits.leave(credits);
         if after > 0 {
-            p.path.control(&self.io.cfg, p.data_per_packet, after, self.io.now_ns);
+            p.path.control(&io.cfg, p.data_per_packet, after, io.now_ns);
         }
         let is_reserved = p.state == PeerState::Tentative;
-        self.io.peers.credits_granted -= u64::from(before - after);
+        io.apply_window(p);
+        io.retry_turn(p);
+        self.peers.credits_granted -= u64::from(before - after);
         if is_reserved {
-            self.io.peers.credits_reserved -= u64::from(before - after);
+            self.peers.credits_reserved -= u64::from(before - after);
         }
-        self.io.apply_window(peer);
-        self.io.retry_turn(peer);
     }
 
     /// Checks the invariants of all pools.
     pub(crate) fn check_pools(&self) {
         self.check_budget();
-        let mut in_flight = vec![(0_u64, 0_u64); self.io.peers.len()];
-        let mut awaiting = vec![0_usize; self.io.peers.len()];
+        let mut in_flight = vec![(0_u64, 0_u64); self.peers.len()];
+        let mut awaiting = vec![0_usize; self.peers.len()];
         for entry in self.sessions.iter() {
+            if let Session::Client(ClientSession { peer, .. })
+            | Session::Server(ServerSession { peer, .. }) = entry
+            {
+                assert!(self.peers.at(*peer).is_some(), "a session without a peer");
+            }
             if let Session::Client(s) = entry
                 && let Some((sum, caps)) = in_flight.get_mut(s.peer as usize)
             {
@@ -209,7 +214,7 @@ impl<C> Endpoint<C> {
             self.io.cfg.rx_queue_per_peer && self.io.cfg.admission == Admission::Oversubscribed;
         let is_strict = self.io.cfg.admission == Admission::Strict;
         let (mut all, mut reserved, mut beyond_one) = (0, 0, BTreeMap::<_, u64>::new());
-        for (at, (p, (in_flight, caps))) in (0..).zip(self.io.peers.iter().zip(in_flight)) {
+        for (at, (p, (in_flight, caps))) in (0..).zip(self.peers.iter().zip(in_flight)) {
             let Some(p) = p else { continue };
             let parts = [p.credits.limit(), p.credits.granted()].map(u64::from);
             let beyond = parts.iter().map(|part| part.saturating_sub(1)).sum::<u64>();
@@ -229,8 +234,8 @@ impl<C> Endpoint<C> {
             let counted = p.path.awaiting() as usize;
             assert_eq!(awaiting[at as usize], counted, "slots that await a grant");
         }
-        assert_eq!(all, self.io.peers.credits_granted, "sum of the pools");
-        assert_eq!(reserved, self.io.peers.credits_reserved, "sum of the reservations");
+        assert_eq!(all, self.peers.credits_granted, "sum of the pools");
+        assert_eq!(reserved, self.peers.credits_reserved, "sum of the reservations");
         let queue = u64::from(self.io.cfg.rx_queue_frames);
         for (peer, beyond_one) in beyond_one {
             assert!(beyond_one <= queue, "{peer:?}: {beyond_one} credits for {queue} frames");

@@ -109,7 +109,7 @@ impl<C> Endpoint<C> {
     fn evict(&mut self, own: u32, control: u64) -> bool {
         let Some(Session::Server(s)) = self.sessions.get(own as usize) else { return false };
         let (peer, session, index) = (s.peer, s.remote, s.client_index);
-        let Some(Some(p)) = self.io.peers.get(peer as usize) else { return false };
+        let Some(Some(p)) = self.peers.get(peer as usize) else { return false };
         let client = EndpointRef { index, id: p.party.endpoint_id };
         self.outbox.evicted.push_back(Evicted { control, client, session, own });
         self.free_session(own);

@@ -38,7 +38,7 @@ impl<C> Endpoint<C> {
         let pool = self
             .growth(Requests::Own, None, 0, credits)
             .ok_or(ConnectError::NoCredits { queue, credits })?;
-        let peer = self.io.peers.add(Peer::tentative(random as u32, &self.io.cfg));
+        let peer = self.peers.add(Peer::tentative(random as u32, &self.io.cfg));
         self.reserve_pool(peer, credits, pool);
         let slots = self.io.cfg.slots;
         let first_req_num = (random >> 32) as u32 & !(u32::from(slots) - 1);
@@ -78,7 +78,7 @@ impl<C> Endpoint<C> {
         self.sessions.connecting += 1;
         let room = self.own_room();
         let request = ConnectRequest {
-            endpoint_id: self.io.peers.own_id,
+            endpoint_id: self.peers.own_id,
             port: local_port,
             session: session.index,
             peer,
@@ -106,7 +106,7 @@ impl<C> Endpoint<C> {
         request.integrity = integrity;
         let Some(s) = self.sessions.client_mut(session.index) else { return };
         let peer = s.peer;
-        if let Some(p) = self.io.peers.at_mut(peer).filter(|p| p.state == PeerState::Tentative) {
+        if let Some(p) = self.peers.at_mut(peer).filter(|p| p.state == PeerState::Tentative) {
             p.protection = Protection::of(integrity);
         }
     }
@@ -115,8 +115,7 @@ impl<C> Endpoint<C> {
     /// peer. A sign of life of their process, while its control connection is silent.
     pub fn last_frame_age_ns(&self, control: u64) -> Option<u64> {
         let of = |p: &&Peer| p.party.control == control && p.state == PeerState::Live;
-        let last_ns =
-            self.io.peers.iter().flatten().filter(of).map(|p| p.path.last_rx_ns()).max()?;
+        let last_ns = self.peers.iter().flatten().filter(of).map(|p| p.path.last_rx_ns()).max()?;
         Some(self.io.now_ns.saturating_sub(last_ns))
     }
 
@@ -133,9 +132,8 @@ impl<C> Endpoint<C> {
         let dpp = self.check_request(r, known, &offer)?;
         let queue = self.io.cfg.rx_queue_frames;
         let credits = r.credits.min(self.io.cfg.credits).min(offer.credits.max(1));
-        let has = known
-            .and_then(|k| self.io.peers[k as usize].as_ref())
-            .map_or(0, |p| p.credits.granted());
+        let has =
+            known.and_then(|k| self.peers[k as usize].as_ref()).map_or(0, |p| p.credits.granted());
         let grows = self
             .growth(Requests::Peers, Some((r.endpoint_id, offer.addr)), has, credits)
             .ok_or(ConnectRefuseReason::NoCredits { queue, credits })?
@@ -158,12 +156,12 @@ impl<C> Endpoint<C> {
             });
             p.path_id = offer.path.map_or(PathId(u32::MAX), |(id, _)| id);
             p.path.set_last_rx(self.io.now_ns);
-            let at = self.io.peers.add(p);
-            self.io.peers.known.entry((r.endpoint_id, offer.addr)).or_default().push(at);
+            let at = self.peers.add(p);
+            self.peers.known.entry((r.endpoint_id, offer.addr)).or_default().push(at);
             self.admission.quotas.add_path(at, offer.control);
             at
         });
-        let Some(Some(peer)) = self.io.peers.get_mut(peer_no as usize) else {
+        let Some(Some(peer)) = self.peers.get_mut(peer_no as usize) else {
             return Err(ConnectRefuseReason::NoPath);
         };
         peer.sessions += 1;
@@ -197,7 +195,7 @@ impl<C> Endpoint<C> {
         self.be_selective(peer_no, recovery);
         let pool = self.grant_pool(peer_no, credits, grows);
         Ok(ConnectAccept {
-            endpoint_id: self.io.peers.own_id,
+            endpoint_id: self.peers.own_id,
             port: offer.local_port,
             client_session: r.session,
             client_cookie: r.cookie,
@@ -240,7 +238,7 @@ impl<C> Endpoint<C> {
         if r.port == 0 || r.port != offer.addr.port {
             return Err(ConnectRefuseReason::Invalid(InvalidField::Port));
         }
-        if let Some(Some(p)) = known.map(|k| &self.io.peers[k as usize]) {
+        if let Some(Some(p)) = known.map(|k| &self.peers[k as usize]) {
             return Ok(p.data_per_packet);
         }
         let (_, path_frame) = offer.path.ok_or(ConnectRefuseReason::NoPath)?;
@@ -278,7 +276,7 @@ impl<C> Endpoint<C> {
         }
         let wanted_slots = s.slots.count();
         let (tentative, control) = (s.peer, s.agreed.control);
-        let asked = self.io.peers.get(tentative as usize).and_then(Option::as_ref);
+        let asked = self.peers.get(tentative as usize).and_then(Option::as_ref);
         let Some(asked) = asked.filter(|p| p.rx_cookie == a.client_cookie) else {
             return Err(ConnectError::Closed);
         };
@@ -335,7 +333,7 @@ impl<C> Endpoint<C> {
         let Some(s) = self.sessions.client_mut(session.index) else { return };
         let (generation, peer) = (s.generation, s.peer);
         if generation == session.generation
-            && let Some(Some(p)) = self.io.peers.get_mut(peer as usize)
+            && let Some(Some(p)) = self.peers.get_mut(peer as usize)
         {
             p.path.expect(rtt_ns, &self.io.cfg);
         }
@@ -343,7 +341,7 @@ impl<C> Endpoint<C> {
 
     /// A session with a peer uses this scheme.
     fn be_selective(&mut self, peer: u32, recovery: Recovery) {
-        if let Some(Some(p)) = self.io.peers.get_mut(peer as usize) {
+        if let Some(Some(p)) = self.peers.get_mut(peer as usize) {
             p.selective |= recovery == Recovery::Selective;
         }
     }
@@ -359,7 +357,7 @@ impl<C> Endpoint<C> {
     ) -> bool {
         let now_ns = self.io.now_ns;
         let party = Party { endpoint_id: a.endpoint_id, control };
-        let Some(p) = self.io.peers.at_mut(a.client_peer) else { return false };
+        let Some(p) = self.peers.at_mut(a.client_peer) else { return false };
         p.sessions += 1;
         if a.client_peer == tentative {
             p.credits.set_room(a.room);
@@ -372,7 +370,7 @@ impl<C> Endpoint<C> {
             p.protection = Protection::of(a.schemes.integrity);
             p.data_per_packet = a.data_per_packet;
             p.path.set_last_rx(now_ns);
-            self.io.peers.known.entry((a.endpoint_id, addr)).or_default().push(tentative);
+            self.peers.known.entry((a.endpoint_id, addr)).or_default().push(tentative);
             return true;
         }
         let same = p.state == PeerState::Live

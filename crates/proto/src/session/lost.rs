@@ -145,7 +145,7 @@ impl<C> Endpoint<C> {
     // ---- peers and entries of the tables ------------------------------------------------------
 
     pub(crate) fn drop_peer(&mut self, peer: u32) -> Option<Peer> {
-        let dropped = self.io.peers.remove(peer)?;
+        let dropped = self.peers.remove(peer)?;
         self.admission.quotas.remove_path(peer);
         self.io.tx.remove_peer(peer);
         Some(dropped)
@@ -153,7 +153,7 @@ impl<C> Endpoint<C> {
 
     /// A session of the peer has ended; removes the peer with its last session.
     pub(crate) fn release_peer(&mut self, peer: u32) -> Option<courser_buf::PathId> {
-        let p = self.io.peers.get_mut(peer as usize)?.as_mut()?;
+        let p = self.peers.get_mut(peer as usize)?.as_mut()?;
         p.sessions = p.sessions.saturating_sub(1);
         if p.sessions > 0 {
             return None;
@@ -165,13 +165,13 @@ impl<C> Endpoint<C> {
     /// have accepted another session with this peer, and its answer will name the peer. So the peer
     /// stays as long as a connect is in progress over the same control connection.
     pub(crate) fn leave_peer(&mut self, peer: u32, control: u64) -> Option<courser_buf::PathId> {
-        let last = matches!(self.io.peers.get(peer as usize), Some(Some(p)) if p.sessions == 1);
+        let last = matches!(self.peers.get(peer as usize), Some(Some(p)) if p.sessions == 1);
         if last && self.is_connecting_over(control) {
-            if let Some(Some(p)) = self.io.peers.get_mut(peer as usize) {
+            if let Some(Some(p)) = self.peers.get_mut(peer as usize) {
                 p.sessions = 0;
             }
-            if !self.io.peers.lingering.contains(&(peer, control)) {
-                self.io.peers.lingering.push((peer, control));
+            if !self.peers.lingering.contains(&(peer, control)) {
+                self.peers.lingering.push((peer, control));
             }
             return None;
         }
@@ -182,14 +182,13 @@ impl<C> Endpoint<C> {
     pub(crate) fn connect_ended(&mut self) {
         self.sessions.connecting = self.sessions.connecting.saturating_sub(1);
         let mut at = 0;
-        while let Some(&(peer, control)) = self.io.peers.lingering.get(at) {
-            let is_used =
-                matches!(self.io.peers.get(peer as usize), Some(Some(p)) if p.sessions > 0);
+        while let Some(&(peer, control)) = self.peers.lingering.get(at) {
+            let is_used = matches!(self.peers.get(peer as usize), Some(Some(p)) if p.sessions > 0);
             if !is_used && self.is_connecting_over(control) {
                 at += 1;
                 continue;
             }
-            self.io.peers.lingering.swap_remove(at);
+            self.peers.lingering.swap_remove(at);
             if !is_used && let Some(p) = self.drop_peer(peer) {
                 self.outbox.unused_paths.push(p.path_id);
             }
@@ -213,8 +212,8 @@ impl<C> Endpoint<C> {
         let Some(entry) = self.sessions.get_mut(index as usize) else { return };
         match entry {
             Session::Client(s) => {
-                let (generation, peer, credits) = (s.generation, s.peer, s.credits.limit());
-                self.leave_pool(index, peer, credits);
+                let (generation, credits) = (s.generation, s.credits.limit());
+                self.leave_pool(index, credits);
                 self.sessions.vacate(index, generation);
             }
             Session::Server(s) => {

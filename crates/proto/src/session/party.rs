@@ -21,14 +21,14 @@ impl<C> Endpoint<C> {
             Session::Server(s) => (s.peer, self.admission.quotas.control_of(s.quota)?),
             Session::Draining(_) | Session::Vacant { .. } => return None,
         };
-        let peer = self.io.peers.get(peer as usize)?.as_ref()?;
+        let peer = self.peers.get(peer as usize)?.as_ref()?;
         Some(((peer.state == PeerState::Live).then_some(peer.party.endpoint_id), control))
     }
 
     /// Returns whether an endpoint is a live peer, at any address.
     pub fn knows_endpoint(&self, endpoint_id: u64) -> bool {
         let least = (endpoint_id, Addr { host: 0, port: 0 });
-        let first = self.io.peers.known.range(least..).next();
+        let first = self.peers.known.range(least..).next();
         first.is_some_and(|((id, _), _)| *id == endpoint_id)
     }
 
@@ -47,9 +47,9 @@ impl<C> Endpoint<C> {
     /// earlier connect whose end has not arrived here. Under that number the client expects the new
     /// cookie, and would reject frames with the old one.
     pub(super) fn find_peer(&self, r: &ConnectRequest, addr: Addr, control: u64) -> Option<u32> {
-        let known = self.io.peers.known.get(&(r.endpoint_id, addr))?;
+        let known = self.peers.known.get(&(r.endpoint_id, addr))?;
         let over =
-            |at: &u32| Some((*at, self.io.peers.at(*at).filter(|p| p.party.control == control)?));
+            |at: &u32| Some((*at, self.peers.at(*at).filter(|p| p.party.control == control)?));
         let (at, p) = known.iter().rev().find_map(over)?;
         (p.remote != r.peer || p.tx_cookie == r.cookie).then_some(at)
     }

@@ -80,29 +80,40 @@ impl<C> Sessions<C> {
         peer: u32,
         session: u32,
     ) -> Result<&mut ServerSession, RxDrop> {
-        match self.entries.get_mut(session as usize) {
-            Some(Session::Server(s)) if s.peer == peer => Ok(s),
-            Some(Session::Client(s)) if s.peer == peer => Err(RxDrop::WrongRole),
-            _ => Err(RxDrop::UnknownSession),
-        }
+        server_of(&mut self.entries, peer, session)
     }
 
-    /// Allocates the slots of a server session for the next request of a slot.
+    /// [`Sessions::server_of`], with its slots. Those of an idle session are allocated for the next
+    /// request of a slot.
     /// # Errors
-    /// It is not the next request: the reason for dropping the packet.
-    #[cold]
-    pub(crate) fn wake_server(&mut self, session: u32, req_num: u32) -> Result<(), RxDrop> {
-        let Some(Session::Server(s)) = self.entries.get_mut(session as usize) else {
-            return Err(RxDrop::UnknownSession);
-        };
-        s.slots.wake_for(req_num, &mut self.server_slots, ServerSlot::new)
+    /// The reason for dropping its packet.
+    pub(crate) fn awake_server_of(
+        &mut self,
+        peer: u32,
+        session: u32,
+        req_num: u32,
+    ) -> Result<&mut ServerSession, RxDrop> {
+        let Sessions { entries, server_slots, .. } = self;
+        let s = server_of(entries, peer, session)?;
+        if s.slots.are_asleep() {
+            s.slots.wake_for(req_num, server_slots, ServerSlot::new)?;
+        }
+        Ok(s)
     }
 
-    /// Allocates the slots of a client session.
-    #[cold]
-    pub(crate) fn wake_client(&mut self, session: u32) -> Option<&mut ClientSession<C>> {
-        let Some(Session::Client(s)) = self.entries.get_mut(session as usize) else { return None };
-        s.slots.wake(&mut self.client_slots, ClientSlot::new);
+    /// The client session of that number, with its slots. Those of an idle session are allocated, and
+    /// `woken` is called.
+    pub(crate) fn awake_client(
+        &mut self,
+        session: u32,
+        woken: impl FnOnce(&mut ClientSession<C>),
+    ) -> Option<&mut ClientSession<C>> {
+        let Sessions { entries, client_slots, .. } = self;
+        let Some(Session::Client(s)) = entries.get_mut(session as usize) else { return None };
+        if s.slots.are_asleep() {
+            s.slots.wake(client_slots, ClientSlot::new);
+            woken(s);
+        }
         Some(s)
     }
 
@@ -137,6 +148,20 @@ impl<C> Sessions<C> {
     /// Bytes of the table.
     pub(crate) fn table_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Session<C>>()
+    }
+}
+
+/// See [`Sessions::server_of`].
+#[inline(always)]
+fn server_of<C>(
+    entries: &mut [Session<C>],
+    peer: u32,
+    session: u32,
+) -> Result<&mut ServerSession, RxDrop> {
+    match entries.get_mut(session as usize) {
+        Some(Session::Server(s)) if s.peer == peer => Ok(s),
+        Some(Session::Client(s)) if s.peer == peer => Err(RxDrop::WrongRole),
+        _ => Err(RxDrop::UnknownSession),
     }
 }
 

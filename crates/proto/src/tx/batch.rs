@@ -13,7 +13,8 @@
 //!
 //! # Invariants
 //! 1. After a batch the open frames are those of the next one, if it has begun; every other buffer
-//!    is in its place. A peer's `open_frame` is its newest frame in `open`, or [`NO_FRAME`].
+//!    is in its place. A peer's `open_frame` numbers its newest frame; of those in `open`
+//!    the first has the number `first_open`.
 //! 2. A buffer is written only while no transport references it, and belongs to at most one open
 //!    frame.
 //! 3. Packets of one message leave in the order in which they were added, since go-back-N drops
@@ -34,7 +35,7 @@ use super::references::References;
 use super::staging::Staging;
 use crate::config::{Config, Packing};
 use crate::integrity::Protection;
-use crate::peer::{NO_FRAME, Peer, Peers};
+use crate::peer::{Peer, Peers};
 use crate::wire::{FRAME_HEADER, FrameHeader, PACKET_HEADER, encode_held};
 
 /// Properties of a transport that limit its frames.
@@ -108,6 +109,9 @@ fn write_packet(frame: &mut [u8], at: usize, header: [u64; 2], data: &[u8]) -> O
     Some(end)
 }
 
+/// The peer of a frame whose peer is gone, and of no frame.
+const NO_PEER: u32 = u32::MAX;
+
 /// Lists of references, in the boxes that frames take.
 type Spare = Vec<Box<References>>;
 
@@ -116,6 +120,8 @@ type Spare = Vec<Box<References>>;
 pub(crate) struct TxBatch {
     queue: TxQueue,
     open: Vec<OpenFrame>,
+    /// Number of the first of them ([`Peer::open_frame`]).
+    first_open: u64,
     /// Frames with the maximum number of requests of a batch. If there are any, they are the
     /// current batch, and the open frames belong to the next.
     full_batch: Vec<OpenFrame>,
@@ -169,6 +175,7 @@ impl TxBatch {
         TxBatch {
             queue: TxQueue::default(),
             open: Vec::new(),
+            first_open: 0,
             full_batch: Vec::new(),
             buffers: Staging::new(framing.max_frame + framing.tailroom),
             framing,
@@ -190,7 +197,7 @@ impl TxBatch {
             full: false,
             has_granted: false,
             retry_ns: 0,
-            last_peer: NO_FRAME,
+            last_peer: NO_PEER,
             mixed: false,
         }
     }
@@ -287,11 +294,11 @@ impl TxBatch {
 
     /// Counts an appended request.
     #[inline(always)]
-    pub(crate) fn appended_request(&mut self, peers: &mut Peers) {
+    pub(crate) fn appended_request(&mut self) {
         self.appended += 1;
         self.requests += 1;
         if self.requests >= self.batch_requests {
-            self.fill_batch(peers);
+            self.fill_batch();
         }
     }
 
@@ -304,15 +311,11 @@ impl TxBatch {
 
     /// The batch has its maximum of requests: packets appended from now on belong to the next.
     #[inline(never)]
-    fn fill_batch(&mut self, peers: &mut Peers) {
+    fn fill_batch(&mut self) {
         if !self.full_batch.is_empty() {
             return; // it grows until this batch has left
         }
-        for frame in &self.open {
-            if let Some(peer) = peers.at_mut(frame.peer) {
-                peer.open_frame = NO_FRAME;
-            }
-        }
+        self.first_open += self.open.len() as u64;
         std::mem::swap(&mut self.open, &mut self.full_batch);
         self.requests = 0;
         self.appended = 0;
@@ -353,25 +356,23 @@ impl TxBatch {
     #[inline(always)]
     pub(crate) fn append(
         &mut self,
-        peer_no: u32,
         peer: &mut Peer,
         arena: &Arena,
         header: [u64; 2],
         data: &[u8],
     ) -> bool {
-        if let Some(frame) = self.open.get_mut(peer.open_frame as usize)
+        if let Some(frame) = self.open_frame(peer)
             && frame.add(header, data)
         {
             return true;
         }
-        self.append_to_new(peer_no, peer, arena, header, data)
+        self.append_to_new(peer, arena, header, data)
     }
 
     /// Starts a frame with a packet.
     #[inline(never)]
     fn append_to_new(
         &mut self,
-        peer_no: u32,
         peer: &mut Peer,
         arena: &Arena,
         header: [u64; 2],
@@ -387,18 +388,36 @@ impl TxBatch {
             self.buffers.put_back(at, buf);
             return false;
         };
-        self.begin_frame(peer_no);
-        peer.open_frame = self.open.len() as u32;
         let (len, at, opened_ns) = (end as u32, at as u32, self.now_ns);
-        self.open.push(OpenFrame { buf, len, peer: peer_no, at, opened_ns, references: None });
+        let references = None;
+        self.open_new(peer, OpenFrame { buf, len, peer: peer.number(), at, opened_ns, references });
         true
+    }
+
+    /// The newest open frame of a peer.
+    #[inline(always)]
+    fn open_frame(&mut self, peer: &Peer) -> Option<&mut OpenFrame> {
+        self.open.get_mut(peer.open_frame.wrapping_sub(self.first_open) as usize)
+    }
+
+    /// Returns whether a frame is open to a peer.
+    pub(crate) fn has_open(&self, peer: &Peer) -> bool {
+        peer.open_frame.wrapping_sub(self.first_open) < self.open.len() as u64
+    }
+
+    /// Adds a frame, the newest of its peer.
+    #[inline]
+    fn open_new(&mut self, peer: &mut Peer, frame: OpenFrame) {
+        self.begin_frame(peer.number());
+        peer.open_frame = self.first_open + self.open.len() as u64;
+        self.open.push(frame);
     }
 
     #[inline]
     fn begin_frame(&mut self, peer: u32) {
         self.frames_left -= 1;
         if self.last_peer != peer {
-            self.mixed |= self.last_peer != NO_FRAME;
+            self.mixed |= self.last_peer != NO_PEER;
             self.last_peer = peer;
         }
     }
@@ -407,7 +426,7 @@ impl TxBatch {
     pub(crate) fn remove_peer(&mut self, peer: u32) {
         let frames = self.open.iter_mut().chain(&mut self.full_batch);
         for frame in frames.filter(|f| f.peer == peer) {
-            frame.peer = NO_FRAME;
+            frame.peer = NO_PEER;
         }
     }
 
@@ -441,6 +460,9 @@ impl TxBatch {
         let is_full = !self.full_batch.is_empty();
         let batch = if is_full { &mut self.full_batch } else { &mut self.open };
         let mut copy = (batch.len() == 1 && out.is_empty()).then_some(copy);
+        if !is_full {
+            self.first_open += batch.len() as u64;
+        }
         if batch.len() > 1 {
             batch.reverse(); // the first one is taken first
         }
@@ -450,9 +472,6 @@ impl TxBatch {
                 self.buffers.put_back(at, f.buf);
                 continue;
             };
-            if !is_full {
-                peer.open_frame = NO_FRAME;
-            }
             completed += 1;
             if let Some(header) = f.buf.first_chunk_mut() {
                 seal(peer, Some(time_ns), f.opened_ns, header);
@@ -474,7 +493,7 @@ impl TxBatch {
             sort_by_path(out, self.unsent);
         }
         if is_full && self.requests >= self.batch_requests {
-            self.fill_batch(peers);
+            self.fill_batch();
         }
         self.end(frames.saturating_sub(out.len()));
         completed
@@ -489,7 +508,7 @@ impl TxBatch {
         if self.open.is_empty() && self.full_batch.is_empty() {
             (self.appended, self.requests) = (0, 0);
             self.number = self.number.wrapping_add(1);
-            (self.last_peer, self.mixed) = (NO_FRAME, false);
+            (self.last_peer, self.mixed) = (NO_PEER, false);
         } else {
             self.frames_left = frames.saturating_sub(self.open.len() + self.full_batch.len());
         }
@@ -599,7 +618,6 @@ impl TxBatch {
     /// 3).
     pub(super) fn direct(
         &mut self,
-        peer_no: u32,
         peer: &mut Peer,
         arena: &Arena,
         piece: Piece<'_>,
@@ -623,7 +641,7 @@ impl TxBatch {
             }
             let buf = self.buffers.put_back(at, buf);
             out.push_back(TxFrame::one(peer.path_id, buf.first_seg(0, len)));
-            self.begin_frame(peer_no);
+            self.begin_frame(peer.number());
             return Direct::Copied;
         };
         write_headers(&mut room[HEADER_ROOM - header_len..], peer, self.now_ns, header);
@@ -637,7 +655,7 @@ impl TxBatch {
             let Some((headers, data)) = segs else { return Direct::NoRoom };
             TxFrame::two(peer.path_id, headers, data)
         };
-        self.begin_frame(peer_no);
+        self.begin_frame(peer.number());
         out.push_back(frame);
         Direct::Sent
     }

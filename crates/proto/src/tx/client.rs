@@ -10,33 +10,33 @@ use crate::credits::{CreditPool, SessionCredits};
 use crate::flow::{ClientFlow, slot_timeout_ns};
 use crate::io::Io;
 use crate::loss::{Boards, Recovery};
+use crate::peer::Peer;
 use crate::session::SessionState;
 use crate::slot::{ClientSlot, NextPacket};
 use crate::wire::{Packet, data_len, single_request};
 
-/// Sends an unsent request of one small packet: the straight line of a small RPC. `to` is the peer and
-/// its number for the session. `false`: the gate or the batch does not admit it now, or it is not such
+/// Sends an unsent request of one small packet: the straight line of a small RPC. `session` is
+/// the peer's number for the session. `false`: the gate or the batch does not admit it now, or it is not such
 /// a request; nothing has changed.
 #[inline(always)] // inlined into the call and into the transmit loop
 pub(crate) fn send_single<C>(
     io: &mut Io,
-    to: (u32, u32),
+    peer: &mut Peer,
+    session: u32,
     credits: &mut SessionCredits,
     slot: &mut ClientSlot<C>,
 ) -> bool {
-    let (peer_no, session) = to;
     let Some(data) = slot.single_unsent().filter(|data| data.len() <= io.cfg.inline_max) else {
         return false;
     };
     let now_ns = io.now_ns;
-    let Some(peer) = io.peers.at_mut(peer_no) else { return false };
     let units = peer.credits.units_of(data.len());
     if !matches!(gate(peer, *credits, units, now_ns), Gate::Now(_)) {
         return false;
     }
     let (size, remaining_us) = (data.len() as u32, slot.remaining_us(now_ns));
     let header = single_request(session, slot.req_num, slot.req_type(), size, remaining_us);
-    if !io.tx.append(peer_no, peer, &io.arena, header, data) {
+    if !io.tx.append(peer, &io.arena, header, data) {
         return false;
     }
     pass(peer, credits, 1, units, now_ns);
@@ -63,7 +63,7 @@ impl<C> ClientFlow<'_, C> {
         let current = slot.req_num == req_num && slot.active && slot.tracked;
         if current
             && s.state == SessionState::Connected
-            && send_single(self.io, (s.peer, s.remote), &mut s.credits, slot)
+            && send_single(self.io, self.peer, s.remote, &mut s.credits, slot)
         {
             return Sent::All;
         }
@@ -91,17 +91,15 @@ impl<C> ClientFlow<'_, C> {
             }
             return Sent::All;
         }
-        let Some(peer) = io.peers.at_mut(s.peer) else { return Sent::All };
         let (before, recovery) = (s.credits.left(), s.agreed.recovery);
         let waits = slot.in_flight() > 0;
-        slot.limit_unscheduled(peer.path.unscheduled(now_ns));
+        slot.limit_unscheduled(self.peer.path.unscheduled(now_ns));
         let mut lane = Lane {
             tx: &mut io.tx,
             arena: &io.arena,
             stats: &mut io.stats,
             inline_max: io.cfg.inline_max,
-            peer_no: s.peer,
-            peer,
+            peer: self.peer,
             out,
         };
         let mut packets = CallPackets {

@@ -5,19 +5,16 @@
 use super::{Sent, TxItem};
 use crate::flow::ClientFlow;
 use crate::io::Io;
+use crate::peer::Peer;
 use crate::session::SessionState;
 use crate::wire::Packet;
 
 impl Io {
-    pub(super) fn tx_gap(&mut self, peer_no: u32) -> Sent {
-        let item = TxItem::Gap { peer: peer_no };
-        let queued = self.peers.at(peer_no).is_some_and(|peer| peer.gap_queued);
-        if queued && !self.tx_header(7, peer_no, Packet::Gap) {
-            return Sent::Rest(item);
+    pub(super) fn tx_gap(&mut self, peer: &mut Peer) -> Sent {
+        if peer.gap_queued && !self.tx_header(7, peer, Packet::Gap) {
+            return Sent::Rest(TxItem::Gap { peer: peer.number() });
         }
-        if let Some(peer) = self.peers.at_mut(peer_no) {
-            peer.gap_queued = false;
-        }
+        peer.gap_queued = false;
         Sent::All
     }
 }
@@ -28,7 +25,7 @@ impl<C> ClientFlow<'_, C> {
         let owed =
             slot.is_some_and(|slot| !slot.active && !slot.quarantined && slot.req_num == req_num);
         // Otherwise the next request acknowledges it.
-        if owed && !self.io.tx_header(4, self.s.peer, Packet::Ack { session, req_num }) {
+        if owed && !self.io.tx_header(4, self.peer, Packet::Ack { session, req_num }) {
             return Sent::Rest(TxItem::Ack { session: self.index, req_num });
         }
         Sent::All
@@ -40,7 +37,7 @@ impl<C> ClientFlow<'_, C> {
         let Some(slot) = asked.filter(|_| self.s.state == SessionState::Connected) else {
             return Sent::All; // answered meanwhile
         };
-        if !self.io.tx_header(5, self.s.peer, Packet::Cancel { session, req_num }) {
+        if !self.io.tx_header(5, self.peer, Packet::Cancel { session, req_num }) {
             return Sent::Rest(TxItem::Cancel { session: self.index, slot: slot_no, req_num });
         }
         slot.queued = false;

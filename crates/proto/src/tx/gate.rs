@@ -141,7 +141,7 @@ impl<C> ClientFlow<'_, C> {
     pub(super) fn end_sending(&mut self, stop: Stop, again: u64) {
         self.s.on_retransmitted(again);
         if let Stop::Paced(_, at_ns) = stop {
-            self.io.pace(self.s.peer, at_ns);
+            self.io.pace(self.peer, at_ns);
         }
         if let Stop::Room(units) | Stop::Paced(units, _) = stop {
             self.wait_for_room(units);

@@ -16,7 +16,6 @@ pub(super) struct Lane<'a> {
     pub(super) arena: &'a Arena,
     pub(super) stats: &'a mut EndpointStats,
     pub(super) inline_max: usize,
-    pub(super) peer_no: u32,
     pub(super) peer: &'a mut Peer,
     pub(super) out: &'a mut TxBurst,
 }
@@ -26,7 +25,7 @@ impl Lane<'_> {
     #[inline]
     pub(super) fn header_only(&mut self, kind: usize, header: [u8; PACKET_HEADER]) -> bool {
         let header = header_words(header);
-        let sent = self.tx.append(self.peer_no, self.peer, self.arena, header, &[]);
+        let sent = self.tx.append(self.peer, self.arena, header, &[]);
         if sent {
             self.stats.sent(kind);
         }
@@ -45,14 +44,14 @@ impl Lane<'_> {
         let Some(data) = msg.get(range.clone()) else { return false };
         let sent = if data.len() <= self.inline_max {
             let header = header_words(header);
-            self.tx.append(self.peer_no, self.peer, self.arena, header, data)
+            self.tx.append(self.peer, self.arena, header, data)
         } else {
             let gathers = self.tx.gathers(self.peer, data.len());
             let piece = Piece { header, msg, index, range };
             let how = if gathers {
-                self.tx.gather(self.peer_no, self.peer, self.arena, piece)
+                self.tx.gather(self.peer, self.arena, piece)
             } else {
-                self.tx.direct(self.peer_no, self.peer, self.arena, piece, self.out)
+                self.tx.direct(self.peer, self.arena, piece, self.out)
             };
             self.stats.tx_copied += u64::from(how == Direct::Copied);
             how != Direct::NoRoom

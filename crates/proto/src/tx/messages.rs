@@ -9,7 +9,6 @@ use super::{Sent, TxItem};
 use crate::credits::{CreditPool, SessionCredits};
 use crate::flow::{ClientFlow, ServerFlow};
 use crate::oneway::{Outgoing, Unacknowledged};
-use crate::peer::NO_FRAME;
 use crate::session::SessionState;
 use crate::wire::{MAX_REMAINING_US, Packet, single_message};
 
@@ -21,20 +20,18 @@ impl<C> ClientFlow<'_, C> {
     #[inline(never)]
     pub(super) fn tx_messages(&mut self, out: &mut TxBurst) -> Sent {
         let (s, io) = (&mut *self.s, &mut *self.io);
-        let (now_ns, peer_no) = (io.now_ns, s.peer);
+        let now_ns = io.now_ns;
         let Some(outgoing) = &mut s.outgoing else { return Sent::All };
         (outgoing.queued, outgoing.stalled) = (false, false);
         if s.state != SessionState::Connected {
             return Sent::All; // queued again when it is
         }
-        let Some(peer) = io.peers.at_mut(peer_no) else { return Sent::All };
         let mut lane = Lane {
             tx: &mut io.tx,
             arena: &io.arena,
             stats: &mut io.stats,
             inline_max: io.cfg.inline_max,
-            peer_no,
-            peer,
+            peer: self.peer,
             out,
         };
         let was_idle = outgoing.units() == 0;
@@ -133,7 +130,7 @@ impl<C> ServerFlow<'_, C> {
         let Some(incoming) = &mut self.s.incoming else { return Sent::All };
         let (next, later) = incoming.state();
         let packet = Packet::MessageAck { session: self.s.remote, next, later };
-        if !self.io.tx_header(9, self.s.peer, packet) {
+        if !self.io.tx_header(9, self.peer, packet) {
             return Sent::Rest(TxItem::MessageAck { session: self.index });
         }
         incoming.ack_queued = false;
@@ -160,13 +157,13 @@ fn send_message(
     let (msg_type, len) = (entry.msg_type, entry.msg.len());
     let data = &entry.msg[..];
     // A frame of its own would overtake earlier messages in frames that have not left.
-    let first = lane.peer.open_frame == NO_FRAME && !lane.tx.has_full_batch();
+    let first = !lane.tx.has_open(lane.peer) && !lane.tx.has_full_batch();
     if len > lane.inline_max && (first || lane.tx.gathers(lane.peer, len)) {
         let packet = Packet::Message { session, number, msg_type, remaining_us, data };
         return lane.part(8, packet.header(), &mut entry.msg, 0, 0..len);
     }
     let header = single_message(session, number, msg_type, len as u32, remaining_us);
-    let sent = lane.tx.append(lane.peer_no, lane.peer, lane.arena, header, data);
+    let sent = lane.tx.append(lane.peer, lane.arena, header, data);
     if sent {
         lane.stats.sent(8);
     }

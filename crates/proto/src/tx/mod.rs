@@ -102,13 +102,13 @@ impl<C> Endpoint<C> {
         out: &mut TxBurst,
         copy: impl FnOnce(PathId, &[u8]) -> bool,
     ) -> bool {
-        let Io { tx, peers, cfg, now_ns, stats, .. } = &mut self.io;
-        let (frames, time_ns) = tx.complete_lone(peers, cfg, (*now_ns, now), out, copy);
+        let Io { tx, cfg, now_ns, stats, .. } = &mut self.io;
+        let (frames, time_ns) = tx.complete_lone(&mut self.peers, cfg, (*now_ns, now), out, copy);
         stats.tx_frames += frames;
         if let Some(time_ns) = time_ns {
             *now_ns = time_ns;
         }
-        self.io.await_answers();
+        self.io.await_answers(&self.peers);
         time_ns.is_some()
     }
 
@@ -134,7 +134,7 @@ impl<C> Endpoint<C> {
         self.io.now_ns = now_ns;
         self.io.tx.begin(self.io.cfg.tx_frames, out.len(), now_ns);
         let queued_frames = if self.io.tx.has_queued() { self.send_queued(out) } else { 0 };
-        let (frames, peers) = (self.io.cfg.tx_frames, &mut self.io.peers);
+        let (frames, peers) = (self.io.cfg.tx_frames, &mut self.peers);
         self.io.stats.tx_frames +=
             queued_frames + self.io.tx.complete(peers, now_ns, frames, out, copy);
         if self.io.tx.has_frames() {
@@ -142,7 +142,7 @@ impl<C> Endpoint<C> {
         } else if self.io.tx.starved() {
             self.io.tx.retry_at(now_ns + self.io.cfg.rto_min_ns);
         }
-        self.io.await_answers();
+        self.io.await_answers(&self.peers);
     }
 
     /// [`Endpoint::poll_transmit`] with a latency budget: frames that are not full may stay.
@@ -158,9 +158,9 @@ impl<C> Endpoint<C> {
         let (frames, items) = (self.io.cfg.tx_frames, self.io.cfg.tx_items);
         self.io.tx.begin(frames, out.len(), now_ns);
         let queued_frames = if self.io.tx.has_queued() { self.send_queued(out) } else { 0 };
-        self.io.tx.postpone_open(&self.io.peers, self.io.cfg.batch_budget_ns, items, now_ns);
+        self.io.tx.postpone_open(&self.peers, self.io.cfg.batch_budget_ns, items, now_ns);
         self.io.tx.leaves(now_ns);
-        let peers = &mut self.io.peers;
+        let peers = &mut self.peers;
         self.io.stats.tx_frames +=
             queued_frames + self.io.tx.complete(peers, now_ns, frames, out, copy);
         match self.io.tx.resume_open(peers, self.io.cfg.batch_budget_ns) {
@@ -169,7 +169,7 @@ impl<C> Endpoint<C> {
             None if self.io.tx.starved() => self.io.tx.retry_at(now_ns + self.io.cfg.rto_min_ns),
             _ => {}
         }
-        self.io.await_answers();
+        self.io.await_answers(&self.peers);
     }
 
     /// Turns queued items into packets, up to the limits of this batch. Returns the number of
@@ -225,7 +225,9 @@ impl<C> Endpoint<C> {
                 self.server_flow(session).map_or(Sent::All, |mut flow| flow.tx_rare(item))
             }
             TxItem::Turn { peer } => self.tx_turn(peer, out),
-            TxItem::Gap { peer } => self.io.tx_gap(peer),
+            TxItem::Gap { peer } => {
+                self.peers.at_mut(peer).map_or(Sent::All, |peer| self.io.tx_gap(peer))
+            }
             TxItem::Memory => {
                 self.admit_waiting();
                 Sent::All

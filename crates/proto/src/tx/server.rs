@@ -7,23 +7,27 @@ use super::lane::Lane;
 use super::{Sent, TxItem};
 use crate::flow::ServerFlow;
 use crate::io::Io;
+use crate::peer::Peer;
 use crate::slot::{ServerPhase, ServerSlot, Stored};
 use crate::wire::{Hole, Holes, NO_HOLES, Packet, data_len, header_words, single_response};
 
 /// Sends for the first time a response of one small packet in the slot's own buffer: the straight
-/// line of a small RPC. `to` is the peer and its number for the session. `false`: the batch has no
+/// line of a small RPC. `session` is the peer's number for the session. `false`: the batch has no
 /// room, or it is not such a response; nothing has changed.
 #[inline(always)] // inlined into the reply and into the transmit loop
-pub(crate) fn send_single_response(io: &mut Io, slot: &mut ServerSlot, to: (u32, u32)) -> bool {
-    let (peer_no, session) = to;
+pub(crate) fn send_single_response(
+    io: &mut Io,
+    peer: &mut Peer,
+    session: u32,
+    slot: &mut ServerSlot,
+) -> bool {
     let req_num = slot.req_num;
     let inline_max = io.cfg.inline_max;
     let Some(data) = slot.single_response_data().filter(|data| data.len() <= inline_max) else {
         return false;
     };
-    let Some(peer) = io.peers.at_mut(peer_no) else { return false };
     let header = single_response(session, req_num, data.len() as u32);
-    if !io.tx.append(peer_no, peer, &io.arena, header, data) {
+    if !io.tx.append(peer, &io.arena, header, data) {
         return false;
     }
     slot.sent_single();
@@ -35,9 +39,9 @@ impl<C> ServerFlow<'_, C> {
     /// Sends the response packets that are due.
     #[inline(always)]
     pub(super) fn tx_response(&mut self, slot_no: u8, req_num: u32, out: &mut TxBurst) -> Sent {
-        let to = (self.s.peer, self.s.remote);
+        let remote = self.s.remote;
         let Some(slot) = self.s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
-        if slot.req_num == req_num && send_single_response(self.io, slot, to) {
+        if slot.req_num == req_num && send_single_response(self.io, self.peer, remote, slot) {
             return Sent::All;
         }
         self.tx_response_packets(slot_no, req_num, out)
@@ -48,19 +52,17 @@ impl<C> ServerFlow<'_, C> {
     #[inline(never)]
     fn tx_response_packets(&mut self, slot_no: u8, req_num: u32, out: &mut TxBurst) -> Sent {
         let (s, io, session) = (&mut *self.s, &mut *self.io, self.index);
-        let (remote, dpp, peer_no) = (s.remote, s.data_per_packet, s.peer);
+        let (remote, dpp) = (s.remote, s.data_per_packet);
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
         if slot.req_num != req_num || slot.phase != ServerPhase::Responded {
             return Sent::All; // a later response has its own queue item
         }
-        let Some(peer) = io.peers.at_mut(peer_no) else { return Sent::All };
         let mut lane = Lane {
             tx: &mut io.tx,
             arena: &io.arena,
             stats: &mut io.stats,
             inline_max: io.cfg.inline_max,
-            peer_no,
-            peer,
+            peer: self.peer,
             out,
         };
         let msg_size = slot.response_size();
@@ -96,7 +98,7 @@ impl<C> ServerFlow<'_, C> {
     /// Returns credits for the request packets that have arrived, with the holes between them.
     pub(super) fn tx_credit_return(&mut self, slot_no: u8, req_num: u32) -> Sent {
         let item = TxItem::CreditReturn { session: self.index, slot: slot_no, req_num };
-        let (remote, peer_no) = (self.s.remote, self.s.peer);
+        let remote = self.s.remote;
         let Some(slot) = self.s.slots.get(usize::from(slot_no)) else { return Sent::All };
         if slot.req_num != req_num {
             return Sent::All; // `begin` has cleared the flags of a later request
@@ -105,7 +107,6 @@ impl<C> ServerFlow<'_, C> {
         let grant = self.admission.stated_grant(message, &owner);
         let owes = self.admission.budget.owes(message, &owner);
         let slot = &mut self.s.slots[usize::from(slot_no)];
-        let Some(peer) = self.io.peers.at_mut(peer_no) else { return Sent::All };
         let is_arriving = slot.phase == ServerPhase::Receiving;
         let waits_for_grant = slot.cr_in_progress && is_arriving;
         let in_order = slot.returnable();
@@ -127,7 +128,7 @@ impl<C> ServerFlow<'_, C> {
                 holes,
             };
             let header = header_words(nack.header());
-            if !self.io.tx.append(peer_no, peer, &self.io.arena, header, nack.data()) {
+            if !self.io.tx.append(self.peer, &self.io.arena, header, nack.data()) {
                 return Sent::Rest(item);
             }
             slot.sent_nack();
@@ -138,14 +139,14 @@ impl<C> ServerFlow<'_, C> {
             let holes = Holes::write(in_order, holes, &mut room);
             let nack = Packet::Nack { session: remote, req_num, count: in_order, high, holes };
             let header = header_words(nack.header());
-            if !self.io.tx.append(peer_no, peer, &self.io.arena, header, nack.data()) {
+            if !self.io.tx.append(self.peer, &self.io.arena, header, nack.data()) {
                 return Sent::Rest(item);
             }
             self.io.stats.sent(6);
         } else if (count > 0 || in_progress) && slot.phase != ServerPhase::Acked {
             let session = remote;
             let cr = Packet::CreditReturn { session, req_num, count, in_progress, grant };
-            if !self.io.tx.append(peer_no, peer, &self.io.arena, header_words(cr.header()), &[]) {
+            if !self.io.tx.append(self.peer, &self.io.arena, header_words(cr.header()), &[]) {
                 return Sent::Rest(item);
             }
             self.io.stats.sent(1);

@@ -6,7 +6,7 @@ use courser_buf::TxBurst;
 use super::{Sent, TxItem};
 use crate::endpoint::Endpoint;
 use crate::flow::ClientFlow;
-use crate::session::SessionId;
+use crate::session::{ClientSession, SessionId};
 
 impl<C> Endpoint<C> {
     /// The turn of the session that has waited longest: its slots take the returned room. The next
@@ -14,16 +14,13 @@ impl<C> Endpoint<C> {
     pub(super) fn tx_turn(&mut self, peer_no: u32, out: &mut TxBurst) -> Sent {
         let Some(mut flow) = self.next_waiter(peer_no) else { return Sent::All };
         flow.wait_no_more();
-        if let Some(peer) = flow.io.peers.at_mut(peer_no) {
-            peer.credits.begin_turn();
-        }
+        flow.peer.credits.begin_turn();
         let done = flow.tx_waiting(out);
         if !done {
             flow.wait_first();
         }
-        let Some(peer) = self.io.peers.at_mut(peer_no) else { return Sent::All };
-        match peer.credits.end_turn() {
-            true if done => self.io.tx.push(TxItem::Turn { peer: peer_no }),
+        match flow.peer.credits.end_turn() {
+            true if done => flow.io.tx.push(TxItem::Turn { peer: peer_no }),
             true => return Sent::Rest(TxItem::Turn { peer: peer_no }),
             false => {}
         }
@@ -33,16 +30,17 @@ impl<C> Endpoint<C> {
     /// The session that has waited longest, if there is room for it. Skips sessions that have
     /// ended.
     fn next_waiter(&mut self, peer_no: u32) -> Option<ClientFlow<'_, C>> {
-        loop {
-            let SessionId { index, generation } =
-                self.io.peers.at_mut(peer_no)?.credits.next_waiter()?;
-            if let Some(s) = self.sessions.client(index)
-                && s.generation == generation
-                && s.waits_for_room
-            {
-                return self.client_flow(index);
+        let Endpoint { io, peers, sessions, admission, outbox: out, .. } = self;
+        let peer = peers.at_mut(peer_no)?;
+        let index = loop {
+            let SessionId { index, generation } = peer.credits.next_waiter()?;
+            let waits = |s: &ClientSession<C>| s.generation == generation && s.waits_for_room;
+            if sessions.client(index).is_some_and(waits) {
+                break index;
             }
-        }
+        };
+        let s = sessions.client_mut(index)?;
+        Some(ClientFlow { s, peer, index, io, admission, out })
     }
 }
 

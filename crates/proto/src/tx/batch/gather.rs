@@ -63,29 +63,22 @@ impl TxBatch {
     }
 
     /// Adds a packet to the peer's open frame, or to a new one, by reference.
-    pub(crate) fn gather(
-        &mut self,
-        peer_no: u32,
-        peer: &mut Peer,
-        arena: &Arena,
-        piece: Piece<'_>,
-    ) -> Direct {
+    pub(crate) fn gather(&mut self, peer: &mut Peer, arena: &Arena, piece: Piece<'_>) -> Direct {
         let Piece { header, msg, index, range } = piece;
         if msg.header_mut(index).is_none() {
             let data = msg.get(range).unwrap_or(&[]);
-            let copied = self.append(peer_no, peer, arena, header_words(header), data);
+            let copied = self.append(peer, arena, header_words(header), data);
             return if copied { Direct::Copied } else { Direct::NoRoom };
         }
         let (len, pieces, most) = (range.len(), 1 + usize::from(index > 0), self.framing.gather);
-        let has_room = self.open.get(peer.open_frame as usize);
+        let has_room = self.open_frame(peer);
         if !has_room.is_some_and(|frame| frame.takes(len, pieces, most))
-            && !self.begin_to_gather(peer_no, peer, arena)
+            && !self.begin_to_gather(peer, arena)
         {
             return Direct::NoRoom;
         }
-        let Some(frame) = self.open.get_mut(peer.open_frame as usize) else {
-            return Direct::NoRoom;
-        };
+        let at = peer.open_frame.wrapping_sub(self.first_open) as usize;
+        let Some(frame) = self.open.get_mut(at) else { return Direct::NoRoom };
         let Some(room) = msg.header_mut(index) else { return Direct::NoRoom };
         room[HEADER_ROOM - PACKET_HEADER..].copy_from_slice(&header);
         let segs = if index == 0 {
@@ -102,16 +95,15 @@ impl TxBatch {
     }
 
     /// Starts a frame without a packet.
-    fn begin_to_gather(&mut self, peer_no: u32, peer: &mut Peer, arena: &Arena) -> bool {
+    fn begin_to_gather(&mut self, peer: &mut Peer, arena: &Arena) -> bool {
         if self.frames_left == 0 {
             return false;
         }
         let Some((at, mut buf)) = self.buffers.take(arena) else { return false };
         buf.truncate(peer.max_frame());
         let (len, at, opened_ns) = (FRAME_HEADER as u32, at as u32, self.now_ns);
-        self.begin_frame(peer_no);
-        peer.open_frame = self.open.len() as u32;
-        self.open.push(OpenFrame { buf, len, peer: peer_no, at, opened_ns, references: None });
+        let references = None;
+        self.open_new(peer, OpenFrame { buf, len, peer: peer.number(), at, opened_ns, references });
         true
     }
 

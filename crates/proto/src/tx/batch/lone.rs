@@ -3,7 +3,7 @@
 
 use courser_buf::{PacketAccess, PathId, TxBurst};
 
-use super::{NO_FRAME, OpenFrame, TxBatch, protect, push_frame, seal};
+use super::{NO_PEER, OpenFrame, TxBatch, protect, push_frame, seal};
 use crate::config::Config;
 use crate::peer::{Peer, Peers};
 use crate::wire::{DEADLINE_REQUEST, FRAME_HEADER};
@@ -39,7 +39,6 @@ impl TxBatch {
         if let Some(peer) = peers.at_mut(f.peer)
             && let Some(header) = f.buf.first_chunk_mut()
         {
-            peer.open_frame = NO_FRAME;
             let was_told = peer.path.was_told(now_ns, cfg.timestamp_interval_ns);
             if was_told && !has_deadline {
                 seal(peer, None, 0, header);
@@ -56,6 +55,7 @@ impl TxBatch {
         let sent = destination
             .is_some_and(|path| f.buf.get(..f.len as usize).is_some_and(|frame| copy(path, frame)));
         self.end_lone(cfg.tx_frames);
+        self.first_open += 1;
         if let Some(OpenFrame { at, buf, len, .. }) = self.open.pop() {
             match destination {
                 Some(path) if !sent => {
@@ -75,7 +75,7 @@ impl TxBatch {
     fn end_lone(&mut self, frames: usize) {
         (self.appended, self.requests) = (0, 0);
         self.number = self.number.wrapping_add(1);
-        self.last_peer = NO_FRAME;
+        self.last_peer = NO_PEER;
         self.frames_left = frames;
         (self.has_granted, self.full, self.retry_ns) = (false, false, 0);
         self.close_append();

@@ -5,8 +5,8 @@
 //! delays the frames of others. A frame without room for another small packet leaves at once, and all
 //! leave when the batch is full, so waiting takes neither frames nor buffers from other peers.
 
-use super::{NO_FRAME, OpenFrame, TxBatch};
-use crate::peer::Peers;
+use super::{OpenFrame, TxBatch};
+use crate::peer::{NO_FRAME, Peers};
 use crate::wire::PACKET_HEADER;
 
 /// A frame with less room than this is full: a packet of 48 data bytes does not fit.
@@ -27,7 +27,7 @@ impl TxBatch {
         if is_full || self.buffers.starved || !self.full_batch.is_empty() {
             return;
         }
-        let mut numbers = 0_u32..;
+        let mut numbers = self.first_open..;
         let may_wait = |frame: &mut OpenFrame| {
             let no = numbers.next().unwrap_or(NO_FRAME);
             let newest = peers.at(frame.peer).is_some_and(|peer| peer.open_frame == no);
@@ -46,7 +46,9 @@ impl TxBatch {
         }
         debug_assert!(self.open.is_empty() && self.full_batch.is_empty());
         std::mem::swap(&mut self.open, &mut self.postponed);
-        for (no, frame) in (0..).zip(&self.open) {
+        // New numbers: those of frames that have left do not occur again.
+        self.first_open += self.open.len() as u64;
+        for (no, frame) in (self.first_open..).zip(&self.open) {
             if let Some(peer) = peers.at_mut(frame.peer) {
                 peer.open_frame = no;
             }

@@ -13,7 +13,7 @@ fn packets_for_a_removed_peer_are_discarded() {
         for (no, peer) in (0..).zip(peers.iter_mut().flatten()) {
             (peer.path_id, peer.data_per_packet) = (PathId(no), 1_000);
             let header = single_response(7, 8, 4);
-            assert!(batch.may_append() && batch.append(no, peer, &arena, header, b"data"));
+            assert!(batch.may_append() && batch.append(peer, &arena, header, b"data"));
             batch.appended();
         }
         // The peer is removed, and another one gets its number.
@@ -24,7 +24,7 @@ fn packets_for_a_removed_peer_are_discarded() {
         assert!(batch.is_empty() && !batch.may_append() && batch.buffers.len() <= 2);
         let left: Vec<_> = out.drain(..).map(|f| f.path).collect();
         assert_eq!(left, [PathId(1)]);
-        assert!(peers.iter().flatten().all(|p| p.open_frame == NO_FRAME));
+        assert!(!peers.iter().flatten().any(|p| batch.has_open(p)));
     }
 }
 
@@ -46,7 +46,7 @@ fn appended_packets_leave_room_for_queued_ones() {
     batch.open_append(5, 4, 0);
     let mut requests = 0;
     while batch.may_append_request() {
-        batch.appended_request(&mut Peers::default());
+        batch.appended_request();
         requests += 1;
     }
     assert_eq!(requests, 3, "and two that wait");
@@ -107,7 +107,7 @@ fn after_a_single_frame_its_peer_has_no_open_frame() {
         let peer = peers[no as usize].as_mut().unwrap();
         (peer.path_id, peer.data_per_packet) = (PathId(no), 1_000);
         let header = single_response(7, 8, 4);
-        assert!(batch.append(no, peer, &arena, header, b"data"));
+        assert!(batch.append(peer, &arena, header, b"data"));
         batch.appended();
     };
     for copies in [true, false] {
@@ -117,7 +117,7 @@ fn after_a_single_frame_its_peer_has_no_open_frame() {
         let sent = batch.complete_lone(&mut peers, &cfg, (7, || 7), &mut out, copy);
         // The peer is told the time once.
         assert_eq!(sent, (1, copies.then_some(7)));
-        assert!(batch.is_empty() && peers[0].as_ref().unwrap().open_frame == NO_FRAME);
+        assert!(batch.is_empty() && !batch.has_open(peers[0].as_ref().unwrap()));
         assert_eq!(out.len(), usize::from(!copies));
         out.clear();
         write(&mut batch, &mut peers, 1);
@@ -150,13 +150,13 @@ impl Fixture {
     fn write(&mut self, no: u32) {
         let peer = self.peers[no as usize].as_mut().expect("a peer");
         let header = single_request(7, 8, 1, 4, None);
-        assert!(self.batch.append(no, peer, &self.arena, header, b"data"));
+        assert!(self.batch.append(peer, &self.arena, header, b"data"));
     }
 
     fn request(&mut self, no: u32) {
         assert!(self.batch.may_append_request());
         self.write(no);
-        self.batch.appended_request(&mut self.peers);
+        self.batch.appended_request();
     }
 
     /// Ends the batch.
@@ -174,7 +174,7 @@ impl Fixture {
     }
 
     fn has_open(&self, no: usize) -> bool {
-        self.peers[no].as_ref().is_some_and(|p| p.open_frame != NO_FRAME)
+        self.peers[no].as_ref().is_some_and(|p| self.batch.has_open(p))
     }
 }
 
@@ -264,7 +264,7 @@ fn a_lone_packet_for_a_removed_peer_is_discarded_and_its_buffer_used_again() {
         let (peers, out) = (&mut f.peers, &mut f.out);
         let sent = f.batch.complete_lone(peers, &cfg, (0, || 0), out, |_, _| unreachable!());
         assert_eq!((sent, f.batch.buffers.len()), ((0, None), 1));
-        f.peers[0].as_mut().unwrap().open_frame = NO_FRAME; // another one has its number
+        assert!(!f.has_open(0), "another one has its number");
     }
     let before = f.batch.buffer_bytes();
     f.write(1);
