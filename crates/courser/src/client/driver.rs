@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use courser_proto::Notice;
 
 use super::calls::Clients;
-use super::endpoint::{Endpoint, Visit};
+use super::endpoint::{Endpoint, Until, Visit};
 use super::engine::{Engine, Watch, wake};
 use super::inbox::Inbox;
 use crate::error::RunError;
@@ -31,7 +31,7 @@ const QUIET: u32 = 20;
 /// The thread polls for this time after its last work while there are calls in flight, ns.
 const LINGER_NS: u64 = 20_000;
 
-/// Pause of the thread when it was called and another one drives, ns.
+/// First pause of the thread when it was called and another one drives, ns. It doubles up to [`DOZE_NS`].
 const RETRY_NS: u64 = 20_000;
 
 /// Passes the events of an endpoint in virtual time to its clients.
@@ -140,18 +140,21 @@ struct Watcher<'a> {
 
 impl<'a> Watcher<'a> {
     fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
-        let mut called = true;
+        let (mut called, mut retry_ns) = (true, RETRY_NS);
         loop {
+            self.endpoint.counters.looked();
             let Some(mut visit) = self.endpoint.visit() else {
                 if self.endpoint.inbox.is_closed() {
                     return Ok(()); // after a panic of a caller
                 }
                 // Its callers drive, and call this thread again if it is needed; a call that has
                 // reached it stays.
-                called |=
-                    self.endpoint.sleep(None, Some(if called { RETRY_NS } else { DOZE_NS }))?;
+                let timeout_ns = if called { retry_ns } else { DOZE_NS };
+                retry_ns = (2 * retry_ns).min(DOZE_NS);
+                called |= self.endpoint.sleep(Until::Kicked, Some(timeout_ns))?;
                 continue;
             };
+            retry_ns = RETRY_NS;
             if stop.load(Ordering::Relaxed) && self.stop(&mut visit) {
                 visit.leave_for_now();
                 return Ok(());
@@ -165,10 +168,10 @@ impl<'a> Watcher<'a> {
             };
             called = match timeout_ns {
                 Some(timeout_ns) => {
-                    self.endpoint.sleep(Some(self.poller), timeout_ns)?;
+                    self.endpoint.sleep(Until::Readable(self.poller), timeout_ns)?;
                     true
                 }
-                None => self.endpoint.sleep(None, Some(DOZE_NS))?,
+                None => self.endpoint.sleep(Until::Mail, Some(DOZE_NS))?,
             };
         }
     }

@@ -56,7 +56,7 @@ pub(super) struct Endpoint {
     /// Wakes the endpoint's thread. The mailbox's descriptor is read by all that drive.
     kick: Option<OwnedFd>,
     coming: Coming,
-    counters: Counters,
+    pub(super) counters: Counters,
 }
 
 /// Tasks that will drive the endpoint when they are polled: it has no other successor.
@@ -109,6 +109,16 @@ pub(super) enum Next {
     Wait,
     /// It is polled again after the other tasks of its thread.
     Yield,
+}
+
+/// The event that ends a sleep of the thread of an endpoint, apart from [`Endpoint::kick`].
+pub(super) enum Until<'a> {
+    /// A frame or mail: the descriptor of the endpoint.
+    Readable(&'a OwnedFd),
+    /// Mail.
+    Mail,
+    /// Nothing: a caller drives, who takes mail too. Its descriptor stays readable meanwhile.
+    Kicked,
 }
 
 impl Endpoint {
@@ -298,11 +308,15 @@ impl Endpoint {
         }
     }
 
-    /// Sleeps until [`Endpoint::kick`], the descriptor of the endpoint or else mail, or for this time.
-    /// Returns whether it was kicked.
-    pub(super) fn sleep(&self, fd: Option<&OwnedFd>, timeout_ns: Option<u64>) -> io::Result<bool> {
+    /// Sleeps until [`Endpoint::kick`], until a descriptor is readable, or for this time. Returns whether
+    /// it was kicked.
+    pub(super) fn sleep(&self, until: Until<'_>, timeout_ns: Option<u64>) -> io::Result<bool> {
         let (Some(kick), Some(mail)) = (&self.kick, self.inbox.fd()) else { return Ok(false) };
-        let fd = fd.map_or(mail, OwnedFd::as_fd);
+        let fd = match until {
+            Until::Readable(fd) => fd.as_fd(),
+            Until::Mail => mail,
+            Until::Kicked => kick.as_fd(),
+        };
         courser_net::wait_readable(fd, kick.as_raw_fd(), timeout_ns)?;
         Ok(rustix::io::read(kick, &mut [0; 8]).is_ok()) // empty after most sleeps
     }

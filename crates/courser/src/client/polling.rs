@@ -16,6 +16,9 @@ shared_stats! {
         pub missed: u64 = counter(polls),
         /// Time of polling, ns.
         pub time_ns: u64 = counter(ns),
+        /// Times that the endpoint's thread was woken, or looked whether callers drive: none while there
+        /// are no calls and no frames.
+        pub looks: u64 = counter(looks),
     }
 
     /// The counters, which the thread that drives adds to.
@@ -28,6 +31,11 @@ impl Counters {
     pub(super) fn answered(&self, ns: u64) {
         self.answered.fetch_add(1, Ordering::Relaxed);
         self.time_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// The endpoint's thread runs.
+    pub(super) fn looked(&self) {
+        self.looks.fetch_add(1, Ordering::Relaxed);
     }
 
     /// No answer came for this time.

@@ -102,3 +102,25 @@ fn handles_and_futures_may_move_between_threads() {
     moves::<Endpoints>();
     moves::<ClientAnother>();
 }
+
+#[test]
+fn the_thread_of_an_endpoint_sleeps_while_a_caller_drives_and_has_mail() {
+    let server = crate::Server::bind("udp://127.0.0.1:0").expect("a free port");
+    let uri = server.local_uri();
+    let _serving = server.serve().expect("a server");
+    let client = Client::connect(&uri).wait().expect("a client");
+    let endpoint = client.inner.endpoint();
+    let visit = loop {
+        if let Some(visit) = endpoint.visit() {
+            break visit;
+        }
+        std::thread::yield_now();
+    };
+    endpoint.inbox.wake();
+    let (begun, before) = (std::time::Instant::now(), client.polling().looks);
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let looks = client.polling().looks - before;
+    let most = begun.elapsed().as_micros() / 500 + 10;
+    visit.leave();
+    assert!(u128::from(looks) <= most, "{looks} looks");
+}

@@ -147,12 +147,14 @@ fn messages_arrive_in_order_and_their_senders_wait_for_room() {
 
 #[test]
 fn a_deadline_ends_a_call_wherever_it_waits() {
-    let (_serving, uri) = server();
+    let (serving, uri) = server();
     let client = Client::builder().sessions(1).in_flight(1).connect(&uri).wait().unwrap();
     let deadline = Duration::from_millis(30);
     let in_flight = client.call(STUCK, message(&client, b"")).deadline(deadline * 4);
     let thread = std::thread::spawn(move || in_flight.wait().unwrap_err());
-    std::thread::sleep(Duration::from_millis(10));
+    while serving.in_progress() == 0 && !thread.is_finished() {
+        std::thread::yield_now();
+    }
     // The limit is reached: this one waits at the client.
     let waiting = client.call(ECHO, message(&client, b"")).deadline(deadline).wait().unwrap_err();
     let expired = |e| CallFailure::Failed(CallError::DeadlineExceeded(e));

@@ -199,3 +199,91 @@ fn tasks_of_one_thread_take_turns_with_other_tasks() {
         other.abort();
     });
 }
+
+#[test]
+fn the_thread_of_an_idle_endpoint_does_not_run() {
+    let (_serving, client) = pair(LOOPBACK, 16);
+    call(&client, ECHO, 0).wait().unwrap();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let before = client.polling();
+        std::thread::sleep(Duration::from_millis(100));
+        if client.polling() == before {
+            return;
+        }
+        assert!(Instant::now() < end, "{before:?}, later {:?}", client.polling());
+    }
+}
+
+#[test]
+fn a_call_each_millisecond_polls_for_a_small_part_of_the_time() {
+    let (_serving, client) = pair(LOOPBACK, 17);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let (begun, before) = (Instant::now(), client.polling());
+    runtime.block_on(async {
+        for _ in 0..200 {
+            call(&client, ECHO, 0).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    let (took, polls) = (begun.elapsed().as_nanos() as u64, client.polling());
+    assert!(polls.time_ns - before.time_ns < took / 2, "{polls:?} in {took} ns");
+    let looks = polls.looks - before.looks;
+    assert!(looks < took / 100_000, "{looks} looks in {took} ns");
+}
+
+#[test]
+fn a_runtime_that_ends_with_calls_in_flight_leaves_other_callers_alone() {
+    let (_serving, client) = pair("shm://127.0.0.1:0", 18);
+    for threads in [1, 2] {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(threads).build().unwrap();
+        let answers = Arc::new(AtomicUsize::new(0));
+        for _ in 0..64 {
+            let (client, answers) = (client.clone(), answers.clone());
+            drop(runtime.spawn(async move {
+                loop {
+                    call(&client, ECHO, 0).await.unwrap();
+                    answers.fetch_add(1, Ordering::Relaxed);
+                }
+            }));
+        }
+        let end = Instant::now() + PATIENCE;
+        while answers.load(Ordering::Relaxed) < 1_000 {
+            assert!(Instant::now() < end, "{:?}", client.polling());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(runtime);
+        for _ in 0..100 {
+            call(&client, ECHO, 0).wait().unwrap();
+        }
+    }
+}
+
+#[test]
+fn hundreds_of_tasks_with_clients_of_their_own_share_an_endpoint() {
+    for (uri, own) in [(LOOPBACK, 19), ("shm://127.0.0.1:0", 20)] {
+        let (_serving, first) = pair(uri, own);
+        let all: Vec<_> = (0..100).map(|_| first.another().wait().unwrap()).collect();
+        let runtimes = [
+            tokio::runtime::Builder::new_current_thread().build().unwrap(),
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap(),
+        ];
+        for runtime in runtimes {
+            let tasks = (0..300).map(|n| {
+                let client = all[n % all.len()].clone();
+                runtime.spawn(async move {
+                    for _ in 0..10 {
+                        call(&client, ECHO, 0).await.unwrap();
+                    }
+                })
+            });
+            let tasks: Vec<_> = tasks.collect();
+            runtime.block_on(async {
+                for task in tasks {
+                    task.await.unwrap();
+                }
+            });
+        }
+    }
+}
