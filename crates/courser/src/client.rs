@@ -11,6 +11,7 @@
 //! A call is one allocation ([`crate::channel::call::Call`]). See [`endpoint`] for the threads.
 
 mod app;
+mod batch;
 mod blocking;
 mod calls;
 mod channel;

@@ -34,6 +34,10 @@ use crate::channel::link::Open;
 use crate::error::failure::CallFailure;
 use crate::run::event_loop::Turn;
 
+/// With this many calls in flight a batch is worth more than the delay if the task that is to send it is
+/// not polled soon.
+const MANY_CALLS: usize = 16;
+
 thread_local! {
     /// Its address is the number of the thread.
     static THREAD: u8 = const { 0 };
@@ -162,20 +166,34 @@ impl Endpoint {
         };
         let engine = visit.engine();
         let spins = engine.patience.budget_ns() > 0;
-        engine.begin(spins, self);
+        let another_comes = self.another_comes(engine);
+        // Otherwise the time of the last pass will do.
+        if !another_comes || call.expires.is_some() || engine.watch != Watch::Dozes {
+            engine.begin(spins, self);
+        }
         engine.accept(&self.inbox); // it was first
         engine.submit(call.clone());
-        if self.coming.any_here() {
-            visit.leave(); // its frame leaves with others
-            return Ok(Next::Wait);
+        // Its frame leaves with others, unless they would fill a batch.
+        let others = another_comes || (spins && engine.batch.expects_more());
+        if !(others && engine.batch.adds()) {
+            engine.pass(&self.inbox);
         }
-        engine.pass(&self.inbox);
-        let next = if spins && !call.is_done() { Next::Yield } else { Next::Wait };
+        let next = match spins && !another_comes && !call.is_done() {
+            true => Next::Yield,
+            false => Next::Wait,
+        };
         if next == Next::Yield {
             self.coming.add(call, this_thread());
         }
         visit.leave();
         Ok(next)
+    }
+
+    /// Returns whether a task will drive the endpoint soon: one of this thread, after those that may submit
+    /// calls too, or with many calls in flight one of any thread.
+    fn another_comes(&self, engine: &mut Engine) -> bool {
+        self.coming.any_here()
+            || (self.coming.any() && engine.clients().in_progress() >= MANY_CALLS)
     }
 
     /// Drives the endpoint until the call ends, calls of others have ended, or the time for it is over.
@@ -190,13 +208,18 @@ impl Endpoint {
         let engine = visit.engine();
         let budget_ns = engine.patience.budget_ns();
         engine.begin(budget_ns > 0, self);
+        engine.batch.begins();
         let start_ns = engine.now_ns();
         let mut next = Next::Wait;
         loop {
             let turn = engine.pass(&self.inbox);
             let took_ns = engine.now_ns().saturating_sub(start_ns);
+            if engine.gathers(call) && took_ns < budget_ns {
+                continue;
+            }
             if call.is_done() {
                 engine.patience.hit(took_ns);
+                engine.batch.expect(1);
                 self.counters.answered(took_ns);
                 break;
             }

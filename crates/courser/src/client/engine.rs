@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use courser_net::AnyTransport;
+use courser_net::{AnyTransport, Transport};
 
 use super::app::OfClients;
+use super::batch::Batch;
 use super::calls::Clients;
 use super::inbox::{Inbox, Submitted};
 use super::patience::Patience;
@@ -20,6 +21,7 @@ pub(super) struct Engine {
     pub(super) rpc: Rpc<AnyTransport, OfClients>,
     submitted: Submitted,
     pub(super) patience: Patience,
+    pub(super) batch: Batch,
     /// The state of the endpoint's thread, when callers drive.
     pub(super) watch: Watch,
     /// Passes so far.
@@ -40,8 +42,9 @@ pub(super) enum Watch {
 impl Engine {
     pub(super) fn new(rpc: Rpc<AnyTransport, OfClients>) -> Self {
         let patience = Patience::new(rpc.event_loop.spin_ns());
+        let batch = Batch::new(rpc.transport.caps().polls_memory);
         let (submitted, watch, passes) = (Submitted::default(), Watch::Dozes, 0);
-        Engine { rpc, submitted, patience, watch, passes }
+        Engine { rpc, submitted, patience, batch, watch, passes }
     }
 
     pub(super) fn clients(&mut self) -> &mut Clients {
@@ -89,10 +92,23 @@ impl Engine {
         self.rpc.handlers.due_ns()
     }
 
+    /// Returns whether to wait for further answers before tasks run: one of them is the task of `call`,
+    /// which polls.
+    #[inline]
+    pub(super) fn gathers(&mut self, call: &Call) -> bool {
+        let answers = self.rpc.handlers.wakers.len() + usize::from(call.is_done());
+        if answers == 0 {
+            return false;
+        }
+        let in_flight = self.rpc.handlers.in_progress();
+        self.batch.gathers(answers, in_flight, self.rpc.event_loop.pass_ns())
+    }
+
     /// One pass of a thread that drives for a while.
     #[inline]
     pub(super) fn pass(&mut self, inbox: &Inbox) -> Turn {
         self.passes += 1;
+        self.batch.leaves();
         self.accept(inbox);
         self.tend();
         self.rpc.turn()
@@ -124,7 +140,9 @@ impl Engine {
     /// The tasks whose calls have ended.
     #[inline]
     pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
-        std::mem::take(&mut self.rpc.handlers.wakers)
+        let wakers = std::mem::take(&mut self.rpc.handlers.wakers);
+        self.batch.expect(wakers.len());
+        wakers
     }
 
     /// Ends all calls, and what was submitted last.

@@ -1,0 +1,155 @@
+//! How the calls of many tasks stay together: requests in few frames, and the answers of several before
+//! their tasks run.
+//!
+//! Over UDP each frame and each look for frames costs a system call. With half of the calls in a batch,
+//! or 32, the server works on one while the tasks of another run. Where frames are in memory, waiting
+//! for others costs more than it saves.
+
+/// Requests that leave together at most, so that the server can begin; answers that suffice.
+const BATCH: usize = 32;
+
+/// Longest time between the first answer and the tasks, ns.
+const GATHER_NS: u64 = 10_000;
+
+/// After waits in vain the next 2, 4, ... 64 batches do not wait.
+const MOST_DOUBLINGS: u32 = 6;
+
+/// The batch that is growing.
+#[derive(Debug)]
+pub(super) struct Batch {
+    /// Looks for frames cost system calls.
+    waits: bool,
+    /// Calls that were submitted since the last pass.
+    unsent: usize,
+    /// Tasks that were woken and may submit calls, before a task that drives.
+    expected: usize,
+    /// The time of the first answer and their number then, while the thread waits for more.
+    since: Option<(u64, usize)>,
+    /// Waits in vain since one with further answers.
+    in_vain: u32,
+    /// Batches that do not wait.
+    skips: u32,
+}
+
+impl Batch {
+    /// `in_memory`: looks for frames cost no system calls.
+    pub(super) fn new(in_memory: bool) -> Self {
+        Batch { waits: !in_memory, unsent: 0, expected: 0, since: None, in_vain: 0, skips: 0 }
+    }
+
+    /// Tasks are woken.
+    #[inline]
+    pub(super) fn expect(&mut self, tasks: usize) {
+        self.expected += tasks;
+    }
+
+    /// A task has submitted a call. Returns whether others are likely to do so before a task drives.
+    #[inline]
+    pub(super) fn expects_more(&mut self) -> bool {
+        self.expected = self.expected.saturating_sub(1);
+        self.waits && self.expected > 0
+    }
+
+    /// Adds a call to the batch. Returns whether there is room for more.
+    #[inline]
+    pub(super) fn adds(&mut self) -> bool {
+        self.unsent += 1;
+        self.unsent < BATCH
+    }
+
+    /// A pass sends what was submitted.
+    #[inline]
+    pub(super) fn leaves(&mut self) {
+        self.unsent = 0;
+    }
+
+    /// A task drives: those that were woken before have run.
+    #[inline]
+    pub(super) fn begins(&mut self) {
+        self.expected = 0;
+        self.since = None;
+    }
+
+    /// Returns whether to wait for more answers than these, of so many calls that are in flight now.
+    #[inline]
+    pub(super) fn gathers(&mut self, answers: usize, in_flight: usize, now_ns: u64) -> bool {
+        if !self.waits || answers >= in_flight.min(BATCH) {
+            if self.since.take().is_some() {
+                self.in_vain = 0;
+            }
+            return false;
+        }
+        self.waits(answers, now_ns)
+    }
+
+    fn waits(&mut self, answers: usize, now_ns: u64) -> bool {
+        let Some((since_ns, first)) = self.since else {
+            if self.skips > 0 {
+                self.skips -= 1;
+                return false;
+            }
+            self.since = Some((now_ns, answers));
+            return true;
+        };
+        if now_ns.saturating_sub(since_ns) < GATHER_NS {
+            return true;
+        }
+        self.since = None;
+        if answers > first {
+            self.in_vain = 0;
+        } else {
+            self.in_vain = (self.in_vain + 1).min(MOST_DOUBLINGS);
+            self.skips = 1 << self.in_vain;
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_waits_for_half_of_the_answers_but_not_for_long() {
+        let mut batch = Batch::new(false);
+        assert!(!batch.gathers(1, 0, 0), "a lone call");
+        assert!(!batch.gathers(5, 5, 0) && !batch.gathers(BATCH, 1_000, 0));
+        assert!(batch.gathers(1, 10, 100) && batch.gathers(2, 9, 5_000));
+        assert!(!batch.gathers(2, 9, 100 + GATHER_NS));
+        assert!(batch.gathers(1, 10, 100) && !batch.gathers(6, 5, 200));
+        let mut in_memory = Batch::new(true);
+        in_memory.expect(3);
+        assert!(!in_memory.gathers(1, 10, 0) && !in_memory.expects_more());
+    }
+
+    #[test]
+    fn a_batch_seldom_waits_where_answers_come_one_by_one() {
+        let mut batch = Batch::new(false);
+        let waits = (0..1_000u64).filter(|n| {
+            batch.begins();
+            let waits = batch.gathers(1, 40, n * 100_000);
+            assert!(!waits || !batch.gathers(1, 40, n * 100_000 + GATHER_NS));
+            waits
+        });
+        assert!((10..25).contains(&waits.count()));
+        batch.skips = 0;
+        assert!(
+            batch.gathers(1, 40, 0) && batch.gathers(2, 39, 1) && !batch.gathers(2, 39, GATHER_NS)
+        );
+        assert_eq!(batch.in_vain, 0, "one with a second answer");
+    }
+
+    #[test]
+    fn a_batch_leaves_with_the_last_expected_call_or_when_it_is_full() {
+        let mut batch = Batch::new(false);
+        assert!(!batch.expects_more());
+        batch.expect(3);
+        assert!(batch.expects_more() && batch.expects_more() && !batch.expects_more());
+        batch.expect(3);
+        batch.begins();
+        assert!(!batch.expects_more());
+        assert!((1..BATCH).all(|_| batch.adds()) && !batch.adds());
+        batch.leaves();
+        assert!(batch.adds());
+    }
+}
