@@ -44,9 +44,9 @@ COLUMNS = (
 # its entries once.
 LOOKUPS = {
     "proto": re.compile(
-        r"\bsessions\s*\.\s*(?:client|client_mut|server_mut|server_of|get|get_mut)\s*\("
-        r"|\bpeers\s*\.\s*at(?:_mut)?\s*\("
-        r"|\.\s*(?:client|connected|awake|server|awake_server|request)_flow(?:_of)?\s*\("
+        r"\bsessions\s*\.\s*(?:client|client_mut|server_mut|server_of|awake_client|awake_server_of|get|get_mut)\s*\("
+        r"|\bpeers\s*\.\s*(?:at(?:_mut)?|change_pools)\s*\("
+        r"|\.\s*(?:client|connected|open|awake|server|awake_server|request)_flow(?:_of)?\s*\("
     ),
 }
 

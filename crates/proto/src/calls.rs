@@ -6,7 +6,9 @@ use courser_buf::MsgBuf;
 use crate::endpoint::Endpoint;
 use crate::error::{RejectReason, SessionEnd};
 use crate::event::Completion;
+use crate::flow::ClientFlow;
 use crate::options::{CallId, CallOptions};
+use crate::session::room::AwaitedRoom;
 use crate::session::{QueuedCall, Session, SessionId, SessionState};
 
 impl<C> Endpoint<C> {
@@ -77,13 +79,11 @@ impl<C> Endpoint<C> {
     ) -> Result<CallId, (RejectReason, MsgBuf, C)> {
         let limit = self.io.cfg.call_queue;
         let seq = call.seq;
-        let s = match self.sessions.get_mut(session.index as usize) {
-            Some(Session::Client(s)) if s.generation == session.generation && !s.has_failed() => s,
-            Some(Session::Server(s)) if s.generation == session.generation => {
-                return Err((RejectReason::NotClient, call.req, call.cont));
-            }
-            _ => return Err((RejectReason::NoSession(SessionEnd::Unknown), call.req, call.cont)),
+        let mut flow = match self.open_flow(session) {
+            Ok(flow) => flow,
+            Err(reason) => return Err((reason, call.req, call.cont)),
         };
+        let s = &*flow.s;
         if call.req.len() > s.agreed.max_msg_size as usize {
             let refused =
                 RejectReason::TooLarge { bytes: call.req.len(), limit: s.agreed.max_msg_size };
@@ -91,20 +91,42 @@ impl<C> Endpoint<C> {
         }
         let waits = s.free == 0 || s.state != SessionState::Connected || !s.queue.is_empty();
         if waits && s.queue.len() >= limit {
+            if call.one_way {
+                flow.s.await_room(AwaitedRoom::LARGE);
+            }
             return Err((RejectReason::QueueFull { limit }, call.req, call.cont));
         }
-        self.io.stats.calls += 1;
+        flow.io.stats.calls += 1;
+        if waits || call.expires_ns <= call.queued_ns {
+            flow.call_later(call);
+        } else if let Some(mut flow) = self.awake_flow(session.index, |_| true) {
+            flow.start_call(call);
+        }
         if waits {
             self.deferred.take_no_more(session.index);
         }
-        if waits || call.expires_ns <= call.queued_ns {
-            if let Some(mut flow) = self.client_flow(session.index) {
-                flow.call_later(call);
-            }
-        } else if let Some(mut flow) = self.awake_flow(session.index) {
-            flow.start_call(call);
-        }
         Ok(CallId { session, seq })
+    }
+
+    /// A client session that takes calls and messages.
+    /// # Errors
+    /// The reason why there is none.
+    #[inline(always)]
+    pub(crate) fn open_flow(
+        &mut self,
+        session: SessionId,
+    ) -> Result<ClientFlow<'_, C>, RejectReason> {
+        let none = RejectReason::NoSession(SessionEnd::Unknown);
+        let (sessions, shared) = self.split();
+        match sessions.get_mut(session.index as usize) {
+            Some(Session::Client(s)) if s.generation == session.generation && !s.has_failed() => {
+                shared.client(session.index, s).ok_or(none)
+            }
+            Some(Session::Server(s)) if s.generation == session.generation => {
+                Err(RejectReason::NotClient)
+            }
+            _ => Err(none),
+        }
     }
 
     /// Returns whether a completed call waits for the transport to release its request buffer:

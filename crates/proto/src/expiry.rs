@@ -128,27 +128,30 @@ impl<C> Endpoint<C> {
 
     fn expire_of_session(&mut self, queue: Due, entry: TimerEntry) -> usize {
         let Some(mut flow) = self.client_flow(entry.session) else { return 0 };
+        let peer = flow.s.peer;
         match flow.on_expiry(queue, entry) {
             Expiry::Done => {}
             Expiry::Walked(calls) => return calls,
             Expiry::Idle => self.shrink(entry.session),
-            Expiry::Silent => self.give_up_peer(entry.session),
+            Expiry::Silent => self.give_up_peer(peer),
         }
         0
     }
 
-    /// The datapath to a session's peer is dead (ADR 13): ends every client session with that peer,
-    /// since they share the path.
-    fn give_up_peer(&mut self, session: u32) {
-        let Some(peer) = self.sessions.client_mut(session).map(|s| s.peer) else { return };
-        for index in 0..self.sessions.len() as u32 {
-            let Some(s) = self.sessions.client_mut(index) else { continue };
-            if s.peer == peer && s.state == SessionState::Connected {
-                let id = SessionId { index, generation: s.generation };
-                self.fail_session(index, CallError::DatapathSilent);
-                self.outbox.failed.push_back(id);
-                self.outbox.has_news = true;
+    /// The datapath to a peer is dead (ADR 13): ends every client session with that peer, since they
+    /// share the path.
+    fn give_up_peer(&mut self, peer: u32) {
+        let with_it = |(index, entry): (u32, &Session<C>)| match entry {
+            Session::Client(s) if s.peer == peer && s.state == SessionState::Connected => {
+                Some(SessionId { index, generation: s.generation })
             }
+            _ => None,
+        };
+        let ended: Vec<_> = (0..).zip(self.sessions.iter()).filter_map(with_it).collect();
+        for id in ended {
+            self.fail_session(id.index, CallError::DatapathSilent);
+            self.outbox.failed.push_back(id);
+            self.outbox.has_news = true;
         }
     }
 

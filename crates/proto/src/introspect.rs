@@ -248,8 +248,7 @@ impl<C> Endpoint<C> {
     /// they can be iterated in portions. Walks the table, free entries included. Draining sessions
     /// are omitted.
     pub fn sessions_from(&self, first: u32) -> impl Iterator<Item = SessionId> + '_ {
-        let rest = self.sessions.get(first as usize..).unwrap_or_default();
-        (first..).zip(rest).filter_map(|(index, entry)| {
+        (first..).zip(self.sessions.iter().skip(first as usize)).filter_map(|(index, entry)| {
             let generation = match entry {
                 Session::Vacant { .. } | Session::Draining(_) => return None,
                 Session::Client(s) => s.generation,

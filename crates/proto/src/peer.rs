@@ -92,6 +92,11 @@ impl Peer {
         self.number
     }
 
+    /// Sum of the pools for the requests of either side, packets.
+    fn pools(&self) -> u64 {
+        u64::from(self.credits.limit()) + u64::from(self.credits.granted())
+    }
+
     /// Largest frame that both sides agreed on.
     #[inline]
     pub(crate) fn max_frame(&self) -> usize {
@@ -154,11 +159,27 @@ impl Peers {
         at
     }
 
+    /// Changes the pools of a peer, and the sums with them.
+    pub(crate) fn change_pools<R>(
+        &mut self,
+        peer: u32,
+        change: impl FnOnce(&mut Peer) -> R,
+    ) -> Option<R> {
+        let p = self.at_mut(peer)?;
+        let (before, is_reserved) = (p.pools(), p.state == PeerState::Tentative);
+        let result = change(p);
+        let after = p.pools();
+        self.credits_granted = self.credits_granted - before + after;
+        if is_reserved {
+            self.credits_reserved = self.credits_reserved - before + after;
+        }
+        Some(result)
+    }
+
     /// Removes a peer from all tables.
     pub(crate) fn remove(&mut self, peer: u32) -> Option<Peer> {
         let removed = self.entries.get_mut(peer as usize)?.take()?;
-        let credits = &removed.credits;
-        let pools = u64::from(credits.limit()) + u64::from(credits.granted());
+        let pools = removed.pools();
         self.credits_granted -= pools;
         if removed.state == PeerState::Tentative {
             self.credits_reserved -= pools;

@@ -4,6 +4,7 @@ use super::ClientFlow;
 use crate::budget::NO_MESSAGE;
 use crate::config::Config;
 use crate::error::CallError;
+use crate::io::Io;
 use crate::loss::Recovery;
 use crate::mutant::{self, Mutant};
 use crate::path::PROBES;
@@ -36,17 +37,16 @@ enum Verdict {
     Silent,
 }
 
-impl<C> ClientFlow<'_, C> {
-    /// With many sessions, cancels the first timer of a slot whose call has ended with a response
-    /// of one packet, if its expiry would do nothing.
-    #[inline(never)]
-    pub(crate) fn cancel_first_timer(&mut self, slot_no: u8) {
-        let Some(slot) = self.s.slots.get_mut(usize::from(slot_no)) else { return };
-        if needs_no_timer(&self.io.cfg, slot, u16::MAX) {
-            slot.tracked = !self.io.timers.cancel_first(slot.first_timer, self.index);
-        }
+/// With many sessions, cancels the first timer of a slot of `session` whose call has ended with a
+/// response of one packet, if its expiry would do nothing.
+#[inline(never)]
+pub(crate) fn cancel_first_timer<C>(io: &mut Io, slot: &mut ClientSlot<C>, session: u32) {
+    if needs_no_timer(&io.cfg, slot, u16::MAX) {
+        slot.tracked = !io.timers.cancel_first(slot.first_timer, session);
     }
+}
 
+impl<C> ClientFlow<'_, C> {
     /// A timer of the session has left its queue.
     pub(crate) fn on_expiry(&mut self, queue: Due, entry: TimerEntry) -> Expiry {
         if self.s.generation != entry.generation

@@ -19,11 +19,11 @@ use crate::endpoint::{Endpoint, Outbox};
 use crate::event::RequestId;
 use crate::io::Io;
 use crate::mutant::{self, Mutant};
-use crate::peer::Peer;
-use crate::session::{ClientSession, ServerSession, Session, SessionId, SessionState};
+use crate::peer::{Peer, Peers};
+use crate::session::{ClientSession, ServerSession, Session, SessionId, SessionState, Sessions};
 use crate::stats::RxDrop;
 
-pub(crate) use expiry::{is_needed, needs_no_timer};
+pub(crate) use expiry::{cancel_first_timer, is_needed, needs_no_timer};
 pub(crate) use queue::end_without_slot;
 pub(crate) use wake::slot_timeout_ns;
 
@@ -83,14 +83,49 @@ impl<C> ServerFlow<'_, C> {
     }
 }
 
+/// What a flow shares with others.
+pub(crate) struct Shared<'e, C> {
+    pub(crate) io: &'e mut Io,
+    pub(crate) peers: &'e mut Peers,
+    pub(crate) admission: &'e mut Admission,
+    pub(crate) out: &'e mut Outbox<C>,
+}
+
+impl<'e, C> Shared<'e, C> {
+    /// The flow of a client session, with its peer.
+    #[inline(always)]
+    pub(crate) fn client(
+        self,
+        index: u32,
+        s: &'e mut ClientSession<C>,
+    ) -> Option<ClientFlow<'e, C>> {
+        let Shared { io, peers, admission, out } = self;
+        let peer = peers.at_mut(s.peer)?;
+        Some(ClientFlow { s, peer, index, io, admission, out })
+    }
+
+    /// The flow of a server session, with its peer.
+    #[inline(always)]
+    pub(crate) fn server(self, index: u32, s: &'e mut ServerSession) -> Option<ServerFlow<'e, C>> {
+        let Shared { io, peers, admission, out } = self;
+        let peer = peers.at_mut(s.peer)?;
+        Some(ServerFlow { s, peer, index, io, admission, out })
+    }
+}
+
 impl<C> Endpoint<C> {
+    /// The table of sessions, and what their flows share.
+    #[inline(always)]
+    pub(crate) fn split(&mut self) -> (&mut Sessions<C>, Shared<'_, C>) {
+        let Endpoint { io, peers, sessions, admission, outbox: out, .. } = self;
+        (sessions, Shared { io, peers, admission, out })
+    }
+
     /// The client session of that number.
     #[inline(always)]
     pub(crate) fn client_flow(&mut self, index: u32) -> Option<ClientFlow<'_, C>> {
-        let Endpoint { io, peers, sessions, admission, outbox: out, .. } = self;
-        let s = sessions.client_mut(index)?;
-        let peer = peers.at_mut(s.peer)?;
-        Some(ClientFlow { s, peer, index, io, admission, out })
+        let (sessions, shared) = self.split();
+        shared.client(index, sessions.client_mut(index)?)
     }
 
     /// The connected client session of that number, if it belongs to `peer`.
@@ -101,11 +136,10 @@ impl<C> Endpoint<C> {
         peer: u32,
         index: u32,
     ) -> Result<ClientFlow<'_, C>, RxDrop> {
-        let Endpoint { io, peers, sessions, admission, outbox: out, .. } = self;
+        let (sessions, shared) = self.split();
         match sessions.get_mut(index as usize) {
             Some(Session::Client(s)) if s.peer == peer && s.state == SessionState::Connected => {
-                let peer = peers.at_mut(peer).ok_or(RxDrop::UnknownPeer)?;
-                Ok(ClientFlow { s, peer, index, io, admission, out })
+                shared.client(index, s).ok_or(RxDrop::UnknownPeer)
             }
             Some(Session::Server(s)) if s.peer == peer => Err(RxDrop::WrongRole),
             _ => Err(RxDrop::UnknownSession),
@@ -115,10 +149,8 @@ impl<C> Endpoint<C> {
     /// The server session of that number.
     #[inline(always)]
     pub(crate) fn server_flow(&mut self, index: u32) -> Option<ServerFlow<'_, C>> {
-        let Endpoint { io, peers, sessions, admission, outbox: out, .. } = self;
-        let s = sessions.server_mut(index)?;
-        let peer = peers.at_mut(s.peer)?;
-        Some(ServerFlow { s, peer, index, io, admission, out })
+        let (sessions, shared) = self.split();
+        shared.server(index, sessions.server_mut(index)?)
     }
 
     /// The server session of that number, if it belongs to `peer`.
@@ -130,10 +162,8 @@ impl<C> Endpoint<C> {
         peer: u32,
         index: u32,
     ) -> Result<ServerFlow<'_, C>, RxDrop> {
-        let Endpoint { io, peers, sessions, admission, outbox: out, .. } = self;
-        let s = sessions.server_of(peer, index)?;
-        let peer = peers.at_mut(peer).ok_or(RxDrop::UnknownPeer)?;
-        Ok(ServerFlow { s, peer, index, io, admission, out })
+        let (sessions, shared) = self.split();
+        shared.server(index, sessions.server_of(peer, index)?).ok_or(RxDrop::UnknownPeer)
     }
 
     /// The server session of a request packet, with its slots. Allocates those of an idle session
@@ -146,10 +176,9 @@ impl<C> Endpoint<C> {
         index: u32,
         req_num: u32,
     ) -> Result<ServerFlow<'_, C>, RxDrop> {
-        let Endpoint { io, peers, sessions, admission, outbox: out, .. } = self;
+        let (sessions, shared) = self.split();
         let s = sessions.awake_server_of(peer, index, req_num)?;
-        let peer = peers.at_mut(peer).ok_or(RxDrop::UnknownPeer)?;
-        Ok(ServerFlow { s, peer, index, io, admission, out })
+        shared.server(index, s).ok_or(RxDrop::UnknownPeer)
     }
 
     /// The server session of a request that is its slot's current one.

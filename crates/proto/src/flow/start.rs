@@ -2,25 +2,35 @@
 
 use super::ClientFlow;
 use crate::endpoint::Endpoint;
-use crate::session::{QueuedCall, SessionId};
+use crate::session::{ClientSession, QueuedCall, SessionId};
 
 impl<C> Endpoint<C> {
-    /// A client session whose slots are allocated.
-    pub(crate) fn awake_flow(&mut self, index: u32) -> Option<ClientFlow<'_, C>> {
-        let Endpoint { io, peers, sessions, admission, outbox: out, .. } = self;
-        let s = sessions.awake_client(index, |s| {
-            let idle_ns = io.now_ns.saturating_add(io.cfg.idle_after_ns);
-            s.watch_idle(&mut io.timers, &io.cfg, index, idle_ns);
-        })?;
-        let peer = peers.at_mut(s.peer)?;
-        Some(ClientFlow { s, peer, index, io, admission, out })
+    /// A client session whose slots are allocated, if it `needs` them.
+    pub(crate) fn awake_flow(
+        &mut self,
+        index: u32,
+        needs: impl FnOnce(&ClientSession<C>) -> bool,
+    ) -> Option<ClientFlow<'_, C>> {
+        let (sessions, shared) = self.split();
+        let io = &mut *shared.io;
+        let idle_ns = io.now_ns.saturating_add(io.cfg.idle_after_ns);
+        let woken =
+            |s: &mut ClientSession<C>| s.watch_idle(&mut io.timers, &io.cfg, index, idle_ns);
+        let s = sessions.awake_client(index, needs, woken)?;
+        shared.client(index, s)
     }
 
     /// Starts waiting calls while slots are free.
     pub(crate) fn start_queued(&mut self, index: u32) {
-        let has_calls = self.sessions.client(index).is_some_and(|s| !s.queue.is_empty());
-        let flow = if has_calls { self.awake_flow(index) } else { self.client_flow(index) };
-        if let Some(mut flow) = flow {
+        if let Some(mut flow) = self.awake_flow(index, |s| !s.queue.is_empty()) {
+            flow.start_queued();
+        }
+    }
+
+    /// Starts waiting calls of a session whose slots are awake: a call has ended.
+    #[inline(never)]
+    pub(crate) fn start_next(&mut self, index: u32) {
+        if let Some(mut flow) = self.client_flow(index) {
             flow.start_queued();
         }
     }

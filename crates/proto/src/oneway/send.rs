@@ -91,14 +91,7 @@ impl<C> Endpoint<C> {
                 self.io.stats.messages_sent += 1;
                 Ok(())
             }
-            Err((reason, msg, _)) => {
-                if let Some(s) = self.sessions.client_mut(session.index)
-                    && let RejectReason::QueueFull { .. } = reason
-                {
-                    s.await_room(AwaitedRoom::LARGE);
-                }
-                Err((reason, msg))
-            }
+            Err((reason, msg, _)) => Err((reason, msg)),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::endpoint::Endpoint;
 use crate::error::Status;
 use crate::event::{Notice, RequestId};
 use crate::flow::ServerFlow;
-use crate::session::Session;
+use crate::session::{ServerSession, Session};
 use crate::slot::{Position, ServerPhase, ServerSlot};
 use crate::stats::RxDrop;
 
@@ -66,7 +66,10 @@ impl<C> Endpoint<C> {
     /// its deadline has passed, or the request is gone. A long handler can check this now and then
     /// and reply early; it has to reply in any case.
     pub fn is_cancelled(&self, id: RequestId) -> bool {
-        self.server_slot(id).is_none_or(|slot| slot.cancelled)
+        match self.sessions.get(id.session().index as usize) {
+            Some(Session::Server(s)) => slot_of(s, id).is_none_or(|slot| slot.cancelled),
+            _ => true,
+        }
     }
 
     /// Returns whether a handler still has this request although its client has cancelled it or is
@@ -76,19 +79,15 @@ impl<C> Endpoint<C> {
             Some(Session::Draining(d)) if d.generation == id.session().generation => {
                 d.executing.contains(&(id.slot(), id.req_num()))
             }
-            Some(Session::Server(_)) => self
-                .server_slot(id)
+            Some(Session::Server(s)) => slot_of(s, id)
                 .is_some_and(|slot| slot.phase == ServerPhase::Executing && slot.cancelled),
             _ => false,
         }
     }
+}
 
-    fn server_slot(&self, id: RequestId) -> Option<&ServerSlot> {
-        match self.sessions.get(id.session().index as usize)? {
-            Session::Server(s) if s.generation == id.session().generation => {
-                s.slots.get(usize::from(id.slot())).filter(|slot| slot.req_num == id.req_num())
-            }
-            _ => None,
-        }
-    }
+/// The slot of a request, if the request is its current one.
+fn slot_of(s: &ServerSession, id: RequestId) -> Option<&ServerSlot> {
+    let slot = s.slots.get(usize::from(id.slot()))?;
+    (s.generation == id.session().generation && slot.req_num == id.req_num()).then_some(slot)
 }

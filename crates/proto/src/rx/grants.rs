@@ -132,15 +132,22 @@ impl<C> Endpoint<C> {
 
     /// Applies a new grant: a credit return, or requests for a response's packets.
     fn state_grant(&mut self, at: u32, owner: &Owner, granted: u32) {
-        if !owner.is_response {
-            if let Some(mut flow) = self.server_flow(owner.session) {
-                flow.state_grant(at, owner);
+        let (sessions, shared) = self.split();
+        match sessions.get_mut(owner.session as usize) {
+            Some(Session::Server(s)) if !owner.is_response => {
+                if let Some(mut flow) = shared.server(owner.session, s) {
+                    flow.state_grant(at, owner);
+                }
             }
-        } else if let Some(mut flow) = self.client_flow(owner.session)
-            && let Some(slot) = flow.s.slots.get_mut(usize::from(owner.slot))
-        {
-            slot.grant_response(granted);
-            flow.wake_slot(owner.slot);
+            Some(Session::Client(s)) if owner.is_response => {
+                if let Some(mut flow) = shared.client(owner.session, s)
+                    && let Some(slot) = flow.s.slots.get_mut(usize::from(owner.slot))
+                {
+                    slot.grant_response(granted);
+                    flow.wake_slot(owner.slot);
+                }
+            }
+            _ => {}
         }
     }
 }

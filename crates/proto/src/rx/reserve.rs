@@ -278,10 +278,7 @@ impl<C> Endpoint<C> {
         self.admission.budget.memory_watch().tried();
         for _ in 0..CLIENTS_AT_ONCE {
             let Some((at, owner)) = self.admission.budget.next_for_memory() else { break };
-            if let Some(mut flow) = self.request_flow(request_of(&owner)) {
-                flow.admit(at, &owner);
-                self.apply_effects();
-            }
+            self.with_request(request_of(&owner), |flow| flow.admit(at, &owner));
         }
     }
 
@@ -297,10 +294,7 @@ impl<C> Endpoint<C> {
             && let Some(before_ns) = now_ns.checked_sub(timeout_ns)
         {
             for owner in self.admission.budget.overdue(before_ns) {
-                if let Some(mut flow) = self.request_flow(request_of(&owner)) {
-                    flow.give_up_request(owner.slot);
-                    self.apply_effects();
-                }
+                self.with_request(request_of(&owner), |flow| flow.give_up_request(owner.slot));
             }
         }
         if self.admission.budget.lacks_memory() {
@@ -313,8 +307,13 @@ impl<C> Endpoint<C> {
 
     /// Ends a request that is arriving.
     pub(crate) fn end_arriving(&mut self, id: RequestId, status: Status) {
+        self.with_request(id, |flow| flow.end_arriving(id.slot(), status));
+    }
+
+    /// Changes a request that is its slot's current one, and applies what that means for others.
+    fn with_request(&mut self, id: RequestId, change: impl FnOnce(&mut ServerFlow<'_, C>)) {
         if let Some(mut flow) = self.request_flow(id) {
-            flow.end_arriving(id.slot(), status);
+            change(&mut flow);
             self.apply_effects();
         }
     }

@@ -12,10 +12,8 @@ use super::{ClientSession, ConnectRequest, ServerSession, Session, SessionId, Se
 use crate::config::Admission;
 use crate::credits::{CreditPool, Room};
 use crate::endpoint::Endpoint;
-use crate::flow::ClientFlow;
-use crate::peer::{PeerName, PeerState};
+use crate::peer::{Peer, PeerName, PeerState};
 use crate::slot::ClientSlot;
-use crate::tx::TxItem;
 
 /// Credits of which the receive queue has room for fewer pools than this are many. When less than
 /// half of the queue is free, a pool then gets a 64th of the rest.
@@ -100,26 +98,19 @@ impl<C> Endpoint<C> {
     /// Server side: a session with this peer has C = `credits`, and the pool grows by `grows`.
     /// Returns the pool, for the answer.
     pub(crate) fn grant_pool(&mut self, peer: u32, credits: u32, grows: u32) -> u32 {
-        let Some(p) = self.peers.at_mut(peer) else { return 0 };
-        let stated = p.credits.grant_to_peer(credits, grows);
-        self.peers.credits_granted += u64::from(grows);
-        stated
+        let grant = |p: &mut Peer| p.credits.grant_to_peer(credits, grows);
+        self.peers.change_pools(peer, grant).unwrap_or(0)
     }
 
     /// Server side: a session with C = `credits` has ended.
     pub(crate) fn ungrant_pool(&mut self, peer: u32, credits: u32) {
-        let Some(p) = self.peers.at_mut(peer) else { return };
-        let less = p.credits.ungrant(credits);
-        self.peers.credits_granted -= u64::from(less);
+        self.peers.change_pools(peer, |p| p.credits.ungrant(credits));
     }
 
     /// Client side: a connecting session with C = `credits` (if its server agrees) reserves room
     /// for the responses of `pool` packets, under the name of its tentative peer.
     pub(crate) fn reserve_pool(&mut self, peer: u32, credits: u32, pool: u32) {
-        let Some(p) = self.peers.at_mut(peer) else { return };
-        p.credits.reserve_tentatively(credits, pool);
-        self.peers.credits_granted += u64::from(pool);
-        self.peers.credits_reserved += u64::from(pool);
+        self.peers.change_pools(peer, |p| p.credits.reserve_tentatively(credits, pool));
     }
 
     /// Raises the credits that a connecting session requests to all of [`crate::Config::credits`],
@@ -140,11 +131,7 @@ impl<C> Endpoint<C> {
 
     /// Releases the reservation; the connect has been answered.
     pub(crate) fn unreserve_pool(&mut self, peer: u32) -> u32 {
-        let Some(p) = self.peers.at_mut(peer) else { return 0 };
-        let reserved = p.credits.unreserve();
-        self.peers.credits_granted -= u64::from(reserved);
-        self.peers.credits_reserved -= u64::from(reserved);
-        reserved
+        self.peers.change_pools(peer, |p| p.credits.unreserve()).unwrap_or(0)
     }
 
     /// Client side: the server of a session with C = `credits` has stated its pool, and this side
@@ -156,36 +143,33 @@ impl<C> Endpoint<C> {
         let grows = self
             .growth(Requests::Own, Some(name), had, credits)
             .map_or(0, |g| g.min(reserved.max(u32::from(had == 0))));
-        let Some(p) = self.peers.at_mut(peer) else { return };
-        let (before, after) = p.credits.join(credits, stated.min(had + grows));
-        if p.credits.release(0) {
-            self.io.tx.push(TxItem::Turn { peer }); // sessions may wait for it
-        }
-        p.path.control(&self.io.cfg, p.data_per_packet, after, self.io.now_ns);
-        if before == 0 && self.admission.budget.is_enabled() {
-            p.path.expect_grants();
-        }
-        self.io.apply_window(p);
-        let granted = &mut self.peers.credits_granted;
-        *granted = *granted + u64::from(after) - u64::from(before);
+        let (io, is_limited) = (&mut self.io, self.admission.budget.is_enabled());
+        self.peers.change_pools(peer, |p| {
+            let (before, after) = p.credits.join(credits, stated.min(had + grows));
+            io.release_room(p, 0); // sessions may wait for it
+            p.path.control(&io.cfg, p.data_per_packet, after, io.now_ns);
+            if before == 0 && is_limited {
+                p.path.expect_grants();
+            }
+            io.apply_window(p);
+        });
     }
 
-    /// Client side: a session with C = `credits` has ended; none of it is in flight.
-    pub(crate) fn leave_pool(&mut self, session: u32, credits: u32) {
-        let Some(mut flow) = self.client_flow(session) else { return };
-        flow.wait_no_more();
-        let ClientFlow { peer: p, io, .. } = flow;
-        let (before, after) = p.credits.leave(credits);
-        if after > 0 {
-            p.path.control(&io.cfg, p.data_per_packet, after, io.now_ns);
-        }
-        let is_reserved = p.state == PeerState::Tentative;
-        io.apply_window(p);
-        io.retry_turn(p);
-        self.peers.credits_granted -= u64::from(before - after);
-        if is_reserved {
-            self.peers.credits_reserved -= u64::from(before - after);
-        }
+    /// Client side: a session with C = `credits` has ended; none of it is in flight. `waits`: it has
+    /// waited for room in the pool.
+    pub(crate) fn leave_pool(&mut self, peer: u32, credits: u32, waits: bool) {
+        let io = &mut self.io;
+        self.peers.change_pools(peer, |p| {
+            if waits {
+                p.credits.wait_no_more();
+            }
+            let (_, after) = p.credits.leave(credits);
+            if after > 0 {
+                p.path.control(&io.cfg, p.data_per_packet, after, io.now_ns);
+            }
+            io.apply_window(p);
+            io.retry_turn(p);
+        });
     }
 
     /// Checks the invariants of all pools.

@@ -68,8 +68,7 @@ impl<C> Endpoint<C> {
         let Some((since_ns, id)) = self.admission.quotas.oldest_unused(host, since_ns) else {
             return false;
         };
-        let Some(Session::Server(s)) = self.sessions.get(id.index as usize) else { return false };
-        let Some(control) = self.admission.quotas.control_of(s.quota) else { return false };
+        let Some((_, control)) = self.client_of(id) else { return false };
         if self.io.now_ns.saturating_sub(since_ns) < UNUSED_FOR_NS || control == asking {
             return false;
         }

@@ -104,10 +104,10 @@ impl<C> Endpoint<C> {
         integrity: Integrity,
     ) {
         request.integrity = integrity;
-        let Some(s) = self.sessions.client_mut(session.index) else { return };
-        let peer = s.peer;
-        if let Some(p) = self.peers.at_mut(peer).filter(|p| p.state == PeerState::Tentative) {
-            p.protection = Protection::of(integrity);
+        if let Some(flow) = self.client_flow(session.index)
+            && flow.peer.state == PeerState::Tentative
+        {
+            flow.peer.protection = Protection::of(integrity);
         }
     }
 
@@ -319,8 +319,8 @@ impl<C> Endpoint<C> {
             }
         }
         self.connect_ended();
-        self.start_queued(a.client_session);
-        if let Some(mut flow) = self.client_flow(a.client_session) {
+        if let Some(mut flow) = self.awake_flow(a.client_session, |s| !s.queue.is_empty()) {
+            flow.start_queued();
             flow.begin_messages();
         }
         Ok(Established { path_unused: a.client_peer != tentative })
@@ -330,12 +330,10 @@ impl<C> Endpoint<C> {
     /// a round trip on the datapath is measured, the retransmission timeout is at least twice that,
     /// within `Config::{rto_initial_ns, rto_max_ns}`.
     pub fn expect_round_trip(&mut self, session: SessionId, rtt_ns: u64) {
-        let Some(s) = self.sessions.client_mut(session.index) else { return };
-        let (generation, peer) = (s.generation, s.peer);
-        if generation == session.generation
-            && let Some(Some(p)) = self.peers.get_mut(peer as usize)
+        if let Some(flow) = self.client_flow(session.index)
+            && flow.id() == session
         {
-            p.path.expect(rtt_ns, &self.io.cfg);
+            flow.peer.path.expect(rtt_ns, &flow.io.cfg);
         }
     }
 

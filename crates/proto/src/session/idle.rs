@@ -37,10 +37,7 @@ impl<C> Endpoint<C> {
     /// when nothing else is in progress. Reports about sessions of other connections, or with
     /// another number of slots, are ignored.
     pub fn on_idle(&mut self, session: u32, endpoint_id: u64, control: u64, done: &[u32]) {
-        if !self.is_owner(session, endpoint_id, control) {
-            return;
-        }
-        let Some(Session::Server(s)) = self.sessions.get_mut(session as usize) else { return };
+        let Some(s) = self.owned_session(session, endpoint_id, control) else { return };
         let (quota, step) = (s.quota, s.slots.count());
         if done.len() != s.slots.len() {
             return;

@@ -6,6 +6,7 @@ use super::{Draining, RemoteSession, Session, SessionId, SessionState};
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed, SessionEnd};
 use crate::event::{Notice, RequestId};
+use crate::flow::ServerFlow;
 use crate::mutant::{self, Mutant};
 use crate::peer::Peer;
 use crate::slot::{ServerPhase, ServerSlot};
@@ -62,10 +63,7 @@ impl<C> Endpoint<C> {
         control: u64,
     ) -> Option<PathId> {
         let number = session.number;
-        if !self.is_owner(number, endpoint_id, control) {
-            return None;
-        }
-        let Some(Session::Server(s)) = self.sessions.get(number as usize) else { return None };
+        let s = self.owned_session(number, endpoint_id, control)?;
         if s.first_req_num != session.first_req_num {
             return None;
         }
@@ -124,6 +122,8 @@ impl<C> Endpoint<C> {
     /// executed.
     pub(crate) fn fail_session(&mut self, session: u32, error: impl Fn(Executed) -> CallError) {
         self.deferred.take_no_more(session);
+        let take_next = |this: &mut Self| this.take_deferred(|call| call.session.index == session);
+        let deferred: Vec<_> = std::iter::from_fn(|| take_next(self)).collect();
         let Some(mut flow) = self.client_flow(session) else { return };
         flow.s.state = SessionState::Gone;
         for call in flow.s.with_queue(std::mem::take) {
@@ -131,10 +131,9 @@ impl<C> Endpoint<C> {
                 flow.end_waiting(call, error(Executed::Never));
             }
         }
-        while let Some((id, call)) = self.take_deferred(|call| call.session.index == session) {
-            self.end_deferred(id, call, error(Executed::Never));
+        for (_, call) in deferred {
+            flow.end_waiting(call, error(Executed::Never));
         }
-        let Some(mut flow) = self.client_flow(session) else { return };
         // Slots first: the calls of some carry messages.
         flow.fail_slots(error);
         flow.fail_messages();
@@ -205,39 +204,39 @@ impl<C> Endpoint<C> {
 
     /// Frees a session's memory and, unless handlers still work for it, its number (E68).
     pub(crate) fn free_session(&mut self, index: u32) {
-        if let Some(mut flow) = self.server_flow(index) {
-            flow.end_requests();
-            self.apply_effects();
-        }
-        let Some(entry) = self.sessions.get_mut(index as usize) else { return };
-        match entry {
-            Session::Client(s) => {
-                let (generation, credits) = (s.generation, s.credits.limit());
-                self.leave_pool(index, credits);
+        let (sessions, shared) = self.split();
+        match sessions.get_mut(index as usize) {
+            Some(Session::Client(s)) => {
+                let (generation, peer, credits) = (s.generation, s.peer, s.credits.limit());
+                let waits = std::mem::take(&mut s.waits_for_room);
+                self.leave_pool(peer, credits, waits);
                 self.sessions.vacate(index, generation);
             }
-            Session::Server(s) => {
-                let executing = |(i, slot): (usize, &ServerSlot)| {
-                    (slot.phase == ServerPhase::Executing).then_some((i as u8, slot.req_num))
-                };
-                let (generation, quota) = (s.generation, s.quota);
-                let executing: Vec<_> = s.slots.iter().enumerate().filter_map(executing).collect();
-                let charged: u64 = s.slots.iter().map(|slot| u64::from(slot.all_charged())).sum();
-                let (peer, credits) = (s.peer, s.credit_limit);
-                let wait = !executing.is_empty() && !mutant::is_on(Mutant::GenerationIgnored);
-                let key = SessionId { index, generation };
-                let ids = executing.iter().map(|&(slot, number)| RequestId::new(key, slot, number));
-                self.outbox.notices.extend(ids.map(Notice::Cancelled));
-                *entry = Session::Draining(Draining { generation, quota, executing });
-                self.ungrant_pool(peer, credits);
-                self.admission.quotas.release_bytes(quota, charged);
-                self.admission.memory_returns(&mut self.io);
-                if !wait {
-                    self.admission.quotas.leave(quota);
-                    self.sessions.vacate(index, generation);
+            Some(Session::Server(s)) => {
+                if let Some(mut flow) = shared.server(index, s) {
+                    flow.end_requests();
+                    let (peer, credits, draining) = flow.drain();
+                    self.free_server(index, peer, credits, draining);
+                    self.apply_effects();
                 }
             }
-            Session::Draining(_) | Session::Vacant { .. } => {}
+            Some(Session::Draining(_) | Session::Vacant { .. }) | None => {}
+        }
+    }
+
+    /// Puts the handlers that still work for a server session in its place.
+    fn free_server(&mut self, index: u32, peer: u32, credits: u32, draining: Draining) {
+        let (generation, quota) = (draining.generation, draining.quota);
+        let key = SessionId { index, generation };
+        let wait = !draining.executing.is_empty() && !mutant::is_on(Mutant::GenerationIgnored);
+        let ids = draining.executing.iter();
+        let ids = ids.map(|&(slot, number)| RequestId::new(key, slot, number));
+        self.outbox.notices.extend(ids.map(Notice::Cancelled));
+        self.sessions[index as usize] = Session::Draining(draining);
+        self.ungrant_pool(peer, credits);
+        if !wait {
+            self.admission.quotas.leave(quota);
+            self.sessions.vacate(index, generation);
         }
     }
 
@@ -256,5 +255,22 @@ impl<C> Endpoint<C> {
             self.admission.quotas.leave(quota);
             self.sessions.vacate(session.index, generation);
         }
+    }
+}
+
+impl<C> ServerFlow<'_, C> {
+    /// The session ends: its memory returns to the quota of its client. Returns its peer, its C, and the
+    /// handlers that still work for it.
+    fn drain(&mut self) -> (u32, u32, Draining) {
+        let s = &mut *self.s;
+        let executing = |(i, slot): (usize, &ServerSlot)| {
+            (slot.phase == ServerPhase::Executing).then_some((i as u8, slot.req_num))
+        };
+        let executing: Vec<_> = s.slots.iter().enumerate().filter_map(executing).collect();
+        let charged: u64 = s.slots.iter().map(|slot| u64::from(slot.all_charged())).sum();
+        self.admission.quotas.release_bytes(s.quota, charged);
+        self.admission.memory_returns(self.io);
+        let draining = Draining { generation: s.generation, quota: s.quota, executing };
+        (s.peer, s.credit_limit, draining)
     }
 }

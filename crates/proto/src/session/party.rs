@@ -2,16 +2,21 @@
 
 use courser_buf::Addr;
 
-use super::{ConnectRequest, Session};
+use super::{ConnectRequest, ServerSession, Session};
 use crate::endpoint::Endpoint;
 use crate::peer::PeerState;
 
 impl<C> Endpoint<C> {
-    /// Returns whether a server session belongs to that endpoint and control connection. An
-    /// endpoint's number is not secret, but a connection cannot be forged.
-    pub(crate) fn is_owner(&self, session: u32, endpoint_id: u64, control: u64) -> bool {
-        matches!(self.sessions.get(session as usize), Some(Session::Server(_)))
-            && self.party_to(session) == Some((Some(endpoint_id), control))
+    /// A server session, if it belongs to that endpoint and control connection. An endpoint's number
+    /// is not secret, but a connection cannot be forged.
+    pub(super) fn owned_session(
+        &mut self,
+        session: u32,
+        endpoint_id: u64,
+        control: u64,
+    ) -> Option<&mut ServerSession> {
+        let is_owner = self.party_to(session)? == (Some(endpoint_id), control);
+        self.sessions.server_mut(session).filter(|_| is_owner)
     }
 
     /// The other endpoint of a session, unknown before the handshake, and its control connection.

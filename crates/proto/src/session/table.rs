@@ -101,16 +101,17 @@ impl<C> Sessions<C> {
         Ok(s)
     }
 
-    /// The client session of that number, with its slots. Those of an idle session are allocated, and
-    /// `woken` is called.
+    /// The client session of that number, with its slots if it `needs` them. Those of an idle session
+    /// are allocated then, and `woken` is called.
     pub(crate) fn awake_client(
         &mut self,
         session: u32,
+        needs: impl FnOnce(&ClientSession<C>) -> bool,
         woken: impl FnOnce(&mut ClientSession<C>),
     ) -> Option<&mut ClientSession<C>> {
         let Sessions { entries, client_slots, .. } = self;
         let Some(Session::Client(s)) = entries.get_mut(session as usize) else { return None };
-        if s.slots.are_asleep() {
+        if s.slots.are_asleep() && needs(s) {
             s.slots.wake(client_slots, ClientSlot::new);
             woken(s);
         }

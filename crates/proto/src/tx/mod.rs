@@ -188,18 +188,23 @@ impl<C> Endpoint<C> {
             left -= 1;
             let sent = match item {
                 TxItem::Client { .. } if calls == 0 => Sent::Later(item),
-                TxItem::Client { session, slot, req_num } => {
-                    calls -= 1;
-                    match self.client_flow(session) {
-                        Some(mut flow) => flow.tx_client(slot, req_num, false, out),
-                        None => Sent::All,
+                TxItem::Client { session, .. }
+                | TxItem::Ack { session, .. }
+                | TxItem::Cancel { session, .. }
+                | TxItem::Messages { session } => match self.client_flow(session) {
+                    Some(mut flow) => {
+                        calls -= usize::from(matches!(item, TxItem::Client { .. }));
+                        flow.tx(item, out)
                     }
-                }
-                TxItem::Response { session, slot, req_num } => match self.server_flow(session) {
-                    Some(mut flow) => flow.tx_response(slot, req_num, out),
                     None => Sent::All,
                 },
-                other => self.tx_rare(other, out),
+                TxItem::Response { session, .. }
+                | TxItem::CreditReturn { session, .. }
+                | TxItem::MessageAck { session } => match self.server_flow(session) {
+                    Some(mut flow) => flow.tx(item, out),
+                    None => Sent::All,
+                },
+                other => self.tx_other(other, out),
             };
             // A single exit: early returns cost 2 ns per request (code generation).
             match sent {
@@ -213,27 +218,19 @@ impl<C> Endpoint<C> {
         (out.len() - before) as u64
     }
 
+    /// Sends an item that belongs to no session.
     #[inline(never)]
-    fn tx_rare(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
+    fn tx_other(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
         match item {
-            TxItem::Ack { session, .. }
-            | TxItem::Cancel { session, .. }
-            | TxItem::Messages { session } => {
-                self.client_flow(session).map_or(Sent::All, |mut flow| flow.tx_rare(item, out))
-            }
-            TxItem::CreditReturn { session, .. } | TxItem::MessageAck { session } => {
-                self.server_flow(session).map_or(Sent::All, |mut flow| flow.tx_rare(item))
-            }
-            TxItem::Turn { peer } => self.tx_turn(peer, out),
+            TxItem::Turn { peer } => return self.tx_turn(peer, out),
             TxItem::Gap { peer } => {
-                self.peers.at_mut(peer).map_or(Sent::All, |peer| self.io.tx_gap(peer))
+                let peer = self.peers.at_mut(peer);
+                return peer.map_or(Sent::All, |peer| self.io.tx_gap(peer));
             }
-            TxItem::Memory => {
-                self.admit_waiting();
-                Sent::All
-            }
-            TxItem::Client { .. } | TxItem::Response { .. } => Sent::All, // handled above
+            TxItem::Memory => self.admit_waiting(),
+            _ => {} // of a session
         }
+        Sent::All
     }
 
     /// Runs application code whose calls may be appended to frames at once, as while a received
@@ -252,6 +249,15 @@ impl<C> Endpoint<C> {
 }
 
 impl<C> ClientFlow<'_, C> {
+    #[inline(always)] // into the loop over the queue, its only caller
+    fn tx(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
+        match item {
+            TxItem::Client { slot, req_num, .. } => self.tx_client(slot, req_num, false, out),
+            other => self.tx_rare(other, out),
+        }
+    }
+
+    #[inline(never)]
     fn tx_rare(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
         match item {
             TxItem::Ack { req_num, .. } => self.tx_ack(req_num),
@@ -263,6 +269,15 @@ impl<C> ClientFlow<'_, C> {
 }
 
 impl<C> ServerFlow<'_, C> {
+    #[inline(always)] // into the loop over the queue, its only caller
+    fn tx(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
+        match item {
+            TxItem::Response { slot, req_num, .. } => self.tx_response(slot, req_num, out),
+            other => self.tx_rare(other),
+        }
+    }
+
+    #[inline(never)]
     fn tx_rare(&mut self, item: TxItem) -> Sent {
         match item {
             TxItem::CreditReturn { slot, req_num, .. } => self.tx_credit_return(slot, req_num),

@@ -30,8 +30,8 @@ impl<C> Endpoint<C> {
     /// The session that has waited longest, if there is room for it. Skips sessions that have
     /// ended.
     fn next_waiter(&mut self, peer_no: u32) -> Option<ClientFlow<'_, C>> {
-        let Endpoint { io, peers, sessions, admission, outbox: out, .. } = self;
-        let peer = peers.at_mut(peer_no)?;
+        let (sessions, shared) = self.split();
+        let peer = shared.peers.at_mut(peer_no)?;
         let index = loop {
             let SessionId { index, generation } = peer.credits.next_waiter()?;
             let waits = |s: &ClientSession<C>| s.generation == generation && s.waits_for_room;
@@ -39,8 +39,7 @@ impl<C> Endpoint<C> {
                 break index;
             }
         };
-        let s = sessions.client_mut(index)?;
-        Some(ClientFlow { s, peer, index, io, admission, out })
+        shared.client(index, sessions.client_mut(index)?)
     }
 }
 
