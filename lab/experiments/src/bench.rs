@@ -93,11 +93,18 @@ pub struct SeriesArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  courser-lab bench sessions --sessions 8,1000 --quick")]
+  courser-lab bench sessions --sessions 8,1000 --quick
+  courser-lab bench sessions --transport shm --sessions 20000 --in-use 8 --peers 16")]
 pub struct SessionsArgs {
     /// Numbers of sessions in ascending order
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = sessions::COUNTS)]
     sessions: Vec<u32>,
+    /// Sessions that have calls; default all
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    in_use: Option<u32>,
+    /// Server endpoints, on one thread, that the sessions are spread over
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    peers: u32,
     #[command(flatten)]
     series: SeriesArgs,
 }
@@ -279,7 +286,9 @@ pub fn run(series: &Series) -> Result<(), Failure> {
         Series::Sessions(args) => {
             check_counts(&args.sessions)?;
             of("sessions", &args.series, |over, plan, progress| {
-                sessions::run(over, plan, &args.sessions, progress)
+                let SessionsArgs { in_use, peers, .. } = *args;
+                let compare = sessions::Compare { counts: &args.sessions, in_use, peers };
+                sessions::run(over, plan, &compare, progress)
             })
         }
         Series::Credits(args) => of("credits", &args.series, |over, plan, progress| {

@@ -185,8 +185,8 @@ pub struct Caller {
     sender: Option<Sender>,
     /// During a load of futures.
     tasks: Option<Tasks>,
-    /// A second endpoint of this thread.
-    besides: Option<Rpc>,
+    /// Further endpoints of this thread.
+    besides: Vec<Rpc>,
 }
 
 /// The calls of one window.
@@ -227,7 +227,7 @@ impl Caller {
         }));
         let shared = Rc::clone(&state);
         rpc.on_completion(move |cx, tag, done| shared.borrow_mut().on_completion(cx, tag, done));
-        Self { rpc, state, other, sender: None, tasks: None, besides: None }
+        Self { rpc, state, other, sender: None, tasks: None, besides: Vec::new() }
     }
 
     /// The endpoint, for its counters.
@@ -290,16 +290,22 @@ impl Caller {
         any
     }
 
-    /// Adds a second endpoint to each pass.
+    /// Adds another endpoint to each pass.
     pub fn poll_besides(&mut self, rpc: Rpc) {
-        self.besides = Some(rpc);
+        self.besides.push(rpc);
+    }
+
+    /// One pass of the event loops of all endpoints.
+    #[inline]
+    pub fn poll_all(&mut self) -> bool {
+        let besides = self.besides.iter_mut().fold(false, |any, rpc| rpc.poll() | any);
+        self.poll() | besides
     }
 
     /// One pass of all endpoints. An empty pass yields if both sides share a core.
     #[inline]
     pub fn pass(&mut self) {
-        let besides = self.besides.as_mut().is_some_and(|rpc| rpc.poll());
-        if !self.poll() && !besides {
+        if !self.poll_all() {
             self.other.idle();
         }
     }
@@ -309,12 +315,24 @@ impl Caller {
     /// # Errors
     /// A session cannot be connected.
     pub fn connect(&mut self, uri: &str, count: usize) -> Result<(), BenchError> {
+        self.connect_to(uri, 1, count)
+    }
+
+    /// [`Caller::connect`] to this number of endpoints of a nexus in turn.
+    ///
+    /// # Errors
+    /// A session cannot be connected.
+    pub fn connect_to(&mut self, uri: &str, peers: usize, count: usize) -> Result<(), BenchError> {
         let refused = |source| BenchError::Connect { uri: uri.to_owned(), source };
         let mut connecting: Vec<SessionId> = Vec::with_capacity(CONNECTING);
         loop {
             let connected = self.sessions();
             while connecting.len() < CONNECTING && connected + connecting.len() < count {
-                connecting.push(self.rpc.connect(uri).map_err(refused)?);
+                let address = match peers {
+                    0 | 1 => uri.to_owned(),
+                    peers => format!("{uri}/{}", (connected + connecting.len()) % peers),
+                };
+                connecting.push(self.rpc.connect(&address).map_err(refused)?);
             }
             if connecting.is_empty() {
                 return Ok(());

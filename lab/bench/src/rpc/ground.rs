@@ -36,6 +36,8 @@ pub struct Ground {
     /// This side's raw socket, until it is taken.
     pub raw: Option<AnyTransport>,
     prober: Option<Prober>,
+    /// Endpoints of the other side, for each variant.
+    peers: Vec<usize>,
     _nexuses: Vec<Nexus>,
     _pinned: Pinned,
     _home: Option<Home>,
@@ -120,6 +122,7 @@ impl Ground {
             callers,
             raw: Some(raw),
             prober,
+            peers: variants.iter().map(|variant| 1 + variant.more_peers).collect(),
             _nexuses: nexuses,
             _pinned: pinned,
             _home: home,
@@ -142,7 +145,8 @@ impl Ground {
     pub fn connect(&mut self, variant: u16, count: usize) -> Result<(), BenchError> {
         self.other.request(role::serve(variant)).map_err(|e| BenchError::Raw(e.to_string()))?;
         let at = usize::from(variant);
-        self.callers[at].borrow_mut().connect(&self.child.uris[at], count)
+        let uri = &self.child.uris[at];
+        self.callers[at].borrow_mut().connect_to(uri, self.peers[at], count)
     }
 
     /// Memory of the sessions of a variant at the other side; `None` without an answer.

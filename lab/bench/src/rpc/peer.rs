@@ -111,14 +111,18 @@ impl<'a> Peer<'a> {
         clock: Clock,
         other: Other,
     ) -> Self {
-        let (nexuses, rpcs): (Vec<Nexus>, Vec<Rpc<AnyTransport>>) =
-            sides.into_iter().map(|side| (side.nexus, side.rpc)).unzip();
-        let caller = |mut rpc: Rpc| {
+        let serving = |mut rpc: Rpc<AnyTransport>| {
             service::register(&mut rpc);
             service::register_timed(&mut rpc, clock.clone());
-            Caller::new(rpc, clock.clone(), other.clone())
+            rpc
         };
-        let callers = rpcs.into_iter().map(caller).collect();
+        let (mut nexuses, mut callers) = (Vec::new(), Vec::new());
+        for Side { nexus, rpc, more } in sides {
+            let mut caller = Caller::new(serving(rpc), clock.clone(), other.clone());
+            more.into_iter().for_each(|rpc| caller.poll_besides(serving(rpc)));
+            callers.push(caller);
+            nexuses.push(nexus);
+        }
         let loads = setup.back.iter().map(|_| None).collect();
         let (role, begun) = (Role::Serve(0), (0, 0));
         Self { setup, callers, _nexuses: nexuses, loads, socket, line, clock, other, role, begun }
@@ -164,7 +168,7 @@ impl<'a> Peer<'a> {
         match self.role {
             Role::Echo { copy } => self.socket.echo(copy),
             Role::Sink => self.socket.sink(),
-            Role::Serve(at) | Role::Memory(at) => self.callers[at].poll(),
+            Role::Serve(at) | Role::Memory(at) => self.callers[at].poll_all(),
             Role::Call(load) => self.callers[self.setup.back[load].variant].poll(),
         }
     }

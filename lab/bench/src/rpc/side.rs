@@ -54,6 +54,9 @@ pub struct Variant {
     pub frame: Option<usize>,
     /// Sessions, if they exceed the default limit.
     pub sessions: usize,
+    /// Endpoints of the other side in addition to the first, over which sessions are spread. One thread
+    /// polls them all.
+    pub more_peers: usize,
     /// Packets that a transmit burst may hold.
     pub burst: Option<usize>,
     /// Optimizations that are switched off.
@@ -185,6 +188,8 @@ pub struct Side {
     pub nexus: Nexus,
     /// The endpoint.
     pub rpc: Rpc,
+    /// Further endpoints of the nexus, on the other side: [`Variant::more_peers`].
+    pub more: Vec<Rpc>,
 }
 
 impl Side {
@@ -205,8 +210,11 @@ impl Side {
         }
         let nexus = Nexus::bind_with(&uri, config)?;
         let Some(fault) = &variant.fault else {
-            let rpc = open_on(over, network, &nexus, variant.frame)?;
-            return Ok(Self { nexus, rpc });
+            let open = || open_on(over, network, &nexus, variant.frame);
+            let rpc = open()?;
+            let more = if seed == Seed::Server { variant.more_peers } else { 0 };
+            let more = (0..more).map(|_| open()).collect::<Result<_, _>>()?;
+            return Ok(Self { nexus, rpc, more });
         };
         let tx: FaultPlan = fault.parse().map_err(|e| BenchError::Raw(format!("{e}")))?;
         let faults = FaultConfig { seed: seed as u64, tx, rx: FaultPlan::default() };
@@ -215,7 +223,7 @@ impl Side {
             Over::Udp | Over::Shm => nexus.endpoint_with(wrap)?,
             Over::Mem => nexus.endpoint_on(wrap(open_mem(network, variant.frame)?))?,
         };
-        Ok(Self { nexus, rpc })
+        Ok(Self { nexus, rpc, more: Vec::new() })
     }
 }
 

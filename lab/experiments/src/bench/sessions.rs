@@ -2,7 +2,8 @@
 //!
 //! One endpoint connects an increasing number of sessions to another one. At each number, windows of
 //! small calls on random sessions alternate with the same calls on eight sessions of a second pair of
-//! endpoints; the ratio is the cost of many sessions. Then the benchmark waits until all sessions are
+//! endpoints; the ratio is the cost of many sessions. The calls may use only some of the open sessions,
+//! and the sessions may be spread over several endpoints of the other side. Then the benchmark waits until all sessions are
 //! idle and reads their memory, by component, on both sides.
 
 use std::time::{Duration, Instant};
@@ -41,19 +42,32 @@ const WARM_STEP: Duration = Duration::from_millis(10);
 /// Interval between two checks of the memory.
 const CHECK: Duration = Duration::from_millis(200);
 
-/// Runs the benchmark for each of `counts`, in ascending order; the calling thread is pinned meanwhile.
+/// The sessions that are compared with the reference.
+#[derive(Clone, Debug)]
+pub(crate) struct Compare<'a> {
+    /// Open sessions, in ascending order.
+    pub(crate) counts: &'a [u32],
+    /// Only this many of them have calls.
+    pub(crate) in_use: Option<u32>,
+    /// Endpoints of the other side that the sessions are spread over, also those of the reference.
+    pub(crate) peers: u32,
+}
+
+/// Runs the benchmark for each count of sessions; the calling thread is pinned meanwhile.
 ///
 /// # Errors
 /// [`BenchError`], in one line each.
 pub(crate) fn run(
     over: Over,
     plan: Plan,
-    counts: &[u32],
+    compare: &Compare<'_>,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Report, BenchError> {
+    let Compare { counts, in_use, peers } = *compare;
     let (clock, cores) = (Clock::new(), affinity::choose()?);
     let most = counts.iter().copied().max().unwrap_or(1) as usize;
-    let variants = [0, most].map(|sessions| Variant { sessions, ..Variant::default() });
+    let more_peers = peers.saturating_sub(1) as usize;
+    let variants = [0, most].map(|sessions| Variant { sessions, more_peers, ..Variant::default() });
     let (_, load) = small_rate(plan);
     let mut ground = Ground::open(over, &variants, &|_| Vec::new(), &clock, &cores)?;
     let mut runner = ground.runner(plan)?;
@@ -63,14 +77,16 @@ pub(crate) fn run(
     for &count in counts {
         let stage = || -> Result<Vec<PlacementResult>, BenchError> {
             let connected = connect(&mut ground, count as usize)?;
-            let load = courser_bench::rpc::load::Load { sessions: count as usize, ..load.clone() };
+            let used = in_use.map_or(count, |most| most.min(count));
+            let load = courser_bench::rpc::load::Load { sessions: used as usize, ..load.clone() };
             let caller = &ground.callers[usize::from(MANY)];
             let mut many = Calls::new(caller, load, MANY, &clock, &ground.other)?;
-            warm_up(&mut many, count)?;
+            warm_up(&mut many, used)?;
             let mut stage = measure([&mut few, &mut many], &mut runner, progress)?;
-            let memory = idle_memory(&mut ground)?;
+            let memory = idle_memory(&mut ground, peers)?;
             for result in &mut stage {
                 add_counters(result, count, &connected, &memory);
+                result.extra.insert("in_use".to_owned(), used.into());
             }
             Ok(stage)
         }();
@@ -83,6 +99,7 @@ pub(crate) fn run(
         "batch": load.batch,
         "reference_sessions": REFERENCE,
         "sessions": counts,
+        "peers": peers,
         "cores_warning": cores.warning,
         (report::CPU_WAIT): runner.cpu_wait(),
         "diagnostics": ground.diagnostics(),
@@ -145,7 +162,7 @@ fn measure(
 
 /// Waits until the sessions are idle and have freed the memory of busy ones; returns the memory of the
 /// client and of the server.
-fn idle_memory(ground: &mut Ground) -> Result<[Value; 2], BenchError> {
+fn idle_memory(ground: &mut Ground, peers: u32) -> Result<[Value; 2], BenchError> {
     ground.other.request(role::serve(MANY)).map_err(|e| BenchError::Raw(e.to_string()))?;
     let caller = ground.callers[usize::from(MANY)].clone();
     let mut caller = caller.borrow_mut();
@@ -170,7 +187,9 @@ fn idle_memory(ground: &mut Ground) -> Result<[Value; 2], BenchError> {
         caller.pass();
     }
     let client = figures::of_memory(caller.rpc());
-    let server = ground.server_memory(MANY).unwrap_or_default();
+    // Each of several servers has a part of the sessions, and only the first one reports.
+    let server =
+        if peers == 1 { ground.server_memory(MANY).unwrap_or_default() } else { Value::Null };
     Ok([client, server])
 }
 
