@@ -33,6 +33,7 @@ use crate::loss::{Boards, TailLoss};
 use crate::pace::Wheel;
 use crate::peer::Peers;
 use crate::session::{Evicted, IdleSession, Quotas, SessionId, Sessions};
+use crate::slot::SHORT;
 use crate::stats::EndpointStats;
 use crate::timers::Timers;
 use crate::tx::{Framing, TxBatch};
@@ -108,6 +109,8 @@ impl<C> Endpoint<C> {
         // With a latency budget a batch is what has gathered meanwhile.
         cfg.split_batches &= cfg.batch_budget_ns == 0;
         let working_set = WorkingSet::new(&cfg);
+        // A short response is copied into its frame, also when it is sent again.
+        let short_max = if cfg.factors.prealloc_responses { SHORT.min(cfg.inline_max) } else { 0 };
         let io = Io {
             cfg,
             arena,
@@ -119,6 +122,7 @@ impl<C> Endpoint<C> {
             signal: None,
             tail_loss: TailLoss::new(),
             boards: Boards::new(),
+            short_max,
             scratch: Vec::new(),
             stats: EndpointStats::default(),
         };

@@ -33,6 +33,8 @@ pub(crate) struct Io {
     pub(crate) signal: Option<FrameSignal>,
     pub(crate) tail_loss: TailLoss,
     pub(crate) boards: Boards,
+    /// Longest response that is stored in its slot, bytes.
+    pub(crate) short_max: usize,
     /// Buffer in which a frame with a tail is joined, at most of the size of a frame.
     pub(crate) scratch: Vec<u8>,
     pub(crate) stats: EndpointStats,

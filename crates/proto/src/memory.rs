@@ -17,7 +17,7 @@ const _: () = {
     // slot.
     assert!(size_of::<Session<u64>>() <= 192);
     assert!(size_of::<ClientSlot<u64>>() <= 192);
-    assert!(size_of::<ServerSlot>() <= 128);
+    assert!(size_of::<ServerSlot>() <= 192);
     assert!(size_of::<Peer>() <= 512);
 };
 

@@ -70,8 +70,10 @@ impl<C> Endpoint<C> {
             match self.sessions.get(session as usize) {
                 Some(Session::Server(s)) => {
                     if let Some(slot) = s.slots.of(req_num) {
-                        prefetch(slot);
-                        prefetch(&slot.prealloc);
+                        slot.prefetch();
+                        if s.keeps_buffers {
+                            prefetch(&slot.prealloc);
+                        }
                     }
                 }
                 Some(Session::Client(s)) => {
@@ -111,7 +113,8 @@ impl<C> Endpoint<C> {
             let Some(Session::Server(s)) = self.sessions.get(session as usize) else {
                 return false;
             };
-            if let Some(slot) = s.slots.of(req_num)
+            if s.keeps_buffers
+                && let Some(slot) = s.slots.of(req_num)
                 && let Some(buffer) = &slot.prealloc
             {
                 buffer.prefetch();

@@ -16,7 +16,7 @@ use crate::tx::{TxItem, copy_short, send_single_response};
 const PREALLOC_MAX: usize = 1500;
 
 impl<C> Endpoint<C> {
-    /// Replies with a copy of `bytes`. Up to one packet goes to the slot's preallocated buffer,
+    /// Replies with a copy of `bytes`. Up to one packet goes to the slot or its preallocated buffer,
     /// without an allocation (E32).
     /// # Errors
     /// The request is gone, or the response cannot be stored; the client then gets an error.
@@ -40,10 +40,10 @@ impl<C> Endpoint<C> {
         if let Ok(w) = waiting(&mut self.sessions, id)
             && len <= w.limit as usize
             && w.slot.charged == 0
-            && let Some(out) = w.slot.prealloc_mut(len)
+            && let Some((out, stored)) = single_room(w.slot, len, self.io.short_max)
         {
             fill(out);
-            w.slot.respond_single(len as u32);
+            w.slot.respond_single(stored, len as u32);
             self.io.stats.replies += 1;
             if self.io.tx.may_append()
                 && let Some(peer) = self.peers.at_mut(w.peer)
@@ -87,6 +87,13 @@ impl<C> Endpoint<C> {
             }
             return Ok(());
         }
+        if len <= flow.io.short_max
+            && let Some(room) = slot.short_mut(len)
+        {
+            fill(room);
+            flow.end_single_reply(slot_no, Stored::Short, len);
+            return Ok(());
+        }
         let room = match slot.prealloc.as_mut().and_then(MsgBuf::get_mut) {
             Some(room) => room,
             // No buffer yet, or the transport still references the previous response.
@@ -94,6 +101,7 @@ impl<C> Endpoint<C> {
                 Ok(fresh) => {
                     if slot.prealloc.is_none() {
                         flow.admission.quotas.charge(flow.s.quota, fresh.capacity() as u32);
+                        flow.s.keeps_buffers = true;
                     }
                     slot.prealloc.insert(fresh)
                 }
@@ -101,11 +109,7 @@ impl<C> Endpoint<C> {
             },
         };
         fill(&mut room[..len]);
-        let freed = std::mem::take(&mut slot.charged);
-        slot.respond_single(len as u32);
-        flow.release_charged(freed);
-        flow.io.stats.replies += 1;
-        flow.queue_response(slot_no);
+        flow.end_single_reply(slot_no, Stored::Preallocated, len);
         Ok(())
     }
 
@@ -162,6 +166,16 @@ impl<C> Endpoint<C> {
 }
 
 impl<C> ServerFlow<'_, C> {
+    /// A response of one packet is in the slot or its preallocated buffer.
+    fn end_single_reply(&mut self, slot_no: u8, stored: Stored, len: usize) {
+        let slot = &mut self.s.slots[usize::from(slot_no)];
+        let freed = std::mem::take(&mut slot.charged);
+        slot.respond_single(stored, len as u32);
+        self.release_charged(freed);
+        self.io.stats.replies += 1;
+        self.queue_response(slot_no);
+    }
+
     #[cold]
     fn no_memory(&mut self, slot_no: u8, e: AllocError) -> ReplyError {
         self.refuse(slot_no, Status::ResponseFailed);
@@ -193,6 +207,16 @@ pub(crate) fn waiting<C>(
         }
         _ => Err(ReplyError::Gone),
     }
+}
+
+/// Room for a response of one packet of `len` bytes: in the slot up to `short_max`, else in its
+/// preallocated buffer, if that is large enough and the transport has released it.
+#[inline(always)]
+fn single_room(slot: &mut ServerSlot, len: usize, short_max: usize) -> Option<(&mut [u8], Stored)> {
+    if len <= short_max {
+        return Some((slot.short_mut(len)?, Stored::Short));
+    }
+    Some((slot.prealloc_mut(len)?, Stored::Preallocated))
 }
 
 #[inline(always)]

@@ -385,7 +385,9 @@ fn short_responses_use_the_preallocated_buffer() {
         assert_eq!(ended.result.map(|r| r.len()), Ok(len as usize));
         server.memory().in_use_buffers
     };
-    let first = held(32);
+    let none = held(40);
+    let first = held(41);
+    assert_eq!(first, none + 1, "the slot itself has room for 40 bytes");
     for len in [0, 700, 1400, 32] {
         assert_eq!(held(len), first, "a response of {len} bytes took a buffer");
     }

@@ -8,6 +8,7 @@ use crate::factors::Factors;
 use crate::flow::ServerFlow;
 use crate::io::Io;
 use crate::rx::Content;
+use crate::slot::Stored;
 use crate::tx::send_single_response;
 
 impl Factors {
@@ -30,7 +31,7 @@ impl<C> ServerFlow<'_, C> {
         let slot = &mut s.slots[usize::from(slot_no)];
         let freed = std::mem::take(&mut slot.charged);
         slot.prealloc = Some(m);
-        slot.respond_single(len as u32);
+        slot.respond_single(Stored::Preallocated, len as u32);
         io.stats.replies += 1;
         if io.tx.may_append() && send_single_response(io, self.peer, s.remote, slot) {
             slot.appended_for(io.tx.appended());

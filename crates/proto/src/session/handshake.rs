@@ -181,6 +181,7 @@ impl<C> Endpoint<C> {
                 data_per_packet: dpp,
                 max_msg_size: max_msg_size.min(r.max_msg_size),
                 recovery,
+                keeps_buffers: false,
                 quota,
                 slots: Slots::new(slots_granted, start),
                 first_req_num: r.first_req_num,

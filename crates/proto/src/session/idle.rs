@@ -52,6 +52,7 @@ impl<C> Endpoint<C> {
         let quiet = |phase| matches!(phase, ServerPhase::Idle | ServerPhase::Acked);
         if s.slots.iter().all(|slot| quiet(slot.phase) && matches!(slot.resp, Stored::None)) {
             s.slots.sleep(|slot| slot.req_num);
+            s.keeps_buffers = false;
             self.sessions.server_slots.trim();
         }
         self.admission.quotas.release_bytes(quota, freed);

@@ -266,6 +266,8 @@ pub(crate) struct ServerSession {
     pub(crate) quota: u32,
     pub(crate) data_per_packet: u16,
     pub(crate) recovery: Recovery,
+    /// A slot has had a preallocated buffer since they were awake.
+    pub(crate) keeps_buffers: bool,
     pub(crate) slots: Slots<ServerSlot>,
     /// Number of the first request of slot 0.
     pub(crate) first_req_num: u32,

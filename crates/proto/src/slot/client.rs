@@ -83,8 +83,8 @@ impl NextPacket {
     }
 }
 
-/// In order of use: a small RPC accesses only the first two cache lines, and the line of its
-/// deadline.
+/// In order of use: a small RPC accesses only the first two cache lines. A free slot has no counts of
+/// a response, so a call need not reset them.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ClientSlot<C> {
@@ -116,10 +116,6 @@ pub(crate) struct ClientSlot<C> {
     req_high: u32,
     req_acked: u32,
     resp_size: u32,
-    resp_packets: u32,
-    resp_rcvd: u32,
-    resp_requested: u32,
-    resp_high: u32,
     /// Position of the first timer, while it is set: [`crate::timers::Timers::cancel_first`].
     pub(crate) first_timer: u32,
     /// When the request was first sent, ns.
@@ -130,6 +126,10 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) timer_ns: u64,
     /// The call's deadline, ns; `u64::MAX`: none.
     pub(crate) expires_ns: u64,
+    resp_packets: u32,
+    resp_rcvd: u32,
+    resp_requested: u32,
+    resp_high: u32,
     /// When a packet of the server for this request last arrived, ns.
     pub(crate) last_rx_ns: u64,
     /// Time of the last retransmission of a call without a board, or of the last transmission of a
@@ -166,7 +166,7 @@ const _: () = {
     // With continuations of 16 bytes, as in `courser`.
     type Slot = ClientSlot<Result<u64, u32>>;
     assert!(offset_of!(Slot, req_type) + 2 <= 64, "what finds and frees a slot is in one line");
-    assert!(offset_of!(Slot, timer_ns) + 8 <= 128, "a small RPC is two lines");
+    assert!(offset_of!(Slot, expires_ns) + 8 <= 128, "a small RPC is two lines");
     assert!(size_of::<Slot>() == 192 && align_of::<Slot>() == 64);
 };
 
@@ -229,8 +229,7 @@ impl<C> ClientSlot<C> {
         self.req_type = req_type;
         self.req_packets = packets;
         (self.req_sent, self.req_high, self.req_acked) = (0, 0, 0);
-        (self.resp_size, self.resp_packets) = (0, 0);
-        (self.resp_rcvd, self.resp_requested, self.resp_high) = (0, 0, 0);
+        self.resp_size = 0;
         self.req = Some(req);
         self.cont = Some(cont);
     }
@@ -649,6 +648,7 @@ impl<C> ClientSlot<C> {
         self.resp_packets = 0;
         self.resp_requested = 0;
         self.resp_rcvd = 0;
+        self.resp_high = 0;
         self.req_packets = 0;
         (self.req_sent, self.req_acked) = (0, 0);
         (self.idle, self.lost, self.parked) = (0, 0, false);
@@ -740,6 +740,8 @@ impl<C> ClientSlot<C> {
             assert_eq!((self.in_flight(), self.expires_ns), (0, u64::MAX));
             assert!(self.req.is_none() && self.cont.is_none() && self.went_back == 0);
             assert!(!self.parked);
+            assert_eq!((self.resp_packets, self.resp_rcvd), (0, 0), "counts of a free slot");
+            assert_eq!((self.resp_requested, self.resp_high), (0, 0), "counts of a free slot");
         }
         let asked = (self.req_packets, self.resp_high, self.resp_packets);
         let sent = (self.req_acked, self.req_sent, self.req_high, self.queued);

@@ -12,4 +12,4 @@ mod server;
 pub(crate) use client::{ClientSlot, Ending, NextPacket};
 use gap_nack::GapNack;
 pub(crate) use gaps::Gaps;
-pub(crate) use server::{Position, ServerPhase, ServerSlot, Stored};
+pub(crate) use server::{Position, SHORT, ServerPhase, ServerSlot, Stored};

@@ -9,7 +9,7 @@
 //! The server never rolls back (E40): a packet of the client or the handler's reply causes every
 //! transition, except that a request of which nothing arrives any more is dropped (ADR 36).
 
-use courser_buf::MsgBuf;
+use courser_buf::{MsgBuf, prefetch};
 
 use super::{GapNack, Gaps};
 use crate::budget::NO_MESSAGE;
@@ -34,6 +34,8 @@ pub(crate) enum ServerPhase {
 pub(crate) enum Stored {
     /// None.
     None,
+    /// In the slot itself.
+    Short,
     /// In the slot's preallocated buffer (E32).
     Preallocated,
     /// In a buffer of its own.
@@ -55,7 +57,11 @@ pub(crate) enum Position {
     Future,
 }
 
-/// In order of use, two cache lines.
+/// Longest response that is stored in its slot, bytes.
+pub(crate) const SHORT: usize = 40;
+
+/// In order of use: a small RPC with a short answer accesses only the first two cache lines, one with a
+/// preallocated answer all three.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ServerSlot {
@@ -67,7 +73,7 @@ pub(crate) struct ServerSlot {
     pub(crate) cr_in_progress: bool,
     /// Packets `send_next..send_end` of the response are in the transmit queue.
     resp_queued: bool,
-    /// The response is one packet in the preallocated buffer, and was not sent yet.
+    /// The response is one packet in the slot or in the preallocated buffer, and was not sent yet.
     single_due: bool,
     /// The client has cancelled the request.
     pub(crate) cancelled: bool,
@@ -83,27 +89,32 @@ pub(crate) struct ServerSlot {
     pub(crate) charged: u32,
     /// Number of the batch to which the response was appended.
     appended_batch: u32,
-    /// Number of the request in this endpoint's budget, or [`NO_MESSAGE`].
-    message: u32,
-    /// The NACK of a request that is received in order only.
-    gap_nack: GapNack,
+    /// Only while packets are missing, or several parts of the response are requested.
+    pub(crate) gaps: Option<Box<Gaps>>,
     /// The client's deadline, in this endpoint's time, never too late; `u64::MAX`: none (ADR 15).
     pub(crate) expires_ns: u64,
+    short: [u8; SHORT],
     pub(crate) resp: Stored,
     /// MTU-sized buffer for short responses, kept across requests (E32).
     pub(crate) prealloc: Option<MsgBuf>,
     pub(crate) req: Option<MsgBuf>,
-    /// Only while packets are missing, or several parts of the response are requested.
-    pub(crate) gaps: Option<Box<Gaps>>,
+    /// Number of the request in this endpoint's budget, or [`NO_MESSAGE`].
+    message: u32,
+    /// The NACK of a request that is received in order only.
+    gap_nack: GapNack,
 }
 
 const _: () = {
     use std::mem::offset_of;
     assert!(
         offset_of!(ServerSlot, expires_ns) + 8 <= 64,
-        "all that is not a buffer is in one line"
+        "all of a small RPC that is not its answer is in one line"
     );
-    assert!(size_of::<ServerSlot>() == 128, "two lines");
+    assert!(
+        offset_of!(ServerSlot, resp) + size_of::<Stored>() <= 128,
+        "a small RPC with a short answer is two lines"
+    );
+    assert!(size_of::<ServerSlot>() == 192, "three lines");
 };
 
 impl ServerSlot {
@@ -132,6 +143,7 @@ impl ServerSlot {
             expires_ns: u64::MAX,
             cancelled: false,
             req: None,
+            short: [0; SHORT],
             resp: Stored::None,
             charged: 0,
             appended_batch: 0,
@@ -222,16 +234,34 @@ impl ServerSlot {
         self.req_rcvd = self.req_packets;
     }
 
-    /// Stores a response of one packet that is in the preallocated buffer, like
+    /// Stores a response of one packet that is in the slot or its preallocated buffer, like
     /// [`ServerSlot::respond`].
     #[inline(always)]
-    pub(crate) fn respond_single(&mut self, size: u32) {
+    pub(crate) fn respond_single(&mut self, stored: Stored, size: u32) {
         let unasked = mutant::is_on(Mutant::ResponseUnasked);
         self.phase = ServerPhase::Responded;
-        self.resp = Stored::Preallocated;
+        self.resp = stored;
         (self.resp_size, self.resp_packets) = (size, 1);
         (self.resp_queued, self.single_due) = (true, !unasked);
         (self.send_next, self.send_end) = (0, 1 + u32::from(unasked));
+    }
+
+    /// `len` bytes of the slot's own room for a response; at most [`SHORT`].
+    #[inline(always)]
+    pub(crate) fn short_mut(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.short.get_mut(..len)
+    }
+
+    /// The response that is [`Stored::Short`].
+    pub(crate) fn short_response(&self) -> &[u8] {
+        self.short.get(..self.resp_size as usize).unwrap_or_default()
+    }
+
+    /// Prefetches the two cache lines that a small RPC with a short answer accesses.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self) {
+        prefetch(self);
+        prefetch(&self.short);
     }
 
     /// `len` bytes of the preallocated buffer, if it is large enough and the transport has released
@@ -241,11 +271,14 @@ impl ServerSlot {
         self.prealloc.as_mut()?.get_mut()?.get_mut(..len)
     }
 
-    /// A response of one packet that is in the preallocated buffer and was not sent yet.
+    /// A response of one packet that is in the slot or the preallocated buffer and was not sent yet.
     #[inline(always)]
     pub(crate) fn single_response_data(&self) -> Option<&[u8]> {
         if !self.single_due {
             return None;
+        }
+        if matches!(self.resp, Stored::Short) {
+            return self.short.get(..self.resp_size as usize);
         }
         self.prealloc.as_ref()?.get(..self.resp_size as usize)
     }
@@ -431,7 +464,8 @@ impl ServerSlot {
         if self.single_due {
             let due = (self.send_next, self.send_end, self.resp_packets, self.resp_queued);
             assert_eq!((due, self.phase), ((0, 1, 1, true), ServerPhase::Responded));
-            assert!(matches!(self.resp, Stored::Preallocated) && self.prealloc.is_some());
+            let is_kept = matches!(self.resp, Stored::Preallocated) && self.prealloc.is_some();
+            assert!(is_kept || matches!(self.resp, Stored::Short));
         }
         match self.phase {
             ServerPhase::Idle | ServerPhase::Acked => {

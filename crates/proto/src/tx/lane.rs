@@ -24,8 +24,14 @@ impl Lane<'_> {
     /// Adds a packet without data; `kind` as in [`EndpointStats::tx_kinds`]. `false`: no room.
     #[inline]
     pub(super) fn header_only(&mut self, kind: usize, header: [u8; PACKET_HEADER]) -> bool {
+        self.short(kind, header, &[])
+    }
+
+    /// Adds a packet with a copy of its data. `false`: no room.
+    #[inline]
+    pub(super) fn short(&mut self, kind: usize, header: [u8; PACKET_HEADER], data: &[u8]) -> bool {
         let header = header_words(header);
-        let sent = self.tx.append(self.peer, self.arena, header, &[]);
+        let sent = self.tx.append(self.peer, self.arena, header, data);
         if sent {
             self.stats.sent(kind);
         }

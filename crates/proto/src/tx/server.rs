@@ -77,6 +77,15 @@ impl<C> ServerFlow<'_, C> {
                     }
                     break;
                 }
+                Stored::Short => {
+                    let packet =
+                        Packet::Response { session: remote, req_num, msg_size, index, data: &[] };
+                    if !lane.short(3, packet.header(), slot.short_response()) {
+                        return Sent::Rest(TxItem::Response { session, slot: slot_no, req_num });
+                    }
+                    slot.sent_due_packet();
+                    continue;
+                }
                 Stored::Preallocated => match &mut slot.prealloc {
                     Some(m) => m,
                     None => break,

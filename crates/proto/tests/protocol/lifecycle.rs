@@ -364,7 +364,7 @@ fn a_quota_full_of_short_responses_is_released() {
     let s = w.connect(0, 1);
     let (mut answered, mut refused) = (Vec::new(), 0);
     for id in 0..400 {
-        w.call(0, s, id, 10);
+        w.call(0, s, id, 50); // an answer of up to 40 bytes needs no buffer
         while w.ep(0).outstanding_calls() >= 8 {
             w.step();
         }
@@ -380,4 +380,25 @@ fn a_quota_full_of_short_responses_is_released() {
     }
     assert!(refused > 50 && answered.len() > 50, "{refused} {}", answered.len());
     assert!(answered.last() > Some(&350), "to the end: {answered:?}");
+}
+
+#[test]
+fn an_answer_of_up_to_40_bytes_is_kept_without_a_buffer_and_sent_again() {
+    for (len, has_buffers) in [(0, false), (1, false), (40, false), (41, true)] {
+        let mut w = World::new(&[config(), config()], 3);
+        w.link.loss = 100_000;
+        let s = w.connect(0, 1);
+        let empty = w.nodes[1].arena.stats().in_use_bytes;
+        for id in 0..200 {
+            w.call(0, s, id, len);
+        }
+        let done = w.finish(0, 200);
+        assert!(done.iter().all(|d| d.result == Ok(pattern(d.id, len))), "{len}");
+        assert!((0..200).all(|id| w.nodes[1].executed[&id] == 1), "{len}");
+        assert!(w.ep(1).stats().responses_resent > 0, "an answer was lost");
+        let memory = w.ep(1).memory();
+        assert_eq!(memory.prealloc_bytes > 0, has_buffers, "{len}");
+        let used = w.nodes[1].arena.stats().in_use_bytes > empty;
+        assert_eq!(used, has_buffers, "{len}");
+    }
 }

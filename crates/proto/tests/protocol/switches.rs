@@ -7,18 +7,21 @@ use courser_proto::{Config, Factors, Packing};
 use super::support::link::describe;
 use super::support::{Action, DPP, World, config, pattern};
 
+/// Too long for a response that is kept in its slot.
+const LEN: usize = 50;
+
 fn echoes(cfg: Config) -> World {
     let mut w = World::pair(cfg);
     w.tracing = true;
     let s = w.connect(0, 1);
     for round in 0..3 {
         (0..4).for_each(|i| {
-            let _ = w.call(0, s, 4 * round + i, 32);
+            let _ = w.call(0, s, 4 * round + i, LEN);
         });
         let mut done = w.finish(0, 4);
         done.sort_by_key(|d| d.id);
         for d in done {
-            assert_eq!(d.result.expect("a response"), pattern(d.id, 32));
+            assert_eq!(d.result.expect("a response"), pattern(d.id, LEN));
         }
     }
     w
