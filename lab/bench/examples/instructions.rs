@@ -24,17 +24,22 @@
 //! packets of requests are counted in place of RPCs. With `peers=N`, the sessions are spread over N
 //! servers of this process, all on its one thread. Both are without congestion control. With `active=N`, only the first N sessions have calls.
 //!
+//! `instructions client RPCS IN_FLIGHT` counts those calls of a [`Client`] over shared memory whose tasks
+//! drive its endpoint, polled by this thread in place of a runtime ([`client_polls`]).
+//!
 //! These functions are counted: [`client_sends`], [`client_pass`] and [`server_pass`], and their transport parts
 //! [`client_tx`], [`client_rx`], [`server_tx`], [`server_rx`]; [`empty_passes`].
 
 use std::cell::Cell;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use courser::{
-    CallId, CallRejected, Config, Context, Control, MsgBuf, Nexus, Packing, Request, Rpc, Session,
-    SessionId, Tuning,
+    CallId, CallRejected, Client, ClientCall, Config, Context, Control, MsgBuf, Nexus, Packing,
+    Request, Rpc, Session, SessionId, Tuning,
 };
 use courser_buf::{Ecn, PathId, RxBurst, TxBurst};
 use courser_net::{
@@ -117,6 +122,65 @@ fn empty_passes<T: Transport>(rpc: &mut Rpc<T>, passes: u64) {
     for _ in 0..passes {
         rpc.poll();
     }
+}
+
+/// Polls the calls of a client once, and begins others until `in_flight` are in progress. Returns how many
+/// have ended.
+#[inline(never)]
+fn client_polls(
+    client: &Client,
+    calls: &mut Vec<ClientCall>,
+    in_flight: usize,
+) -> Result<u64, Failure> {
+    let mut cx = std::task::Context::from_waker(Waker::noop());
+    let before = calls.len();
+    let mut failed = None;
+    calls.retain_mut(|call| match Pin::new(call).poll(&mut cx) {
+        Poll::Ready(ended) => {
+            failed = failed.take().or(ended.err());
+            false
+        }
+        Poll::Pending => true,
+    });
+    let ended = before - calls.len();
+    while calls.len() < in_flight {
+        let mut call = client.call(ECHO, client.alloc_recycled(32)?);
+        if Pin::new(&mut call).poll(&mut cx).is_ready() {
+            return Err("a call without an answer has ended".into());
+        }
+        calls.push(call);
+    }
+    failed.map_or(Ok(ended as u64), |e| Err(e.into()))
+}
+
+/// Calls of a client with a server on the same thread.
+fn run_client(rpcs: u64, in_flight: usize) -> Result<(), Failure> {
+    let nexus = Nexus::bind("shm://127.0.0.1:0")?;
+    let mut server = nexus.endpoint()?;
+    server.on(ECHO, |cx: &mut Context<'_>, request: Request<'_>| cx.reply(&request[..]));
+    let mut connecting = pin!(Client::connect(&nexus.local_uri()).into_future());
+    let mut cx = std::task::Context::from_waker(Waker::noop());
+    let client = loop {
+        server.poll();
+        if let Poll::Ready(client) = connecting.as_mut().poll(&mut cx) {
+            break client?;
+        }
+    };
+    let (mut calls, mut ended) = (Vec::with_capacity(in_flight), 0);
+    let mut run = |until| -> Result<u64, Failure> {
+        let from = ended;
+        while ended < until {
+            ended += client_polls(&client, &mut calls, in_flight)?;
+            while server.poll() {}
+        }
+        Ok(ended - from)
+    };
+    run(rpcs)?;
+    begin();
+    let counted = run(2 * rpcs)?;
+    end();
+    println!("{counted} RPCs");
+    Ok(())
 }
 
 /// True while the transport is called through the counted functions: not while sessions connect, which
@@ -275,6 +339,10 @@ const USAGE: &str = "usage: instructions (mem | shm | udp) \
 fn main() -> Result<(), Failure> {
     let mut args = std::env::args().skip(1);
     let transport = args.next().ok_or(USAGE)?;
+    if transport == "client" {
+        let mut number = || -> Result<u64, Failure> { Ok(args.next().ok_or(USAGE)?.parse()?) };
+        return run_client(number()?, number()? as usize);
+    }
     let load = Load::parse(args)?;
     match transport.as_str() {
         "mem" => {
