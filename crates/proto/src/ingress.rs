@@ -8,7 +8,7 @@ use crate::endpoint::Endpoint;
 use crate::peer::{FrameSignal, Peer, PeerState};
 use crate::rx::{self, Packets};
 use crate::stats::RxDrop;
-use crate::wire::{FrameHeader, is_untimed};
+use crate::wire::{FrameHeader, UncheckedFrame};
 
 /// The event loop is told of every this many refused frames, as there may be a flood.
 pub(crate) const REFUSED_NEWS: u64 = 256;
@@ -21,14 +21,17 @@ impl<C> Endpoint<C> {
     /// at the newest time that was set ([`Endpoint::advance`]).
     #[inline(always)] // inlined into the event loop, its only caller
     pub fn receive(driver: &mut impl Driver<C>, frame: &RxFrame<'_>) {
-        if !is_untimed(frame.data) {
+        let Some(unchecked) = UncheckedFrame::of(frame.data) else {
+            return driver.endpoint().refuse_frame(RxDrop::Truncated);
+        };
+        if !unchecked.is_untimed() {
             let now_ns = driver.now_ns();
             driver.endpoint().io.now_ns = now_ns;
         }
         if !frame.tail().is_empty() {
-            return Self::receive_in_parts(driver, frame);
+            return Self::receive_in_parts(driver, unchecked, frame);
         }
-        let Some(packets) = driver.endpoint().open(frame) else { return };
+        let Some(packets) = driver.endpoint().open(unchecked, frame) else { return };
         rx::packets(driver, packets);
         Self::received(driver);
     }
@@ -36,14 +39,18 @@ impl<C> Endpoint<C> {
     /// Receives a frame whose end its sender can still write. The checksum of a protected frame is
     /// that of a copy, which does not change any more.
     #[inline(never)]
-    fn receive_in_parts(driver: &mut impl Driver<C>, frame: &RxFrame<'_>) {
+    fn receive_in_parts(
+        driver: &mut impl Driver<C>,
+        unchecked: UncheckedFrame<'_>,
+        frame: &RxFrame<'_>,
+    ) {
         if driver.endpoint().is_protected(frame.data) {
             let mut scratch = std::mem::take(&mut driver.endpoint().io.scratch);
             Self::receive(driver, &frame.join(&mut scratch));
             driver.endpoint().io.scratch = scratch;
             return;
         }
-        let Some(packets) = driver.endpoint().open(frame) else { return };
+        let Some(packets) = driver.endpoint().open(unchecked, frame) else { return };
         rx::packets_in_parts(driver, packets, frame);
         Self::received(driver);
     }
@@ -67,19 +74,27 @@ impl<C> Endpoint<C> {
 
     /// Opens a frame: the only place that accepts frames.
     #[inline(always)]
-    fn open<'f>(&mut self, frame: &RxFrame<'f>) -> Option<Packets<'f>> {
-        self.io.stats.rx_frames += 1;
-        let (h, rest) = match FrameHeader::parse(frame.data) {
-            Ok(parsed) => parsed,
-            Err(malformed) => return self.refuse_frame(malformed.into()),
+    fn open<'f>(
+        &mut self,
+        unchecked: UncheckedFrame<'f>,
+        frame: &RxFrame<'f>,
+    ) -> Option<Packets<'f>> {
+        let (h, rest) = (unchecked.header(), unchecked.rest);
+        let peer = self.peers.at_mut(h.peer);
+        // One comparison for frames that nothing protects.
+        let fits = |peer: &Peer| unchecked.begins_with(peer.front) && peer.addr == frame.src;
+        let peer = match peer {
+            Some(peer) if fits(peer) => peer,
+            peer => match check(peer, frame) {
+                Ok(peer) => peer,
+                Err(reason) => {
+                    self.refuse_frame(reason);
+                    return None;
+                }
+            },
         };
-        let Some(peer) = self.peers.at_mut(h.peer) else {
-            return self.refuse_frame(RxDrop::UnknownPeer);
-        };
-        if let Err(reason) = check(peer, &h, frame) {
-            return self.refuse_frame(reason);
-        }
         let is_gap = peer.path.on_frame(&h, frame.ecn, self.io.now_ns);
+        self.io.stats.rx_frames += 1;
         self.io.stats.rx_frames_accepted += 1;
         if peer.path.is_signal() {
             let (in_flight, sent) = (peer.credits.in_flight_units(), peer.path.sent_units());
@@ -101,20 +116,21 @@ impl<C> Endpoint<C> {
     }
 
     #[cold]
-    fn refuse_frame<'f>(&mut self, reason: RxDrop) -> Option<Packets<'f>> {
+    fn refuse_frame(&mut self, reason: RxDrop) {
+        self.io.stats.rx_frames += 1;
         self.io.stats.drop(reason);
         let refused = self.io.stats.rx_frames - self.io.stats.rx_frames_accepted;
         self.outbox.has_news |= refused.is_multiple_of(REFUSED_NEWS);
-        None
     }
 }
 
-/// Checks that the frame's source is the address of the peer in its header.
-#[inline(always)]
-fn check(peer: &Peer, h: &FrameHeader, frame: &RxFrame<'_>) -> Result<(), RxDrop> {
-    if peer.state != PeerState::Live {
+/// Checks the form of a frame, and that the peer in its header has sent it. Returns the peer.
+#[inline(never)] // frames that nothing protects do not come here
+fn check<'p>(peer: Option<&'p mut Peer>, frame: &RxFrame<'_>) -> Result<&'p mut Peer, RxDrop> {
+    let (h, _) = FrameHeader::parse(frame.data)?;
+    let Some(peer) = peer.filter(|peer| peer.state == PeerState::Live) else {
         return Err(RxDrop::UnknownPeer);
-    }
+    };
     if peer.protection.refuses_cookie(peer.rx_cookie, h.cookie) {
         return Err(RxDrop::Cookie);
     }
@@ -127,5 +143,5 @@ fn check(peer: &Peer, h: &FrameHeader, frame: &RxFrame<'_>) -> Result<(), RxDrop
     if !peer.protection.opens(peer.rx_cookie, h.cookie, frame.data) {
         return Err(RxDrop::Checksum);
     }
-    Ok(())
+    Ok(peer)
 }

@@ -16,7 +16,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::mutant::{self, Mutant};
-use crate::wire::FRAME_HEADER;
+use crate::wire::{FRAME_HEADER, front_word};
 
 /// How frames are protected against changes on the way. Two endpoints agree on the stronger of
 /// their choices when they connect; the variants are in that order.
@@ -112,6 +112,12 @@ impl Protection {
     }
 
     // ---- frames that arrive -------------------------------------------------------------------
+
+    /// The first word of the peer's frames without flags, if that word alone shows that a frame is the
+    /// peer's; else 0, and [`Protection::refuses_cookie`] and [`Protection::opens`] are asked.
+    pub(crate) fn front(self, data_per_packet: u16, cookie: u32) -> u64 {
+        if self.0 == Integrity::None { front_word(data_per_packet, cookie) } else { 0 }
+    }
 
     /// Returns whether the cookie field of a frame shows by itself that it is no frame of the peer.
     #[inline(always)]

@@ -34,6 +34,9 @@ pub(crate) struct Party {
 pub(crate) struct Peer {
     // Fields for ingress validation and for the header of a frame.
     pub(crate) addr: Addr,
+    /// The first word of its frames without flags, if that shows that they are its own; 0: frames are
+    /// checked part by part.
+    pub(crate) front: u64,
     pub(crate) rx_cookie: u32,
     pub(crate) tx_cookie: u32,
     pub(crate) remote: u32,
@@ -68,6 +71,7 @@ impl Peer {
     pub(crate) fn tentative(rx_cookie: u32, cfg: &Config) -> Self {
         Peer {
             addr: Addr { host: 0, port: 0 },
+            front: 0,
             rx_cookie,
             tx_cookie: 0,
             remote: 0,
@@ -95,6 +99,15 @@ impl Peer {
     /// Sum of the pools for the requests of either side, packets.
     fn pools(&self) -> u64 {
         u64::from(self.credits.limit()) + u64::from(self.credits.granted())
+    }
+
+    /// Both sides have agreed on the size of packets and on the protection of frames: frames are
+    /// accepted from now on.
+    pub(crate) fn agree(&mut self, data_per_packet: u16, protection: Protection) {
+        self.state = PeerState::Live;
+        self.data_per_packet = data_per_packet;
+        self.protection = protection;
+        self.front = protection.front(data_per_packet, self.rx_cookie);
     }
 
     /// Largest frame that both sides agreed on.

@@ -143,13 +143,11 @@ impl<C> Endpoint<C> {
         let own = self.own_room();
         let peer_no = known.unwrap_or_else(|| {
             let mut p = Peer::tentative(offer.random, &self.io.cfg);
-            p.state = PeerState::Live;
+            p.agree(dpp, Protection::agreed(r.integrity, offer.integrity));
             p.party = Party { endpoint_id: r.endpoint_id, control: offer.control };
             p.addr = offer.addr;
             p.remote = r.peer;
             p.tx_cookie = r.cookie;
-            p.protection = Protection::agreed(r.integrity, offer.integrity);
-            p.data_per_packet = dpp;
             p.credits.set_room(Room {
                 small_data: own.small_data.min(r.room.small_data),
                 units_per_packet: own.units_per_packet.min(r.room.units_per_packet),
@@ -360,14 +358,12 @@ impl<C> Endpoint<C> {
         p.sessions += 1;
         if a.client_peer == tentative {
             p.credits.set_room(a.room);
-            p.state = PeerState::Live;
+            p.agree(a.data_per_packet, Protection::of(a.schemes.integrity));
             p.party = party;
             p.addr = addr;
             p.path_id = path;
             p.remote = a.peer;
             p.tx_cookie = a.cookie;
-            p.protection = Protection::of(a.schemes.integrity);
-            p.data_per_packet = a.data_per_packet;
             p.path.set_last_rx(now_ns);
             self.peers.known.entry((a.endpoint_id, addr)).or_default().push(tentative);
             return true;

@@ -55,33 +55,59 @@ pub(crate) fn body_of(frame: &[u8]) -> &[u8] {
     frame.get(FRAME_HEADER..).unwrap_or_default()
 }
 
-/// Returns whether a well-formed frame carries no send time.
-#[inline(always)]
-pub(crate) fn is_untimed(frame: &[u8]) -> bool {
-    frame.get(1).is_some_and(|flags| flags & FLAG_UNTIMED != 0)
+/// A frame of sufficient length, whose header is not checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UncheckedFrame<'f> {
+    words: [u64; 3],
+    echo_at: u32,
+    /// The bytes after the header.
+    pub(crate) rest: &'f [u8],
 }
 
-impl FrameHeader {
-    /// Parses a frame header; returns it and the bytes after it.
-    ///
-    /// # Errors
-    /// The frame is too short, of another version, or has an undefined flag.
-    #[inline(always)] // inlined into the receive path, where the fields stay in registers
-    pub fn parse(bytes: &[u8]) -> Result<(FrameHeader, &[u8]), Malformed> {
-        let (head, rest) = bytes.split_first_chunk::<FRAME_HEADER>().ok_or(Malformed::Truncated)?;
-        let ([low, middle, high], tail) = head.as_chunks::<8>() else {
-            return Err(Malformed::Truncated);
-        };
-        let [low, middle, high] = [low, middle, high].map(|word| u64::from_le_bytes(*word));
+impl<'f> UncheckedFrame<'f> {
+    /// `None`: the frame is too short.
+    #[inline(always)] // inlined into the receive path, where the words stay in registers
+    pub(crate) fn of(frame: &'f [u8]) -> Option<Self> {
+        let (head, rest) = frame.split_first_chunk::<FRAME_HEADER>()?;
+        let ([low, middle, high], tail) = head.as_chunks::<8>() else { return None };
+        let words = [low, middle, high].map(|word| u64::from_le_bytes(*word));
         let echo_at = tail.first_chunk().map_or(0, |tail| u32::from_le_bytes(*tail));
-        if low as u8 != WIRE_VERSION {
+        Some(UncheckedFrame { words, echo_at, rest })
+    }
+
+    /// # Errors
+    /// The frame is of another version, or has an undefined flag.
+    #[inline(always)]
+    fn check(&self) -> Result<(), Malformed> {
+        if self.words[0] as u8 != WIRE_VERSION {
             return Err(Malformed::Version);
         }
-        let flags = (low >> 8) as u8;
-        if flags > FLAG_UNTIMED {
-            return Err(Malformed::Flags);
-        }
-        let header = FrameHeader {
+        if self.flags() > FLAG_UNTIMED { Err(Malformed::Flags) } else { Ok(()) }
+    }
+
+    #[inline(always)]
+    fn flags(&self) -> u8 {
+        (self.words[0] >> 8) as u8
+    }
+
+    /// Returns whether it carries no send time.
+    #[inline(always)]
+    pub(crate) fn is_untimed(&self) -> bool {
+        self.flags() & FLAG_UNTIMED != 0
+    }
+
+    /// Returns whether its first word is that of [`front_word`], with valid flags.
+    #[inline(always)]
+    pub(crate) fn begins_with(&self, front: u64) -> bool {
+        let word = self.words[0];
+        word == front | u64::from(FLAG_UNTIMED) << 8 || word & !(u64::from(FLAG_ECHO) << 8) == front
+    }
+
+    /// The header, if its form is valid.
+    #[inline(always)]
+    pub(crate) fn header(&self) -> FrameHeader {
+        let ([low, middle, high], flags) = (self.words, self.flags());
+        FrameHeader {
             data_per_packet: (low >> 16) as u16,
             cookie: (low >> 32) as u32,
             peer: middle as u32 & MAX_PEER,
@@ -89,9 +115,25 @@ impl FrameHeader {
             number: (middle >> 32) as u32,
             ecn: EcnCounts { marked: high as u16, received: (high >> 16) as u16 },
             sent_at: (flags & FLAG_UNTIMED == 0).then_some((high >> 32) as u32),
-            echo_at: (flags & FLAG_ECHO != 0).then_some(echo_at),
-        };
-        Ok((header, rest))
+            echo_at: (flags & FLAG_ECHO != 0).then_some(self.echo_at),
+        }
+    }
+}
+
+/// The first word of a frame with this packet size and cookie, without flags. Never 0.
+pub(crate) fn front_word(data_per_packet: u16, cookie: u32) -> u64 {
+    u64::from(WIRE_VERSION) | u64::from(data_per_packet) << 16 | u64::from(cookie) << 32
+}
+
+impl FrameHeader {
+    /// Parses a frame header; returns it and the bytes after it.
+    ///
+    /// # Errors
+    /// The frame is too short, of another version, or has an undefined flag.
+    pub fn parse(bytes: &[u8]) -> Result<(FrameHeader, &[u8]), Malformed> {
+        let frame = UncheckedFrame::of(bytes).ok_or(Malformed::Truncated)?;
+        frame.check()?;
+        Ok((frame.header(), frame.rest))
     }
 
     /// Writes the header. Without a send time the echo is omitted.

@@ -16,7 +16,7 @@ mod single;
 pub use frame::{
     EcnCounts, FRAME_HEADER, FrameHeader, MAX_PEER, WIRE_VERSION, decode_held, encode_held,
 };
-pub(crate) use frame::{body_of, is_untimed};
+pub(crate) use frame::{UncheckedFrame, body_of, front_word};
 #[cfg(test)]
 pub(crate) use holes::HolesRoom;
 pub(crate) use holes::NO_HOLES;
