@@ -29,7 +29,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use courser_buf::{Lent, MsgBuf, PathId, Shown, TxBurst};
+use courser_buf::{Lent, MsgBuf, PathId, Shown, TxBurst, copy_short};
 use courser_net::{ThisProcess, Uri};
 use courser_proto::{Body, CallError, Dialed, Endpoint, RejectReason, RemoteSession, SessionId};
 
@@ -301,7 +301,7 @@ impl<A: App> Core<A> {
         if request.set_len_recycled(bytes.len()).is_ok()
             && let Some(data) = request.get_mut()
         {
-            data.copy_from_slice(bytes);
+            copy_short(data, bytes);
             return Ok(request);
         }
         let response_bytes = bytes.len() as u32;

@@ -28,7 +28,7 @@ use crate::config::{Config, ConfigError};
 use crate::deferred::Deferred;
 use crate::event::{Completion, Notice};
 use crate::held::HeldCalls;
-use crate::io::Io;
+use crate::io::{Io, requests_to_check};
 use crate::loss::{Boards, TailLoss};
 use crate::pace::Wheel;
 use crate::peer::Peers;
@@ -112,6 +112,7 @@ impl<C> Endpoint<C> {
         // A short response is copied into its frame, also when it is sent again.
         let short_max = if cfg.factors.prealloc_responses { SHORT.min(cfg.inline_max) } else { 0 };
         let io = Io {
+            requests_to_check: requests_to_check(&cfg),
             cfg,
             arena,
             now_ns: 0,

@@ -38,7 +38,7 @@ impl<C> Endpoint<C> {
     #[inline]
     pub fn on_deadline(&mut self, now_ns: u64) {
         self.io.now_ns = now_ns;
-        if now_ns >= self.io.tx.retry_ns() {
+        if self.io.tx.retry_ns() != 0 && now_ns >= self.io.tx.retry_ns() {
             self.io.tx.retry_now();
         }
         if now_ns >= self.io.tail_loss.due_ns {

@@ -24,6 +24,8 @@ pub(crate) struct Io {
     /// The newest time passed to the endpoint.
     pub(crate) now_ns: u64,
     pub(crate) tx: TxBatch,
+    /// See [`requests_to_check`].
+    pub(crate) requests_to_check: u32,
     pub(crate) timers: Timers,
     /// Peers whose packets wait for their departure times.
     pub(crate) wheel: Wheel,
@@ -163,7 +165,7 @@ impl Io {
     /// Accepted calls that have not ended.
     #[inline]
     pub(crate) fn outstanding_calls(&self) -> u64 {
-        self.stats.calls - self.stats.responses - self.stats.errors
+        self.stats.outstanding_calls()
     }
 
     /// Counts the reason for which a call ends early.
@@ -219,24 +221,16 @@ impl Io {
         sent
     }
 
-    /// Maximum of requests in a batch: half of the outstanding calls, so that client and server
-    /// overlap. Further requests belong to the next batch, which leaves after the next poll for
-    /// frames. Replies are not limited: if both sides call each other, both are busy anyway, and
-    /// large frames are cheapest. Requests in their session's turn for credits do not count either.
-    /// A reply that is queued after a delayed request is delayed with it.
+    /// See [`batch_calls`].
     #[inline]
     pub(crate) fn batch_calls(&self) -> usize {
-        let calls = self.outstanding_calls() as usize;
-        let most = self.cfg.tx_items;
-        let divides = self.cfg.split_batches && calls > 0;
-        if divides { (calls / 2).max(BATCH_CALLS_MIN).min(most) } else { most }
+        batch_calls(self.outstanding_calls(), &self.cfg)
     }
 
     /// See [`TxBatch::open_append`].
     #[inline(always)]
     pub(crate) fn open_append(&mut self) {
-        let requests = if self.cfg.split_batches { self.batch_calls() } else { usize::MAX };
-        self.tx.open_append(self.cfg.tx_items, requests, self.now_ns);
+        self.tx.open_append(self.cfg.tx_items, self.requests_to_check, self.now_ns);
     }
 }
 
@@ -244,6 +238,23 @@ impl Io {
 /// most a tenth of the time.
 pub(crate) fn min_interval_ns(peers: &Peers) -> u64 {
     50 * peers.len() as u64
+}
+
+/// Maximum of requests in a batch with this many outstanding `calls`: half of them, so that client and
+/// server overlap. Further requests belong to the next batch, which leaves after the next poll for
+/// frames. Replies are not limited: if both sides call each other, both are busy anyway, and
+/// large frames are cheapest. Requests in their session's turn for credits do not count either.
+/// A reply that is queued after a delayed request is delayed with it.
+#[inline]
+pub(crate) fn batch_calls(calls: u64, cfg: &Config) -> usize {
+    let (calls, most) = (calls as usize, cfg.tx_items);
+    let divides = cfg.split_batches && calls > 0;
+    if divides { (calls / 2).max(BATCH_CALLS_MIN).min(most) } else { most }
+}
+
+/// The smallest maximum of requests in a batch: with fewer it need not be computed.
+pub(crate) fn requests_to_check(cfg: &Config) -> u32 {
+    if cfg.split_batches { BATCH_CALLS_MIN.min(cfg.tx_items) as u32 } else { u32::MAX }
 }
 
 /// Batches are not limited to fewer calls than this: a frame costs as much as a few calls.

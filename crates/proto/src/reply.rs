@@ -1,6 +1,6 @@
 //! Replies: from the handler's answer to a stored response (E9, E32, E61).
 
-use courser_buf::{AllocError, MsgBuf};
+use courser_buf::{AllocError, MsgBuf, copy_short};
 
 use crate::endpoint::{Endpoint, copy_of};
 use crate::error::{ReplyError, Status};
@@ -9,7 +9,7 @@ use crate::flow::ServerFlow;
 use crate::mutant::{self, Mutant};
 use crate::session::Sessions;
 use crate::slot::{ServerPhase, ServerSlot, Stored};
-use crate::tx::{TxItem, copy_short, send_single_response};
+use crate::tx::{TxItem, send_single_response};
 
 /// Largest preallocated response buffer: a packet of usual networks. With larger packets most
 /// responses are still small, and the buffers have to stay in the caches.

@@ -217,6 +217,12 @@ impl EndpointStats {
         self.tx_packets - sent(CountedKind::Request) - sent(CountedKind::Message)
     }
 
+    /// Accepted calls that have not ended.
+    #[inline]
+    pub(crate) fn outstanding_calls(&self) -> u64 {
+        self.calls - self.responses - self.errors
+    }
+
     /// Counts a built packet of the kind with that index.
     #[inline]
     pub(crate) fn sent(&mut self, kind: usize) {

@@ -34,6 +34,12 @@ impl Unshared {
         }
     }
 
+    /// Makes the writable part `len` bytes long, or all of the buffer's data if that is shorter.
+    #[inline]
+    pub fn resize(&mut self, len: usize) {
+        self.len = len.min(self.msg.len()) as u32;
+    }
+
     /// Makes the writable part longer again, up to `len` bytes of the buffer's data.
     #[inline]
     pub fn lengthen(&mut self, len: usize) {

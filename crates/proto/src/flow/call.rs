@@ -7,6 +7,7 @@ use crate::endpoint::copy_of;
 use crate::error::{CallError, Executed};
 use crate::event::{Body, Completion};
 use crate::held::Held;
+use crate::io::batch_calls;
 use crate::mutant::{self, Mutant};
 use crate::oneway::Outgoing;
 use crate::session::{ClientSession, QueuedCall, SessionState};
@@ -109,7 +110,8 @@ impl<C> ClientFlow<'_, C> {
         let queued_ahead = std::mem::take(&mut slot.queued_ahead);
         if io.tx.may_append_request() && send_single(io, self.peer, s.remote, &mut s.credits, slot)
         {
-            io.tx.appended_request();
+            // This call is not counted yet.
+            io.tx.appended_request(|| batch_calls(io.stats.outstanding_calls() + 1, &io.cfg));
         } else {
             slot.queued = true;
             let req_num = slot.req_num;

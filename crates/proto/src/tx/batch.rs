@@ -14,7 +14,8 @@
 //! # Invariants
 //! 1. After a batch the open frames are those of the next one, if it has begun; every other buffer
 //!    is in its place. A peer's `open_frame` numbers its newest frame; of those in `open`
-//!    the first has the number `first_open`.
+//!    the first has the number `first_open`. While `kept` is set, `open` has one element, which is no
+//!    frame of a batch but has the buffer for the next one, and `full_batch` is empty.
 //! 2. A buffer is written only while no transport references it, and belongs to at most one open
 //!    frame.
 //! 3. Packets of one message leave in the order in which they were added, since go-back-N drops
@@ -22,7 +23,7 @@
 //! 4. [`seal`] writes every frame's header, when the frame is complete.
 
 use courser_buf::{
-    Arena, HEADER_ROOM, MsgBuf, PacketAccess, PathId, TxBurst, TxFrame, TxSeg, Unshared,
+    Arena, HEADER_ROOM, MsgBuf, PacketAccess, PathId, TxBurst, TxFrame, TxSeg, Unshared, copy_short,
 };
 
 mod gather;
@@ -122,6 +123,11 @@ pub(crate) struct TxBatch {
     open: Vec<OpenFrame>,
     /// Number of the first of them ([`Peer::open_frame`]).
     first_open: u64,
+    /// `open` has one frame that has left by a copy, and whose buffer is used again.
+    kept: bool,
+    /// The batch has begun with a frame of packets that are copied, which is the only one of the
+    /// batch if no other packet was appended.
+    first_is_plain: bool,
     /// Frames with the maximum number of requests of a batch. If there are any, they are the
     /// current batch, and the open frames belong to the next.
     full_batch: Vec<OpenFrame>,
@@ -153,9 +159,11 @@ pub(crate) struct TxBatch {
     append_limit: u32,
     /// The same for requests.
     request_limit: u32,
-    /// Requests in `open`, and how many leave in one batch.
+    /// Requests in `open`, how many leave in one batch, and the number with which that is computed
+    /// again.
     requests: u32,
     batch_requests: u32,
+    check_requests: u32,
     /// Number of this batch, or the next; wraps.
     number: u32,
     /// The last batch had no room for an item, which is first in the next.
@@ -176,6 +184,8 @@ impl TxBatch {
             queue: TxQueue::default(),
             open: Vec::new(),
             first_open: 0,
+            kept: false,
+            first_is_plain: false,
             full_batch: Vec::new(),
             buffers: Staging::new(framing.max_frame + framing.tailroom),
             framing,
@@ -193,6 +203,7 @@ impl TxBatch {
             request_limit: 0,
             requests: 0,
             batch_requests: 0,
+            check_requests: 0,
             number: 1,
             full: false,
             has_granted: false,
@@ -239,7 +250,13 @@ impl TxBatch {
     /// Returns whether there is an incomplete frame.
     #[inline(always)]
     pub(crate) fn has_frames(&self) -> bool {
-        !(self.open.is_empty() && self.full_batch.is_empty())
+        !(self.has_none_open() && self.full_batch.is_empty())
+    }
+
+    /// Returns whether the next batch has no frame yet.
+    #[inline(always)]
+    fn has_none_open(&self) -> bool {
+        self.open.is_empty() || self.kept
     }
 
     /// Returns whether frames wait that a later batch follows.
@@ -257,13 +274,13 @@ impl TxBatch {
     // ---- appending ----------------------------------------------------------------------------
 
     /// Opens the batch for appending at `now_ns`, while a received frame is handled or deferred
-    /// calls are made. Packets may be appended until they and the queue amount to `packets`. After
-    /// `requests` requests the next batch begins.
+    /// calls are made. Packets may be appended until they and the queue amount to `packets`. With
+    /// `requests` requests it is computed how many leave in one batch.
     #[inline(always)]
-    pub(crate) fn open_append(&mut self, packets: usize, requests: usize, now_ns: u64) {
+    pub(crate) fn open_append(&mut self, packets: usize, requests: u32, now_ns: u64) {
         self.append_limit = if self.full { 0 } else { packets as u32 };
         self.request_limit = if self.has_granted { 0 } else { self.append_limit };
-        self.batch_requests = requests as u32;
+        self.check_requests = requests;
         self.now_ns = now_ns;
     }
 
@@ -292,11 +309,19 @@ impl TxBatch {
         self.number
     }
 
-    /// Counts an appended request.
+    /// Counts an appended request. Of `most` the next batch begins.
     #[inline(always)]
-    pub(crate) fn appended_request(&mut self) {
+    pub(crate) fn appended_request(&mut self, most: impl FnOnce() -> usize) {
         self.appended += 1;
         self.requests += 1;
+        if self.requests >= self.check_requests {
+            self.limit_requests(most());
+        }
+    }
+
+    #[inline(never)]
+    fn limit_requests(&mut self, most: usize) {
+        (self.batch_requests, self.check_requests) = (most as u32, most as u32);
         if self.requests >= self.batch_requests {
             self.fill_batch();
         }
@@ -317,6 +342,7 @@ impl TxBatch {
         }
         self.first_open += self.open.len() as u64;
         std::mem::swap(&mut self.open, &mut self.full_batch);
+        self.first_is_plain = false;
         self.requests = 0;
         self.appended = 0;
         self.number = self.number.wrapping_add(1);
@@ -325,6 +351,7 @@ impl TxBatch {
     /// The batch leaves at `now_ns`.
     #[inline(always)]
     pub(crate) fn leaves(&mut self, now_ns: u64) {
+        self.give_back_kept();
         let first = self.full_batch.first().or(self.open.first());
         let written_ns = first.map_or(u64::MAX, |f| f.opened_ns);
         self.late.leaves(written_ns, Some(now_ns));
@@ -366,7 +393,35 @@ impl TxBatch {
         {
             return true;
         }
+        if self.kept {
+            return self.append_to_kept(peer, header, data);
+        }
         self.append_to_new(peer, arena, header, data)
+    }
+
+    /// Starts the first frame of a batch with a packet, in the buffer of the frame that left last.
+    #[inline(always)]
+    fn append_to_kept(
+        &mut self,
+        peer: &mut Peer,
+        header: [u64; 2],
+        data: &[u8],
+    ) -> bool {
+        let Some(frame) = self.open.first_mut() else { return false };
+        let number = peer.number();
+        // Else it has the length of frames of this peer.
+        if frame.peer != number || !self.packing {
+            frame.buf.resize(room_of_frame(peer, self.packing, data));
+        }
+        let Some(end) = write_packet(&mut frame.buf, FRAME_HEADER, header, data) else {
+            return false;
+        };
+        (frame.len, frame.peer, frame.opened_ns) = (end as u32, number, self.now_ns);
+        (self.kept, self.first_is_plain) = (false, true);
+        self.frames_left -= 1; // all are left while a buffer is kept
+        self.last_peer = number;
+        peer.open_frame = self.first_open;
+        true
     }
 
     /// Starts a frame with a packet.
@@ -382,12 +437,12 @@ impl TxBatch {
             return false;
         }
         let Some((at, mut buf)) = self.buffers.take(arena) else { return false };
-        let first = FRAME_HEADER + PACKET_HEADER + data.len();
-        buf.truncate(if self.packing { peer.max_frame() } else { first });
+        buf.resize(room_of_frame(peer, self.packing, data));
         let Some(end) = write_packet(&mut buf, FRAME_HEADER, header, data) else {
             self.buffers.put_back(at, buf);
             return false;
         };
+        self.first_is_plain = !self.has_frames();
         let (len, at, opened_ns) = (end as u32, at as u32, self.now_ns);
         let references = None;
         self.open_new(peer, OpenFrame { buf, len, peer: peer.number(), at, opened_ns, references });
@@ -436,6 +491,7 @@ impl TxBatch {
     /// `unsent` ones of earlier batches.
     #[inline(always)]
     pub(crate) fn begin(&mut self, frames: usize, unsent: usize, now_ns: u64) {
+        self.give_back_kept();
         let begun = unsent + self.open.len() + self.full_batch.len();
         self.frames_left = frames.saturating_sub(begun);
         self.unsent = unsent;
@@ -502,6 +558,7 @@ impl TxBatch {
     #[inline(always)]
     fn end(&mut self, frames: usize) {
         self.close_append();
+        self.first_is_plain = false;
         self.frames_left = frames;
         self.has_granted &= !self.queue.is_empty();
         self.buffers.rest();
@@ -553,6 +610,12 @@ impl TxBatch {
     pub(crate) fn retry_now(&mut self) {
         self.retry_ns = 0;
     }
+}
+
+/// Bytes of a new frame that begins with a packet of `data`.
+#[inline(always)]
+fn room_of_frame(peer: &Peer, packing: bool, data: &[u8]) -> usize {
+    if packing { peer.max_frame() } else { FRAME_HEADER + PACKET_HEADER + data.len() }
 }
 
 /// Makes frames of one path contiguous, except those before index `from`.
@@ -682,24 +745,6 @@ fn seal_in_place(
     protection.seal(&mut room[AT..], &msg[range]);
     if let Some(out) = msg.header_mut(index) {
         *out = room;
-    }
-}
-
-/// Copies `data` to `out`, of equal length. 16 to 32 bytes take two moves that may overlap: half
-/// the instructions of a call of `memcpy`.
-#[inline(always)]
-pub(crate) fn copy_short(out: &mut [u8], data: &[u8]) {
-    if let (Some(first), Some(last)) = (data.first_chunk::<16>(), data.last_chunk::<16>())
-        && data.len() <= 32
-        && out.len() == data.len()
-        && let Some(to) = out.first_chunk_mut::<16>()
-    {
-        *to = *first;
-        if let Some(to) = out.last_chunk_mut::<16>() {
-            *to = *last;
-        }
-    } else {
-        out.copy_from_slice(data);
     }
 }
 

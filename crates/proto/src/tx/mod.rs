@@ -34,7 +34,7 @@ use crate::flow::{ClientFlow, ServerFlow};
 use crate::io::Io;
 
 pub use batch::Framing;
-pub(crate) use batch::{TxBatch, copy_short};
+pub(crate) use batch::TxBatch;
 pub(crate) use client::send_single;
 pub(crate) use queue::{Sent, TxItem};
 pub(crate) use server::send_single_response;

@@ -39,8 +39,6 @@ fn take_free(place: &mut Place) -> Option<Unshared> {
 pub(super) struct Staging {
     places: Vec<Place>,
     next: usize,
-    /// A buffer whose frame was sent by a copy, and its place. It is the next one.
-    kept: Option<(usize, Unshared)>,
     /// True if the transport still used a buffer in this rotation.
     in_use: bool,
     /// The arena is exhausted, and the transport holds every buffer.
@@ -51,31 +49,13 @@ pub(super) struct Staging {
 impl Staging {
     /// For frames of at most `frame_bytes` bytes.
     pub(super) fn new(frame_bytes: usize) -> Self {
-        Staging {
-            places: Vec::new(),
-            next: 0,
-            kept: None,
-            in_use: false,
-            starved: false,
-            frame_bytes,
-        }
+        Staging { places: Vec::new(), next: 0, in_use: false, starved: false, frame_bytes }
     }
 
     /// Takes an unreferenced buffer from its place, and returns the index of the place; adds a
     /// buffer if the limits allow.
-    #[inline(always)]
+    #[inline]
     pub(super) fn take(&mut self, arena: &Arena) -> Option<(usize, Unshared)> {
-        match self.kept.take() {
-            Some((at, buf)) => {
-                self.next = at + 1;
-                Some((at, buf))
-            }
-            None => self.take_next(arena),
-        }
-    }
-
-    #[inline(never)]
-    fn take_next(&mut self, arena: &Arena) -> Option<(usize, Unshared)> {
         let at = self.next;
         match self.places.get_mut(at).and_then(take_free) {
             Some(buf) => {
@@ -130,14 +110,6 @@ impl Staging {
         self.places[at].insert(buf.into_msg())
     }
 
-    /// Keeps a buffer that is sent no more, for the next frame. It ends a batch.
-    #[inline(always)]
-    pub(super) fn keep(&mut self, at: usize, mut buf: Unshared) {
-        buf.lengthen(self.frame_bytes);
-        self.starved = false;
-        self.kept = Some((at, buf));
-    }
-
     /// Ends a batch.
     #[inline(always)]
     pub(super) fn rest(&mut self) {
@@ -148,8 +120,7 @@ impl Staging {
 
     /// Data bytes of the buffers in their places.
     pub(super) fn bytes(&self) -> usize {
-        let kept = self.kept.as_ref().map_or(0, |(_, buf)| buf.capacity());
-        kept + self.places.iter().flatten().map(MsgBuf::capacity).sum::<usize>()
+        self.places.iter().flatten().map(MsgBuf::capacity).sum::<usize>()
     }
 
     #[cfg(test)]

@@ -96,6 +96,7 @@ impl TxBatch {
 
     /// Starts a frame without a packet.
     fn begin_to_gather(&mut self, peer: &mut Peer, arena: &Arena) -> bool {
+        self.give_back_kept();
         if self.frames_left == 0 {
             return false;
         }

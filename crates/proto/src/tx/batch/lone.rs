@@ -12,10 +12,7 @@ impl TxBatch {
     /// Returns whether the batch is one frame with one appended packet, and nothing is queued.
     #[inline(always)]
     pub(crate) fn is_lone(&self) -> bool {
-        self.appended == self.lone
-            && self.queue.is_empty()
-            && self.full_batch.is_empty()
-            && matches!(&self.open[..], [frame] if frame.references.is_none())
+        self.first_is_plain && self.appended == self.lone && self.queue.is_empty()
     }
 
     /// Completes such a frame. If `copy` does not send it, it is in `out`. `now_ns` is the last reading
@@ -32,42 +29,33 @@ impl TxBatch {
         copy: impl FnOnce(PathId, &[u8]) -> bool,
     ) -> (u64, Option<u64>) {
         let Some(f) = self.open.first_mut() else { return (0, None) };
-        let mut time_ns = None;
-        let mut destination = None;
+        self.kept = true; // also if its peer is gone
+        let front = f.buf.first_chunk_mut::<{ FRAME_HEADER + 1 }>();
+        let Some((peer, front)) = peers.at_mut(f.peer).zip(front) else {
+            self.end_lone(cfg.tx_frames);
+            return (0, None);
+        };
         // The remaining time of a call is that at the send time of its frame.
-        let has_deadline = f.buf.get(FRAME_HEADER) == Some(&DEADLINE_REQUEST);
-        if let Some(peer) = peers.at_mut(f.peer)
-            && let Some(header) = f.buf.first_chunk_mut()
-        {
-            let was_told = peer.path.was_told(now_ns, cfg.timestamp_interval_ns);
-            if was_told && !has_deadline {
-                seal(peer, None, 0, header);
-            } else {
-                time_ns = Some(now());
-                seal_timed(peer, time_ns, f.opened_ns, header);
-            }
-            if self.requests > 0 {
-                self.late.leaves(f.opened_ns, time_ns); // only requests depend on it
-            }
-            protect(peer, &mut f.buf, f.len as usize);
-            destination = Some(peer.path_id);
+        let has_deadline = front[FRAME_HEADER] == DEADLINE_REQUEST;
+        let Some(header) = front.first_chunk_mut() else { return (0, None) };
+        let mut time_ns = None;
+        if has_deadline || !peer.path.was_told(now_ns, cfg.timestamp_interval_ns) {
+            time_ns = Some(now());
+            seal_timed(peer, time_ns, f.opened_ns, header);
+        } else {
+            seal(peer, None, 0, header);
         }
-        let sent = destination
-            .is_some_and(|path| f.buf.get(..f.len as usize).is_some_and(|frame| copy(path, frame)));
+        if self.requests > 0 {
+            self.late.leaves(f.opened_ns, time_ns); // only requests depend on it
+        }
+        protect(peer, &mut f.buf, f.len as usize);
+        let path = peer.path_id;
+        let sent = f.buf.get(..f.len as usize).is_some_and(|frame| copy(path, frame));
         self.end_lone(cfg.tx_frames);
-        self.first_open += 1;
-        if let Some(OpenFrame { at, buf, len, .. }) = self.open.pop() {
-            match destination {
-                Some(path) if !sent => {
-                    let buf = self.buffers.put_back(at as usize, buf);
-                    push_frame(out, path, buf.first_seg(0, len as usize));
-                    self.frames_left = cfg.tx_frames.saturating_sub(1);
-                    self.buffers.rest();
-                }
-                _ => self.buffers.keep(at as usize, buf),
-            }
+        if !sent {
+            self.send_kept(path, out);
         }
-        (u64::from(destination.is_some()), time_ns)
+        (1, time_ns)
     }
 
     /// Ends the batch of a lone frame.
@@ -75,10 +63,33 @@ impl TxBatch {
     fn end_lone(&mut self, frames: usize) {
         (self.appended, self.requests) = (0, 0);
         self.number = self.number.wrapping_add(1);
+        self.first_open += 1;
         self.last_peer = NO_PEER;
         self.frames_left = frames;
         (self.has_granted, self.full, self.retry_ns) = (false, false, 0);
+        (self.first_is_plain, self.buffers.starved) = (false, false);
         self.close_append();
+    }
+
+    /// The lone frame leaves by reference.
+    #[inline(never)]
+    fn send_kept(&mut self, path: PathId, out: &mut TxBurst) {
+        self.kept = false;
+        let Some(OpenFrame { at, buf, len, .. }) = self.open.pop() else { return };
+        let buf = self.buffers.put_back(at as usize, buf);
+        push_frame(out, path, buf.first_seg(0, len as usize));
+        self.frames_left = self.frames_left.saturating_sub(1);
+        self.buffers.rest();
+    }
+
+    /// Returns the buffer of the frame that left last to its place: other frames follow.
+    #[inline(always)]
+    pub(super) fn give_back_kept(&mut self) {
+        if std::mem::take(&mut self.kept)
+            && let Some(OpenFrame { at, buf, .. }) = self.open.pop()
+        {
+            self.buffers.put_back(at as usize, buf);
+        }
     }
 }
 

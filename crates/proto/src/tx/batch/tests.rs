@@ -9,7 +9,7 @@ fn packets_for_a_removed_peer_are_discarded() {
     (0..2).for_each(|_| _ = peers.add(Peer::tentative(1, &cfg)));
     let mut out = TxBurst::new();
     for round in 1..4 {
-        batch.open_append(cfg.tx_items, cfg.tx_items, 0);
+        batch.open_append(cfg.tx_items, u32::MAX, 0);
         for (no, peer) in (0..).zip(peers.iter_mut().flatten()) {
             (peer.path_id, peer.data_per_packet) = (PathId(no), 1_000);
             let header = single_response(7, 8, 4);
@@ -46,7 +46,7 @@ fn appended_packets_leave_room_for_queued_ones() {
     batch.open_append(5, 4, 0);
     let mut requests = 0;
     while batch.may_append_request() {
-        batch.appended_request();
+        batch.appended_request(|| 4);
         requests += 1;
     }
     assert_eq!(requests, 3, "and two that wait");
@@ -156,7 +156,8 @@ impl Fixture {
     fn request(&mut self, no: u32) {
         assert!(self.batch.may_append_request());
         self.write(no);
-        self.batch.appended_request();
+        let most = self.batch.check_requests as usize;
+        self.batch.appended_request(|| most);
     }
 
     /// Ends the batch.
