@@ -141,22 +141,23 @@ impl Receiver {
     /// next call.
     #[inline]
     pub(super) fn take<'a>(&'a mut self, most: usize, mut each: impl FnMut(&'a Packet)) {
-        let Receiver { queue, head, lends } = self;
-        let (queue, from) = (&**queue, *head);
-        let end = from + most.min(*lends) as u64;
-        while *head < end {
-            let place = queue.place(*head);
-            if !place.has(*head) {
+        let Receiver { queue, head: taken, lends } = self;
+        let (queue, from) = (&**queue, *taken);
+        let (mut head, end) = (from, from + most.min(*lends) as u64);
+        while head < end {
+            let place = queue.place(head);
+            if !place.has(head) {
                 break;
             }
-            *head += 1;
+            head += 1;
             // SAFETY: invariant 2: the place is published. Its next sender needs `taken` to be more
             // than `lends` further (invariant 1), and this function counts at most `lends` frames
             // before `self`, and with it the frame, can be used again. Test: `queue::model`.
             each(unsafe { place.packet.read() });
         }
-        if *head != from {
-            queue.taken.0.store(*head, unless(Fault::Report, Release));
+        if head != from {
+            *taken = head;
+            queue.taken.0.store(head, unless(Fault::Report, Release));
         }
     }
 }
