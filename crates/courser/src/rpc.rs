@@ -18,6 +18,7 @@ use courser_proto::{
 
 use crate::control::mailbox::Mailbox;
 use crate::core::context::Context;
+use crate::core::handler::{Handler, parts};
 use crate::core::message::{Completion, Reply, ReplyHandle, Request, zeroed};
 use crate::error::{CallRejected, SessionError};
 use crate::rpc::call::CallBuilder;
@@ -44,10 +45,11 @@ impl<T: Transport> Rpc<T> {
     pub fn on(
         &mut self,
         req_type: u16,
-        mut handler: impl FnMut(&mut Context<'_>, Request<'_>) + 'static,
+        handler: impl FnMut(&mut Context<'_>, Request<'_>) + 'static,
     ) {
+        let mut handler: Handler = Box::new(handler);
         let Some(machine) = self.core.platform.machine().cloned() else {
-            return self.register(req_type, Box::new(handler));
+            return self.register(req_type, handler);
         };
         // Notifies the simulator here, so that the path of packets has no branch for it.
         let endpoint = self.index;
@@ -55,7 +57,9 @@ impl<T: Transport> Rpc<T> {
             if let Some(id) = cx.request {
                 machine.handler_runs(endpoint, req_type, id);
             }
-            handler(cx, request);
+            let Request { body, req_type, session, expires_ns } = request;
+            let (body, owned) = parts(body);
+            handler.handle(cx, body, owned, req_type, session, expires_ns);
         };
         self.register(req_type, Box::new(observed));
     }

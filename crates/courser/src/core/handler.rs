@@ -8,14 +8,15 @@ use crate::core::context::Context;
 use crate::core::message::{Completion, Request, Response};
 
 /// A handler. Not `dyn FnMut`, which passes its arguments in a tuple: one more copy of the request.
+/// One method that calls the closure in one place, so that the closure is inlined, and the parts of a
+/// single-packet request stay in registers.
 pub(crate) trait Handle {
-    fn handle(&mut self, cx: &mut Context<'_>, request: Request<'_>);
-
-    /// The same for a request of one packet. Its parts are passed in registers.
-    fn handle_bytes(
+    /// Runs the handler for a single-packet request, `body`, or for an `owned` one.
+    fn handle(
         &mut self,
         cx: &mut Context<'_>,
         body: &[u8],
+        owned: Option<MsgBuf>,
         req_type: u16,
         session: SessionId,
         expires_ns: u64,
@@ -24,20 +25,26 @@ pub(crate) trait Handle {
 
 impl<F: FnMut(&mut Context<'_>, Request<'_>)> Handle for F {
     #[inline]
-    fn handle(&mut self, cx: &mut Context<'_>, request: Request<'_>) {
-        self(cx, request);
-    }
-
-    #[inline]
-    fn handle_bytes(
+    fn handle(
         &mut self,
         cx: &mut Context<'_>,
         body: &[u8],
+        owned: Option<MsgBuf>,
         req_type: u16,
         session: SessionId,
         expires_ns: u64,
     ) {
-        self(cx, Request { body: Body::Borrowed(body), req_type, session, expires_ns });
+        let body = owned.map_or(Body::Borrowed(body), Body::Owned);
+        self(cx, Request { body, req_type, session, expires_ns });
+    }
+}
+
+/// A body as [`Handle::handle`] takes it.
+#[inline(always)]
+pub(crate) fn parts(body: Body<'_>) -> (&[u8], Option<MsgBuf>) {
+    match body {
+        Body::Borrowed(body) => (body, None),
+        Body::Owned(message) => (&[], Some(message)),
     }
 }
 

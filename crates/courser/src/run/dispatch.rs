@@ -7,24 +7,35 @@ use courser_proto::{Body, CallError, Driver, Endpoint, RequestId, SessionId, Sta
 use crate::core::Core;
 use crate::core::context::Context;
 use crate::core::continuations::{CompletionTarget, Cont};
-use crate::core::message::{Completion, Request, Response};
+use crate::core::handler::parts;
+use crate::core::message::{Completion, Response};
 use crate::panics::caught;
 use crate::run::endpoint::{Events, Handlers};
 
 /// Passes the events of the endpoint to the application.
-pub(crate) struct Dispatch<'a, A: Events> {
-    pub(crate) core: &'a mut Core<A>,
-    pub(crate) handlers: &'a mut A::Handlers,
-    /// Read the clock once for a burst, not for each packet.
-    pub(crate) batched: bool,
-    /// The time of this burst, once it is known.
-    pub(crate) now_ns: Option<u64>,
+struct Dispatch<'a, A: Events> {
+    core: &'a mut Core<A>,
+    handlers: &'a mut A::Handlers,
+    batched: bool,
+    now_ns: Option<u64>,
 }
 
-/// Receives a frame and runs the handlers and continuations of its packets.
+/// Receives a burst of frames and runs the handlers and continuations of their packets. `batched`: the
+/// clock is read once for the burst, not for each packet. `now_ns` is the time of the burst, if it is
+/// known.
 #[inline(never)] // keeps the registers for this loop
-pub(crate) fn receive<A: Events>(driver: &mut Dispatch<'_, A>, frame: &RxFrame<'_>) {
-    Endpoint::receive(driver, frame);
+pub(crate) fn receive<A: Events>(
+    core: &mut Core<A>,
+    handlers: &mut A::Handlers,
+    batched: bool,
+    now_ns: Option<u64>,
+    frames: &[RxFrame<'_>],
+) {
+    let mut driver = Dispatch { core, handlers, batched, now_ns };
+    for (at, frame) in frames.iter().enumerate() {
+        driver.core.proto.prefetch_burst(frames, at);
+        Endpoint::receive(&mut driver, frame);
+    }
 }
 
 impl<A: Events> Dispatch<'_, A> {
@@ -118,18 +129,17 @@ pub(super) fn handle(
     }
     let mut cx = Context { core, request: Some(id) };
     let session = id.session();
-    let panicked = caught("dispatch", req_type, || match body {
-        // In parts, which stay in registers.
-        Body::Borrowed(body) => {
-            handler.handle_bytes(&mut cx, body, req_type, session, expires_ns);
-        }
-        body => handler.handle(&mut cx, Request { body, req_type, session, expires_ns }),
+    let (body, owned) = parts(body);
+    let panicked = caught("dispatch", req_type, || {
+        handler.handle(&mut cx, body, owned, req_type, session, expires_ns);
     });
     if let Some(id) = cx.request {
         let status = if panicked { Status::Panicked } else { Status::NoReply };
         core.proto.reply_status(id, status);
     }
-    core.handled.panics += u64::from(panicked);
+    if panicked {
+        core.handled.panics += 1;
+    }
 }
 
 #[inline(never)]
@@ -176,11 +186,9 @@ pub(super) fn handle_message(
         return;
     }
     let mut cx = Context { core, request: None };
-    let panicked = caught("message", msg_type, || match body {
-        Body::Borrowed(body) => {
-            handler.handle_bytes(&mut cx, body, msg_type, session, expires_ns);
-        }
-        body => handler.handle(&mut cx, Request { body, req_type: msg_type, session, expires_ns }),
+    let (body, owned) = parts(body);
+    let panicked = caught("message", msg_type, || {
+        handler.handle(&mut cx, body, owned, msg_type, session, expires_ns);
     });
     core.handled.panics += u64::from(panicked);
 }

@@ -10,7 +10,7 @@ use courser_buf::RxBurst;
 use courser_net::Transport;
 
 use crate::error::RunError;
-use crate::run::dispatch::{self, Dispatch};
+use crate::run::dispatch;
 use crate::run::endpoint::{Events, Rpc};
 use crate::run::spin::Rest;
 
@@ -66,11 +66,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
             }
             let (core, handlers) = (&mut self.core, &mut self.handlers);
             let batched = self.event_loop.batched_timestamps;
-            let mut driver = Dispatch { core, handlers, batched, now_ns: burst_ns };
-            for (at, frame) in frames.iter().enumerate() {
-                driver.core.proto.prefetch_burst(&frames, at);
-                dispatch::receive(&mut driver, frame);
-            }
+            dispatch::receive(core, handlers, batched, burst_ns, &frames);
             let received = frames.len();
             drop(frames);
             self.after_frames(received, again);
@@ -84,7 +80,8 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     fn after_frames(&mut self, received: usize, again: bool) {
         let then_ns = self.core.proto.now_ns();
         A::after_burst(&mut self.core);
-        let (_, read) = self.transmit(None);
+        let read =
+            if self.sends_lone() { self.send_lone_here(None) } else { self.transmit_any(None).1 };
         let mut busy = false;
         if received < DRAINED || self.event_loop.scans_anyway(then_ns) {
             // At the time of the frames: an iteration may take longer than a round trip, and packets
@@ -161,9 +158,11 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     /// Timers and rare work. Most iterations have none, and this is a handful of comparisons.
     #[inline]
     fn chores(&mut self, now_ns: u64) -> bool {
-        let due = A::has_upkeep(self, now_ns) || self.event_loop.trims(now_ns);
-        let left = self.connections.is_dialing() || self.core.proto.has_notices();
-        (due || left) && self.upkeep(now_ns)
+        let has_some = A::has_upkeep(self, now_ns)
+            || self.event_loop.trims(now_ns)
+            || self.connections.is_dialing()
+            || self.core.proto.has_notices();
+        has_some && self.upkeep(now_ns)
     }
 
     /// Sessions that have failed or have nothing to do.
@@ -219,18 +218,35 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     /// contain them (ADR 5). Returns whether a frame left, and whether the clock was read.
     #[inline(always)] // the test, into iterations without packets
     fn transmit(&mut self, then_ns: Option<u64>) -> (bool, bool) {
-        if self.core.proto.is_lone() && self.burst.is_empty() && self.event_loop.batched_timestamps
-        {
+        if self.sends_lone() {
             return (true, self.send_lone(then_ns));
         }
+        self.transmit_any(then_ns)
+    }
+
+    /// Returns whether all that is to be sent is one small packet.
+    #[inline(always)]
+    fn sends_lone(&self) -> bool {
+        self.core.proto.is_lone() && self.burst.is_empty() && self.event_loop.batched_timestamps
+    }
+
+    /// [`Rpc::transmit`] of anything.
+    #[inline(always)]
+    fn transmit_any(&mut self, then_ns: Option<u64>) -> (bool, bool) {
         let any = self.core.proto.wants_transmit() || !self.burst.is_empty();
         if any { self.transmit_some(then_ns) } else { (false, false) }
     }
 
-    /// [`Rpc::transmit`] of one small packet: the straight line of a lone call. Returns whether the
-    /// clock was read.
+    /// [`Rpc::send_lone_here`], except after received frames.
     #[inline(never)] // called from several places
     fn send_lone(&mut self, then_ns: Option<u64>) -> bool {
+        self.send_lone_here(then_ns)
+    }
+
+    /// [`Rpc::transmit`] of one small packet: the straight line of a lone call. Returns whether the
+    /// clock was read.
+    #[inline(always)]
+    fn send_lone_here(&mut self, then_ns: Option<u64>) -> bool {
         let Rpc { core, transport, burst, .. } = self;
         let read =
             core.make_lone_frame(then_ns, burst, |path, frame| transport.tx_copy(path, frame));

@@ -1,13 +1,14 @@
 //! Gates before handlers: endpoints with an [`Authorize`](super::access::Authorize) have one before each
 //! handler. Others have none, so that a request costs nothing more.
 
+use courser_buf::MsgBuf;
 use courser_proto::{Body, SessionId, Status};
 
 use super::access::{Denied, Peer};
 use super::answer::RefusalReply;
 use super::services::Services;
 use crate::core::context::Context;
-use crate::core::handler::{Handle, Handler};
+use crate::core::handler::{Handle, Handler, parts};
 use crate::core::message::Request;
 use crate::panics::caught;
 
@@ -50,21 +51,20 @@ impl Gate {
 }
 
 impl Handle for Gate {
-    fn handle(&mut self, cx: &mut Context<'_>, request: Request<'_>) {
-        if !self.denies(cx, &request) {
-            self.inner.handle(cx, request);
-        }
-    }
-
-    fn handle_bytes(
+    fn handle(
         &mut self,
         cx: &mut Context<'_>,
         body: &[u8],
+        owned: Option<MsgBuf>,
         req_type: u16,
         session: SessionId,
         expires_ns: u64,
     ) {
-        let request = Request { body: Body::Borrowed(body), req_type, session, expires_ns };
-        self.handle(cx, request);
+        let body = owned.map_or(Body::Borrowed(body), Body::Owned);
+        let request = Request { body, req_type, session, expires_ns };
+        if !self.denies(cx, &request) {
+            let (body, owned) = parts(request.body);
+            self.inner.handle(cx, body, owned, req_type, session, expires_ns);
+        }
     }
 }
