@@ -593,6 +593,26 @@ mod tests {
     }
 
     #[test]
+    fn units_that_return_may_be_spent_up_to_the_window() {
+        for window in 1..12 {
+            let (mut p, mut s) = (pool(10, Room::UNIFORM), SessionCredits::new(20));
+            assert!(!p.set_window(window));
+            for narrower in [window, window.div_ceil(2), window] {
+                let spent = p.grant(s, 1);
+                p.spend(&mut s, spent, 1);
+                assert!(!p.set_window(narrower)); // fewer than are in flight
+                for left in (0..spent).rev() {
+                    assert!(!p.release(1));
+                    s.release(1);
+                    assert_eq!(p.in_flight_units(), left);
+                    let most = narrower.min(10);
+                    assert_eq!(p.grant(s, 1), most.saturating_sub(left), "{narrower} {left}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn some_large_responses_make_every_packet_take_twice_their_share() {
         let mut p = pool(10, Room { small_data: 100, units_per_packet: 16 });
         for (one_in, least, most) in [(64, 1, 3), (16, 1, 5), (4, 7, 10), (1, 16, 16)] {

@@ -401,12 +401,7 @@ impl TxBatch {
 
     /// Starts the first frame of a batch with a packet, in the buffer of the frame that left last.
     #[inline(always)]
-    fn append_to_kept(
-        &mut self,
-        peer: &mut Peer,
-        header: [u64; 2],
-        data: &[u8],
-    ) -> bool {
+    fn append_to_kept(&mut self, peer: &mut Peer, header: [u64; 2], data: &[u8]) -> bool {
         let Some(frame) = self.open.first_mut() else { return false };
         let number = peer.number();
         // Else it has the length of frames of this peer.

@@ -128,6 +128,34 @@ fn after_a_single_frame_its_peer_has_no_open_frame() {
     }
 }
 
+#[test]
+fn the_buffer_of_a_lone_frame_takes_frames_of_the_next_peer_up_to_its_size() {
+    let (cfg, arena) = (Config::default(), Arena::heap());
+    let mut batch = TxBatch::new(1_500.into(), &cfg);
+    let mut peers = Peers::default();
+    (0..2).for_each(|_| _ = peers.add(Peer::tentative(1, &cfg)));
+    for (peer, size) in peers.iter_mut().flatten().zip([100, 1_000]) {
+        peer.data_per_packet = size;
+    }
+    let mut out = TxBurst::new();
+    for no in [0, 1, 0, 0, 1, 1] {
+        let peer = peers[no].as_mut().unwrap();
+        let (most, data) = (usize::from(peer.data_per_packet), vec![no as u8; 1_001]);
+        let header = |len: usize| single_response(7, 8, len as u32);
+        assert!(!batch.append(peer, &arena, header(most + 1), &data[..=most]), "{no}");
+        assert!(batch.append(peer, &arena, header(most), &data[..most]), "{no}");
+        batch.appended();
+        let mut sent = Vec::new();
+        let copy = |_, frame: &[u8]| {
+            sent = frame.to_vec();
+            true
+        };
+        assert_eq!(batch.complete_lone(&mut peers, &cfg, (7, || 7), &mut out, copy).0, 1);
+        assert_eq!(sent[FRAME_HEADER + PACKET_HEADER..], data[..most]);
+        assert!(batch.is_empty() && batch.buffers.len() == 1, "one buffer is used for all");
+    }
+}
+
 /// A batch and its peers, numbers 0 and 1.
 struct Fixture {
     batch: TxBatch,
