@@ -82,7 +82,7 @@ impl<C> Endpoint<C> {
         let (h, rest) = (unchecked.header(), unchecked.rest);
         let peer = self.peers.at_mut(h.peer);
         // One comparison for frames that nothing protects.
-        let fits = |peer: &Peer| unchecked.begins_with(peer.front) && peer.addr == frame.src;
+        let fits = |peer: &Peer| peer.is_front_of(&unchecked) && peer.addr == frame.src;
         let peer = match peer {
             Some(peer) if fits(peer) => peer,
             peer => match check(peer, frame) {

@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::credits::CreditPool;
 use crate::integrity::Protection;
 use crate::path::Path;
-use crate::wire::{FRAME_HEADER, PACKET_HEADER};
+use crate::wire::{FRAME_HEADER, PACKET_HEADER, UncheckedFrame};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PeerState {
@@ -36,7 +36,7 @@ pub(crate) struct Peer {
     pub(crate) addr: Addr,
     /// The first word of its frames without flags, if that shows that they are its own; 0: frames are
     /// checked part by part.
-    pub(crate) front: u64,
+    front: u64,
     pub(crate) rx_cookie: u32,
     pub(crate) tx_cookie: u32,
     pub(crate) remote: u32,
@@ -99,6 +99,12 @@ impl Peer {
     /// Sum of the pools for the requests of either side, packets.
     fn pools(&self) -> u64 {
         u64::from(self.credits.limit()) + u64::from(self.credits.granted())
+    }
+
+    /// Returns whether the first word of a frame shows that the frame is its own.
+    #[inline(always)]
+    pub(crate) fn is_front_of(&self, frame: &UncheckedFrame<'_>) -> bool {
+        frame.begins_with(self.front)
     }
 
     /// Both sides have agreed on the size of packets and on the protection of frames: frames are

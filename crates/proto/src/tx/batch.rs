@@ -455,6 +455,16 @@ impl TxBatch {
         peer.open_frame.wrapping_sub(self.first_open) < self.open.len() as u64
     }
 
+    /// Returns the buffer of the frame that left last to its place: other frames follow.
+    #[inline(always)]
+    fn give_back_kept(&mut self) {
+        if std::mem::take(&mut self.kept)
+            && let Some(OpenFrame { at, buf, .. }) = self.open.pop()
+        {
+            self.buffers.put_back(at as usize, buf);
+        }
+    }
+
     /// Adds a frame, the newest of its peer.
     #[inline]
     fn open_new(&mut self, peer: &mut Peer, frame: OpenFrame) {

@@ -81,16 +81,6 @@ impl TxBatch {
         self.frames_left = self.frames_left.saturating_sub(1);
         self.buffers.rest();
     }
-
-    /// Returns the buffer of the frame that left last to its place: other frames follow.
-    #[inline(always)]
-    pub(super) fn give_back_kept(&mut self) {
-        if std::mem::take(&mut self.kept)
-            && let Some(OpenFrame { at, buf, .. }) = self.open.pop()
-        {
-            self.buffers.put_back(at as usize, buf);
-        }
-    }
 }
 
 /// [`seal`] with a send time, which a lone frame rarely has.
