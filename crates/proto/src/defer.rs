@@ -92,12 +92,12 @@ impl<C> Endpoint<C> {
     /// Makes a call that finds no free slot, or has expired.
     #[cold]
     fn make_otherwise(&mut self, session: SessionId, call: QueuedCall<C>) {
-        let Some(mut flow) = self.client_flow(session.index) else {
+        let Some(mut flow) = self.awake_flow(session.index, |_| true) else {
             return self.end_deferred(session, call, CallError::Closed(Executed::Never));
         };
         flow.call_later(call);
-        self.start_queued(session.index);
-        if self.sessions.client(session.index).is_none_or(|s| s.waits()) {
+        flow.start_queued();
+        if flow.s.waits() {
             self.deferred.take_no_more(session.index);
         }
     }

@@ -134,13 +134,23 @@ impl<C> Endpoint<C> {
         self.peers.own_id
     }
 
+    /// The entry of a session that has not ended.
+    #[inline]
+    fn entry(&self, session: SessionId) -> Option<&Session<C>> {
+        let entry = self.sessions.get(session.index as usize)?;
+        let generation = match entry {
+            Session::Client(s) => s.generation,
+            Session::Server(s) => s.generation,
+            Session::Vacant { .. } | Session::Draining(_) => return None,
+        };
+        (generation == session.generation).then_some(entry)
+    }
+
     /// The state of a session.
     pub fn session_state(&self, session: SessionId) -> SessionState {
-        match self.sessions.get(session.index as usize) {
-            Some(Session::Client(s)) if s.generation == session.generation => s.state,
-            Some(Session::Server(s)) if s.generation == session.generation => {
-                SessionState::Connected
-            }
+        match self.entry(session) {
+            Some(Session::Client(s)) => s.state,
+            Some(Session::Server(_)) => SessionState::Connected,
             _ => SessionState::Gone,
         }
     }
@@ -149,10 +159,8 @@ impl<C> Endpoint<C> {
     /// control connection, which no other client has or had.
     #[inline]
     pub fn client_of(&self, session: SessionId) -> Option<(u32, u64)> {
-        match self.sessions.get(session.index as usize) {
-            Some(Session::Server(s)) if s.generation == session.generation => {
-                Some((s.quota, self.admission.quotas.control_of(s.quota)?))
-            }
+        match self.entry(session)? {
+            Session::Server(s) => Some((s.quota, self.admission.quotas.control_of(s.quota)?)),
             _ => None,
         }
     }
@@ -180,8 +188,8 @@ impl<C> Endpoint<C> {
 
     /// State and counters of a session; `None` once it has ended.
     pub fn session_stats(&self, session: SessionId) -> Option<SessionStats> {
-        let (peer, mut out) = match self.sessions.get(session.index as usize)? {
-            Session::Client(s) if s.generation == session.generation => (
+        let (peer, mut out) = match self.entry(session)? {
+            Session::Client(s) => (
                 s.peer,
                 SessionStats {
                     role: Role::Client,
@@ -200,7 +208,7 @@ impl<C> Endpoint<C> {
                     ..SessionStats::default()
                 },
             ),
-            Session::Server(s) if s.generation == session.generation => (
+            Session::Server(s) => (
                 s.peer,
                 SessionStats {
                     role: Role::Server,

@@ -20,13 +20,6 @@ impl<C> Endpoint<C> {
         shared.client(index, s)
     }
 
-    /// Starts waiting calls while slots are free.
-    pub(crate) fn start_queued(&mut self, index: u32) {
-        if let Some(mut flow) = self.awake_flow(index, |s| !s.queue.is_empty()) {
-            flow.start_queued();
-        }
-    }
-
     /// Starts waiting calls of a session whose slots are awake: a call has ended.
     #[inline(never)]
     pub(crate) fn start_next(&mut self, index: u32) {
