@@ -342,9 +342,15 @@ impl Budget {
 
     /// A packet of a message has arrived that had not arrived before.
     pub(crate) fn on_arrival(&mut self, at: u32, owner: &Owner, now_ns: u64) {
-        let Some(m) = self.of_mut(at, owner) else { return };
+        self.arrive(at, owner, now_ns);
+    }
+
+    /// [`Budget::on_arrival`]; returns the message.
+    #[inline(always)]
+    fn arrive(&mut self, at: u32, owner: &Owner, now_ns: u64) -> Option<&mut Message> {
+        let m = self.messages.get_mut(at as usize)?.as_mut().filter(|m| m.owner == *owner)?;
         if std::mem::take(&mut m.reserved.is_new) {
-            return;
+            return Some(m);
         }
         m.arrived += 1;
         (m.last_ns, m.reserved.heard_ns) = (now_ns, now_ns);
@@ -358,6 +364,7 @@ impl Budget {
             self.unscheduled -= early;
         }
         self.used_up = self.used_up.saturating_add(1);
+        Some(m)
     }
 
     /// A message that has packets without a grant requests one.

@@ -68,14 +68,21 @@ impl Budget {
         self.of(at, owner).map(|m| m.reserved)
     }
 
-    /// Records that a packet of `bytes` of a request has arrived. Returns the quota, and the number of
-    /// bytes that had been promised for the packet.
-    pub(crate) fn keep(&mut self, at: u32, owner: &Owner, bytes: u32) -> Option<(u32, u32)> {
-        let m = self.of_mut(at, owner).filter(|m| m.reserved.promised > 0)?;
+    /// A packet of `bytes` of a request has arrived that had not arrived before. Returns the quota, and
+    /// the number of bytes that had been promised for the packet.
+    #[inline(always)]
+    pub(crate) fn on_part(
+        &mut self,
+        at: u32,
+        owner: &Owner,
+        bytes: u32,
+        now_ns: u64,
+    ) -> Option<(u32, u32)> {
+        let m = self.arrive(at, owner, now_ns)?;
         let kept = bytes.min(m.reserved.promised);
         m.reserved.promised -= kept;
         m.reserved.kept += kept;
-        Some((m.reserved.quota, kept))
+        (kept > 0).then_some((m.reserved.quota, kept))
     }
 
     /// Packets of a message that have arrived.

@@ -164,6 +164,16 @@ impl Board {
         }
     }
 
+    /// Records a response packet if it is the next in order, no packet is lost, and none has arrived
+    /// before a missing one. `false`: nothing was changed.
+    #[inline]
+    pub(crate) fn takes_next(&mut self, index: u32) -> bool {
+        match self {
+            Board::Selective(board) => board.is_next(index) && board.arrive_in_order(index + 1),
+            Board::Melo(_) => false,
+        }
+    }
+
     /// Marks the newest packet in flight for retransmission, as a tail-loss probe. `false`: the
     /// scheme does not probe.
     pub(crate) fn probe(&mut self) -> bool {

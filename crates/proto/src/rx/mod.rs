@@ -1,12 +1,14 @@
 //! Receive (steps 11 and 12 of a packet's path), one file per packet kind. Each function classifies
 //! a packet as past, in order, or future, and either changes its slot or returns the reason for the
-//! drop. The straight line of `request` and `response` is a small RPC.
+//! drop. The straight line of `request` and `response` is a small RPC, that of
+//! `part` a large message.
 
 mod ack;
 mod cancel;
 mod content;
 mod credit_return;
 mod grants;
+mod part;
 mod request;
 mod reserve;
 mod response;
@@ -22,7 +24,7 @@ use crate::oneway::MessageHeader;
 use crate::stats::RxDrop;
 use crate::wire::{
     DEADLINE_REQUEST, PLAIN_MESSAGE, PLAIN_REQUEST, PLAIN_RESPONSE, Packet, SinglePacket,
-    parse_front, parse_packet, parse_single,
+    parse_front, parse_packet, parse_part, parse_single,
 };
 
 pub(crate) use content::Content;
@@ -66,6 +68,11 @@ pub(crate) fn packets<C>(driver: &mut impl Driver<C>, packets: Packets<'_>) {
 #[inline(never)] // outlined to keep registers free on the path of small messages
 fn rare_packet<'f, C>(driver: &mut impl Driver<C>, packets: Packets<'f>) -> &'f [u8] {
     let Packets { mut rest, peer, data_per_packet } = packets;
+    if let Some((p, behind)) = parse_part(rest, data_per_packet, 0)
+        && part::rx_part(driver.endpoint(), peer, &p, p.data)
+    {
+        return behind;
+    }
     let limit = driver.endpoint().io.cfg.max_msg_size;
     let single_end = limit.min(data_per_packet.into()) + 1;
     // A run of one-way messages. Not in the loop of small RPCs, which would take 20 instructions more.
@@ -160,6 +167,11 @@ pub(crate) fn packets_in_parts<C>(
 ) {
     let Packets { rest, peer, data_per_packet } = packets_of;
     let tail = frame.tail();
+    if let Some((p, _)) = parse_part(rest, data_per_packet, tail.len())
+        && part::rx_part(driver.endpoint(), peer, &p, InParts { front: p.data, tail })
+    {
+        return;
+    }
     match parse_front(rest, data_per_packet, tail.len()) {
         Some(Packet::Request {
             session,

@@ -257,9 +257,8 @@ impl<C> ServerFlow<'_, C> {
         let owner = self.owner(slot_no);
         let at = self.s.slots[usize::from(slot_no)].message();
         let dpp = u32::from(self.s.data_per_packet);
-        let budget = &mut self.admission.budget;
-        budget.on_arrival(at, &owner, self.io.now_ns);
-        if let Some((quota, kept)) = budget.keep(at, &owner, dpp)
+        let now_ns = self.io.now_ns;
+        if let Some((quota, kept)) = self.admission.budget.on_part(at, &owner, dpp, now_ns)
             && self.admission.quotas.keep_promise(quota, kept)
         {
             self.admission.memory_returns(self.io);

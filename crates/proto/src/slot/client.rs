@@ -26,7 +26,7 @@ use crate::error::Executed;
 use crate::loss::{AckInfo, Board, Boards, LossFeedback, Recovery};
 use crate::mutant::{self, Mutant};
 use crate::stats::RxDrop;
-use crate::wire::{HOLES_REACH, MAX_REMAINING_US};
+use crate::wire::{HOLES_REACH, MAX_REMAINING_US, PartPacket};
 
 /// State of a slot whose call ends before its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -516,6 +516,31 @@ impl<C> ClientSlot<C> {
             return Ok((before - self.in_flight()).max(1));
         }
         Ok(before - self.in_flight())
+    }
+
+    /// Handles the next packet in order of the response, neither its first nor its last; returns the
+    /// freed credits. `None`: it is another packet, or others have arrived out of order; nothing was
+    /// changed, and it is for [`ClientSlot::on_response`].
+    #[inline(always)]
+    pub(crate) fn take_response_part(&mut self, p: &PartPacket<'_>) -> Option<u32> {
+        let is_next = self.active
+            && self.req_num == p.req_num
+            && self.resp_size == p.msg_size
+            && (1..self.resp_packets.saturating_sub(1)).contains(&p.index)
+            && p.index == self.resp_rcvd
+            && p.index < self.resp_high
+            && self.resp.is_some();
+        if !is_next || mutant::is_on(Mutant::CreditGivenTwice) {
+            return None;
+        }
+        // Nothing is idle or lost afterwards, as before.
+        if self.board.as_mut().is_some_and(|board| !board.takes_next(p.index)) {
+            return None;
+        }
+        let before = self.in_flight();
+        self.resp_rcvd += 1;
+        self.resp_requested = self.resp_requested.max(self.resp_rcvd);
+        Some(before - self.in_flight())
     }
 
     /// A timeout: all packets in flight are lost; returns the freed credits. Without a board this

@@ -64,13 +64,23 @@ impl Gaps {
             None => count + 1,
             Some(Tracker::Selective(arrived)) => {
                 arrived.insert(count);
-                arrived.in_order(count)
+                let (in_order, high) = (arrived.in_order(count), arrived.high());
+                if in_order == high {
+                    self.tracker = None; // until the next gap
+                }
+                in_order
             }
             Some(Tracker::Melo(receiver)) => {
                 receiver.on_packet(count);
                 receiver.rcv_nxt()
             }
         }
+    }
+
+    /// Returns whether no packet of a request has arrived before a missing one.
+    #[inline]
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.tracker.is_none()
     }
 
     /// One past the newest packet that has arrived, if that is beyond `count`.
@@ -120,5 +130,23 @@ impl Gaps {
     /// The part to send next.
     pub(crate) fn next_part(&mut self) -> Option<(u32, u32)> {
         (!self.parts.is_empty()).then(|| self.parts.remove(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_in_order_again_when_its_gap_is_filled() {
+        let mut gaps = Gaps::default();
+        assert!(gaps.is_in_order());
+        // Packets 2 and 5 of 9 are missing.
+        for index in [3, 4, 6] {
+            assert!(gaps.insert(index, 2, 9, None).is_ok());
+        }
+        assert_eq!((gaps.advance(2), gaps.is_in_order()), (5, false));
+        assert_eq!((gaps.advance(5), gaps.is_in_order()), (7, true));
+        assert_eq!((gaps.advance(7), gaps.high(8)), (8, None));
     }
 }

@@ -14,6 +14,7 @@ use courser_buf::{MsgBuf, prefetch};
 use super::{GapNack, Gaps};
 use crate::budget::NO_MESSAGE;
 use crate::mutant::{self, Mutant};
+use crate::wire::PartPacket;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum ServerPhase {
@@ -363,6 +364,19 @@ impl ServerSlot {
     #[inline]
     pub(crate) fn room(&self) -> u32 {
         self.req.as_ref().map_or(0, |req| req.len() as u32)
+    }
+
+    /// Returns whether a packet is the next in order of the current request, neither its first nor its
+    /// last, and there is a buffer for its `len` bytes.
+    #[inline(always)]
+    pub(crate) fn is_next_part(&self, p: &PartPacket<'_>, len: usize) -> bool {
+        self.req_num == p.req_num
+            && self.phase == ServerPhase::Receiving
+            && (self.req_size, self.req_type) == (p.msg_size, p.req_type)
+            && (1..self.req_packets - 1).contains(&p.index)
+            && p.index == self.req_rcvd
+            && p.offset as usize + len <= self.room() as usize
+            && self.gaps.as_ref().is_none_or(|gaps| gaps.is_in_order())
     }
 
     /// All bytes that count against the client's quota.

@@ -10,6 +10,7 @@
 mod frame;
 mod holes;
 mod packet;
+mod part;
 mod remaining;
 mod single;
 
@@ -26,6 +27,7 @@ pub use packet::{
     MAX_MSG_SIZE, MAX_PACKETS, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER, Packet, PacketKind,
     data_len, packets_of, parse_packet,
 };
+pub(crate) use part::{ONE_WAY_REQUEST, PartPacket, parse_part};
 pub use remaining::MAX_REMAINING_US;
 pub(crate) use single::{
     DEADLINE_REQUEST, PLAIN_MESSAGE, PLAIN_REQUEST, PLAIN_RESPONSE, SinglePacket, header_words,

@@ -187,6 +187,11 @@ fn very_large_messages() {
 }
 
 #[test]
+fn hundreds_of_large_messages_at_once() {
+    seeds(2, 30_000, |seed| run(seed, 300, 30_000));
+}
+
+#[test]
 fn corrupt_frames_fail_ingress_validation() {
     let mut w = World::pair(config());
     w.link.corrupt = 300_000;

@@ -23,6 +23,7 @@ mod messages;
 mod notices;
 mod paced;
 mod packing;
+mod parts;
 mod position;
 mod round_trips;
 mod selective;
