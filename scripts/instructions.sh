@@ -32,7 +32,7 @@ by_time='::ShmTransport>?::upkeep_when_due|::SystemClock>?::by_the_system|::expi
 # Runs the example, over `$over`. Dumps what is counted from `begin` to `end`; functions of periodic work
 # have the names of their callers.
 run() {
-  valgrind --tool=callgrind --callgrind-out-file="$work/calls" \
+  valgrind --fair-sched=yes --tool=callgrind --callgrind-out-file="$work/calls" \
     --dump-before='instructions::begin*' --dump-before='instructions::end*' \
     --separate-callers30='*::upkeep_when_due*' --separate-callers30='*::by_the_system*' \
     --separate-callers30='*::expire_timers*' "$bin" "$over" "$@" >"$work/log" 2>&1 || { cat "$work/log" >&2; return 1; }
