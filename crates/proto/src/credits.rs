@@ -213,7 +213,7 @@ impl CreditPool {
     #[inline(always)]
     #[must_use]
     pub(crate) fn release(&mut self, units: u32) -> bool {
-        // Of a window that is not used up, units that return may be spent again.
+        // While the window is not used up, units that return may be spent again.
         let is_limited = self.window != u32::MAX && (self.excess > 0 || self.available == 0);
         if self.waiting == 0 && !is_limited {
             self.available += units;

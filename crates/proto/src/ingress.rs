@@ -81,7 +81,7 @@ impl<C> Endpoint<C> {
     ) -> Option<Packets<'f>> {
         let (h, rest) = (unchecked.header(), unchecked.rest);
         let peer = self.peers.at_mut(h.peer);
-        // One comparison for frames that nothing protects.
+        // Frames that nothing protects need one comparison.
         let fits = |peer: &Peer| peer.is_front_of(&unchecked) && peer.addr == frame.src;
         let peer = match peer {
             Some(peer) if fits(peer) => peer,

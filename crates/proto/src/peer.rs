@@ -104,7 +104,8 @@ impl Peer {
     /// Returns whether the first word of a frame shows that the frame is its own.
     #[inline(always)]
     pub(crate) fn is_front_of(&self, frame: &UncheckedFrame<'_>) -> bool {
-        frame.begins_with(self.front)
+        // Without one, each part of a frame is checked; 0 is a word that a frame can have.
+        self.front != 0 && frame.begins_with(self.front)
     }
 
     /// Both sides have agreed on the size of packets and on the protection of frames: frames are

@@ -86,7 +86,7 @@ impl WorkingSet {
             self.seen.clear();
             self.seen.resize(sessions.div_ceil(64), 0);
         }
-        self.frames += 1;
+        self.frames = self.frames.saturating_add(1);
         each_packet(frame, |session, _| {
             self.packets += 1;
             let bit = 1 << (session % 64);

@@ -83,7 +83,7 @@ impl<C> ServerFlow<'_, C> {
     }
 }
 
-/// What a flow shares with others.
+/// The parts of the endpoint that all flows use.
 pub(crate) struct Shared<'e, C> {
     pub(crate) io: &'e mut Io,
     pub(crate) peers: &'e mut Peers,

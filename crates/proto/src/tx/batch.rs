@@ -309,7 +309,7 @@ impl TxBatch {
         self.number
     }
 
-    /// Counts an appended request. Of `most` the next batch begins.
+    /// Counts an appended request. The next batch begins when there are `most`.
     #[inline(always)]
     pub(crate) fn appended_request(&mut self, most: impl FnOnce() -> usize) {
         self.appended += 1;
@@ -404,9 +404,10 @@ impl TxBatch {
     fn append_to_kept(&mut self, peer: &mut Peer, header: [u64; 2], data: &[u8]) -> bool {
         let Some(frame) = self.open.first_mut() else { return false };
         let number = peer.number();
-        // Else it has the length of frames of this peer.
+        // The buffer of a frame of this peer has the right length already.
         if frame.peer != number || !self.packing {
             frame.buf.resize(room_of_frame(peer, self.packing, data));
+            frame.peer = NO_PEER; // until the frame has a packet of this peer
         }
         let Some(end) = write_packet(&mut frame.buf, FRAME_HEADER, header, data) else {
             return false;

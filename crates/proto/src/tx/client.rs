@@ -189,7 +189,7 @@ impl<C> Next for &mut CallPackets<'_, C> {
         if short && self.slot.in_flight() >= self.quantum {
             return Some(Stop::Credits);
         }
-        // More when the oldest packet has arrived.
+        // It sends more when the oldest packet has arrived.
         self.slot.is_spread(self.spread).then_some(Stop::Done)
     }
 

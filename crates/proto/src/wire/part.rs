@@ -3,7 +3,7 @@
 //! Like [`super::single`]: such a packet is recognised by its header alone, without a division. For
 //! these packets [`super::parse_packet`] gives the same result (`part_and_general_parsing_agree`).
 
-use super::{MAX_MSG_SIZE, PACKET_HEADER, PLAIN_REQUEST};
+use super::{MAX_MSG_SIZE, MIN_DATA_PER_PACKET, PACKET_HEADER, PLAIN_REQUEST};
 
 /// First byte of a packet of a one-way message of several packets: a request with that flag.
 pub(crate) const ONE_WAY_REQUEST: u8 = PLAIN_REQUEST | 2 << 4;
@@ -38,9 +38,9 @@ pub(crate) fn parse_part(
     let (low, high) = (header as u64, (header >> 64) as u64);
     let (msg_size, dpp) = (high as u32 & MAX_MSG_SIZE, u32::from(data_per_packet));
     let index = (high as u32 >> 28) << 16 | u32::from((high >> 32) as u16);
-    // An index of 20 bits times a size of 16 bits.
+    // The product of 20 and 16 bits does not overflow.
     let offset = u64::from(index) * u64::from(dpp);
-    if msg_size <= dpp || offset >= u64::from(msg_size) {
+    if data_per_packet < MIN_DATA_PER_PACKET || msg_size <= dpp || offset >= u64::from(msg_size) {
         return None;
     }
     let offset = offset as u32;

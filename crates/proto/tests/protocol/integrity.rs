@@ -82,6 +82,24 @@ fn no_frame_with_up_to_three_flipped_bits_is_accepted() {
     calls_work(&mut w, s);
 }
 
+/// A receiver that compares the first word of frames with what it expects has nothing to compare it with
+/// when frames are protected, or before a session is connected.
+#[test]
+fn no_frame_whose_first_word_was_erased_is_accepted() {
+    let (mut w, s, corpus) = corpus();
+    let accepted = [0, 1].map(|node| w.ep(node).stats().rx_frames_accepted);
+    for (to, frame) in &corpus {
+        for flags in 0..=3 {
+            let mut bytes = frame.clone();
+            bytes[..8].copy_from_slice(&[0, flags, 0, 0, 0, 0, 0, 0]);
+            let rx = RxFrame::new(addr(1 - to), &bytes, Ecn::NotEct);
+            Endpoint::receive(&mut Echo(&mut w.nodes[*to].ep, 2_000), &rx);
+        }
+    }
+    assert_eq!(accepted, [0, 1].map(|node| w.ep(node).stats().rx_frames_accepted));
+    calls_work(&mut w, s);
+}
+
 /// The frames are those that a receiver without the agreement would drop by their cookies.
 #[test]
 fn frames_are_as_long_as_without_protection() {

@@ -46,7 +46,7 @@ impl TxBatch {
         }
         debug_assert!(self.open.is_empty() && self.full_batch.is_empty());
         std::mem::swap(&mut self.open, &mut self.postponed);
-        // New numbers: those of frames that have left do not occur again.
+        // They get new numbers, as those of frames that have left do not occur again.
         self.first_open += self.open.len() as u64;
         for (no, frame) in (self.first_open..).zip(&self.open) {
             if let Some(peer) = peers.at_mut(frame.peer) {
