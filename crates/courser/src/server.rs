@@ -193,9 +193,15 @@ impl Server {
     /// until 32 short polls later, twice as many each time, at most 4,096. So a type that always blocks
     /// or computes is never polled on the endpoint's thread.
     ///
+    /// On the endpoint's thread a handler is no task: `tokio::task::id` panics there, and start hooks and
+    /// stack sizes of the runtime's threads do not apply. A panic counts as a poll of 100 us. Handlers of
+    /// an endpoint run one after the other there, so that those of a few microseconds use one CPU for
+    /// each endpoint.
+    ///
     /// As on threads of the runtime, handlers must not block: one that does in place delays the packets
     /// and handlers of its endpoint meanwhile. That ends no session in less than
-    /// [`Config::datapath_timeout`]. Work that blocks belongs into `tokio::task::spawn_blocking`;
+    /// [`Config::datapath_timeout`]. One that blocks until another handler or a call of the same endpoint
+    /// has ended never ends. Work that blocks belongs into `tokio::task::spawn_blocking`;
     /// [`Server::in_place`]`(false)` makes all handlers tasks. [`ServerStats::in_place`] counts the
     /// handlers that ended on the endpoint's thread.
     #[cfg(feature = "tokio")]

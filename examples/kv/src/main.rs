@@ -49,7 +49,7 @@ async fn main() -> Result<()> {
 }
 
 async fn serve(uri: &str) -> Result<()> {
-    // Methods that end without waiting soon run where requests arrive. A scan, which waits for its
+    // Methods that end without waiting run where requests arrive, after their first calls. A scan, which waits for its
     // client, becomes a task of tokio.
     let server = Server::bind(uri)?.on_tokio(Handle::current());
     let store = Store::default();

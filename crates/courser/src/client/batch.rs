@@ -37,7 +37,7 @@ impl Batch {
         Batch { waits: !in_memory, unsent: 0, expected: 0, since: None, in_vain: 0, skips: 0 }
     }
 
-    /// Tasks are woken.
+    /// Tasks are woken, each of which may submit a call.
     #[inline]
     pub(super) fn expect(&mut self, tasks: usize) {
         self.expected += tasks;
@@ -61,6 +61,11 @@ impl Batch {
     #[inline]
     pub(super) fn leaves(&mut self) {
         self.unsent = 0;
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_unsent(&self) -> bool {
+        self.unsent > 0
     }
 
     /// A task drives: those that were woken before have run.

@@ -34,10 +34,6 @@ use crate::channel::link::Open;
 use crate::error::failure::CallFailure;
 use crate::run::event_loop::Turn;
 
-/// With this many calls in flight a batch is worth more than the delay if the task that is to send it is
-/// not polled soon.
-const MANY_CALLS: usize = 16;
-
 thread_local! {
     /// Its address is the number of the thread.
     static THREAD: u8 = const { 0 };
@@ -166,8 +162,8 @@ impl Endpoint {
         };
         let engine = visit.engine();
         let spins = engine.patience.budget_ns() > 0;
-        let another_comes = self.another_comes(engine);
-        // Otherwise the time of the last pass will do.
+        let another_comes = self.coming.any_here();
+        // Beside others a call without a deadline can begin at the time of the last pass.
         if !another_comes || call.expires.is_some() || engine.watch != Watch::Dozes {
             engine.begin(spins, self);
         }
@@ -175,7 +171,8 @@ impl Endpoint {
         engine.submit(call.clone());
         // Its frame leaves with others, unless they would fill a batch.
         let others = another_comes || (spins && engine.batch.expects_more());
-        if !(others && engine.batch.adds()) {
+        // A message is done when it is queued, and no task drives for it.
+        if call.is_done() || !(others && engine.batch.adds()) {
             engine.pass(&self.inbox);
         }
         let next = match spins && !another_comes && !call.is_done() {
@@ -187,13 +184,6 @@ impl Endpoint {
         }
         visit.leave();
         Ok(next)
-    }
-
-    /// Returns whether a task will drive the endpoint soon: one of this thread, after those that may submit
-    /// calls too, or with many calls in flight one of any thread.
-    fn another_comes(&self, engine: &mut Engine) -> bool {
-        self.coming.any_here()
-            || (self.coming.any() && engine.clients().in_progress() >= MANY_CALLS)
     }
 
     /// Drives the endpoint until the call ends, calls of others have ended, or the time for it is over.

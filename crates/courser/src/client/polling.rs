@@ -16,8 +16,8 @@ shared_stats! {
         pub missed: u64 = counter(polls),
         /// Time of polling, ns.
         pub time_ns: u64 = counter(ns),
-        /// Times that the endpoint's thread was woken, or looked whether callers drive: none while there
-        /// are no calls and no frames.
+        /// Times that the endpoint's thread was woken, or looked whether callers drive: few, for timers,
+        /// while there are no calls and no frames.
         pub looks: u64 = counter(looks),
     }
 

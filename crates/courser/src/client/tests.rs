@@ -124,3 +124,27 @@ fn the_thread_of_an_endpoint_sleeps_while_a_caller_drives_and_has_mail() {
     visit.leave();
     assert!(u128::from(looks) <= most, "{looks} looks");
 }
+
+#[test]
+fn a_message_leaves_at_once_beside_tasks_that_may_submit_calls() {
+    let server = crate::Server::bind("udp://127.0.0.1:0").expect("a free port");
+    let uri = server.local_uri();
+    let _serving = server.serve().expect("a server");
+    let client = Client::connect(&uri).wait().expect("a client");
+    let endpoint = client.inner.endpoint();
+    let visit = || loop {
+        match endpoint.visit() {
+            Some(visit) => break visit,
+            None => std::thread::yield_now(),
+        }
+    };
+    let mut first = visit();
+    first.engine().batch.expect(3);
+    first.leave();
+    let message = client.alloc(9).expect("memory");
+    let mut sent = std::pin::pin!(client.send(5, message).into_future());
+    let _ = sent.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop()));
+    let mut second = visit();
+    assert!(!second.engine().batch.has_unsent());
+    second.leave();
+}

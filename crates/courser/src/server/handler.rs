@@ -113,6 +113,7 @@ impl<F: Fn(Work) -> Fut, Fut: Future<Output = ()>> Guarded<F, Fut> {
         // The function may panic, and may call before the first await of its future.
         if caught("async", *this.req_type, || future = Some(with(*this.expires, || f(work)))) {
             this.ticket.count_panic();
+            this.handler.record.note_long();
         }
         let Some(future) = future else { return Poll::Ready(()) };
         this.stage.set(Stage::Running { future });
@@ -131,6 +132,8 @@ impl<F: Fn(Work) -> Fut, Fut: Future<Output = ()>> Guarded<F, Fut> {
         });
         if panicked {
             this.ticket.count_panic();
+            // It may have panicked since it is no task where it was polled.
+            this.handler.record.note_long();
         }
         let status = match polled {
             _ if panicked => Status::Panicked,
@@ -179,8 +182,9 @@ pub(super) fn run(
         Placement::Measured => handler.record().is_short(),
         Placement::Runtime => false,
     };
-    let here = here && work.len() < LARGE;
-    let mut future = handler.begin(work, ticket, placement == Placement::Measured);
+    let small = work.len() < LARGE;
+    let here = here && small;
+    let mut future = handler.begin(work, ticket, small && placement == Placement::Measured);
     if here {
         let mut ended = false;
         let mut poll = || {

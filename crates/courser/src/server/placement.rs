@@ -64,8 +64,9 @@ impl Record {
         }
     }
 
+    /// A poll has taken long, or has panicked.
     #[cold]
-    fn note_long(&self) {
+    pub(super) fn note_long(&self) {
         let long = (self.long.load(Ordering::Relaxed) + 1).min(MOST_DOUBLINGS);
         self.long.store(long, Ordering::Relaxed);
         self.owed.store(TRIAL + (TRIAL << long), Ordering::Relaxed);

@@ -30,7 +30,7 @@ fn server() -> Server {
     });
     server.on(PANICS, |work| async move {
         assert!(work[0] != 1, "a panic on purpose");
-        work.reply(b"");
+        work.reply(this_thread().into_bytes());
     });
     server.on(BLOCKS, |work| async move {
         std::thread::sleep(Duration::from_millis(work[0].into()));
@@ -131,7 +131,8 @@ fn a_panic_in_place_fails_only_its_own_request() {
                 let status = CallFailure::Failed(CallError::Server(Status::Panicked));
                 assert_eq!(format!("{failed:?}"), format!("{status:?}"));
                 soon("the count", || serving.handle().stats().handlers.panics == panics);
-                call(client, PANICS, 0).unwrap();
+                let thread = call(client, PANICS, 0).unwrap();
+                assert!(!thread.starts_with(b"courser-server-"), "it moves to the runtime");
             }
             soon("the end of the handlers", || serving.in_progress() == 0);
         },
