@@ -64,10 +64,12 @@ impl Record {
         }
     }
 
-    /// A poll has taken long, or has panicked.
+    /// A poll has taken long, or has panicked. On the endpoint's thread that doubles the next trial; on
+    /// the runtime, where threads also lose their CPU, the trial begins again.
     #[cold]
     pub(super) fn note_long(&self) {
-        let long = (self.long.load(Ordering::Relaxed) + 1).min(MOST_DOUBLINGS);
+        let long = self.long.load(Ordering::Relaxed) + u32::from(self.is_short());
+        let long = long.clamp(1, MOST_DOUBLINGS);
         self.long.store(long, Ordering::Relaxed);
         self.owed.store(TRIAL + (TRIAL << long), Ordering::Relaxed);
     }
@@ -104,6 +106,17 @@ mod tests {
         assert!(!record.is_short());
         (0..1_000).for_each(|_| record.note(1_000, false));
         assert_eq!(trial(&record), TRIAL, "those that waited do not count for ever");
+    }
+
+    #[test]
+    fn a_long_poll_on_the_runtime_does_not_double_the_trial() {
+        let record = Record::new();
+        for _ in 0..20 {
+            record.note(LONG_NS, true);
+            (0..TRIAL).for_each(|_| record.note(1_000, true));
+        }
+        record.note(LONG_NS, true);
+        assert_eq!(trial(&record), 2 * TRIAL);
     }
 
     #[test]
