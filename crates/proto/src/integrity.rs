@@ -13,6 +13,8 @@
 //! every burst of up to 32 bits after the cookie. It does not authenticate: an attacker that knows
 //! the cookie can compute it.
 
+use std::num::NonZeroU64;
+
 use serde::{Deserialize, Serialize};
 
 use crate::mutant::{self, Mutant};
@@ -114,9 +116,12 @@ impl Protection {
     // ---- frames that arrive -------------------------------------------------------------------
 
     /// The first word of the peer's frames without flags, if that word alone shows that a frame is the
-    /// peer's; else 0, and [`Protection::refuses_cookie`] and [`Protection::opens`] are asked.
-    pub(crate) fn front(self, data_per_packet: u16, cookie: u32) -> u64 {
-        if self.0 == Integrity::None { front_word(data_per_packet, cookie) } else { 0 }
+    /// peer's; else [`Protection::refuses_cookie`] and [`Protection::opens`] are asked.
+    pub(crate) fn front(self, data_per_packet: u16, cookie: u32) -> Option<NonZeroU64> {
+        match self.0 {
+            Integrity::None => NonZeroU64::new(front_word(data_per_packet, cookie)),
+            _ => None,
+        }
     }
 
     /// Returns whether the cookie field of a frame shows by itself that it is no frame of the peer.

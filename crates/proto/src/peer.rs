@@ -1,6 +1,7 @@
 //! Peers: other endpoints in one incarnation, with the state that all sessions with them share.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::ops::{Deref, DerefMut};
 
 use courser_buf::{Addr, PathId};
@@ -34,9 +35,9 @@ pub(crate) struct Party {
 pub(crate) struct Peer {
     // Fields for ingress validation and for the header of a frame.
     pub(crate) addr: Addr,
-    /// The first word of its frames without flags, if that shows that they are its own; 0: frames are
-    /// checked part by part.
-    front: u64,
+    /// The first word of its frames without flags, if that shows that they are its own; `None`: frames
+    /// are checked part by part.
+    front: Option<NonZeroU64>,
     pub(crate) rx_cookie: u32,
     pub(crate) tx_cookie: u32,
     pub(crate) remote: u32,
@@ -71,7 +72,7 @@ impl Peer {
     pub(crate) fn tentative(rx_cookie: u32, cfg: &Config) -> Self {
         Peer {
             addr: Addr { host: 0, port: 0 },
-            front: 0,
+            front: None,
             rx_cookie,
             tx_cookie: 0,
             remote: 0,
@@ -104,8 +105,7 @@ impl Peer {
     /// Returns whether the first word of a frame shows that the frame is its own.
     #[inline(always)]
     pub(crate) fn is_front_of(&self, frame: &UncheckedFrame<'_>) -> bool {
-        // Without one, each part of a frame is checked; 0 is a word that a frame can have.
-        self.front != 0 && frame.begins_with(self.front)
+        self.front.is_some_and(|front| frame.begins_with(front.get()))
     }
 
     /// Both sides have agreed on the size of packets and on the protection of frames: frames are
