@@ -2,8 +2,7 @@
 //! out of order, from the first gap on.
 //!
 //! The data is already at its place in the message buffer: no reordering and no copy (M27). For a
-//! message of `n` packets the bitmap takes `n / 8` bytes, and exists only while packets are
-//! missing.
+//! message of `n` packets the bitmap takes `n / 8` bytes, from the first gap on.
 //!
 //! [`Recovery::Selective`]: super::Recovery::Selective
 

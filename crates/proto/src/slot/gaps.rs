@@ -64,11 +64,7 @@ impl Gaps {
             None => count + 1,
             Some(Tracker::Selective(arrived)) => {
                 arrived.insert(count);
-                let (in_order, high) = (arrived.in_order(count), arrived.high());
-                if in_order == high {
-                    self.tracker = None; // until the next gap
-                }
-                in_order
+                arrived.in_order(count)
             }
             Some(Tracker::Melo(receiver)) => {
                 receiver.on_packet(count);
@@ -77,10 +73,15 @@ impl Gaps {
         }
     }
 
-    /// Returns whether no packet of a request has arrived before a missing one.
+    /// Returns whether no packet beyond the first `count` has arrived, and the next one need not be
+    /// recorded here: the bitmap keeps only packets that arrive early, MELO's receiver all of them.
     #[inline]
-    pub(crate) fn is_in_order(&self) -> bool {
-        self.tracker.is_none()
+    pub(crate) fn is_in_order(&self, count: u32) -> bool {
+        match &self.tracker {
+            None => true,
+            Some(Tracker::Selective(arrived)) => arrived.high() <= count,
+            Some(Tracker::Melo(_)) => false,
+        }
     }
 
     /// One past the newest packet that has arrived, if that is beyond `count`.
@@ -140,13 +141,25 @@ mod tests {
     #[test]
     fn a_request_is_in_order_again_when_its_gap_is_filled() {
         let mut gaps = Gaps::default();
-        assert!(gaps.is_in_order());
+        assert!(gaps.is_in_order(2));
         // Packets 2 and 5 of 9 are missing.
         for index in [3, 4, 6] {
             assert!(gaps.insert(index, 2, 9, None).is_ok());
         }
-        assert_eq!((gaps.advance(2), gaps.is_in_order()), (5, false));
-        assert_eq!((gaps.advance(5), gaps.is_in_order()), (7, true));
+        assert_eq!((gaps.advance(2), gaps.is_in_order(5)), (5, false));
+        assert_eq!((gaps.advance(5), gaps.is_in_order(7)), (7, true));
         assert_eq!((gaps.advance(7), gaps.high(8)), (8, None));
+    }
+
+    #[test]
+    fn a_second_gap_is_found_after_packets_that_were_not_recorded() {
+        let mut gaps = Gaps::default();
+        assert!(gaps.insert(2, 1, 200, None).is_ok());
+        assert_eq!(gaps.advance(1), 3);
+        // Packets 3 to 99 arrive in order.
+        assert!(gaps.is_in_order(100));
+        assert!(gaps.insert(101, 100, 200, None).is_ok() && !gaps.is_in_order(100));
+        assert_eq!(gaps.holes(100).map(|h| (h.first, h.len)).collect::<Vec<_>>(), [(100, 1)]);
+        assert_eq!((gaps.advance(100), gaps.is_in_order(102)), (102, true));
     }
 }

@@ -376,7 +376,7 @@ impl ServerSlot {
             && (1..self.req_packets - 1).contains(&p.index)
             && p.index == self.req_rcvd
             && p.offset as usize + len <= self.room() as usize
-            && self.gaps.as_ref().is_none_or(|gaps| gaps.is_in_order())
+            && self.gaps.as_ref().is_none_or(|gaps| gaps.is_in_order(self.req_rcvd))
     }
 
     /// All bytes that count against the client's quota.
