@@ -138,12 +138,7 @@ impl<C> Endpoint<C> {
     #[inline]
     fn entry(&self, session: SessionId) -> Option<&Session<C>> {
         let entry = self.sessions.get(session.index as usize)?;
-        let generation = match entry {
-            Session::Client(s) => s.generation,
-            Session::Server(s) => s.generation,
-            Session::Vacant { .. } | Session::Draining(_) => return None,
-        };
-        (generation == session.generation).then_some(entry)
+        (entry.generation() == Some(session.generation)).then_some(entry)
     }
 
     /// The state of a session.
@@ -256,14 +251,9 @@ impl<C> Endpoint<C> {
     /// they can be iterated in portions. Walks the table, free entries included. Draining sessions
     /// are omitted.
     pub fn sessions_from(&self, first: u32) -> impl Iterator<Item = SessionId> + '_ {
-        (first..).zip(self.sessions.iter().skip(first as usize)).filter_map(|(index, entry)| {
-            let generation = match entry {
-                Session::Vacant { .. } | Session::Draining(_) => return None,
-                Session::Client(s) => s.generation,
-                Session::Server(s) => s.generation,
-            };
-            Some(SessionId { index, generation })
-        })
+        (first..)
+            .zip(self.sessions.iter().skip(first as usize))
+            .filter_map(|(index, entry)| Some(SessionId { index, generation: entry.generation()? }))
     }
 
     /// [`crate::Config::credits_remote`].

@@ -332,6 +332,18 @@ pub(crate) enum Session<C> {
     Draining(Draining),
 }
 
+impl<C> Session<C> {
+    /// The generation of a session that has not ended.
+    #[inline]
+    pub(crate) fn generation(&self) -> Option<u32> {
+        match self {
+            Session::Client(s) => Some(s.generation),
+            Session::Server(s) => Some(s.generation),
+            Session::Vacant { .. } | Session::Draining(_) => None,
+        }
+    }
+}
+
 impl<C> ClientSession<C> {
     /// Checks the invariants; for debug builds and simulations.
     pub(crate) fn check(&self) {
