@@ -103,19 +103,29 @@ fn handles_and_futures_may_move_between_threads() {
     moves::<ClientAnother>();
 }
 
-#[test]
-fn the_thread_of_an_endpoint_sleeps_while_a_caller_drives_and_has_mail() {
+/// A client over UDP, with its server.
+fn connected() -> (crate::Serving, Client) {
     let server = crate::Server::bind("udp://127.0.0.1:0").expect("a free port");
     let uri = server.local_uri();
-    let _serving = server.serve().expect("a server");
-    let client = Client::connect(&uri).wait().expect("a client");
-    let endpoint = client.inner.endpoint();
-    let visit = loop {
+    let serving = server.serve().expect("a server");
+    (serving, Client::connect(&uri).wait().expect("a client"))
+}
+
+/// Drives the endpoint as soon as no other thread does.
+fn visit(endpoint: &endpoint::Endpoint) -> endpoint::Visit<'_> {
+    loop {
         if let Some(visit) = endpoint.visit() {
-            break visit;
+            return visit;
         }
         std::thread::yield_now();
-    };
+    }
+}
+
+#[test]
+fn the_thread_of_an_endpoint_sleeps_while_a_caller_drives_and_has_mail() {
+    let (_serving, client) = connected();
+    let endpoint = client.inner.endpoint();
+    let visit = visit(endpoint);
     endpoint.inbox.wake();
     let (begun, before) = (std::time::Instant::now(), client.polling().looks);
     std::thread::sleep(std::time::Duration::from_millis(100));
@@ -127,24 +137,15 @@ fn the_thread_of_an_endpoint_sleeps_while_a_caller_drives_and_has_mail() {
 
 #[test]
 fn a_message_leaves_at_once_beside_tasks_that_may_submit_calls() {
-    let server = crate::Server::bind("udp://127.0.0.1:0").expect("a free port");
-    let uri = server.local_uri();
-    let _serving = server.serve().expect("a server");
-    let client = Client::connect(&uri).wait().expect("a client");
+    let (_serving, client) = connected();
     let endpoint = client.inner.endpoint();
-    let visit = || loop {
-        match endpoint.visit() {
-            Some(visit) => break visit,
-            None => std::thread::yield_now(),
-        }
-    };
-    let mut first = visit();
+    let mut first = visit(endpoint);
     first.engine().batch.expect(3);
     first.leave();
     let message = client.alloc(9).expect("memory");
     let mut sent = std::pin::pin!(client.send(5, message).into_future());
     let _ = sent.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop()));
-    let mut second = visit();
+    let mut second = visit(endpoint);
     assert!(!second.engine().batch.has_unsent());
     second.leave();
 }

@@ -1,7 +1,6 @@
 //! Packets that look like the next one of a large message and are not: the straight line of large
 //! messages has to leave them alone. Each in one piece, and with its end in memory of its sender.
 
-use courser_proto::wire::Packet;
 use courser_proto::{Config, Recovery, RxDrop, SessionId};
 
 use crate::support::forge::Forge;
@@ -31,25 +30,8 @@ fn part(index: u32) -> Vec<u8> {
     pattern(5, SIZE as usize)[index as usize * DPP..][..DPP].to_vec()
 }
 
-/// A packet of the request to node 1, with this type.
-fn typed(f: &Forge, req_type: u16, index: u32) -> Vec<u8> {
-    let (session, data) = (f.accept.session.number, &part(index)[..]);
-    let (req_num, msg_size, remaining_us, one_way) = (0, SIZE, None, false);
-    let packet = Packet::Request {
-        session,
-        req_num,
-        req_type,
-        msg_size,
-        index,
-        remaining_us,
-        one_way,
-        data,
-    };
-    f.clone().frame(1, &[packet])
-}
-
 fn request(f: &Forge, index: u32) -> Vec<u8> {
-    typed(f, 5, index)
+    f.request(0, SIZE, index, &part(index))
 }
 
 fn executions(w: &World) -> u32 {
@@ -64,7 +46,7 @@ fn a_packet_of_another_request_is_not_the_next_of_this_one() {
         (0..2).for_each(|index| w.inject(0, 1, &request(&f, index)));
         let old = 0_u32.wrapping_sub(8);
         expect_drop(&mut w, 1, &f.request(0, SIZE + 1, 2, &part(2)), RxDrop::Inconsistent);
-        expect_drop(&mut w, 1, &typed(&f, 6, 2), RxDrop::Inconsistent);
+        expect_drop(&mut w, 1, &f.request_of(6, 0, (SIZE, 2), &part(2)), RxDrop::Inconsistent);
         expect_drop(&mut w, 1, &f.request(old, SIZE, 2, &part(2)), RxDrop::Stale);
         expect_drop(&mut w, 1, &f.request(16, SIZE, 2, &part(2)), RxDrop::Future);
         // The session of another peer.

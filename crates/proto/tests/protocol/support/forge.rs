@@ -44,8 +44,18 @@ impl Forge {
     }
 
     pub fn request(&self, req_num: u32, msg_size: u32, index: u32, data: &[u8]) -> Vec<u8> {
+        self.request_of(5, req_num, (msg_size, index), data)
+    }
+
+    /// A packet of a request of this type.
+    pub fn request_of(
+        &self,
+        req_type: u16,
+        req_num: u32,
+        (msg_size, index): (u32, u32),
+        data: &[u8],
+    ) -> Vec<u8> {
         let session = self.accept.session.number;
-        let req_type = 5;
         let remaining_us = None;
         let packet = Packet::Request {
             session,
