@@ -56,7 +56,7 @@ impl WorkingSet {
         }
     }
 
-    /// Returns whether so many sessions were in use recently that calls are deferred and state is
+    /// Returns whether enough sessions were in use recently for calls to be deferred and state to be
     /// prefetched.
     #[inline(always)]
     pub(crate) fn is_large(&self) -> bool {

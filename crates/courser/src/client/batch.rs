@@ -75,7 +75,7 @@ impl Batch {
         self.since = None;
     }
 
-    /// Returns whether to wait for more answers than these, of so many calls that are in flight now.
+    /// Returns whether to wait for more than this number of answers, while other calls are `in_flight`.
     #[inline]
     pub(super) fn gathers(&mut self, answers: usize, in_flight: usize, now_ns: u64) -> bool {
         if !self.waits || answers >= in_flight.min(BATCH) {
