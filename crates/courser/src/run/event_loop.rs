@@ -364,11 +364,17 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     /// [`Rpc::pass`] that does not sleep beyond `end_ns`.
     #[inline]
     pub(crate) fn pass_until(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
-        let only_polls = self.event_loop.idle.only_polls();
-        if self.iterate(true) || only_polls { Ok(()) } else { self.rest(end_ns) }
+        if self.step() { Ok(()) } else { self.rest(end_ns) }
     }
 
-    /// After an iteration without work.
+    /// One iteration. Returns whether the next one follows at once; otherwise [`Rpc::rest`] comes first.
+    #[inline]
+    pub(crate) fn step(&mut self) -> bool {
+        let only_polls = self.event_loop.idle.only_polls();
+        self.iterate(true) || only_polls
+    }
+
+    /// After an iteration without work: polls again, yields the CPU, or sleeps, at most until `end_ns`.
     #[inline]
     pub(crate) fn rest(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
         if self.core.process.was_forked() {

@@ -8,7 +8,7 @@ use super::handler::{Handler, run};
 use super::placement::Placement;
 use super::running::Watch;
 use super::spawn::Spawn;
-use super::stats::ServerStats;
+use super::stats::{Publication, ServerStats};
 
 use courser_proto::Notice;
 
@@ -44,9 +44,7 @@ pub(super) struct Driver {
     watch: Rc<Watch>,
     /// [`Watch::begun`] after the last pass with requests.
     begun: u64,
-    /// The counters that were published last, and the number of this endpoint there.
-    published: ServerStats,
-    number: usize,
+    publication: Publication,
     entrance: Rc<Entrance>,
     /// Clients with a session when the entrance last forgot those that are gone.
     clients: usize,
@@ -80,8 +78,8 @@ impl Driver {
             }
         }));
         rpc.accept_sessions(); // also without a handler
-        let (number, published) = (control.published.add(), ServerStats::default());
-        Driver { rpc, watch, begun: 0, published, number, entrance, clients: 0 }
+        let publication = Publication::new(control.published.add());
+        Driver { rpc, watch, begun: 0, publication, entrance, clients: 0 }
     }
 
     /// Runs the endpoint until it is told to end.
@@ -89,42 +87,51 @@ impl Driver {
         self.rpc.may_block()?;
         loop {
             match control.command() {
-                Command::Run => {
-                    self.publish(control);
-                    self.pass(None)?;
-                }
-                Command::Stop => return Ok(self.rpc.left_behind()),
+                Command::Run => self.pass(control, None)?,
+                Command::Stop => return Ok(self.stop(control)),
                 Command::ShutDown => return self.shut_down(control),
             }
         }
     }
 
-    /// Publishes the counters if they have changed, and forgets clients that are gone.
-    #[inline]
+    /// Publishes the counters if they have changed.
+    #[cold]
     fn publish(&mut self, control: &Control) {
+        let stats = ServerStats::of(&self.rpc, self.watch.count_ended_here());
+        control.published.publish(&mut self.publication, stats, self.rpc.event_loop.pass_ns());
+    }
+
+    /// Forgets clients that are gone.
+    #[inline]
+    fn forget_gone(&mut self) {
         let clients = self.rpc.core.proto.clients();
         if clients != self.clients {
             self.clients = clients;
             self.entrance.forget_gone(&self.rpc.core.proto);
         }
-        let stats = ServerStats::of(&self.rpc, self.watch.count_ended_here());
-        if stats != self.published {
-            self.published = stats;
-            control.published.publish(self.number, stats);
-        }
     }
 
-    /// One pass of the event loop, and the search for handlers to cancel.
+    /// One pass of the event loop, and the search for handlers to cancel. Counters are published while
+    /// there is no work, and now and then under load.
     #[inline]
-    fn pass(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
+    fn pass(&mut self, control: &Control, end_ns: Option<u64>) -> Result<(), RunError> {
+        self.forget_gone();
         let due_ns = self.watch.due_ns();
         if due_ns != u64::MAX && due_ns <= self.rpc.event_loop.pass_ns() {
             self.watch.search(&mut self.rpc.core.proto, self.rpc.event_loop.pass_ns());
-            return self.pass(end_ns);
+            return self.pass(control, end_ns);
         }
         self.yield_to_tasks();
+        let again = self.rpc.step();
+        if again && !self.publication.is_due(self.rpc.event_loop.pass_ns()) {
+            return Ok(());
+        }
+        self.publish(control);
+        if again {
+            return Ok(());
+        }
         let due_ns = (due_ns != u64::MAX).then_some(due_ns);
-        self.rpc.pass_until([due_ns, end_ns].into_iter().flatten().min())
+        self.rpc.rest([due_ns, end_ns].into_iter().flatten().min())
     }
 
     /// Yields the CPU while it spins if requests come one by one: then their handlers or clients are
@@ -139,6 +146,12 @@ impl Driver {
         }
     }
 
+    /// Ends at once.
+    fn stop(&mut self, control: &Control) -> ShutdownReport {
+        self.publish(control);
+        self.rpc.left_behind()
+    }
+
     /// Refuses requests, waits for the handlers that run, and for the clients to have their answers.
     fn shut_down(mut self, control: &Control) -> Result<ShutdownReport, RunError> {
         self.rpc.begin_shutdown();
@@ -146,20 +159,20 @@ impl Driver {
         let (end_ns, mut streams_end_ns) = (grace.end_ns, grace.streams_end_ns());
         loop {
             if control.command() == Command::Stop {
-                return Ok(self.rpc.left_behind());
+                return Ok(self.stop(control));
             }
             let now_ns = self.rpc.core.now_ns();
             let answered =
                 self.rpc.core.proto.is_answered() && self.rpc.messages_with_workers() == 0;
             if answered || now_ns >= end_ns {
+                self.publish(control);
                 return self.rpc.shutdown_within(grace);
             }
             if now_ns >= streams_end_ns {
                 streams_end_ns = u64::MAX;
                 self.rpc.end_streams();
             }
-            self.publish(control);
-            self.pass(Some(end_ns.min(now_ns.saturating_add(DRAIN_CHECK_NS))))?;
+            self.pass(control, Some(end_ns.min(now_ns.saturating_add(DRAIN_CHECK_NS))))?;
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::rpc::Rpc;
 
 stats! {
     /// Counters of a running server, over all its endpoints, read with [`super::ServerHandle::stats`]. Each
-    /// endpoint publishes its own after a pass of its event loop that has changed them.
+    /// endpoint publishes its own when it has no work, and once in a millisecond under load.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     #[non_exhaustive]
     pub struct ServerStats: "server" {
@@ -48,6 +48,32 @@ impl ServerStats {
     }
 }
 
+/// Time between two publications under load, ns.
+const PUBLISH_NS: u64 = 1_000_000;
+
+/// What an endpoint has published.
+#[derive(Debug)]
+pub(super) struct Publication {
+    /// The number of the endpoint.
+    number: usize,
+    last: ServerStats,
+    /// When the next one is due under load, in the endpoint's time.
+    due_ns: u64,
+}
+
+impl Publication {
+    /// Of the endpoint with this number, which has counted nothing.
+    pub(super) fn new(number: usize) -> Self {
+        Publication { number, last: ServerStats::default(), due_ns: 0 }
+    }
+
+    /// Returns whether an endpoint that has work is to publish its counters.
+    #[inline]
+    pub(super) fn is_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.due_ns
+    }
+}
+
 /// The counters that the endpoints of a server have published.
 #[derive(Debug, Default)]
 pub(super) struct Published {
@@ -69,9 +95,14 @@ impl Published {
         endpoints.len() - 1
     }
 
-    #[cold]
-    pub(super) fn publish(&self, endpoint: usize, stats: ServerStats) {
-        if let Some(last) = self.lock().get_mut(endpoint) {
+    /// Publishes the counters of an endpoint, if they have changed.
+    pub(super) fn publish(&self, publication: &mut Publication, stats: ServerStats, now_ns: u64) {
+        publication.due_ns = now_ns.saturating_add(PUBLISH_NS);
+        if stats == publication.last {
+            return;
+        }
+        publication.last = stats;
+        if let Some(last) = self.lock().get_mut(publication.number) {
             *last = stats;
         }
     }
@@ -85,5 +116,28 @@ impl Published {
             sum.handlers.panics += places.panics();
         }
         sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_under_load_publishes_its_counters_once_in_a_millisecond() {
+        let published = Published::default();
+        let [_, second] = [published.add(), published.add()];
+        let mut publication = Publication::new(second);
+        let mut publications = 0;
+        for pass in 1..=10_000 {
+            let now_ns = pass * 1_000;
+            if publication.is_due(now_ns) {
+                publications += 1;
+                let stats = ServerStats { in_place: pass, ..ServerStats::default() };
+                published.publish(&mut publication, stats, now_ns);
+                assert_eq!(published.sum().in_place, pass);
+            }
+        }
+        assert_eq!(publications, 10);
     }
 }
