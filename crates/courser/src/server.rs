@@ -194,9 +194,12 @@ impl Server {
     /// or computes is never polled on the endpoint's thread.
     ///
     /// On the endpoint's thread a handler is no task: `tokio::task::id` panics there, and start hooks and
-    /// stack sizes of the runtime's threads do not apply. A panic counts as a poll of 100 us. Handlers of
-    /// an endpoint run one after the other there, so that those of a few microseconds use one CPU for
-    /// each endpoint.
+    /// stack sizes of the runtime's threads do not apply. A panic counts as a poll of 100 us.
+    ///
+    /// Handlers of an endpoint run one after the other there. When those of one pass of its event loop have
+    /// taken 20 us, the further requests of the pass become tasks if most first polls of their type take 2
+    /// us or more, so that the threads of the runtime share them. Shorter handlers stay, as starting a task
+    /// and sending its answer would cost the endpoint's thread more than it saves.
     ///
     /// As on threads of the runtime, handlers must not block: one that does in place delays the packets
     /// and handlers of its endpoint meanwhile. That ends no session in less than

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::control::{Command, Control};
 use super::handler::{Handler, run};
-use super::placement::Placement;
+use super::placement::{InPlace, Placement};
 use super::running::Watch;
 use super::spawn::Spawn;
 use super::stats::{Publication, ServerStats};
@@ -14,7 +14,7 @@ use courser_proto::Notice;
 
 use crate::core::shares::{Entrance, Shares};
 use crate::error::RunError;
-use crate::platform::few_cpus;
+use crate::platform::{Clock, few_cpus};
 use crate::rpc::Rpc;
 use crate::rpc::shutdown::{Grace, ShutdownReport};
 use crate::run::worker::Arrived;
@@ -45,6 +45,7 @@ pub(super) struct Driver {
     /// [`Watch::begun`] after the last pass with requests.
     begun: u64,
     publication: Publication,
+    in_place: Rc<InPlace>,
     entrance: Rc<Entrance>,
     /// Clients with a session when the entrance last forgot those that are gone.
     clients: usize,
@@ -56,11 +57,12 @@ impl Driver {
         rpc.handlers.services = services.clone();
         let watch = Rc::new(Watch::new(Arc::default()));
         let entrance = Rc::new(Entrance::new(places));
+        let in_place = Rc::new(InPlace::new(Clock::System));
         let begin = |handler: Handler| {
-            let (watch, spawner) = (watch.clone(), spawner.clone());
+            let (watch, spawner, in_place) = (watch.clone(), spawner.clone(), in_place.clone());
             move |Arrived { work, id, expires_ns, place }: Arrived| {
                 let ticket = watch.begin(id, expires_ns, place);
-                if run(handler.clone(), work, ticket, &*spawner, placement) {
+                if run(&handler, work, ticket, &*spawner, placement, &in_place) {
                     watch.ended_here();
                 }
             }
@@ -79,7 +81,7 @@ impl Driver {
         }));
         rpc.accept_sessions(); // also without a handler
         let publication = Publication::new(control.published.add());
-        Driver { rpc, watch, begun: 0, publication, entrance, clients: 0 }
+        Driver { rpc, watch, begun: 0, publication, in_place, entrance, clients: 0 }
     }
 
     /// Runs the endpoint until it is told to end.
@@ -122,6 +124,7 @@ impl Driver {
             return self.pass(control, end_ns);
         }
         self.yield_to_tasks();
+        self.in_place.begin_pass();
         let again = self.rpc.step();
         if again && !self.publication.is_due(self.rpc.event_loop.pass_ns()) {
             return Ok(());

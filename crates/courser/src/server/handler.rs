@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use courser_proto::Status;
 
-use super::placement::{Placement, Record};
+use super::placement::{InPlace, Placement, Record};
 use super::running::Ticket;
 use super::spawn::{HandlerFuture, Spawn};
 use crate::core::deadline::with;
@@ -19,7 +19,7 @@ use crate::service::LARGE;
 
 /// The handler of a type of requests or messages.
 pub(super) trait Handle: Send + Sync {
-    /// Makes the future for a request. `measured`: its first poll is added to the record.
+    /// Makes the future for a request. `measured`: its first poll adds its time to the record.
     fn begin(self: Arc<Self>, work: Work, ticket: Ticket, measured: bool) -> HandlerFuture;
 
     fn record(&self) -> &Record;
@@ -171,34 +171,42 @@ impl<F: Fn(Work) -> Fut, Fut: Future<Output = ()>> Future for Guarded<F, Fut> {
 
 /// Starts a handler, where the placement says. Returns whether it has ended on this thread.
 pub(super) fn run(
-    handler: Handler,
+    handler: &Handler,
     work: Work,
     ticket: Ticket,
     spawner: &dyn Spawn,
     placement: Placement,
+    in_place: &InPlace,
 ) -> bool {
+    let small = work.len() < LARGE;
+    let measured = small && placement == Placement::Measured;
     let here = match placement {
-        Placement::Endpoint => true,
-        Placement::Measured => handler.record().is_short(),
+        Placement::Endpoint => small,
+        Placement::Measured => small && in_place.takes(handler.record()),
         Placement::Runtime => false,
     };
-    let small = work.len() < LARGE;
-    let here = here && small;
-    let mut future = handler.begin(work, ticket, small && placement == Placement::Measured);
+    let mut future = handler.clone().begin(work, ticket, measured && !here);
     if here {
-        let mut ended = false;
-        let mut poll = || {
-            // The spawner polls it again, with its own waker.
-            ended = future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
-        };
-        spawner.enter(&mut || {
-            // A panic of the handler was caught before; this one is of a value that it dropped.
-            caught("async", 0, &mut poll);
-        });
+        let mut poll = || poll_once(&mut future, spawner);
+        let ended = if measured { in_place.measure(handler.record(), poll) } else { poll() };
         if ended {
             return true;
         }
     }
     spawner.spawn(future);
     false
+}
+
+/// Polls a handler on this thread. Returns whether it has ended.
+fn poll_once(future: &mut HandlerFuture, spawner: &dyn Spawn) -> bool {
+    let mut ended = false;
+    let mut poll = || {
+        // The spawner polls it again, with its own waker.
+        ended = future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+    };
+    spawner.enter(&mut || {
+        // A panic of the handler was caught before; this one is of a value that it dropped.
+        caught("async", 0, &mut poll);
+    });
+    ended
 }

@@ -15,6 +15,8 @@ const READY: u16 = 1;
 const WAITS: u16 = 2;
 /// Panics in its first poll if the first byte of the request is 1.
 const PANICS: u16 = 3;
+/// Computes for 5 us.
+const COMPUTES: u16 = 5;
 /// Blocks its thread for as many ms as the first byte of the request states.
 const BLOCKS: u16 = 4;
 
@@ -30,6 +32,13 @@ fn server() -> Server {
     });
     server.on(PANICS, |work| async move {
         assert!(work[0] != 1, "a panic on purpose");
+        work.reply(this_thread().into_bytes());
+    });
+    server.on(COMPUTES, |work| async move {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_micros(5) {
+            std::hint::spin_loop();
+        }
         work.reply(this_thread().into_bytes());
     });
     server.on(BLOCKS, |work| async move {
@@ -176,6 +185,31 @@ fn a_handler_that_blocks_once_in_place_ends_no_session_and_then_blocks_elsewhere
                 }
             });
             assert!(others.load(Ordering::Relaxed) > 0);
+        },
+    );
+}
+
+/// Calls at once. Returns how many of the handlers ended on the endpoint's thread.
+fn at_once(client: &Client, req_type: u16, calls: usize) -> usize {
+    let all = (0..calls).map(|_| client.call(req_type, client.alloc(1).unwrap()));
+    let threads = futures::executor::block_on(futures::future::join_all(all));
+    threads.into_iter().filter(|t| t.as_ref().unwrap().starts_with(b"courser-server-")).count()
+}
+
+#[test]
+fn handlers_of_microseconds_are_shared_by_the_endpoint_and_the_runtime() {
+    on_each_runtime(
+        |server| server,
+        |serving, client| {
+            // Threads that lose their CPUs move the type to the runtime for a while.
+            let mut shared = 0;
+            for _ in 0..20 {
+                (0..40).for_each(|_| drop(call(client, COMPUTES, 0).unwrap()));
+                in_place(serving, client, COMPUTES);
+                let here = at_once(client, COMPUTES, 60);
+                shared += usize::from((1..50).contains(&here));
+            }
+            assert!(shared >= 10, "{shared} of 20 bursts");
         },
     );
 }
