@@ -11,30 +11,73 @@ const BATCH: usize = 32;
 /// Longest time between the first answer and the tasks, ns.
 const GATHER_NS: u64 = 10_000;
 
-/// After waits in vain the next 2, 4, ... 64 batches do not wait.
+/// A call that waits for longer for the calls of other tasks has waited too long, ns: 32 tasks that use a
+/// few microseconds between their calls.
+const MOST_HELD_NS: u64 = 200_000;
+
+/// After attempts in vain the next 2, 4, ... 64 do not take place.
 const MOST_DOUBLINGS: u32 = 6;
+
+/// Leaves out attempts after those in vain.
+#[derive(Debug, Default)]
+struct Backoff {
+    /// Attempts in vain since the last success.
+    in_vain: u32,
+    /// Attempts to leave out.
+    skips: u32,
+}
+
+impl Backoff {
+    /// Returns whether to leave out an attempt.
+    #[inline]
+    fn skips(&mut self) -> bool {
+        let skips = self.skips > 0;
+        self.skips -= u32::from(skips);
+        skips
+    }
+
+    /// An attempt has had its effect, or not.
+    #[inline]
+    fn ends(&mut self, success: bool) {
+        if success {
+            self.in_vain = 0;
+        } else {
+            self.in_vain = (self.in_vain + 1).min(MOST_DOUBLINGS);
+            self.skips = 1 << self.in_vain;
+        }
+    }
+}
 
 /// The batch that is growing.
 #[derive(Debug)]
 pub(super) struct Batch {
     /// Looks for frames cost system calls.
     waits: bool,
-    /// Calls that were submitted since the last pass.
+    /// Calls that were submitted since the last pass, and the time of the first one.
     unsent: usize,
+    held_ns: u64,
+    /// Of calls that wait for those of other tasks, in vain if they have waited too long.
+    holds: Backoff,
     /// Tasks that were woken and may submit calls, before a task that drives.
     expected: usize,
     /// The time of the first answer and their number then, while the thread waits for more.
     since: Option<(u64, usize)>,
-    /// Waits in vain since one with further answers.
-    in_vain: u32,
-    /// Batches that do not wait.
-    skips: u32,
+    /// Of batches that wait for answers, in vain if there were no further ones.
+    waiting: Backoff,
 }
 
 impl Batch {
     /// `in_memory`: looks for frames cost no system calls.
     pub(super) fn new(in_memory: bool) -> Self {
-        Batch { waits: !in_memory, unsent: 0, expected: 0, since: None, in_vain: 0, skips: 0 }
+        Batch {
+            waits: !in_memory,
+            unsent: 0,
+            held_ns: 0,
+            holds: Backoff::default(),
+            expected: 0,
+            since: None,
+            waiting: Backoff::default(),
+        }
     }
 
     /// Tasks are woken, each of which may submit a call.
@@ -50,17 +93,27 @@ impl Batch {
         self.waits && self.expected > 0
     }
 
-    /// Adds a call to the batch. Returns whether there is room for more.
+    /// Adds a call to the batch. Returns whether it waits there: there is room for more, and calls have
+    /// not waited too long of late.
     #[inline]
-    pub(super) fn adds(&mut self) -> bool {
+    pub(super) fn adds(&mut self, now_ns: u64) -> bool {
+        if self.unsent == 0 {
+            if self.holds.skips() {
+                return false;
+            }
+            self.held_ns = now_ns;
+        }
         self.unsent += 1;
         self.unsent < BATCH
     }
 
     /// A pass sends what was submitted.
     #[inline]
-    pub(super) fn leaves(&mut self) {
-        self.unsent = 0;
+    pub(super) fn leaves(&mut self, now_ns: u64) {
+        if self.unsent > 0 {
+            self.unsent = 0;
+            self.holds.ends(now_ns.saturating_sub(self.held_ns) < MOST_HELD_NS);
+        }
     }
 
     #[cfg(test)]
@@ -80,7 +133,7 @@ impl Batch {
     pub(super) fn gathers(&mut self, answers: usize, in_flight: usize, now_ns: u64) -> bool {
         if !self.waits || answers >= in_flight.min(BATCH) {
             if self.since.take().is_some() {
-                self.in_vain = 0;
+                self.waiting.ends(true);
             }
             return false;
         }
@@ -89,8 +142,7 @@ impl Batch {
 
     fn waits(&mut self, answers: usize, now_ns: u64) -> bool {
         let Some((since_ns, first)) = self.since else {
-            if self.skips > 0 {
-                self.skips -= 1;
+            if self.waiting.skips() {
                 return false;
             }
             self.since = Some((now_ns, answers));
@@ -100,12 +152,7 @@ impl Batch {
             return true;
         }
         self.since = None;
-        if answers > first {
-            self.in_vain = 0;
-        } else {
-            self.in_vain = (self.in_vain + 1).min(MOST_DOUBLINGS);
-            self.skips = 1 << self.in_vain;
-        }
+        self.waiting.ends(answers > first);
         false
     }
 }
@@ -137,11 +184,11 @@ mod tests {
             waits
         });
         assert!((10..25).contains(&waits.count()));
-        batch.skips = 0;
+        batch.waiting.skips = 0;
         assert!(
             batch.gathers(1, 40, 0) && batch.gathers(2, 39, 1) && !batch.gathers(2, 39, GATHER_NS)
         );
-        assert_eq!(batch.in_vain, 0, "one with a second answer");
+        assert_eq!(batch.waiting.in_vain, 0, "one with a second answer");
     }
 
     #[test]
@@ -153,8 +200,27 @@ mod tests {
         batch.expect(3);
         batch.begins();
         assert!(!batch.expects_more());
-        assert!((1..BATCH).all(|_| batch.adds()) && !batch.adds());
-        batch.leaves();
-        assert!(batch.adds());
+        assert!((1..BATCH).all(|_| batch.adds(0)) && !batch.adds(0));
+        batch.leaves(0);
+        assert!(batch.adds(0));
+    }
+
+    #[test]
+    fn calls_seldom_wait_beside_tasks_that_use_more_time_than_a_frame_costs() {
+        let mut batch = Batch::new(false);
+        // Each call leaves 1 ms later.
+        let held = (0..1_000).filter(|n| {
+            let held = batch.adds(n * 1_000_000);
+            batch.leaves((n + 1) * 1_000_000);
+            held
+        });
+        assert!((10..25).contains(&held.count()));
+        // The tasks are short again.
+        let held = (0..1_000).filter(|n| {
+            let held = batch.adds(n * 1_000_000);
+            batch.leaves(n * 1_000_000 + MOST_HELD_NS - 1);
+            held
+        });
+        assert!(held.count() >= 1_000 - (1 << MOST_DOUBLINGS));
     }
 }

@@ -169,10 +169,10 @@ impl Endpoint {
         }
         engine.accept(&self.inbox); // it was first
         engine.submit(call.clone());
-        // Its frame leaves with others, unless they would fill a batch.
+        // Its frame leaves with others, unless they would fill a batch, or have let calls wait for long.
         let others = another_comes || (spins && engine.batch.expects_more());
         // A message is done when it is queued, and no task drives for it.
-        if call.is_done() || !(others && engine.batch.adds()) {
+        if call.is_done() || !(others && engine.batch.adds(engine.now_ns())) {
             engine.pass(&self.inbox);
         }
         let next = match spins && !another_comes && !call.is_done() {

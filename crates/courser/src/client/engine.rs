@@ -108,7 +108,7 @@ impl Engine {
     #[inline]
     pub(super) fn pass(&mut self, inbox: &Inbox) -> Turn {
         self.passes += 1;
-        self.batch.leaves();
+        self.batch.leaves(self.now_ns());
         self.accept(inbox);
         self.tend();
         self.rpc.turn()

@@ -149,3 +149,31 @@ fn a_message_leaves_at_once_beside_tasks_that_may_submit_calls() {
     assert!(!second.engine().batch.has_unsent());
     second.leave();
 }
+
+/// Begins a call beside tasks that were woken and may submit calls, one of which computes for long.
+/// Returns whether the frame of the call has waited for them.
+fn waits_for_others(client: &Client) -> bool {
+    let endpoint = client.inner.endpoint();
+    let mut first = visit(endpoint);
+    first.engine().batch.expect(3);
+    first.leave();
+    let request = client.alloc(9).expect("memory");
+    let mut call = std::pin::pin!(client.call(5, request).into_future());
+    let _ = call.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop()));
+    let mut second = visit(endpoint);
+    let waits = second.engine().batch.has_unsent();
+    if waits {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        second.engine().rpc.begin_turn();
+        second.engine().pass(&endpoint.inbox);
+    }
+    second.leave();
+    waits
+}
+
+#[test]
+fn after_a_call_has_waited_long_for_other_tasks_the_next_ones_leave_at_once() {
+    let (_serving, client) = connected();
+    let waits: Vec<_> = (0..40).map(|_| waits_for_others(&client)).collect();
+    assert!(!waits.windows(3).any(|w| w[0] && (w[1] || w[2])), "{waits:?}");
+}
