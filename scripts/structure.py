@@ -44,8 +44,10 @@ COLUMNS = (
 # its entries once.
 LOOKUPS = {
     "proto": re.compile(
-        r"\bsessions\s*\.\s*(?:client|client_mut|server_mut|server_of|awake_client|awake_server_of|get|get_mut)\s*\("
-        r"|\bpeers\s*\.\s*(?:at(?:_mut)?|change_pools)\s*\("
+        r"\bsessions\s*\.\s*(?:client|client_mut|server_mut|server_of|awake_client|awake_server_of|unused|get|get_mut)\s*\("
+        r"|\bpeers\s*\.\s*at(?:_mut)?\s*\("
+        r"|\bpeers\s*\.\s*get(?:_mut)?\s*\([^()]* as usize\)"
+        r"|\b(?:sessions|peers)\s*\[[^\[\]]* as usize\]"
         r"|\.\s*(?:client|connected|open|awake|server|awake_server|request)_flow(?:_of)?\s*\("
     ),
 }
@@ -324,8 +326,11 @@ def self_test_limits():
     assert not objections("c", [2, 2, 3, 3, 0, 5], {"c": [2, 4, 3, 3, 0, 5]})
     assert len(objections("c", [3, 4, 3, 3, 1, 6], {"c": [2, 4, 3, 3, 0, 5]})) == 3
     assert len(objections("new", [2, 2, 2, 2, 0, 0], {})) == 4
-    text = "s.sessions.client_mut(1); peers\n.at(2); self.client_flow(3); fn client_flow(); sessions.len()"
-    assert len(LOOKUPS["proto"].findall(text)) == 3
+    text = (
+        "s.sessions.client_mut(1); peers\n.at(2); self.client_flow(3); sessions[n as usize]; "
+        "peers.get(n as usize); fn client_flow(); sessions.len(); held.peers.get(&n); sessions[0]"
+    )
+    assert len(LOOKUPS["proto"].findall(text)) == 5
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "limits"
         path.write_text("# reason\nc 2 4 3 3 0 9 # of c\n")

@@ -6,7 +6,7 @@ use crate::error::Status;
 use crate::event::RequestId;
 use crate::io::Io;
 use crate::mutant::{self, Mutant};
-use crate::peer::Peer;
+use crate::peer::{Peer, PoolSums};
 use crate::session::Quotas;
 use crate::tx::TxItem;
 
@@ -17,6 +17,8 @@ pub(crate) struct Admission {
     pub(crate) quotas: Quotas,
     /// Packets that all peers together may have in flight to this endpoint.
     pub(crate) budget: Budget,
+    /// Packets that the credit pools of all peers allow in flight to this endpoint.
+    pub(crate) pools: PoolSums,
     pub(crate) effects: Effects,
 }
 
@@ -51,7 +53,7 @@ impl Effects {
 
 impl Admission {
     pub(crate) fn new(quotas: Quotas, budget: Budget) -> Self {
-        Admission { quotas, budget, effects: Effects::default() }
+        Admission { quotas, budget, pools: PoolSums::default(), effects: Effects::default() }
     }
 
     /// Memory of a client's quota returns.

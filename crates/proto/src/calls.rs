@@ -6,10 +6,9 @@ use courser_buf::MsgBuf;
 use crate::endpoint::Endpoint;
 use crate::error::{RejectReason, SessionEnd};
 use crate::event::Completion;
-use crate::flow::ClientFlow;
 use crate::options::{CallId, CallOptions};
 use crate::session::room::AwaitedRoom;
-use crate::session::{QueuedCall, Session, SessionId, SessionState};
+use crate::session::{ClientSession, QueuedCall, Session, SessionId};
 
 impl<C> Endpoint<C> {
     /// [`Endpoint::call_with`] without options.
@@ -78,28 +77,32 @@ impl<C> Endpoint<C> {
         call: QueuedCall<C>,
     ) -> Result<CallId, (RejectReason, MsgBuf, C)> {
         let limit = self.io.cfg.call_queue;
-        let seq = call.seq;
-        let mut flow = match self.open_flow(session) {
-            Ok(flow) => flow,
-            Err(reason) => return Err((reason, call.req, call.cont)),
+        let (seq, bytes) = (call.seq, call.req.len());
+        let is_late = call.expires_ns <= call.queued_ns;
+        let is_open = |s: &ClientSession<C>| s.generation == session.generation && !s.has_failed();
+        let fits = |s: &ClientSession<C>| bytes <= s.agreed.max_msg_size as usize;
+        let starts = |s: &mut _| is_open(s) && fits(s) && !s.has_to_wait() && !is_late;
+        let Some(mut flow) = self.awake_flow(session.index, starts) else {
+            return Err((self.no_client(session), call.req, call.cont));
         };
-        let s = &*flow.s;
-        if call.req.len() > s.agreed.max_msg_size as usize {
-            let refused =
-                RejectReason::TooLarge { bytes: call.req.len(), limit: s.agreed.max_msg_size };
+        if !is_open(flow.s) {
+            return Err((RejectReason::NoSession(SessionEnd::Unknown), call.req, call.cont));
+        }
+        if !fits(flow.s) {
+            let refused = RejectReason::TooLarge { bytes, limit: flow.s.agreed.max_msg_size };
             return Err((refused, call.req, call.cont));
         }
-        let waits = s.free == 0 || s.state != SessionState::Connected || !s.queue.is_empty();
-        if waits && s.queue.len() >= limit {
+        let waits = flow.s.has_to_wait();
+        if waits && flow.s.queue.len() >= limit {
             if call.one_way {
                 flow.s.await_room(AwaitedRoom::LARGE);
             }
             return Err((RejectReason::QueueFull { limit }, call.req, call.cont));
         }
         flow.io.stats.calls += 1;
-        if waits || call.expires_ns <= call.queued_ns {
+        if waits || is_late {
             flow.call_later(call);
-        } else if let Some(mut flow) = self.awake_flow(session.index, |_| true) {
+        } else {
             flow.start_call(call);
         }
         if waits {
@@ -108,24 +111,14 @@ impl<C> Endpoint<C> {
         Ok(CallId { session, seq })
     }
 
-    /// A client session that takes calls and messages.
-    /// # Errors
-    /// The reason why there is none.
-    #[inline(always)]
-    pub(crate) fn open_flow(
-        &mut self,
-        session: SessionId,
-    ) -> Result<ClientFlow<'_, C>, RejectReason> {
-        let none = RejectReason::NoSession(SessionEnd::Unknown);
-        let (sessions, shared) = self.split();
-        match sessions.get_mut(session.index as usize) {
-            Some(Session::Client(s)) if s.generation == session.generation && !s.has_failed() => {
-                shared.client(session.index, s).ok_or(none)
-            }
+    /// Why a session takes no calls that is not a client's.
+    #[cold]
+    fn no_client(&self, session: SessionId) -> RejectReason {
+        match self.sessions.get(session.index as usize) {
             Some(Session::Server(s)) if s.generation == session.generation => {
-                Err(RejectReason::NotClient)
+                RejectReason::NotClient
             }
-            _ => Err(none),
+            _ => RejectReason::NoSession(SessionEnd::Unknown),
         }
     }
 

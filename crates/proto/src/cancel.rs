@@ -15,11 +15,13 @@ impl<C> Endpoint<C> {
     pub fn cancel(&mut self, call: CallId) -> bool {
         let is_it = |c: &DeferredCall<C>| c.session == call.session && c.seq == call.seq;
         let never = CallError::Cancelled(Executed::Never);
-        if let Some((session, deferred)) = self.take_deferred(is_it) {
-            self.end_deferred(session, deferred, never);
+        let deferred = self.deferred.take(is_it);
+        let Some(mut flow) = self.client_flow(call.session.index) else { return false };
+        if let Some(deferred) = deferred {
+            let (_, waiting) = deferred.made(flow.io.now_ns);
+            flow.end_waiting(waiting, never);
             return true;
         }
-        let Some(mut flow) = self.client_flow(call.session.index) else { return false };
         if flow.id() != call.session {
             return false;
         }

@@ -1,7 +1,7 @@
 //! Deferral of calls ([`crate::deferred`]): with many sessions in use, calls are batched by eight, and
 //! sessions and slots are prefetched in the meantime.
 
-use courser_buf::{MsgBuf, prefetch};
+use courser_buf::MsgBuf;
 
 use crate::deferred::{DeferredCall, MOST, NONE, SPAN};
 use crate::endpoint::Endpoint;
@@ -54,9 +54,7 @@ impl<C> Endpoint<C> {
     ) -> CallId {
         let seq = self.io.stats.calls;
         self.io.stats.calls += 1;
-        if let Some(entry) = self.sessions.get(session.index as usize) {
-            prefetch(entry);
-        }
+        self.sessions.prefetch(session.index);
         let calls = &mut self.deferred.calls;
         let oldest = if calls.len() < SPAN { None } else { calls.pop_front() };
         calls.push_back(DeferredCall { session, req, cont, seq, expires_ns, req_type });
@@ -93,36 +91,14 @@ impl<C> Endpoint<C> {
     #[cold]
     fn make_otherwise(&mut self, session: SessionId, call: QueuedCall<C>) {
         let Some(mut flow) = self.awake_flow(session.index, |_| true) else {
-            return self.end_deferred(session, call, CallError::Closed(Executed::Never));
+            let error = CallError::Closed(Executed::Never);
+            return end_without_slot((&mut self.io, &mut self.outbox), session, call, error);
         };
         flow.call_later(call);
         flow.start_queued();
         if flow.s.waits() {
             self.deferred.take_no_more(session.index);
         }
-    }
-
-    /// Ends a call that was deferred.
-    pub(crate) fn end_deferred(
-        &mut self,
-        session: SessionId,
-        call: QueuedCall<C>,
-        error: CallError,
-    ) {
-        end_without_slot((&mut self.io, &mut self.outbox), session, call, error);
-        if let Some(mut flow) = self.client_flow(session.index) {
-            flow.note_room();
-        }
-    }
-
-    /// Removes and returns the oldest deferred call that matches.
-    pub(crate) fn take_deferred(
-        &mut self,
-        meant: impl Fn(&DeferredCall<C>) -> bool,
-    ) -> Option<(SessionId, QueuedCall<C>)> {
-        let at = self.deferred.calls.iter().position(meant)?;
-        let call = self.deferred.calls.remove(at)?;
-        Some(call.made(self.io.now_ns))
     }
 
     /// Makes the deferred calls for a batch. Their requests may be appended, since they can no
@@ -169,9 +145,13 @@ impl<C> Endpoint<C> {
                 "overtaken"
             );
         }
-        let takers = self.deferred.takers.iter().enumerate().filter(|(_, g)| **g != NONE);
-        for (index, &generation) in takers {
-            let Some(Session::Client(s)) = self.sessions.get(index) else {
+        assert!(
+            self.deferred.takers.len() <= self.sessions.len(),
+            "calls are accepted on no session"
+        );
+        let entries = self.deferred.takers.iter().zip(self.sessions.iter()).enumerate();
+        for (index, (&generation, entry)) in entries.filter(|(_, (g, _))| **g != NONE) {
+            let Session::Client(s) = entry else {
                 panic!("calls are accepted on {index}, which is not a client session");
             };
             assert_eq!(u32::from(generation), s.generation, "session {index}: wrong generation");

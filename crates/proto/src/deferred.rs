@@ -98,6 +98,15 @@ impl<C> Deferred<C> {
         self.takers.clear();
     }
 
+    /// Removes and returns the oldest deferred call that matches.
+    pub(crate) fn take(
+        &mut self,
+        meant: impl Fn(&DeferredCall<C>) -> bool,
+    ) -> Option<DeferredCall<C>> {
+        let at = self.calls.iter().position(meant)?;
+        self.calls.remove(at)
+    }
+
     /// Number of deferred calls on this session.
     pub(crate) fn count(&self, session: SessionId) -> usize {
         self.calls.iter().filter(|call| call.session == session).count()

@@ -9,7 +9,7 @@
 use crate::endpoint::Endpoint;
 use crate::error::CallError;
 use crate::flow::{is_needed, needs_no_timer};
-use crate::session::{Session, SessionId, SessionState};
+use crate::session::{Cause, Session, SessionId, SessionState};
 use crate::timers::{Due, Expiry, TimerEntry, TimerKind};
 
 /// Most timers handled in one [`Endpoint::on_deadline`], about 100 us of work; the rest follows in
@@ -132,7 +132,10 @@ impl<C> Endpoint<C> {
         match flow.on_expiry(queue, entry) {
             Expiry::Done => {}
             Expiry::Walked(calls) => return calls,
-            Expiry::Idle => self.shrink(entry.session),
+            Expiry::Idle => {
+                flow.shrink();
+                self.sessions.client_slots.trim();
+            }
             Expiry::Silent => self.give_up_peer(peer),
         }
         0
@@ -149,7 +152,7 @@ impl<C> Endpoint<C> {
         };
         let ended: Vec<_> = (0..).zip(self.sessions.iter()).filter_map(with_it).collect();
         for id in ended {
-            self.fail_session(id.index, CallError::DatapathSilent);
+            self.fail_session(id.index, Cause::Error(CallError::DatapathSilent));
             self.outbox.failed.push_back(id);
             self.outbox.has_news = true;
         }

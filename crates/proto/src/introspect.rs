@@ -176,11 +176,6 @@ impl<C> Endpoint<C> {
         self.admission.quotas.host_of(client).unwrap_or(0)
     }
 
-    /// Returns whether there is a session of this number, in any state.
-    pub fn is_session(&self, index: u32) -> bool {
-        matches!(self.sessions.get(index as usize), Some(Session::Client(_) | Session::Server(_)))
-    }
-
     /// State and counters of a session; `None` once it has ended.
     pub fn session_stats(&self, session: SessionId) -> Option<SessionStats> {
         let (peer, mut out) = match self.entry(session)? {
@@ -264,7 +259,7 @@ impl<C> Endpoint<C> {
     /// Sum of the credit pools of all peers, in both directions (ADR 7): at most the receive queue,
     /// plus one for each peer beyond its capacity.
     pub fn credits_granted(&self) -> u64 {
-        self.peers.credits_granted
+        self.admission.pools.granted
     }
 
     /// Accepted calls that have not ended.

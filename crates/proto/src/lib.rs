@@ -83,8 +83,8 @@ pub use options::{CallId, CallOptions};
 pub use overload::serve_newest;
 pub use session::{
     Beat, CONTROL_GREETING, CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError,
-    ConnectOffer, ConnectRefuseReason, ConnectRequest, ControlDecoder, ControlError, ControlMsg,
-    ControlRefusal, Dialed, EndpointRef, Established, Evicted, Heartbeat, HostIdentity,
+    ConnectOffer, ConnectOver, ConnectRefuseReason, ConnectRequest, ControlDecoder, ControlError,
+    ControlMsg, ControlRefusal, Dialed, EndpointRef, Established, Evicted, Heartbeat, HostIdentity,
     IdleSession, InvalidField, RemoteSession, Schemes, SessionId, SessionState, Silence,
 };
 pub use stats::{CountedKind, DROP_NAMES, DROP_REASONS, EndpointStats, PACKET_KINDS, RxDrop};

@@ -102,6 +102,11 @@ impl Peer {
         u64::from(self.credits.limit()) + u64::from(self.credits.granted())
     }
 
+    /// The part of [`Peer::pools`] that is reserved for a connect in progress.
+    fn reserved(&self) -> u64 {
+        if self.state == PeerState::Tentative { self.pools() } else { 0 }
+    }
+
     /// Returns whether the first word of a frame shows that the frame is its own.
     #[inline(always)]
     pub(crate) fn is_front_of(&self, frame: &UncheckedFrame<'_>) -> bool {
@@ -145,11 +150,36 @@ pub(crate) struct Peers {
     pub(crate) known: BTreeMap<PeerName, Vec<u32>>,
     /// Peers without a session that a connect in progress may need, and their control connections.
     pub(crate) lingering: Vec<(u32, u64)>,
-    /// Sum of the pools of all peers, in both directions, and of the reservations of connects in
-    /// progress.
-    pub(crate) credits_granted: u64,
+}
+
+/// Sums of the credit pools of all peers. Not in their table: a flow that has a peer changes its pools.
+#[derive(Debug, Default)]
+pub(crate) struct PoolSums {
+    /// The pools in both directions, and the reservations of connects in progress, packets.
+    pub(crate) granted: u64,
     /// The part of it that is reserved.
-    pub(crate) credits_reserved: u64,
+    pub(crate) reserved: u64,
+}
+
+impl PoolSums {
+    /// Changes the pools of a peer, and the sums with them.
+    pub(crate) fn change<R>(&mut self, p: &mut Peer, change: impl FnOnce(&mut Peer) -> R) -> R {
+        self.remove(p);
+        let result = change(p);
+        self.add(p);
+        result
+    }
+
+    fn add(&mut self, p: &Peer) {
+        self.granted += p.pools();
+        self.reserved += p.reserved();
+    }
+
+    /// A peer is removed.
+    pub(crate) fn remove(&mut self, p: &Peer) {
+        self.granted -= p.pools();
+        self.reserved -= p.reserved();
+    }
 }
 
 impl Peers {
@@ -179,31 +209,9 @@ impl Peers {
         at
     }
 
-    /// Changes the pools of a peer, and the sums with them.
-    pub(crate) fn change_pools<R>(
-        &mut self,
-        peer: u32,
-        change: impl FnOnce(&mut Peer) -> R,
-    ) -> Option<R> {
-        let p = self.at_mut(peer)?;
-        let (before, is_reserved) = (p.pools(), p.state == PeerState::Tentative);
-        let result = change(p);
-        let after = p.pools();
-        self.credits_granted = self.credits_granted - before + after;
-        if is_reserved {
-            self.credits_reserved = self.credits_reserved - before + after;
-        }
-        Some(result)
-    }
-
     /// Removes a peer from all tables.
     pub(crate) fn remove(&mut self, peer: u32) -> Option<Peer> {
         let removed = self.entries.get_mut(peer as usize)?.take()?;
-        let pools = removed.pools();
-        self.credits_granted -= pools;
-        if removed.state == PeerState::Tentative {
-            self.credits_reserved -= pools;
-        }
         self.vacant.push(peer);
         // Its number may be reused soon.
         self.lingering.retain(|&(lingering, _)| lingering != peer);

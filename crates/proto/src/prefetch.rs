@@ -58,9 +58,7 @@ impl<C> Endpoint<C> {
 
     fn fetch_sessions(&self, frame: &RxFrame<'_>) {
         each_packet(frame, |session, _| {
-            if let Some(session) = self.sessions.get(session as usize) {
-                prefetch(session);
-            }
+            self.sessions.prefetch(session);
             true
         });
     }
@@ -95,8 +93,8 @@ impl<C> Endpoint<C> {
             return;
         }
         let [session, slot] = TIMERS_AHEAD.map(|at| self.io.timers.quiet_ahead(at));
-        if let Some(session) = session.and_then(|entry| self.sessions.get(entry.session as usize)) {
-            prefetch(session);
+        if let Some(entry) = session {
+            self.sessions.prefetch(entry.session);
         }
         if let Some(entry) = slot
             && let Some(Session::Client(s)) = self.sessions.get(entry.session as usize)

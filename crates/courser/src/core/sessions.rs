@@ -22,7 +22,7 @@ impl<A: App> Core<A> {
         if let Ok(host) = uri.host.parse() {
             any::check_host(ours, host).map_err(|e| SessionError::Path(e.to_string()))?;
         }
-        // The control connection is not open yet; `bind_control` sets its number. Numbers start at
+        // The control connection is not open yet; `connect_over` sets its number. Numbers start at
         // 1.
         let random = self.platform.random_u64();
         let dialed = self.proto.dial(0, random, self.local.port, self.local.max_frame)?;

@@ -8,8 +8,8 @@ use courser_buf::{Addr, PathId};
 use courser_net::{PathError, Transport, Uri, is_exhausted};
 use courser_proto as proto;
 use courser_proto::{
-    ConnectAccept, ConnectError, ConnectOffer, ConnectRefuseReason, ConnectRequest, ControlMsg,
-    EndpointRef, IdleSession, RemoteSession, SessionId, SessionState,
+    ConnectAccept, ConnectError, ConnectOffer, ConnectOver, ConnectRefuseReason, ConnectRequest,
+    ControlMsg, EndpointRef, IdleSession, RemoteSession, SessionId, SessionState,
 };
 
 use crate::control::{Command, Dialed, Mail};
@@ -201,11 +201,8 @@ impl<T: Transport, A: Events> Rpc<T, A> {
         dialing.control = Some((d.control, remote, local));
         dialing.request.max_frame = path.max_frame as u32;
         // Packets that stay on the host use no switch buffer.
-        if d.same_host {
-            self.core.proto.raise_local_credits(dialing.session, &mut dialing.request);
-        }
-        self.core.proto.require_integrity(dialing.session, &mut dialing.request, integrity);
-        self.core.proto.bind_control(dialing.session, d.control);
+        let over = ConnectOver { control: d.control, integrity, same_host: d.same_host };
+        self.core.proto.connect_over(dialing.session, &mut dialing.request, over);
         let msg = ControlMsg::Connect { from, to: dialing.to, request: dialing.request.clone() };
         self.control_plane.send(Command::Send { control: d.control, msg });
     }

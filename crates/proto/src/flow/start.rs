@@ -9,7 +9,7 @@ impl<C> Endpoint<C> {
     pub(crate) fn awake_flow(
         &mut self,
         index: u32,
-        needs: impl FnOnce(&ClientSession<C>) -> bool,
+        needs: impl FnOnce(&mut ClientSession<C>) -> bool,
     ) -> Option<ClientFlow<'_, C>> {
         let (sessions, shared) = self.split();
         let io = &mut *shared.io;

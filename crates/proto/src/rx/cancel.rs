@@ -11,8 +11,8 @@ use crate::endpoint::Endpoint;
 use crate::error::Status;
 use crate::event::{Notice, RequestId};
 use crate::flow::ServerFlow;
-use crate::session::{ServerSession, Session};
-use crate::slot::{Position, ServerPhase, ServerSlot};
+use crate::session::{Session, SessionId};
+use crate::slot::{Position, ServerPhase};
 use crate::stats::RxDrop;
 
 impl<C> ServerFlow<'_, C> {
@@ -66,28 +66,42 @@ impl<C> Endpoint<C> {
     /// its deadline has passed, or the request is gone. A long handler can check this now and then
     /// and reply early; it has to reply in any case.
     pub fn is_cancelled(&self, id: RequestId) -> bool {
-        match self.sessions.get(id.session().index as usize) {
-            Some(Session::Server(s)) => slot_of(s, id).is_none_or(|slot| slot.cancelled),
-            _ => true,
-        }
+        !matches!(self.request_state(id), RequestState::Wanted)
     }
 
     /// Returns whether a handler still has this request although its client has cancelled it or is
     /// gone. In contrast to [`Endpoint::is_cancelled`], false after the answer.
     pub fn is_abandoned(&self, id: RequestId) -> bool {
-        match self.sessions.get(id.session().index as usize) {
-            Some(Session::Draining(d)) if d.generation == id.session().generation => {
-                d.executing.contains(&(id.slot(), id.req_num()))
+        self.request_state(id) == RequestState::Abandoned
+    }
+
+    fn request_state(&self, id: RequestId) -> RequestState {
+        let SessionId { index, generation } = id.session();
+        match self.sessions.get(index as usize) {
+            Some(Session::Server(s)) if s.generation == generation => {
+                match s.slots.get(usize::from(id.slot())) {
+                    Some(slot) if slot.req_num != id.req_num() => RequestState::Gone,
+                    Some(slot) if !slot.cancelled => RequestState::Wanted,
+                    Some(slot) if slot.phase == ServerPhase::Executing => RequestState::Abandoned,
+                    _ => RequestState::Gone,
+                }
             }
-            Some(Session::Server(s)) => slot_of(s, id)
-                .is_some_and(|slot| slot.phase == ServerPhase::Executing && slot.cancelled),
-            _ => false,
+            Some(Session::Draining(d)) if d.generation == generation => {
+                let executes = d.executing.contains(&(id.slot(), id.req_num()));
+                if executes { RequestState::Abandoned } else { RequestState::Gone }
+            }
+            _ => RequestState::Gone,
         }
     }
 }
 
-/// The slot of a request, if the request is its current one.
-fn slot_of(s: &ServerSession, id: RequestId) -> Option<&ServerSlot> {
-    let slot = s.slots.get(usize::from(id.slot()))?;
-    (s.generation == id.session().generation && slot.req_num == id.req_num()).then_some(slot)
+/// A request as its handler needs to know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum RequestState {
+    /// Its client waits for the answer.
+    Wanted,
+    /// A handler has it, and its client has cancelled it or is gone.
+    Abandoned,
+    /// It is over.
+    Gone,
 }

@@ -168,7 +168,7 @@ impl<C> ServerFlow<'_, C> {
     fn begin_request(&mut self, slot_no: u8, promised: Option<u32>) {
         let (now_ns, owner, may_wait) = (self.io.now_ns, self.owner(slot_no), self.may_wait());
         let (peer, quota) = (self.s.peer, self.s.quota);
-        let Admission { quotas, budget, effects } = &mut *self.admission;
+        let Admission { quotas, budget, effects, .. } = &mut *self.admission;
         let slot = &mut self.s.slots[usize::from(slot_no)];
         let (packets, size) = (slot.req_packets, slot.req_size);
         let limited = budget.is_in_force();

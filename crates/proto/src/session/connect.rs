@@ -281,6 +281,18 @@ pub struct Dialed {
     pub request: ConnectRequest,
 }
 
+/// The control connection over which a connect request is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConnectOver {
+    /// Its number, to be passed to [`crate::Endpoint::peer_lost`].
+    pub control: u64,
+    /// The least protection of frames that this endpoint requests.
+    pub integrity: Integrity,
+    /// The server is on the same host: the session requests all of [`crate::Config::credits`], as far as
+    /// there is room, and not only [`crate::Config::credits_remote`].
+    pub same_host: bool,
+}
+
 /// How a server reaches the client of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectOffer {

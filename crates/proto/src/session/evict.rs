@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use courser_buf::{Addr, PathId};
 
 use super::connect::EndpointRef;
-use super::{ConnectRefuseReason, ConnectRequest, Evicted, Session, SessionId};
+use super::{Cause, ConnectRefuseReason, ConnectRequest, Evicted, SessionId};
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed};
 
@@ -61,18 +61,12 @@ impl<C> Endpoint<C> {
     /// one.
     fn evict_unused(&mut self, host: Option<u128>, asking: u64) -> bool {
         let sessions = &self.sessions;
-        let since_ns = |id: SessionId| match sessions.get(id.index as usize) {
-            Some(Session::Server(s)) if sessions.is_unused(id) => Some(s.accepted_ns),
-            _ => None,
-        };
+        let since_ns = |id: SessionId| sessions.unused(id).map(|s| s.accepted_ns);
         let Some((since_ns, id)) = self.admission.quotas.oldest_unused(host, since_ns) else {
             return false;
         };
-        let Some((_, control)) = self.client_of(id) else { return false };
-        if self.io.now_ns.saturating_sub(since_ns) < UNUSED_FOR_NS || control == asking {
-            return false;
-        }
-        self.evict(id.index, control)
+        let is_old = self.io.now_ns.saturating_sub(since_ns) >= UNUSED_FOR_NS;
+        is_old && self.evict(id.index, |control| control != asking)
     }
 
     /// Evicts the sessions of clients of an address, or of all, that have not used any of theirs, and
@@ -80,8 +74,8 @@ impl<C> Endpoint<C> {
     /// closed. At most eight clients, those with the oldest session first.
     pub fn evict_clients(&mut self, host: Option<u128>) {
         let mut clients: BTreeMap<u32, (u64, Vec<u32>)> = BTreeMap::new();
-        for id in self.admission.quotas.unused_of(host).filter(|&id| self.sessions.is_unused(id)) {
-            let Some(Session::Server(s)) = self.sessions.get(id.index as usize) else { continue };
+        for id in self.admission.quotas.unused_of(host) {
+            let Some(s) = self.sessions.unused(id) else { continue };
             let (since_ns, sessions) =
                 clients.entry(s.quota).or_insert((s.accepted_ns, Vec::new()));
             *since_ns = s.accepted_ns.min(*since_ns);
@@ -97,22 +91,25 @@ impl<C> Endpoint<C> {
             }
         }
         idle.sort_unstable();
-        for (_, control, sessions) in idle.into_iter().take(CLIENTS_AT_ONCE) {
+        for (_, _, sessions) in idle.into_iter().take(CLIENTS_AT_ONCE) {
             for session in sessions {
-                self.evict(session, control);
+                self.evict(session, |_| true);
             }
         }
     }
 
-    /// Ends a server session, whose client is to be notified.
-    fn evict(&mut self, own: u32, control: u64) -> bool {
-        let Some(Session::Server(s)) = self.sessions.get(own as usize) else { return false };
-        let (peer, session, index) = (s.peer, s.remote, s.client_index);
-        let Some(Some(p)) = self.peers.get(peer as usize) else { return false };
-        let client = EndpointRef { index, id: p.party.endpoint_id };
-        self.outbox.evicted.push_back(Evicted { control, client, session, own });
-        self.free_session(own);
-        let path = self.release_peer(peer);
+    /// Ends a server session over a control connection that `is_it`. Its client is to be notified.
+    fn evict(&mut self, own: u32, is_it: impl FnOnce(u64) -> bool) -> bool {
+        let mut evicted = None;
+        let ended = self.end_server(own, |flow| {
+            let Some((Some(id), control)) = flow.party() else { return false };
+            let client = EndpointRef { index: flow.s.client_index, id };
+            evicted = Some(Evicted { control, client, session: flow.s.remote, own });
+            is_it(control)
+        });
+        let Some(ended) = ended else { return false };
+        self.outbox.evicted.extend(evicted);
+        let path = self.release_peer(&ended);
         self.outbox.unused_paths.extend(path);
         true
     }
@@ -132,15 +129,12 @@ impl<C> Endpoint<C> {
         endpoint_id: u64,
         control: u64,
     ) -> Option<(SessionId, Option<PathId>)> {
-        let s = self.sessions.client_mut(session)?;
-        let (peer, generation) = (s.peer, s.generation);
-        let is_it = s.remote == remote && !s.has_failed();
-        if !is_it || self.party_to(session) != Some((Some(endpoint_id), control)) {
-            return None;
-        }
-        // No packet of a request had arrived, and later ones are dropped.
-        self.fail_session(session, |_| CallError::PeerFailed(Executed::Never));
-        self.free_session(session);
-        Some((SessionId { index: session, generation }, self.leave_peer(peer, control)))
+        let ended = self.end_client(session, |flow| {
+            let is_it = flow.s.remote == remote && !flow.s.has_failed();
+            // No packet of a request had arrived, and later ones are dropped.
+            let cause = Cause::Error(|_| CallError::PeerFailed(Executed::Never));
+            (is_it && flow.party() == (Some(endpoint_id), control)).then_some(cause)
+        })?;
+        Some((ended.session, self.leave_peer(&ended)))
     }
 }

@@ -6,16 +6,17 @@ use super::admission::Requests;
 use super::connect::InvalidField;
 use super::room::AwaitedRoom;
 use super::{
-    Agreed, ClientCounters, ClientSession, ConnectAccept, ConnectError, ConnectOffer,
+    Agreed, ClientCounters, ClientSession, ConnectAccept, ConnectError, ConnectOffer, ConnectOver,
     ConnectRefuseReason, ConnectRequest, Dialed, Established, QueueTimes, RemoteSession, Schemes,
     ServerSession, Session, SessionId, SessionState, Slots,
 };
 use crate::credits::{Room, SessionCredits};
 use crate::endpoint::Endpoint;
 use crate::error::SessionEnd;
+use crate::flow::ClientFlow;
 use crate::integrity::{Integrity, Protection};
 use crate::loss::Recovery;
-use crate::peer::{Party, Peer, PeerState};
+use crate::peer::{Party, Peer, PeerName, PeerState};
 use crate::wire::{FRAME_HEADER, MAX_PEER, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER};
 
 impl<C> Endpoint<C> {
@@ -35,11 +36,13 @@ impl<C> Endpoint<C> {
         if self.sessions.live() >= self.io.cfg.max_sessions {
             return Err(ConnectError::TooManySessions { limit: self.io.cfg.max_sessions });
         }
-        let pool = self
-            .growth(Requests::Own, None, 0, credits)
+        let (cfg, pools) = (&self.io.cfg, &mut self.admission.pools);
+        let pool = pools
+            .growth(cfg, None, 0, credits)
             .ok_or(ConnectError::NoCredits { queue, credits })?;
-        let peer = self.peers.add(Peer::tentative(random as u32, &self.io.cfg));
-        self.reserve_pool(peer, credits, pool);
+        let mut tentative = Peer::tentative(random as u32, cfg);
+        pools.change(&mut tentative, |p| p.credits.reserve_tentatively(credits, pool));
+        let peer = self.peers.add(tentative);
         let slots = self.io.cfg.slots;
         let first_req_num = (random >> 32) as u32 & !(u32::from(slots) - 1);
         // Slots start one step before their first number.
@@ -96,18 +99,31 @@ impl<C> Endpoint<C> {
         Ok(Dialed { session, request })
     }
 
-    /// Requests at least this protection of frames for a connecting session.
-    pub fn require_integrity(
+    /// The control connection to the server of a connecting session is open. To be called before the
+    /// request is sent.
+    pub fn connect_over(
         &mut self,
         session: SessionId,
         request: &mut ConnectRequest,
-        integrity: Integrity,
+        over: ConnectOver,
     ) {
+        let ConnectOver { control, integrity, same_host } = over;
         request.integrity = integrity;
-        if let Some(flow) = self.client_flow(session.index)
-            && flow.peer.state == PeerState::Tentative
-        {
-            flow.peer.protection = Protection::of(integrity);
+        let Some(flow) = self.client_flow(session.index) else { return };
+        if flow.id() != session || flow.s.state != SessionState::Connecting {
+            return;
+        }
+        flow.s.agreed.control = control;
+        flow.peer.protection = Protection::of(integrity);
+        let (cfg, pools) = (&flow.io.cfg, &mut flow.admission.pools);
+        if same_host && cfg.credits > request.credits {
+            // The credits that are reserved count as free.
+            let reserved = pools.change(flow.peer, |p| p.credits.unreserve());
+            if let Some(pool) = pools.growth(cfg, None, 0, cfg.credits) {
+                (request.credits, request.pool) = (cfg.credits, pool.max(reserved));
+            }
+            let (credits, pool) = (request.credits, request.pool);
+            pools.change(flow.peer, |p| p.credits.reserve_tentatively(credits, pool));
         }
     }
 
@@ -130,12 +146,13 @@ impl<C> Endpoint<C> {
         self.make_room(r, offer.addr, offer.control)?;
         let known = self.find_peer(r, offer.addr, offer.control);
         let dpp = self.check_request(r, known, &offer)?;
+        let (known, has) = (known.map(Peer::number), known.map_or(0, |p| p.credits.granted()));
         let queue = self.io.cfg.rx_queue_frames;
         let credits = r.credits.min(self.io.cfg.credits).min(offer.credits.max(1));
-        let has =
-            known.and_then(|k| self.peers[k as usize].as_ref()).map_or(0, |p| p.credits.granted());
-        let grows = self
-            .growth(Requests::Peers, Some((r.endpoint_id, offer.addr)), has, credits)
+        let with = self.pools_with(Requests::Peers, (r.endpoint_id, offer.addr));
+        let pools = &self.admission.pools;
+        let grows = pools
+            .growth(&self.io.cfg, Some(with), has, credits)
             .ok_or(ConnectRefuseReason::NoCredits { queue, credits })?
             .min(r.pool.max(u32::from(has == 0)));
         let slots_granted = r.slots.min(self.io.cfg.slots);
@@ -159,10 +176,13 @@ impl<C> Endpoint<C> {
             self.admission.quotas.add_path(at, offer.control);
             at
         });
-        let Some(Some(peer)) = self.peers.get_mut(peer_no as usize) else {
+        let Some(peer) = self.peers.at_mut(peer_no) else {
             return Err(ConnectRefuseReason::NoPath);
         };
         peer.sessions += 1;
+        peer.selective |= recovery == Recovery::Selective;
+        let grant = |p: &mut Peer| p.credits.grant_to_peer(credits, grows);
+        let pool = self.admission.pools.change(peer, grant);
         let (client_peer, cookie) = (peer.remote, peer.rx_cookie);
         let integrity = peer.protection.integrity();
         let room = peer.credits.room();
@@ -190,9 +210,7 @@ impl<C> Endpoint<C> {
             })
         });
         let sessions = &self.sessions;
-        self.admission.quotas.add_unused(quota, session, |s| sessions.is_unused(s));
-        self.be_selective(peer_no, recovery);
-        let pool = self.grant_pool(peer_no, credits, grows);
+        self.admission.quotas.add_unused(quota, session, |s| sessions.unused(s).is_some());
         Ok(ConnectAccept {
             endpoint_id: self.peers.own_id,
             port: offer.local_port,
@@ -216,7 +234,7 @@ impl<C> Endpoint<C> {
     fn check_request(
         &self,
         r: &ConnectRequest,
-        known: Option<u32>,
+        known: Option<&Peer>,
         offer: &ConnectOffer,
     ) -> Result<u16, ConnectRefuseReason> {
         if !r.slots.is_power_of_two() || r.slots > 32 {
@@ -237,7 +255,7 @@ impl<C> Endpoint<C> {
         if r.port == 0 || r.port != offer.addr.port {
             return Err(ConnectRefuseReason::Invalid(InvalidField::Port));
         }
-        if let Some(Some(p)) = known.map(|k| &self.peers[k as usize]) {
+        if let Some(p) = known {
             return Ok(p.data_per_packet);
         }
         let (_, path_frame) = offer.path.ok_or(ConnectRefuseReason::NoPath)?;
@@ -265,63 +283,40 @@ impl<C> Endpoint<C> {
         addr: Addr,
         path: PathId,
     ) -> Result<Established, ConnectError> {
-        let (quantum_frames, own) = (self.io.cfg.train_frames, self.own_room());
-        let recovery = self.io.cfg.recovery;
-        let Some(s) = self.sessions.client_mut(a.client_session) else {
+        let own = self.own_room();
+        let Some(flow) = self.client_flow(a.client_session) else {
             return Err(ConnectError::Closed);
         };
-        if s.state != SessionState::Connecting {
+        let is_asked = flow.peer.rx_cookie == a.client_cookie;
+        if flow.s.state != SessionState::Connecting || !is_asked {
             return Err(ConnectError::Closed);
         }
-        let wanted_slots = s.slots.count();
-        let (tentative, control) = (s.peer, s.agreed.control);
-        let asked = self.peers.get(tentative as usize).and_then(Option::as_ref);
-        let Some(asked) = asked.filter(|p| p.rx_cookie == a.client_cookie) else {
-            return Err(ConnectError::Closed);
-        };
-        let (wanted, protection) = (asked.credits.asked(), asked.protection);
-        let frame = FRAME_HEADER + PACKET_HEADER + usize::from(a.data_per_packet);
-        let sane = (1..=wanted).contains(&a.credits)
-            && a.pool >= 1
-            && a.slots.is_power_of_two()
-            && u32::from(a.slots) <= wanted_slots
-            && a.session.number <= MAX_SESSION
-            && a.peer <= MAX_PEER
-            && a.room.small_data <= own.small_data
-            && (1..=own.units_per_packet).contains(&a.room.units_per_packet)
-            && a.data_per_packet >= MIN_DATA_PER_PACKET
-            && protection.accepts(a.schemes.integrity)
-            && (a.schemes.recovery == recovery || a.schemes.recovery == Recovery::GoBackN)
-            && frame <= self.io.tx.max_frame();
-        let reserved = if sane { self.unreserve_pool(tentative) } else { 0 };
-        if !sane || !self.attach_peer((tentative, control), a, addr, path) {
+        let (tentative, control) = (flow.s.peer, flow.s.agreed.control);
+        let mut attached = None;
+        if flow.accepts(a, own) {
+            let reserved = flow.admission.pools.change(flow.peer, |p| p.credits.unreserve());
+            attached = self.attach_peer((tentative, control), a, addr, path).zip(Some(reserved));
+        }
+        let Some(((name, had), reserved)) = attached else {
             self.refused(a.client_session, SessionEnd::BadAnswer);
             return Err(ConnectError::BadAnswer);
-        }
-        self.be_selective(a.client_peer, a.schemes.recovery);
-        self.io.tail_loss.enable(a.schemes.recovery);
-        self.join_pool(a.client_peer, a.credits, a.pool, reserved);
-        let max_msg_size = self.io.cfg.max_msg_size.min(a.max_msg_size);
-        if let Some(s) = self.sessions.client_mut(a.client_session) {
-            s.state = SessionState::Connected;
-            s.peer = a.client_peer;
-            s.remote = a.session.number;
-            s.credits = SessionCredits::new(a.credits);
-            s.agreed.quantum = (a.credits / 3).min(quantum_frames).clamp(1, u16::MAX.into()) as u16;
-            s.set_sizes(a.data_per_packet, max_msg_size);
-            s.agreed.recovery = a.schemes.recovery;
-            if u32::from(a.slots) < wanted_slots {
-                // Numbers start one step before their first: no call has used any yet.
-                let first = s.agreed.first_req_num;
-                s.slots.renumber(a.slots, first.wrapping_sub(u32::from(a.slots)));
-                s.free = (1u64 << a.slots).wrapping_sub(1) as u32;
-            }
-        }
-        self.connect_ended();
-        if let Some(mut flow) = self.awake_flow(a.client_session, |s| !s.queue.is_empty()) {
+        };
+        // As much growth as there is room for: the reservation counts as free again.
+        let with = self.pools_with(Requests::Own, name);
+        let grows = self.admission.pools.growth(&self.io.cfg, Some(with), had, a.credits);
+        let grows = grows.map_or(0, |g| g.min(reserved.max(u32::from(had == 0))));
+        let (train, max_msg_size) = (self.io.cfg.train_frames, self.io.cfg.max_msg_size);
+        let flow = self.awake_flow(a.client_session, |s| {
+            s.connect(a, train, max_msg_size);
+            !s.queue.is_empty()
+        });
+        if let Some(mut flow) = flow {
+            flow.io.tail_loss.enable(a.schemes.recovery);
+            flow.join_pool(a.credits, a.pool, grows);
             flow.start_queued();
             flow.begin_messages();
         }
+        self.connect_ended();
         Ok(Established { path_unused: a.client_peer != tentative })
     }
 
@@ -336,26 +331,17 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// A session with a peer uses this scheme.
-    fn be_selective(&mut self, peer: u32, recovery: Recovery) {
-        if let Some(Some(p)) = self.peers.get_mut(peer as usize) {
-            p.selective |= recovery == Recovery::Selective;
-        }
-    }
-
     /// Makes the tentative peer live, or drops it in favour of the earlier one that the server
-    /// named.
+    /// named. Returns the name of the peer and its pool; `None`: the server named another one.
     fn attach_peer(
         &mut self,
         (tentative, control): (u32, u64),
         a: &ConnectAccept,
         addr: Addr,
         path: PathId,
-    ) -> bool {
-        let now_ns = self.io.now_ns;
+    ) -> Option<(PeerName, u32)> {
         let party = Party { endpoint_id: a.endpoint_id, control };
-        let Some(p) = self.peers.at_mut(a.client_peer) else { return false };
-        p.sessions += 1;
+        let p = self.peers.at_mut(a.client_peer)?;
         if a.client_peer == tentative {
             p.credits.set_room(a.room);
             p.agree(a.data_per_packet, Protection::of(a.schemes.integrity));
@@ -364,21 +350,64 @@ impl<C> Endpoint<C> {
             p.path_id = path;
             p.remote = a.peer;
             p.tx_cookie = a.cookie;
-            p.path.set_last_rx(now_ns);
-            self.peers.known.entry((a.endpoint_id, addr)).or_default().push(tentative);
-            return true;
+            p.path.set_last_rx(self.io.now_ns);
+        } else if p.state != PeerState::Live
+            || p.party != party
+            || p.data_per_packet != a.data_per_packet
+            || p.tx_cookie != a.cookie
+            || p.protection.integrity() != a.schemes.integrity
+            || p.credits.room() != a.room
+        {
+            return None;
         }
-        let same = p.state == PeerState::Live
-            && p.party == party
-            && p.data_per_packet == a.data_per_packet
-            && p.tx_cookie == a.cookie
-            && p.protection.integrity() == a.schemes.integrity
-            && p.credits.room() == a.room;
-        if !same {
-            p.sessions -= 1;
-            return false;
+        p.sessions += 1;
+        p.selective |= a.schemes.recovery == Recovery::Selective;
+        let attached = (p.name(), p.credits.limit());
+        if a.client_peer == tentative {
+            self.peers.known.entry(attached.0).or_default().push(tentative);
+        } else {
+            self.drop_peer(tentative);
         }
-        self.drop_peer(tentative);
-        true
+        Some(attached)
+    }
+}
+
+impl<C> ClientFlow<'_, C> {
+    /// Returns whether a server's answer is one to the request of this session. `own` is the room per
+    /// packet that this endpoint has proposed.
+    fn accepts(&self, a: &ConnectAccept, own: Room) -> bool {
+        let frame = FRAME_HEADER + PACKET_HEADER + usize::from(a.data_per_packet);
+        let recovery = a.schemes.recovery;
+        (1..=self.peer.credits.asked()).contains(&a.credits)
+            && a.pool >= 1
+            && a.slots.is_power_of_two()
+            && u32::from(a.slots) <= self.s.slots.count()
+            && a.session.number <= MAX_SESSION
+            && a.peer <= MAX_PEER
+            && a.room.small_data <= own.small_data
+            && (1..=own.units_per_packet).contains(&a.room.units_per_packet)
+            && a.data_per_packet >= MIN_DATA_PER_PACKET
+            && self.peer.protection.accepts(a.schemes.integrity)
+            && (recovery == self.io.cfg.recovery || recovery == Recovery::GoBackN)
+            && frame <= self.io.tx.max_frame()
+    }
+}
+
+impl<C> ClientSession<C> {
+    /// The server has accepted the session. No slot was used yet.
+    fn connect(&mut self, a: &ConnectAccept, train_frames: u32, max_msg_size: u32) {
+        self.state = SessionState::Connected;
+        self.peer = a.client_peer;
+        self.remote = a.session.number;
+        self.credits = SessionCredits::new(a.credits);
+        self.agreed.quantum = (a.credits / 3).min(train_frames).clamp(1, u16::MAX.into()) as u16;
+        self.set_sizes(a.data_per_packet, max_msg_size.min(a.max_msg_size));
+        self.agreed.recovery = a.schemes.recovery;
+        if u32::from(a.slots) < self.slots.count() {
+            // Numbers start one step before their first.
+            let first = self.agreed.first_req_num;
+            self.slots.renumber(a.slots, first.wrapping_sub(u32::from(a.slots)));
+            self.free = (1u64 << a.slots).wrapping_sub(1) as u32;
+        }
     }
 }

@@ -6,22 +6,23 @@
 //! drop their slots' state. A request that overtakes the message is safe: the message frees only
 //! the requests that it names.
 
-use super::{IdleSession, Session, SessionId};
+use super::IdleSession;
 use crate::endpoint::Endpoint;
+use crate::flow::{ClientFlow, ServerFlow};
 use crate::slot::{Position, ServerPhase, Stored};
 
-impl<C> Endpoint<C> {
-    /// Drops the slots of an idle client session, and queues the report for its server.
-    pub(crate) fn shrink(&mut self, index: u32) {
-        let Some(Session::Client(s)) = self.sessions.get_mut(index as usize) else { return };
+impl<C> ClientFlow<'_, C> {
+    /// Drops the slots of an idle session, and queues the report for its server.
+    pub(crate) fn shrink(&mut self) {
+        let (session, s) = (self.id(), &mut *self.s);
         let done: Vec<u32> = s.slots.iter().map(|slot| slot.req_num).collect();
         s.slots.sleep(|slot| slot.req_num);
-        let session = SessionId { index, generation: s.generation };
-        self.outbox.idle.push_back(IdleSession { session, remote: s.remote, done });
-        self.outbox.has_news = true;
-        self.sessions.client_slots.trim();
+        self.out.idle.push_back(IdleSession { session, remote: s.remote, done });
+        self.out.has_news = true;
     }
+}
 
+impl<C> Endpoint<C> {
     /// The next idle session to be reported to its server over the control connection. To be called
     /// after [`Endpoint::poll_failed`] has returned `None`, until it returns `None` too.
     #[inline]
@@ -37,11 +38,12 @@ impl<C> Endpoint<C> {
     /// when nothing else is in progress. Reports about sessions of other connections, or with
     /// another number of slots, are ignored.
     pub fn on_idle(&mut self, session: u32, endpoint_id: u64, control: u64, done: &[u32]) {
-        let Some(s) = self.owned_session(session, endpoint_id, control) else { return };
-        let (quota, step) = (s.quota, s.slots.count());
-        if done.len() != s.slots.len() {
+        let Some(flow) = self.server_flow(session) else { return };
+        if !flow.belongs_to(endpoint_id, control) || done.len() != flow.s.slots.len() {
             return;
         }
+        let ServerFlow { s, io, admission, .. } = flow;
+        let step = s.slots.count();
         let mut freed = 0_u64;
         for (slot, &req_num) in s.slots.iter_mut().zip(done) {
             let named = slot.position(req_num, step) == Position::Current;
@@ -50,12 +52,16 @@ impl<C> Endpoint<C> {
             }
         }
         let quiet = |phase| matches!(phase, ServerPhase::Idle | ServerPhase::Acked);
-        if s.slots.iter().all(|slot| quiet(slot.phase) && matches!(slot.resp, Stored::None)) {
+        let sleeps =
+            s.slots.iter().all(|slot| quiet(slot.phase) && matches!(slot.resp, Stored::None));
+        if sleeps {
             s.slots.sleep(|slot| slot.req_num);
             s.keeps_buffers = false;
+        }
+        admission.quotas.release_bytes(s.quota, freed);
+        admission.memory_returns(io);
+        if sleeps {
             self.sessions.server_slots.trim();
         }
-        self.admission.quotas.release_bytes(quota, freed);
-        self.admission.memory_returns(&mut self.io);
     }
 }

@@ -3,27 +3,56 @@
 use courser_buf::PathId;
 
 use super::{Draining, RemoteSession, Session, SessionId, SessionState};
+use crate::admission::Admission;
+use crate::deferred::Deferred;
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed, SessionEnd};
 use crate::event::{Notice, RequestId};
-use crate::flow::ServerFlow;
+use crate::flow::{ClientFlow, ServerFlow, Shared};
 use crate::mutant::{self, Mutant};
 use crate::peer::Peer;
 use crate::slot::{ServerPhase, ServerSlot};
+
+/// Why a client session ends, as its calls are told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cause {
+    /// The connect has failed.
+    NotConnected(SessionEnd),
+    /// Another one; the error states whether the call has executed.
+    Error(fn(Executed) -> CallError),
+}
+
+impl Cause {
+    fn error(self, executed: Executed) -> CallError {
+        match self {
+            Cause::NotConnected(end) => CallError::NotConnected(end),
+            Cause::Error(error) => error(executed),
+        }
+    }
+}
+
+/// A session that has ended. Its peer may be needed no longer.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) session: SessionId,
+    /// The other side's session.
+    remote: RemoteSession,
+    peer: u32,
+    control: u64,
+    /// Its peer has no other session.
+    is_last: bool,
+    /// The server had not answered its connect.
+    is_connecting: bool,
+}
 
 impl<C> Endpoint<C> {
     /// The connect of a session has failed with `end`: its waiting calls end with
     /// [`CallError::NotConnected`], never executed.
     pub fn refused(&mut self, session: u32, end: SessionEnd) {
-        if let Some(s) = self.sessions.client_mut(session)
-            && s.state == SessionState::Connecting
-        {
-            let tentative = s.peer;
-            self.fail_session(session, |_| CallError::NotConnected(end));
-            self.free_session(session);
-            self.drop_peer(tentative);
-            self.connect_ended();
-        }
+        self.end_client(session, |flow| {
+            let is_connecting = flow.s.state == SessionState::Connecting;
+            is_connecting.then_some(Cause::NotConnected(end))
+        });
     }
 
     /// Closes a client session, also a failed one: its calls end with [`CallError::Closed`].
@@ -31,20 +60,15 @@ impl<C> Endpoint<C> {
     /// it is no longer needed. `None`: there is no such session, or the server has not
     /// answered yet; a later answer yields [`crate::ConnectError::Closed`].
     pub fn close(&mut self, session: SessionId) -> Option<(RemoteSession, Option<PathId>)> {
-        let s = self.sessions.client_mut(session.index)?;
-        if s.generation != session.generation {
-            return None;
-        }
-        if s.state == SessionState::Connecting {
-            self.refused(session.index, SessionEnd::Closed);
-            return None;
-        }
-        let first_req_num = s.agreed.first_req_num;
-        let remote = RemoteSession { number: s.remote, first_req_num };
-        let (peer, control) = (s.peer, s.agreed.control);
-        self.fail_session(session.index, CallError::Closed);
-        self.free_session(session.index);
-        Some((remote, self.leave_peer(peer, control)))
+        let ended = self.end_client(session.index, |flow| {
+            let cause = match flow.s.state {
+                SessionState::Connecting => Cause::NotConnected(SessionEnd::Closed),
+                _ => Cause::Error(CallError::Closed),
+            };
+            (flow.id() == session).then_some(cause)
+        })?;
+        let connected = !ended.is_connecting;
+        connected.then(|| (ended.remote, self.leave_peer(&ended)))
     }
 
     /// A path that is no longer needed; to be polled after each answer of a server and each
@@ -62,23 +86,10 @@ impl<C> Endpoint<C> {
         endpoint_id: u64,
         control: u64,
     ) -> Option<PathId> {
-        let number = session.number;
-        let s = self.owned_session(number, endpoint_id, control)?;
-        if s.first_req_num != session.first_req_num {
-            return None;
-        }
-        let peer = s.peer;
-        self.free_session(number);
-        self.release_peer(peer)
-    }
-
-    /// Sets the control connection of a session that is still connecting.
-    pub fn bind_control(&mut self, session: SessionId, control: u64) {
-        if self.session_state(session) == SessionState::Connecting
-            && let Some(s) = self.sessions.client_mut(session.index)
-        {
-            s.agreed.control = control;
-        }
+        let ended = self.end_server(session.number, |flow| {
+            flow.belongs_to(endpoint_id, control) && flow.s.first_req_num == session.first_req_num
+        })?;
+        self.release_peer(&ended)
     }
 
     /// A control connection is lost: every session over it has failed. Paths that are no longer
@@ -99,82 +110,135 @@ impl<C> Endpoint<C> {
     /// Ends every session whose other endpoint and control connection match.
     fn fail_sessions(&mut self, meant: impl Fn(Option<u64>, u64) -> bool, paths: &mut Vec<PathId>) {
         for index in 0..self.sessions.len() as u32 {
-            if !self.party_to(index).is_some_and(|(id, over)| meant(id, over)) {
-                continue;
+            let meant = |(id, over): (Option<u64>, u64)| meant(id, over);
+            let client = self.end_client(index, |flow| {
+                let cause = match flow.s.state {
+                    SessionState::Connecting => Cause::NotConnected(SessionEnd::PeerFailed),
+                    _ => Cause::Error(CallError::PeerFailed),
+                };
+                meant(flow.party()).then_some(cause)
+            });
+            let ended = client.or_else(|| {
+                let is_meant = |flow: &ServerFlow<'_, C>| flow.party().is_some_and(meant);
+                self.end_server(index, |flow| is_meant(flow) && !mutant::is_on(Mutant::OrphanKept))
+            });
+            if let Some(ended) = ended.filter(|ended| !ended.is_connecting) {
+                paths.extend(self.release_peer(&ended));
             }
-            let peer = match &self.sessions[index as usize] {
-                Session::Client(s) if s.state == SessionState::Connecting => {
-                    self.refused(index, SessionEnd::PeerFailed);
-                    continue;
-                }
-                Session::Client(s) => s.peer,
-                Session::Server(_) if mutant::is_on(Mutant::OrphanKept) => continue,
-                Session::Server(s) => s.peer,
-                Session::Draining(_) | Session::Vacant { .. } => continue,
-            };
-            self.fail_session(index, CallError::PeerFailed);
-            self.free_session(index);
-            paths.extend(self.release_peer(peer));
         }
     }
 
-    /// Ends a client session and all its calls, each with an error that states whether it has
-    /// executed.
-    pub(crate) fn fail_session(&mut self, session: u32, error: impl Fn(Executed) -> CallError) {
-        self.deferred.take_no_more(session);
-        let take_next = |this: &mut Self| this.take_deferred(|call| call.session.index == session);
-        let deferred: Vec<_> = std::iter::from_fn(|| take_next(self)).collect();
-        let Some(mut flow) = self.client_flow(session) else { return };
-        flow.s.state = SessionState::Gone;
-        for call in flow.s.with_queue(std::mem::take) {
-            if !mutant::is_on(Mutant::WaitingCallsForgotten) {
-                flow.end_waiting(call, error(Executed::Never));
-            }
+    /// Ends all calls of a client session, each with an error that states whether it has executed. Its
+    /// number stays in use.
+    pub(crate) fn fail_session(&mut self, session: u32, cause: Cause) {
+        let Endpoint { io, peers, sessions, admission, outbox: out, deferred, .. } = self;
+        let Some(s) = sessions.client_mut(session) else { return };
+        let flow = Shared { io, peers, admission, out }.client(session, s);
+        if let Some(mut flow) = flow {
+            flow.fail_calls(deferred, cause);
         }
-        for (_, call) in deferred {
-            flow.end_waiting(call, error(Executed::Never));
-        }
-        // Slots first: the calls of some carry messages.
-        flow.fail_slots(error);
-        flow.fail_messages();
-        flow.note_room();
         self.apply_effects();
+    }
+
+    /// Ends a client session, if `cause` returns why, and frees its memory and its number. All its calls
+    /// end with an error that states whether they have executed.
+    pub(super) fn end_client(
+        &mut self,
+        index: u32,
+        cause: impl FnOnce(&ClientFlow<'_, C>) -> Option<Cause>,
+    ) -> Option<Ended> {
+        let Endpoint { io, peers, sessions, admission, outbox: out, deferred, .. } = self;
+        let s = sessions.client_mut(index)?;
+        let mut flow = Shared { io, peers, admission, out }.client(index, s)?;
+        let cause = cause(&flow)?;
+        let is_connecting = flow.s.state == SessionState::Connecting;
+        flow.fail_calls(deferred, cause);
+        flow.leave_pool();
+        let (s, first_req_num) = (&*flow.s, flow.s.agreed.first_req_num);
+        let ended = Ended {
+            session: flow.id(),
+            remote: RemoteSession { number: s.remote, first_req_num },
+            peer: s.peer,
+            control: s.agreed.control,
+            is_last: flow.peer.leave(),
+            is_connecting,
+        };
+        self.sessions.vacate(index, ended.session.generation);
+        self.apply_effects();
+        if is_connecting {
+            self.drop_peer(ended.peer);
+            self.connect_ended();
+        }
+        Some(ended)
+    }
+
+    /// Ends a server session, if `is_it`. Frees its memory and, unless handlers still work for it, its
+    /// number (E68).
+    pub(super) fn end_server(
+        &mut self,
+        index: u32,
+        is_it: impl FnOnce(&ServerFlow<'_, C>) -> bool,
+    ) -> Option<Ended> {
+        let mut flow = self.server_flow(index)?;
+        if !is_it(&flow) {
+            return None;
+        }
+        flow.end_requests();
+        let draining = flow.drain();
+        let s = &*flow.s;
+        let ended = Ended {
+            session: flow.id(),
+            remote: RemoteSession { number: s.remote, first_req_num: s.first_req_num },
+            peer: s.peer,
+            control: flow.party().map_or(0, |(_, control)| control),
+            is_last: flow.peer.leave(),
+            is_connecting: false,
+        };
+        let (generation, quota) = (draining.generation, draining.quota);
+        let wait = !draining.executing.is_empty() && !mutant::is_on(Mutant::GenerationIgnored);
+        let ids = draining.executing.iter();
+        let ids = ids.map(|&(slot, number)| RequestId::new(ended.session, slot, number));
+        self.outbox.notices.extend(ids.map(Notice::Cancelled));
+        self.sessions[index as usize] = Session::Draining(draining);
+        if !wait {
+            self.admission.quotas.leave(quota);
+            self.sessions.vacate(index, generation);
+        }
+        self.apply_effects();
+        Some(ended)
     }
 
     // ---- peers and entries of the tables ------------------------------------------------------
 
     pub(crate) fn drop_peer(&mut self, peer: u32) -> Option<Peer> {
         let dropped = self.peers.remove(peer)?;
+        self.admission.pools.remove(&dropped);
         self.admission.quotas.remove_path(peer);
         self.io.tx.remove_peer(peer);
         Some(dropped)
     }
 
-    /// A session of the peer has ended; removes the peer with its last session.
-    pub(crate) fn release_peer(&mut self, peer: u32) -> Option<courser_buf::PathId> {
-        let p = self.peers.get_mut(peer as usize)?.as_mut()?;
-        p.sessions = p.sessions.saturating_sub(1);
-        if p.sessions > 0 {
+    /// A session has ended; removes its peer with the last session. Returns the path that is no longer
+    /// needed.
+    pub(super) fn release_peer(&mut self, ended: &Ended) -> Option<PathId> {
+        if !ended.is_last {
             return None;
         }
-        self.drop_peer(peer).map(|p| p.path_id)
+        self.drop_peer(ended.peer).map(|p| p.path_id)
     }
 
     /// [`Endpoint::release_peer`] at the client. Before it receives the disconnect, the server may
     /// have accepted another session with this peer, and its answer will name the peer. So the peer
     /// stays as long as a connect is in progress over the same control connection.
-    pub(crate) fn leave_peer(&mut self, peer: u32, control: u64) -> Option<courser_buf::PathId> {
-        let last = matches!(self.peers.get(peer as usize), Some(Some(p)) if p.sessions == 1);
-        if last && self.is_connecting_over(control) {
-            if let Some(Some(p)) = self.peers.get_mut(peer as usize) {
-                p.sessions = 0;
-            }
-            if !self.peers.lingering.contains(&(peer, control)) {
-                self.peers.lingering.push((peer, control));
-            }
-            return None;
+    pub(super) fn leave_peer(&mut self, ended: &Ended) -> Option<PathId> {
+        let key = (ended.peer, ended.control);
+        if !ended.is_last || !self.is_connecting_over(ended.control) {
+            return self.release_peer(ended);
         }
-        self.release_peer(peer)
+        if !self.peers.lingering.contains(&key) {
+            self.peers.lingering.push(key);
+        }
+        None
     }
 
     /// A connect has ended: removes the unused peers that were kept for it.
@@ -182,7 +246,7 @@ impl<C> Endpoint<C> {
         self.sessions.connecting = self.sessions.connecting.saturating_sub(1);
         let mut at = 0;
         while let Some(&(peer, control)) = self.peers.lingering.get(at) {
-            let is_used = matches!(self.peers.get(peer as usize), Some(Some(p)) if p.sessions > 0);
+            let is_used = self.peers.at(peer).is_some_and(|p| p.sessions > 0);
             if !is_used && self.is_connecting_over(control) {
                 at += 1;
                 continue;
@@ -200,44 +264,6 @@ impl<C> Endpoint<C> {
                 if s.state == SessionState::Connecting && s.agreed.control == control)
         };
         self.sessions.connecting > 0 && self.sessions.iter().any(over)
-    }
-
-    /// Frees a session's memory and, unless handlers still work for it, its number (E68).
-    pub(crate) fn free_session(&mut self, index: u32) {
-        let (sessions, shared) = self.split();
-        match sessions.get_mut(index as usize) {
-            Some(Session::Client(s)) => {
-                let (generation, peer, credits) = (s.generation, s.peer, s.credits.limit());
-                let waits = std::mem::take(&mut s.waits_for_room);
-                self.leave_pool(peer, credits, waits);
-                self.sessions.vacate(index, generation);
-            }
-            Some(Session::Server(s)) => {
-                if let Some(mut flow) = shared.server(index, s) {
-                    flow.end_requests();
-                    let (peer, credits, draining) = flow.drain();
-                    self.free_server(index, peer, credits, draining);
-                    self.apply_effects();
-                }
-            }
-            Some(Session::Draining(_) | Session::Vacant { .. }) | None => {}
-        }
-    }
-
-    /// Puts the handlers that still work for a server session in its place.
-    fn free_server(&mut self, index: u32, peer: u32, credits: u32, draining: Draining) {
-        let (generation, quota) = (draining.generation, draining.quota);
-        let key = SessionId { index, generation };
-        let wait = !draining.executing.is_empty() && !mutant::is_on(Mutant::GenerationIgnored);
-        let ids = draining.executing.iter();
-        let ids = ids.map(|&(slot, number)| RequestId::new(key, slot, number));
-        self.outbox.notices.extend(ids.map(Notice::Cancelled));
-        self.sessions[index as usize] = Session::Draining(draining);
-        self.ungrant_pool(peer, credits);
-        if !wait {
-            self.admission.quotas.leave(quota);
-            self.sessions.vacate(index, generation);
-        }
     }
 
     /// A handler has replied to a request whose client is gone. The session ends with the last one.
@@ -258,19 +284,50 @@ impl<C> Endpoint<C> {
     }
 }
 
+impl<C> ClientFlow<'_, C> {
+    /// The session has failed: ends all its calls, those that were deferred too.
+    fn fail_calls(&mut self, deferred: &mut Deferred<C>, cause: Cause) {
+        let never = cause.error(Executed::Never);
+        self.s.state = SessionState::Gone;
+        for call in self.s.with_queue(std::mem::take) {
+            if !mutant::is_on(Mutant::WaitingCallsForgotten) {
+                self.end_waiting(call, never);
+            }
+        }
+        deferred.take_no_more(self.index);
+        while let Some(call) = deferred.take(|call| call.session.index == self.index) {
+            let (_, call) = call.made(self.io.now_ns);
+            self.end_waiting(call, never);
+        }
+        // Slots first: the calls of some carry messages.
+        self.fail_slots(|executed| cause.error(executed));
+        self.fail_messages();
+        self.note_room();
+    }
+}
+
 impl<C> ServerFlow<'_, C> {
-    /// The session ends: its memory returns to the quota of its client. Returns its peer, its C, and the
-    /// handlers that still work for it.
-    fn drain(&mut self) -> (u32, u32, Draining) {
+    /// The session ends: its memory returns to the quota of its client, and its credits to the receive
+    /// queue. Returns the handlers that still work for it.
+    fn drain(&mut self) -> Draining {
         let s = &mut *self.s;
         let executing = |(i, slot): (usize, &ServerSlot)| {
             (slot.phase == ServerPhase::Executing).then_some((i as u8, slot.req_num))
         };
         let executing: Vec<_> = s.slots.iter().enumerate().filter_map(executing).collect();
         let charged: u64 = s.slots.iter().map(|slot| u64::from(slot.all_charged())).sum();
-        self.admission.quotas.release_bytes(s.quota, charged);
+        let Admission { quotas, pools, .. } = &mut *self.admission;
+        quotas.release_bytes(s.quota, charged);
+        pools.change(self.peer, |p| p.credits.ungrant(s.credit_limit));
         self.admission.memory_returns(self.io);
-        let draining = Draining { generation: s.generation, quota: s.quota, executing };
-        (s.peer, s.credit_limit, draining)
+        Draining { generation: s.generation, quota: s.quota, executing }
+    }
+}
+
+impl Peer {
+    /// A session with it has ended. Returns whether it was the last one.
+    fn leave(&mut self) -> bool {
+        self.sessions = self.sessions.saturating_sub(1);
+        self.sessions == 0
     }
 }

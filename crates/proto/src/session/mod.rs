@@ -26,8 +26,8 @@ use std::collections::VecDeque;
 use courser_buf::MsgBuf;
 
 pub use connect::{
-    ConnectAccept, ConnectError, ConnectOffer, ConnectRefuseReason, ConnectRequest, Dialed,
-    EndpointRef, Established, Evicted, InvalidField, RemoteSession, Schemes,
+    ConnectAccept, ConnectError, ConnectOffer, ConnectOver, ConnectRefuseReason, ConnectRequest,
+    Dialed, EndpointRef, Established, Evicted, InvalidField, RemoteSession, Schemes,
 };
 pub use control::{
     CONTROL_GREETING, CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg,
@@ -35,6 +35,7 @@ pub use control::{
 };
 pub use heartbeat::{Beat, Heartbeat, Silence};
 pub use id::{IdleSession, SessionId};
+pub(crate) use lost::Cause;
 pub(crate) use quota::Quotas;
 pub(crate) use shares::Memory;
 pub(crate) use slots::{HOT as SLOTS_HOT, Slots};
@@ -187,6 +188,11 @@ impl<C> ClientSession<C> {
             && self.state == SessionState::Connected
             && !self.waits
             && len <= self.most_in_a_packet()
+    }
+
+    /// Returns whether a call has to wait for a slot, or for the handshake.
+    pub(crate) fn has_to_wait(&self) -> bool {
+        self.free == 0 || self.state != SessionState::Connected || !self.queue.is_empty()
     }
 
     /// Returns whether there are calls in the queue, or the application waits to add some.

@@ -2,34 +2,39 @@
 
 use courser_buf::Addr;
 
-use super::{ConnectRequest, ServerSession, Session};
+use super::ConnectRequest;
 use crate::endpoint::Endpoint;
-use crate::peer::PeerState;
+use crate::flow::{ClientFlow, ServerFlow};
+use crate::peer::{Peer, PeerState};
+
+impl<C> ClientFlow<'_, C> {
+    /// The other endpoint of the session, unknown before the handshake, and its control connection.
+    pub(super) fn party(&self) -> (Option<u64>, u64) {
+        (self.peer.endpoint(), self.s.agreed.control)
+    }
+}
+
+impl<C> ServerFlow<'_, C> {
+    /// The client endpoint of the session, and its control connection.
+    pub(super) fn party(&self) -> Option<(Option<u64>, u64)> {
+        Some((self.peer.endpoint(), self.admission.quotas.control_of(self.s.quota)?))
+    }
+
+    /// Returns whether the session belongs to that endpoint and control connection. An endpoint's
+    /// number is not secret, but a connection cannot be forged.
+    pub(super) fn belongs_to(&self, endpoint_id: u64, control: u64) -> bool {
+        self.party() == Some((Some(endpoint_id), control))
+    }
+}
+
+impl Peer {
+    /// The endpoint, if the handshake is over.
+    fn endpoint(&self) -> Option<u64> {
+        (self.state == PeerState::Live).then_some(self.party.endpoint_id)
+    }
+}
 
 impl<C> Endpoint<C> {
-    /// A server session, if it belongs to that endpoint and control connection. An endpoint's number
-    /// is not secret, but a connection cannot be forged.
-    pub(super) fn owned_session(
-        &mut self,
-        session: u32,
-        endpoint_id: u64,
-        control: u64,
-    ) -> Option<&mut ServerSession> {
-        let is_owner = self.party_to(session)? == (Some(endpoint_id), control);
-        self.sessions.server_mut(session).filter(|_| is_owner)
-    }
-
-    /// The other endpoint of a session, unknown before the handshake, and its control connection.
-    pub(super) fn party_to(&self, session: u32) -> Option<(Option<u64>, u64)> {
-        let (peer, control) = match self.sessions.get(session as usize)? {
-            Session::Client(s) => (s.peer, s.agreed.control),
-            Session::Server(s) => (s.peer, self.admission.quotas.control_of(s.quota)?),
-            Session::Draining(_) | Session::Vacant { .. } => return None,
-        };
-        let peer = self.peers.get(peer as usize)?.as_ref()?;
-        Some(((peer.state == PeerState::Live).then_some(peer.party.endpoint_id), control))
-    }
-
     /// Returns whether an endpoint is a live peer, at any address.
     pub fn knows_endpoint(&self, endpoint_id: u64) -> bool {
         let least = (endpoint_id, Addr { host: 0, port: 0 });
@@ -51,11 +56,10 @@ impl<C> Endpoint<C> {
     /// existing peer with another cookie, it has dropped its side of that peer: it has cancelled an
     /// earlier connect whose end has not arrived here. Under that number the client expects the new
     /// cookie, and would reject frames with the old one.
-    pub(super) fn find_peer(&self, r: &ConnectRequest, addr: Addr, control: u64) -> Option<u32> {
+    pub(super) fn find_peer(&self, r: &ConnectRequest, addr: Addr, control: u64) -> Option<&Peer> {
         let known = self.peers.known.get(&(r.endpoint_id, addr))?;
-        let over =
-            |at: &u32| Some((*at, self.peers.at(*at).filter(|p| p.party.control == control)?));
-        let (at, p) = known.iter().rev().find_map(over)?;
-        (p.remote != r.peer || p.tx_cookie == r.cookie).then_some(at)
+        let over = |&at: &u32| self.peers.at(at).filter(|p| p.party.control == control);
+        let p = known.iter().rev().find_map(over)?;
+        (p.remote != r.peer || p.tx_cookie == r.cookie).then_some(p)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use courser_buf::Runs;
+use courser_buf::{Runs, prefetch};
 
 use super::{ClientSession, ServerSession, Session, SessionId};
 use crate::slot::{ClientSlot, ServerSlot};
@@ -65,10 +65,20 @@ impl<C> Sessions<C> {
         }
     }
 
-    /// Returns whether it is a server session without a request.
-    pub(crate) fn is_unused(&self, id: SessionId) -> bool {
-        matches!(self.entries.get(id.index as usize), Some(Session::Server(s))
-            if s.generation == id.generation && s.is_unused())
+    /// A server session, if it has had no request.
+    pub(crate) fn unused(&self, id: SessionId) -> Option<&ServerSession> {
+        match self.entries.get(id.index as usize)? {
+            Session::Server(s) => (s.generation == id.generation && s.is_unused()).then_some(s),
+            _ => None,
+        }
+    }
+
+    /// Loads an entry into the caches. There need not be such an entry.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, session: u32) {
+        if let Some(entry) = self.entries.get(session as usize) {
+            prefetch(entry);
+        }
     }
 
     /// The server session of that number, if it belongs to `peer`.
@@ -106,12 +116,12 @@ impl<C> Sessions<C> {
     pub(crate) fn awake_client(
         &mut self,
         session: u32,
-        needs: impl FnOnce(&ClientSession<C>) -> bool,
+        needs: impl FnOnce(&mut ClientSession<C>) -> bool,
         woken: impl FnOnce(&mut ClientSession<C>),
     ) -> Option<&mut ClientSession<C>> {
         let Sessions { entries, client_slots, .. } = self;
         let Some(Session::Client(s)) = entries.get_mut(session as usize) else { return None };
-        if s.slots.are_asleep() && needs(s) {
+        if needs(s) && s.slots.are_asleep() {
             s.slots.wake(client_slots, ClientSlot::new);
             woken(s);
         }

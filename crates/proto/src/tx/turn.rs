@@ -5,14 +5,28 @@ use courser_buf::TxBurst;
 
 use super::{Sent, TxItem};
 use crate::endpoint::Endpoint;
-use crate::flow::ClientFlow;
-use crate::session::{ClientSession, SessionId};
+use crate::flow::{ClientFlow, Shared};
+use crate::session::SessionId;
 
 impl<C> Endpoint<C> {
     /// The turn of the session that has waited longest: its slots take the returned room. The next
     /// session's turn follows while room is left.
     pub(super) fn tx_turn(&mut self, peer_no: u32, out: &mut TxBurst) -> Sent {
-        let Some(mut flow) = self.next_waiter(peer_no) else { return Sent::All };
+        let (sessions, Shared { io, peers, admission, out: outbox }) = self.split();
+        let Some(peer) = peers.at_mut(peer_no) else { return Sent::All };
+        // Sessions that have ended are skipped.
+        let (index, s) = loop {
+            let Some(SessionId { index, generation }) = peer.credits.next_waiter() else {
+                return Sent::All; // there is no room for the one that has waited longest
+            };
+            if let Some(s) = sessions.client_mut(index)
+                && s.generation == generation
+                && s.waits_for_room
+            {
+                break (index, s);
+            }
+        };
+        let mut flow = ClientFlow { s, peer, index, io, admission, out: outbox };
         flow.wait_no_more();
         flow.peer.credits.begin_turn();
         let done = flow.tx_waiting(out);
@@ -25,21 +39,6 @@ impl<C> Endpoint<C> {
             false => {}
         }
         Sent::All
-    }
-
-    /// The session that has waited longest, if there is room for it. Skips sessions that have
-    /// ended.
-    fn next_waiter(&mut self, peer_no: u32) -> Option<ClientFlow<'_, C>> {
-        let (sessions, shared) = self.split();
-        let peer = shared.peers.at_mut(peer_no)?;
-        let index = loop {
-            let SessionId { index, generation } = peer.credits.next_waiter()?;
-            let waits = |s: &ClientSession<C>| s.generation == generation && s.waits_for_room;
-            if sessions.client(index).is_some_and(waits) {
-                break index;
-            }
-        };
-        shared.client(index, sessions.client_mut(index)?)
     }
 }
 

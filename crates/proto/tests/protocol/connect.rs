@@ -2,8 +2,8 @@
 
 use courser_buf::{Addr, PathId};
 use courser_proto::{
-    CallError, Config, ConnectAccept, ConnectError, ConnectOffer, ConnectRefuseReason,
-    ConnectRequest, Integrity, SessionEnd, SessionState,
+    CallError, Config, ConnectAccept, ConnectError, ConnectOffer, ConnectOver, ConnectRefuseReason,
+    ConnectRequest, Dialed, Integrity, SessionEnd, SessionState,
 };
 
 use crate::support::{DPP, World, addr, config, port};
@@ -21,6 +21,15 @@ fn offer(client: usize) -> ConnectOffer {
         integrity: Integrity::None,
         credits: u32::MAX,
     }
+}
+
+fn over(control: u64, same_host: bool) -> ConnectOver {
+    ConnectOver { control, integrity: Integrity::None, same_host }
+}
+
+/// The request of node 0 is sent over this control connection.
+fn bind(w: &mut World, d: &Dialed, control: u64) {
+    w.ep(0).connect_over(d.session, &mut d.request.clone(), over(control, false));
 }
 
 #[test]
@@ -186,7 +195,7 @@ fn an_answer_over_another_control_connection_joins_no_peer_of_this_one() {
     let d = w.dial(0, 6);
     let mut a = w.accept(1, 0, &d.request).unwrap();
     assert_eq!(a.client_peer, f.accept.client_peer);
-    w.ep(0).bind_control(d.session, 8);
+    bind(&mut w, &d, 8);
     a.cookie = f.accept.cookie;
     let e = w.ep(0).established(&a, addr(1), PathId(1)).unwrap_err();
     assert_eq!(e, ConnectError::BadAnswer);
@@ -251,7 +260,7 @@ fn pools_are_wide_only_within_a_host_and_while_there_is_plenty() {
             let mut d = w.dial(0, 5 + n as u64);
             assert_eq!((d.request.credits, d.request.pool), (132, 132));
             if wide {
-                w.ep(0).raise_local_credits(d.session, &mut d.request);
+                w.ep(0).connect_over(d.session, &mut d.request, over(7, true));
             }
             w.ep(0).check();
             d.request
@@ -272,7 +281,7 @@ fn a_server_widens_pools_while_there_is_plenty_and_grants_the_request() {
     for (wide, credits) in [(false, 132), (true, 264)] {
         let mut d = w.dial(0, 5);
         if wide {
-            w.ep(0).raise_local_credits(d.session, &mut d.request);
+            w.ep(0).connect_over(d.session, &mut d.request, over(7, true));
         }
         let a = w.accept(1, 0, &d.request).unwrap();
         assert_eq!(a.credits, credits);
@@ -298,11 +307,11 @@ fn a_server_widens_pools_while_there_is_plenty_and_grants_the_request() {
 fn a_session_that_is_closed_while_another_connects_leaves_its_peer() {
     let mut w = World::pair(config());
     let first = w.dial(0, 5);
-    w.ep(0).bind_control(first.session, 7);
+    bind(&mut w, &first, 7);
     let a = w.accept(1, 0, &first.request).unwrap();
     w.ep(0).established(&a, addr(1), PathId(1)).unwrap();
     let second = w.dial(0, 1 << 40 | 6);
-    w.ep(0).bind_control(second.session, 7);
+    bind(&mut w, &second, 7);
     let answer = w.accept(1, 0, &second.request).unwrap();
     assert_eq!(answer.client_peer, a.client_peer);
 
@@ -310,7 +319,7 @@ fn a_session_that_is_closed_while_another_connects_leaves_its_peer() {
     assert_eq!(path, None, "the connect under way may need it");
     // Its number is not assigned to a third connect meanwhile.
     let third = w.dial(0, 2 << 40 | 7);
-    w.ep(0).bind_control(third.session, 7);
+    bind(&mut w, &third, 7);
     assert_ne!(third.request.peer, a.client_peer);
 
     let (id, control) = (w.ep(0).id(), 7);
@@ -330,12 +339,12 @@ fn a_session_that_is_closed_while_another_connects_leaves_its_peer() {
 fn a_peer_kept_for_a_connect_is_removed_with_it() {
     let mut w = World::pair(config());
     let first = w.dial(0, 5);
-    w.ep(0).bind_control(first.session, 7);
+    bind(&mut w, &first, 7);
     let a = w.accept(1, 0, &first.request).unwrap();
     w.ep(0).established(&a, addr(1), PathId(1)).unwrap();
     let [second, elsewhere] = [(1, 7), (2, 8)].map(|(n, control)| {
         let d = w.dial(0, n << 40 | 6);
-        w.ep(0).bind_control(d.session, control);
+        bind(&mut w, &d, control);
         d
     });
     assert_eq!(w.ep(0).close(first.session).unwrap().1, None);

@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use courser_buf::{Ecn, RxFrame};
 use courser_proto::wire::FRAME_HEADER;
-use courser_proto::{Config, ConnectError, Endpoint, Integrity, Recovery, RxDrop, SessionState};
+use courser_proto::{
+    Config, ConnectError, ConnectOver, Endpoint, Integrity, Recovery, RxDrop, SessionState,
+};
 
 use crate::fuzz::{Echo, calls_work, frames};
 use crate::support::{DPP, Link, Rng, World, addr, config, flip_bits, pattern};
@@ -128,8 +130,9 @@ fn the_stronger_choice_of_both_sides_holds() {
     {
         let mut w = World::pair(config());
         w.integrity = server;
+        let over = ConnectOver { control: 7, integrity: client, same_host: false };
         let mut d = w.dial(0, 5);
-        w.ep(0).require_integrity(d.session, &mut d.request, client);
+        w.ep(0).connect_over(d.session, &mut d.request, over);
         let a = w.accept(1, 0, &d.request).unwrap();
         assert_eq!(a.schemes.integrity, agreed);
         // A server that agrees to less than was asked for is refused.
@@ -138,7 +141,7 @@ fn the_stronger_choice_of_both_sides_holds() {
             weaker.schemes.integrity = None;
             let mut other = World::pair(config());
             let mut d = other.dial(0, 5);
-            other.ep(0).require_integrity(d.session, &mut d.request, client);
+            other.ep(0).connect_over(d.session, &mut d.request, over);
             let refused = other.ep(0).established(&weaker, addr(1), courser_buf::PathId(1));
             assert_eq!(refused, Err(ConnectError::BadAnswer));
         }

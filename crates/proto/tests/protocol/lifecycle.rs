@@ -139,7 +139,7 @@ fn a_lost_clients_session_counts_until_its_handlers_have_answered() {
     w.ep(1).peer_lost(7, &mut Vec::new());
     assert_eq!((w.ep(1).live_sessions(), w.ep(1).executing()), (1, 3));
     assert_eq!(w.ep(1).memory().held_bytes, 0, "buffers go at once");
-    assert!(!w.ep(1).is_session(0), "no peer can use it");
+    assert_eq!(w.ep(1).sessions_from(0).next(), None, "no peer can use it");
 
     w.connect(0, 1);
     let refused = w.try_connect(0, 1, 9).unwrap_err();
