@@ -11,7 +11,7 @@ use std::time::Duration;
 use courser::{Control, Recovery};
 use courser_bench::report::Unit;
 use courser_kit::units::show_bytes;
-use courser_sim::fabric::{Buffer, HOST_RATE_BPS, SWITCH_LATENCY_NS, Topology};
+use courser_sim::fabric::{Buffer, DCQCN_MARKING, HOST_RATE_BPS, SWITCH_LATENCY_NS, Topology};
 use courser_sim::observe::{DropReason, Times};
 use courser_sim::{HostId, NicConfig, World, WorldConfig};
 use serde::Serialize;
@@ -260,10 +260,12 @@ impl Incast {
             Network::OneSwitch => Topology::one_switch(hosts),
             Network::Cx4 => Topology::cx4(hosts),
         };
-        match self.buffer {
-            None => topology,
-            Some(buffer) => topology.each_switch(|_, switch| switch.buffer = buffer),
-        }
+        topology.each_switch(|_, switch| {
+            switch.buffer = self.buffer.unwrap_or(switch.buffer);
+            if self.control == Control::Dcqcn {
+                switch.marking = DCQCN_MARKING;
+            }
+        })
     }
 
     /// Data bytes of a packet.

@@ -18,6 +18,7 @@ pub mod operating_range;
 pub mod reroute;
 pub mod response_rtt;
 pub mod sessions;
+pub mod shapes;
 pub mod slow_handler;
 mod speed;
 mod stopwatch;
@@ -43,6 +44,7 @@ impl Group for Run {
         &join_leave::EXPERIMENT,
         &first_burst::EXPERIMENT,
         &uplink::EXPERIMENT,
+        &shapes::EXPERIMENT,
         &uncongested::EXPERIMENT,
         &operating_range::EXPERIMENT,
         &fan_in::EXPERIMENT,

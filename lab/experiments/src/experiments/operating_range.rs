@@ -27,9 +27,10 @@ use crate::picture::{Axis, Chart, Style};
 use crate::scenario::app::{self, SharedTally};
 use crate::scenario::flows::{Flows, Recorder};
 use crate::scenario::hosts::Hosts;
+use crate::scenario::jitter::delay_at_receiver;
 use crate::scenario::{Latency, ScenarioError, data_per_packet, per_second, wire_bytes, wire_ns};
-use courser_sim::fabric::{CableSpec, Crossing, Fate, Topology};
-use courser_sim::{Checks, HostId, LinkId, Packet, Rng, World, WorldConfig};
+use courser_sim::fabric::{CableSpec, Topology};
+use courser_sim::{Checks, HostId, Rng, World, WorldConfig};
 
 pub(crate) const EXPERIMENT: Experiment<OperatingRange, Point> = Experiment {
     name: "operating-range",
@@ -290,18 +291,6 @@ fn start(world: &mut World, settings: &OperatingRange) -> Result<SharedTally, Sc
         }
     }
     Ok(tally)
-}
-
-/// Delays every frame of a link by up to `most_ns`, in order.
-fn delay_at_receiver(world: &mut World, link: LinkId, most_ns: u64, mut rng: Rng) {
-    let rate_bps = world.fabric().cable(link).rate_bps;
-    let mut free_ns = 0;
-    let rule = move |packet: &Packet, crossing: &Crossing| {
-        let at_ns = free_ns.max(crossing.now_ns + rng.between(0, most_ns));
-        free_ns = at_ns + wire_ns(packet.wire_bytes().into(), rate_bps);
-        Some(Fate::Delay(at_ns - crossing.now_ns))
-    };
-    world.set_link_rule(link, Some(Box::new(rule)));
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ pub mod batches;
 pub(crate) mod caller;
 pub(crate) mod flows;
 pub(crate) mod hosts;
+pub(crate) mod jitter;
 pub(crate) mod path;
 pub(crate) mod traffic;
 

@@ -6,6 +6,7 @@ pub(crate) mod measure;
 
 use std::ops::RangeInclusive;
 
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches};
 use serde_json::{Map, Value, json};
 
@@ -264,6 +265,19 @@ pub(crate) fn set<S: Declared>(settings: &mut S, field: &str, value: u64) {
     if let Some(p) = S::parameters().iter().find(|p| p.field == field) {
         (p.set)(settings, &[value]);
     }
+}
+
+/// The parameters whose options are on the command line: the field and its values.
+pub(crate) fn given<S: Declared>(
+    settings: &S,
+    arguments: &ArgMatches,
+) -> Vec<(&'static str, Vec<u64>)> {
+    let is_given = |p: &Parameter<S>| {
+        let source = p.spec.option.and_then(|option| arguments.value_source(option));
+        source == Some(ValueSource::CommandLine)
+    };
+    let all = S::parameters().into_iter().filter(is_given);
+    all.map(|p| (p.field, (p.get)(settings))).collect()
 }
 
 /// Settings of each run that the command line asks for: every combination of the values of options
