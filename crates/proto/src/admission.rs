@@ -1,8 +1,15 @@
-//! Limits that all sessions share, and what changes of one session mean for others.
+//! Limits that all sessions share, the one question that is asked of them ([`Admission::ask`]), and what
+//! changes of one session mean for others.
 
-use crate::budget::{Budget, Grant, NO_MESSAGE, Owner, Reserved};
-use crate::config::Config;
-use crate::error::Status;
+mod ask;
+mod memory;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use ask::{Answer, Handler, Line, Need, NextPackets, OneWay};
+pub(crate) use memory::{RequestMemory, Room, WholeRequest};
+
+use crate::budget::{Budget, Owner, Reserved};
 use crate::event::RequestId;
 use crate::io::Io;
 use crate::mutant::{self, Mutant};
@@ -88,40 +95,6 @@ impl Admission {
             let reserved = self.budget.end(at, owner);
             self.unreserve(io, reserved);
         }
-    }
-
-    /// Why a new request of a client process is rejected, if it is.
-    pub(crate) fn rejection(
-        &self,
-        cfg: &Config,
-        quota: u32,
-        req_type: u16,
-        msg_size: u32,
-    ) -> Option<Status> {
-        if self.quotas.refuses(req_type) {
-            Some(Status::ShuttingDown)
-        } else if msg_size > cfg.max_msg_size {
-            Some(Status::TooLarge)
-        } else {
-            self.quotas.is_full(quota).then_some(Status::NoMemory)
-        }
-    }
-
-    /// The grant that a credit return for this message states.
-    pub(crate) fn stated_grant(&self, at: u32, owner: &Owner) -> Grant {
-        if at == NO_MESSAGE {
-            return Grant::default();
-        }
-        if self.budget.lacks_memory()
-            && let Some(grant) = self.budget.scarce_grant(at, owner)
-        {
-            return grant;
-        }
-        if !self.budget.is_in_force() {
-            return Grant::default();
-        }
-        let granted = self.budget.granted(at, owner);
-        granted.map_or_else(Grant::default, |n| Grant::new(n.max(1), self.budget.unscheduled()))
     }
 
     /// The budget's size follows the delay of an arriving frame.

@@ -3,12 +3,32 @@
 
 use courser_buf::MsgBuf;
 
+use crate::admission::{Answer, Line};
 use crate::endpoint::Endpoint;
 use crate::error::{RejectReason, SessionEnd};
 use crate::event::Completion;
 use crate::options::{CallId, CallOptions};
 use crate::session::room::AwaitedRoom;
 use crate::session::{ClientSession, QueuedCall, Session, SessionId};
+
+impl<C> ClientSession<C> {
+    /// Admission of a call for this generation of the session: it gets a slot, or waits behind less than
+    /// `limit` others.
+    fn admits(&self, generation: u32, bytes: usize, limit: usize) -> Answer<(), RejectReason> {
+        let most = self.agreed.max_msg_size;
+        if self.generation != generation || self.has_failed() {
+            Answer::Refuse(RejectReason::NoSession(SessionEnd::Unknown))
+        } else if bytes > most as usize {
+            Answer::Refuse(RejectReason::TooLarge { bytes, limit: most })
+        } else if !self.has_to_wait() {
+            Answer::Now(())
+        } else if self.queue.len() >= limit {
+            Answer::Refuse(RejectReason::QueueFull { limit })
+        } else {
+            Answer::Wait(Line::Calls)
+        }
+    }
+}
 
 impl<C> Endpoint<C> {
     /// [`Endpoint::call_with`] without options.
@@ -76,29 +96,23 @@ impl<C> Endpoint<C> {
         session: SessionId,
         call: QueuedCall<C>,
     ) -> Result<CallId, (RejectReason, MsgBuf, C)> {
-        let limit = self.io.cfg.call_queue;
-        let (seq, bytes) = (call.seq, call.req.len());
+        let (limit, bytes, seq) = (self.io.cfg.call_queue, call.req.len(), call.seq);
         let is_late = call.expires_ns <= call.queued_ns;
-        let is_open = |s: &ClientSession<C>| s.generation == session.generation && !s.has_failed();
-        let fits = |s: &ClientSession<C>| bytes <= s.agreed.max_msg_size as usize;
-        let starts = |s: &mut _| is_open(s) && fits(s) && !s.has_to_wait() && !is_late;
-        let Some(mut flow) = self.awake_flow(session.index, starts) else {
+        let mut answer = None;
+        let flow = self.awake_flow(session.index, |s| {
+            let admitted = s.admits(session.generation, bytes, limit);
+            *answer.insert(admitted) == Answer::Now(()) && !is_late
+        });
+        let Some((mut flow, answer)) = flow.zip(answer) else {
             return Err((self.no_client(session), call.req, call.cont));
         };
-        if !is_open(flow.s) {
-            return Err((RejectReason::NoSession(SessionEnd::Unknown), call.req, call.cont));
-        }
-        if !fits(flow.s) {
-            let refused = RejectReason::TooLarge { bytes, limit: flow.s.agreed.max_msg_size };
-            return Err((refused, call.req, call.cont));
-        }
-        let waits = flow.s.has_to_wait();
-        if waits && flow.s.queue.len() >= limit {
-            if call.one_way {
+        if let Answer::Refuse(reason) = answer {
+            if call.one_way && matches!(reason, RejectReason::QueueFull { .. }) {
                 flow.s.await_room(AwaitedRoom::LARGE);
             }
-            return Err((RejectReason::QueueFull { limit }, call.req, call.cont));
+            return Err((reason, call.req, call.cont));
         }
+        let waits = answer != Answer::Now(());
         flow.io.stats.calls += 1;
         if waits || is_late {
             flow.call_later(call);
@@ -144,5 +158,36 @@ impl<C> Endpoint<C> {
             }
         }
         self.outbox.done.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use courser_buf::Arena;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::session::SessionState;
+
+    #[test]
+    fn a_call_starts_waits_or_is_refused_by_its_session_its_size_or_a_full_queue() {
+        let cfg = Config { max_msg_size: 64, ..Config::default() };
+        let mut ep = Endpoint::<u64>::new(cfg, Arena::heap(), 1, 1_472).unwrap();
+        let session = ep.dial(7, 1, 5, 1_472).unwrap().session;
+        let flow = ep.client_flow(session.index).unwrap();
+        let s = &mut *flow.s;
+        assert_eq!(s.admits(0, 64, 1), Answer::Wait(Line::Calls), "it is connecting");
+        let full = RejectReason::QueueFull { limit: 0 };
+        assert_eq!(s.admits(0, 64, 0), Answer::Refuse(full));
+        let large = RejectReason::TooLarge { bytes: 65, limit: 64 };
+        assert_eq!(s.admits(0, 65, 1), Answer::Refuse(large));
+        s.state = SessionState::Connected;
+        assert_eq!(s.admits(0, 64, 0), Answer::Now(()), "a slot is free");
+        s.free = 0;
+        assert_eq!(s.admits(0, 64, 1), Answer::Wait(Line::Calls), "no slot is free");
+        let gone = Answer::Refuse(RejectReason::NoSession(SessionEnd::Unknown));
+        assert_eq!(s.admits(1, 64, 1), gone);
+        s.state = SessionState::Gone;
+        assert_eq!(s.admits(0, 64, 1), gone);
     }
 }

@@ -480,11 +480,6 @@ impl Budget {
         Some(granted)
     }
 
-    /// Packets of a message that are granted.
-    pub(crate) fn granted(&self, at: u32, owner: &Owner) -> Option<u32> {
-        self.of(at, owner).map(|m| m.granted)
-    }
-
     /// Takes a message out of the budget's accounting: all of it may be sent.
     pub(crate) fn grant_all(&mut self, at: u32, owner: &Owner) {
         let Some(m) = self.of_mut(at, owner).filter(|m| !m.reserved.waits()) else { return };

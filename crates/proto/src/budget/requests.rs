@@ -1,7 +1,7 @@
 //! The table of messages as the table of requests that have memory, or wait for it (ADR 36).
 
 use super::memory::{Reserved, Watch};
-use super::{Budget, Grant, Owner, UNSCHEDULED};
+use super::{Budget, Owner};
 
 impl Budget {
     /// Sets the memory of a request that begins.
@@ -44,16 +44,9 @@ impl Budget {
         self.of(at, owner).is_some_and(|m| m.reserved.waits())
     }
 
-    /// The grant in a credit return while requests wait for memory. A request that waits for memory
-    /// may send nothing more, one that the budget does not limit all of its packets; a later request
-    /// may send `UNSCHEDULED` packets.
-    pub(crate) fn scarce_grant(&self, at: u32, owner: &Owner) -> Option<Grant> {
-        let m = self.of(at, owner)?;
-        if m.reserved.waits() {
-            Some(Grant::new(m.arrived.max(1), UNSCHEDULED))
-        } else {
-            (!self.is_in_force()).then(|| Grant::new(m.packets, UNSCHEDULED))
-        }
+    /// Packets of a message in all, those that have arrived, and those that are granted.
+    pub(crate) fn progress(&self, at: u32, owner: &Owner) -> Option<(u32, u32, u32)> {
+        self.of(at, owner).map(|m| (m.packets, m.arrived, m.granted))
     }
 
     /// The request whose turn it is to get memory.

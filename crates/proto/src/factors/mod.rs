@@ -1,6 +1,7 @@
 //! Optimisations that can be switched off to measure what they save, and the slower paths that are taken
 //! then (E75). Other modules have a branch to each of these paths, and nothing else of them.
 
+mod copy;
 mod paths;
 
 /// Optimisations that are on by default, each of which can be switched off to measure what it saves

@@ -1,12 +1,9 @@
 //! The paths that are taken while an optimisation is off.
 
-use courser_buf::{AllocError, MsgBuf};
+use courser_buf::MsgBuf;
 
-use crate::endpoint::copy_of;
-use crate::event::Body;
 use crate::factors::Factors;
 use crate::flow::ServerFlow;
-use crate::io::Io;
 use crate::rx::Content;
 use crate::slot::Stored;
 use crate::tx::send_single_response;
@@ -40,12 +37,5 @@ impl<C> ServerFlow<'_, C> {
         }
         self.s.slots[usize::from(slot_no)].own_single();
         self.release_charged(freed);
-    }
-}
-
-impl Io {
-    /// The body of a request of one packet with [`Factors::zero_copy_rx`] off.
-    pub(crate) fn copied_body<'f>(&self, data: &'f [u8]) -> Result<Body<'f>, AllocError> {
-        copy_of(&self.arena, data).map(Body::Owned)
     }
 }

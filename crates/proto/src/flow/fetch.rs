@@ -23,7 +23,7 @@ impl<C> ClientFlow<'_, C> {
             slot.set_message(at);
             slot.grant_response(if limited { 1 } else { u32::MAX });
         }
-        if self.admission.budget.is_in_force() {
+        if self.admission.limits_responses() {
             self.admission.effects.limits |= !limited;
             self.admission.effects.waiting.push((at, owner));
         }
@@ -38,7 +38,7 @@ impl<C> ClientFlow<'_, C> {
         }
         let Some((owner, _)) = self.fetch_owner(slot_no) else { return };
         self.admission.budget.on_arrival(at, &owner, self.io.now_ns);
-        if self.admission.budget.is_in_force() {
+        if self.admission.limits_responses() {
             self.admission.effects.waiting.push((at, owner));
         }
     }

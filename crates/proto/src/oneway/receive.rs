@@ -2,6 +2,7 @@
 
 use super::Incoming;
 use super::outgoing::Freed;
+use crate::admission::OneWay;
 use crate::endpoint::Endpoint;
 use crate::event::Event;
 use crate::flow::{ClientFlow, ServerFlow};
@@ -72,9 +73,7 @@ impl<C> Endpoint<C> {
             io.stats.messages_expired += 1;
             return Ok(None);
         }
-        // The quota of its client is for memory, of which it needs none.
-        let refused = admission.quotas.is_closing() || data.len() > io.cfg.max_msg_size as usize;
-        let Some(body) = io.request_body(data).ok().filter(|_| !refused) else {
+        let Some(body) = admission.ask(io, OneWay { data }).now() else {
             io.stats.messages_refused += 1;
             return Ok(None);
         };

@@ -38,8 +38,7 @@ impl<C> Endpoint<C> {
         let Some(s) = sessions.server_mut(p.session) else { return false };
         let slot_no = (p.req_num & (s.slots.count() - 1)) as u8;
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return false };
-        let budget = &mut admission.budget;
-        let is_limited = budget.is_in_force() || budget.lacks_memory();
+        let is_limited = admission.limits_requests();
         if s.peer != peer || is_limited || !slot.is_next_part(p, data.len()) {
             return false;
         }
@@ -55,7 +54,7 @@ impl<C> Endpoint<C> {
             is_response: false,
         };
         let (at, dpp) = (slot.message(), u32::from(s.data_per_packet));
-        if let Some((quota, kept)) = budget.on_part(at, &owner, dpp, io.now_ns) {
+        if let Some((quota, kept)) = admission.budget.on_part(at, &owner, dpp, io.now_ns) {
             admission.quotas.keep_promise(quota, kept); // no request waits for this memory
         }
         if !std::mem::replace(&mut slot.cr_queued, true) {
@@ -78,7 +77,7 @@ impl<C> Endpoint<C> {
         let slot_no = (p.req_num & (s.slots.count() - 1)) as u8;
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return false };
         let is_current = s.peer == peer && s.state == SessionState::Connected;
-        if !is_current || flow.admission.budget.is_in_force() {
+        if !is_current || flow.admission.limits_responses() {
             return false;
         }
         let Some(credits) = slot.take_response_part(p) else { return false };

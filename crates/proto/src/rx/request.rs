@@ -1,15 +1,13 @@
 //! Requests at the server: order, reassembly, duplicates (E1, E42, E58, E61).
 
-use courser_buf::AllocError;
-
 use super::Content;
+use crate::admission::{Answer, Handler, Line, NextPackets};
 use crate::budget::NO_MESSAGE;
 use crate::driver::{Driver, deliver};
 use crate::endpoint::Endpoint;
 use crate::error::Status;
 use crate::event::{Body, Event, RequestId};
 use crate::flow::ServerFlow;
-use crate::io::Io;
 use crate::loss::Recovery;
 use crate::mutant::{self, Mutant};
 use crate::session::SessionId;
@@ -188,23 +186,19 @@ impl<C> ServerFlow<'_, C> {
         data: &'f [u8],
     ) -> Option<Event<'f, C>> {
         let expires_ns = self.s.slots[usize::from(slot_no)].expires_ns;
-        let (cfg, quota) = (&self.io.cfg, self.s.quota);
-        let refusal = match self.admission.rejection(cfg, quota, h.req_type, h.msg_size) {
-            Some(status) => Err(status),
-            None if expires_ns <= self.io.now_ns => Err(Status::DeadlineExceeded),
-            None => self.io.request_body(data).map_err(|_| Status::NoMemory),
-        };
-        match refusal {
-            Ok(body) => {
+        let (client, req_type) = (self.s.quota, h.req_type);
+        match self.admission.ask(self.io, Handler { client, req_type, data, expires_ns }) {
+            Answer::Now(body) => {
                 self.io.stats.requests += 1;
-                let (id, req_type) = (self.request(slot_no), h.req_type);
+                let id = self.request(slot_no);
                 Some(Event::Request { id, req_type, body, expires_ns })
             }
-            Err(status) => {
+            Answer::Refuse(status) => {
                 self.io.stats.requests_refused += u64::from(status != Status::DeadlineExceeded);
                 self.refuse(slot_no, status);
                 None
             }
+            Answer::Wait(_) => None, // it does not
         }
     }
 
@@ -263,17 +257,14 @@ impl<C> ServerFlow<'_, C> {
         {
             self.admission.memory_returns(self.io);
         }
-        let budget = &self.admission.budget;
-        if budget.lacks_memory() && budget.waits(at, &owner) {
+        match self.admission.ask(self.io, NextPackets { at, owner: &owner }) {
             // The credit return for its first packet is withheld.
-            if budget.arrived(at, &owner) > 1 {
-                self.queue_credit_return(slot_no);
+            Answer::Wait(Line::Memory) if self.admission.budget.arrived(at, &owner) <= 1 => {}
+            Answer::Wait(Line::Grants) => {
+                self.admission.effects.waiting.push((at, owner));
+                self.admission.effects.arrived = Some(self.request(slot_no));
             }
-        } else if budget.is_in_force() {
-            self.admission.effects.waiting.push((at, owner));
-            self.admission.effects.arrived = Some(self.request(slot_no));
-        } else {
-            self.queue_credit_return(slot_no);
+            _ => self.queue_credit_return(slot_no),
         }
     }
 
@@ -334,17 +325,6 @@ impl<C> ServerFlow<'_, C> {
                 }
             }
             ServerPhase::Idle | ServerPhase::Acked => {}
-        }
-    }
-}
-
-impl Io {
-    /// The body of a request of one packet, as passed to its handler.
-    pub(crate) fn request_body<'f>(&self, data: &'f [u8]) -> Result<Body<'f>, AllocError> {
-        if self.cfg.factors.zero_copy_rx {
-            Ok(Body::Borrowed(data))
-        } else {
-            self.copied_body(data)
         }
     }
 }

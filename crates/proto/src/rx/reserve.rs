@@ -9,45 +9,25 @@
 //! A request of which no packet arrives for `Config::datapath_timeout_ns`, or that has waited for as
 //! long, is dropped.
 
-use courser_buf::{AllocError, MsgBuf};
+use courser_buf::MsgBuf;
 
-use crate::admission::Admission;
+use crate::admission::{Admission, Answer, RequestMemory, Room, WholeRequest};
 use crate::budget::{NO_MESSAGE, Owner, Reserved, UNSCHEDULED};
 use crate::endpoint::Endpoint;
 use crate::error::Status;
 use crate::event::RequestId;
 use crate::flow::ServerFlow;
 use crate::io::Io;
-use crate::session::{Memory, SessionId};
-use crate::slot::ServerPhase;
+use crate::session::SessionId;
+use crate::slot::{ServerPhase, ServerSlot};
 use crate::stats::RxDrop;
 use crate::timers::{TimerEntry, TimerKind};
-
-/// A request of at most this size is reserved as a whole at its first packet, or refused; a larger one
-/// that waits has at least these bytes.
-const FIRST_BYTES: u32 = 16 << 10;
-
-/// Bytes of a request that are stored whatever its client's share is: packets that were on the way
-/// before the client knew that the request waits.
-const WINDOW_BYTES: u32 = 256 << 10;
 
 /// Clients whose requests are tried at once.
 const CLIENTS_AT_ONCE: usize = 16;
 
 /// Interval of the tries while requests wait, ns: buffers return without notice.
 const TRY_EVERY_NS: u64 = 1_000_000;
-
-/// Memory for a packet of a request.
-enum Room {
-    /// A buffer for the whole request. Of it so much is promised.
-    Whole(MsgBuf, u32),
-    /// A buffer that ends behind the packet.
-    Part(MsgBuf),
-    /// Not now.
-    Lacks,
-    /// Never.
-    Refused(Status),
-}
 
 impl<C> ServerFlow<'_, C> {
     /// Reserves memory for packet `index` of a request, which ends at byte `end` of it. `false`: the
@@ -68,15 +48,16 @@ impl<C> ServerFlow<'_, C> {
             self.reject(slot_no, Status::DeadlineExceeded);
             return Ok(false);
         }
+        let size = slot.req_size;
         let (buffer, promised) = match self.room(slot_no, end) {
-            Room::Whole(buffer, promised) => (buffer, Some(promised)),
-            Room::Part(buffer) => (buffer, None),
-            Room::Lacks => {
+            Answer::Now(Room::Whole(buffer)) => (buffer, Some(size)),
+            Answer::Now(Room::Part(buffer)) => (buffer, None),
+            Answer::Wait(_) => {
                 let owner = self.owner(slot_no);
                 self.admission.budget.touch(at, &owner, now_ns);
                 return Err(RxDrop::OutOfOrder);
             }
-            Room::Refused(status) => {
+            Answer::Refuse(status) => {
                 self.io.stats.requests_refused += 1;
                 self.reject(slot_no, status);
                 return Ok(false);
@@ -92,62 +73,28 @@ impl<C> ServerFlow<'_, C> {
     }
 
     /// A buffer for a request up to byte `end`, or for all of it if it is the client's turn.
-    fn room(&self, slot_no: u8, end: u32) -> Room {
-        let (owner, io) = (self.owner(slot_no), &*self.io);
-        let Admission { quotas, budget, .. } = &*self.admission;
-        let (quota, dpp) = (self.s.quota, u32::from(self.s.data_per_packet));
-        let slot = &self.s.slots[usize::from(slot_no)];
-        let (size, at, had, charged) = (slot.req_size, slot.message(), slot.room(), slot.charged);
-        let is_first = at == NO_MESSAGE;
-        let left = quotas.room_of(quota).saturating_add(charged.into());
-        let rejection = self.admission.rejection(&io.cfg, quota, slot.req_type, size);
-        if is_first && let Some(status) = rejection {
-            return Room::Refused(status);
-        }
-        if is_first && u64::from(size) > left {
-            return Room::Refused(Status::NoMemory);
-        }
-        let (is_small, memory) = (size <= FIRST_BYTES, io.memory_left());
-        let waits = budget.reserved(at, &owner).is_some_and(|r| r.waits());
-        let is_behind = budget.lacks_memory() && budget.waits_of(quota);
-        let more = u64::from(size.saturating_sub(charged));
-        let is_turn = (is_small || !is_behind && !waits) && quotas.may_promise(quota, more, memory);
-        if is_turn && u64::from(size) <= left {
-            match io.arena.alloc(size as usize) {
-                Ok(buffer) => return Room::Whole(buffer, size),
-                Err(AllocError::Exhausted { .. }) if !is_small => {}
-                Err(_) => return Room::Refused(Status::NoMemory),
-            }
-        }
-        if is_small {
-            return Room::Refused(Status::NoMemory);
-        }
-        if is_first && size > WINDOW_BYTES && !self.may_wait() {
-            // A request that would find no memory later is refused before its data is sent.
-            if !quotas.may_grow(quota, size.into(), memory) {
-                return Room::Refused(Status::NoMemory);
-            }
-        }
-        // In proportion to what has arrived.
-        let arrived = (u64::from(budget.arrived(at, &owner)) + 1) * u64::from(dpp);
-        if u64::from(end) > u64::from(FIRST_BYTES) + 2 * arrived {
-            return Room::Lacks;
-        }
-        let len = size.min(end.max(2 * had).max(FIRST_BYTES));
-        let more = u64::from(len.saturating_sub(charged));
-        let may = len <= WINDOW_BYTES || quotas.may_charge(quota, more, memory);
-        let may = may && u64::from(len) <= left;
-        match may.then(|| io.arena.alloc(len as usize)) {
-            Some(Ok(buffer)) => Room::Part(buffer),
-            _ if waits => Room::Lacks,
-            _ => Room::Refused(Status::NoMemory),
-        }
+    fn room(&self, slot_no: u8, end: u32) -> Answer<Room, Status> {
+        let (owner, slot) = (self.owner(slot_no), &self.s.slots[usize::from(slot_no)]);
+        let need = RequestMemory {
+            whole: self.whole(slot),
+            req_type: slot.req_type,
+            end,
+            data_per_packet: self.s.data_per_packet,
+            had: slot.room(),
+            at: slot.message(),
+            owner: &owner,
+            sender: self.sender(),
+        };
+        self.admission.ask(self.io, need)
     }
 
-    /// Returns whether a credit return of the peer may be withheld for a request that waits.
-    fn may_wait(&self) -> bool {
-        let pool = self.peer.credits.granted();
-        self.admission.budget.may_withhold(self.s.peer, self.s.credit_limit.min(pool))
+    fn whole(&self, slot: &ServerSlot) -> WholeRequest {
+        WholeRequest { client: self.s.quota, size: slot.req_size, charged: slot.charged }
+    }
+
+    /// The peer, and its credits for requests of this session.
+    fn sender(&self) -> (u32, u32) {
+        (self.s.peer, self.s.credit_limit.min(self.peer.credits.granted()))
     }
 
     /// Moves a request to a larger buffer.
@@ -166,7 +113,9 @@ impl<C> ServerFlow<'_, C> {
     /// The first packet of a request has arrived: `promised` bytes are reserved for the rest, or it
     /// does not have its memory yet.
     fn begin_request(&mut self, slot_no: u8, promised: Option<u32>) {
-        let (now_ns, owner, may_wait) = (self.io.now_ns, self.owner(slot_no), self.may_wait());
+        let (now_ns, owner, (sender, credits)) =
+            (self.io.now_ns, self.owner(slot_no), self.sender());
+        let may_wait = self.admission.budget.may_withhold(sender, credits);
         let (peer, quota) = (self.s.peer, self.s.quota);
         let Admission { quotas, budget, effects, .. } = &mut *self.admission;
         let slot = &mut self.s.slots[usize::from(slot_no)];
@@ -216,15 +165,9 @@ impl<C> ServerFlow<'_, C> {
         if slot.expires_ns <= self.io.now_ns {
             return self.reject(slot_no, Status::DeadlineExceeded);
         }
-        let (size, charged) = (slot.req_size, slot.charged);
-        let Admission { quotas, budget, .. } = &*self.admission;
-        let Some(Reserved { quota, .. }) = budget.reserved(at, owner) else { return };
-        let more = u64::from(size.saturating_sub(charged));
-        let has_room = more <= quotas.room_of(quota);
-        if !has_room || !quotas.may_promise(quota, more, self.io.memory_left()) {
-            return;
-        }
-        let Ok(buffer) = self.io.arena.alloc(size as usize) else { return };
+        let whole = self.whole(slot);
+        let Some(buffer) = self.admission.ask(self.io, whole).now() else { return };
+        let size = whole.size;
         self.place(slot_no, buffer);
         self.promise(slot_no, size);
         let Admission { budget, effects, .. } = &mut *self.admission;
@@ -245,14 +188,6 @@ impl<C> ServerFlow<'_, C> {
             self.io.stats.requests_given_up += 1;
             self.end_arriving(slot_no, Status::NoMemory);
         }
-    }
-}
-
-impl Io {
-    /// The memory of this endpoint.
-    fn memory_left(&self) -> Memory {
-        let limit = self.arena.config().limit_bytes as u64;
-        Memory { limit, free: limit.saturating_sub(self.arena.in_use_bytes() as u64) }
     }
 }
 

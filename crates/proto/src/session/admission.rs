@@ -9,11 +9,13 @@
 use std::collections::BTreeMap;
 
 use super::{ClientSession, ServerSession, Session};
-use crate::config::{Admission, Config};
+use crate::admission::{Admission as Limits, Answer, Need};
+use crate::config::Admission;
 use crate::credits::{CreditPool, Room};
 use crate::endpoint::Endpoint;
 use crate::flow::ClientFlow;
-use crate::peer::{PeerName, PeerState, PoolSums};
+use crate::io::Io;
+use crate::peer::{PeerName, PeerState};
 use crate::slot::ClientSlot;
 
 /// Credits of which the receive queue has room for fewer pools than this are many. When less than
@@ -75,25 +77,32 @@ impl<C> ClientFlow<'_, C> {
     }
 }
 
-impl PoolSums {
-    /// Growth of a pool of `pool` credits by a session that may have `wanted` packets in flight;
-    /// `None`: the session is refused. `with` are the credits of all pools with its peer for requests of
-    /// the same side; `None`: the peer is tentative.
-    /// Oversubscribed, a pool grows to at most half of the remaining room, so that later peers get
-    /// some, or a 64th of it when pools are large and less than half of the queue is left, and beyond
-    /// `Config::credits_remote` only while there is plenty; but a peer always has one credit. A queue of a single peer has no later peers: one half is for the requests of
-    /// either side.
-    pub(super) fn growth(
-        &self,
-        cfg: &Config,
-        with: Option<u64>,
-        pool: u32,
-        wanted: u32,
-    ) -> Option<u32> {
+/// Growth of a pool by a session. Gets the growth, packets.
+/// Oversubscribed, a pool grows to at most half of the remaining room, so that later peers get
+/// some, or a 64th of it when pools are large and less than half of the queue is left, and beyond
+/// `Config::credits_remote` only while there is plenty; but a peer always has one credit. A queue of a
+/// single peer has no later peers: one half is for the requests of either side.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PoolGrowth {
+    /// Credits of all pools with the peer for requests of the same side; `None`: the peer is tentative.
+    pub(super) with: Option<u64>,
+    /// The pool so far.
+    pub(super) pool: u32,
+    /// Packets that the session may have in flight.
+    pub(super) wanted: u32,
+}
+
+impl Need for PoolGrowth {
+    type Gets = u32;
+    type Refusal = ();
+
+    fn decide(self, admission: &Limits, io: &Io) -> Answer<u32, ()> {
+        let PoolGrowth { with, pool, wanted } = self;
+        let (cfg, pools) = (&io.cfg, &admission.pools);
         let queue = u64::from(cfg.rx_queue_frames);
         let is_strict = cfg.admission == Admission::Strict;
-        let reserved = if is_strict || with.is_none() { 0 } else { self.reserved };
-        let free = queue.saturating_sub(self.granted - reserved);
+        let reserved = if is_strict || with.is_none() { 0 } else { pools.reserved };
+        let free = queue.saturating_sub(pools.granted - reserved);
         let has = u64::from(pool);
         let plain = u64::from(cfg.credits_remote);
         let is_scarce = free < queue / 2 && !cfg.rx_queue_per_peer;
@@ -103,14 +112,15 @@ impl PoolSums {
         };
         let wants = u64::from(wanted).min(most);
         let grows = match cfg.admission {
-            Admission::Strict => return (u64::from(wanted) <= free).then_some(wanted),
+            Admission::Strict if u64::from(wanted) > free => return Answer::Refuse(()),
+            Admission::Strict => return Answer::Now(wanted),
             Admission::Oversubscribed if cfg.rx_queue_per_peer => {
                 (queue / 2).saturating_sub(with.unwrap_or(0))
             }
             Admission::Oversubscribed => ((free + has) / 2).saturating_sub(has).min(free),
         };
         let grows = grows.min(wants) as u32;
-        Some(if pool == 0 { grows.max(1) } else { grows })
+        Answer::Now(if pool == 0 { grows.max(1) } else { grows })
     }
 }
 
@@ -185,5 +195,36 @@ impl<C> Endpoint<C> {
         for (peer, beyond_one) in beyond_one {
             assert!(beyond_one <= queue, "{peer:?}: {beyond_one} credits for {queue} frames");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use courser_buf::Arena;
+
+    use super::*;
+    use crate::config::Config;
+
+    fn grows(cfg: &Config, granted: u64, reserved: u64, need: PoolGrowth) -> Answer<u32, ()> {
+        let mut ep = Endpoint::<u64>::new(cfg.clone(), Arena::heap(), 1, 1_472).unwrap();
+        (ep.admission.pools.granted, ep.admission.pools.reserved) = (granted, reserved);
+        ep.admission.ask(&ep.io, need)
+    }
+
+    #[test]
+    fn a_pool_grows_within_the_receive_queue_and_is_refused_by_strict_admission_only() {
+        let need = PoolGrowth { with: Some(0), pool: 0, wanted: 32 };
+        let cfg = Config { rx_queue_frames: 100, ..Config::default() };
+        let strict = Config { admission: Admission::Strict, ..cfg.clone() };
+        assert_eq!(grows(&strict, 68, 0, need), Answer::Now(32));
+        assert_eq!(grows(&strict, 69, 0, need), Answer::Refuse(()));
+        assert_eq!(grows(&strict, 69, 1, need), Answer::Refuse(()), "reservations count");
+        let shared = Config { admission: Admission::Oversubscribed, ..cfg.clone() };
+        assert_eq!(grows(&shared, 60, 0, need), Answer::Now(20), "half of the rest");
+        assert_eq!(grows(&shared, 70, 10, need), Answer::Now(20), "reservations do not count");
+        assert_eq!(grows(&shared, 100, 0, need), Answer::Now(1), "a peer has one credit");
+        assert_eq!(grows(&shared, 100, 0, PoolGrowth { pool: 1, ..need }), Answer::Now(0));
+        let own = Config { rx_queue_per_peer: true, ..shared };
+        assert_eq!(grows(&own, 100, 0, PoolGrowth { with: Some(30), ..need }), Answer::Now(20));
     }
 }

@@ -7,8 +7,10 @@ use courser_buf::{Addr, PathId};
 
 use super::connect::EndpointRef;
 use super::{Cause, ConnectRefuseReason, ConnectRequest, Evicted, SessionId};
+use crate::admission::{Admission, Answer, Need};
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed};
+use crate::io::Io;
 
 /// A session without a request can be evicted after this time, ns.
 const UNUSED_FOR_NS: u64 = 1_000_000_000;
@@ -16,6 +18,73 @@ const UNUSED_FOR_NS: u64 = 1_000_000_000;
 /// Clients whose sessions end at once when control connections are scarce: more than one, as the
 /// places of their connections are open to all.
 const CLIENTS_AT_ONCE: usize = 8;
+
+/// A further session of a client.
+#[derive(Clone, Copy, Debug)]
+struct NewSession {
+    control: u64,
+    /// A path to it has to be opened.
+    is_new_path: bool,
+}
+
+impl Need for NewSession {
+    type Gets = ();
+    type Refusal = ConnectRefuseReason;
+
+    fn decide(self, admission: &Admission, io: &Io) -> Answer<(), ConnectRefuseReason> {
+        let (quotas, cfg) = (&admission.quotas, &io.cfg);
+        let most = [cfg.max_sessions_per_peer, cfg.max_paths_per_peer].map(|most| most as u32);
+        if quotas.is_closing() {
+            Answer::Refuse(ConnectRefuseReason::ShuttingDown)
+        } else if quotas.sessions_over(self.control) >= most[0] {
+            Answer::Refuse(ConnectRefuseReason::TooManyOfPeer { limit: most[0] })
+        } else if self.is_new_path && quotas.paths_of(self.control) >= most[1] {
+            Answer::Refuse(ConnectRefuseReason::TooManyPathsOfPeer { limit: most[1] })
+        } else {
+            Answer::Now(())
+        }
+    }
+}
+
+/// A place for a further session. One that was never used may be evicted for it.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    among: Among,
+    /// Sessions of the address that the session is for.
+    of_host: u32,
+    /// Sessions of all addresses.
+    live: usize,
+}
+
+/// The sessions among which a place is needed.
+#[derive(Clone, Copy, Debug)]
+enum Among {
+    Address,
+    All,
+}
+
+impl Need for Place {
+    type Gets = ();
+    type Refusal = ConnectRefuseReason;
+
+    fn decide(self, _: &Admission, io: &Io) -> Answer<(), ConnectRefuseReason> {
+        let (cfg, all) = (&io.cfg, io.cfg.max_sessions);
+        let (has, limit) = match self.among {
+            Among::Address => (self.of_host as usize, cfg.max_sessions_per_address),
+            Among::All if self.of_host == 0 => (self.live, all),
+            // The reserve is a sixteenth at most, so that a small table is not all reserve.
+            Among::All => (self.live, all - cfg.reserved_sessions.min(all / 16)),
+        };
+        let limited = limit as u32;
+        match self.among {
+            _ if has < limit => Answer::Now(()),
+            Among::Address => {
+                Answer::Refuse(ConnectRefuseReason::TooManyOfAddress { limit: limited })
+            }
+            Among::All => Answer::Refuse(ConnectRefuseReason::TooManySessions { limit: limited }),
+        }
+    }
+}
 
 impl<C> Endpoint<C> {
     /// Returns whether there is room for a session of a client, whose control connection is
@@ -30,28 +99,20 @@ impl<C> Endpoint<C> {
         addr: Addr,
         control: u64,
     ) -> Result<(), ConnectRefuseReason> {
-        if self.admission.quotas.is_closing() {
-            return Err(ConnectRefuseReason::ShuttingDown);
-        }
-        let limit = self.io.cfg.max_sessions_per_peer as u32;
-        if self.admission.quotas.sessions_over(control) >= limit {
-            return Err(ConnectRefuseReason::TooManyOfPeer { limit });
-        }
-        let limit = self.io.cfg.max_paths_per_peer as u32;
-        if !self.knows_peer(r, addr, control) && self.admission.quotas.paths_of(control) >= limit {
-            return Err(ConnectRefuseReason::TooManyPathsOfPeer { limit });
+        let is_new_path = !self.knows_peer(r, addr, control);
+        if let Answer::Refuse(reason) =
+            self.admission.ask(&self.io, NewSession { control, is_new_path })
+        {
+            return Err(reason);
         }
         let of_host = self.admission.quotas.sessions_of(addr.host);
-        let limit = self.io.cfg.max_sessions_per_address as u32;
-        if of_host >= limit && !self.evict_unused(Some(addr.host), control) {
-            return Err(ConnectRefuseReason::TooManyOfAddress { limit });
-        }
-        // The reserve is a sixteenth at most, so that a small table is not all reserve.
-        let all = self.io.cfg.max_sessions;
-        let reserve = self.io.cfg.reserved_sessions.min(all / 16);
-        let limit = if of_host == 0 { all } else { all - reserve };
-        if self.sessions.live() >= limit && !self.evict_unused(None, control) {
-            return Err(ConnectRefuseReason::TooManySessions { limit: limit as u32 });
+        for (among, host) in [(Among::Address, Some(addr.host)), (Among::All, None)] {
+            let place = Place { among, of_host, live: self.sessions.live() };
+            if let Answer::Refuse(reason) = self.admission.ask(&self.io, place)
+                && !self.evict_unused(host, control)
+            {
+                return Err(reason);
+            }
         }
         Ok(())
     }
@@ -136,5 +197,50 @@ impl<C> Endpoint<C> {
             (is_it && flow.party() == (Some(endpoint_id), control)).then_some(cause)
         })?;
         Some((ended.session, self.leave_peer(&ended)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use courser_buf::Arena;
+
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn a_session_is_refused_by_shutdown_or_by_the_sessions_and_paths_of_its_client() {
+        let cfg = Config { max_sessions_per_peer: 2, max_paths_per_peer: 1, ..Config::default() };
+        let mut ep = Endpoint::<u64>::new(cfg, Arena::heap(), 1, 1_472).unwrap();
+        let ask = |ep: &Endpoint<u64>, is_new_path| {
+            ep.admission.ask(&ep.io, NewSession { control: 7, is_new_path })
+        };
+        assert_eq!(ask(&ep, true), Answer::Now(()));
+        ep.admission.quotas.add_path(0, 7);
+        let refused = Answer::Refuse(ConnectRefuseReason::TooManyPathsOfPeer { limit: 1 });
+        assert_eq!([true, false].map(|path| ask(&ep, path)), [refused, Answer::Now(())]);
+        (0..2).for_each(|_| _ = ep.admission.quotas.enter(7, 1));
+        let refused = Answer::Refuse(ConnectRefuseReason::TooManyOfPeer { limit: 2 });
+        assert_eq!(ask(&ep, false), refused);
+        ep.shut_down();
+        assert_eq!(ask(&ep, false), Answer::Refuse(ConnectRefuseReason::ShuttingDown));
+    }
+
+    #[test]
+    fn a_place_is_refused_to_an_address_with_many_sessions_and_in_a_full_table() {
+        let cfg = Config {
+            max_sessions: 32,
+            max_sessions_per_address: 4,
+            reserved_sessions: 2,
+            ..Config::default()
+        };
+        let ep = Endpoint::<u64>::new(cfg, Arena::heap(), 1, 1_472).unwrap();
+        let ask = |among, of_host, live| ep.admission.ask(&ep.io, Place { among, of_host, live });
+        let refused = Answer::Refuse(ConnectRefuseReason::TooManyOfAddress { limit: 4 });
+        assert_eq!([3, 4].map(|n| ask(Among::Address, n, 9)), [Answer::Now(()), refused]);
+        let refused = Answer::Refuse(ConnectRefuseReason::TooManySessions { limit: 30 });
+        assert_eq!([29, 30].map(|n| ask(Among::All, 1, n)), [Answer::Now(()), refused]);
+        // The reserve is for addresses without a session.
+        let refused = Answer::Refuse(ConnectRefuseReason::TooManySessions { limit: 32 });
+        assert_eq!([31, 32].map(|n| ask(Among::All, 0, n)), [Answer::Now(()), refused]);
     }
 }

@@ -2,7 +2,7 @@
 
 use courser_buf::{Addr, PathId};
 
-use super::admission::Requests;
+use super::admission::{PoolGrowth, Requests};
 use super::connect::InvalidField;
 use super::room::AwaitedRoom;
 use super::{
@@ -36,12 +36,13 @@ impl<C> Endpoint<C> {
         if self.sessions.live() >= self.io.cfg.max_sessions {
             return Err(ConnectError::TooManySessions { limit: self.io.cfg.max_sessions });
         }
-        let (cfg, pools) = (&self.io.cfg, &mut self.admission.pools);
-        let pool = pools
-            .growth(cfg, None, 0, credits)
-            .ok_or(ConnectError::NoCredits { queue, credits })?;
-        let mut tentative = Peer::tentative(random as u32, cfg);
-        pools.change(&mut tentative, |p| p.credits.reserve_tentatively(credits, pool));
+        let growth = PoolGrowth { with: None, pool: 0, wanted: credits };
+        let pool = self.admission.ask(&self.io, growth).now();
+        let pool = pool.ok_or(ConnectError::NoCredits { queue, credits })?;
+        let mut tentative = Peer::tentative(random as u32, &self.io.cfg);
+        self.admission
+            .pools
+            .change(&mut tentative, |p| p.credits.reserve_tentatively(credits, pool));
         let peer = self.peers.add(tentative);
         let slots = self.io.cfg.slots;
         let first_req_num = (random >> 32) as u32 & !(u32::from(slots) - 1);
@@ -115,15 +116,16 @@ impl<C> Endpoint<C> {
         }
         flow.s.agreed.control = control;
         flow.peer.protection = Protection::of(integrity);
-        let (cfg, pools) = (&flow.io.cfg, &mut flow.admission.pools);
-        if same_host && cfg.credits > request.credits {
+        let (io, admission, wanted) = (&*flow.io, flow.admission, flow.io.cfg.credits);
+        if same_host && wanted > request.credits {
             // The credits that are reserved count as free.
-            let reserved = pools.change(flow.peer, |p| p.credits.unreserve());
-            if let Some(pool) = pools.growth(cfg, None, 0, cfg.credits) {
-                (request.credits, request.pool) = (cfg.credits, pool.max(reserved));
+            let reserved = admission.pools.change(flow.peer, |p| p.credits.unreserve());
+            let growth = PoolGrowth { with: None, pool: 0, wanted };
+            if let Some(pool) = admission.ask(io, growth).now() {
+                (request.credits, request.pool) = (wanted, pool.max(reserved));
             }
             let (credits, pool) = (request.credits, request.pool);
-            pools.change(flow.peer, |p| p.credits.reserve_tentatively(credits, pool));
+            admission.pools.change(flow.peer, |p| p.credits.reserve_tentatively(credits, pool));
         }
     }
 
@@ -150,9 +152,9 @@ impl<C> Endpoint<C> {
         let queue = self.io.cfg.rx_queue_frames;
         let credits = r.credits.min(self.io.cfg.credits).min(offer.credits.max(1));
         let with = self.pools_with(Requests::Peers, (r.endpoint_id, offer.addr));
-        let pools = &self.admission.pools;
-        let grows = pools
-            .growth(&self.io.cfg, Some(with), has, credits)
+        let growth = PoolGrowth { with: Some(with), pool: has, wanted: credits };
+        let grows = self.admission.ask(&self.io, growth).now();
+        let grows = grows
             .ok_or(ConnectRefuseReason::NoCredits { queue, credits })?
             .min(r.pool.max(u32::from(has == 0)));
         let slots_granted = r.slots.min(self.io.cfg.slots);
@@ -303,7 +305,8 @@ impl<C> Endpoint<C> {
         };
         // As much growth as there is room for: the reservation counts as free again.
         let with = self.pools_with(Requests::Own, name);
-        let grows = self.admission.pools.growth(&self.io.cfg, Some(with), had, a.credits);
+        let growth = PoolGrowth { with: Some(with), pool: had, wanted: a.credits };
+        let grows = self.admission.ask(&self.io, growth).now();
         let grows = grows.map_or(0, |g| g.min(reserved.max(u32::from(had == 0))));
         let (train, max_msg_size) = (self.io.cfg.train_frames, self.io.cfg.max_msg_size);
         let flow = self.awake_flow(a.client_session, |s| {

@@ -69,8 +69,9 @@ pub(crate) struct Quotas {
     continuing: Range<u16>,
     /// Requests are copied before they are handled.
     copies: bool,
-    /// New requests need a check: the endpoint is shutting down, a client is at its limit, or
-    /// requests are copied. One flag, so that the fast path has one test.
+    /// New requests and messages of one packet need a check ([`crate::admission::Handler`]): the
+    /// endpoint is shutting down, a client is at its limit, or requests are copied. One flag, so that
+    /// the fast path has one test.
     pub(crate) needs_check: bool,
 }
 
@@ -174,7 +175,7 @@ impl Quotas {
     }
 
     /// Adds a session of a client at an address; returns the client.
-    pub(super) fn enter(&mut self, control: u64, host: u128) -> u32 {
+    pub(crate) fn enter(&mut self, control: u64, host: u128) -> u32 {
         let at = *self.of.entry(control).or_insert_with(|| {
             let host = *self.at_host.entry(host).or_insert_with(|| {
                 let fresh = HostQuota { host, ..HostQuota::default() };

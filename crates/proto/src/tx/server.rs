@@ -113,7 +113,7 @@ impl<C> ServerFlow<'_, C> {
             return Sent::All; // `begin` has cleared the flags of a later request
         }
         let (message, owner) = (slot.message(), self.owner(slot_no));
-        let grant = self.admission.stated_grant(message, &owner);
+        let grant = self.admission.stated_grant(self.io, message, &owner);
         let owes = self.admission.budget.owes(message, &owner);
         let slot = &mut self.s.slots[usize::from(slot_no)];
         let is_arriving = slot.phase == ServerPhase::Receiving;
