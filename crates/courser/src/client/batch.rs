@@ -52,7 +52,7 @@ impl Backoff {
 #[derive(Debug)]
 pub(super) struct Batch {
     /// Looks for frames cost system calls.
-    waits: bool,
+    has_costly_polls: bool,
     /// Calls that were submitted since the last pass, and the time of the first one.
     unsent: usize,
     held_ns: u64,
@@ -70,7 +70,7 @@ impl Batch {
     /// `in_memory`: looks for frames cost no system calls.
     pub(super) fn new(in_memory: bool) -> Self {
         Batch {
-            waits: !in_memory,
+            has_costly_polls: !in_memory,
             unsent: 0,
             held_ns: 0,
             holds: Backoff::default(),
@@ -90,7 +90,7 @@ impl Batch {
     #[inline]
     pub(super) fn expects_more(&mut self) -> bool {
         self.expected = self.expected.saturating_sub(1);
-        self.waits && self.expected > 0
+        self.has_costly_polls && self.expected > 0
     }
 
     /// Adds a call to the batch. Returns whether it waits there: there is room for more, and calls have
@@ -131,7 +131,7 @@ impl Batch {
     /// Returns whether to wait for more than this number of answers, while other calls are `in_flight`.
     #[inline]
     pub(super) fn gathers(&mut self, answers: usize, in_flight: usize, now_ns: u64) -> bool {
-        if !self.waits || answers >= in_flight.min(BATCH) {
+        if !self.has_costly_polls || answers >= in_flight.min(BATCH) {
             if self.since.take().is_some() {
                 self.waiting.ends(true);
             }
