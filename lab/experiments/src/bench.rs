@@ -99,10 +99,10 @@ pub struct SessionsArgs {
     /// Numbers of sessions in ascending order
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = sessions::COUNTS)]
     sessions: Vec<u32>,
-    /// Sessions that have calls; default all
+    /// Sessions that have calls, at most the largest of --sessions; default all
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     in_use: Option<u32>,
-    /// Server endpoints, on one thread, that the sessions are spread over
+    /// Server endpoints, on one thread, that the sessions are spread over; at most as many as sessions
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     peers: u32,
     #[command(flatten)]
@@ -285,6 +285,7 @@ pub fn run(series: &Series) -> Result<(), Failure> {
         Series::Threads(args) => of("threads", args, threads::run),
         Series::Sessions(args) => {
             check_counts(&args.sessions)?;
+            check_spread(args)?;
             of("sessions", &args.series, |over, plan, progress| {
                 let SessionsArgs { in_use, peers, .. } = *args;
                 let compare = sessions::Compare { counts: &args.sessions, in_use, peers };
@@ -413,6 +414,18 @@ fn check_counts(counts: &[u32]) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Usage(format!("--sessions must be 1 to {most} in ascending order")))
+}
+
+/// The sessions that are in use, and the peers, are at most as many as sessions are ever open.
+fn check_spread(args: &SessionsArgs) -> Result<(), Failure> {
+    let open = args.sessions.last().copied().unwrap_or_default();
+    for (flag, number) in [("--in-use", args.in_use.unwrap_or(1)), ("--peers", args.peers)] {
+        if number > open {
+            let text = format!("{flag} {number} is more than the {open} sessions of --sessions");
+            return Err(Failure::Usage(text));
+        }
+    }
+    Ok(())
 }
 
 fn workers(args: &WorkersArgs) -> Result<(), Failure> {

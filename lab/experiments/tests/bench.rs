@@ -28,6 +28,29 @@ fn many_sessions_are_compared_with_eight_and_their_memory_is_counted() {
     }
 }
 
+#[test]
+fn calls_on_some_of_many_sessions_go_to_the_peers_of_those() {
+    let _alone = alone();
+    // The sessions are spread over four peers. One of them has all calls, or four have.
+    for (in_use, part_of_first) in [(1, 1.0), (4, 0.25)] {
+        let flags = format!("--sessions 40 --in-use {in_use} --peers 4");
+        let line = format!("bench sessions --pairs 1 --transport shm {flags} --quick --json -");
+        let report = json_of(&line);
+        let results = report["results"].as_array().expect("a list");
+        assert!(!results.is_empty(), "{report}");
+        for result in results {
+            positive(result, &["rate_rps"]);
+            assert_eq!((&result["in_use"], &result["sessions"]), (&in_use.into(), &40.into()));
+            assert_eq!(result["client_memory"]["sessions"], 40, "{result}");
+        }
+        // The second pair of endpoints; a peer counts for itself.
+        let both = &report["config"]["diagnostics"];
+        let calls = number(&both["client"]["further"][0], "calls");
+        let part = number(&both["server"]["further"][0], "requests") / calls;
+        assert!((part / part_of_first - 1.0).abs() < 0.2, "{part} of {calls} calls: {report}");
+    }
+}
+
 /// Asserts that a result's ratio `key` is one of its rates to those of `base`: between those of the
 /// slowest and the fastest windows of the two.
 fn is_rate_ratio(result: &Value, key: &str, base: &Value) {
@@ -530,6 +553,11 @@ fn threads_call_each_other_and_their_memory_is_stated() {
 #[test]
 fn flags_without_meaning_are_refused() {
     refused("bench sessions --sessions 9,1", "ascending");
+    refused("bench sessions --in-use 0", "1..");
+    refused("bench sessions --sessions 2,40 --in-use 41", "more than the 40 sessions");
+    refused("bench sessions --peers 0", "1..=64");
+    refused("bench sessions --peers 65", "1..=64");
+    refused("bench sessions --sessions 1,8 --peers 9", "more than the 8 sessions");
     refused("bench factors --credits 3", "unexpected argument '--credits'");
     refused("bench sweep --in-flight 8,4", "ascending");
     refused("bench sweep --batch 3", "unexpected argument '--batch'");

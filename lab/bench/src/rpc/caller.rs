@@ -9,6 +9,7 @@
 //! whole time.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use courser::{CallRejected, Completion, Context, MsgBuf, Rpc, SessionId, SessionState};
@@ -324,7 +325,7 @@ impl Caller {
     /// A session cannot be connected.
     pub fn connect_to(&mut self, uri: &str, peers: usize, count: usize) -> Result<(), BenchError> {
         let refused = |source| BenchError::Connect { uri: uri.to_owned(), source };
-        let mut connecting: Vec<SessionId> = Vec::with_capacity(CONNECTING);
+        let mut connecting: VecDeque<SessionId> = VecDeque::with_capacity(CONNECTING);
         loop {
             let connected = self.sessions();
             while connecting.len() < CONNECTING && connected + connecting.len() < count {
@@ -332,21 +333,17 @@ impl Caller {
                     0 | 1 => uri.to_owned(),
                     peers => format!("{uri}/{}", (connected + connecting.len()) % peers),
                 };
-                connecting.push(self.rpc.connect(&address).map_err(refused)?);
+                connecting.push_back(self.rpc.connect(&address).map_err(refused)?);
             }
             if connecting.is_empty() {
                 return Ok(());
             }
             self.pass();
-            let mut done = Vec::new();
-            connecting.retain(|&session| {
-                let waits = self.rpc.session_state(session) == SessionState::Connecting;
-                if !waits {
-                    done.push(session);
-                }
-                waits
-            });
-            for session in done {
+            // In their order, so that any of them in a row are spread over the peers.
+            while let Some(&session) = connecting.front()
+                && self.rpc.session_state(session) != SessionState::Connecting
+            {
+                connecting.pop_front();
                 match self.rpc.session_error(session) {
                     Some(error) => return Err(refused(error)),
                     None => self.state.borrow_mut().sessions.push(session),
