@@ -56,13 +56,13 @@ pub(super) struct Batch {
     /// Calls that were submitted since the last pass, and the time of the first one.
     unsent: usize,
     held_ns: u64,
-    /// Of calls that wait for those of other tasks, in vain if they have waited too long.
+    /// Leaves out the waits of calls for those of other tasks, in vain if they were too long.
     holds: Backoff,
     /// Tasks that were woken and may submit calls, before a task that drives.
     expected: usize,
     /// The time of the first answer and their number then, while the thread waits for more.
     since: Option<(u64, usize)>,
-    /// Of batches that wait for answers, in vain if there were no further ones.
+    /// Leaves out the waits for more answers, in vain if there were none.
     waiting: Backoff,
 }
 

@@ -51,7 +51,7 @@ impl ServerStats {
 /// Time between two publications under load, ns.
 const PUBLISH_NS: u64 = 1_000_000;
 
-/// What an endpoint has published.
+/// The counters that an endpoint has published last.
 #[derive(Debug)]
 pub(super) struct Publication {
     /// The number of the endpoint.
@@ -62,7 +62,7 @@ pub(super) struct Publication {
 }
 
 impl Publication {
-    /// Of the endpoint with this number, which has counted nothing.
+    /// The endpoint with this number has counted nothing yet.
     pub(super) fn new(number: usize) -> Self {
         Publication { number, last: ServerStats::default(), due_ns: 0 }
     }
