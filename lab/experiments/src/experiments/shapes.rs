@@ -41,8 +41,8 @@ pub(crate) const EXPERIMENT: Experiment<Shapes, Judged> = Experiment {
     columns: COLUMNS,
     caption: |s, _| {
         format!(
-            "times in us (settled: ms), queue in kB, line and none: packets accepted as a share of \
-             the link and of those without control; {} each",
+            "Times in us, the last above the limit (last) in ms, queues in kB, packets accepted as a \
+             share of the link (line) and of those without control (none); {} each",
             show_ns(s.duration_ns() as f64)
         )
     },
@@ -77,10 +77,10 @@ const COLUMNS: &[Col] = &[
         (o.has_small_buffer || o.seen.overflows > 0).then_some(o.seen.overflows as f64)
     }),
     Col::figure("calls", Unit::Plain, |_, o| o.calls_ns.and_then(us)).digits(1),
-    Col::figure("settled", Unit::Plain, |_, o| o.settled_after_ns.map(|ns| ns as f64 / 1e6))
+    Col::figure("last", Unit::Plain, |_, o| o.settled_after_ns.map(|ns| ns as f64 / 1e6))
         .digits(0)
         .or("not"),
-    Col::figure("missed", Unit::Count, |_, o| Some(missed(o) as f64)),
+    Col::figure("miss", Unit::Count, |_, o| Some(missed(o) as f64)),
 ];
 
 fn us(ns: u64) -> Option<f64> {
@@ -161,7 +161,7 @@ parameters! {
     pub struct Shapes {
         /// Shapes, or groups of them
         rows: Vec<Pick> = vec![Pick::default()], name::<Pick>().option("rows");
-        /// Runs of 40 ms
+        /// Runs of 30 ms
         short: bool = false, flag().option("short");
         /// Do not run the shapes without control: packets are compared with the link
         alone: bool = false, flag().option("alone");
@@ -173,7 +173,7 @@ parameters! {
 }
 
 /// Virtual time of a short run, ns.
-const SHORT_NS: u64 = 40_000_000;
+const SHORT_NS: u64 = 30_000_000;
 
 impl Shapes {
     /// The load of a shape with the changes of options.

@@ -119,7 +119,9 @@ pub(super) fn judge(
     crate::declare::parameter::check(&load)?;
     let (seen, base_ns) = (run(&load)?, base_rtt_ns(&load)?);
     let none = if alone { None } else { Some(run(&load.without_control())?) };
-    let base_limit_ns = (4 * base_ns).max(base_ns + 12 * load.packet_time_ns()) as f64;
+    let base_limit_ns = (4 * base_ns).max(base_ns + 12 * load.packet_time_ns());
+    // Frames wait for jitter on both ways.
+    let base_limit_ns = (base_limit_ns + 2 * load.jitter_ns) as f64;
     let limit_of = |limit: Limit, p99: fn(&Seen) -> u64| -> Result<Option<f64>, ScenarioError> {
         Ok(match limit {
             Limit::Base => Some(base_limit_ns),
