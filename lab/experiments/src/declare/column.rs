@@ -131,6 +131,15 @@ impl<S, O> Column<S, O> {
         self
     }
 
+    /// Only values that are worse than the recorded ones, in this direction, do not fit.
+    pub(crate) const fn no_worse(self, better: Better) -> Self {
+        let mut column = self.better(better);
+        if let Some(point) = &mut column.point {
+            point.quantity.may_improve = true;
+        }
+        column
+    }
+
     /// The report draws the recorded quantity.
     pub(crate) const fn drawn(mut self, figure: Figure) -> Self {
         if let Some(point) = &mut self.point {

@@ -92,6 +92,15 @@ pub(crate) struct Quantity {
     pub(crate) better: Better,
     pub(crate) tolerance: Tolerance,
     pub(crate) figure: Figure,
+    /// A value that is better than the recorded one fits by any difference.
+    pub(crate) may_improve: bool,
+}
+
+impl Quantity {
+    /// Returns whether a value is better than a recorded one, and may be by any difference.
+    pub(crate) fn is_improved(&self, recorded: f64, measured: f64) -> bool {
+        self.may_improve && self.better.name(measured - recorded) == "better"
+    }
 }
 
 /// The direction in which a quantity is better.
@@ -164,7 +173,7 @@ pub(crate) const fn quantity(name: &'static str, unit: Unit, tolerance: Toleranc
         Unit::Time => Better::Lower,
         _ => Better::Neither,
     };
-    Quantity { name, unit, better, tolerance, figure: Figure::None }
+    Quantity { name, unit, better, tolerance, figure: Figure::None, may_improve: false }
 }
 
 /// A value of the paper.
@@ -314,6 +323,18 @@ mod tests {
         assert_eq!(names(Better::Higher), ["better", "worse"]);
         assert_eq!(names(Better::Lower), ["worse", "better"]);
         assert_eq!(names(Better::Neither), ["", ""]);
+    }
+
+    #[test]
+    fn only_a_better_value_of_a_quantity_that_may_improve_is_an_improvement() {
+        let of = |better, may_improve| {
+            let quantity = Quantity { better, may_improve, ..quantity("", Unit::Plain, TIME) };
+            [quantity.is_improved(1.0, 2.0), quantity.is_improved(1.0, 0.5)]
+        };
+        assert_eq!(of(Better::Higher, true), [true, false]);
+        assert_eq!(of(Better::Lower, true), [false, true]);
+        assert_eq!(of(Better::Neither, true), [false, false]);
+        assert_eq!(of(Better::Higher, false), [false, false]);
     }
 
     #[test]

@@ -40,6 +40,7 @@ pub(crate) const INCAST: Experiment = Experiment {
             better: Better::Lower,
             tolerance: TIME,
             figure: Figure::Linear,
+            may_improve: false,
         },
         quantity("goodput, share of the link", Unit::Plain, SHARE),
         quantity("slowest sender / mean", Unit::Plain, Tolerance { relative: 0.0, absolute: 0.1 }),

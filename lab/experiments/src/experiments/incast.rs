@@ -421,3 +421,22 @@ fn start(world: &mut World, settings: &Incast) -> Result<SharedTally, ScenarioEr
     let packet = settings.packet_data();
     app::closed_loops(world, SERVER, settings.request_bytes / packet * packet, 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use courser_sim::fabric::Marking;
+
+    #[test]
+    fn switches_mark_for_dcqcn_only_and_its_queue_is_shorter_for_it() {
+        let of = |control| {
+            let (warm_up_ns, time_ns) = (1_000_000, 4_000_000);
+            let settings = Incast { control, warm_up_ns, time_ns, ..Incast::default() };
+            let marks = settings.topology().switches().iter().all(|s| s.marking != Marking::Off);
+            (marks, run(&settings).expect("runs").queue_mean_bytes)
+        };
+        let (none, dcqcn) = (of(Control::None), of(Control::Dcqcn));
+        assert_eq!((none.0, dcqcn.0), (false, true));
+        assert!(dcqcn.1 < none.1 * 3 / 4, "{dcqcn:?} {none:?}");
+    }
+}

@@ -25,6 +25,7 @@ use self::rows::Shape;
 pub use self::simulate::Seen;
 use crate::declare::column::Column;
 use crate::declare::parameter::{self, Nested, flag, name, parameters};
+use crate::declare::points::{self, Better, Figure as DrawnAs, SHARE, Tolerance};
 use crate::declare::seeds::{Row, Runs};
 use crate::declare::special::Special;
 use crate::declare::{Experiment, Simulation, Step, Table};
@@ -67,21 +68,48 @@ const COLUMNS: &[Col] = &[
     Col::text("shape", |s, o| of_control(o.shape, s)),
     Col::figure("base", Unit::Plain, |_, o| us(o.base_rtt_ns)).digits(1),
     Col::figure("p50", Unit::Plain, |_, o| us(o.seen.rtt.p50_ns)).digits(1),
-    Col::figure("p99", Unit::Plain, |_, o| us(o.seen.rtt.p99_ns)).digits(1),
+    Col::figure("p99", Unit::Plain, |_, o| us(o.seen.rtt.p99_ns))
+        .digits(1)
+        .recorded_as(points::quantity("round trip p99", Unit::Time, TIMES), |_, o| {
+            Some(o.seen.rtt.p99_ns as f64)
+        })
+        .no_worse(Better::Lower)
+        .drawn(DrawnAs::Log),
     Col::figure("line", Unit::Plain, |_, o| Some(o.seen.line_share)),
-    Col::figure("none", Unit::Plain, |_, o| o.of_none),
-    Col::figure("slow", Unit::Plain, |_, o| Some(o.seen.slowest_share)).digits(2),
+    Col::figure("none", Unit::Plain, |_, o| o.of_none)
+        .recorded("packets accepted, of none", SHARE)
+        .no_worse(Better::Higher),
+    Col::figure("slow", Unit::Plain, |_, o| Some(o.seen.slowest_share))
+        .digits(2)
+        .recorded("slowest sender / mean", Tolerance { relative: 0.0, absolute: 0.1 })
+        .no_worse(Better::Higher),
     Col::figure("Jain", Unit::Plain, |_, o| Some(o.seen.jain)).digits(2),
-    Col::figure("queue", Unit::Plain, |_, o| Some(o.seen.queue_max_bytes as f64 / 1e3)).digits(0),
+    Col::figure("queue", Unit::Plain, |_, o| Some(o.seen.queue_max_bytes as f64 / 1e3))
+        .digits(0)
+        .recorded_as(
+            points::quantity("longest queue", Unit::Bytes, TIMES.or_absolute(20e3)),
+            |_, o| Some(o.seen.queue_max_bytes as f64),
+        )
+        .no_worse(Better::Lower),
     Col::figure("drops", Unit::Count, |_, o| {
         (o.has_small_buffer || o.seen.overflows > 0).then_some(o.seen.overflows as f64)
     }),
-    Col::figure("calls", Unit::Plain, |_, o| o.calls_ns.and_then(us)).digits(1),
+    Col::figure("calls", Unit::Plain, |_, o| o.calls_ns.and_then(us))
+        .digits(1)
+        .recorded_as(points::quantity("calls p99", Unit::Time, TIMES), |_, o| {
+            o.calls_ns.map(|ns| ns as f64)
+        })
+        .no_worse(Better::Lower),
     Col::figure("last", Unit::Plain, |_, o| o.settled_after_ns.map(|ns| ns as f64 / 1e6))
         .digits(0)
         .or("not"),
-    Col::figure("miss", Unit::Count, |_, o| Some(missed(o) as f64)),
+    Col::figure("miss", Unit::Count, |_, o| Some(missed(o) as f64))
+        .recorded("targets missed", Tolerance::relative(0.0))
+        .no_worse(Better::Lower),
 ];
+
+/// Tolerance of percentiles and queues, which depend on the order of events.
+const TIMES: Tolerance = Tolerance { relative: 0.15, absolute: 1e3 };
 
 fn us(ns: u64) -> Option<f64> {
     Some(ns as f64 / 1e3)

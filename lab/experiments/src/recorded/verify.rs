@@ -116,10 +116,12 @@ fn farthest(experiment: &'static Experiment, recorded: &Point, measured: &Point)
         (recorded.min, measured.min),
         (recorded.max, measured.max),
     ];
+    let quantity = experiment.quantity(&recorded.quantity);
     let share = |(r, m): (f64, f64)| {
         // Differences by rounding are ignored.
         let fits = allowed(experiment, recorded, r) + 1e-12 * r.abs();
-        if r == m { 0.0 } else { (m - r).abs() / fits }
+        let is_improved = quantity.is_some_and(|quantity| quantity.is_improved(r, m));
+        if r == m || is_improved { 0.0 } else { (m - r).abs() / fits }
     };
     values.map(share).into_iter().max_by(f64::total_cmp).unwrap_or(0.0)
 }

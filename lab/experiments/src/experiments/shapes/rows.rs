@@ -113,6 +113,8 @@ impl Change {
     }
 }
 
+/// The longest request: between two of them a sender is idle for a round trip.
+const LONG: usize = 8 << 20;
 const GBPS: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
 const US: u64 = 1_000;
@@ -160,6 +162,10 @@ shapes! {
             { senders: 999, least_bytes: 1, most_bytes: 1_428 };
         "32b-n999", "999 senders of 32 bytes", SINGLE,
             { senders: 999, least_bytes: 1, most_bytes: 32 };
+        "32b-cpu", "999 senders of 32 bytes, a receiver that takes 160 ns for a packet", SINGLE,
+            { senders: 999, least_bytes: 1, most_bytes: 32, packet_ns: 160 };
+        "32b-cpu-l10", "100 senders of 10 requests of 32 bytes, and such a receiver", SINGLE,
+            { senders: 100, lanes: 10, least_bytes: 1, most_bytes: 32, packet_ns: 160 };
         "4p-n96", "96 senders of 4 packets", MANY,
             { senders: 96, least_bytes: 5_712, most_bytes: 5_712 };
         "16k-n96", "96 senders of 16 KiB", MANY,
@@ -167,7 +173,7 @@ shapes! {
         "64k-n20", "20 senders of 64 KiB", MANY, { least_bytes: 64 << 10, most_bytes: 64 << 10 };
         "64k-e4-n96", "96 senders of 64 KiB, 4 endpoints", MANY,
             { senders: 96, endpoints: 4, least_bytes: 64 << 10, most_bytes: 64 << 10 };
-        "8m-n20", "20 senders of 8 MiB", MANY, { least_bytes: 8 << 20, most_bytes: 8 << 20 };
+        "8m-n20", "20 senders of 8 MiB", MANY, { least_bytes: LONG, most_bytes: LONG };
         "mixed-n20", "20 senders of a packet to 8 MiB", UNEQUAL,
             { least_bytes: 1, most_bytes: 8 << 20 };
         "mixed-e4-n96", "96 senders of a packet to 8 MiB, 4 endpoints", UNEQUAL,
@@ -192,31 +198,31 @@ shapes! {
     }
     "jitter" {
         "j5-n1", "5 us of jitter, a sender", GOODPUT,
-            { senders: 1, jitter_ns: 5 * US, hosts: credits(256).of() };
+            { least_bytes: LONG, most_bytes: LONG, senders: 1, jitter_ns: 5 * US, hosts: credits(256).of() };
         "j5-n20", "5 us of jitter, 20 senders", GOODPUT, { jitter_ns: 5 * US };
         "j20-n1", "20 us of jitter, a sender", GOODPUT,
-            { senders: 1, jitter_ns: 20 * US, hosts: credits(256).of() };
+            { least_bytes: LONG, most_bytes: LONG, senders: 1, jitter_ns: 20 * US, hosts: credits(256).of() };
         "j20-n2", "20 us of jitter, 2 senders", GOODPUT,
-            { senders: 2, jitter_ns: 20 * US, hosts: credits(256).of() };
+            { least_bytes: LONG, most_bytes: LONG, senders: 2, jitter_ns: 20 * US, hosts: credits(256).of() };
         "j20-n20", "20 us of jitter, 20 senders", GOODPUT, { jitter_ns: 20 * US };
         "j20-n100", "20 us of jitter, 100 senders", GOODPUT, { senders: 100, jitter_ns: 20 * US };
         "j20-e4-n96", "20 us of jitter, 96 senders, 4 endpoints", GOODPUT,
             { senders: 96, endpoints: 4, jitter_ns: 20 * US };
         "j50-n1", "50 us of jitter, a sender", GOODPUT,
-            { senders: 1, jitter_ns: 50 * US, hosts: credits(512).of() };
+            { least_bytes: LONG, most_bytes: LONG, senders: 1, jitter_ns: 50 * US, hosts: credits(512).of() };
         "j50-n20", "50 us of jitter, 20 senders", GOODPUT, { jitter_ns: 50 * US };
         "j20-10g-n1", "20 us of jitter, a sender, 10 Gbit/s", GOODPUT,
-            { senders: 1, jitter_ns: 20 * US, rate_bps: 10 * GBPS, hosts: credits(256).of() };
+            { least_bytes: LONG, most_bytes: LONG, senders: 1, jitter_ns: 20 * US, rate_bps: 10 * GBPS, hosts: credits(256).of() };
         "j20-100g-n1", "20 us of jitter, a sender, 100 Gbit/s", GOODPUT,
-            { senders: 1, jitter_ns: 20 * US, rate_bps: 100 * GBPS, hosts: credits(1_024).of() };
+            { least_bytes: LONG, most_bytes: LONG, senders: 1, jitter_ns: 20 * US, rate_bps: 100 * GBPS, hosts: credits(1_024).of() };
         "j20-100g-n20", "20 us of jitter, 20 senders, 100 Gbit/s", GOODPUT,
             { jitter_ns: 20 * US, rate_bps: 100 * GBPS, hosts: credits(64).of() };
         "j20-far-n1", "20 us of jitter, a sender, a base round trip of 100 us", GOODPUT,
-            { senders: 1, jitter_ns: 20 * US, delay_ns: 24 * US, hosts: credits(1_024).of() };
+            { least_bytes: LONG, most_bytes: LONG, senders: 1, jitter_ns: 20 * US, delay_ns: 24 * US, hosts: credits(1_024).of() };
         "j20-far-n20", "20 us of jitter, 20 senders, a base round trip of 100 us", GOODPUT,
             { jitter_ns: 20 * US, delay_ns: 24 * US, hosts: credits(64).of() };
         "pause-n1", "Pauses of 1 ms, a sender", GOODPUT,
-            { senders: 1, pause_every_ns: 10 * MS, hosts: credits(256).of() };
+            { least_bytes: LONG, most_bytes: LONG, senders: 1, pause_every_ns: 10 * MS, hosts: credits(256).of() };
         "pause-n20", "Pauses of 1 ms, 20 senders", GOODPUT, { pause_every_ns: 10 * MS };
     }
     "hosts" {
@@ -237,7 +243,10 @@ shapes! {
         "uplink-2", "2 senders to a receiver each, over an uplink of 25 Gbit/s",
             // Shares within 1.2 : 1.
             Target { slowest: Some(2.0 / 2.2), ..MANY },
-            { senders: 2, pairs: true, uplink_bps: 25 * GBPS };
+            {
+                senders: 2, pairs: true, uplink_bps: 25 * GBPS,
+                least_bytes: LONG, most_bytes: LONG
+            };
         "uplink-8", "8 senders to a receiver each, over an uplink of 25 Gbit/s", MANY,
             { senders: 8, pairs: true, uplink_bps: 25 * GBPS };
         "ecmp-8", "8 senders to a receiver each, over 4 paths, one of them slow", GOODPUT,
@@ -262,16 +271,17 @@ shapes! {
 }
 
 /// The names of shapes that each stand for others.
-const MAIN: &str = "e1-n1 e1-n2 e1-n20 e1-n96 e4-n20 e4-n96 e8-n96 1072-n20 8972-n20 1p-n999 mixed-n20 \
+const MAIN: &str = "e1-n1 e1-n2 e1-n20 e1-n96 e4-n20 e4-n96 e8-n96 1072-n20 8972-n20 1p-n999 32b-cpu mixed-n20 \
     small small-ends to-100 j20-n1 j20-n2 j20-n20 cpu handler 4x10g uplink-2";
 
-fn main() -> impl Iterator<Item = &'static str> {
-    MAIN.split_whitespace()
-}
+/// The names of those that are verified before each change.
+const SHORT: &str = "e1-n2 e1-n20 e1-n96 e2-n20 e4-n96 e8-n96 8972-n20 1p-n100 small small-ends to-100 \
+    j20-n1 j20-n20 cpu handler 4x10g uplink-2 480k-e4-n96";
 
 /// Names for several shapes.
 const GROUPS: &[Name] = &[
     Name { name: "main", help: "A choice of all" },
+    Name { name: "short", help: "The choice that CI compares" },
     Name { name: "all", help: "All" },
     Name { name: "endpoints", help: "Numbers of senders and of endpoints" },
     Name { name: "frames", help: "Sizes of frames" },
@@ -331,7 +341,8 @@ impl Pick {
     fn has(self, shape: &Shape) -> bool {
         match self.named() {
             "all" => true,
-            "main" => main().any(|name| name == shape.name),
+            "main" => MAIN.split_whitespace().any(|name| name == shape.name),
+            "short" => SHORT.split_whitespace().any(|name| name == shape.name),
             name => shape.family == name || shape.name == name,
         }
     }
@@ -362,8 +373,11 @@ mod tests {
             assert!(!picked(&[pick]).is_empty(), "{}", group.name);
         }
         assert!(SHAPES.iter().all(|s| GROUPS.iter().any(|group| group.name == s.family)));
-        assert!(main().all(|name| of_name(name).is_some()), "{MAIN}");
-        assert_eq!(picked(&[Pick::default()]).len(), main().count());
+        for (group, names) in [("main", MAIN), ("short", SHORT)] {
+            assert!(names.split_whitespace().all(|name| of_name(name).is_some()), "{names}");
+            let picks: Vec<Pick> = Pick::of(group).into_iter().collect();
+            assert_eq!(picked(&picks).len(), names.split_whitespace().count());
+        }
     }
 
     #[test]
