@@ -54,7 +54,6 @@ impl Side {
         self.sessions[((u128::from(self.random) * count) >> 64) as usize]
     }
 
-    #[inline(always)]
     fn pass(&mut self, from: Addr, frames: &[Vec<u8>], now_ns: u64) {
         let frames: Vec<_> =
             frames.iter().map(|data| RxFrame::new(from, data, Ecn::NotEct)).collect();
@@ -85,19 +84,16 @@ impl Driver<u64> for Side {
         &mut self.ep
     }
 
-    #[inline(always)]
     fn now_ns(&mut self) -> u64 {
         self.now_ns
     }
 
-    #[inline(always)]
     fn on_request(&mut self, id: RequestId, _: u16, body: Body<'_>, _: u64) {
         if let Err(e) = self.ep.reply_bytes(id, &body) {
             panic!("{e}");
         }
     }
 
-    #[inline(always)]
     fn on_completion(
         &mut self,
         _: u64,

@@ -203,7 +203,6 @@ impl Responder {
     }
 
     /// Answers the balls until the probe ends or the limit is reached.
-    #[cold]
     fn serve(&mut self, request: u64) {
         // Also recorded for an aborted probe, so that a dead prober is served only once.
         self.served = request;

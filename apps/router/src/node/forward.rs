@@ -107,7 +107,6 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
         (bits == 0 || bits == self.host_mask) && self.is_first_or_last(hop.node, port, address)
     }
 
-    #[cold]
     fn is_first_or_last(&self, node: NodeId, port: PortId, address: Ipv4Addr) -> bool {
         let ports = self.settings.ports.get(usize::from(node));
         let port = ports.and_then(|ports| ports.get(usize::from(port)));
@@ -115,7 +114,6 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     }
 
     /// A packet for an address of a node.
-    #[cold]
     fn deliver(&mut self, cx: &mut Context<'_>, origin: Origin, way: Way, packet: &mut [u8]) {
         match origin {
             // The system has received it, too.
@@ -125,7 +123,6 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     }
 
     /// A packet that is larger than its last link takes.
-    #[cold]
     fn too_big(
         &mut self,
         cx: &mut Context<'_>,
@@ -290,7 +287,6 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     }
 
     /// A packet for which the MTU of a port has become too small since this node started.
-    #[cold]
     fn too_big_here(&mut self, cx: &mut Context<'_>, exit: Exit, port: PortId, packet: &[u8]) {
         let mtu = self.outlet.mtu(port);
         let header = packet::parse(packet).ok().filter(|_| packet.len() > mtu);
@@ -314,7 +310,6 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     }
 
     /// A packet that its last link does not take.
-    #[cold]
     fn not_sent(&mut self, cx: &mut Context<'_>, reason: PacketDrop, packet: &[u8]) {
         self.counters.drop(reason);
         if let (PacketDrop::NeighbourFailed, Ok(header)) = (reason, packet::parse(packet)) {
@@ -324,7 +319,6 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
 
     /// Answers an echo request to an address of this node that came to another one, whose system
     /// does not have the address. Other packets to it are dropped: they have to arrive at this node.
-    #[cold]
     fn answer_echo(&mut self, cx: &mut Context<'_>, packet: &[u8]) {
         let mut reply = std::mem::take(&mut self.scratch);
         let header = packet::parse(packet);
@@ -342,7 +336,6 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     }
 
     /// Reports an error to the source of a packet.
-    #[cold]
     fn report(
         &mut self,
         cx: &mut Context<'_>,

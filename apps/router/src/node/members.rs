@@ -130,7 +130,6 @@ impl<O: Outlet + 'static, P: Probe + 'static> Node<O, P> {
     }
 
     /// Messages to a node are refused since its session has ended.
-    #[cold]
     pub(super) fn link_failed(&mut self, cx: &Context<'_>, node: NodeId) {
         self.links[usize::from(node)].up = false;
         self.update_alive(cx.now_ns());

@@ -47,7 +47,6 @@ impl Order {
         self.take_out_of_order(number, message)
     }
 
-    #[cold]
     fn take_out_of_order(&mut self, number: u32, message: &[u8]) -> Place {
         let ahead = number.wrapping_sub(self.next);
         if ahead == 0 {

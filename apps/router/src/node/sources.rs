@@ -53,7 +53,6 @@ impl Sources {
         self.filter[bit / 64] >> (bit % 64) & 1 == 1 && self.find(address)
     }
 
-    #[cold]
     fn find(&self, address: IpAddr) -> bool {
         self.all.contains(&address)
     }

@@ -34,7 +34,6 @@ impl<'a> Iterator for Options<'a> {
 
 /// Whether packets with these options are forwarded: each option must end within the header, and
 /// none be a source route, by which senders would get around routes and filters (RFC 7126).
-#[cold]
 pub(super) fn forwarded(options: &[u8]) -> bool {
     Options(options).all(|option| match option {
         Ok(option) => !matches!(option[0], LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE),

@@ -98,7 +98,6 @@ impl EventLog {
         }
     }
 
-    #[cold]
     fn write(&mut self, at_ns: u64, entry: Entry, ids: &[u64], bytes: &[u8]) {
         let number = self.entries;
         let Some(sink) = &mut self.text else { return };

@@ -170,7 +170,6 @@ impl State {
     }
 
     /// Records the first error and ends the loop.
-    #[cold]
     fn fail(&mut self, error: CallsError) {
         self.running = false;
         self.failed.get_or_insert(error);
@@ -257,7 +256,6 @@ impl Caller {
     }
 
     /// Sends a batch of messages if they may be in flight, and makes one pass.
-    #[inline(never)]
     fn poll_sending(&mut self) -> bool {
         let Some(sender) = &mut self.sender else { return false };
         if self.state.borrow().running
