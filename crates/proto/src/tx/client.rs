@@ -121,7 +121,6 @@ impl<C> ClientFlow<'_, C> {
             s.stalled |= 1 << slot_no;
         }
         slot.queued = matches!(stop, Stop::Full | Stop::Host);
-        let left = slot.request_left();
         if s.credits.left() != before {
             let in_flight = s.credits.in_flight();
             lane.stats.max_in_flight = lane.stats.max_in_flight.max(in_flight);
@@ -136,7 +135,10 @@ impl<C> ClientFlow<'_, C> {
         let item = TxItem::Client { session: self.index, slot: slot_no, req_num };
         match stop {
             Stop::Full => Sent::Rest(item),
-            Stop::Host => Sent::Waits(item, left),
+            Stop::Host => {
+                let slot = self.s.slots.get(usize::from(slot_no));
+                Sent::Waits(item, slot.map_or(1, ClientSlot::request_left))
+            }
             _ => Sent::All,
         }
     }
