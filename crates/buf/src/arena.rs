@@ -437,7 +437,6 @@ impl Inner {
         }
     }
 
-    #[cold]
     fn free(inner: NonNull<Inner>) {
         // SAFETY: `leave` released the last claim, so there is no other user, and the fence there
         // orders their accesses before this. It was leaked from a box. Test: `every_drop_order`

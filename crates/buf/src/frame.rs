@@ -218,7 +218,6 @@ impl TxFrame {
 /// Drops the first `count` frames of a burst, or all when there are fewer, after they were sent.
 /// Releasing the packets of one large message together costs two locked instructions, instead of
 /// two for each.
-#[inline(never)] // a burst costs more than the call
 pub fn drop_frames(burst: &mut TxBurst, count: usize) {
     let count = count.min(burst.len());
     drop_segs(burst.drain(..count).flat_map(|frame| frame.few.into_iter().chain(frame.many)));

@@ -304,8 +304,6 @@ impl DerefMut for MsgBuf {
     }
 }
 
-#[cold]
-#[inline(never)]
 fn written_while_sent() -> ! {
     panic!("a message buffer was written while a transmit queue still holds parts of it");
 }

@@ -312,8 +312,6 @@ impl<A: App> Core<A> {
     }
 
     /// The error of a call that was not accepted, with the cause that is kept with the session.
-    #[cold]
-    #[inline(never)] // out of every call
     pub(crate) fn rejected_call(
         &self,
         session: SessionId,

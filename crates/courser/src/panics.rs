@@ -27,7 +27,6 @@ pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     }
 }
 
-#[cold]
 fn report(kind: &'static str, req_type: u16, payload: Box<dyn Any + Send>) {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));

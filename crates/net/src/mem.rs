@@ -311,14 +311,12 @@ impl MemTransport {
 
 impl MemTransport {
     /// Requests a signal for the next frame. Returns whether frames have arrived meanwhile.
-    #[cold]
     fn arm(&self) -> bool {
         self.inbox.arm();
         !self.receiver.is_empty()
     }
 
     /// A burst that is not empty.
-    #[inline(never)] // an empty one, which is usual, needs no registers
     fn receive<'a>(&'a mut self, out: &mut RxBurst<'a>) {
         let (before, mut bytes) = (out.len(), 0);
         self.receiver.take(out.remaining_capacity(), |packet| {

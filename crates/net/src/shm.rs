@@ -165,7 +165,6 @@ impl ShmTransport {
         }
     }
 
-    #[inline(never)] // rare: most passes have sent nothing
     fn drop_sent(&mut self) {
         match self.sent.len() {
             1 => drop(self.sent.pop_front()),
@@ -192,7 +191,6 @@ impl ShmTransport {
 
     /// For external event loops: requests signals before an empty burst, and reads the signals that
     /// have arrived.
-    #[cold]
     fn before_fd_shared_burst(&mut self) {
         if self.inbound.doorbell().is_armed() {
             self.upkeep(Instant::now());
@@ -204,7 +202,6 @@ impl ShmTransport {
 
     /// Closes a connection that waits, with the reserved descriptor: its peer tries again. Returns
     /// false if there is none.
-    #[cold]
     fn refuse(&mut self) -> bool {
         drop(self.reserve.take());
         let closed = dir::accept(&self.listener).map(drop);

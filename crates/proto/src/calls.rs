@@ -69,7 +69,6 @@ impl<C> Endpoint<C> {
     }
 
     /// [`Endpoint::call_with`] for a call that is not deferred.
-    #[inline(never)]
     fn call_now(
         &mut self,
         session: SessionId,
@@ -126,7 +125,6 @@ impl<C> Endpoint<C> {
     }
 
     /// Why a session takes no calls that is not a client's.
-    #[cold]
     fn no_client(&self, session: SessionId) -> RejectReason {
         match self.sessions.get(session.index as usize) {
             Some(Session::Server(s)) if s.generation == session.generation => {

@@ -291,20 +291,17 @@ impl CreditPool {
     }
 
     /// The next turn waits for the pacer. Returns whether it did not already.
-    #[cold]
     pub(crate) fn begin_pacing(&mut self) -> bool {
         !std::mem::replace(&mut self.paced, true)
     }
 
     /// The pacer allows the next turn. `true`: the caller has to queue it.
-    #[cold]
     #[must_use]
     pub(crate) fn end_pacing(&mut self) -> bool {
         self.paced = false;
         self.waiting > 0 && self.reserve(0)
     }
 
-    #[cold]
     fn reserve(&mut self, units: u32) -> bool {
         self.reserved += units;
         self.has_turn() && !std::mem::replace(&mut self.turn_queued, true)
@@ -325,7 +322,6 @@ impl CreditPool {
         }
     }
 
-    #[cold]
     fn average(&mut self, bytes: usize) {
         self.extra_units -= self.extra_units.div_ceil(RESPONSES);
         if bytes > usize::from(self.room.small_data) {
@@ -353,7 +349,6 @@ impl CreditPool {
 
     /// Queues a session that lacked room for a packet of `units` units: at the end, or at the front
     /// if it could send nothing in its turn. `true`: the caller has to queue the turn.
-    #[cold]
     #[must_use]
     pub(crate) fn wait(&mut self, session: SessionId, units: u16) -> bool {
         self.waiting += 1;
@@ -370,7 +365,6 @@ impl CreditPool {
 
     /// Queues a session at the front: its turn was cut short, and ends with
     /// [`CreditPool::end_turn`].
-    #[cold]
     pub(crate) fn wait_first(&mut self, session: SessionId) {
         self.waiting += 1;
         self.waiters.push_front(session);
@@ -379,7 +373,6 @@ impl CreditPool {
 
     /// A session has ended, or has less to send: the one at the front may lack less than recorded.
     /// `true`: the caller has to queue the turn.
-    #[cold]
     #[must_use]
     pub(crate) fn retry_turn(&mut self) -> bool {
         self.lacked = 1;
@@ -387,7 +380,6 @@ impl CreditPool {
     }
 
     /// A waiting session no longer waits.
-    #[cold]
     pub(crate) fn wait_no_more(&mut self) {
         self.waiting -= 1;
         if self.waiting == 0 {
@@ -398,7 +390,6 @@ impl CreditPool {
 
     /// Takes the turn from the transmit queue. Returns the oldest entry of the queue, if there is
     /// room for its session; the session may have ended.
-    #[cold]
     pub(crate) fn next_waiter(&mut self) -> Option<SessionId> {
         self.turn_queued = false;
         if !self.has_turn() || self.waiting == 0 {
@@ -409,7 +400,6 @@ impl CreditPool {
     }
 
     /// Makes all reserved room available to one session, until [`CreditPool::end_turn`].
-    #[cold]
     pub(crate) fn begin_turn(&mut self) {
         self.available += std::mem::take(&mut self.reserved);
         self.turn_units = self.available;
@@ -417,7 +407,6 @@ impl CreditPool {
 
     /// Ends a session's turn. Its unused units are reserved for the next session. `true`: the
     /// caller has to queue the next turn.
-    #[cold]
     #[must_use]
     pub(crate) fn end_turn(&mut self) -> bool {
         self.turn_units = u32::MAX;

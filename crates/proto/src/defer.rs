@@ -88,7 +88,6 @@ impl<C> Endpoint<C> {
     }
 
     /// Makes a call that finds no free slot, or has expired.
-    #[cold]
     fn make_otherwise(&mut self, session: SessionId, call: QueuedCall<C>) {
         let Some(mut flow) = self.awake_flow(session.index, |_| true) else {
             let error = CallError::Closed(Executed::Never);
@@ -104,7 +103,6 @@ impl<C> Endpoint<C> {
     /// Makes the deferred calls for a batch. Their requests may be appended, since they can no
     /// longer be taken back. They do not overtake queued calls, many of which are of the same
     /// session.
-    #[inline(never)]
     pub(crate) fn make_deferred_for_batch(&mut self) {
         if !self.io.tx.has_queued() {
             self.io.open_append();
@@ -122,7 +120,6 @@ impl<C> Endpoint<C> {
     }
 
     /// Makes all deferred calls. The cache misses of their slots overlap.
-    #[inline(never)] // not called with few sessions
     pub(crate) fn make_deferred(&mut self) {
         let count = self.deferred.calls.len();
         (count.saturating_sub(SLOT_AT)..count).for_each(|at| self.fetch_slot_of(at));

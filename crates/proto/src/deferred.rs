@@ -93,7 +93,6 @@ impl<C> Deferred<C> {
     }
 
     /// Calls are no longer deferred on any session.
-    #[cold]
     pub(crate) fn take_none(&mut self) {
         self.takers.clear();
     }

@@ -23,7 +23,6 @@ use crate::wire::packets_of;
 impl<C> ClientFlow<'_, C> {
     /// The request of a slot was refused for lack of memory, without execution: the call waits for
     /// its next try. `false`: it is to end with the error, and nothing has changed.
-    #[cold]
     pub(crate) fn hold_back(&mut self, slot_no: u8) -> bool {
         let (s, now_ns) = (&*self.s, self.io.now_ns);
         let (peer, is_connected) = (s.peer, s.state == SessionState::Connected);

@@ -177,7 +177,6 @@ fn crc_of<'a>(body: &[u8], parts: impl Iterator<Item = &'a [u8]>) -> u32 {
 }
 
 /// Adds the check value to the cookie of a complete frame; `tail` is the data that follows it.
-#[inline(never)]
 fn protect(frame: &mut [u8], tail: &[u8]) {
     add_to_cookie(frame, check_value(frame, tail));
 }
@@ -198,7 +197,6 @@ fn protect_parts<'a>(head: &mut [u8], parts: impl Iterator<Item = &'a [u8]>) {
 
 /// Returns whether `cookie`, the field of the received frame, is that of a protected frame with the
 /// cookie `expected`.
-#[inline(never)]
 fn is_intact(expected: u32, cookie: u32, frame: &[u8]) -> bool {
     let compared = if mutant::is_on(Mutant::ChecksumHalved) { 0xffff } else { u32::MAX };
     let differs = (cookie ^ check_value(frame, &[]) ^ expected) & compared;

@@ -54,7 +54,6 @@ impl Io {
     }
 
     /// Queues a turn if there is room: a waiting session has ended, or has less to send.
-    #[cold]
     pub(crate) fn retry_turn(&mut self, peer: &mut Peer) {
         if peer.credits.retry_turn() {
             self.tx.push(TxItem::Turn { peer: peer.number() });
@@ -122,7 +121,6 @@ impl Io {
         }
     }
 
-    #[cold]
     fn apply_feedback(&mut self, peer: &mut Peer, feedback: LossFeedback) {
         self.stats.lost += u64::from(feedback.lost);
         self.stats.spurious += u64::from(feedback.spurious);
@@ -133,7 +131,6 @@ impl Io {
     }
 
     /// All packets in flight of a call are lost.
-    #[cold]
     pub(crate) fn on_congestion_timeout(&mut self, peer: &mut Peer) {
         let all_lost = LossFeedback { lost: 1, ..LossFeedback::default() };
         peer.path.on_feedback(all_lost, self.now_ns);
@@ -141,7 +138,6 @@ impl Io {
     }
 
     /// A call of one packet was answered `age_ns` after its retransmission.
-    #[cold]
     pub(crate) fn on_retry_answered(&mut self, peer: &mut Peer, age_ns: u32, ack: AckInfo) {
         let early = u64::from(age_ns) < ack.round_trip_ns;
         self.stats.spurious += u64::from(early);
@@ -155,7 +151,6 @@ impl Io {
     }
 
     /// A probed call is still with its handler: not lost, only slow.
-    #[cold]
     pub(crate) fn on_in_progress(&self, peer: &mut Peer) {
         peer.path.back_off(self.now_ns, &self.cfg);
     }

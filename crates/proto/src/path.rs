@@ -275,7 +275,6 @@ impl Path {
     }
 
     /// Packets that the pacer allows now, or the time when it allows the next.
-    #[cold]
     pub(crate) fn pace(&self, now_ns: u64) -> Result<u32, u64> {
         self.control.as_ref().map_or(Ok(u32::MAX), |control| control.pacer().allowed(now_ns))
     }
@@ -290,7 +289,6 @@ impl Path {
         }
     }
 
-    #[cold]
     fn on_paced(&mut self, units: u32, per_packet: u16, now_ns: u64) {
         if let Some(control) = &mut self.control {
             control.pacer_mut().on_sent(units, per_packet.into(), now_ns);
@@ -502,7 +500,6 @@ impl Path {
     // ---- feedback of loss recovery ------------------------------------------------------------
 
     /// Takes the feedback of the scoreboards.
-    #[cold]
     pub(crate) fn on_feedback(&mut self, feedback: LossFeedback, now_ns: u64) {
         if feedback.late_ns > 0 {
             self.reorder.on_late(feedback.late_ns, now_ns);
@@ -527,7 +524,6 @@ impl Path {
 
     /// Returns whether timers of calls in flight are to be armed because of a missing frame: not if
     /// they were armed within the last half of a round trip.
-    #[cold]
     pub(crate) fn begins_to_arm(&mut self, now_ns: u64, cfg: &Config) -> bool {
         if now_ns < self.armed_ns.saturating_add(self.rtt.pto_ns(cfg) / 4) {
             return false;
@@ -537,14 +533,12 @@ impl Path {
     }
 
     /// A retransmission was necessary: decreases the probe backoff.
-    #[cold]
     pub(crate) fn back_off_less(&mut self) {
         self.backoff = self.backoff.saturating_sub(1);
     }
 
     /// A probed call was not lost but its handler is slow: increases the probe backoff. At most
     /// once per probe interval, not once per call.
-    #[cold]
     pub(crate) fn back_off(&mut self, now_ns: u64, cfg: &Config) {
         if now_ns >= self.backoff_until_ns {
             self.backoff = (self.backoff + 1).min(BACKOFF_MAX);

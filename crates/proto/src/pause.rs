@@ -25,7 +25,6 @@ impl Pause {
         }
     }
 
-    #[cold]
     fn on_late(&mut self, late_ns: u64, now_ns: u64, timeout_ns: u64) {
         if self.until_ns == 0 || now_ns >= self.until_ns.saturating_add(timeout_ns) {
             self.until_ns = now_ns.saturating_add(late_ns.min(timeout_ns));

@@ -29,7 +29,6 @@ impl<C> Endpoint<C> {
         }
     }
 
-    #[inline(never)] // not called with few sessions
     fn prefetch_in_use(&mut self, frames: &[RxFrame<'_>], at: usize) {
         if let Some(frame) = frames.get(at)
             && self.working_set.count(frame, self.sessions.len())

@@ -59,7 +59,6 @@ impl<C> Endpoint<C> {
     }
 
     /// [`Endpoint::reply_with`] for any response and any state of the slot.
-    #[inline(never)] // outlined to keep registers free for the handler
     fn reply_general(
         &mut self,
         id: RequestId,
@@ -158,7 +157,6 @@ impl<C> Endpoint<C> {
     }
 
     /// The client is gone; a session that only waited for this reply ends (E68).
-    #[cold]
     fn gone(&mut self, id: RequestId) -> ReplyError {
         self.drained(id.session(), id.slot(), id.req_num());
         ReplyError::Gone
@@ -176,7 +174,6 @@ impl<C> ServerFlow<'_, C> {
         self.queue_response(slot_no);
     }
 
-    #[cold]
     fn no_memory(&mut self, slot_no: u8, e: AllocError) -> ReplyError {
         self.refuse(slot_no, Status::ResponseFailed);
         e.into()

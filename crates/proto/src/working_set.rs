@@ -80,7 +80,6 @@ impl WorkingSet {
         self.min_sessions != 0 && self.count_packets(frame, sessions)
     }
 
-    #[inline(never)] // called for one frame in `PERIOD`
     fn count_packets(&mut self, frame: &RxFrame<'_>, sessions: usize) -> bool {
         if self.frames == 0 {
             self.seen.clear();

@@ -139,8 +139,6 @@ impl Drop for Growth {
 
 impl Inner {
     /// A buffer of a class whose free list is empty. `this` is `self`, for the new records.
-    #[cold]
-    #[inline(never)]
     pub(super) fn grow(
         &self,
         this: NonNull<Inner>,

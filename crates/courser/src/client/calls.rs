@@ -121,7 +121,6 @@ impl Clients {
     }
 
     /// Removes calls that wait and whose futures were dropped, if they may be the most.
-    #[cold]
     fn search_dropped(&mut self) {
         let waiting: usize = self.links.iter().map(|(_, link)| link.waiting_calls()).sum();
         if self.dropped >= waiting / 2 {
@@ -220,7 +219,6 @@ impl Clients {
     }
 
     /// Asks the server of a session for the service of its first call.
-    #[cold]
     fn ask_first(
         &mut self,
         cx: &mut Context<'_, impl App>,
@@ -248,7 +246,6 @@ impl Clients {
     }
 
     /// Tries the calls and messages of a link again when a session has room, or has ended.
-    #[cold]
     fn await_room(
         &mut self,
         cx: &mut Context<'_, impl App>,
@@ -263,7 +260,6 @@ impl Clients {
     }
 
     /// Adds a call to those that wait. Connects if there is no session.
-    #[cold]
     fn wait(&mut self, cx: &mut Context<'_, impl App>, call: Arc<Call>) {
         let key = call.link;
         let Some(link) = self.links.get_mut(key) else { return };
@@ -280,7 +276,6 @@ impl Clients {
     }
 
     /// Connects a session for calls that wait, if there is none, or if all slots are in use.
-    #[cold]
     fn connect_for_waiting(&mut self, cx: &mut Context<'_, impl App>, key: usize, now_ns: u64) {
         let Some(link) = self.links.get(key) else { return };
         let wanted = match link.sessions.is_empty() {
@@ -293,7 +288,6 @@ impl Clients {
     }
 
     /// Ends the calls that do not wait for a session if the last connect has failed.
-    #[cold]
     fn fail_fast(&mut self, key: usize) {
         let Some(link) = self.links.get_mut(key).filter(|link| link.is_backing_off()) else {
             return;
@@ -380,7 +374,6 @@ impl Clients {
     }
 
     /// The error of a call that has ended. A session that was lost is removed.
-    #[cold]
     fn failure(
         &mut self,
         cx: &mut Context<'_, impl App>,
@@ -410,7 +403,6 @@ impl Clients {
     // ---- sessions -----------------------------------------------------------------------------
 
     /// Begins to connect a session.
-    #[cold]
     fn connect(&mut self, cx: &mut Context<'_, impl App>, key: usize) {
         let Some(link) = self.links.get_mut(key) else { return };
         link.retry_ns = u64::MAX;
@@ -425,7 +417,6 @@ impl Clients {
 
     /// Asks the server of a new session for the services from this place on; after the last one calls
     /// use the session.
-    #[cold]
     fn greet(&mut self, cx: &mut Context<'_, impl App>, key: usize, id: SessionId, from: usize) {
         let Some(link) = self.links.get_mut(key) else { return };
         let Some(service) = link.greetings.next(from) else {
@@ -442,7 +433,6 @@ impl Clients {
     ///
     /// # Errors
     /// The call did not start.
-    #[cold]
     fn ask(
         &mut self,
         cx: &mut Context<'_, impl App>,
@@ -464,7 +454,6 @@ impl Clients {
     }
 
     /// The server of a session has answered for a service, or the call has failed.
-    #[cold]
     fn answered(
         &mut self,
         cx: &mut Context<'_, impl App>,
@@ -516,7 +505,6 @@ impl Clients {
     }
 
     /// A typed client has asked the server of a session for its service.
-    #[cold]
     fn asked(&mut self, call: &Call, id: SessionId, answer: &Result<Option<MsgBuf>, CallFailure>) {
         let Some(service) = call.method.service else { return };
         let Some(link) = self.links.get_mut(call.link) else { return };
@@ -530,7 +518,6 @@ impl Clients {
     }
 
     /// The server of a new session does not have what the client needs, or was lost again.
-    #[cold]
     fn not_greeted(&mut self, cx: &mut Context<'_, impl App>, key: usize, error: ClientError) {
         let Some(link) = self.links.get_mut(key) else { return };
         link.greeted = Services::default();
@@ -541,7 +528,6 @@ impl Clients {
         self.not_connected(cx, key, error);
     }
 
-    #[cold]
     fn connected(&mut self, cx: &mut Context<'_, impl App>, key: usize, id: SessionId) {
         let Some(link) = self.links.get_mut(key) else { return };
         let slots = cx.session_stats(id).map_or(1, |stats| stats.slots as usize);
@@ -557,7 +543,6 @@ impl Clients {
         self.connect_for_waiting(cx, key, cx.now_ns());
     }
 
-    #[cold]
     fn not_connected(&mut self, cx: &mut Context<'_, impl App>, key: usize, error: ClientError) {
         let Some(link) = self.links.get_mut(key) else { return };
         let now_ns = cx.now_ns();
@@ -577,7 +562,6 @@ impl Clients {
     }
 
     /// A client was not connected in its time.
-    #[cold]
     fn give_up(&mut self, cx: &mut Context<'_, impl App>, key: usize) {
         let Some(link) = self.links.get_mut(key) else { return };
         let Some(FirstConnect { opening, error, .. }) = link.first.take() else { return };
@@ -587,7 +571,6 @@ impl Clients {
     }
 
     /// A session has ended. If it was the last one, another is connected.
-    #[cold]
     fn lose(&mut self, cx: &mut Context<'_, impl App>, key: usize, at: usize) {
         let Some(link) = self.links.get_mut(key) else { return };
         let lost = link.sessions[at].id;
@@ -602,7 +585,6 @@ impl Clients {
     }
 
     /// A client was dropped: nothing waits for its calls.
-    #[cold]
     fn close(&mut self, cx: &mut Context<'_, impl App>, key: usize) {
         let Some(link) = self.links.try_remove(key) else { return };
         self.connecting -= usize::from(link.connecting.is_some());
@@ -703,7 +685,6 @@ impl Clients {
     }
 
     /// The thread ends: so does everything that waits for it.
-    #[cold]
     pub(super) fn stop(&mut self, last: Submitted) {
         let links = std::mem::take(&mut self.links);
         let waiting = links.into_iter().flat_map(|(_, link)| {

@@ -239,7 +239,6 @@ impl Endpoint {
     }
 
     /// A task that was to drive does not: finds a successor.
-    #[cold]
     fn pass_on(&self) {
         match self.visit() {
             Some(visit) => visit.leave(),

@@ -73,8 +73,6 @@ impl Core {
         }
     }
 
-    #[cold]
-    #[inline(never)]
     fn call_refused(
         &mut self,
         at: u32,
@@ -87,8 +85,6 @@ impl Core {
     }
 
     /// [`Core::start_call`] while other calls are queued.
-    #[cold]
-    #[inline(never)]
     fn start_behind(
         &mut self,
         session: SessionId,
@@ -102,7 +98,6 @@ impl Core {
     }
 
     /// Starts a call or message, or queues it.
-    #[cold]
     pub(crate) fn start_awaited(&mut self, mut outgoing: Outgoing, cx: &Context<'_>) -> Polled {
         // The deadline of the request that this task answers.
         outgoing.deadline_ns = outgoing.deadline_ns.min(self.tasks.deadline_ns);
@@ -114,7 +109,6 @@ impl Core {
     }
 
     /// The state of an entry after a start. In most cases the entry has not started.
-    #[cold]
     fn not_started(&mut self, at: u32, started: Start, waiter: Waiter) -> Polled {
         let end = match started {
             Start::Started(call) => {
@@ -155,7 +149,6 @@ impl Core {
         self.refused(reason, Outgoing { session, kind, message, deadline_ns })
     }
 
-    #[cold]
     fn refused(&mut self, reason: RejectReason, outgoing: Outgoing) -> Start {
         if let RejectReason::QueueFull { .. } | RejectReason::MessagesFull { .. } = reason {
             self.proto.await_room(outgoing.session, &reason);
@@ -166,7 +159,6 @@ impl Core {
     }
 
     /// Queues an entry. Its deadline is kept by a timer of its own.
-    #[cold]
     fn queue_entry(&mut self, at: u32, outgoing: Outgoing, waiter: Waiter) {
         let (session, due_ns) = (outgoing.session, outgoing.deadline_ns);
         let deadline = (due_ns != u64::MAX).then(|| {
@@ -197,7 +189,6 @@ impl Core {
     }
 
     /// Starts queued entries of a session as far as there is room. Whether there were any.
-    #[cold]
     pub(crate) fn start_queued(&mut self, session: SessionId) -> bool {
         let mut any = false;
         while let Some(&entry) = self.tasks.calls.waiters.front(session) {
@@ -260,7 +251,6 @@ impl Core {
     }
 
     /// The end of an entry, which is freed; `None`: the task of `cx` is woken when it ends.
-    #[cold]
     pub(crate) fn poll_awaited(&mut self, at: u32, cx: &Context<'_>) -> Option<End> {
         if let Entry::Ended(_) = &self.tasks.calls.entries[at as usize] {
             let Entry::Ended(end) = self.tasks.calls.free(at) else { return None };
@@ -277,7 +267,6 @@ impl Core {
 
     /// The response of one packet to a call that a future awaits. Its task is polled at once and
     /// reads the response where it was received.
-    #[inline(never)] // its arguments fit registers
     pub(crate) fn answer_awaited(&mut self, at: u32, request: MsgBuf, response: &[u8]) {
         let polled = self.tasks.polled_at_end(at);
         let Some(task) = polled.filter(|_| !mutant::is_on(Mutant::FutureNotWoken)) else {

@@ -85,7 +85,6 @@ impl AwaitedCalls {
         self.vacant.pop().unwrap_or_else(|| self.add_vacant())
     }
 
-    #[cold]
     fn add_vacant(&mut self) -> u32 {
         self.entries.push(Entry::Vacant);
         self.entries.len() as u32 - 1

@@ -11,7 +11,6 @@ use crate::panics::caught;
 
 impl Core {
     /// Wakes the futures whose sessions are not connecting any more.
-    #[cold]
     pub(crate) fn wake_connected(&mut self) -> bool {
         let proto = &self.proto;
         let waits = |id| proto.session_state(id) == SessionState::Connecting;
@@ -73,7 +72,6 @@ impl Core {
 
     /// Drops the task of a request that was cancelled, or whose client is gone. Returns whether there is
     /// one.
-    #[cold]
     pub(crate) fn drop_cancelled(&mut self, id: RequestId) -> bool {
         let Some(at) = self.tasks.of_request(id) else { return false };
         // Before its reply handle does, which would state that the handler has ended.

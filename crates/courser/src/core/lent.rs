@@ -25,8 +25,6 @@ pub(crate) fn try_with<R>(lender: &Lender, f: impl FnOnce(&mut Core) -> R) -> Op
     lender.endpoint().with(f)
 }
 
-#[cold]
-#[inline(never)]
 fn polled_outside() -> ! {
     panic!(
         "a future of an endpoint was polled outside of that endpoint; poll it in Rpc::block_on, in \

@@ -101,7 +101,6 @@ pub(crate) enum Waiter {
 }
 
 impl Waiter {
-    #[cold]
     pub(super) fn other(cx: &Context<'_>) -> Waiter {
         Waiter::Other(cx.waker().clone())
     }

@@ -87,7 +87,6 @@ impl Place {
     }
 
     /// The handler that has it panicked.
-    #[cold]
     pub(crate) fn count_panic(&self) {
         self.client.shares.panics.fetch_add(1, Ordering::Relaxed);
     }
@@ -178,7 +177,6 @@ impl Shares {
 
     /// Returns whether a client that holds `of_client` places, at an address that holds
     /// `of_address`, may have another one.
-    #[cold]
     fn check(&self, of_client: usize, of_address: usize) -> Result<(), Full> {
         let left = self.limit.saturating_sub(self.held());
         if left == 0 {
@@ -245,7 +243,6 @@ impl Client {
 
     /// Charges the memory of a message, of which `free` bytes are left. A client whose address holds
     /// none may have a message of any size.
-    #[cold]
     fn charge(&self, bytes: u64, free: u64) -> Result<(), Full> {
         let of_client = self.bytes.load(Ordering::Relaxed) + bytes;
         let before = self.address.bytes.load(Ordering::Relaxed);
@@ -322,7 +319,6 @@ impl Entrance {
     }
 
     /// Forgets the clients that have no session any more.
-    #[cold]
     pub(crate) fn forget_gone(&self, proto: &Endpoint<Cont>) {
         for (number, slot) in self.clients.borrow_mut().iter_mut().enumerate() {
             if slot.as_ref().is_some_and(|(control, _)| !proto.is_client(number as u32, *control)) {
@@ -331,7 +327,6 @@ impl Entrance {
         }
     }
 
-    #[cold]
     fn add(&self, proto: &Endpoint<Cont>, number: u32, control: u64) -> Arc<Client> {
         let client = self.shares.client(control, proto.client_host(number));
         let mut clients = self.clients.borrow_mut();

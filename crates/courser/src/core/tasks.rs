@@ -88,7 +88,6 @@ pub(super) struct Slot {
 
 impl Slot {
     /// After a poll that has panicked.
-    #[cold]
     fn new_waker(&self) -> Waker {
         Waker::from(self.shared.clone())
     }
@@ -183,7 +182,6 @@ impl Tasks {
         }
     }
 
-    #[cold]
     fn make_vacant(&mut self) -> u32 {
         if self.current != NONE {
             self.after_panic(); // frees a slot, and would change the next one later
@@ -286,7 +284,6 @@ impl Tasks {
     }
 
     /// Adds the tasks whose wakers were called.
-    #[cold]
     pub(crate) fn collect_woken(&mut self) {
         if !self.woken.any.swap(false, Ordering::AcqRel) {
             return;
@@ -335,7 +332,6 @@ impl Tasks {
     }
 
     /// Frees the slot of a task that has panicked: its future is gone.
-    #[cold]
     fn after_panic(&mut self) {
         let at = std::mem::replace(&mut self.current, NONE);
         let slot = &self.slots[at as usize];

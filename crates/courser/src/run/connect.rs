@@ -105,7 +105,6 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     }
 
     /// Notifies the servers of idle sessions, which may then free the sessions' memory (ADR 6).
-    #[cold]
     pub(crate) fn on_idle(&mut self, idle: IdleSession) {
         let Some(link) = self.connections.connected.get(&idle.session.index()) else { return };
         let (from, to, session) = (self.me(), link.to, idle.remote);
@@ -121,7 +120,6 @@ impl<T: Transport, A: Events> Rpc<T, A> {
 
     /// Handles sessions whose datapath gets no answers although their control connections work
     /// (ADR 13).
-    #[cold]
     pub(crate) fn on_silent(&mut self, session: SessionId) {
         let link = self.connections.connected.get(&session.index());
         let datapath = link.map_or_else(String::new, |l| l.datapath.to_string());
@@ -407,7 +405,6 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     }
 
     /// Fails connects past their deadline; returns whether there were any.
-    #[cold]
     pub(crate) fn check_dialing(&mut self) -> bool {
         let mut any = false;
         let now_ns = self.core.now_ns();

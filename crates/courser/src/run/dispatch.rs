@@ -67,6 +67,7 @@ impl<A: Events> Driver<Cont> for Dispatch<'_, A> {
         A::on_request(self.core, self.handlers, id, req_type, body, expires_ns);
     }
 
+    #[inline(always)]
     fn on_message(&mut self, session: SessionId, msg_type: u16, body: Body<'_>, expires_ns: u64) {
         self.before_event();
         A::on_message(self.core, self.handlers, session, msg_type, body, expires_ns);

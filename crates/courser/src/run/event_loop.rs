@@ -206,7 +206,6 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     }
 
     /// Returns unused memory of large messages to the system.
-    #[cold]
     fn trim(&mut self) {
         self.core.proto.arena().trim();
         self.watch_flood(self.event_loop.pass_ns);
@@ -291,7 +290,6 @@ impl<T: Transport, A: Events> Rpc<T, A> {
 
     /// Makes the transport release every frame. Frames that it had not taken are lost, and recovered
     /// like any loss.
-    #[cold]
     fn burst_flush(&mut self) {
         self.burst.clear();
         self.transport.tx_flush();
@@ -448,7 +446,6 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     }
 
     /// Sleeps until a frame, a wake-up, or the next deadline.
-    #[cold]
     fn sleep(&mut self, now_ns: u64, end_ns: Option<u64>) -> Result<(), RunError> {
         let due = [self.next_deadline_ns(), end_ns].into_iter().flatten().min();
         let timeout_ns = due.map(|due| due.saturating_sub(now_ns));

@@ -5,7 +5,6 @@ use crate::core::app::App;
 
 impl<A: App> Core<A> {
     /// Reads the clock once for each of these packets.
-    #[cold]
     pub(crate) fn read_clock_for(&mut self, packets: u64) {
         for _ in 0..packets {
             std::hint::black_box(self.now_ns());

@@ -15,7 +15,6 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     }
 
     /// Reacts to refused frames, and to the end of an earlier reaction.
-    #[cold]
     pub(crate) fn watch_flood(&mut self, now_ns: u64) {
         let stats = self.core.proto.stats();
         let refused = stats.rx_frames - stats.rx_frames_accepted;

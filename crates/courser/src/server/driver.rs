@@ -97,7 +97,6 @@ impl Driver {
     }
 
     /// Publishes the counters if they have changed.
-    #[cold]
     fn publish(&mut self, control: &Control) {
         let stats = ServerStats::of(&self.rpc, self.watch.count_ended_here());
         control.published.publish(&mut self.publication, stats, self.rpc.event_loop.pass_ns());

@@ -91,7 +91,6 @@ impl Record {
 
     /// A poll has taken long, or has panicked. On the endpoint's thread that doubles the next trial; on
     /// the runtime, where threads also lose their CPU, the trial begins again.
-    #[cold]
     pub(super) fn note_long(&self) {
         let long = self.long.load(Ordering::Relaxed) + u32::from(self.is_short());
         let long = long.clamp(1, MOST_DOUBLINGS);

@@ -175,7 +175,6 @@ impl Watch {
     }
 
     /// Cancels the handler of a request that its client gave up, unless it has answered.
-    #[cold]
     pub(super) fn cancelled(&self, endpoint: &Endpoint<Cont>, id: RequestId) {
         let key = self.keys.borrow().get(id);
         if let Some(key) = key.filter(|_| endpoint.is_abandoned(id)) {
@@ -211,7 +210,6 @@ impl Watch {
     }
 
     /// Cancels the handlers that have expired and not answered.
-    #[cold]
     pub(super) fn search(&self, endpoint: &mut Endpoint<Cont>, now_ns: u64) {
         self.searched_ns.set(now_ns);
         let mut due_ns = u64::MAX;

@@ -116,7 +116,6 @@ pub(crate) fn reply<A: ReplySink>(
     }
 }
 
-#[cold]
 fn unencoded<A: ReplySink>(to: A, error: &EncodeError) -> A::Output {
     let mut bytes = Vec::new();
     text(error, tag::UNENCODED, &mut bytes);
@@ -169,7 +168,6 @@ pub(crate) fn encode_outcome<K: Encode<T> + Encode<E>, T, E>(
 pub(crate) struct RefusalReply(pub(crate) Refusal);
 
 impl Reply for RefusalReply {
-    #[cold]
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         let mut bytes = Vec::new();
         self.0.write(&mut bytes);

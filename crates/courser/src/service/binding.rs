@@ -123,7 +123,6 @@ pub(crate) struct Unmade<'a, C: Channel> {
 }
 
 impl<'a, C: Channel> Unmade<'a, C> {
-    #[cold]
     pub(crate) fn new(
         channel: &'a C,
         service: &'a Binding,
@@ -137,7 +136,6 @@ impl<'a, C: Channel> Unmade<'a, C> {
     }
 
     /// The method and the request.
-    #[cold]
     pub(crate) fn poll<E>(
         &mut self,
         cx: &mut Context<'_>,

@@ -219,7 +219,6 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
         }
     }
 
-    #[cold]
     fn unready(
         channel: &'a C,
         service: &'a Binding,
@@ -251,7 +250,6 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
     }
 
     /// Makes the call when the server has answered.
-    #[cold]
     fn poll_unready<E>(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -175,13 +175,11 @@ impl Services {
         &self.0.load
     }
 
-    #[cold]
     pub(super) fn undecoded(&self, error: DecodeError) -> Refusal {
         count(&self.0.counters.decode_errors);
         Refusal::Undecoded(error)
     }
 
-    #[cold]
     pub(super) fn stream_error(&self, error: StreamError) -> Refusal {
         let counters = &self.0.counters;
         match error {
@@ -235,13 +233,11 @@ impl Services {
         Some((service.info.name, method.name))
     }
 
-    #[cold]
     pub(super) fn denied(&self, denied: Denied) -> Refusal {
         count(&self.0.counters.denied);
         Refusal::Denied(denied)
     }
 
-    #[cold]
     pub(super) fn mismatch(&self) {
         count(&self.0.counters.mismatches);
     }

@@ -119,7 +119,6 @@ impl<'a> Writer<'a> {
     }
 
     /// Appends bytes for which the room is full.
-    #[cold]
     fn extend_slow(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
         self.flush()?;
         if bytes.len() <= self.room.len() / 2 {
@@ -148,7 +147,6 @@ impl<'a> Writer<'a> {
     }
 
     /// Moves the staged bytes to the message.
-    #[cold]
     fn flush(&mut self) -> Result<(), WriteError> {
         let staged = self.staged;
         let begin = self.lengthen(staged)?;
@@ -191,14 +189,12 @@ impl<'a> Writer<'a> {
         Ok(begin)
     }
 
-    #[cold]
     fn fail(&mut self, why: EncodeError) -> WriteError {
         self.failure.get_or_insert(why);
         WriteError
     }
 
     /// The reason of a failed write, if any; a codec's own error otherwise.
-    #[cold]
     pub(crate) fn reason(&mut self, codec: EncodeError) -> EncodeError {
         self.failure.take().unwrap_or(codec)
     }
@@ -219,7 +215,6 @@ impl<'a> Writer<'a> {
     }
 
     /// The complete message.
-    #[cold]
     pub(crate) fn finish(mut self) -> Result<Written, EncodeError> {
         if self.failure.is_none() {
             if self.spilled.is_none() {

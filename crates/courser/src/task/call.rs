@@ -123,14 +123,10 @@ impl<'a> Awaited<'a> {
         }
     }
 
-    #[cold]
-    #[inline(never)]
     fn deadline_ns(&self, after: Duration) -> u64 {
         lent::with(self.session.lender(), |core| core.deadline_ns(after))
     }
 
-    #[cold]
-    #[inline(never)]
     fn start_message(&mut self, kind: Kind, message: MsgBuf, cx: &mut Context<'_>) -> Poll<End> {
         let deadline_ns = self.deadline.map_or(u64::MAX, |after| self.deadline_ns(after));
         let outgoing = Outgoing { session: self.session.id(), kind, message, deadline_ns };

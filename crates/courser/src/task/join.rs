@@ -64,7 +64,6 @@ impl<T> End<T> {
 
 impl<T> End<T> {
     /// Begins the task, unless it was aborted.
-    #[cold]
     fn begin(&self, cx: &Context<'_>) -> Poll<()> {
         if self.0.phase.replace(Phase::Begun) == Phase::Aborted {
             self.set(State::Lost);

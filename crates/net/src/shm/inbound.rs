@@ -189,14 +189,12 @@ impl Inbound {
         }
     }
 
-    #[cold]
     fn close_broken(&mut self, number: u16, stats: &mut TransportStats) {
         stats.rx_dropped += 1;
         // Frames of this burst may be lent from it.
         self.broken = self.remove(usize::from(number));
     }
 
-    #[cold]
     fn mark_active(&mut self, number: usize) {
         // The hint is untrusted: the ring may not exist or may not be idle.
         self.doorbell.mark_active(number);
@@ -207,7 +205,6 @@ impl Inbound {
         }
     }
 
-    #[cold]
     fn remove(&mut self, number: usize) -> Option<Ring> {
         self.doorbell.mark_active(number);
         self.active.retain(|&n| usize::from(n) != number);

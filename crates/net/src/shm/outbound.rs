@@ -164,7 +164,6 @@ impl Outbound {
         self.peers.get_mut(number as usize)?.as_mut()?.link(own, number)
     }
 
-    #[cold]
     fn disconnect(&mut self, path: PathId) {
         if let Some(&mut number) = self.paths.get_mut(path)
             && let Some(Some(peer)) = self.peers.get_mut(number as usize)
@@ -188,7 +187,6 @@ impl Outbound {
 impl Peer {
     /// Closes the connection. The next attempt is delayed, so that a peer that rejects connections
     /// costs little.
-    #[cold]
     fn disconnect(&mut self) {
         self.link = None;
         self.retry_at = Some(Instant::now() + self.retry_after);
@@ -205,7 +203,6 @@ impl Peer {
     }
 
     /// Creates a ring and sends its `Hello`, unless the last failure was too recent.
-    #[cold]
     fn dial(&mut self, own: Own<'_>, number: u32) -> bool {
         if self.retry_at.is_some_and(|at| Instant::now() < at) {
             return false;
@@ -308,21 +305,18 @@ impl Link {
         if self.full > FULL_BURSTS { self.check_peer() } else { Ok(()) }
     }
 
-    #[cold]
     fn signal(&self) {
         // Fails when many signals are unread, or when the peer has ended, which upkeep detects.
         let _ = msg::send(self.socket.as_fd(), &[0], &[]);
     }
 
     /// Checks whether the receiver of a full ring has ended.
-    #[cold]
     fn check_peer(&mut self) -> Result<(), Errno> {
         self.full = 0;
         self.receive_control()
     }
 
     /// Receives the welcome, or the end of the connection.
-    #[cold]
     fn receive_control(&mut self) -> Result<(), Errno> {
         match msg::receive(self.socket.as_fd()) {
             Received::Nothing => return Ok(()),

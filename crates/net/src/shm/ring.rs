@@ -237,7 +237,6 @@ impl<M: Memory> Producer<M> {
 
     /// Publishes a frame that is given as pieces, which have `len` bytes in total and at most
     /// `max_frame`.
-    #[inline(never)] // `push_one` publishes small frames of one piece
     pub(super) fn push<P: AsRef<[u8]>>(&mut self, pieces: &[P], len: usize) -> Result<(), Refused> {
         debug_assert!(len <= self.shape.max_frame as usize);
         if self.head >= self.limit {
@@ -286,7 +285,6 @@ impl<M: Memory> Producer<M> {
     }
 
     /// Reads the receiver's count. Costs a cache miss.
-    #[cold]
     fn refresh(&mut self) -> Result<(), Refused> {
         // Acquire: orders later writes after the receiver's reads of the same places.
         let consumed = self.mem.word(CONSUMED).load(Ordering::Acquire);

@@ -45,7 +45,6 @@ impl Linearizer {
         self.copy(frame.segs(), later)
     }
 
-    #[inline(never)] // small frames have one piece
     fn copy(&mut self, segs: &[TxSeg], later: Option<&TxFrame>) -> Option<libc::iovec> {
         let (start, len) = (self.bytes.len(), segs.iter().map(TxSeg::len).sum::<usize>());
         if self.bytes.capacity() == 0 {

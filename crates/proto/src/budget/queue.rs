@@ -77,7 +77,6 @@ impl GrantQueue {
     }
 
     /// Removes the dead entries: those that are not `alive`.
-    #[cold]
     pub(super) fn remove_dead(&mut self, alive: impl Fn(u32, Ticket) -> bool) {
         for class in &mut self.classes {
             class.retain(|&(message, ticket)| alive(message, ticket));

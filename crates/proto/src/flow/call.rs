@@ -34,7 +34,6 @@ impl<C> ClientFlow<'_, C> {
     }
 
     /// Puts a call on a free slot of a connected session whose slots are awake.
-    #[inline(never)]
     pub(crate) fn start_call(&mut self, call: QueuedCall<C>) {
         let packets = packets_of(call.req.len() as u32, self.s.agreed.data_per_packet);
         let (one_way, seq) = (call.one_way, call.seq);
@@ -57,7 +56,6 @@ impl<C> ClientFlow<'_, C> {
 
     /// A call with a request of several packets was put on a slot: it waits if others to its peer do
     /// ([`crate::held`]).
-    #[cold]
     fn wait_behind(&mut self, seq: u64) {
         let is_it = |slot: &ClientSlot<C>| slot.active && slot.seq == seq;
         let Some(slot_no) = self.s.slots.iter().position(is_it) else { return };
@@ -128,7 +126,6 @@ impl<C> ClientFlow<'_, C> {
     }
 
     /// Starts waiting calls while slots are free.
-    #[inline(never)]
     pub(crate) fn start_queued(&mut self) {
         while self.s.free != 0
             && self.s.state == SessionState::Connected
@@ -201,7 +198,6 @@ impl<C> ClientFlow<'_, C> {
 
     /// A call with a request of several packets has ended. If it was answered, the peer has memory
     /// for another one that is held back.
-    #[cold]
     fn end_held(&mut self, seq: u64, was_answered: bool) {
         let peer = self.s.peer;
         self.io.held.forget(peer, seq);

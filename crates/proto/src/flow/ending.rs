@@ -24,7 +24,6 @@ use crate::tx::TxItem;
 
 impl<C> ClientFlow<'_, C> {
     /// Ends the call of a slot in any state.
-    #[cold]
     pub(crate) fn end_early(&mut self, slot_no: u8, error: fn(Executed) -> CallError) {
         let step = self.s.slots.count();
         let slot = &mut self.s.slots[usize::from(slot_no)];
@@ -70,7 +69,6 @@ impl<C> ClientFlow<'_, C> {
 
     /// A packet from the server for a request without a call, which would be dropped for `reason`.
     /// Any answer ends the quarantine of its slot; "in progress" delays the next cancellation.
-    #[cold]
     pub(crate) fn rx_quarantined(
         &mut self,
         req_num: u32,

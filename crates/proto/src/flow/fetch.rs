@@ -52,7 +52,6 @@ impl<C> ClientFlow<'_, C> {
         }
     }
 
-    #[cold]
     fn end_fetched(&mut self, slot_no: u8) {
         let Some((owner, _)) = self.fetch_owner(slot_no) else { return };
         let Some(slot) = self.s.slots.get_mut(usize::from(slot_no)) else { return };

@@ -8,7 +8,6 @@ impl<C> ClientSession<C> {
     /// Arms the idle timer of this session, number `index`, whose slots are awake, for `due_ns` or
     /// up to a 32nd of `Config::idle_after_ns` later: rounding keeps the number of different times,
     /// and so the cost of sorting, low.
-    #[cold]
     pub(crate) fn watch_idle(
         &mut self,
         timers: &mut Timers,

@@ -51,7 +51,6 @@ impl<C> ClientFlow<'_, C> {
 
     /// Ends the expired calls of the queue, in one walk. Afterwards `QueueTimes::expires_ns` is the
     /// earliest deadline of the others.
-    #[cold]
     pub(crate) fn expire_queue(&mut self) {
         let now_ns = self.io.now_ns;
         let waiting = self.s.queue.len();
@@ -69,7 +68,6 @@ impl<C> ClientFlow<'_, C> {
     }
 
     /// Queues a call that has to wait, or ends it if it had expired when it was made.
-    #[inline(never)] // not on the path of a call that finds a slot
     pub(crate) fn call_later(&mut self, call: QueuedCall<C>) {
         let expires_ns = call.expires_ns;
         if expires_ns <= self.io.now_ns {
@@ -91,7 +89,6 @@ impl<C> ClientFlow<'_, C> {
         self.next_by_deadline()
     }
 
-    #[cold]
     fn next_by_deadline(&mut self) -> Option<QueuedCall<C>> {
         let now_ns = self.io.now_ns;
         loop {

@@ -92,7 +92,6 @@ impl<C> ClientFlow<'_, C> {
         self.wake_each(after);
     }
 
-    #[inline(never)] // small RPCs rarely wait for credits
     fn wake_each(&mut self, after: u8) {
         let first = (u32::from(after) + 1) % 32;
         let mut stalled = self.s.stalled.rotate_right(first);
@@ -139,7 +138,6 @@ impl<C> ClientFlow<'_, C> {
     }
 
     /// The turn of the session was cut short: it is the next one again.
-    #[cold]
     pub(crate) fn wait_first(&mut self) {
         let session = self.id();
         if self.begin_wait() {
@@ -167,7 +165,6 @@ impl<C> ClientFlow<'_, C> {
         }
     }
 
-    #[cold]
     fn report_room(&mut self) {
         let (most_calls, most) = (self.io.cfg.call_queue, self.io.cfg.message_queue);
         let s = &mut self.s;

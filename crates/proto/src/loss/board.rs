@@ -222,7 +222,6 @@ impl Boards {
 
     /// A scoreboard for a request of `req_packets` packets, or a response with `in_order` packets
     /// received.
-    #[cold]
     pub(crate) fn take(
         &mut self,
         recovery: Recovery,

@@ -319,7 +319,6 @@ impl TxBatch {
         }
     }
 
-    #[inline(never)]
     fn limit_requests(&mut self, most: usize) {
         (self.batch_requests, self.check_requests) = (most as u32, most as u32);
         if self.requests >= self.batch_requests {
@@ -335,7 +334,6 @@ impl TxBatch {
     }
 
     /// The batch has its maximum of requests: packets appended from now on belong to the next.
-    #[inline(never)]
     fn fill_batch(&mut self) {
         if !self.full_batch.is_empty() {
             return; // it grows until this batch has left
@@ -421,7 +419,6 @@ impl TxBatch {
     }
 
     /// Starts a frame with a packet.
-    #[inline(never)]
     fn append_to_new(
         &mut self,
         peer: &mut Peer,
@@ -602,7 +599,6 @@ impl TxBatch {
     }
 
     /// Builds no frames before `at_ns`.
-    #[cold]
     pub(crate) fn retry_at(&mut self, at_ns: u64) {
         self.retry_ns = at_ns.max(1);
     }
@@ -625,7 +621,6 @@ fn room_of_frame(peer: &Peer, packing: bool, data: &[u8]) -> usize {
 }
 
 /// Makes frames of one path contiguous, except those before index `from`.
-#[cold]
 fn sort_by_path(frames: &mut TxBurst, from: usize) {
     if let Some(new) = frames.make_contiguous().get_mut(from..) {
         new.sort_by_key(|f| f.path);

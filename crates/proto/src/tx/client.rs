@@ -72,7 +72,6 @@ impl<C> ClientFlow<'_, C> {
 
     /// [`ClientFlow::tx_client`] for a message of several packets, a retransmission, or a slot that
     /// waits.
-    #[inline(never)]
     fn tx_client_packets(
         &mut self,
         slot_no: u8,

@@ -66,7 +66,6 @@ impl LateBatches {
         }
     }
 
-    #[inline(never)]
     fn note(&mut self, written_ns: u64, now_ns: u64) {
         let size = ((now_ns - written_ns) / LATE_NS).checked_ilog2().unwrap_or(0) as usize;
         let size = size.min(SIZES - 1);
@@ -76,7 +75,6 @@ impl LateBatches {
     }
 
     /// When a request that was written at `written_ns` left.
-    #[cold]
     pub(super) fn left_ns(&self, written_ns: u64) -> u64 {
         let all = self.kept.iter().flatten();
         let around = all.filter(|late| (late.0..late.1).contains(&written_ns));

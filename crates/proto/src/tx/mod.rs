@@ -49,7 +49,6 @@ impl<C> Endpoint<C> {
 
     /// Returns whether packets were added to those that wait for more
     /// ([`Config::batch_budget_ns`]): they may have filled a frame.
-    #[cold]
     fn ends_wait(&self) -> bool {
         self.io.cfg.batch_budget_ns > 0
             && self.io.tx.has_frames()
@@ -146,8 +145,6 @@ impl<C> Endpoint<C> {
     }
 
     /// [`Endpoint::poll_transmit`] with a latency budget: frames that are not full may stay.
-    #[cold]
-    #[inline(never)]
     fn transmit_within_budget(
         &mut self,
         now_ns: u64,

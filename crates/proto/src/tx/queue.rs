@@ -86,7 +86,6 @@ impl TxQueue {
     }
 
     /// Puts back the item that was taken last, or its rest.
-    #[cold]
     pub(crate) fn push_front(&mut self, item: TxItem) {
         match self.head.checked_sub(1) {
             Some(before) => {

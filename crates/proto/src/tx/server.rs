@@ -49,7 +49,6 @@ impl<C> ServerFlow<'_, C> {
 
     /// [`ServerFlow::tx_response`] for a response of several packets, in a buffer of its own, or
     /// retransmitted.
-    #[inline(never)]
     fn tx_response_packets(&mut self, slot_no: u8, req_num: u32, out: &mut TxBurst) -> Sent {
         let (s, io, session) = (&mut *self.s, &mut *self.io, self.index);
         let (remote, dpp) = (s.remote, s.data_per_packet);

@@ -31,7 +31,6 @@ stats! {
 
 impl Client {
     /// Counts a call about a stream that the server does not have.
-    #[cold]
     pub(crate) fn count_unknown_stream(&self) {
         self.unknown_streams.fetch_add(1, Ordering::Relaxed);
     }

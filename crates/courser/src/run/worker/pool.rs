@@ -193,7 +193,6 @@ impl Pool {
 
     /// Removes the jobs of an endpoint that `is_over` selects and returns their request numbers.
     /// The caller answers them.
-    #[cold]
     pub(super) fn shed(
         &self,
         origin: &Arc<Origin>,

@@ -28,12 +28,10 @@ fn write(bytes: &[u8], out: &mut Writer<'_>) -> Result<(), EncodeError> {
     }
 }
 
-#[cold]
 fn no_room(out: &mut Writer<'_>) -> EncodeError {
     out.reason(EncodeError::Codec { codec: Bytes::NAME, detail: Cow::Borrowed("no room") })
 }
 
-#[cold]
 fn invalid(detail: &'static str) -> DecodeError {
     DecodeError::Codec { codec: Bytes::NAME, detail: Cow::Borrowed(detail) }
 }

@@ -41,8 +41,6 @@ impl<'a> Heap<'a> {
     }
 
     /// Grants twice as much as before, or what is needed.
-    #[cold]
-    #[inline(never)]
     fn extend(&mut self, bytes: usize) -> Result<(), DecodeError> {
         let (needed, room) = (bytes - self.left, self.most - self.granted);
         if needed > room {

@@ -116,7 +116,6 @@ fn access<T: Checked>(bytes: &[u8]) -> Result<&T, Error> {
     access_with_context::<T, _, Error>(bytes, &mut Validator::new(archive, SharedValidator::new()))
 }
 
-#[cold]
 fn refused(e: &Error) -> DecodeError {
     DecodeError::Codec { codec: Rkyv::NAME, detail: Cow::Owned(e.to_string()) }
 }

@@ -110,7 +110,6 @@ impl TxBatch {
 
     /// Copies the references of incomplete frames, so that no message waits for them: the owner of
     /// one is waiting. Rare, since frames are complete before their answers arrive.
-    #[cold]
     pub(crate) fn copy_references(&mut self) {
         for frame in self.open.iter_mut().chain(&mut self.full_batch) {
             let Some(references) = frame.references.take() else { continue };
@@ -133,8 +132,6 @@ impl TxBatch {
 
 impl OpenFrame {
     /// Completes a frame with references, whose header is written: its pieces, in order.
-    #[cold]
-    #[inline(never)]
     pub(super) fn finish(
         self,
         peer: &Peer,

@@ -72,7 +72,6 @@ impl TxBatch {
     }
 
     /// The lone frame leaves by reference.
-    #[inline(never)]
     fn send_kept(&mut self, path: PathId, out: &mut TxBurst) {
         self.kept = false;
         let Some(OpenFrame { at, buf, len, .. }) = self.open.pop() else { return };
@@ -84,7 +83,6 @@ impl TxBatch {
 }
 
 /// [`seal`] with a send time, which a lone frame rarely has.
-#[inline(never)]
 fn seal_timed(peer: &mut Peer, time_ns: Option<u64>, opened_ns: u64, out: &mut [u8; FRAME_HEADER]) {
     seal(peer, time_ns, opened_ns, out);
 }

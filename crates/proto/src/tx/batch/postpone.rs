@@ -15,7 +15,6 @@ const FULL_ROOM: usize = PACKET_HEADER + 48;
 impl TxBatch {
     /// Sets aside the frames that may wait at `now_ns`: those that are not full, of packets that have
     /// waited for less than `budget_ns`. None if this batch has `items` packets or no room.
-    #[cold]
     pub(crate) fn postpone_open(
         &mut self,
         peers: &Peers,
@@ -39,7 +38,6 @@ impl TxBatch {
 
     /// After the batch has left: the frames that wait are the first of the next one. Returns the time
     /// at which the first of them leaves, ns.
-    #[cold]
     pub(crate) fn resume_open(&mut self, peers: &mut Peers, budget_ns: u64) -> Option<u64> {
         if self.postponed.is_empty() {
             return None;
@@ -62,7 +60,6 @@ impl TxBatch {
     }
 
     /// Returns whether packets have been added or queued since the frames that wait were set aside.
-    #[cold]
     pub(crate) fn has_grown(&self) -> bool {
         !self.queue.is_empty() || self.appended != POSTPONED_PACKETS
     }

@@ -65,7 +65,6 @@ impl Fault {
         Cause::Custom(text.0.into()).into()
     }
 
-    #[cold]
     pub(super) fn decode(self) -> DecodeError {
         let detail = match *self.0 {
             Cause::Depth => return DecodeError::TooDeep { levels: MAX_LEVELS },
@@ -78,7 +77,6 @@ impl Fault {
         DecodeError::Codec { codec: Postcard::NAME, detail }
     }
 
-    #[cold]
     pub(super) fn encode(self) -> EncodeError {
         let detail = match *self.0 {
             Cause::Depth => return EncodeError::TooDeep { levels: MAX_LEVELS },
@@ -124,30 +122,24 @@ impl Display for Fault {
 impl std::error::Error for Fault {}
 
 impl From<Cause> for Fault {
-    #[cold]
-    #[inline(never)]
     fn from(cause: Cause) -> Self {
         Fault(Box::new(cause))
     }
 }
 
 impl From<postcard::Error> for Fault {
-    #[cold]
-    #[inline(never)]
     fn from(e: postcard::Error) -> Self {
         Cause::Postcard(e).into()
     }
 }
 
 impl de::Error for Fault {
-    #[cold]
     fn custom<T: Display>(words: T) -> Self {
         Fault::custom(&words)
     }
 }
 
 impl ser::Error for Fault {
-    #[cold]
     fn custom<T: Display>(words: T) -> Self {
         Fault::custom(&words)
     }

@@ -89,8 +89,6 @@ impl<'de, 'h> Reader<'de, 'h> {
     }
 
     /// The reader is at the beginning of the stack that the value uses.
-    #[cold]
-    #[inline(never)]
     fn check_stack(&self) -> Result<()> {
         let here = 0_u8;
         let used = std::ptr::from_ref(self).addr().abs_diff(std::ptr::from_ref(&here).addr());

@@ -413,8 +413,7 @@ macro_rules! fields {
                 value.serialize(&mut *self.encoder)
             }
 
-            $(#[cold]
-            fn skip_field(&mut self, $name: &'static str) -> Result<()> {
+            $(fn skip_field(&mut self, $name: &'static str) -> Result<()> {
                 Err(Cause::Skipped($name).into())
             })?
 
