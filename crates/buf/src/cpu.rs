@@ -5,13 +5,13 @@ const LINE: usize = 64;
 
 /// Prefetches the cache line that `place` begins in: one instruction that never faults and does not
 /// change results.
-#[inline(always)]
+#[inline]
 pub fn prefetch<T: ?Sized>(place: &T) {
     prefetch_at(std::ptr::from_ref(place).cast());
 }
 
 /// Prefetches the first two lines of `bytes`: the headers of a frame and the start of its message.
-#[inline(always)]
+#[inline]
 pub fn prefetch_bytes(bytes: &[u8]) {
     prefetch_at(bytes.as_ptr());
     prefetch_at(bytes.as_ptr().wrapping_add(LINE));
@@ -23,7 +23,7 @@ const LONG_COPY: usize = 2_048;
 
 /// Prefetches the source or destination of a copy: the lines of its first byte and of each 64th
 /// after it, one instruction for each line. Does nothing above 2 KiB.
-#[inline(always)]
+#[inline]
 pub fn prefetch_copy(bytes: &[u8]) {
     if bytes.len() <= LONG_COPY {
         // Not by slices of a line: their lengths take 5 instructions a line.
@@ -35,7 +35,7 @@ pub fn prefetch_copy(bytes: &[u8]) {
     }
 }
 
-#[inline(always)]
+#[inline]
 fn prefetch_at(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
@@ -51,7 +51,7 @@ fn prefetch_at(at: *const u8) {
 /// Reads the processor's time stamp counter, in about 10 ns instead of 25 for the system's clock.
 /// The tick length must be calibrated with the system's clock, and [`has_steady_ticks`] tells
 /// whether it is constant. Returns 0 where there is no counter.
-#[inline(always)]
+#[inline]
 pub fn ticks() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {

@@ -134,7 +134,7 @@ impl TxFrame {
         TxFrame { path: PathId(u32::MAX), few: ArrayVec::new_const(), many: Vec::new(), len: 0 };
 
     /// The pieces, in wire order.
-    #[inline(always)]
+    #[inline]
     pub fn segs(&self) -> &[TxSeg] {
         if self.many.is_empty() { &self.few } else { &self.many }
     }
@@ -147,7 +147,7 @@ impl TxFrame {
     }
 
     /// Length of all pieces together, in bytes.
-    #[inline(always)]
+    #[inline]
     pub fn len(&self) -> u32 {
         self.len
     }
@@ -190,7 +190,7 @@ impl TxFrame {
 
     /// Prefetches the data of a frame in pieces, which is to be copied soon: a packet of a large
     /// message may have been evicted from the caches since it was written.
-    #[inline(always)]
+    #[inline]
     pub fn prefetch_data(&self) {
         if let [_, data] = &self.few[..] {
             prefetch_copy(data);
@@ -245,14 +245,14 @@ const _: () = assert!(size_of::<RxFrame<'_>>() == 64, "a cache line");
 
 impl<'a> RxFrame<'a> {
     /// A frame without a tail.
-    #[inline(always)]
+    #[inline]
     pub fn new(src: Addr, data: &'a [u8], ecn: Ecn) -> Self {
         let Tail { at: tail_at, len: tail_len } = Tail::NONE;
         RxFrame { src, data, ecn, tail_at, tail_len }
     }
 
     /// The same frame with a tail.
-    #[inline(always)]
+    #[inline]
     pub fn with_tail(self, tail: Tail<'a>) -> Self {
         RxFrame { tail_at: tail.at, tail_len: tail.len, ..self }
     }
@@ -260,7 +260,7 @@ impl<'a> RxFrame<'a> {
     /// The rest of the datagram behind `data`. Empty, unless a transport leaves the end of a large
     /// frame in memory that its sender can still write, so that it is copied only once, to its
     /// destination.
-    #[inline(always)]
+    #[inline]
     pub fn tail(&self) -> Tail<'a> {
         Tail { at: self.tail_at, len: self.tail_len }
     }

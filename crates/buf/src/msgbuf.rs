@@ -199,7 +199,7 @@ impl MsgBuf {
 }
 
 impl PacketAccess for MsgBuf {
-    #[inline(always)]
+    #[inline]
     fn prefetch(&self) {
         crate::prefetch(self.chunk());
         // Not through the slice, whose length is in the record that is being prefetched.

@@ -5,7 +5,7 @@
 ///
 /// # Panics
 /// The lengths differ.
-#[inline(always)]
+#[inline]
 pub fn copy_short(out: &mut [u8], data: &[u8]) {
     if data.len() <= 32 {
         if !copy_ends::<16>(out, data) {
@@ -17,7 +17,7 @@ pub fn copy_short(out: &mut [u8], data: &[u8]) {
 }
 
 /// Copies the first and the last `N` bytes. `false`: there are fewer, or the lengths differ.
-#[inline(always)]
+#[inline]
 fn copy_ends<const N: usize>(out: &mut [u8], data: &[u8]) -> bool {
     if let (Some(first), Some(last)) = (data.first_chunk::<N>(), data.last_chunk::<N>())
         && out.len() == data.len()

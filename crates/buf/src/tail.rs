@@ -43,19 +43,19 @@ impl<'a> Tail<'a> {
     /// # Safety
     /// For as long as `'a` the bytes can be read by any thread. They may change meanwhile, but only
     /// by another process, or by accesses that do not conflict with volatile ones.
-    #[inline(always)]
+    #[inline]
     pub unsafe fn new(at: *const u8, len: u32) -> Tail<'a> {
         Tail { at: TailStart(at, PhantomData), len }
     }
 
     /// Number of bytes.
-    #[inline(always)]
+    #[inline]
     pub fn len(self) -> usize {
         self.len as usize
     }
 
     /// Returns whether there are no bytes.
-    #[inline(always)]
+    #[inline]
     pub fn is_empty(self) -> bool {
         self.len == 0
     }

@@ -62,40 +62,40 @@ pub trait Middleware {
     /// The inner transport.
     fn inner_mut(&mut self) -> &mut Self::Inner;
 
-    #[inline(always)]
+    #[inline]
     fn caps(&self) -> &Caps {
         self.inner().caps()
     }
 
-    #[inline(always)]
+    #[inline]
     fn local_addr(&self) -> Addr {
         self.inner().local_addr()
     }
 
-    #[inline(always)]
+    #[inline]
     fn path_open(&mut self, remote: Addr, local: Option<Addr>) -> Result<Path, PathError> {
         self.inner_mut().path_open(remote, local)
     }
 
-    #[inline(always)]
+    #[inline]
     fn path_close(&mut self, path: PathId) {
         self.inner_mut().path_close(path);
     }
 
-    #[inline(always)]
+    #[inline]
     fn tx_burst(&mut self, burst: &mut TxBurst) {
         self.inner_mut().tx_burst(burst);
     }
 
     /// Not passed through: middleware that sees every frame in `tx_burst` would miss those that are
     /// copied. Returns `false`, so that they are sent in a burst.
-    #[inline(always)]
+    #[inline]
     fn tx_copy(&mut self, path: PathId, frame: &[u8]) -> bool {
         let _ = (path, frame);
         false
     }
 
-    #[inline(always)]
+    #[inline]
     fn tx_reclaim(&mut self) -> usize {
         self.inner_mut().tx_reclaim()
     }
@@ -105,52 +105,52 @@ pub trait Middleware {
         self.inner_mut().tx_flush();
     }
 
-    #[inline(always)]
+    #[inline]
     fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>) {
         self.inner_mut().rx_burst(out);
     }
 
-    #[inline(always)]
+    #[inline]
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.inner().event_fd()
     }
 
-    #[inline(always)]
+    #[inline]
     fn signal_always(&self) {
         self.inner().signal_always();
     }
 
-    #[inline(always)]
+    #[inline]
     fn drop_strangers(&mut self, first_byte: Option<u8>) -> bool {
         self.inner_mut().drop_strangers(first_byte)
     }
 
-    #[inline(always)]
+    #[inline]
     fn fall_asleep(&mut self) -> bool {
         self.inner_mut().fall_asleep()
     }
 
-    #[inline(always)]
+    #[inline]
     fn wake_up(&mut self) {
         self.inner_mut().wake_up();
     }
 
-    #[inline(always)]
+    #[inline]
     fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
         self.inner_mut().wait(wake, timeout_ns)
     }
 
-    #[inline(always)]
+    #[inline]
     fn memory(&self) -> Option<Arc<dyn MemorySource>> {
         self.inner().memory()
     }
 
-    #[inline(always)]
+    #[inline]
     fn warnings(&self) -> Vec<String> {
         self.inner().warnings()
     }
 
-    #[inline(always)]
+    #[inline]
     fn stats(&self) -> TransportStats {
         self.inner().stats()
     }
@@ -159,54 +159,54 @@ pub trait Middleware {
 impl<T: Transport + ?Sized> Middleware for Box<T> {
     type Inner = T;
 
-    #[inline(always)]
+    #[inline]
     fn inner(&self) -> &T {
         self
     }
 
-    #[inline(always)]
+    #[inline]
     fn inner_mut(&mut self) -> &mut T {
         self
     }
 
-    #[inline(always)]
+    #[inline]
     fn tx_copy(&mut self, path: PathId, frame: &[u8]) -> bool {
         (**self).tx_copy(path, frame)
     }
 }
 
 impl<M: Middleware> Transport for M {
-    #[inline(always)]
+    #[inline]
     fn caps(&self) -> &Caps {
         Middleware::caps(self)
     }
 
-    #[inline(always)]
+    #[inline]
     fn local_addr(&self) -> Addr {
         Middleware::local_addr(self)
     }
 
-    #[inline(always)]
+    #[inline]
     fn path_open(&mut self, remote: Addr, local: Option<Addr>) -> Result<Path, PathError> {
         Middleware::path_open(self, remote, local)
     }
 
-    #[inline(always)]
+    #[inline]
     fn path_close(&mut self, path: PathId) {
         Middleware::path_close(self, path);
     }
 
-    #[inline(always)]
+    #[inline]
     fn tx_burst(&mut self, burst: &mut TxBurst) {
         Middleware::tx_burst(self, burst);
     }
 
-    #[inline(always)]
+    #[inline]
     fn tx_copy(&mut self, path: PathId, frame: &[u8]) -> bool {
         Middleware::tx_copy(self, path, frame)
     }
 
-    #[inline(always)]
+    #[inline]
     fn tx_reclaim(&mut self) -> usize {
         Middleware::tx_reclaim(self)
     }
@@ -216,52 +216,52 @@ impl<M: Middleware> Transport for M {
         Middleware::tx_flush(self);
     }
 
-    #[inline(always)]
+    #[inline]
     fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>) {
         Middleware::rx_burst(self, out);
     }
 
-    #[inline(always)]
+    #[inline]
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         Middleware::event_fd(self)
     }
 
-    #[inline(always)]
+    #[inline]
     fn signal_always(&self) {
         Middleware::signal_always(self);
     }
 
-    #[inline(always)]
+    #[inline]
     fn drop_strangers(&mut self, first_byte: Option<u8>) -> bool {
         Middleware::drop_strangers(self, first_byte)
     }
 
-    #[inline(always)]
+    #[inline]
     fn fall_asleep(&mut self) -> bool {
         Middleware::fall_asleep(self)
     }
 
-    #[inline(always)]
+    #[inline]
     fn wake_up(&mut self) {
         Middleware::wake_up(self);
     }
 
-    #[inline(always)]
+    #[inline]
     fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
         Middleware::wait(self, wake, timeout_ns)
     }
 
-    #[inline(always)]
+    #[inline]
     fn memory(&self) -> Option<Arc<dyn MemorySource>> {
         Middleware::memory(self)
     }
 
-    #[inline(always)]
+    #[inline]
     fn warnings(&self) -> Vec<String> {
         Middleware::warnings(self)
     }
 
-    #[inline(always)]
+    #[inline]
     fn stats(&self) -> TransportStats {
         Middleware::stats(self)
     }

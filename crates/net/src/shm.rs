@@ -158,7 +158,7 @@ impl ShmTransport {
     }
 
     /// Drops the last burst's frames.
-    #[inline(always)]
+    #[inline]
     fn release_sent(&mut self) {
         if !self.sent.is_empty() {
             self.drop_sent();

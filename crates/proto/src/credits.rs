@@ -51,25 +51,25 @@ impl SessionCredits {
         SessionCredits { left: limit, limit }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn left(self) -> u32 {
         self.left
     }
 
     /// C.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn limit(self) -> u32 {
         self.limit
     }
 
     /// Packets in flight.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn in_flight(self) -> u32 {
         self.limit.wrapping_sub(self.left)
     }
 
     /// Packets are no longer in flight: acknowledged, lost or cancelled.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn release(&mut self, packets: u32) {
         self.left += packets;
     }
@@ -171,7 +171,7 @@ impl CreditPool {
 
     /// Units of a message of one packet: the larger one of the request and of its expected
     /// response.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn units_of(&self, request_bytes: usize) -> u16 {
         let small = request_bytes <= usize::from(self.room.small_data)
             || mutant::is_on(Mutant::LargePacketsSmall);
@@ -185,7 +185,7 @@ impl CreditPool {
     }
 
     /// Units of any packet.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn units_per_packet(&self) -> u16 {
         if mutant::is_on(Mutant::LargePacketsSmall) {
             return 1;
@@ -194,7 +194,7 @@ impl CreditPool {
     }
 
     /// Packets of `units` each that a session may send now.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn grant(&self, session: SessionCredits, units: u16) -> u32 {
         if units == 1 {
             return session.left.min(self.available);
@@ -203,7 +203,7 @@ impl CreditPool {
     }
 
     /// Spends at most the result of [`CreditPool::grant`]. The only place that spends credits.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn spend(&mut self, session: &mut SessionCredits, packets: u32, units: u16) {
         session.left -= packets;
         self.available -= packets * u32::from(units);
@@ -314,7 +314,7 @@ impl CreditPool {
     }
 
     /// A response of one packet arrived: updates the expected size.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn on_response(&mut self, bytes: usize) {
         let large = bytes > usize::from(self.room.small_data) && self.room.units_per_packet > 1;
         if large || self.extra_units > 0 {
@@ -342,7 +342,7 @@ impl CreditPool {
     // ---- waiting ------------------------------------------------------------------------------
 
     /// Returns whether sessions wait.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_awaited(&self) -> bool {
         self.waiting > 0
     }

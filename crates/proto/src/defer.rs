@@ -17,13 +17,13 @@ const SLOT_AT: usize = 4;
 
 impl<C> Endpoint<C> {
     /// Most bytes of a request that is deferred.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn most_deferred(&self) -> usize {
         self.io.cfg.inline_max.min(MOST)
     }
 
     /// A short call was made at once; the next one on this session may be deferred.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn may_defer_next(&mut self, session: SessionId) {
         if self.working_set.is_large() && self.io.cfg.call_queue > SPAN {
             self.defer_next(session);
@@ -68,7 +68,7 @@ impl<C> Endpoint<C> {
     }
 
     /// Prefetches the slot of a deferred call.
-    #[inline(always)]
+    #[inline]
     fn fetch_slot_of(&self, at: usize) {
         if let Some(call) = self.deferred.calls.get(at)
             && let Some(Session::Client(s)) = self.sessions.get(call.session.index as usize)
@@ -79,7 +79,7 @@ impl<C> Endpoint<C> {
     }
 
     /// Puts a deferred call on its slot.
-    #[inline(always)] // inlined into the function that defers the next call, its main caller
+    #[inline]
     fn make(&mut self, call: DeferredCall<C>) {
         let (session, call) = call.made(self.io.now_ns);
         if let Err(call) = self.start_single(session, call) {
@@ -112,7 +112,7 @@ impl<C> Endpoint<C> {
     }
 
     /// Makes the deferred calls of this session before a call that is not deferred.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn make_deferred_of(&mut self, session: SessionId) {
         if !self.deferred.is_empty() && self.deferred.count(session) > 0 {
             self.make_deferred();

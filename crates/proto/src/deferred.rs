@@ -56,7 +56,7 @@ pub(crate) struct DeferredCall<C> {
 
 impl<C> DeferredCall<C> {
     /// The call, as made at `queued_ns`.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn made(self, queued_ns: u64) -> (SessionId, QueuedCall<C>) {
         let DeferredCall { session, req, cont, seq, expires_ns, req_type } = self;
         (session, QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns, one_way: false })
@@ -70,13 +70,13 @@ impl<C> Default for Deferred<C> {
 }
 
 impl<C> Deferred<C> {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
     /// Returns whether a call on this session may be deferred.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn takes(&self, session: SessionId) -> bool {
         match self.takers.get(session.index as usize) {
             Some(&taker) => taker != NONE && u32::from(taker) == session.generation,

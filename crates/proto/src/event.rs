@@ -37,7 +37,7 @@ pub struct RequestId {
 }
 
 impl RequestId {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn new(session: SessionId, slot: u8, req_num: u32) -> Self {
         let SessionId { index, generation } = session;
         RequestId {
@@ -47,20 +47,20 @@ impl RequestId {
     }
 
     /// The session of the request.
-    #[inline(always)]
+    #[inline]
     pub fn session(&self) -> SessionId {
         SessionId { index: self.session as u32, generation: (self.session >> 32) as u32 }
     }
 
     /// The slot of the request in its session: below [`crate::Config::slots`].
-    #[inline(always)]
+    #[inline]
     pub fn slot(&self) -> u8 {
         (self.request >> 32) as u8
     }
 
     /// The request number. Session, slot and number together identify a request at its server,
     /// until the number wraps.
-    #[inline(always)]
+    #[inline]
     pub fn req_num(&self) -> u32 {
         self.request as u32
     }

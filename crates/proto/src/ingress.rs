@@ -63,7 +63,7 @@ impl<C> Endpoint<C> {
     }
 
     /// All packets of a frame were handled.
-    #[inline(always)]
+    #[inline]
     fn received(driver: &mut impl Driver<C>) {
         let endpoint = driver.endpoint();
         endpoint.io.tx.close_append();

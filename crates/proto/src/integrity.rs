@@ -92,7 +92,7 @@ impl Protection {
     // ---- frames that leave --------------------------------------------------------------------
 
     /// Completes a frame with its header; `tail` is the data that follows it.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn seal(self, frame: &mut [u8], tail: &[u8]) {
         if self.0 == Integrity::Crc {
             protect(frame, tail);
@@ -101,7 +101,7 @@ impl Protection {
 
     /// Returns whether all bytes of a frame are part of it: a frame that leaves is completed, and one
     /// that arrives must not change any more.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn covers_frames(self) -> bool {
         self.0 == Integrity::Crc
     }
@@ -125,7 +125,7 @@ impl Protection {
     }
 
     /// Returns whether the cookie field of a frame shows by itself that it is no frame of the peer.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn refuses_cookie(self, expected: u32, cookie: u32) -> bool {
         let is_compared = self.0 == Integrity::None && !mutant::is_on(Mutant::CookieIgnored);
         expected != cookie && is_compared
@@ -133,7 +133,7 @@ impl Protection {
 
     /// Returns whether a frame with this cookie field arrived as the peer has sent it. `expected` is
     /// the cookie of the peer.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn opens(self, expected: u32, cookie: u32, frame: &[u8]) -> bool {
         self.0 == Integrity::None || is_intact(expected, cookie, frame)
     }
@@ -151,7 +151,7 @@ const COOKIE: std::ops::Range<usize> = 4..8;
 const FLAGS_FACTOR: u32 = 0x2add_36e8;
 
 /// The value that a frame of these parts adds to its cookie. `tail` follows `frame`.
-#[inline(always)]
+#[inline]
 fn check_value(frame: &[u8], tail: &[u8]) -> u32 {
     let body = frame.get(COOKIE.end..).unwrap_or_default();
     let crc = match tail {
@@ -162,7 +162,7 @@ fn check_value(frame: &[u8], tail: &[u8]) -> u32 {
 }
 
 /// A CRC with the flags of its frame.
-#[inline(always)]
+#[inline]
 fn with_flags(crc: u32, frame: &[u8]) -> u32 {
     let flags = frame.get(FLAGS).copied().unwrap_or_default();
     crc ^ u32::from(flags).wrapping_mul(FLAGS_FACTOR)

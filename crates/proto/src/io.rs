@@ -223,7 +223,7 @@ impl Io {
     }
 
     /// See [`TxBatch::open_append`].
-    #[inline(always)]
+    #[inline]
     pub(crate) fn open_append(&mut self) {
         self.tx.open_append(self.cfg.tx_items, self.requests_to_check, self.now_ns);
     }

@@ -220,7 +220,7 @@ impl Path {
     }
 
     /// Takes the number of a frame that is sent now; a number is never used twice.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn next_number(&mut self) -> u32 {
         let number = self.tx_number as u32;
         self.tx_number += 1;
@@ -229,7 +229,7 @@ impl Path {
 
     /// The send time and the echo of a frame that is completed at `now_ns`. The echo includes the
     /// time that this endpoint has held it.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn times(&mut self, now_ns: u64) -> (Option<u32>, Option<u32>) {
         self.timed_ns = now_ns;
         let echo_at = self.echo.map(|echo| {
@@ -240,13 +240,13 @@ impl Path {
     }
 
     /// Returns whether a send time was sent to the peer less than `within_ns` ago.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn was_told(&self, now_ns: u64, within_ns: u64) -> bool {
         now_ns.wrapping_sub(self.timed_ns) < within_ns
     }
 
     /// Counts of received frames, for the header of an outgoing frame.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn ecn(&self) -> EcnCounts {
         EcnCounts { marked: self.marked as u16, received: self.received as u16 }
     }
@@ -269,7 +269,7 @@ impl Path {
     // ---- congestion control -------------------------------------------------------------------
 
     /// Returns whether packets leave at the times of a pacer.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_paced(&self) -> bool {
         self.paced
     }
@@ -281,7 +281,7 @@ impl Path {
 
     /// Records that a packet of `units` is sent, or packets are requested; a full-sized packet has
     /// `per_packet`.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn on_sent(&mut self, units: u32, per_packet: u16, now_ns: u64) {
         self.sent_units = self.sent_units.wrapping_add(units);
         if self.paced {
@@ -301,7 +301,7 @@ impl Path {
     }
 
     /// Returns whether the current frame is a signal for the controller.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_signal(&self) -> bool {
         self.signals
     }
@@ -476,7 +476,7 @@ impl Path {
 
     /// A deadline in this endpoint's time, of which `remaining_us` remained when the packet was
     /// written to the newest frame. Never later than the client's (see [`crate::transit`]).
-    #[inline(always)]
+    #[inline]
     pub(crate) fn deadline_ns(&mut self, remaining_us: u32) -> u64 {
         if self.deadline_base_ns == i64::MIN {
             self.set_deadline_base();

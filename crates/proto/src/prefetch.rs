@@ -22,7 +22,7 @@ impl<C> Endpoint<C> {
     /// Prefetches for the frames after `frames[at]`. To be called before each frame of a received
     /// burst. Costs a test unless the endpoint has many sessions, then some 20 instructions per
     /// frame to find how many are in use, and if these are many too, 20 per packet and level.
-    #[inline(always)]
+    #[inline]
     pub fn prefetch_burst(&mut self, frames: &[RxFrame<'_>], at: usize) {
         if self.working_set.can_be_large(self.sessions.len()) {
             self.prefetch_in_use(frames, at);

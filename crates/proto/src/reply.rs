@@ -20,7 +20,7 @@ impl<C> Endpoint<C> {
     /// without an allocation (E32).
     /// # Errors
     /// The request is gone, or the response cannot be stored; the client then gets an error.
-    #[inline(always)] // inlined into the handler, where the length is known
+    #[inline]
     pub fn reply_bytes(&mut self, id: RequestId, bytes: &[u8]) -> Result<(), ReplyError> {
         self.reply_with(id, bytes.len(), |out| copy_short(out, bytes))
     }
@@ -188,7 +188,7 @@ pub(crate) struct Waiting<'s> {
     limit: u32,
 }
 
-#[inline(always)]
+#[inline]
 pub(crate) fn waiting<C>(
     sessions: &mut Sessions<C>,
     id: RequestId,
@@ -208,7 +208,7 @@ pub(crate) fn waiting<C>(
 
 /// Room for a response of one packet of `len` bytes: in the slot up to `short_max`, else in its
 /// preallocated buffer, if that is large enough and the transport has released it.
-#[inline(always)]
+#[inline]
 fn single_room(slot: &mut ServerSlot, len: usize, short_max: usize) -> Option<(&mut [u8], Stored)> {
     if len <= short_max {
         return Some((slot.short_mut(len)?, Stored::Short));
@@ -216,7 +216,7 @@ fn single_room(slot: &mut ServerSlot, len: usize, short_max: usize) -> Option<(&
     Some((slot.prealloc_mut(len)?, Stored::Preallocated))
 }
 
-#[inline(always)]
+#[inline]
 pub(crate) fn response(id: RequestId) -> TxItem {
     TxItem::Response { session: id.session().index, slot: id.slot(), req_num: id.req_num() }
 }

@@ -63,7 +63,7 @@ pub(crate) enum Expiry {
 
 impl TimerKind {
     /// As a byte. Sessions have at most 32 slots.
-    #[inline(always)]
+    #[inline]
     fn byte(self) -> u8 {
         match self {
             TimerKind::Slot(slot) => slot,
@@ -75,7 +75,7 @@ impl TimerKind {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn of(byte: u8) -> Self {
         match byte {
             251 => TimerKind::Queue,
@@ -103,7 +103,7 @@ struct Queued {
 }
 
 impl Queued {
-    #[inline(always)]
+    #[inline]
     fn new(entry: TimerEntry) -> Self {
         let TimerEntry { due_ns, session, generation, kind } = entry;
         debug_assert!(session < NO_SESSION);
@@ -112,17 +112,17 @@ impl Queued {
     }
 
     /// A cancelled entry.
-    #[inline(always)]
+    #[inline]
     fn cancelled(due_ns: u64) -> Self {
         Queued { due_ns, place: u64::from(NO_SESSION) }
     }
 
-    #[inline(always)]
+    #[inline]
     fn session(self) -> u32 {
         self.place as u32 & 0xff_ffff
     }
 
-    #[inline(always)]
+    #[inline]
     fn entry(self) -> TimerEntry {
         let (kind, generation) = ((self.place >> 24) as u8, (self.place >> 32) as u32);
         let kind = TimerKind::of(kind);

@@ -41,7 +41,7 @@ impl Transit {
     }
 
     /// Records a frame that is newer than all before, and the round trip of its echo.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn on_newer(&mut self, sent_at: u32, round_trip: Option<u32>, now_ns: u64) {
         self.frame = (now_ns as u32).wrapping_sub(sent_at);
         self.round_trip = round_trip.unwrap_or(u32::MAX);

@@ -58,13 +58,13 @@ impl WorkingSet {
 
     /// Returns whether enough sessions were in use recently for calls to be deferred and state to be
     /// prefetched.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_large(&self) -> bool {
         self.is_large
     }
 
     /// Returns whether it can be large with this number of open sessions.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn can_be_large(&self, sessions: usize) -> bool {
         sessions >= self.min_sessions
     }
@@ -116,7 +116,7 @@ impl WorkingSet {
 
 /// Session and request number of the single-packet messages at the front of a frame, while `wanted`
 /// returns `true`. Those of other packets are arbitrary: they serve only as hints.
-#[inline(always)]
+#[inline]
 pub(crate) fn each_packet(frame: &RxFrame<'_>, mut wanted: impl FnMut(u32, u32) -> bool) {
     let mut rest = body_of(frame.data);
     for _ in 0..PACKETS {

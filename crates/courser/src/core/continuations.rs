@@ -26,17 +26,17 @@ pub(crate) enum CompletionTarget {
 }
 
 impl Cont {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn tag(tag: u64) -> Self {
         Cont { value: tag, is_call: false }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn call(at: u32) -> Self {
         Cont { value: at.into(), is_call: true }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn awaited(at: u32) -> Self {
         Cont { value: AWAITED | u64::from(at), is_call: true }
     }
@@ -46,7 +46,7 @@ impl Cont {
         Cont::call(u32::MAX)
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn target(self) -> CompletionTarget {
         match self.is_call {
             false => CompletionTarget::Tag(self.value),

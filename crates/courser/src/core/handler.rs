@@ -40,7 +40,7 @@ impl<F: FnMut(&mut Context<'_>, Request<'_>)> Handle for F {
 }
 
 /// A body as [`Handle::handle`] takes it.
-#[inline(always)]
+#[inline]
 pub(crate) fn parts(body: Body<'_>) -> (&[u8], Option<MsgBuf>) {
     match body {
         Body::Borrowed(body) => (body, None),

@@ -57,7 +57,7 @@ impl<A: App> fmt::Debug for CallBuilder<'_, A> {
 
 // Inlined into the caller: moving the builder through memory would cost more than the call.
 impl<'a, A: App> CallBuilder<'a, A> {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn new(
         core: &'a mut Core<A>,
         session: SessionId,
@@ -79,7 +79,7 @@ impl<'a, A: App> CallBuilder<'a, A> {
     ///
     /// Nested calls do not inherit deadlines: a handler passes on what is left of its own,
     /// [`crate::Request::time_left`].
-    #[inline(always)]
+    #[inline]
     pub fn deadline(mut self, after: impl Into<Option<Duration>>) -> Self {
         self.deadline = after.into();
         self
@@ -87,7 +87,7 @@ impl<'a, A: App> CallBuilder<'a, A> {
 
     /// The number by which the completion function recognises the call; default 0. Not used by
     /// [`CallBuilder::then`].
-    #[inline(always)]
+    #[inline]
     pub fn tag(mut self, tag: u64) -> Self {
         self.tag = tag;
         self
@@ -98,7 +98,7 @@ impl<'a, A: App> CallBuilder<'a, A> {
     ///
     /// # Errors
     /// The call did not start; the error returns the buffer.
-    #[inline(always)]
+    #[inline]
     pub fn send(self) -> Result<CallId, CallRejected> {
         let cont = Cont::tag(self.tag);
         self.start(cont)

@@ -48,7 +48,7 @@ impl<A: App> fmt::Debug for MessageBuilder<'_, A> {
 }
 
 impl<'a, A: App> MessageBuilder<'a, A> {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn new(
         core: &'a mut Core<A>,
         session: SessionId,

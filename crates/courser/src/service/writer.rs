@@ -89,7 +89,7 @@ impl<'a> Writer<'a> {
     ///
     /// # Errors
     /// No memory, or the message is too large.
-    #[inline(always)]
+    #[inline]
     pub fn push(&mut self, byte: u8) -> Result<(), WriteError> {
         match self.room.get_mut(self.staged) {
             Some(place) => {
@@ -105,7 +105,7 @@ impl<'a> Writer<'a> {
     ///
     /// # Errors
     /// No memory, or the message is too large.
-    #[inline(always)]
+    #[inline]
     pub fn extend(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
         let end = self.staged.wrapping_add(bytes.len());
         match self.room.get_mut(self.staged..end) {
@@ -203,7 +203,7 @@ impl<'a> Writer<'a> {
     ///
     /// # Errors
     /// It does not fit, or writing has failed.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn small(self) -> Result<usize, Self> {
         if self.spilled.is_some() || self.failure.is_some() {
             return Err(self);
@@ -246,7 +246,7 @@ impl<'a> Writer<'a> {
 }
 
 /// Encodes a message by `write`.
-#[inline(always)]
+#[inline]
 pub(crate) fn message(
     memory: &dyn Memory,
     write: impl FnOnce(&mut Writer<'_>) -> Result<(), EncodeError>,

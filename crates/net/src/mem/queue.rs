@@ -49,7 +49,7 @@ struct Place {
 
 impl Place {
     /// Returns whether the frame of this position is complete.
-    #[inline(always)]
+    #[inline]
     fn has(&self, position: u64) -> bool {
         self.published.load(unless(Fault::Peek, Acquire)) == position + 1
     }
@@ -93,7 +93,7 @@ impl Queue {
         (queue.clone(), Receiver { queue, head: 0, lends })
     }
 
-    #[inline(always)]
+    #[inline]
     fn place(&self, position: u64) -> &Place {
         &self.places[position as usize & (self.places.len() - 1)]
     }
@@ -180,7 +180,7 @@ mod cell {
 
         /// # Safety
         /// No other access until the value that is returned is no longer used.
-        #[inline(always)]
+        #[inline]
         pub(super) unsafe fn read(&self) -> &T {
             // SAFETY: by the contract of this function. Test: `queue::model`.
             unsafe { &*self.0.get() }
@@ -188,7 +188,7 @@ mod cell {
 
         /// # Safety
         /// No other access meanwhile.
-        #[inline(always)]
+        #[inline]
         pub(super) unsafe fn write(&self, write: impl FnOnce(&mut T)) {
             // SAFETY: by the contract of this function. Test: `queue::model`.
             write(unsafe { &mut *self.0.get() });

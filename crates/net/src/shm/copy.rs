@@ -83,7 +83,7 @@ const BULK: usize = 512;
 
 /// # Safety
 /// 16 bytes can be read at `src` and written at `dst`.
-#[inline(always)]
+#[inline]
 unsafe fn move16(dst: *mut u8, src: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: as promised by the caller; no flags, no stack. Test: `copies_are_exact`.
@@ -105,7 +105,7 @@ unsafe fn move16(dst: *mut u8, src: *const u8) {
 
 /// # Safety
 /// 8 bytes can be read at `src` and written at `dst`.
-#[inline(always)]
+#[inline]
 unsafe fn move8(dst: *mut u8, src: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: as promised by the caller; no flags, no stack. Test: `copies_are_exact`.
@@ -128,7 +128,7 @@ unsafe fn move8(dst: *mut u8, src: *const u8) {
 }
 
 /// Prefetches the line at `at`. A hint: any address is allowed.
-#[inline(always)]
+#[inline]
 pub(super) fn prefetch(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch has no effect that a program can see, and faults at no address.

@@ -520,7 +520,7 @@ impl Ring {
 }
 
 /// Whole lines of private memory for `len` bytes; `None`: too few are left.
-#[inline(always)]
+#[inline]
 fn room<'a>(memory: &mut &'a mut [u8], len: usize) -> Option<&'a mut [u8]> {
     let lines = len.next_multiple_of(LINE);
     if lines > memory.len() {

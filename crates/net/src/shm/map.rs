@@ -83,19 +83,19 @@ pub(super) trait Word {
 }
 
 impl Word for AtomicU64 {
-    #[inline(always)]
+    #[inline]
     fn load(&self, order: Ordering) -> u64 {
         AtomicU64::load(self, order)
     }
-    #[inline(always)]
+    #[inline]
     fn store(&self, value: u64, order: Ordering) {
         AtomicU64::store(self, value, order);
     }
-    #[inline(always)]
+    #[inline]
     fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
         AtomicU64::fetch_or(self, bits, order)
     }
-    #[inline(always)]
+    #[inline]
     fn fetch_and(&self, bits: u64, order: Ordering) -> u64 {
         AtomicU64::fetch_and(self, bits, order)
     }
@@ -111,7 +111,7 @@ pub(super) trait Words {
 
 impl Words for Mapping {
     type Word = AtomicU64;
-    #[inline(always)]
+    #[inline]
     fn word(&self, at: usize) -> &AtomicU64 {
         Mapping::word(self, at)
     }
@@ -169,7 +169,7 @@ impl Mapping {
         let _ = unsafe { rustix::mm::madvise(self.ptr.as_ptr().cast(), bytes, advice) };
     }
 
-    #[inline(always)]
+    #[inline]
     fn at(&self, at: usize, len: usize, limit: usize) -> *mut u8 {
         assert!(at <= limit && len <= limit - at, "beyond the mapping");
         // SAFETY: within the mapping, by the check. Test: `nothing_reaches_outside`.
@@ -177,7 +177,7 @@ impl Mapping {
     }
 
     /// A shared 64-bit word. Store only where the mapping is writable.
-    #[inline(always)]
+    #[inline]
     pub(super) fn word(&self, at: usize) -> &AtomicU64 {
         let ptr = self.at(at, 8, self.len);
         assert!(at.is_multiple_of(8), "no word begins there");
@@ -188,7 +188,7 @@ impl Mapping {
     }
 
     /// Copies in, the last bytes first; see [`copy::copy_in`].
-    #[inline(always)]
+    #[inline]
     pub(super) fn write(&self, at: usize, src: &[u8]) {
         let dst = self.at(at, src.len(), self.writable);
         // SAFETY: `dst` has room for `src`, writable, by the check. Test:
@@ -197,7 +197,7 @@ impl Mapping {
     }
 
     /// Copies many bytes in; see [`copy::copy_in_bulk`].
-    #[inline(always)]
+    #[inline]
     pub(super) fn write_bulk(&self, at: usize, src: &[u8]) {
         let dst = self.at(at, src.len(), self.writable);
         // SAFETY: as in `write`. Test: `nothing_reaches_outside`.
@@ -205,7 +205,7 @@ impl Mapping {
     }
 
     /// Copies out; `dst` is a whole number of 16-byte units.
-    #[inline(always)]
+    #[inline]
     pub(super) fn read(&self, at: usize, dst: &mut [u8]) {
         let src = self.at(at, dst.len(), self.len);
         // SAFETY: `src` has that many bytes, by the check. Test: `nothing_reaches_outside`.
@@ -217,7 +217,7 @@ impl Mapping {
     /// # Safety
     /// As long as the slice is used the mapping exists, and no process writes to these bytes. For
     /// memory that another process can write, only that process can promise the second.
-    #[inline(always)]
+    #[inline]
     pub(super) unsafe fn lend<'a>(&self, at: usize, len: usize) -> &'a [u8] {
         let ptr = self.at(at, len, self.len);
         // SAFETY: within the mapping, by the check; the rest is the caller's promise.
@@ -229,7 +229,7 @@ impl Mapping {
     ///
     /// # Safety
     /// As long as the tail is used the mapping exists.
-    #[inline(always)]
+    #[inline]
     pub(super) unsafe fn tail<'a>(&self, at: usize, len: usize) -> Tail<'a> {
         let ptr = self.at(at, len, self.len);
         // SAFETY: within the mapping, by the check, and mapped by the caller's promise; writers use
@@ -239,7 +239,7 @@ impl Mapping {
     }
 
     /// Prefetches the line at `at`.
-    #[inline(always)]
+    #[inline]
     pub(super) fn prefetch(&self, at: usize) {
         copy::prefetch(self.ptr.as_ptr().wrapping_add(at));
     }

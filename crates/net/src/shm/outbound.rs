@@ -120,7 +120,7 @@ impl Outbound {
     }
 
     /// Frames of one path.
-    #[inline(always)]
+    #[inline]
     fn run(&mut self, own: Own<'_>, path: PathId, frames: &[TxFrame], stats: &mut TransportStats) {
         let Some(link) = self.link(own, path) else {
             stats.tx_dropped += frames.len() as u64;
@@ -231,7 +231,7 @@ impl Link {
         Ok(Link { producer: Producer::new(mapping, shape), doorbell: None, full: 0, socket })
     }
 
-    #[inline(always)]
+    #[inline]
     fn send(
         &mut self,
         frame: &TxFrame,

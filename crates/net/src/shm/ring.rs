@@ -128,7 +128,7 @@ impl Shape {
         slots.min(data).max(1)
     }
 
-    #[inline(always)]
+    #[inline]
     fn slot_at(&self, record: u64) -> usize {
         PAGE + (record as usize & (self.slots as usize - 1)) * SLOT
     }
@@ -143,7 +143,7 @@ impl Shape {
         (begin, begin + bytes)
     }
 
-    #[inline(always)]
+    #[inline]
     fn data_at(&self, begin: u64) -> usize {
         self.front() + (begin & (u64::from(self.data) - 1)) as usize
     }
@@ -162,19 +162,19 @@ pub(super) trait Memory: Words {
 }
 
 impl Memory for Mapping {
-    #[inline(always)]
+    #[inline]
     fn write(&self, at: usize, src: &[u8]) {
         Mapping::write(self, at, src);
     }
-    #[inline(always)]
+    #[inline]
     fn write_bulk(&self, at: usize, src: &[u8]) {
         Mapping::write_bulk(self, at, src);
     }
-    #[inline(always)]
+    #[inline]
     fn read(&self, at: usize, dst: &mut [u8]) {
         Mapping::read(self, at, dst);
     }
-    #[inline(always)]
+    #[inline]
     fn prefetch(&self, at: usize) {
         Mapping::prefetch(self, at);
     }
@@ -193,7 +193,7 @@ pub(super) enum Refused {
     Broken,
 }
 
-#[inline(always)]
+#[inline]
 fn header(record: u64, len: usize) -> u64 {
     // Headers count records from 1, so fresh memory contains no record.
     (record.wrapping_add(1) & 0xffff_ffff) << 32 | len as u64
@@ -406,7 +406,7 @@ impl<M: Memory> Consumer<M> {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn report_now(&mut self) {
         // Release: orders the reads of all counted records before the count.
         self.mem.word(CONSUMED).store(self.tail, Ordering::Release);

@@ -77,13 +77,13 @@ impl Admission {
     }
 
     /// Returns whether [`NextPackets`] of a request may have to wait.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn limits_requests(&self) -> bool {
         self.budget.is_in_force() || self.budget.lacks_memory()
     }
 
     /// Returns whether [`NextPackets`] of a response have to wait.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn limits_responses(&self) -> bool {
         self.budget.is_in_force()
     }

@@ -25,7 +25,7 @@ impl TailLoss {
     }
 
     /// Returns whether sending a call has to set the timer.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.due_ns == u64::MAX && self.enabled
     }

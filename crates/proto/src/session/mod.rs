@@ -182,7 +182,7 @@ impl<C> ClientSession<C> {
     }
 
     /// Returns whether a call gets a slot at once, and its request of `len` bytes is one packet.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn takes_single(&self, len: usize) -> bool {
         self.free != 0
             && self.state == SessionState::Connected
@@ -196,13 +196,13 @@ impl<C> ClientSession<C> {
     }
 
     /// Returns whether there are calls in the queue, or the application waits to add some.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn waits(&self) -> bool {
         self.waits
     }
 
     /// Largest request of one packet, bytes.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn most_in_a_packet(&self) -> usize {
         self.most_in_a_packet.into()
     }

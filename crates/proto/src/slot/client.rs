@@ -235,20 +235,20 @@ impl<C> ClientSlot<C> {
     }
 
     /// Prefetches the two cache lines that a small RPC accesses.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch(self);
         prefetch(&self.req_packets);
     }
 
     /// The type of the request.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn req_type(&self) -> u16 {
         self.req_type
     }
 
     /// The request, if it is one packet that was never sent.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn single_unsent(&self) -> Option<&[u8]> {
         if self.single != Single::Unsent {
             return None;
@@ -257,7 +257,7 @@ impl<C> ClientSlot<C> {
     }
 
     /// Records that this packet was sent.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn sent_single(&mut self, units: u16, now_ns: u64) {
         debug_assert!(self.single == Single::Unsent);
         self.single = Single::Sent;
@@ -270,7 +270,7 @@ impl<C> ClientSlot<C> {
 
     /// Returns whether the request is one packet that was sent once, and no part of the response
     /// has arrived.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_single_sent(&self) -> bool {
         self.single == Single::Sent
     }
@@ -278,7 +278,7 @@ impl<C> ClientSlot<C> {
     /// Ends a call that [`ClientSlot::is_single_sent`] with a response of one packet. Returns its
     /// message and continuation, or `None` without a change while the transport references the
     /// request (E24). [`ClientSlot::units`] return to the pool.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn finish_single(&mut self) -> Option<(MsgBuf, C)> {
         debug_assert!(self.single == Single::Sent && self.in_flight() == 1);
         if self.req.as_ref().is_none_or(MsgBuf::is_shared) {
@@ -296,7 +296,7 @@ impl<C> ClientSlot<C> {
     }
 
     /// Units of the peer's pool per packet in flight.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn units(&self) -> u32 {
         self.units.into()
     }
@@ -521,7 +521,7 @@ impl<C> ClientSlot<C> {
     /// Handles the next packet in order of the response, neither its first nor its last; returns the
     /// freed credits. `None`: it is another packet, or others have arrived out of order; nothing was
     /// changed, and it is for [`ClientSlot::on_response`].
-    #[inline(always)]
+    #[inline]
     pub(crate) fn take_response_part(&mut self, p: &PartPacket<'_>) -> Option<u32> {
         let is_next = self.active
             && self.req_num == p.req_num

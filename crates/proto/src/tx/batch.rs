@@ -100,7 +100,7 @@ impl OpenFrame {
 }
 
 /// Writes a packet to a frame at `at`. Returns its end; `None`: it does not fit.
-#[inline(always)]
+#[inline]
 fn write_packet(frame: &mut [u8], at: usize, header: [u64; 2], data: &[u8]) -> Option<usize> {
     let end = at + PACKET_HEADER + data.len();
     let (low, out) = frame.get_mut(at..end)?.split_first_chunk_mut()?;
@@ -215,7 +215,7 @@ impl TxBatch {
 
     // ---- the queue ----------------------------------------------------------------------------
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn push(&mut self, item: TxItem) {
         self.queue.push(item);
     }
@@ -237,7 +237,7 @@ impl TxBatch {
         self.queue.push_front(rest);
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<TxItem> {
         self.queue.pop()
     }
@@ -248,19 +248,19 @@ impl TxBatch {
     }
 
     /// Returns whether there is an incomplete frame.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn has_frames(&self) -> bool {
         !(self.has_none_open() && self.full_batch.is_empty())
     }
 
     /// Returns whether the next batch has no frame yet.
-    #[inline(always)]
+    #[inline]
     fn has_none_open(&self) -> bool {
         self.open.is_empty() || self.kept
     }
 
     /// Returns whether frames wait that a later batch follows.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn has_full_batch(&self) -> bool {
         !self.full_batch.is_empty()
     }
@@ -276,7 +276,7 @@ impl TxBatch {
     /// Opens the batch for appending at `now_ns`, while a received frame is handled or deferred
     /// calls are made. Packets may be appended until they and the queue amount to `packets`. With
     /// `requests` requests it is computed how many leave in one batch.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn open_append(&mut self, packets: usize, requests: u32, now_ns: u64) {
         self.append_limit = if self.full { 0 } else { packets as u32 };
         self.request_limit = if self.has_granted { 0 } else { self.append_limit };
@@ -285,25 +285,25 @@ impl TxBatch {
     }
 
     /// Closes the batch for appending: from now on packets are queued.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn close_append(&mut self) {
         (self.append_limit, self.request_limit) = (0, 0);
     }
 
     /// Returns whether a packet may be appended now.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn may_append(&self) -> bool {
         self.appended + (self.queue.len() as u32) < self.append_limit
     }
 
     /// Returns whether a request may be appended now.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn may_append_request(&self) -> bool {
         self.appended + (self.queue.len() as u32) < self.request_limit
     }
 
     /// Counts an appended packet. Returns the number of its batch.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn appended(&mut self) -> u32 {
         self.appended += 1;
         self.number
@@ -356,7 +356,7 @@ impl TxBatch {
     }
 
     /// Sets the time to `now_ns`.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn advance(&mut self, now_ns: u64) {
         self.late.advance(now_ns);
     }
@@ -443,7 +443,7 @@ impl TxBatch {
     }
 
     /// The newest open frame of a peer.
-    #[inline(always)]
+    #[inline]
     fn open_frame(&mut self, peer: &Peer) -> Option<&mut OpenFrame> {
         self.open.get_mut(peer.open_frame.wrapping_sub(self.first_open) as usize)
     }
@@ -558,7 +558,7 @@ impl TxBatch {
         completed
     }
 
-    #[inline(always)]
+    #[inline]
     fn end(&mut self, frames: usize) {
         self.close_append();
         self.first_is_plain = false;
@@ -615,7 +615,7 @@ impl TxBatch {
 }
 
 /// Bytes of a new frame that begins with a packet of `data`.
-#[inline(always)]
+#[inline]
 fn room_of_frame(peer: &Peer, packing: bool, data: &[u8]) -> usize {
     if packing { peer.max_frame() } else { FRAME_HEADER + PACKET_HEADER + data.len() }
 }
@@ -647,7 +647,7 @@ fn seal(peer: &mut Peer, time_ns: Option<u64>, opened_ns: u64, out: &mut [u8; FR
 }
 
 /// Protects a complete frame of one piece, if the peer expects that.
-#[inline(always)]
+#[inline]
 fn protect(peer: &Peer, frame: &mut [u8], len: usize) {
     if peer.protection.covers_frames()
         && let Some(frame) = frame.get_mut(..len)

@@ -158,31 +158,31 @@ impl<'a, C> Packets for CallPackets<'a, C> {
     where
         Self: 'p;
 
-    #[inline(always)]
+    #[inline]
     fn credits(&mut self) -> &mut SessionCredits {
         self.credits
     }
 
-    #[inline(always)]
+    #[inline]
     fn next(&mut self, _: &mut Lane<'_>, _: u64) -> Option<&mut CallPackets<'a, C>> {
         (self.slot.sendable() > 0).then_some(self)
     }
 
-    #[inline(always)]
+    #[inline]
     fn on_sent(&mut self, _: u16, _: bool) {}
 }
 
 impl<C> Next for &mut CallPackets<'_, C> {
     type Packet = NextPacket;
 
-    #[inline(always)]
+    #[inline]
     fn units(&self, pool: &CreditPool) -> u16 {
         self.slot.units_to_send(pool)
     }
 
     /// Fewer packets than a train are held until more credits return, as long as packets in flight
     /// return some.
-    #[inline(always)]
+    #[inline]
     fn holds(&mut self, most: u32) -> Option<Stop> {
         let short = most < self.quantum.min(self.slot.sendable());
         if short && self.slot.in_flight() >= self.quantum {
@@ -192,14 +192,14 @@ impl<C> Next for &mut CallPackets<'_, C> {
         self.slot.is_spread(self.spread).then_some(Stop::Done)
     }
 
-    #[inline(always)]
+    #[inline]
     fn add(&mut self, lane: &mut Lane<'_>, most: u32, now_ns: u64) -> Option<NextPacket> {
         self.slot.begin_board(self.boards, self.recovery);
         let next = self.slot.next_packet(most);
         send_next(lane, self.slot, next, self.to, self.one_way, now_ns).then_some(next)
     }
 
-    #[inline(always)]
+    #[inline]
     fn on_sent(self, packet: NextPacket, units: u16, now_ns: u64) -> (u32, bool) {
         (packet.credits(), self.slot.on_sent(packet, units, now_ns))
     }

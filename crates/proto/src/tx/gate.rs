@@ -33,7 +33,7 @@ pub(super) fn gate(peer: &Peer, credits: SessionCredits, units: u16, now_ns: u64
 }
 
 /// Takes credits for packets that the gate has admitted.
-#[inline(always)]
+#[inline]
 pub(super) fn pass(
     peer: &mut Peer,
     credits: &mut SessionCredits,
@@ -100,7 +100,7 @@ pub(super) enum Stop {
 
 /// Sends packets as far as the gate, the batch and the sequence itself admit them. Returns why it has
 /// stopped, and the number of packets that were sent before.
-#[inline(always)] // inlined into its two callers
+#[inline]
 pub(super) fn send_packets<P: Packets>(
     packets: &mut P,
     lane: &mut Lane<'_>,

@@ -51,7 +51,7 @@ impl LateBatches {
     }
 
     /// Sets the time: a batch that left without a clock reading has left by `now_ns`.
-    #[inline(always)]
+    #[inline]
     pub(super) fn advance(&mut self, now_ns: u64) {
         if self.unsettled_ns != u64::MAX {
             let written_ns = std::mem::replace(&mut self.unsettled_ns, u64::MAX);
@@ -59,7 +59,7 @@ impl LateBatches {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn left(&mut self, written_ns: u64, now_ns: u64) {
         if now_ns.saturating_sub(written_ns) >= LATE_NS {
             self.note(written_ns, now_ns);

@@ -87,7 +87,7 @@ impl<C> Endpoint<C> {
     }
 
     /// Returns whether all that is to be sent is one small packet, in its frame.
-    #[inline(always)]
+    #[inline]
     pub fn is_lone(&self) -> bool {
         self.io.tx.is_lone() && self.deferred.is_empty()
     }
@@ -112,7 +112,7 @@ impl<C> Endpoint<C> {
     }
 
     /// [`Endpoint::poll_transmit`] in any other case.
-    #[inline(always)] // inlined into the event loop, its only caller
+    #[inline]
     pub fn transmit_batch(
         &mut self,
         now: impl FnOnce() -> u64,
@@ -246,7 +246,7 @@ impl<C> Endpoint<C> {
 }
 
 impl<C> ClientFlow<'_, C> {
-    #[inline(always)] // into the loop over the queue, its only caller
+    #[inline]
     fn tx(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
         match item {
             TxItem::Client { slot, req_num, .. } => self.tx_client(slot, req_num, false, out),
@@ -266,7 +266,7 @@ impl<C> ClientFlow<'_, C> {
 }
 
 impl<C> ServerFlow<'_, C> {
-    #[inline(always)] // into the loop over the queue, its only caller
+    #[inline]
     fn tx(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
         match item {
             TxItem::Response { slot, req_num, .. } => self.tx_response(slot, req_num, out),

@@ -54,7 +54,7 @@ pub(crate) struct TxQueue {
 }
 
 impl TxQueue {
-    #[inline(always)]
+    #[inline]
     pub(crate) fn push(&mut self, item: TxItem) {
         if self.items.len() == self.items.capacity() {
             self.make_room();
@@ -74,7 +74,7 @@ impl TxQueue {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<TxItem> {
         let item = *self.items.get(self.head)?;
         self.head += 1;
@@ -96,12 +96,12 @@ impl TxQueue {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.items.len() - self.head
     }
 
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.items.is_empty()
     }

@@ -37,7 +37,7 @@ pub(crate) fn send_single_response(
 
 impl<C> ServerFlow<'_, C> {
     /// Sends the response packets that are due.
-    #[inline(always)]
+    #[inline]
     pub(super) fn tx_response(&mut self, slot_no: u8, req_num: u32, out: &mut TxBurst) -> Sent {
         let remote = self.s.remote;
         let Some(slot) = self.s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };

@@ -111,7 +111,7 @@ impl Staging {
     }
 
     /// Ends a batch.
-    #[inline(always)]
+    #[inline]
     pub(super) fn rest(&mut self) {
         if !self.in_use {
             self.next = 0;

@@ -66,7 +66,7 @@ pub(crate) struct UncheckedFrame<'f> {
 
 impl<'f> UncheckedFrame<'f> {
     /// `None`: the frame is too short.
-    #[inline(always)] // inlined into the receive path, where the words stay in registers
+    #[inline]
     pub(crate) fn of(frame: &'f [u8]) -> Option<Self> {
         let (head, rest) = frame.split_first_chunk::<FRAME_HEADER>()?;
         let ([low, middle, high], tail) = head.as_chunks::<8>() else { return None };
@@ -77,7 +77,7 @@ impl<'f> UncheckedFrame<'f> {
 
     /// # Errors
     /// The frame is of another version, or has an undefined flag.
-    #[inline(always)]
+    #[inline]
     fn check(&self) -> Result<(), Malformed> {
         if self.words[0] as u8 != WIRE_VERSION {
             return Err(Malformed::Version);
@@ -85,26 +85,26 @@ impl<'f> UncheckedFrame<'f> {
         if self.flags() > FLAG_UNTIMED { Err(Malformed::Flags) } else { Ok(()) }
     }
 
-    #[inline(always)]
+    #[inline]
     fn flags(&self) -> u8 {
         (self.words[0] >> 8) as u8
     }
 
     /// Returns whether it carries no send time.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_untimed(&self) -> bool {
         self.flags() & FLAG_UNTIMED != 0
     }
 
     /// Returns whether its first word is that of [`front_word`], with valid flags.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn begins_with(&self, front: u64) -> bool {
         let word = self.words[0];
         word == front | u64::from(FLAG_UNTIMED) << 8 || word & !(u64::from(FLAG_ECHO) << 8) == front
     }
 
     /// The header, if its form is valid.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn header(&self) -> FrameHeader {
         let ([low, middle, high], flags) = (self.words, self.flags());
         FrameHeader {
@@ -137,7 +137,7 @@ impl FrameHeader {
     }
 
     /// Writes the header. Without a send time the echo is omitted.
-    #[inline(always)] // inlined into the frame builder, where the fields are in registers
+    #[inline]
     pub fn write(&self, out: &mut [u8; FRAME_HEADER]) {
         let echo_at = self.echo_at.filter(|_| self.sent_at.is_some());
         let flags = if echo_at.is_some() { FLAG_ECHO } else { 0 }

@@ -30,7 +30,7 @@ pub(crate) struct SinglePacket<'f> {
 
 impl SinglePacket<'_> {
     /// Remaining microseconds of its call, if the packet carries them.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn remaining_us(&self) -> Option<u32> {
         (self.kind == DEADLINE_REQUEST).then(|| remaining::decode(self.remaining))
     }
@@ -38,7 +38,7 @@ impl SinglePacket<'_> {
 
 /// The next packet of a frame body and the bytes after it, if it can be a single-packet message of
 /// fewer than `end` bytes. `end` is at most the data size of a packet plus one.
-#[inline(always)]
+#[inline]
 pub(crate) fn parse_single(bytes: &[u8], end: u32) -> Option<(SinglePacket<'_>, &[u8])> {
     let (header, rest) = bytes.split_first_chunk::<PACKET_HEADER>()?;
     let header = u128::from_le_bytes(*header);
@@ -65,7 +65,7 @@ pub(crate) fn parse_single(bytes: &[u8], end: u32) -> Option<(SinglePacket<'_>, 
 /// The header of a single-packet request, equal to that of [`super::Packet::header`], as two
 /// little-endian words. Returned in registers: a header assembled in memory would have to reach the
 /// cache before it is copied.
-#[inline(always)]
+#[inline]
 pub(crate) fn single_request(
     session: u32,
     req_num: u32,
@@ -83,14 +83,14 @@ pub(crate) fn single_request(
 }
 
 /// The header of a single-packet response, like [`single_request`].
-#[inline(always)]
+#[inline]
 pub(crate) fn single_response(session: u32, req_num: u32, size: u32) -> [u64; 2] {
     let low = u64::from(PLAIN_RESPONSE) | u64::from(session) << 8 | u64::from(req_num) << 32;
     [low, size.into()]
 }
 
 /// The header of a one-way message, like [`single_request`].
-#[inline(always)]
+#[inline]
 pub(crate) fn single_message(
     session: u32,
     number: u32,
@@ -103,7 +103,7 @@ pub(crate) fn single_message(
 }
 
 /// Header bytes as the two words of [`single_request`].
-#[inline(always)]
+#[inline]
 pub(crate) fn header_words(bytes: [u8; PACKET_HEADER]) -> [u64; 2] {
     let header = u128::from_le_bytes(bytes);
     [header as u64, (header >> 64) as u64]

@@ -20,7 +20,7 @@ impl Codec for Bytes {
     const NAME: &'static str = "bytes";
 }
 
-#[inline(always)]
+#[inline]
 fn write(bytes: &[u8], out: &mut Writer<'_>) -> Result<(), EncodeError> {
     match out.extend(bytes) {
         Ok(()) => Ok(()),

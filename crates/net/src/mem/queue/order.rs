@@ -17,7 +17,7 @@ pub(super) enum Fault {
 
 /// The order of an access, unless a model breaks it.
 #[cfg(not(all(loom, test)))]
-#[inline(always)]
+#[inline]
 pub(super) fn unless(_: Fault, order: Ordering) -> Ordering {
     order
 }

@@ -10,7 +10,7 @@ use crate::wire::{DEADLINE_REQUEST, FRAME_HEADER};
 
 impl TxBatch {
     /// Returns whether the batch is one frame with one appended packet, and nothing is queued.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn is_lone(&self) -> bool {
         self.first_is_plain && self.appended == self.lone && self.queue.is_empty()
     }

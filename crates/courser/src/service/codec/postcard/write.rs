@@ -18,12 +18,12 @@ struct Out<'a, 'w>(&'a mut Writer<'w>);
 impl Flavor for Out<'_, '_> {
     type Output = ();
 
-    #[inline(always)]
+    #[inline]
     fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
         self.0.push(byte).map_err(|_| postcard::Error::SerializeBufferFull)
     }
 
-    #[inline(always)]
+    #[inline]
     fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
         self.0.extend(bytes).map_err(|_| postcard::Error::SerializeBufferFull)
     }
@@ -40,7 +40,7 @@ struct Slot<'a>(&'a mut u8);
 impl Flavor for Slot<'_> {
     type Output = ();
 
-    #[inline(always)]
+    #[inline]
     fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
         *self.0 = byte;
         Ok(())
