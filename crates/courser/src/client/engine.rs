@@ -108,10 +108,12 @@ impl Engine {
     #[inline]
     pub(super) fn pass(&mut self, inbox: &Inbox) -> Turn {
         self.passes += 1;
-        self.batch.leaves(self.now_ns());
         self.accept(inbox);
         self.tend();
-        self.rpc.turn()
+        let turn = self.rpc.turn();
+        // A whole pass, if calls were submitted: its time is now.
+        self.batch.leaves(self.now_ns());
+        turn
     }
 
     /// The time of the last whole pass, ns.
