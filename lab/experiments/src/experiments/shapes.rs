@@ -252,6 +252,20 @@ fn simulate(settings: &Shapes, step: Step<'_>) -> Result<Vec<Judged>, ScenarioEr
 mod tests {
     use super::*;
 
+    #[test]
+    fn settings_that_contradict_each_other_or_plan_too_much_are_refused() {
+        for changed in [
+            &[("most_bytes", 65_536)][..],
+            &[("least_bytes", 8 << 20)],
+            &[("churn_ns", 1)],
+            &[("pause_every_ns", 9_999)],
+        ] {
+            let refused = run(&short("e1-n1", changed));
+            assert!(matches!(refused, Err(ScenarioError::Setting { .. })), "{changed:?}");
+        }
+        assert!(run(&short("e1-n1", &[("delay_ns", 100_000)])).is_ok());
+    }
+
     fn short(row: &str, changed: &[(&'static str, u64)]) -> Shapes {
         let rows = vec![Pick::of(row).expect("a shape")];
         let mut changed = changed.to_vec();

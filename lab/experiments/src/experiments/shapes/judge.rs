@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::load::Load;
 use super::rows::{Limit, Shape, of_name};
 use super::simulate::{SLICE_NS, Seen, simulate};
-use crate::scenario::ScenarioError;
+use crate::scenario::{ScenarioError, check};
 
 /// Results of a shape.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -105,7 +105,9 @@ fn run(load: &Load) -> Result<Seen, ScenarioError> {
 
 /// Round trip of a full packet on the idle network.
 fn base_rtt_ns(load: &Load) -> Result<u64, ScenarioError> {
-    Ok(run(&load.idle())?.rtt.min_ns)
+    let base_ns = run(&load.idle())?.rtt.min_ns;
+    check(base_ns > 0, "delay_ns", load.delay_ns, "a round trip that ends in an idle network")?;
+    Ok(base_ns)
 }
 
 /// Runs a shape and what it is compared with. `load_of` makes the load of a shape; `alone`: it is not
@@ -117,6 +119,7 @@ pub(super) fn judge(
 ) -> Result<Judged, ScenarioError> {
     let load = load_of(shape);
     crate::declare::parameter::check(&load)?;
+    load.check()?;
     let (seen, base_ns) = (run(&load)?, base_rtt_ns(&load)?);
     let none = if alone { None } else { Some(run(&load.without_control())?) };
     let base_limit_ns = (4 * base_ns).max(base_ns + 12 * load.packet_time_ns());

@@ -9,7 +9,7 @@ use courser_sim::{Checks, HostId, Rng, WorldConfig};
 
 use crate::declare::parameter::{Nested, bytes, count, flag, name, named, parameters, rate, time};
 use crate::scenario::hosts::Hosts;
-use crate::scenario::{MAX_TIME_NS, data_per_packet, wire_bytes, wire_ns};
+use crate::scenario::{MAX_TIME_NS, ScenarioError, check, data_per_packet, wire_bytes, wire_ns};
 
 /// Where small calls come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +35,9 @@ const MOST_BPS: u64 = 1_600_000_000_000;
 const WARM_UP_NS: u64 = 20_000_000;
 /// Time after the last start within which the first packets may meet in a queue, ns.
 const FIRST_PACKETS_NS: u64 = 1_000_000;
+
+/// Shortest mean time between two rests or pauses, ns.
+const SHORTEST_REST_NS: u64 = 10_000;
 
 parameters! {
     /// Settings of a run.
@@ -96,6 +99,19 @@ parameters! {
 }
 
 impl Load {
+    /// Checks the settings that depend on each other, and times of which a run would have too many.
+    pub(super) fn check(&self) -> Result<(), ScenarioError> {
+        let (least, most) = (self.least_bytes, self.most_bytes);
+        check(least <= most, "least_bytes", least, "at most the largest request")?;
+        for (name, time_ns) in
+            [("churn_ns", self.churn_ns), ("pause_every_ns", self.pause_every_ns)]
+        {
+            let is_seldom = time_ns == 0 || time_ns >= SHORTEST_REST_NS;
+            check(is_seldom, name, time_ns, "0, or at least 10 us")?;
+        }
+        Ok(())
+    }
+
     pub(super) fn warm_up_ns(&self) -> u64 {
         WARM_UP_NS.min(self.duration_ns / 3)
     }
@@ -248,7 +264,7 @@ impl Load {
             lanes: 1,
             paths: 1,
             slow_path_bps: MOST_BPS,
-            duration_ns: 300_000,
+            duration_ns: 300_000 + 16 * self.delay_ns,
             rate_bps: self.rate_bps,
             sender_rate_bps: self.sender_rate_bps,
             uplink_bps: self.uplink_bps,

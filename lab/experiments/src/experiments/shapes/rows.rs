@@ -274,14 +274,14 @@ shapes! {
 const MAIN: &str = "e1-n1 e1-n2 e1-n20 e1-n96 e4-n20 e4-n96 e8-n96 1072-n20 8972-n20 1p-n999 32b-cpu mixed-n20 \
     small small-ends to-100 j20-n1 j20-n2 j20-n20 cpu handler 4x10g uplink-2";
 
-/// The names of those that are verified before each change.
+/// The names of those of a short comparison.
 const SHORT: &str = "e1-n2 e1-n20 e1-n96 e2-n20 e4-n96 e8-n96 8972-n20 1p-n100 small small-ends to-100 \
     j20-n1 j20-n20 cpu handler 4x10g uplink-2 480k-e4-n96";
 
 /// Names for several shapes.
 const GROUPS: &[Name] = &[
     Name { name: "main", help: "A choice of all" },
-    Name { name: "short", help: "The choice that CI compares" },
+    Name { name: "short", help: "A choice for short comparisons" },
     Name { name: "all", help: "All" },
     Name { name: "endpoints", help: "Numbers of senders and of endpoints" },
     Name { name: "frames", help: "Sizes of frames" },
