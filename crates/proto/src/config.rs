@@ -85,7 +85,7 @@ pub struct Config {
     pub credits: u32,
     /// Credits that a session requests before its server's location is known, and by which a pool
     /// grows with a session. Beyond it, up to `credits`, a session gets more only from a server of
-    /// the same host ([`crate::Endpoint::raise_local_credits`]), and its pool only while that is at most a
+    /// the same host ([`crate::Endpoint::connect_over`]), and its pool only while that is at most a
     /// sixteenth of the receive queue that other peers leave. Default: no less than `credits`.
     pub credits_remote: u32,
     /// How sessions share the receive queue.
