@@ -54,9 +54,9 @@ pub(crate) const EXPERIMENT: Experiment<Shapes, Judged> = Experiment {
         after_help: "\
 Examples:
   courser-lab sim run shapes --control default         a choice of all shapes
-  courser-lab sim run shapes --rows e8-n96 --short     one of them, in a short run
+  courser-lab sim run shapes --rows e8-n96 --short     one of them, short
   courser-lab sim run shapes --rows jitter --seeds 5   a family, with five seeds
-  courser-lab sim run shapes --rows e1-n20 --senders 7 --jitter 3us   a shape, changed",
+  courser-lab sim run shapes --rows e1-n20 --jitter 3us   one, changed",
         adjust: |settings, arguments| settings.changed = changed(&settings.load, arguments),
         ..Special::NONE
     },
