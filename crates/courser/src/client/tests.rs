@@ -2,6 +2,7 @@
 
 mod room;
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, Wake, Waker};
@@ -135,17 +136,25 @@ fn the_thread_of_an_endpoint_sleeps_while_a_caller_drives_and_has_mail() {
     assert!(u128::from(looks) <= most, "{looks} looks");
 }
 
-#[test]
-fn a_message_leaves_at_once_beside_tasks_that_may_submit_calls() {
-    let (_serving, client) = connected();
-    let endpoint = client.inner.endpoint();
+/// Polls a call or message once beside tasks that were woken and may submit calls. Returns a visit
+/// afterwards.
+fn poll_beside_tasks<'e>(
+    endpoint: &'e endpoint::Endpoint,
+    outgoing: Pin<&mut impl Future>,
+) -> endpoint::Visit<'e> {
     let mut first = visit(endpoint);
     first.engine().batch.expect(3);
     first.leave();
+    let _ = outgoing.poll(&mut std::task::Context::from_waker(Waker::noop()));
+    visit(endpoint)
+}
+
+#[test]
+fn a_message_leaves_at_once_beside_tasks_that_may_submit_calls() {
+    let (_serving, client) = connected();
     let message = client.alloc(9).expect("memory");
-    let mut sent = std::pin::pin!(client.send(5, message).into_future());
-    let _ = sent.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop()));
-    let mut second = visit(endpoint);
+    let sent = std::pin::pin!(client.send(5, message).into_future());
+    let mut second = poll_beside_tasks(client.inner.endpoint(), sent);
     assert!(!second.engine().batch.has_unsent());
     second.leave();
 }
@@ -154,13 +163,9 @@ fn a_message_leaves_at_once_beside_tasks_that_may_submit_calls() {
 /// Returns whether the frame of the call has waited for them.
 fn waits_for_others(client: &Client) -> bool {
     let endpoint = client.inner.endpoint();
-    let mut first = visit(endpoint);
-    first.engine().batch.expect(3);
-    first.leave();
     let request = client.alloc(9).expect("memory");
-    let mut call = std::pin::pin!(client.call(5, request).into_future());
-    let _ = call.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop()));
-    let mut second = visit(endpoint);
+    let call = std::pin::pin!(client.call(5, request).into_future());
+    let mut second = poll_beside_tasks(endpoint, call);
     let waits = second.engine().batch.has_unsent();
     if waits {
         std::thread::sleep(std::time::Duration::from_millis(1));
