@@ -53,7 +53,8 @@ impl Backoff {
 pub(super) struct Batch {
     /// Looks for frames cost system calls.
     has_costly_polls: bool,
-    /// Calls that were submitted since the last pass, and the time of the first one.
+    /// Calls that were submitted since the last pass, and a time before the first one, since which the
+    /// thread has sent nothing.
     unsent: usize,
     held_ns: u64,
     /// Leaves out the waits of calls for those of other tasks, in vain if they were too long.

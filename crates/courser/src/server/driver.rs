@@ -125,10 +125,9 @@ impl Driver {
         self.yield_to_tasks();
         self.in_place.begin_pass();
         let again = self.rpc.step();
-        if again && !self.publication.is_due(self.rpc.event_loop.pass_ns()) {
-            return Ok(());
+        if !again || self.publication.is_due(self.rpc.event_loop.pass_ns()) {
+            self.publish(control);
         }
-        self.publish(control);
         if again {
             return Ok(());
         }

@@ -197,6 +197,7 @@ mod tests {
             (0..100).for_each(|_| record.note(1_000, true));
         }
     }
+
     /// An endpoint's thread whose clock only handlers advance.
     struct Thread {
         clock: Arc<VirtualClock>,
