@@ -75,14 +75,14 @@ impl Need for Place {
             // The reserve is a sixteenth at most, so that a small table is not all reserve.
             Among::All => (self.live, all - cfg.reserved_sessions.min(all / 16)),
         };
-        let limited = limit as u32;
-        match self.among {
-            _ if has < limit => Answer::Now(()),
-            Among::Address => {
-                Answer::Refuse(ConnectRefuseReason::TooManyOfAddress { limit: limited })
-            }
-            Among::All => Answer::Refuse(ConnectRefuseReason::TooManySessions { limit: limited }),
+        if has < limit {
+            return Answer::Now(());
         }
+        let limit = limit as u32;
+        Answer::Refuse(match self.among {
+            Among::Address => ConnectRefuseReason::TooManyOfAddress { limit },
+            Among::All => ConnectRefuseReason::TooManySessions { limit },
+        })
     }
 }
 
