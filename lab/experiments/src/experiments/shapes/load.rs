@@ -192,9 +192,8 @@ impl Load {
     fn topology(&self) -> Topology {
         let hosts = self.receiving().end + self.callers().count() as u32;
         let mut topology = Topology::new(hosts);
-        let (bytes, alpha_den) = (self.shared_bytes, 1);
         let buffer = match self.buffer_bytes {
-            0 => Buffer::Shared { bytes, alpha_num: 8, alpha_den },
+            0 => Buffer::Shared { bytes: self.shared_bytes, alpha_num: 8, alpha_den: 1 },
             bytes => Buffer::PerPort { bytes },
         };
         let spec = SwitchSpec { buffer, marking: self.marking(), ..SwitchSpec::default() };

@@ -92,25 +92,14 @@ macro_rules! shapes {
     };
 }
 
-const fn frames(max_frame: usize) -> Change {
-    Change { max_frame, credits: 32 }
+/// Hosts with frames of this size.
+fn frames(max_frame: usize) -> Hosts {
+    Hosts { max_frame, ..Load::default().hosts }
 }
 
-const fn credits(credits: u32) -> Change {
-    Change { max_frame: 1_472, credits }
-}
-
-/// Settings of all hosts that a shape changes.
-struct Change {
-    max_frame: usize,
-    credits: u32,
-}
-
-impl Change {
-    fn of(self) -> Hosts {
-        let Change { max_frame, credits } = self;
-        Hosts { max_frame, credits, ..Load::default().hosts }
-    }
+/// Hosts with this number of credits.
+fn credits(credits: u32) -> Hosts {
+    Hosts { credits, ..Load::default().hosts }
 }
 
 /// The longest request: between two of them a sender is idle for a round trip.
@@ -142,17 +131,17 @@ shapes! {
     }
     "frames" {
         "1072-n2", "2 senders, frames of 1,072 bytes", MANY,
-            { senders: 2, hosts: frames(1_072).of() };
-        "1072-n20", "20 senders, frames of 1,072 bytes", MANY, { hosts: frames(1_072).of() };
+            { senders: 2, hosts: frames(1_072) };
+        "1072-n20", "20 senders, frames of 1,072 bytes", MANY, { hosts: frames(1_072) };
         "1072-e4-n96", "96 senders, 4 endpoints, frames of 1,072 bytes", MANY,
-            { senders: 96, endpoints: 4, hosts: frames(1_072).of() };
+            { senders: 96, endpoints: 4, hosts: frames(1_072) };
         "8972-n2", "2 senders, frames of 8,972 bytes", MANY,
-            { senders: 2, hosts: frames(8_972).of() };
-        "8972-n20", "20 senders, frames of 8,972 bytes", MANY, { hosts: frames(8_972).of() };
+            { senders: 2, hosts: frames(8_972) };
+        "8972-n20", "20 senders, frames of 8,972 bytes", MANY, { hosts: frames(8_972) };
         "8972-n96", "96 senders, frames of 8,972 bytes", MANY,
-            { senders: 96, hosts: frames(8_972).of() };
+            { senders: 96, hosts: frames(8_972) };
         "8972-e4-n96", "96 senders, 4 endpoints, frames of 8,972 bytes", MANY,
-            { senders: 96, endpoints: 4, hosts: frames(8_972).of() };
+            { senders: 96, endpoints: 4, hosts: frames(8_972) };
     }
     "sizes" {
         "1p-n20", "20 senders of a packet", SINGLE, { least_bytes: 1, most_bytes: 1_428 };
@@ -198,31 +187,31 @@ shapes! {
     }
     "jitter" {
         "j5-n1", "5 us of jitter, a sender", GOODPUT,
-            { least_bytes: LONG, most_bytes: LONG, senders: 1, jitter_ns: 5 * US, hosts: credits(256).of() };
+            { least_bytes: LONG, most_bytes: LONG, senders: 1, jitter_ns: 5 * US, hosts: credits(256) };
         "j5-n20", "5 us of jitter, 20 senders", GOODPUT, { jitter_ns: 5 * US };
         "j20-n1", "20 us of jitter, a sender", GOODPUT,
-            { least_bytes: LONG, most_bytes: LONG, senders: 1, jitter_ns: 20 * US, hosts: credits(256).of() };
+            { least_bytes: LONG, most_bytes: LONG, senders: 1, jitter_ns: 20 * US, hosts: credits(256) };
         "j20-n2", "20 us of jitter, 2 senders", GOODPUT,
-            { least_bytes: LONG, most_bytes: LONG, senders: 2, jitter_ns: 20 * US, hosts: credits(256).of() };
+            { least_bytes: LONG, most_bytes: LONG, senders: 2, jitter_ns: 20 * US, hosts: credits(256) };
         "j20-n20", "20 us of jitter, 20 senders", GOODPUT, { jitter_ns: 20 * US };
         "j20-n100", "20 us of jitter, 100 senders", GOODPUT, { senders: 100, jitter_ns: 20 * US };
         "j20-e4-n96", "20 us of jitter, 96 senders, 4 endpoints", GOODPUT,
             { senders: 96, endpoints: 4, jitter_ns: 20 * US };
         "j50-n1", "50 us of jitter, a sender", GOODPUT,
-            { least_bytes: LONG, most_bytes: LONG, senders: 1, jitter_ns: 50 * US, hosts: credits(512).of() };
+            { least_bytes: LONG, most_bytes: LONG, senders: 1, jitter_ns: 50 * US, hosts: credits(512) };
         "j50-n20", "50 us of jitter, 20 senders", GOODPUT, { jitter_ns: 50 * US };
         "j20-10g-n1", "20 us of jitter, a sender, 10 Gbit/s", GOODPUT,
-            { least_bytes: LONG, most_bytes: LONG, senders: 1, jitter_ns: 20 * US, rate_bps: 10 * GBPS, hosts: credits(256).of() };
+            { least_bytes: LONG, most_bytes: LONG, senders: 1, jitter_ns: 20 * US, rate_bps: 10 * GBPS, hosts: credits(256) };
         "j20-100g-n1", "20 us of jitter, a sender, 100 Gbit/s", GOODPUT,
-            { least_bytes: LONG, most_bytes: LONG, senders: 1, jitter_ns: 20 * US, rate_bps: 100 * GBPS, hosts: credits(1_024).of() };
+            { least_bytes: LONG, most_bytes: LONG, senders: 1, jitter_ns: 20 * US, rate_bps: 100 * GBPS, hosts: credits(1_024) };
         "j20-100g-n20", "20 us of jitter, 20 senders, 100 Gbit/s", GOODPUT,
-            { jitter_ns: 20 * US, rate_bps: 100 * GBPS, hosts: credits(64).of() };
+            { jitter_ns: 20 * US, rate_bps: 100 * GBPS, hosts: credits(64) };
         "j20-far-n1", "20 us of jitter, a sender, a base round trip of 100 us", GOODPUT,
-            { least_bytes: LONG, most_bytes: LONG, senders: 1, jitter_ns: 20 * US, delay_ns: 24 * US, hosts: credits(1_024).of() };
+            { least_bytes: LONG, most_bytes: LONG, senders: 1, jitter_ns: 20 * US, delay_ns: 24 * US, hosts: credits(1_024) };
         "j20-far-n20", "20 us of jitter, 20 senders, a base round trip of 100 us", GOODPUT,
-            { jitter_ns: 20 * US, delay_ns: 24 * US, hosts: credits(64).of() };
+            { jitter_ns: 20 * US, delay_ns: 24 * US, hosts: credits(64) };
         "pause-n1", "Pauses of 1 ms, a sender", GOODPUT,
-            { least_bytes: LONG, most_bytes: LONG, senders: 1, pause_every_ns: 10 * MS, hosts: credits(256).of() };
+            { least_bytes: LONG, most_bytes: LONG, senders: 1, pause_every_ns: 10 * MS, hosts: credits(256) };
         "pause-n20", "Pauses of 1 ms, 20 senders", GOODPUT, { pause_every_ns: 10 * MS };
     }
     "hosts" {
@@ -235,7 +224,7 @@ shapes! {
             { senders: 4, sender_rate_bps: 10 * GBPS };
         "10g-n20", "20 senders, 10 Gbit/s", MANY, { rate_bps: 10 * GBPS };
         "100g-n20", "20 senders, 100 Gbit/s", MANY,
-            { rate_bps: 100 * GBPS, hosts: credits(64).of() };
+            { rate_bps: 100 * GBPS, hosts: credits(64) };
         "100g-e4-n96", "96 senders, 4 endpoints, 100 Gbit/s", MANY,
             { senders: 96, endpoints: 4, rate_bps: 100 * GBPS };
     }

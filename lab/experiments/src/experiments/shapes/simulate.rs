@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use courser::{Nexus, Rpc};
 use courser_sim::observe::Times;
-use courser_sim::{CpuCosts, HostId, SetupError, World};
+use courser_sim::{CpuCosts, HostId, Rng, SetupError, World};
 use serde::Serialize;
 
 use super::clients::{Group, Lanes, SharedLanes, Sizes};
@@ -236,13 +236,18 @@ fn switch(world: &mut World, (host, lanes): &Client, is_small: bool, on: bool) {
     }
 }
 
+/// Half to one and a half times a mean time, ns.
+fn time_about(mean_ns: u64, rng: &mut Rng) -> u64 {
+    mean_ns / 2 + rng.below(mean_ns)
+}
+
 /// Plans the start of a client, and its rests.
 fn plan(world: &mut World, load: &Load, client: &Client) {
     let mut rng = load.rng(client.0.0, 1);
     let begin_ns = world.now_ns();
     let at = |world: &mut World, at_ns: u64, is_small: bool, on: bool| {
-        let (host, lanes) = (client.0, Rc::clone(&client.1));
-        world.at(begin_ns + at_ns, move |world| switch(world, &(host, lanes), is_small, on));
+        let client = client.clone();
+        world.at(begin_ns + at_ns, move |world| switch(world, &client, is_small, on));
     };
     let mut at_ns = rng.below(load.starts_ns.max(1));
     if load.small > 0 {
@@ -257,8 +262,7 @@ fn plan(world: &mut World, load: &Load, client: &Client) {
         if load.churn_ns == 0 {
             return;
         }
-        // Half to one and a half times the mean.
-        at_ns += load.churn_ns / 2 + rng.below(load.churn_ns.max(1));
+        at_ns += time_about(load.churn_ns, &mut rng);
         on = !on;
     }
 }
@@ -278,7 +282,7 @@ fn disturb(world: &mut World, load: &Load) {
             while at_ns < load.duration_ns {
                 let pause = move |world: &mut World| world.pause(host, Duration::from_millis(1));
                 world.at(begin_ns + at_ns, pause);
-                at_ns += load.pause_every_ns / 2 + rng.below(load.pause_every_ns);
+                at_ns += time_about(load.pause_every_ns, &mut rng);
             }
         }
     }
