@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cc::constants::{DcqcnConstants, TimelyConstants};
 use crate::cc::control::Control;
-use crate::cc::{DcqcnConstants, TimelyConstants};
 use crate::factors::Factors;
 use crate::loss::Recovery;
 use crate::wire::{MAX_MSG_SIZE, MIN_DATA_PER_PACKET};
@@ -378,8 +378,9 @@ impl Config {
             self.line_rate_bps,
             "1 Mbit/s to 1,600 Gbit/s",
         )?;
-        self.dcqcn.map_or(Ok(()), |constants| constants.validate())?;
-        self.timely.map_or(Ok(()), |constants| constants.validate())?;
+        let dcqcn = self.dcqcn.map_or(Ok(()), |constants| constants.validate());
+        let timely = self.timely.map_or(Ok(()), |constants| constants.validate());
+        dcqcn.and(timely).map_err(|(name, value, range)| ConfigError { name, value, range })?;
         check(self.tx_frames >= 1, "tx_frames", self.tx_frames as u64, "at least 1")?;
         check(self.tx_items >= 1, "tx_items", self.tx_items as u64, "at least 1")?;
         check(

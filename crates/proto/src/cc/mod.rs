@@ -14,6 +14,7 @@
 //! | [`Control::Swift`] | delay against a target | window | Swift, SIGCOMM '20 |
 //! | [`Control::TwoWindow`] | marks, or delay | window | ADR 35 |
 
+pub(crate) mod constants;
 pub(crate) mod control;
 mod papers;
 mod path_control;
@@ -21,9 +22,9 @@ mod signal;
 mod swift;
 mod two_window;
 
+pub use constants::{DcqcnConstants, TimelyConstants};
 pub use control::{Control, UnknownControl};
 use papers::{Constants, Dcqcn, Timely};
-pub use papers::{DcqcnConstants, TimelyConstants};
 pub(crate) use path_control::PathControl;
 pub(crate) use signal::{Allowance, HostLink, PART, Signal, packet_wire_bytes};
 use swift::Swift;

@@ -5,94 +5,13 @@
 //! marks within 50 us. Timers are evaluated when a frame arrives: between frames nothing is sent
 //! that they could delay by more than the age of the rate.
 
-use serde::{Deserialize, Serialize};
-
-use super::{Range, check_all};
+use crate::cc::constants::DcqcnConstants;
 use crate::cc::signal::{Allowance, HostLink, PART, Signal};
-use crate::config::ConfigError;
 
 /// `alpha` of one.
 const ONE: u64 = 1 << 20;
 /// Timer periods that are evaluated after a pause; more change nothing.
 const PERIODS_MAX: u64 = 4_096;
-
-/// Constants of [`Control::Dcqcn`](crate::Control::Dcqcn). The names of the DCQCN paper (SIGCOMM
-/// '15) are in parentheses. The marking of switches belongs to the same choice: the paper has 5 kB
-/// (Kmin), 200 kB (Kmax) and 1 % (Pmax) at 40 Gbit/s, the vendor 100 kB, 400 kB and 20 % at 25 Gbit/s.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct DcqcnConstants {
-    /// Shortest time between two reductions of the rate, ns: 1,000 to 1,000,000,000.
-    pub decrease_ns: u64,
-    /// Time without a mark after which `alpha` decreases (K), ns: 1,000 to 1,000,000,000. A mark
-    /// increases it at most once in this time, or in `decrease_ns` where that is shorter.
-    pub alpha_ns: u64,
-    /// Period of the timer that increases the rate (T), ns: 1,000 to 1,000,000,000.
-    pub timer_ns: u64,
-    /// Bytes of the counter that increases the rate (B): at least 10,000; `u64::MAX`: there is no
-    /// counter, and hyper increase follows the first additive one.
-    pub counter_bytes: u64,
-    /// Increases that halve the distance to the target before the target rises (F): 1 to 100.
-    pub recovery_steps: u32,
-    /// Additive increase of the target (R_AI), bit/s: 8 to 10^12.
-    pub step_bps: u64,
-    /// Hyper increase of the target, multiplied by the number of such steps, bit/s: 8 to 10^12.
-    pub hyper_step_bps: u64,
-    /// `g` is two to minus this power: 1 to 16.
-    pub gain_shift: u32,
-    /// The smallest rate, bit/s: 8 to 10^12.
-    pub floor_bps: u64,
-}
-
-impl DcqcnConstants {
-    /// The paper's: a notification each 50 us, timers of 55 us, a counter of 10 MB, five steps of
-    /// recovery, R_AI of 40 Mbit/s and hyper increase ten times that, g 1/256. The paper states no
-    /// smallest rate; it is 10 Mbit/s here.
-    pub const PAPER: DcqcnConstants = DcqcnConstants {
-        decrease_ns: 50_000,
-        alpha_ns: 55_000,
-        timer_ns: 55_000,
-        counter_bytes: 10_000_000,
-        recovery_steps: 5,
-        step_bps: 40_000_000,
-        hyper_step_bps: 400_000_000,
-        gain_shift: 8,
-        floor_bps: 10_000_000,
-    };
-
-    /// A vendor's for a link of this rate, as in the published simulations of HPCC (SIGCOMM '19,
-    /// `run.py`): reductions 4 us apart, alpha's timer 1 us, the rate's 300 us, no byte counter, one
-    /// step of recovery, 5 Mbit/s of additive increase for each 25 Gbit/s and ten times that of
-    /// hyper increase, a smallest rate of 100 Mbit/s.
-    pub const fn vendor(line_rate_bps: u64) -> DcqcnConstants {
-        let step_bps = line_rate_bps / 5_000;
-        let step_bps = if step_bps < 8 { 8 } else { step_bps };
-        DcqcnConstants {
-            decrease_ns: 4_000,
-            alpha_ns: 1_000,
-            timer_ns: 300_000,
-            counter_bytes: u64::MAX,
-            recovery_steps: 1,
-            step_bps,
-            hyper_step_bps: 10 * step_bps,
-            gain_shift: 8,
-            floor_bps: 100_000_000,
-        }
-    }
-
-    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
-        check_all(&[
-            ("dcqcn.decrease_ns", self.decrease_ns, Range::TIME),
-            ("dcqcn.alpha_ns", self.alpha_ns, Range::TIME),
-            ("dcqcn.timer_ns", self.timer_ns, Range::TIME),
-            ("dcqcn.counter_bytes", self.counter_bytes, Range::COUNTER),
-            ("dcqcn.recovery_steps", self.recovery_steps.into(), Range::STEPS),
-            ("dcqcn.step_bps", self.step_bps, Range::RATE),
-            ("dcqcn.hyper_step_bps", self.hyper_step_bps, Range::RATE),
-            ("dcqcn.gain_shift", self.gain_shift.into(), Range::SHIFT),
-            ("dcqcn.floor_bps", self.floor_bps, Range::RATE),
-        ])
-    }
-}
 
 /// See the module's documentation.
 #[derive(Debug)]

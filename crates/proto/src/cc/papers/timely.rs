@@ -12,86 +12,12 @@
 //! `RTT = T_low (1 + N delta / (beta C))`. The queue has this time, less the base round trip, in
 //! bytes at the link's rate.
 
-use serde::{Deserialize, Serialize};
-
-use super::{Range, check_all};
+use crate::cc::constants::TimelyConstants;
 use crate::cc::signal::{Allowance, HostLink, PART, Signal};
-use crate::config::ConfigError;
 
 /// One, in the fixed-point numbers of gradients, weights and factors.
 const ONE: i64 = 1 << 20;
 const ONE_SHIFT: u32 = 20;
-
-/// Constants of [`Control::Timely`](crate::Control::Timely) and
-/// [`Control::TimelyPatched`](crate::Control::TimelyPatched). The names of the Timely paper (SIGCOMM
-/// '15) are in parentheses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct TimelyConstants {
-    /// Round trip below which the rate increases (T_low), ns: 1,000 to 1,000,000,000.
-    pub low_ns: u64,
-    /// Round trip above which the rate decreases whatever the gradient (T_high), ns: 1,000 to
-    /// 1,000,000,000.
-    pub high_ns: u64,
-    /// Round trip by which gradients are normalised (D_minRTT), ns: 1,000 to 1,000,000,000. Shorter
-    /// ones are ignored, as in eRPC.
-    pub min_rtt_ns: u64,
-    /// Additive increase (delta), bit/s: 8 to 10^12.
-    pub step_bps: u64,
-    /// The smallest rate, bit/s: 8 to 10^12.
-    pub floor_bps: u64,
-    /// Weight of a new difference of round trips (alpha), parts per million: 1 to 1,000,000.
-    pub alpha_ppm: u64,
-    /// Factor of decreases (beta), parts per million: 1 to 1,000,000.
-    pub beta_ppm: u64,
-    /// Differences that were not positive, in a row, after which increases are fivefold: 1 to 100.
-    /// The corrected controller has no such increases.
-    pub hyper_after: u32,
-}
-
-impl TimelyConstants {
-    /// Those that C++ eRPC ships (`timely.h` and `timely_sweep_params.h`, not patched), the default of
-    /// [`Control::Timely`](crate::Control::Timely).
-    pub const ERPC: TimelyConstants = TimelyConstants {
-        low_ns: 50_000,
-        high_ns: 1_000_000,
-        min_rtt_ns: 2_000,
-        step_bps: 40_000_000,
-        floor_bps: 120_000_000,
-        alpha_ppm: 460_000,
-        beta_ppm: 260_000,
-        hyper_after: 5,
-    };
-
-    /// The same under eRPC's `kPatched`, with alpha and beta of "ECN or Delay" (CoNEXT '16, section
-    /// 4.3): the default of [`Control::TimelyPatched`](crate::Control::TimelyPatched).
-    pub const PATCHED: TimelyConstants =
-        TimelyConstants { alpha_ppm: 875_000, beta_ppm: 8_000, ..TimelyConstants::ERPC };
-
-    /// Those of the Timely paper (SIGCOMM '15) as "ECN or Delay" lists them, for links of 10 Gbit/s:
-    /// T_low 50 us, T_high 500 us, D_minRTT 20 us, delta 10 Mbit/s, alpha 0.875, beta 0.8. The
-    /// paper states no smallest rate; it is eRPC's here.
-    pub const PAPER: TimelyConstants = TimelyConstants {
-        high_ns: 500_000,
-        min_rtt_ns: 20_000,
-        step_bps: 10_000_000,
-        alpha_ppm: 875_000,
-        beta_ppm: 800_000,
-        ..TimelyConstants::ERPC
-    };
-
-    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
-        check_all(&[
-            ("timely.low_ns", self.low_ns, Range::TIME),
-            ("timely.high_ns", self.high_ns, Range::TIME),
-            ("timely.min_rtt_ns", self.min_rtt_ns, Range::TIME),
-            ("timely.step_bps", self.step_bps, Range::RATE),
-            ("timely.floor_bps", self.floor_bps, Range::RATE),
-            ("timely.alpha_ppm", self.alpha_ppm, Range::SHARE),
-            ("timely.beta_ppm", self.beta_ppm, Range::SHARE),
-            ("timely.hyper_after", self.hyper_after.into(), Range::STEPS),
-        ])
-    }
-}
 
 /// Parts per million as a fixed-point number.
 fn of_ppm(ppm: u64) -> i64 {
