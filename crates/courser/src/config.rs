@@ -8,9 +8,7 @@ use std::time::Duration;
 use courser_net::{Caps, OptionSet};
 use courser_proto as proto;
 use courser_proto::wire::{FRAME_HEADER, MAX_MSG_SIZE, PACKET_HEADER};
-use courser_proto::{
-    Admission, Control, DcqcnConstants, Integrity, Packing, Recovery, TimelyConstants,
-};
+use courser_proto::{Admission, Control, Integrity, Packing, Recovery};
 
 use crate::control::{DEFAULT_CONNECTIONS, DEFAULT_FAILURE_TIMEOUT};
 use crate::error::BindError;
@@ -184,12 +182,6 @@ settings! {
         /// Congestion control of this side's calls, [`Control::TwoWindow`] by default. None is applied
         /// on transports with a receive queue for each peer, as shared memory.
         pub control: Control = p.control => control;
-        /// Constants of [`Control::Dcqcn`], each checked against its range. `None`, the default:
-        /// [`DcqcnConstants::PAPER`].
-        pub dcqcn: Option<DcqcnConstants> = p.dcqcn => dcqcn;
-        /// Constants of [`Control::Timely`] and [`Control::TimelyPatched`], each checked against its
-        /// range. `None`, the default: [`TimelyConstants::ERPC`] and [`TimelyConstants::PATCHED`].
-        pub timely: Option<TimelyConstants> = p.timely => timely;
         /// Rate of the host's link, bits per second: 1 Mbit/s to 1,600 Gbit/s, default 25 Gbit/s. The
         /// congestion controls take from it the time that a packet and a train of the transport occupy
         /// the link: [`Control::TwoWindow`], the default, and [`Control::Swift`] add two trains and a

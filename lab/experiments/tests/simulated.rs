@@ -3,7 +3,6 @@
 #[path = "../../../crates/cli/tests/common/mod.rs"]
 mod common;
 mod control;
-mod fixed_points;
 mod physics;
 mod pictures;
 mod sim;

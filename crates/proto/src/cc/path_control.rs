@@ -2,7 +2,6 @@
 
 use super::Controller;
 use super::control::Control;
-use super::papers::Constants;
 use super::signal::{Allowance, HostLink, PART, Signal};
 use crate::config::Config;
 use crate::loss::rto::Rtt;
@@ -35,11 +34,16 @@ impl PathControl {
         let control = cfg.applied_control();
         let line = HostLink::new(cfg, data_per_packet);
         let base_ns = if control == Control::Swift { cfg.base_rtt_ns } else { 0 };
-        let controller = Controller::with(Constants::of(cfg), control, line, limit)?;
-        Some(Self::of(controller, (cfg.train_frames, base_ns)))
+        Self::of(control, line, (cfg.train_frames, base_ns), limit)
     }
 
-    fn of(controller: Controller, (train, base_ns): (u32, u64)) -> Self {
+    fn of(
+        control: Control,
+        line: HostLink,
+        (train, base_ns): (u32, u64),
+        limit: u32,
+    ) -> Option<Self> {
+        let controller = Controller::new(control, line, limit)?;
         let mut new = PathControl {
             controller,
             train,
@@ -53,7 +57,7 @@ impl PathControl {
             decreases: 0,
         };
         new.allow(&Rtt::default(), 0);
-        new
+        Some(new)
     }
 
     /// Takes the signals of a frame that acknowledged `acked` parts of a packet. `rtt_ns` is 0 if it
