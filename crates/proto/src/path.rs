@@ -89,7 +89,8 @@ pub(crate) struct Path {
     sparing_until_ns: u64,
     /// Slots whose last packet stays unacknowledged until the peer grants more.
     awaiting: u32,
-    /// Moving average of the time that the peer's grants take, ns.
+    /// Moving average of the time that the peer's grants take, and that packets of its responses wait
+    /// for their turn, ns.
     grant_wait_ns: u64,
     /// Delay of received frames in queues, while this endpoint's budget is in force.
     queue_delay: QueueDelay,
@@ -435,13 +436,14 @@ impl Path {
         self.grant_wait_ns = decayed_ns.max(wait_ns);
     }
 
-    /// A request waits for a grant and nothing was lost: the next probe for one is later.
+    /// A request waits for a grant, or a response for its turn, and nothing was lost: the next probe is
+    /// later.
     pub(crate) fn on_wait_for_grant(&mut self, cfg: &Config) {
         let least_ns = self.rtt.pto_ns(cfg);
         self.grant_wait_ns = (2 * self.grant_wait_ns.max(least_ns)).min(cfg.rto_max_ns);
     }
 
-    /// [`Path::timeout_ns`] of a request that waits for a grant.
+    /// [`Path::timeout_ns`] of a request that waits for a grant, and of requested packets of a response.
     pub(crate) fn grant_timeout_ns(&self, recovery: Recovery, retries: u8, cfg: &Config) -> u64 {
         let timeout_ns = self.timeout_ns(recovery, retries, cfg);
         timeout_ns.saturating_add(2 * self.grant_wait_ns).min(cfg.rto_max_ns)

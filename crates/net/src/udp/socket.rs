@@ -166,6 +166,17 @@ pub(super) fn get(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c
     if rc == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Bytes of the send buffer in use: of datagrams that the kernel has queued or passed to the device, and
+/// that the device has not reported as sent, with the kernel's overhead. 0 where packets leave the
+/// socket at once, as over the loopback. `None`: the system does not say.
+pub(super) fn unsent_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
+    let mut bytes: c_int = 0;
+    // SAFETY: the request writes an `int` to the pointer, which is that of `bytes`.
+    // Test: `sent_datagrams_leave_the_backlog`.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if rc == 0 { u64::try_from(bytes).ok() } else { None }
+}
+
 /// Datagrams of at most this many bytes fit the smallest data area of an skb, so the kernel charges
 /// them like the smallest ones ([`truesize`]).
 pub(super) const SMALL_FRAME: usize = 448;
@@ -254,6 +265,19 @@ mod tests {
             assert!(cost > 0, "{size} bytes were not delivered");
             assert!(cost <= truesize(size), "{size} bytes are charged {cost}");
         }
+    }
+
+    #[test]
+    fn sent_datagrams_leave_the_backlog() {
+        let rx = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let tx = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert_eq!(unsent_bytes(tx.as_fd()), Some(0));
+        tx.send_to(&[0; 1_000], rx.local_addr().unwrap()).unwrap();
+        let is_sent = |_| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            unsent_bytes(tx.as_fd()) == Some(0)
+        };
+        assert!((0..10_000).any(is_sent), "the loopback delivers at once");
     }
 
     #[test]

@@ -319,6 +319,17 @@ impl<C> ClientSlot<C> {
         }
     }
 
+    /// Returns whether the packets that it sends next are those of a request of several packets.
+    #[inline]
+    pub(crate) fn sends_large(&self) -> bool {
+        self.req_packets > 1 && self.resp_packets == 0
+    }
+
+    /// Packets of the request that were not sent.
+    pub(crate) fn request_left(&self) -> u32 {
+        self.req_packets - self.req_sent + self.lost
+    }
+
     /// The request, for sending.
     pub(crate) fn request_mut(&mut self) -> Option<&mut MsgBuf> {
         self.req.as_mut()

@@ -338,6 +338,23 @@ impl ServerSlot {
         self.resp_size
     }
 
+    /// Returns whether packets `first..end` of the response are to be sent already.
+    pub(crate) fn owes_part(&self, first: u32, end: u32) -> bool {
+        let is_next = first >= self.send_next && end <= self.send_end;
+        let is_later = || self.gaps.as_ref().is_some_and(|gaps| gaps.owes_part(first, end));
+        self.resp_queued && (is_next || is_later())
+    }
+
+    /// Returns whether a part of the response is to be sent.
+    pub(crate) fn is_response_queued(&self) -> bool {
+        self.resp_queued
+    }
+
+    /// Packets of the response that were not sent, if all before the next one were.
+    pub(crate) fn response_left(&self) -> u32 {
+        self.resp_packets.saturating_sub(self.send_next)
+    }
+
     /// Packets of the stored response.
     pub(crate) fn response_packets(&self) -> u32 {
         self.resp_packets

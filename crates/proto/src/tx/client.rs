@@ -13,7 +13,7 @@ use crate::loss::{Boards, Recovery};
 use crate::peer::Peer;
 use crate::session::SessionState;
 use crate::slot::{ClientSlot, NextPacket};
-use crate::wire::{Packet, data_len, single_request};
+use crate::wire::{FRAME_HEADER, PACKET_HEADER, Packet, data_len, single_request};
 
 /// Sends an unsent request of one small packet: the straight line of a small RPC. `session` is
 /// the peer's number for the session. `false`: the gate or the batch does not admit it now, or it is not such
@@ -91,6 +91,8 @@ impl<C> ClientFlow<'_, C> {
             return Sent::All;
         }
         let (before, recovery) = (s.credits.left(), s.agreed.recovery);
+        let bytes = usize::from(s.agreed.data_per_packet) + FRAME_HEADER + PACKET_HEADER;
+        let allowed = if slot.sends_large() { io.tx.host.turn(bytes) } else { u32::MAX };
         let waits = slot.in_flight() > 0;
         slot.limit_unscheduled(self.peer.path.unscheduled(now_ns));
         let mut lane = Lane {
@@ -104,6 +106,7 @@ impl<C> ClientFlow<'_, C> {
         let mut packets = CallPackets {
             slot,
             spread: s.credits.limit().saturating_mul(io.cfg.reorder_span),
+            allowed,
             quantum: if turn { 0 } else { s.agreed.quantum.into() },
             credits: &mut s.credits,
             boards: &mut io.boards,
@@ -112,10 +115,11 @@ impl<C> ClientFlow<'_, C> {
             one_way: s.outgoing.as_ref().is_some_and(|o| o.slots & 1 << slot_no != 0),
         };
         let (stop, again) = send_packets(&mut packets, &mut lane, now_ns);
+        lane.tx.host.end_turn((allowed, packets.allowed), bytes);
         if matches!(stop, Stop::Credits | Stop::Room(_) | Stop::Paced(..)) {
             s.stalled |= 1 << slot_no;
         }
-        slot.queued = stop == Stop::Full;
+        slot.queued = matches!(stop, Stop::Full | Stop::Host);
         if s.credits.left() != before {
             let in_flight = s.credits.in_flight();
             lane.stats.max_in_flight = lane.stats.max_in_flight.max(in_flight);
@@ -127,9 +131,12 @@ impl<C> ClientFlow<'_, C> {
         }
         self.note_awaiting(slot_no);
         self.end_sending(stop, again);
+        let item = TxItem::Client { session: self.index, slot: slot_no, req_num };
         match stop {
-            Stop::Full => {
-                Sent::Rest(TxItem::Client { session: self.index, slot: slot_no, req_num })
+            Stop::Full => Sent::Rest(item),
+            Stop::Host => {
+                let slot = self.s.slots.get(usize::from(slot_no));
+                Sent::Waits(item, slot.map_or(1, ClientSlot::request_left))
             }
             _ => Sent::All,
         }
@@ -146,6 +153,8 @@ struct CallPackets<'a, C> {
     quantum: u32,
     /// Packets between the oldest one that has not arrived and the newest one, at most.
     spread: u32,
+    /// Packets of a large request that the host's transmit queue has room for.
+    allowed: u32,
     /// The server's number for the session, and the data in a packet, bytes.
     to: (u32, u16),
     /// The call carries a one-way message.
@@ -189,7 +198,10 @@ impl<C> Next for &mut CallPackets<'_, C> {
             return Some(Stop::Credits);
         }
         // It sends more when the oldest packet has arrived.
-        self.slot.is_spread(self.spread).then_some(Stop::Done)
+        if self.slot.is_spread(self.spread) {
+            return Some(Stop::Done);
+        }
+        (self.allowed == 0).then_some(Stop::Host)
     }
 
     #[inline]
@@ -201,6 +213,7 @@ impl<C> Next for &mut CallPackets<'_, C> {
 
     #[inline]
     fn on_sent(self, packet: NextPacket, units: u16, now_ns: u64) -> (u32, bool) {
+        self.allowed -= 1;
         (packet.credits(), self.slot.on_sent(packet, units, now_ns))
     }
 }

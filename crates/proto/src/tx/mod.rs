@@ -1,6 +1,7 @@
 //! Transmit (steps 4 and 7 of a packet's path): from queued work to frames.
 //!
 //! - `batch`: the transmit queue, open frames, and the one place where frames are completed;
+//! - `host`: large messages wait while the host's own transmit queue is long;
 //! - `gate`: credits and pacing, and the loop that sends the packets of a session;
 //! - `client`: what a client slot sends;
 //! - `server`: responses and credit returns; `control`: packets without data;
@@ -18,6 +19,7 @@ mod batch;
 mod client;
 mod control;
 mod gate;
+mod host;
 mod lane;
 mod late;
 mod messages;
@@ -59,6 +61,21 @@ impl<C> Endpoint<C> {
     #[inline]
     pub(crate) fn has_unsent(&self) -> bool {
         !(self.io.tx.is_empty() && self.deferred.is_empty())
+    }
+
+    /// Returns whether [`Endpoint::set_backlog`] is to be called before the next
+    /// [`Endpoint::poll_transmit`]. Only after a first report, and while large messages are sent.
+    #[inline]
+    pub fn asks_for_backlog(&self) -> bool {
+        self.io.tx.host.asks()
+    }
+
+    /// Reports the bytes of frames that were handed over and that the host has not sent: those that the
+    /// transport holds, and those that it has not taken. `None`: that is not known, and large messages
+    /// do not wait for it.
+    pub fn set_backlog(&mut self, bytes: Option<u64>) {
+        self.io.tx.host.on_report(bytes);
+        self.io.continue_host();
     }
 
     /// Builds frames of queued packets, up to `Config::tx_frames` in `out`, from at most
@@ -208,6 +225,10 @@ impl<C> Endpoint<C> {
                 Sent::All => continue,
                 Sent::Later(item) => self.io.tx.postpone(item),
                 Sent::Rest(item) => self.io.tx.requeue_rest(item),
+                Sent::Waits(item, left) => {
+                    self.io.wait_for_host(item, left);
+                    continue;
+                }
             }
             break;
         }
@@ -220,6 +241,7 @@ impl<C> Endpoint<C> {
     fn tx_other(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
         match item {
             TxItem::Turn { peer } => return self.tx_turn(peer, out),
+            TxItem::Host => self.io.begin_host_turn(),
             TxItem::Gap { peer } => {
                 let peer = self.peers.at_mut(peer);
                 return peer.map_or(Sent::All, |peer| self.io.tx_gap(peer));
