@@ -172,7 +172,7 @@ pub(super) fn get(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c
 pub(super) fn unsent_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
     let mut bytes: c_int = 0;
     // SAFETY: the request writes an `int` to the pointer, which is that of `bytes`.
-    // Test: `sent_datagrams_leave_the_backlog`.
+    // Test: `datagrams_are_unsent_until_they_have_left_the_socket`.
     let rc = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     if rc == 0 { u64::try_from(bytes).ok() } else { None }
 }
@@ -219,6 +219,7 @@ pub(super) fn queue_frames(rcvbuf: usize, frame: usize) -> usize {
 mod tests {
     use std::net::UdpSocket;
     use std::os::fd::AsFd;
+    use std::os::unix::net::UnixDatagram;
 
     use super::*;
 
@@ -268,16 +269,17 @@ mod tests {
     }
 
     #[test]
-    fn sent_datagrams_leave_the_backlog() {
-        let rx = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let tx = UdpSocket::bind("127.0.0.1:0").unwrap();
+    fn datagrams_are_unsent_until_they_have_left_the_socket() {
+        // Datagrams of a Unix socket stay in the count of their sender until they are read.
+        let (tx, rx) = UnixDatagram::pair().unwrap();
         assert_eq!(unsent_bytes(tx.as_fd()), Some(0));
-        tx.send_to(&[0; 1_000], rx.local_addr().unwrap()).unwrap();
-        let is_sent = |_| {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-            unsent_bytes(tx.as_fd()) == Some(0)
-        };
-        assert!((0..10_000).any(is_sent), "the loopback delivers at once");
+        for datagrams in 1..=3 {
+            tx.send(&[0; 1_000]).unwrap();
+            let unsent = unsent_bytes(tx.as_fd()).unwrap();
+            assert!((datagrams * 1_000..datagrams * 4_096).contains(&unsent), "{unsent} bytes");
+        }
+        (0..3).for_each(|_| assert_eq!(rx.recv(&mut [0; 1_000]).unwrap(), 1_000));
+        assert_eq!(unsent_bytes(tx.as_fd()), Some(0));
     }
 
     #[test]
