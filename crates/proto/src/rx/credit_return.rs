@@ -62,7 +62,6 @@ impl<C> ClientFlow<'_, C> {
     }
 
     /// The requested packets of a response are not lost: they wait at the server.
-    #[cold]
     fn rx_waiting(&mut self, slot_no: u8) -> Result<(), RxDrop> {
         let slot = &mut self.s.slots[usize::from(slot_no)];
         if slot.in_flight() == 0 {
@@ -70,7 +69,7 @@ impl<C> ClientFlow<'_, C> {
         }
         slot.last_rx_ns = self.io.now_ns;
         slot.retries = slot.retries.min(1); // nothing is to be requested again
-        self.peer.path.on_wait_for_grant(&self.io.cfg);
+        self.peer.path.on_wait_for_turn(self.io.now_ns, &self.io.cfg);
         self.extend_deadline(slot_no);
         Ok(())
     }
