@@ -13,7 +13,7 @@ use crate::pace::Wheel;
 use crate::peer::{FrameSignal, Peer, Peers};
 use crate::stats::EndpointStats;
 use crate::timers::{TimerEntry, TimerKind, Timers};
-use crate::tx::{TxBatch, TxItem};
+use crate::tx::{TxBatch, TxItem, Waiter};
 use crate::wire::{Packet, header_words};
 
 /// Functions that act on a session take it and this.
@@ -85,19 +85,9 @@ impl Io {
     // ---- the host's transmit queue ------------------------------------------------------------
 
     /// A large message with `left` packets waits for its turn at the host's transmit queue.
-    #[inline(never)]
-    pub(crate) fn wait_for_host(&mut self, item: TxItem, left: u32) {
+    pub(crate) fn wait_for_host(&mut self, waiter: Waiter, left: u32) {
         self.stats.host_waits += 1;
-        self.tx.host.wait(item, left);
-        self.continue_host();
-    }
-
-    /// The message that is next has its turn: its item is the next one of the transmit queue.
-    #[cold]
-    pub(crate) fn begin_host_turn(&mut self) {
-        if let Some(item) = self.tx.host.next() {
-            self.tx.postpone(item);
-        }
+        self.tx.host.wait(waiter, left);
         self.continue_host();
     }
 

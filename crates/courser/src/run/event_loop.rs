@@ -494,7 +494,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
 
 /// Reports the bytes that the host has not sent: those that the transport holds, and frames that it has
 /// not taken.
-#[inline(never)]
+#[inline(never)] // outlined: it is rare, and has a loop over frames
 fn report_backlog<T: Transport, A: Events>(core: &mut Core<A>, transport: &T, burst: &TxBurst) {
     let left: u64 = burst.iter().map(|frame| u64::from(frame.len())).sum();
     core.proto.set_backlog(transport.tx_backlog().map(|bytes| bytes + left));

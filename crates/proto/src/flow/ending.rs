@@ -29,12 +29,7 @@ impl<C> ClientFlow<'_, C> {
         let slot = &mut self.s.slots[usize::from(slot_no)];
         let (ending, executed) = slot.ending();
         let error = error(executed);
-        if slot.queued && slot.has_several_packets() && self.io.tx.host.is_awaited() {
-            // The next call of the slot may be a small one, which does not wait there.
-            let (session, req_num) = (self.index, slot.req_num);
-            let item = TxItem::Client { session, slot: slot_no, req_num };
-            slot.queued = !self.io.tx.host.remove(item);
-        }
+        slot.wait_no_more();
         match ending {
             Ending::Quarantine if mutant::is_on(Mutant::NoQuarantine) => {}
             Ending::Rewind => slot.rewind(step),

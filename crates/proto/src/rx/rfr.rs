@@ -40,11 +40,9 @@ impl<C> ServerFlow<'_, C> {
 
     /// A client has repeated a request for packets that are to be sent anyway. If they wait for the
     /// host's transmit queue, it is answered "in progress", so that the client does not suspect loss.
-    #[cold]
     pub(super) fn say_waiting(&mut self, slot_no: u8) {
         let slot = &mut self.s.slots[usize::from(slot_no)];
-        let waits = slot.is_response_queued() && slot.response_packets() > 1;
-        if waits && self.io.tx.host.is_awaited() {
+        if slot.waits_for_host() {
             slot.cr_in_progress = true;
             self.queue_credit_return(slot_no);
         }

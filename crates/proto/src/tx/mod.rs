@@ -2,6 +2,7 @@
 //!
 //! - `batch`: the transmit queue, open frames, and the one place where frames are completed;
 //! - `host`: large messages wait while the host's own transmit queue is long;
+//! - `host_turn`: their turns;
 //! - `gate`: credits and pacing, and the loop that sends the packets of a session;
 //! - `client`: what a client slot sends;
 //! - `server`: responses and credit returns; `control`: packets without data;
@@ -20,6 +21,7 @@ mod client;
 mod control;
 mod gate;
 mod host;
+mod host_turn;
 mod lane;
 mod late;
 mod messages;
@@ -38,6 +40,7 @@ use crate::io::Io;
 pub use batch::Framing;
 pub(crate) use batch::TxBatch;
 pub(crate) use client::send_single;
+pub(crate) use host::Waiter;
 pub(crate) use queue::{Sent, TxItem};
 pub(crate) use server::send_single_response;
 
@@ -74,7 +77,16 @@ impl<C> Endpoint<C> {
     /// transport holds, and those that it has not taken. `None`: that is not known, and large messages
     /// do not wait for it.
     pub fn set_backlog(&mut self, bytes: Option<u64>) {
-        self.io.tx.host.on_report(bytes);
+        self.io.tx.host.on_report(bytes, self.io.now_ns);
+        if self.io.tx.host.needs_sweep() {
+            let sessions = &self.sessions;
+            self.io.tx.host.sweep(|waiter| match waiter {
+                Waiter::Request { session, .. } | Waiter::Response { session, .. } => {
+                    sessions.is_live(session)
+                }
+                Waiter::Pool { .. } => true,
+            });
+        }
         self.io.continue_host();
     }
 
@@ -225,10 +237,6 @@ impl<C> Endpoint<C> {
                 Sent::All => continue,
                 Sent::Later(item) => self.io.tx.postpone(item),
                 Sent::Rest(item) => self.io.tx.requeue_rest(item),
-                Sent::Waits(item, left) => {
-                    self.io.wait_for_host(item, left);
-                    continue;
-                }
             }
             break;
         }
@@ -241,7 +249,7 @@ impl<C> Endpoint<C> {
     fn tx_other(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
         match item {
             TxItem::Turn { peer } => return self.tx_turn(peer, out),
-            TxItem::Host => self.io.begin_host_turn(),
+            TxItem::Host => return self.tx_host(out),
             TxItem::Gap { peer } => {
                 let peer = self.peers.at_mut(peer);
                 return peer.map_or(Sent::All, |peer| self.io.tx_gap(peer));

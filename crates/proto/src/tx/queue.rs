@@ -11,7 +11,7 @@
 /// An item may also outlive its session, and name a slot of the session that has the number now.
 /// This is harmless even with an equal request number, since items carry no content: the slot sends
 /// what it has to send.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum TxItem {
     /// All that the client slot can send: request packets, then requests-for-response.
     Client { session: u32, slot: u8, req_num: u32 },
@@ -46,9 +46,6 @@ pub(crate) enum Sent {
     Rest(TxItem),
     /// The item is requeued for the next batch.
     Later(TxItem),
-    /// The rest is of a large message with this many packets left, which waits for its turn at the host's
-    /// transmit queue.
-    Waits(TxItem, u32),
 }
 
 #[derive(Debug, Default)]

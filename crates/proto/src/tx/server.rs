@@ -4,7 +4,7 @@
 use courser_buf::TxBurst;
 
 use super::lane::Lane;
-use super::{Sent, TxItem};
+use super::{Sent, TxItem, Waiter};
 use crate::flow::ServerFlow;
 use crate::io::Io;
 use crate::peer::Peer;
@@ -69,13 +69,15 @@ impl<C> ServerFlow<'_, C> {
         };
         let msg_size = slot.response_size();
         let item = TxItem::Response { session, slot: slot_no, req_num };
+        let is_limited = slot.response_packets() > 1 && lane.tx.host.is_limited();
         let bytes = usize::from(dpp) + FRAME_HEADER + PACKET_HEADER;
-        let turn = if slot.response_packets() > 1 { lane.tx.host.turn(bytes) } else { u32::MAX };
+        let turn = if is_limited { lane.tx.host.turn(bytes) } else { u32::MAX };
         let mut allowed = turn;
+        let mut waits = false;
         while let Some(index) = slot.due_packet() {
             if allowed == 0 {
-                lane.tx.host.end_turn((turn, allowed), bytes);
-                return Sent::Waits(item, slot.response_left());
+                waits = true;
+                break;
             }
             let msg = match &mut slot.resp {
                 Stored::None => break,
@@ -106,15 +108,42 @@ impl<C> ServerFlow<'_, C> {
             let range = at..at + data_len(msg_size, index, dpp);
             let packet = Packet::Response { session: remote, req_num, msg_size, index, data: &[] };
             if !lane.part(3, packet.header(), msg, index, range) {
-                lane.tx.host.end_turn((turn, allowed), bytes);
+                lane.tx.host.on_sent_in_turn((turn, allowed), bytes);
                 return Sent::Rest(item);
             }
             slot.sent_due_packet();
             allowed -= 1;
         }
-        lane.tx.host.end_turn((turn, allowed), bytes);
-        slot.sent_all_due();
+        lane.tx.host.on_sent_in_turn((turn, allowed), bytes);
+        match waits {
+            true => self.wait_for_host(slot_no),
+            false => slot.sent_all_due(),
+        }
         Sent::All
+    }
+
+    /// The response of a slot waits for its turn at the host's transmit queue.
+    fn wait_for_host(&mut self, slot_no: u8) {
+        let session = self.id();
+        let slot = &mut self.s.slots[usize::from(slot_no)];
+        if slot.wait_for_host() {
+            let waiter = Waiter::Response { session, slot: slot_no };
+            self.io.wait_for_host(waiter, slot.response_left());
+        }
+    }
+
+    /// The response of a slot has its turn at the host's transmit queue.
+    pub(super) fn tx_response_at_host(&mut self, slot_no: u8, out: &mut TxBurst) -> Sent {
+        let Some(slot) = self.s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
+        if !slot.leave_host() {
+            return Sent::All;
+        }
+        let req_num = slot.req_num;
+        let sent = self.tx_response_packets(slot_no, req_num, out);
+        if let Sent::Rest(_) = sent {
+            self.s.slots[usize::from(slot_no)].wait_for_host();
+        }
+        sent
     }
 
     /// Returns credits for the request packets that have arrived, with the holes between them.

@@ -29,58 +29,45 @@ impl<C> Endpoint<C> {
         let mut flow = ClientFlow { s, peer, index, io, admission, out: outbox };
         flow.wait_no_more();
         flow.peer.credits.begin_turn();
-        let cut = flow.tx_waiting(out);
-        if cut.is_some() {
+        let done = flow.tx_waiting(out);
+        if !done {
             flow.wait_first();
         }
-        let next = TxItem::Turn { peer: peer_no };
-        match (flow.peer.credits.end_turn(), cut) {
-            (true, None) => flow.io.tx.push(next),
-            (true, Some(Cut::Full)) => return Sent::Rest(next),
-            (true, Some(Cut::Host(left))) => return Sent::Waits(next, left),
-            (false, _) => {}
+        match flow.peer.credits.end_turn() {
+            true if done => flow.io.tx.push(TxItem::Turn { peer: peer_no }),
+            true => return Sent::Rest(TxItem::Turn { peer: peer_no }),
+            false => {}
         }
         Sent::All
     }
 }
 
-/// Why a turn was cut short.
-#[derive(Clone, Copy)]
-enum Cut {
-    /// The batch is full.
-    Full,
-    /// A message with this many packets left waits for the host's transmit queue.
-    Host(u32),
-}
-
 impl<C> ClientFlow<'_, C> {
     /// Sends the messages and calls that wait for credits; in the next turn those of the other kind
-    /// are first. Returns why not all is sent that credits allow.
-    fn tx_waiting(&mut self, out: &mut TxBurst) -> Option<Cut> {
+    /// are first. `false`: the batch is full.
+    fn tx_waiting(&mut self, out: &mut TxBurst) -> bool {
         let Some(outgoing) = self.s.outgoing.as_mut().filter(|outgoing| outgoing.stalled) else {
             return self.tx_stalled(out);
         };
         let messages_first = outgoing.before_calls;
         outgoing.before_calls = !messages_first;
-        let cut = if messages_first { None } else { self.tx_stalled(out) };
-        if matches!(cut, Some(Cut::Full)) {
-            return cut;
+        if !messages_first && !self.tx_stalled(out) {
+            return false;
         }
         if let Sent::Rest(_) = self.tx_messages(out) {
             if let Some(outgoing) = &mut self.s.outgoing {
                 (outgoing.queued, outgoing.stalled) = (false, true);
             }
-            return Some(Cut::Full);
+            return false;
         }
-        if messages_first { self.tx_stalled(out) } else { cut }
+        !messages_first || self.tx_stalled(out)
     }
 
-    /// Sends for the slots that wait for credits, in rotation, until credits run out. Returns why not
-    /// all is sent that credits allow.
-    fn tx_stalled(&mut self, out: &mut TxBurst) -> Option<Cut> {
+    /// Sends for the slots that wait for credits, in rotation, until credits run out. `false`: the
+    /// batch is full.
+    fn tx_stalled(&mut self, out: &mut TxBurst) -> bool {
         let first = u32::from(self.s.next_in_turn) % 32;
         let mut stalled = self.s.stalled.rotate_right(first);
-        let mut cut = None;
         while stalled != 0 {
             let slot_no = ((stalled.trailing_zeros() + first) % 32) as u8;
             stalled &= stalled - 1;
@@ -92,26 +79,17 @@ impl<C> ClientFlow<'_, C> {
             let s = &mut *self.s;
             // A slot that sent something is last in the next rotation.
             s.next_in_turn = slot_no + u8::from(s.credits.left() < before);
-            let is_full = match sent {
-                Sent::All => false,
-                Sent::Waits(_, left) => {
-                    cut.get_or_insert(Cut::Host(left));
-                    false
-                }
-                Sent::Rest(_) | Sent::Later(_) => true,
-            };
-            if !matches!(sent, Sent::All) {
+            if let Sent::Rest(_) | Sent::Later(_) = sent {
                 s.stalled |= 1 << slot_no;
                 if let Some(slot) = s.slots.get_mut(usize::from(slot_no)) {
                     slot.queued = false;
                 }
-            } else if s.stalled & 1 << slot_no != 0 {
-                return cut;
+                return false;
             }
-            if is_full {
-                return Some(Cut::Full);
+            if s.stalled & 1 << slot_no != 0 {
+                return true;
             }
         }
-        cut
+        true
     }
 }

@@ -86,6 +86,13 @@ pub struct Nic {
     free_ns: u64,
     /// The most that it had to send, bytes.
     pub peak: u64,
+    /// Bytes that it reports beside those.
+    pub stuck: u64,
+    /// It reports all bytes that it has ever had.
+    pub keeps: bool,
+    all: u64,
+    /// Reports that were made.
+    pub reported: u64,
 }
 
 impl Nic {
@@ -93,11 +100,18 @@ impl Nic {
         self.free_ns.saturating_sub(now_ns) * self.rate_bps / 8_000_000_000
     }
 
+    /// The backlog that it reports.
+    fn report(&mut self, now_ns: u64) -> u64 {
+        self.reported += 1;
+        self.stuck + if self.keeps { self.all } else { self.backlog(now_ns) }
+    }
+
     /// Takes a frame; returns the time until it has sent it, ns.
     pub fn send(&mut self, now_ns: u64, bytes: usize) -> u64 {
         if self.rate_bps == 0 {
             return 0;
         }
+        self.all += bytes as u64;
         self.free_ns = self.free_ns.max(now_ns) + bytes as u64 * 8_000_000_000 / self.rate_bps;
         self.peak = self.peak.max(self.backlog(now_ns));
         self.free_ns - now_ns
@@ -164,7 +178,7 @@ impl Node {
         let copies = self.copies;
         if self.ep.asks_for_backlog() {
             assert!(self.nic.reports, "no report was made before");
-            self.ep.set_backlog(Some(self.nic.backlog(now_ns)));
+            self.ep.set_backlog(Some(self.nic.report(now_ns)));
         }
         let copy = |path: PathId, frame: &[u8]| {
             if copies {
