@@ -89,11 +89,8 @@ pub(crate) struct Path {
     sparing_until_ns: u64,
     /// Slots whose last packet stays unacknowledged until the peer grants more.
     awaiting: u32,
-    /// Moving average of the time that the peer's grants take, and that packets of its responses wait
-    /// for their turn, ns, at most 4 s.
-    grant_wait_ns: u32,
-    /// When a response that waits last doubled it, us modulo 2^32; 0: never.
-    wait_doubled_us: u32,
+    /// Moving average of the time that the peer's grants take, ns.
+    grant_wait_ns: u64,
     /// Delay of received frames in queues, while this endpoint's budget is in force.
     queue_delay: QueueDelay,
 }
@@ -144,7 +141,6 @@ impl Path {
             sparing_until_ns: 0,
             awaiting: 0,
             grant_wait_ns: 0,
-            wait_doubled_us: 0,
             queue_delay: QueueDelay::default(),
         }
     }
@@ -435,40 +431,20 @@ impl Path {
 
     /// A grant arrived `wait_ns` after the last packet was sent.
     pub(crate) fn on_grant_wait(&mut self, wait_ns: u64) {
-        let wait_ns = wait_ns.min(u32::MAX.into()) as u32;
         let decayed_ns = self.grant_wait_ns - self.grant_wait_ns / 16 + wait_ns / 16;
         self.grant_wait_ns = decayed_ns.max(wait_ns);
     }
 
-    /// A request waits for a grant, or a response for its turn, and nothing was lost: the next probe is
-    /// later.
+    /// A request waits for a grant and nothing was lost: the next probe for one is later.
     pub(crate) fn on_wait_for_grant(&mut self, cfg: &Config) {
         let least_ns = self.rtt.pto_ns(cfg);
-        let wait_ns = 2 * u64::from(self.grant_wait_ns).max(least_ns);
-        self.grant_wait_ns = wait_ns.min(cfg.rto_max_ns).min(u32::MAX.into()) as u32;
+        self.grant_wait_ns = (2 * self.grant_wait_ns.max(least_ns)).min(cfg.rto_max_ns);
     }
 
-    /// Packets of a response wait for their turn, and nothing was lost. Once per probe interval, not once
-    /// per slot: all responses of a server wait for the same queue.
-    pub(crate) fn on_wait_for_turn(&mut self, now_ns: u64, cfg: &Config) {
-        let now_us = (now_ns / 1_000) as u32;
-        if now_us.wrapping_sub(self.wait_doubled_us) >= self.grant_wait_ns / 1_000 {
-            self.wait_doubled_us = now_us.max(1);
-            self.on_wait_for_grant(cfg);
-        }
-    }
-
-    /// A response has arrived. If some have waited for their turn, the next wait may be shorter.
-    pub(crate) fn on_turn(&mut self) {
-        if self.wait_doubled_us != 0 {
-            self.on_grant_wait(0);
-        }
-    }
-
-    /// [`Path::timeout_ns`] of a request that waits for a grant, and of requested packets of a response.
+    /// [`Path::timeout_ns`] of a request that waits for a grant.
     pub(crate) fn grant_timeout_ns(&self, recovery: Recovery, retries: u8, cfg: &Config) -> u64 {
         let timeout_ns = self.timeout_ns(recovery, retries, cfg);
-        timeout_ns.saturating_add(2 * u64::from(self.grant_wait_ns)).min(cfg.rto_max_ns)
+        timeout_ns.saturating_add(2 * self.grant_wait_ns).min(cfg.rto_max_ns)
     }
 
     /// Time without an answer after which loss is suspected, after `retries` earlier suspicions.
@@ -597,19 +573,6 @@ mod tests {
         let mut p = path();
         let numbers: Vec<u32> = (0..4).map(|_| p.next_number()).collect();
         assert_eq!(numbers, [0, 1, 2, 3]);
-    }
-
-    #[test]
-    fn waits_of_many_slots_double_the_time_to_the_next_probe_once() {
-        let cfg = Config::default();
-        let mut p = path();
-        let mut now_ns = 1_000_000_000;
-        for doubled in 1..5 {
-            (0..16).for_each(|slot| p.on_wait_for_turn(now_ns + slot * 100, &cfg));
-            let waits_ns = u64::from(p.grant_wait_ns);
-            assert_eq!(waits_ns, (p.rtt.pto_ns(&cfg) << doubled).min(cfg.rto_max_ns));
-            now_ns += waits_ns + 10_000;
-        }
     }
 
     #[test]

@@ -28,14 +28,15 @@
 //!    server owes a credit return for it: losses of grants are recovered by the client's timers.
 
 use crate::mutant::{self, Mutant};
-use crate::shortest_first::{ShortestFirst, Ticket};
 
 mod memory;
+mod queue;
 mod requests;
 mod size;
 
 use memory::MemoryQueue;
 pub(crate) use memory::Reserved;
+use queue::{GrantQueue, Ticket};
 pub(crate) use size::{QueueDelay, Size};
 
 /// Packets that a message may send before its receiver has answered, while nothing is known of the
@@ -169,7 +170,7 @@ pub(crate) struct Budget {
     /// Peers with arriving messages, in their order. A vector, because most messages come alone and
     /// must not allocate.
     peers: Vec<Sender>,
-    queue: ShortestFirst<u32>,
+    queue: GrantQueue,
     /// The message that is checked next for packets that were lost.
     hand: usize,
     /// Messages that were checked for them so far.
@@ -195,7 +196,7 @@ impl Budget {
             vacant: Vec::new(),
             live: 0,
             peers: Vec::new(),
-            queue: ShortestFirst::default(),
+            queue: GrantQueue::default(),
             hand: 0,
             checked: 0,
             limited: 0,

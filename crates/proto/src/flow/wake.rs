@@ -19,7 +19,7 @@ pub(crate) fn slot_timeout_ns<C>(
     recovery: Recovery,
     cfg: &Config,
 ) -> u64 {
-    if slot.awaits_grant() || slot.in_order() > 0 {
+    if slot.awaits_grant() {
         return path.grant_timeout_ns(recovery, slot.retries, cfg);
     }
     path.timeout_ns(recovery, slot.retries, cfg)
