@@ -180,7 +180,9 @@ settings! {
         pub failure_timeout: Duration = DEFAULT_FAILURE_TIMEOUT,
             in range(10 * MS, HOUR, "from 10 ms to 1 h");
         /// Congestion control of this side's calls, [`Control::TwoWindow`] by default. None is applied
-        /// on transports with a receive queue for each peer, as shared memory.
+        /// on transports with a receive queue for each peer, as shared memory. The endpoints of a nexus
+        /// share one receiver's budget; each other process of the host has its own, so that several
+        /// receiving processes have a queue of about their number times as long.
         pub control: Control = p.control => control;
         /// Rate of the host's link, bits per second: 1 Mbit/s to 1,600 Gbit/s, default 25 Gbit/s. The
         /// congestion controls take from it the time that a packet and a train of the transport occupy

@@ -31,7 +31,9 @@ use std::time::Duration;
 
 use courser_buf::{Lent, MsgBuf, PathId, Shown, TxBurst, copy_short};
 use courser_net::{ThisProcess, Uri};
-use courser_proto::{Body, CallError, Dialed, Endpoint, RejectReason, RemoteSession, SessionId};
+use courser_proto::{
+    Body, CallError, Dialed, Endpoint, ReceiveLink, RejectReason, RemoteSession, SessionId,
+};
 
 use crate::control::mailbox::Mailbox;
 use crate::core::app::{App, Kept, OnThread};
@@ -185,6 +187,12 @@ impl<A: App> Core<A> {
             random: seed,
             timers,
         }
+    }
+
+    /// Shares the receiver's budget of a link with its other endpoints.
+    pub(crate) fn share_link(&mut self, link: Arc<ReceiveLink>) {
+        let epoch_ns = Clock::virtual_ns(self.clock.now()).saturating_sub(self.now_ns());
+        self.proto.share_link(link, epoch_ns);
     }
 
     /// Nanoseconds since the endpoint was made.

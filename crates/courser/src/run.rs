@@ -7,6 +7,7 @@ pub(crate) mod endpoint;
 pub(crate) mod event_loop;
 mod factors;
 pub(crate) mod flood;
+pub(crate) mod links;
 mod on_thread;
 pub(crate) mod shield;
 pub(crate) mod spin;

@@ -99,9 +99,8 @@ impl Admission {
 
     /// The budget's size follows the delay of an arriving frame.
     #[cold]
-    pub(crate) fn on_budget_frame(&mut self, io: &Io, peer: &mut Peer) {
-        if let Some((delay_ns, base_ns)) = peer.path.queue_delay_ns(io.now_ns) {
-            self.budget.on_frame(delay_ns, base_ns, io.now_ns);
-        }
+    pub(crate) fn on_budget_frame(&mut self, io: &Io, peer: &mut Peer, bytes: usize) {
+        let delay = peer.path.queue_delay_ns(io.now_ns);
+        self.budget.on_frame(bytes, delay, io.now_ns);
     }
 }

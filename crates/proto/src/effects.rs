@@ -15,7 +15,7 @@ impl<C> Endpoint<C> {
     fn apply(&mut self) {
         let effects = std::mem::take(&mut self.admission.effects);
         if effects.limits {
-            self.budget_may_begin();
+            self.limit_messages();
         }
         let shares = effects.shares || !effects.waiting.is_empty();
         for (at, owner) in effects.waiting {
@@ -26,7 +26,7 @@ impl<C> Endpoint<C> {
         } else if (shares || effects.freed) && self.admission.budget.is_in_force() {
             self.share_out();
         }
-        if effects.freed && !self.admission.budget.is_in_force() {
+        if self.admission.budget.is_over() {
             self.lift_limits();
         }
         if let Some(id) = effects.arrived

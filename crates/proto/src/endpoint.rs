@@ -18,11 +18,12 @@
 //! [`Driver`]: crate::Driver
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use courser_buf::{AllocError, Arena, MsgBuf, PathId};
 
 use crate::admission::Admission;
-use crate::budget::{Budget, Size};
+use crate::budget::{Budget, ReceiveLink};
 use crate::cc::{Control, packet_wire_bytes};
 use crate::config::{Config, ConfigError};
 use crate::deferred::Deferred;
@@ -139,6 +140,15 @@ impl<C> Endpoint<C> {
         })
     }
 
+    /// Shares the receiving side of its link with the other endpoints that have this `link`. `epoch_ns`
+    /// is the link's time at time 0 of this endpoint: the endpoints of a link may begin to count at
+    /// different times.
+    /// # Panics
+    /// Messages are arriving already.
+    pub fn share_link(&mut self, link: Arc<ReceiveLink>, epoch_ns: u64) {
+        self.admission.budget.share_link(link, epoch_ns);
+    }
+
     /// The newest time passed to the endpoint.
     #[inline]
     pub fn now_ns(&self) -> u64 {
@@ -157,8 +167,9 @@ impl<C> Endpoint<C> {
 /// The receiver's budget: part of the default control, where peers share a receive queue.
 fn budget_of(cfg: &Config, framing: &Framing) -> Budget {
     let enabled = cfg.applied_control() == Control::TwoWindow;
-    let packet_ns = packet_wire_bytes(framing.max_frame) * 8_000_000_000 / cfg.line_rate_bps.max(1);
-    Budget::new(enabled, Size::new(cfg.rx_queue_frames / 2, packet_ns))
+    let packet_bytes = packet_wire_bytes(framing.max_frame) as u32;
+    let link = ReceiveLink::new(cfg.line_rate_bps);
+    Budget::new(enabled, link, (packet_bytes, cfg.rx_queue_frames / 2))
 }
 
 /// A buffer with a copy of the bytes.

@@ -101,7 +101,7 @@ impl<C> Endpoint<C> {
             self.io.signal = Some(FrameSignal { peer: h.peer, in_flight, sent });
         }
         if self.admission.budget.is_in_force() {
-            self.admission.on_budget_frame(&self.io, peer);
+            self.admission.on_budget_frame(&self.io, peer, frame.data.len());
         }
         // The peer is not used below: a first round trip concerns all peers.
         let arms_calls = is_gap && self.io.on_gap(peer);

@@ -66,7 +66,7 @@ mod tx;
 pub mod wire;
 mod working_set;
 
-pub use budget::{Grant, OverduePackets};
+pub use budget::{Grant, OverduePackets, ReceiveLink};
 pub use cc::{Control, UnknownControl};
 pub use config::{Admission, Config, ConfigError, Packing};
 pub use credits::Room;

@@ -7,6 +7,7 @@ use courser_lab::experiments::credits::{self, Credits};
 use courser_lab::experiments::incast::{self, Incast};
 use courser_lab::experiments::response_rtt::{self, ResponseRtt};
 use courser_lab::experiments::sessions::{self, Sessions};
+use courser_lab::experiments::shapes::{self, Pick, Shapes};
 use courser_lab::scenario::{Cpu, wire_bytes, wire_ns};
 use courser_sim::fabric::{Buffer, CableSpec, HOST_RATE_BPS, SWITCH_LATENCY_NS};
 use courser_sim::{CpuCosts, NicConfig};
@@ -134,6 +135,19 @@ fn the_default_control_keeps_an_incast_short_and_fair() {
             seen.slowest_share
         );
         assert!(seen.jain >= 0.95, "{senders}: {}", seen.jain);
+    }
+}
+
+/// Endpoints of a host that receive over one link keep its queue as short as one endpoint does, and
+/// are fair to each other.
+#[test]
+fn endpoints_of_a_host_share_its_link() {
+    let rows = ["e2-n20", "e4-n96", "e8-n96"].map(|name| Pick::of(name).expect("a shape")).into();
+    let mut settings = Shapes { rows, alone: true, ..Shapes::default() };
+    settings.changed.push(("duration_ns", 60_000_000));
+    for row in shapes::run(&settings).expect("runs") {
+        let missed: Vec<_> = row.targets.iter().filter(|aim| !aim.met).collect();
+        assert!(missed.is_empty(), "{}: {missed:?}", row.shape);
     }
 }
 

@@ -12,6 +12,7 @@ use crate::error::BindError;
 use crate::machine::Machine;
 use crate::platform::Platform;
 use crate::run::endpoint::{Events, Handlers, Rpc, Shared};
+use crate::run::links::Links;
 use crate::run::worker::{Pool, WorkerStats};
 
 /// A process's address: listens for control connections and makes endpoints, one per thread.
@@ -29,6 +30,7 @@ pub struct Nexus {
     control: Control,
     next_index: AtomicU16,
     workers: Pool,
+    links: Links,
     /// The process that made it.
     process: ThisProcess,
 }
@@ -88,8 +90,9 @@ impl Nexus {
         let (control, bound) = Control::start(&platform, &sockets, addr, limits)?;
         let workers = Pool::new(&platform, config.workers, config.worker_queue);
         let next_index = AtomicU16::new(0);
+        let links = Links::new(config.line_rate_bps);
         let process = ThisProcess::new();
-        Ok(Nexus { uri, bound, config, platform, control, next_index, workers, process })
+        Ok(Nexus { uri, bound, config, platform, control, next_index, workers, links, process })
     }
 
     /// Makes this thread an endpoint on the transport that the address names. Endpoint `N` of a
@@ -172,8 +175,9 @@ impl Nexus {
         index: u16,
         handlers: A::Handlers,
     ) -> Result<Rpc<T, A>, BindError> {
-        let Nexus { config, platform, control, workers, .. } = self;
-        Rpc::new(transport, index, &Shared { config, platform, control, workers }, handlers)
+        let Nexus { config, platform, control, workers, links, .. } = self;
+        let shared = Shared { config, platform, control, workers, links };
+        Rpc::new(transport, index, &shared, handlers)
     }
 
     /// The control port that clients connect to.

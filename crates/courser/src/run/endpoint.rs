@@ -23,6 +23,7 @@ use crate::platform::Platform;
 use crate::run::connections::Connections;
 use crate::run::event_loop::Loop;
 use crate::run::flood::Flood;
+use crate::run::links::Links;
 use crate::run::worker::Pool;
 use crate::service::{Services, guarded};
 
@@ -171,6 +172,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) platform: &'a Platform,
     pub(crate) control: &'a Control,
     pub(crate) workers: &'a Pool,
+    pub(crate) links: &'a Links,
 }
 
 impl<T: Transport, A: Events> Rpc<T, A> {
@@ -184,7 +186,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
         of: &Shared<'_>,
         handlers: A::Handlers,
     ) -> Result<Self, BindError> {
-        let Shared { config, platform, control, workers } = *of;
+        let Shared { config, platform, control, workers, links } = *of;
         let caps = transport.caps();
         let proto_config = config.for_transport(caps);
         let arena_config = ArenaConfig {
@@ -211,8 +213,12 @@ impl<T: Transport, A: Events> Rpc<T, A> {
             max_frame: caps.max_frame,
         };
         control.send(Command::Register { index, id, mailbox: mailbox.clone(), accepts: false });
+        let link = links.of(transport.local_addr());
+        let mut core =
+            Core::new(proto, platform.clone(), index, local, mailbox.clone(), max_streams);
+        core.share_link(link);
         Ok(Rpc {
-            core: Core::new(proto, platform.clone(), index, local, mailbox.clone(), max_streams),
+            core,
             transport,
             handlers,
             burst: VecDeque::new(),

@@ -79,13 +79,13 @@ impl Admission {
     /// Returns whether [`NextPackets`] of a request may have to wait.
     #[inline]
     pub(crate) fn limits_requests(&self) -> bool {
-        self.budget.is_in_force() || self.budget.lacks_memory()
+        self.budget.may_limit() || self.budget.lacks_memory()
     }
 
     /// Returns whether [`NextPackets`] of a response have to wait.
     #[inline]
     pub(crate) fn limits_responses(&self) -> bool {
-        self.budget.is_in_force()
+        self.budget.may_limit()
     }
 
     /// Why a new request of a client process is refused whatever memory is free, if it is.

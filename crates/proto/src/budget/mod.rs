@@ -1,10 +1,10 @@
 //! The receiver's budget: the packets of large messages that all peers together may have in flight
-//! to this endpoint (ADR 35).
+//! over the link of this endpoint (ADR 35), which other endpoints may share ([`ReceiveLink`]).
 //!
 //! The first packet of a message states its size, so a receiver can share out its link before the
 //! rest arrives: as a server it limits request packets by the grants in its credit returns, as a
-//! client it limits the response packets that it requests. Both take from one budget, whose size
-//! follows the delay that arriving frames had in queues ([`Size`]). The queue in front of the
+//! client it limits the response packets that it requests. Both take from one budget, whose size in
+//! bytes follows the delay that arriving frames had in queues ([`size::Size`]). The queue in front of the
 //! receiver is then about as long as with one sender, whatever their number.
 //!
 //! The budget is in force while messages of several peers arrive. A single peer is bounded by its
@@ -27,17 +27,23 @@
 //! 4. A client that has sent all that was granted has a packet that is not acknowledged, and the
 //!    server owes a credit return for it: losses of grants are recovered by the client's timers.
 
+use std::sync::Arc;
+
+use crate::cc::packet_wire_bytes;
 use crate::mutant::{self, Mutant};
 
+mod link;
 mod memory;
 mod queue;
 mod requests;
 mod size;
 
+use link::LinkShare;
+pub use link::ReceiveLink;
 use memory::MemoryQueue;
 pub(crate) use memory::Reserved;
 use queue::{GrantQueue, Ticket};
-pub(crate) use size::{QueueDelay, Size};
+pub(crate) use size::QueueDelay;
 
 /// Packets that a message may send before its receiver has answered, while nothing is known of the
 /// receiver.
@@ -159,7 +165,10 @@ struct Sender {
 #[derive(Debug)]
 pub(crate) struct Budget {
     enabled: bool,
-    size: Size,
+    /// Messages are limited: several peers send over the link.
+    in_force: bool,
+    link: LinkShare,
+    /// Packets.
     granted: u32,
     unscheduled: u32,
     /// Packets that have arrived while the budget was used up.
@@ -185,10 +194,13 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub(crate) fn new(enabled: bool, size: Size) -> Self {
+    /// The budget of an endpoint that shares its link with no other. Its frames have `packet_bytes` on
+    /// the wire, and its receive queue has room for `most` of them.
+    pub(crate) fn new(enabled: bool, link: Arc<ReceiveLink>, frames: (u32, u32)) -> Self {
         Budget {
             enabled,
-            size,
+            in_force: false,
+            link: LinkShare::new(link, frames, 0),
             granted: 0,
             unscheduled: 0,
             used_up: 0,
@@ -211,25 +223,74 @@ impl Budget {
         self.enabled
     }
 
-    /// Returns whether it limits messages now: several peers are sending.
-    #[inline(always)]
-    pub(crate) fn is_in_force(&self) -> bool {
-        self.peers.len() > 1 && self.enabled
+    /// Shares a link with other endpoints. `epoch_ns` is the time of the link at time 0 of this one.
+    /// # Panics
+    /// Messages are arriving.
+    pub(crate) fn share_link(&mut self, link: Arc<ReceiveLink>, epoch_ns: u64) {
+        assert_eq!(self.live, 0, "messages are arriving");
+        self.link = self.link.moved(link, epoch_ns);
     }
 
-    /// A frame arrived that was delayed by `delay_ns`, from a sender with this smallest round trip.
-    pub(crate) fn on_frame(&mut self, delay_ns: u64, base_ns: u64, now_ns: u64) {
-        self.size.on_frame(delay_ns, base_ns, self.live, now_ns);
+    /// Returns whether it limits messages now.
+    #[inline(always)]
+    pub(crate) fn is_in_force(&self) -> bool {
+        self.in_force
+    }
+
+    /// Returns whether it limits messages now, or is to.
+    #[inline]
+    pub(crate) fn may_limit(&self) -> bool {
+        self.in_force || self.enabled && self.link.is_shared()
+    }
+
+    /// Returns whether it is to limit messages, and does not yet: several peers send over the link.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.enabled && !self.in_force && self.link.is_shared()
+    }
+
+    /// Returns whether it limits messages without need: a single peer sends, or none.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        self.in_force && !self.link.is_shared()
+    }
+
+    /// Limits messages from now on, or no longer.
+    pub(crate) fn set_in_force(&mut self, in_force: bool) {
+        self.in_force = in_force;
+    }
+
+    /// A frame of `bytes` arrived. `delay`: its delay in queues and the smallest round trip to its
+    /// sender, ns, if they are known.
+    pub(crate) fn on_frame(&mut self, bytes: usize, delay: Option<(u64, u64)>, now_ns: u64) {
+        self.link.on_frame(packet_wire_bytes(bytes), delay, now_ns);
     }
 
     /// The smallest round trip of the senders, ns.
     pub(crate) fn base_ns(&self) -> u64 {
-        self.size.base_ns()
+        self.link.base_ns()
     }
 
-    /// Packets that may be in flight, and those that are granted and have not arrived.
+    /// Packets that may be in flight to this endpoint, and those that are granted and have not arrived.
     pub(crate) fn usage(&self) -> (u32, u32) {
-        (self.size.packets(), self.granted)
+        (self.packets(), self.granted)
+    }
+
+    /// The endpoint's part of the budget, packets.
+    fn packets(&self) -> u32 {
+        (self.link.part(self.live) / self.link.packet_bytes()) as u32
+    }
+
+    /// Counts packets as granted, here and at the link.
+    fn add_granted(&mut self, packets: u32) {
+        self.granted += packets;
+        self.link.grant(u64::from(packets) * self.link.packet_bytes());
+    }
+
+    /// Packets that were granted have arrived, or will not.
+    fn remove_granted(&mut self, packets: u32) {
+        self.granted -= packets;
+        self.link.take_back(u64::from(packets) * self.link.packet_bytes());
     }
 
     /// A message of several packets begins with `arrived` of them; `granted` may be in flight or have
@@ -257,11 +318,13 @@ impl Budget {
             owes: false,
             reserved: Reserved::default(),
         };
-        self.granted += outstanding;
+        self.add_granted(outstanding);
         self.unscheduled += outstanding;
         self.used_up = self.used_up.saturating_add(1);
         self.live += 1;
-        match self.peers.binary_search_by_key(&peer, |s| s.peer) {
+        let sender = self.peers.binary_search_by_key(&peer, |s| s.peer);
+        self.link.begin(sender.is_err());
+        match sender {
             Ok(at) => self.peers[at].messages += 1,
             Err(at) => self.peers.insert(at, Sender { peer, messages: 1, owed: 0 }),
         }
@@ -299,7 +362,7 @@ impl Budget {
         let removed = self.messages.get_mut(at as usize).and_then(Option::take);
         let Some(m) = removed else { return Reserved::default() };
         self.memory.remove(at, &m.reserved);
-        self.granted -= m.outstanding;
+        self.remove_granted(m.outstanding);
         self.unscheduled -= m.unscheduled;
         self.live -= 1;
         self.vacant.push(at);
@@ -307,9 +370,11 @@ impl Budget {
             let sender = &mut self.peers[at];
             sender.messages -= 1;
             sender.owed -= u32::from(m.owes);
-            if sender.messages == 0 {
+            let is_last = sender.messages == 0;
+            if is_last {
                 self.peers.remove(at);
             }
+            self.link.end(is_last);
         }
         if self.live == 0 {
             self.queue.clear();
@@ -361,6 +426,7 @@ impl Budget {
             m.outstanding -= 1;
             m.unscheduled -= early;
             self.granted -= 1;
+            self.link.take_back(self.link.packet_bytes());
             self.unscheduled -= early;
         }
         self.used_up = self.used_up.saturating_add(1);
@@ -392,7 +458,7 @@ impl Budget {
         if !withholds {
             (m.granted, m.outstanding) = (m.granted + 1, m.outstanding + 1);
             let leaves = m.granted == m.packets && std::mem::take(&mut m.ticket) != 0;
-            self.granted += 1;
+            self.add_granted(1);
             if leaves {
                 self.leave_queue();
             }
@@ -433,21 +499,27 @@ impl Budget {
         owed
     }
 
-    /// The part of the budget that is used up.
+    /// Packets by which the budget counts as used.
     fn used(&self) -> u32 {
         if self.used_up <= USED_UP_MOST {
             return self.granted;
         }
-        let most = self.size.packets().saturating_sub(SCHEDULED_LEAST);
+        let most = self.packets().saturating_sub(SCHEDULED_LEAST);
         self.granted - self.unscheduled + self.unscheduled.min(most)
+    }
+
+    /// Packets that may be granted now.
+    fn room(&self) -> u32 {
+        let packet = self.link.packet_bytes();
+        (self.link.room(u64::from(self.used()) * packet) / packet) as u32
     }
 
     /// Takes the next message that may have a grant, with its number.
     pub(crate) fn next(&mut self) -> Option<(u32, Owner)> {
-        if self.granted < self.size.packets() {
+        if self.granted < self.packets() {
             self.used_up = 0;
         }
-        while self.used() < self.size.packets() {
+        while self.room() > 0 {
             let (at, ticket) = self.queue.pop()?;
             if let Some(m) = self.messages.get_mut(at as usize).and_then(Option::as_mut)
                 && m.ticket == ticket
@@ -458,7 +530,7 @@ impl Budget {
             self.queue.on_dead_taken();
         }
         if !self.queue.is_empty() {
-            self.size.on_shortage();
+            self.link.on_shortage();
         }
         None
     }
@@ -466,7 +538,7 @@ impl Budget {
     /// Grants packets of a message up to `limit`, and at most `most`. Returns the new total; `None`:
     /// nothing was granted.
     pub(crate) fn grant(&mut self, at: u32, owner: &Owner, limit: u32, most: u32) -> Option<u32> {
-        let room = self.size.packets().saturating_sub(self.used());
+        let room = self.room();
         let m = self.of_mut(at, owner)?;
         let more = limit.min(m.packets).saturating_sub(m.granted).min(most).min(room.max(1));
         if more == 0 {
@@ -475,7 +547,7 @@ impl Budget {
         m.granted += more;
         m.outstanding += more;
         let granted = m.granted;
-        self.granted += more;
+        self.add_granted(more);
         self.enqueue(at, owner);
         Some(granted)
     }
@@ -487,7 +559,7 @@ impl Budget {
         let unscheduled = std::mem::take(&mut m.unscheduled);
         let ticket = std::mem::take(&mut m.ticket);
         m.granted = m.packets;
-        self.granted -= outstanding;
+        self.remove_granted(outstanding);
         self.unscheduled -= unscheduled;
         if ticket != 0 {
             self.leave_queue();
@@ -503,7 +575,8 @@ impl Budget {
         let outstanding = m.granted - m.arrived;
         let before = std::mem::replace(&mut m.outstanding, outstanding);
         let before_unscheduled = std::mem::replace(&mut m.unscheduled, outstanding);
-        self.granted = self.granted - before + outstanding;
+        self.remove_granted(before);
+        self.add_granted(outstanding);
         self.unscheduled = self.unscheduled - before_unscheduled + outstanding;
         self.enqueue(at, owner);
     }
@@ -517,7 +590,7 @@ impl Budget {
     /// Packets of a message that its sender may send before an answer: an equal share.
     pub(crate) fn unscheduled(&self) -> u32 {
         let live = self.live - self.memory.len();
-        (self.size.packets() / live.max(1)).clamp(1, UNSCHEDULED)
+        (self.packets() / live.max(1)).clamp(1, UNSCHEDULED)
     }
 
     /// The message to be checked next. One is checked at each arrival.
@@ -547,7 +620,7 @@ impl Budget {
         {
             let lost = std::mem::take(&mut m.outstanding);
             let unscheduled = std::mem::take(&mut m.unscheduled);
-            self.granted -= lost;
+            self.remove_granted(lost);
             self.unscheduled -= unscheduled;
         }
     }
@@ -591,6 +664,8 @@ impl Budget {
         let messages = || self.messages.iter().flatten();
         let outstanding: u32 = messages().map(|m| m.outstanding).sum();
         assert_eq!(outstanding, self.granted, "the budget in use");
+        let bytes = u64::from(outstanding) * self.link.packet_bytes();
+        assert_eq!(self.link.granted(), bytes, "the part of the link's budget in use");
         let unscheduled: u32 = messages().map(|m| m.unscheduled).sum();
         assert_eq!(unscheduled, self.unscheduled, "packets without a grant");
         assert_eq!(messages().count(), self.live as usize);

@@ -16,14 +16,11 @@
 //! A queue that is never empty is invisible to senders that have never seen it empty. So in each
 //! period the queue drains, for as long as every sender needs to send a packet.
 
-use crate::cc::PART;
-
 /// Frames of a run.
 const RUN: usize = 32;
-/// The smallest budget, packets.
-const LEAST: u64 = 2 * PART;
-/// The budget before anything was measured.
-const FIRST: u64 = 32 * PART;
+/// The smallest budget, and the budget before anything was measured, full packets.
+const LEAST: u64 = 2;
+const FIRST: u64 = 32;
 /// Packets whose time is allowed as delay.
 const TARGET_PACKETS: u64 = 4;
 /// Period of drains, ns; at first, and at most. Two are in a period of the minimum of delays.
@@ -33,8 +30,8 @@ const PERIOD_NS: u64 = 20_000_000;
 /// Shortest length of a drain in round trips.
 const DRAIN_ROUND_TRIPS: u64 = 2;
 
-/// Least frames and round trips over which a rate is measured.
-const RATE_FRAMES: u64 = 64;
+/// Least bytes, in full packets, and round trips over which a rate is measured.
+const RATE_PACKETS: u64 = 64;
 const RATE_ROUND_TRIPS: u64 = 4;
 /// Period of the highest rate, ns: links change their rate rarely.
 const RATE_PERIOD_NS: u64 = 500_000_000;
@@ -44,16 +41,19 @@ const OVERCOMMIT: u64 = 8;
 /// Longest delay of that kind, in the round trips that the budget aims at. After a pause frames arrive in
 /// bursts, which are faster than the link: beyond this its rate may be known wrongly.
 const ELSEWHERE_MOST: u64 = 4;
-/// More is in flight at no rate, in parts of a packet.
-const IN_FLIGHT_MOST: u64 = 1 << 56;
+/// More is in flight at no rate, bytes.
+const IN_FLIGHT_MOST: u64 = 1 << 48;
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Size {
-    /// In parts of a packet.
+    /// Bytes on the wire.
     size: u64,
+    /// What fits into the receive queues of the endpoints, bytes.
     most: u64,
-    /// Time of a packet on the link, ns.
+    line_rate_bps: u64,
+    /// The longest packet of the endpoints on the wire, bytes, and its time on the link, ns.
+    packet_bytes: u64,
     packet_ns: u64,
     /// Delays of the run's newest frames, ns.
     run: [u32; RUN],
@@ -65,8 +65,8 @@ pub(crate) struct Size {
     base_ns: u64,
     /// No queue was seen yet.
     starts: bool,
-    /// Messages have waited in this run.
-    short: bool,
+    /// Bytes that have arrived in the run.
+    run_bytes: u64,
     /// The size while the queue drains, and until when; 0: it does not.
     drained: u64,
     drain_ends_ns: u64,
@@ -76,20 +76,21 @@ pub(crate) struct Size {
 }
 
 impl Size {
-    /// A budget of at most `most` packets, each of which takes `packet_ns` on the link.
-    pub(crate) fn new(most: u32, packet_ns: u64) -> Self {
-        let most = u64::from(most).max(2) * PART;
+    /// The budget of a link with this rate, without endpoints.
+    pub(crate) fn new(line_rate_bps: u64) -> Self {
         Size {
-            size: FIRST.min(most),
-            most,
-            packet_ns,
+            size: 0,
+            most: 0,
+            line_rate_bps: line_rate_bps.max(1),
+            packet_bytes: 0,
+            packet_ns: 0,
             run: [0; RUN],
             run_frames: 0,
             run_begin_ns: 0,
             run_base_ns: u64::MAX,
+            run_bytes: 0,
             base_ns: 0,
             starts: true,
-            short: false,
             drained: 0,
             drain_ends_ns: 0,
             next_drain_ns: 0,
@@ -98,10 +99,31 @@ impl Size {
         }
     }
 
-    /// Packets.
-    pub(crate) fn packets(&self) -> u32 {
-        let size = if self.drain_ends_ns > 0 { self.drained } else { self.size };
-        (size / PART) as u32
+    /// An endpoint uses the link. Its packets have `packet_bytes` on the wire, and `most` bytes of them
+    /// fit into its receive queue.
+    pub(crate) fn add_endpoint(&mut self, packet_bytes: u32, most: u64) {
+        self.packet_bytes = self.packet_bytes.max(packet_bytes.into());
+        self.packet_ns = self.packet_bytes * 8_000_000_000 / self.line_rate_bps;
+        let is_first = self.most == 0;
+        self.most = self.most.saturating_add(most);
+        if is_first {
+            self.size = (FIRST * self.packet_bytes).min(self.most);
+        }
+    }
+
+    /// An endpoint no longer uses the link.
+    pub(crate) fn remove_endpoint(&mut self, most: u64) {
+        self.most = self.most.saturating_sub(most);
+        self.size = self.size.min(self.most);
+    }
+
+    fn least(&self) -> u64 {
+        (LEAST * self.packet_bytes).min(self.most)
+    }
+
+    /// Bytes on the wire.
+    pub(crate) fn bytes(&self) -> u64 {
+        if self.drain_ends_ns > 0 { self.drained } else { self.size }
     }
 
     /// The smallest round trip of the senders.
@@ -109,14 +131,8 @@ impl Size {
         self.base_ns
     }
 
-    /// Messages wait because the budget is used up.
-    pub(crate) fn on_shortage(&mut self) {
-        self.short = true;
-    }
-
-    /// A frame arrived that was delayed by `delay_ns`; the smallest round trip to its sender is
-    /// `base_ns`, 0 when unknown. `messages` are arriving.
-    pub(crate) fn on_frame(&mut self, delay_ns: u64, base_ns: u64, messages: u32, now_ns: u64) {
+    /// Bytes have arrived.
+    pub(crate) fn on_bytes(&mut self, bytes: u64, now_ns: u64) {
         if self.drain_ends_ns > 0 {
             if now_ns < self.drain_ends_ns {
                 return;
@@ -125,26 +141,44 @@ impl Size {
             self.rate.begin(now_ns);
             self.begin_run(now_ns);
         }
-        self.rate.on_frame(base_ns, now_ns);
+        self.run_bytes += bytes;
+        self.rate.on_bytes(bytes, (RATE_PACKETS * self.packet_bytes, self.base_ns), now_ns);
+    }
+
+    /// A frame of these bytes was delayed by `delay_ns`; the smallest round trip to its sender is
+    /// `base_ns`, 0 when unknown. `messages` are arriving, and some have waited for the budget if it is
+    /// `short`. Returns whether a run has ended.
+    pub(crate) fn on_delay(
+        &mut self,
+        (delay_ns, base_ns): (u64, u64),
+        (messages, short): (u32, bool),
+        now_ns: u64,
+    ) -> bool {
+        if self.drain_ends_ns > 0 {
+            return false;
+        }
         self.run[self.run_frames % RUN] = delay_ns.min(u32::MAX.into()) as u32;
         if base_ns > 0 {
             self.run_base_ns = self.run_base_ns.min(base_ns);
         }
         self.run_frames += 1;
-        if self.run_frames >= RUN && self.run_base_ns != u64::MAX {
-            let least_ns = self.run.iter().min().copied().unwrap_or(0);
-            if now_ns >= self.run_begin_ns + self.run_base_ns + u64::from(least_ns) {
-                self.end_run(messages, now_ns);
-            }
+        if self.run_frames < RUN || self.run_base_ns == u64::MAX {
+            return false;
         }
+        let least_ns = self.run.iter().min().copied().unwrap_or(0);
+        let ends = now_ns >= self.run_begin_ns + self.run_base_ns + u64::from(least_ns);
+        if ends {
+            self.end_run(messages, short, now_ns);
+        }
+        ends
     }
 
     fn begin_run(&mut self, now_ns: u64) {
-        (self.run_frames, self.run_begin_ns, self.short) = (0, now_ns, false);
+        (self.run_frames, self.run_bytes, self.run_begin_ns) = (0, 0, now_ns);
         self.run_base_ns = u64::MAX;
     }
 
-    fn end_run(&mut self, messages: u32, now_ns: u64) {
+    fn end_run(&mut self, messages: u32, short: bool, now_ns: u64) {
         self.base_ns = self.run_base_ns;
         let noise_ns = median(std::array::from_fn(|i| {
             let before = self.run[(i + RUN - 1) % RUN];
@@ -157,18 +191,18 @@ impl Size {
         // By a quarter up, by half down.
         let mut ratio = ((self.base_ns + target_ns) * 1024 / seen_ns).clamp(512, 1280);
         let run_ns = now_ns.saturating_sub(self.run_begin_ns).max(1);
-        let is_full = self.rate.is_full(((self.run_frames as u64) << 20) / run_ns);
+        let is_full = self.rate.is_full((self.run_bytes << 20) / run_ns);
         if !is_full && delay_ns <= ELSEWHERE_MOST * (self.base_ns + target_ns) {
             let rate = &self.rate;
             let most = OVERCOMMIT * rate.in_flight(self.base_ns) + 2 * rate.in_flight(delay_ns);
             ratio = ratio.max(if self.size < most { 1280 } else { 1024 });
         }
-        if ratio < 1024 || self.short {
+        if ratio < 1024 || short {
             // Half of the way, so that the next run sees the result of this one first; faster until
             // a queue was seen for the first time.
             self.starts &= 4 * delay_ns < target_ns;
             let scale = if self.starts { 1536 } else { 512 + ratio / 2 };
-            self.size = (self.size * scale / 1024).clamp(LEAST.min(self.most), self.most);
+            self.size = (self.size * scale / 1024).clamp(self.least(), self.most);
         }
         self.begin_run(now_ns);
         if now_ns >= self.next_drain_ns {
@@ -190,20 +224,20 @@ impl Size {
         // Three quarters of what fills the path without a queue.
         let filled = u128::from(self.size) * u128::from(self.base_ns) / u128::from(seen_ns);
         let filled = filled as u64; // the size at most
-        self.drained = (filled * 3 / 4).max(LEAST.min(self.most));
+        self.drained = (filled * 3 / 4).max(self.least());
         let all_ns = u64::from(messages) * self.packet_ns * 3 / 2;
         let length_ns = (DRAIN_ROUND_TRIPS * seen_ns).max(all_ns);
         self.drain_ends_ns = now_ns + length_ns.min(DRAIN_EVERY_NS / 8);
     }
 }
 
-/// The highest rate at which frames have arrived in the current and the previous period: that of the
+/// The highest rate at which bytes have arrived in the current and the previous period: that of the
 /// receiver's link, once it was busy.
 #[derive(Debug, Default)]
 struct Rate {
-    frames: u64,
+    bytes: u64,
     begin_ns: u64,
-    /// Frames in 2^20 ns.
+    /// Bytes in 2^20 ns.
     highest: u64,
     previous: u64,
     ends_ns: u64,
@@ -212,16 +246,17 @@ struct Rate {
 impl Rate {
     /// Begins to count again: a pause, or a drain, is not the rate of the link.
     fn begin(&mut self, now_ns: u64) {
-        (self.frames, self.begin_ns) = (0, now_ns);
+        (self.bytes, self.begin_ns) = (0, now_ns);
     }
 
-    fn on_frame(&mut self, base_ns: u64, now_ns: u64) {
-        self.frames += 1;
+    /// Bytes have arrived. A rate is measured over `least` of them, and some round trips of `base_ns`.
+    fn on_bytes(&mut self, bytes: u64, (least, base_ns): (u64, u64), now_ns: u64) {
+        self.bytes += bytes;
         let time_ns = now_ns.saturating_sub(self.begin_ns);
-        if self.frames < RATE_FRAMES || time_ns < RATE_ROUND_TRIPS * base_ns || time_ns == 0 {
+        if self.bytes < least || time_ns < RATE_ROUND_TRIPS * base_ns || time_ns == 0 {
             return;
         }
-        let newest = (self.frames << 20) / time_ns;
+        let newest = (self.bytes << 20) / time_ns;
         if now_ns >= self.ends_ns {
             self.previous = if now_ns - self.ends_ns > RATE_PERIOD_NS { 0 } else { self.highest };
             (self.highest, self.ends_ns) = (0, now_ns + RATE_PERIOD_NS);
@@ -239,10 +274,10 @@ impl Rate {
         self.highest() > 0 && 8 * rate >= 7 * self.highest()
     }
 
-    /// Packets in flight at the highest rate, in units of 1/`PART`. Senders decide on both factors.
+    /// Bytes in flight at the highest rate. Senders decide on both factors.
     fn in_flight(&self, time_ns: u64) -> u64 {
-        let packets = u128::from(self.highest()) * u128::from(time_ns);
-        ((packets * u128::from(PART)) >> 20).min(IN_FLIGHT_MOST.into()) as u64
+        let bytes = (u128::from(self.highest()) * u128::from(time_ns)) >> 20;
+        bytes.min(IN_FLIGHT_MOST.into()) as u64
     }
 }
 
@@ -284,17 +319,36 @@ impl QueueDelay {
 mod tests {
     use super::*;
 
+    /// Bytes of a frame on the wire.
+    const FRAME: u32 = 1_138;
+
+    /// A budget of at most `most` frames, each of which takes about `frame_ns` on the link.
+    fn size(most: u32, frame_ns: u64) -> Size {
+        let mut size = Size::new(u64::from(FRAME) * 8_000_000_000 / frame_ns);
+        size.add_endpoint(FRAME, u64::from(most) * u64::from(FRAME));
+        size
+    }
+
+    fn frames(size: &Size) -> u64 {
+        size.bytes() / u64::from(FRAME)
+    }
+
+    /// A frame arrives while messages wait for the budget.
+    fn frame(size: &mut Size, delay: (u64, u64), messages: u32, now_ns: u64) {
+        size.on_bytes(FRAME.into(), now_ns);
+        size.on_delay(delay, (messages, true), now_ns);
+    }
+
     /// Runs frames through a link with `base_ns` and this size's queue; returns the mean size.
     fn settle(size: &mut Size, base_ns: u64, packet_ns: u64, jitter_ns: u64) -> u64 {
         let (mut now_ns, mut sum) = (1, 0);
-        for frame in 0..40_000_u64 {
+        for n in 0..40_000_u64 {
             now_ns += packet_ns;
-            let in_flight_ns = u64::from(size.packets()) * packet_ns;
+            let in_flight_ns = frames(size) * packet_ns;
             let queued_ns = in_flight_ns.saturating_sub(base_ns);
-            let late_ns = (frame * 7919) % (jitter_ns + 1);
-            size.on_shortage();
-            size.on_frame(queued_ns + late_ns, base_ns, 20, now_ns);
-            sum += if frame >= 30_000 { u64::from(size.packets()) } else { 0 };
+            let late_ns = (n * 7919) % (jitter_ns + 1);
+            frame(size, (queued_ns + late_ns, base_ns), 20, now_ns);
+            sum += if n >= 30_000 { frames(size) } else { 0 };
         }
         sum / 10_000
     }
@@ -302,7 +356,7 @@ mod tests {
     #[test]
     fn the_budget_settles_above_the_bandwidth_delay_product() {
         for (base_ns, packet_ns) in [(5_200, 364), (1_000, 364), (100_000, 90), (25_000, 23)] {
-            let mut size = Size::new(100_000, packet_ns);
+            let mut size = size(100_000, packet_ns);
             let (mean, bdp) = (settle(&mut size, base_ns, packet_ns, 0), base_ns / packet_ns);
             assert!(mean >= bdp * 97 / 100, "{base_ns}, {packet_ns}: {mean} of {bdp}");
             assert!(mean <= bdp * 16 / 10 + 6, "{base_ns}, {packet_ns}: {mean} of {bdp}");
@@ -311,23 +365,22 @@ mod tests {
 
     #[test]
     fn delays_of_single_frames_do_not_shrink_it() {
-        let mut size = Size::new(100_000, 364);
+        let mut size = size(100_000, 364);
         let mean = settle(&mut size, 5_200, 364, 20_000);
         assert!(mean >= 5_200 / 364, "{mean}");
     }
 
     #[test]
     fn frames_that_wait_elsewhere_do_not_shrink_it() {
-        let mut size = Size::new(100_000, 364);
+        let mut size = size(100_000, 364);
         let mut now_ns = 1;
         // A frame each `apart_ns`, delayed by 20 us; returns the packets at the end.
         let mut delayed = |size: &mut Size, apart_ns: u64| {
             for _ in 0..20_000 {
                 now_ns += apart_ns;
-                size.on_shortage();
-                size.on_frame(20_000, 5_200, 2, now_ns);
+                frame(size, (20_000, 5_200), 2, now_ns);
             }
-            size.packets()
+            frames(size)
         };
         assert_eq!(delayed(&mut size, 364), 2, "at the rate of the link a queue shrinks it");
         let overcommitted = delayed(&mut size, 728);
@@ -336,25 +389,40 @@ mod tests {
     }
 
     #[test]
+    fn small_frames_do_not_pass_for_a_faster_link() {
+        let mut size = size(100_000, 364);
+        let mut now_ns = 1;
+        for n in 0..40_000 {
+            // Sixteen small frames in the time of a full one, then full ones alone.
+            let small = n < 20_000;
+            now_ns += if small { 23 } else { 364 };
+            size.on_bytes(if small { 71 } else { FRAME.into() }, now_ns);
+            size.on_delay((20_000, 5_200), (2, true), now_ns);
+        }
+        assert_eq!(frames(&size), 2, "the link is full, so its queue shrinks the budget");
+    }
+
+    #[test]
     fn a_rate_and_round_trips_that_senders_feign_overflow_nothing() {
         let (long_ns, mut now_ns) = ((1 << 31) - 1, 1);
-        let mut size = Size::new(u32::MAX, 364);
-        for frame in 0..100_000_u64 {
-            let is_burst = frame % 400 < 200;
-            now_ns += if is_burst { u64::from(frame % 65 == 0) } else { long_ns / 32 };
-            size.on_shortage();
-            size.on_frame(0, if is_burst { 1 } else { long_ns }, u32::MAX, now_ns);
+        let mut size = size(u32::MAX, 364);
+        for n in 0..100_000_u64 {
+            let is_burst = n % 400 < 200;
+            now_ns += if is_burst { u64::from(n % 65 == 0) } else { long_ns / 32 };
+            frame(&mut size, (0, if is_burst { 1 } else { long_ns }), u32::MAX, now_ns);
         }
-        assert!(size.packets() >= 2);
+        assert!(frames(&size) >= 2);
     }
 
     #[test]
     fn it_does_not_grow_unless_messages_wait() {
-        let mut size = Size::new(100_000, 364);
-        for frame in 0..10_000 {
-            size.on_frame(0, 5_200, 20, 1 + frame * 364);
+        let mut size = size(100_000, 364);
+        for n in 0..10_000 {
+            let now_ns = 1 + n * 364;
+            size.on_bytes(FRAME.into(), now_ns);
+            size.on_delay((0, 5_200), (20, false), now_ns);
         }
-        assert_eq!(size.packets(), 32);
+        assert_eq!(frames(&size), 32);
     }
 
     #[test]

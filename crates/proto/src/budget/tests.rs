@@ -8,8 +8,16 @@ fn owner(session: u32) -> Owner {
     Owner { session, generation: 1, slot: 0, req_num: 16, is_response: false }
 }
 
+fn link() -> Arc<ReceiveLink> {
+    ReceiveLink::new(25_000_000_000)
+}
+
+fn budget_of(link: &Arc<ReceiveLink>) -> Budget {
+    Budget::new(true, link.clone(), (1_138, 1_000))
+}
+
 fn budget() -> Budget {
-    Budget::new(true, Size::new(1_000, 364))
+    budget_of(&link())
 }
 
 #[test]
@@ -27,16 +35,18 @@ fn it_is_in_force_while_several_peers_send() {
     let mut b = budget();
     let first = b.begin(owner(1), 7, 100, (1, 4), 0);
     let second = b.begin(owner(2), 7, 100, (1, 4), 0);
-    assert!(!b.is_in_force(), "one peer");
+    assert!(!b.is_due(), "one peer");
     let third = b.begin(owner(3), 8, 100, (1, 4), 0);
-    assert!(b.is_in_force());
+    assert!(b.is_due() && b.may_limit() && !b.is_in_force());
+    b.set_in_force(true);
+    assert!(!b.is_due() && !b.is_over() && b.is_in_force());
     b.end(first, &owner(1));
     b.end(first, &owner(1));
     b.end(third, &owner(1));
     b.check();
-    assert!(b.is_in_force());
+    assert!(!b.is_over());
     b.end(third, &owner(3));
-    assert!(!b.is_in_force());
+    assert!(b.is_over());
     b.end(second, &owner(2));
     assert_eq!(b.usage().1, 0);
     b.check();
@@ -206,4 +216,91 @@ fn the_memory_of_many_messages_is_freed_with_the_last_one() {
     b.end(many[7], &owner(8));
     assert_eq!(b.arrived(at, &owner(7)), 1);
     b.check();
+}
+
+/// Begins messages of many packets at an endpoint, each from a peer of its own, and enqueues them.
+fn begin_many(b: &mut Budget, count: u32) -> Vec<u32> {
+    let begin = |n: u32| {
+        let at = b.begin(owner(n), n, 10_000, (1, 1), 0);
+        b.enqueue(at, &owner(n));
+        at
+    };
+    (0..count).map(begin).collect()
+}
+
+/// Grants what can be granted.
+fn share_out(b: &mut Budget) {
+    while let Some((at, owner)) = b.next() {
+        assert!(b.grant(at, &owner, u32::MAX, 1).is_some());
+    }
+    b.check();
+}
+
+#[test]
+fn endpoints_of_a_link_share_one_budget_by_their_messages() {
+    let link = link();
+    let (mut few, mut many) = (budget_of(&link), budget_of(&link));
+    let at_few = begin_many(&mut few, 4);
+    share_out(&mut few);
+    assert_eq!(few.usage(), (32, 32), "alone it has the whole");
+    begin_many(&mut many, 12);
+    share_out(&mut many);
+    assert_eq!(few.usage().0, 8, "a quarter of the messages");
+    assert_eq!(many.usage(), (24, 1), "nothing is free, but for a packet");
+    // Packets arrive at the first endpoint, which has more than its part.
+    for n in 0..24 {
+        few.on_arrival(at_few[n % 4], &owner(n as u32 % 4), 1);
+        share_out(&mut few);
+        share_out(&mut many);
+    }
+    assert_eq!((few.usage().1, many.usage().1), (8, 24));
+}
+
+#[test]
+fn every_endpoint_of_a_link_has_a_packet_in_flight() {
+    let link = link();
+    let mut all: Vec<Budget> = (0..64).map(|_| budget_of(&link)).collect();
+    for b in &mut all {
+        begin_many(b, 1);
+        share_out(b);
+        assert!(b.usage().1 >= 1);
+    }
+}
+
+#[test]
+fn peers_of_different_endpoints_limit_each_other() {
+    let link = link();
+    let (mut a, mut b) = (budget_of(&link), budget_of(&link));
+    begin_many(&mut a, 1);
+    assert!(!a.may_limit() && !b.may_limit());
+    begin_many(&mut b, 1);
+    assert!(a.is_due() && a.may_limit() && b.is_due());
+    a.set_in_force(true);
+    drop(b);
+    assert!(a.is_over());
+}
+
+#[test]
+fn an_endpoint_that_ends_leaves_nothing_on_its_link() {
+    let link = link();
+    let mut stays = budget_of(&link);
+    let mut ends = budget_of(&link);
+    begin_many(&mut stays, 2);
+    begin_many(&mut ends, 30);
+    share_out(&mut ends);
+    drop(ends);
+    share_out(&mut stays);
+    assert_eq!(stays.usage(), (32, 32));
+}
+
+#[test]
+fn an_endpoint_moves_to_the_link_that_it_shares() {
+    let (own, shared) = (link(), link());
+    let mut moved = budget_of(&own);
+    moved.share_link(shared.clone(), 7);
+    let mut other = budget_of(&shared);
+    begin_many(&mut moved, 1);
+    begin_many(&mut other, 1);
+    assert!(moved.is_due() && other.is_due());
+    assert!(!budget_of(&own).may_limit());
 }

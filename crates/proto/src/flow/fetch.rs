@@ -23,8 +23,8 @@ impl<C> ClientFlow<'_, C> {
             slot.set_message(at);
             slot.grant_response(if limited { 1 } else { u32::MAX });
         }
-        if self.admission.limits_responses() {
-            self.admission.effects.limits |= !limited;
+        self.admission.effects.limits |= self.admission.budget.is_due();
+        if limited || self.admission.effects.limits {
             self.admission.effects.waiting.push((at, owner));
         }
     }
@@ -38,6 +38,7 @@ impl<C> ClientFlow<'_, C> {
         }
         let Some((owner, _)) = self.fetch_owner(slot_no) else { return };
         self.admission.budget.on_arrival(at, &owner, self.io.now_ns);
+        self.admission.effects.limits |= self.admission.budget.is_due();
         if self.admission.limits_responses() {
             self.admission.effects.waiting.push((at, owner));
         }

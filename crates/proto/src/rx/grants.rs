@@ -41,7 +41,8 @@ impl<C> Endpoint<C> {
     }
 
     /// Limits the messages that are under way when a second peer begins to send.
-    pub(crate) fn budget_may_begin(&mut self) {
+    pub(crate) fn limit_messages(&mut self) {
+        self.admission.budget.set_in_force(true);
         let owners: Vec<_> = self.admission.budget.owners().collect();
         for (at, owner) in owners {
             let sent = match self.sessions.get_mut(owner.session as usize) {
@@ -64,6 +65,7 @@ impl<C> Endpoint<C> {
 
     /// A single peer is left: its messages are no longer limited.
     pub(crate) fn lift_limits(&mut self) {
+        self.admission.budget.set_in_force(false);
         let owners: Vec<_> = self.admission.budget.owners().collect();
         for (at, owner) in owners {
             if !self.admission.budget.waits(at, &owner) {

@@ -257,6 +257,7 @@ impl<C> ServerFlow<'_, C> {
         {
             self.admission.memory_returns(self.io);
         }
+        self.admission.effects.limits |= self.admission.budget.is_due();
         match self.admission.ask(self.io, NextPackets { at, owner: &owner }) {
             // The credit return for its first packet is withheld.
             Answer::Wait(Line::Memory) if self.admission.budget.arrived(at, &owner) <= 1 => {}

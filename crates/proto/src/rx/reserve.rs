@@ -141,7 +141,7 @@ impl<C> ServerFlow<'_, C> {
         if !limited {
             budget.grant_all(at, &owner);
         }
-        effects.limits |= !limited && budget.is_in_force();
+        effects.limits |= budget.is_due();
         self.admission.watch_requests(self.io);
     }
 

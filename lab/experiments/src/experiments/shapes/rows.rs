@@ -322,8 +322,7 @@ field_of_name!(Pick);
 
 impl Pick {
     /// The pick with a name.
-    #[cfg(test)]
-    pub(super) fn of(name: &str) -> Option<Pick> {
+    pub fn of(name: &str) -> Option<Pick> {
         Pick::NAMES.iter().position(|n| n.name == name).map(Pick)
     }
 
