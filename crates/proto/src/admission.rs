@@ -102,5 +102,9 @@ impl Admission {
     pub(crate) fn on_budget_frame(&mut self, io: &Io, peer: &mut Peer, bytes: usize) {
         let delay = peer.path.queue_delay_ns(io.now_ns);
         self.budget.on_frame(bytes, delay, io.now_ns);
+        // Frames of small calls do not come here for long after the last large message.
+        if self.budget.is_idle() && self.budget.is_over(io.now_ns) {
+            self.budget.set_in_force(false);
+        }
     }
 }

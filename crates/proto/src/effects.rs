@@ -26,7 +26,7 @@ impl<C> Endpoint<C> {
         } else if (shares || effects.freed) && self.admission.budget.is_in_force() {
             self.share_out();
         }
-        if self.admission.budget.is_over() {
+        if self.admission.budget.is_over(self.io.now_ns) {
             self.lift_limits();
         }
         if let Some(id) = effects.arrived

@@ -142,7 +142,18 @@ fn the_default_control_keeps_an_incast_short_and_fair() {
 /// are fair to each other.
 #[test]
 fn endpoints_of_a_host_share_its_link() {
-    let rows = ["e2-n20", "e4-n96", "e8-n96"].map(|name| Pick::of(name).expect("a shape")).into();
+    meets_its_targets(&["e2-n20", "e4-n96", "e8-n96"]);
+}
+
+/// Two senders, each of which pauses between its messages, keep the queue as short as many do.
+#[test]
+fn the_budget_outlasts_the_pauses_of_one_of_two_senders() {
+    meets_its_targets(&["e1-n2"]);
+}
+
+/// Runs shapes for as long as the share of the slowest sender needs.
+fn meets_its_targets(names: &[&str]) {
+    let rows = names.iter().map(|name| Pick::of(name).expect("a shape")).collect();
     let mut settings = Shapes { rows, alone: true, ..Shapes::default() };
     settings.changed.push(("duration_ns", 60_000_000));
     for row in shapes::run(&settings).expect("runs") {

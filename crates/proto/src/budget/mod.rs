@@ -66,6 +66,10 @@ const STALE_MAX_NS: u64 = 1_000_000_000;
 const USED_UP_MOST: u32 = 256;
 const SCHEDULED_LEAST: u32 = 2;
 
+/// Time that messages stay limited after a single peer is left, ns: two peers that send one message
+/// after the other would each fill the queue with all of their credits whenever the other one pauses.
+const LINGERS_NS: u64 = 1_000_000;
+
 /// Messages without a recent arrival, as [`crate::Endpoint::check_overdue`] has seen them: the time since
 /// the last arrival, ns, and place, time of the last arrival, packets granted and outstanding.
 #[derive(Clone, Debug, Default)]
@@ -167,6 +171,8 @@ pub(crate) struct Budget {
     enabled: bool,
     /// Messages are limited: several peers send over the link.
     in_force: bool,
+    /// Since when one peer at most sends, as far as that was looked at, ns.
+    alone_ns: Option<u64>,
     link: LinkShare,
     /// Packets.
     granted: u32,
@@ -200,6 +206,7 @@ impl Budget {
         Budget {
             enabled,
             in_force: false,
+            alone_ns: None,
             link: LinkShare::new(link, frames, 0),
             granted: 0,
             unscheduled: 0,
@@ -249,15 +256,25 @@ impl Budget {
         self.enabled && !self.in_force && self.link.is_shared()
     }
 
-    /// Returns whether it limits messages without need: a single peer sends, or none.
-    #[inline]
-    pub(crate) fn is_over(&self) -> bool {
-        self.in_force && !self.link.is_shared()
+    /// Returns whether it limits messages without need: a single peer sends, or none, and has done so
+    /// for [`LINGERS_NS`].
+    pub(crate) fn is_over(&mut self, now_ns: u64) -> bool {
+        if !self.in_force || self.link.is_shared() {
+            self.alone_ns = None;
+            return false;
+        }
+        let since_ns = *self.alone_ns.get_or_insert(now_ns);
+        now_ns.saturating_sub(since_ns) >= LINGERS_NS
+    }
+
+    /// Returns whether no message arrives.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.live == 0
     }
 
     /// Limits messages from now on, or no longer.
     pub(crate) fn set_in_force(&mut self, in_force: bool) {
-        self.in_force = in_force;
+        (self.in_force, self.alone_ns) = (in_force, None);
     }
 
     /// A frame of `bytes` arrived. `delay`: its delay in queues and the smallest round trip to its

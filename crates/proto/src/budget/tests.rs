@@ -39,14 +39,15 @@ fn it_is_in_force_while_several_peers_send() {
     let third = b.begin(owner(3), 8, 100, (1, 4), 0);
     assert!(b.is_due() && b.may_limit() && !b.is_in_force());
     b.set_in_force(true);
-    assert!(!b.is_due() && !b.is_over() && b.is_in_force());
+    assert!(!b.is_due() && !b.is_over(1) && b.is_in_force());
     b.end(first, &owner(1));
     b.end(first, &owner(1));
     b.end(third, &owner(1));
     b.check();
-    assert!(!b.is_over());
+    assert!(!b.is_over(2));
     b.end(third, &owner(3));
-    assert!(b.is_over());
+    assert!(!b.is_over(3) && !b.is_over(2 + LINGERS_NS), "another may come back soon");
+    assert!(b.is_over(3 + LINGERS_NS));
     b.end(second, &owner(2));
     assert_eq!(b.usage().1, 0);
     b.check();
@@ -277,7 +278,7 @@ fn peers_of_different_endpoints_limit_each_other() {
     assert!(a.is_due() && a.may_limit() && b.is_due());
     a.set_in_force(true);
     drop(b);
-    assert!(a.is_over());
+    assert!(!a.is_over(1) && a.is_over(1 + LINGERS_NS));
 }
 
 #[test]
