@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_seed_decides_starts_and_jitter_and_runs_repeat() {
-        for (row, changed) in [("e4-n8", &[][..]), ("e1-n2", &[("jitter_ns", 20_000)])] {
+        for (row, changed) in [("e4-n20", &[][..]), ("e1-n2", &[("jitter_ns", 20_000)])] {
             let of = |seed| {
                 let mut settings = short(row, changed);
                 settings.load.hosts.seed = seed;
