@@ -22,7 +22,7 @@ use crate::tx::TxItem;
 pub(crate) struct Admission {
     /// Quotas of the client processes.
     pub(crate) quotas: Quotas,
-    /// Packets that all peers together may have in flight to this endpoint.
+    /// Packets that all peers together may have in flight to this endpoint, of those over its link.
     pub(crate) budget: Budget,
     /// Packets that the credit pools of all peers allow in flight to this endpoint.
     pub(crate) pools: PoolSums,

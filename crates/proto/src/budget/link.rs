@@ -46,8 +46,15 @@ impl ReceiveLink {
     /// Changes the size of the budget, and takes over the result.
     fn update(&self, size: &mut Size, change: impl FnOnce(&mut Size)) {
         change(size);
-        self.bytes.store(size.bytes(), Relaxed);
-        self.base_ns.store(size.base_ns(), Relaxed);
+        store_changed(&self.bytes, size.bytes());
+        store_changed(&self.base_ns, size.base_ns());
+    }
+}
+
+/// Endpoints of other threads read these often.
+fn store_changed(to: &AtomicU64, value: u64) {
+    if to.load(Relaxed) != value {
+        to.store(value, Relaxed);
     }
 }
 
@@ -61,6 +68,7 @@ pub(super) struct LinkShare {
     most: u64,
     granted: u64,
     senders: u32,
+    /// Messages that do not wait for memory.
     messages: u32,
     /// Bytes of frames that have arrived, which the link does not know of.
     arrived: u64,
@@ -124,20 +132,26 @@ impl LinkShare {
         self.granted
     }
 
-    /// The part of the budget for `messages` of this endpoint.
-    pub(super) fn part(&self, messages: u32) -> u64 {
-        let all = self.link.messages.load(Relaxed).max(messages).max(1);
-        (self.bytes() * u64::from(messages) / u64::from(all)).min(self.most)
+    /// Messages of this endpoint that do not wait for memory.
+    pub(super) fn messages(&self) -> u32 {
+        self.messages
+    }
+
+    /// The endpoint's part of the budget, bytes.
+    pub(super) fn part(&self) -> u64 {
+        let all = self.link.messages.load(Relaxed).max(self.messages).max(1);
+        (self.bytes() * u64::from(self.messages) / u64::from(all)).min(self.most)
     }
 
     /// Bytes that this endpoint may grant now, of which it has `used` some: up to its part of the
-    /// budget, rounded up to a packet while the link has one left.
+    /// budget, rounded up to a packet while the link has one left. Half of the part is there in any
+    /// case: packets of another endpoint whose sender or thread has stopped count for seconds.
     pub(super) fn room(&self, used: u64) -> u64 {
-        let packet = self.packet_bytes();
+        let (packet, part) = (self.packet_bytes(), self.part());
         let others = self.link.granted.load(Relaxed).saturating_sub(self.granted);
         let free = self.bytes().saturating_sub(others + used);
-        let part = self.part(self.messages).saturating_sub(used);
-        let room = if part > 0 { free.min(part.next_multiple_of(packet)) } else { 0 };
+        let free = free.max((part / 2).saturating_sub(used));
+        let room = free.min(part.saturating_sub(used).next_multiple_of(packet));
         let least = if used == 0 { packet } else { 0 };
         room.max(least)
     }
@@ -154,19 +168,32 @@ impl LinkShare {
         self.link.granted.fetch_sub(bytes, Relaxed);
     }
 
-    /// A message begins or ends, which may be the first or the last one of its peer.
+    /// A message begins, which may be the first one of its peer.
     pub(super) fn begin(&mut self, is_first: bool) {
-        self.messages += 1;
-        self.link.messages.fetch_add(1, Relaxed);
+        self.add_message();
         if is_first {
             self.senders += 1;
             self.link.senders.fetch_add(1, Relaxed);
         }
     }
 
-    pub(super) fn end(&mut self, is_last: bool) {
+    /// A message has ended, or waits for memory: it takes no part of the budget.
+    pub(super) fn remove_message(&mut self) {
         self.messages -= 1;
         self.link.messages.fetch_sub(1, Relaxed);
+    }
+
+    /// A message has its memory.
+    pub(super) fn add_message(&mut self) {
+        self.messages += 1;
+        self.link.messages.fetch_add(1, Relaxed);
+    }
+
+    /// A message has ended, which may be the last one of its peer.
+    pub(super) fn end(&mut self, is_last: bool, waited: bool) {
+        if !waited {
+            self.remove_message();
+        }
         if is_last {
             self.senders -= 1;
             self.link.senders.fetch_sub(1, Relaxed);
@@ -210,7 +237,9 @@ impl Drop for LinkShare {
         self.link.granted.fetch_sub(self.granted, Relaxed);
         self.link.senders.fetch_sub(self.senders, Relaxed);
         self.link.messages.fetch_sub(self.messages, Relaxed);
-        let mut size = self.link.size.lock().unwrap_or_else(PoisonError::into_inner);
-        self.link.update(&mut size, |size| size.remove_endpoint(self.most));
+        // In the child of a fork another thread may have held the lock.
+        if let Ok(mut size) = self.link.size.try_lock() {
+            self.link.update(&mut size, |size| size.remove_endpoint(self.most));
+        }
     }
 }

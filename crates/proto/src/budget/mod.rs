@@ -200,7 +200,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// The budget of an endpoint that shares its link with no other. Its frames have `packet_bytes` on
+    /// The budget of an endpoint of a link whose time begins with the endpoint's. Its frames have `packet_bytes` on
     /// the wire, and its receive queue has room for `most` of them.
     pub(crate) fn new(enabled: bool, link: Arc<ReceiveLink>, frames: (u32, u32)) -> Self {
         Budget {
@@ -235,7 +235,9 @@ impl Budget {
     /// Messages are arriving.
     pub(crate) fn share_link(&mut self, link: Arc<ReceiveLink>, epoch_ns: u64) {
         assert_eq!(self.live, 0, "messages are arriving");
-        self.link = self.link.moved(link, epoch_ns);
+        if self.enabled {
+            self.link = self.link.moved(link, epoch_ns);
+        }
     }
 
     /// Returns whether it limits messages now.
@@ -295,7 +297,7 @@ impl Budget {
 
     /// The endpoint's part of the budget, packets.
     fn packets(&self) -> u32 {
-        (self.link.part(self.live) / self.link.packet_bytes()) as u32
+        (self.link.part() / self.link.packet_bytes()) as u32
     }
 
     /// Counts packets as granted, here and at the link.
@@ -391,7 +393,7 @@ impl Budget {
             if is_last {
                 self.peers.remove(at);
             }
-            self.link.end(is_last);
+            self.link.end(is_last, m.reserved.waits());
         }
         if self.live == 0 {
             self.queue.clear();
@@ -527,13 +529,20 @@ impl Budget {
 
     /// Packets that may be granted now.
     fn room(&self) -> u32 {
+        // Packets without a grant that use the budget up leave a packet to grants in any case.
+        let is_owed = self.used_up > USED_UP_MOST && self.granted == self.unscheduled;
+        self.room_beside(self.used()).max(u32::from(is_owed))
+    }
+
+    /// Packets that may be granted beside `used` of this endpoint.
+    fn room_beside(&self, used: u32) -> u32 {
         let packet = self.link.packet_bytes();
-        (self.link.room(u64::from(self.used()) * packet) / packet) as u32
+        (self.link.room(u64::from(used) * packet) / packet) as u32
     }
 
     /// Takes the next message that may have a grant, with its number.
     pub(crate) fn next(&mut self) -> Option<(u32, Owner)> {
-        if self.granted < self.packets() {
+        if self.room_beside(self.granted) > 0 {
             self.used_up = 0;
         }
         while self.room() > 0 {
@@ -606,8 +615,7 @@ impl Budget {
 
     /// Packets of a message that its sender may send before an answer: an equal share.
     pub(crate) fn unscheduled(&self) -> u32 {
-        let live = self.live - self.memory.len();
-        (self.packets() / live.max(1)).clamp(1, UNSCHEDULED)
+        (self.packets() / self.link.messages().max(1)).clamp(1, UNSCHEDULED)
     }
 
     /// The message to be checked next. One is checked at each arrival.

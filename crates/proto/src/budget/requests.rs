@@ -19,6 +19,7 @@ impl Budget {
         }
         let Some(quota) = self.of(at, owner).map(|m| m.reserved.quota) else { return false };
         let ticket = self.memory.push(quota, at);
+        self.link.remove_message();
         if let Some(m) = self.of_mut(at, owner) {
             m.reserved.ticket = ticket;
         }
@@ -30,6 +31,9 @@ impl Budget {
         let Some(m) = self.of_mut(at, owner) else { return };
         let before = m.reserved;
         m.reserved = Reserved { promised, growing: 0, ticket: 0, ..before };
+        if before.waits() {
+            self.link.add_message();
+        }
         self.memory.remove(at, &before);
     }
 

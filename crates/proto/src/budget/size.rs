@@ -145,7 +145,7 @@ impl Size {
         self.rate.on_bytes(bytes, (RATE_PACKETS * self.packet_bytes, self.base_ns), now_ns);
     }
 
-    /// A frame of these bytes was delayed by `delay_ns`; the smallest round trip to its sender is
+    /// A frame was delayed by `delay_ns`; the smallest round trip to its sender is
     /// `base_ns`, 0 when unknown. `messages` are arriving, and some have waited for the budget if it is
     /// `short`. Returns whether a run has ended.
     pub(crate) fn on_delay(
