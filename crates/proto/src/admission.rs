@@ -10,6 +10,7 @@ pub(crate) use ask::{Answer, Handler, Line, Need, NextPackets, OneWay};
 pub(crate) use memory::{RequestMemory, Room, WholeRequest};
 
 use crate::budget::{Budget, Owner, Reserved};
+use crate::cc::packet_wire_bytes;
 use crate::event::RequestId;
 use crate::io::Io;
 use crate::mutant::{self, Mutant};
@@ -101,7 +102,7 @@ impl Admission {
     #[cold]
     pub(crate) fn on_budget_frame(&mut self, io: &Io, peer: &mut Peer, bytes: usize) {
         let delay = peer.path.queue_delay_ns(io.now_ns);
-        self.budget.on_frame(bytes, delay, io.now_ns);
+        self.budget.on_frame(packet_wire_bytes(bytes), delay, io.now_ns);
         // Frames of small calls do not come here for long after the last large message.
         if self.budget.is_idle() && self.budget.is_over(io.now_ns) {
             self.budget.set_in_force(false);

@@ -29,7 +29,6 @@
 
 use std::sync::Arc;
 
-use crate::cc::packet_wire_bytes;
 use crate::mutant::{self, Mutant};
 
 mod link;
@@ -279,10 +278,10 @@ impl Budget {
         (self.in_force, self.alone_ns) = (in_force, None);
     }
 
-    /// A frame of `bytes` arrived. `delay`: its delay in queues and the smallest round trip to its
+    /// A frame of `bytes` on the wire arrived. `delay`: its delay in queues and the smallest round trip to its
     /// sender, ns, if they are known.
-    pub(crate) fn on_frame(&mut self, bytes: usize, delay: Option<(u64, u64)>, now_ns: u64) {
-        self.link.on_frame(packet_wire_bytes(bytes), delay, now_ns);
+    pub(crate) fn on_frame(&mut self, bytes: u64, delay: Option<(u64, u64)>, now_ns: u64) {
+        self.link.on_frame(bytes, delay, now_ns);
     }
 
     /// The smallest round trip of the senders, ns.
