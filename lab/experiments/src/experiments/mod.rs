@@ -14,7 +14,6 @@ pub mod incast;
 pub mod join_leave;
 pub mod loss;
 pub mod lost_call;
-pub mod melo_pool;
 pub mod operating_range;
 pub mod reroute;
 pub mod response_rtt;
@@ -60,11 +59,6 @@ impl Group for Run {
 pub(crate) enum Recovery {}
 
 impl Group for Recovery {
-    const ALL: &'static [&'static dyn Declaration] = &[
-        &loss::EXPERIMENT,
-        &fct::EXPERIMENT,
-        &bits_pool::EXPERIMENT,
-        &melo_pool::EXPERIMENT,
-        &lost_call::EXPERIMENT,
-    ];
+    const ALL: &'static [&'static dyn Declaration] =
+        &[&loss::EXPERIMENT, &fct::EXPERIMENT, &bits_pool::EXPERIMENT, &lost_call::EXPERIMENT];
 }
