@@ -67,7 +67,7 @@ const SCHEDULED_LEAST: u32 = 2;
 
 /// Time that messages stay limited after a single peer is left, ns: two peers that send one message
 /// after the other would each fill the queue with all of their credits whenever the other one pauses.
-const LINGERS_NS: u64 = 100_000;
+const LINGERS_NS: u64 = 50_000;
 
 /// Messages without a recent arrival, as [`crate::Endpoint::check_overdue`] has seen them: the time since
 /// the last arrival, ns, and place, time of the last arrival, packets granted and outstanding.
