@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use courser_buf::Addr;
 use courser_proto::ReceiveLink;
 
-/// One link for each local address: endpoints with the same one share a receiver's budget (ADR 35).
+/// One link for each local address: endpoints with the same one share a receiver's budget (ADR 56).
 /// Other processes of the host have budgets of their own.
 #[derive(Debug)]
 pub(crate) struct Links {

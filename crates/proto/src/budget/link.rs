@@ -162,7 +162,7 @@ impl LinkShare {
         self.link.granted.fetch_add(bytes, Relaxed);
     }
 
-    /// What was granted has arrived, or will not.
+    /// Granted bytes have arrived, or will not.
     pub(super) fn take_back(&mut self, bytes: u64) {
         self.granted -= bytes;
         self.link.granted.fetch_sub(bytes, Relaxed);

@@ -199,8 +199,8 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// The budget of an endpoint of a link whose time begins with the endpoint's. Its frames have `packet_bytes` on
-    /// the wire, and its receive queue has room for `most` of them.
+    /// The budget of an endpoint of a link whose time begins with the endpoint's. `frames`: bytes of a
+    /// full frame on the wire, and the frames of the receive queue that it may use.
     pub(crate) fn new(enabled: bool, link: Arc<ReceiveLink>, frames: (u32, u32)) -> Self {
         Budget {
             enabled,
@@ -254,7 +254,7 @@ impl Budget {
     /// Returns whether it is to limit messages, and does not yet: several peers send over the link.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        self.enabled && !self.in_force && self.link.is_shared()
+        !self.in_force && self.may_limit()
     }
 
     /// Returns whether it limits messages without need: a single peer sends, or none, and has done so

@@ -49,7 +49,7 @@ const IN_FLIGHT_MOST: u64 = 1 << 48;
 pub(crate) struct Size {
     /// Bytes on the wire.
     size: u64,
-    /// What fits into the receive queues of the endpoints, bytes.
+    /// Room in the receive queues of the endpoints, bytes.
     most: u64,
     line_rate_bps: u64,
     /// The longest packet of the endpoints on the wire, bytes, and its time on the link, ns.

@@ -24,7 +24,7 @@ impl<C> ClientFlow<'_, C> {
             slot.grant_response(if limited { 1 } else { u32::MAX });
         }
         self.admission.effects.limits |= self.admission.budget.is_due();
-        if limited || self.admission.effects.limits {
+        if self.admission.limits_responses() {
             self.admission.effects.waiting.push((at, owner));
         }
     }
