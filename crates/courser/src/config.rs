@@ -8,7 +8,9 @@ use std::time::Duration;
 use courser_net::{Caps, OptionSet};
 use courser_proto as proto;
 use courser_proto::wire::{FRAME_HEADER, MAX_MSG_SIZE, PACKET_HEADER};
-use courser_proto::{Admission, Control, Integrity, Packing, Recovery};
+use courser_proto::{
+    Admission, Control, DcqcnConstants, Integrity, Packing, Recovery, TimelyConstants,
+};
 
 use crate::control::{DEFAULT_CONNECTIONS, DEFAULT_FAILURE_TIMEOUT};
 use crate::error::BindError;
@@ -184,6 +186,12 @@ settings! {
         /// share one receiver's budget; each other process of the host has its own, so that several
         /// receiving processes have a queue of about their number times as long.
         pub control: Control = p.control => control;
+        /// Constants of [`Control::Dcqcn`], each checked against its range. `None`, the default:
+        /// [`DcqcnConstants::PAPER`].
+        pub dcqcn: Option<DcqcnConstants> = p.dcqcn => dcqcn;
+        /// Constants of [`Control::Timely`] and [`Control::TimelyPatched`], each checked against its
+        /// range. `None`, the default: [`TimelyConstants::ERPC`] and [`TimelyConstants::PATCHED`].
+        pub timely: Option<TimelyConstants> = p.timely => timely;
         /// Rate of the host's link, bits per second: 1 Mbit/s to 1,600 Gbit/s, default 25 Gbit/s. The
         /// congestion controls take from it the time that a packet and a train of the transport occupy
         /// the link: [`Control::TwoWindow`], the default, and [`Control::Swift`] add two trains and a

@@ -116,9 +116,9 @@ pub use courser_net::{
     TransportStats, Trust, UdpOptions, Uri, UriError,
 };
 pub use courser_proto::{
-    Admission, CallError, CallId, ConnectRefuseReason, Control, DROP_NAMES, EndpointStats,
-    Executed, Integrity, MemoryUse, Packing, Recovery, RejectReason, ReplyError, Role,
-    SessionBytes, SessionEnd, SessionId, SessionState, SessionStats, Status,
+    Admission, CallError, CallId, ConnectRefuseReason, Control, DROP_NAMES, DcqcnConstants,
+    EndpointStats, Executed, Integrity, MemoryUse, Packing, Recovery, RejectReason, ReplyError,
+    Role, SessionBytes, SessionEnd, SessionId, SessionState, SessionStats, Status, TimelyConstants,
 };
 pub use error::{
     BindError, CallFailure, CallRejected, ClientError, DialError, LostReason, RunError,

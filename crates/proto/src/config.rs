@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cc::constants::{DcqcnConstants, TimelyConstants};
 use crate::cc::control::Control;
 use crate::factors::Factors;
 use crate::loss::Recovery;
@@ -187,6 +188,11 @@ pub struct Config {
     /// Congestion control of the client side of sessions. Not applied where each peer has a receive
     /// queue of its own (`rx_queue_per_peer`).
     pub control: Control,
+    /// Constants of [`Control::Dcqcn`]. Default `None`: [`DcqcnConstants::PAPER`].
+    pub dcqcn: Option<DcqcnConstants>,
+    /// Constants of [`Control::Timely`] and [`Control::TimelyPatched`]. Default `None`: those of
+    /// eRPC, [`TimelyConstants::ERPC`] and [`TimelyConstants::PATCHED`].
+    pub timely: Option<TimelyConstants>,
     /// Rate of the host's link, bit/s. Timely and DCQCN start with it and never exceed it; others
     /// derive the time of a packet from it. Default 25 Gbit/s.
     pub line_rate_bps: u64,
@@ -252,6 +258,8 @@ impl Default for Config {
             split_batches: false,
             timestamp_interval_ns: 4_000,
             control: Control::TwoWindow,
+            dcqcn: None,
+            timely: None,
             line_rate_bps: 25_000_000_000,
             base_rtt_ns: 0,
             recovery: Recovery::Selective,
@@ -370,6 +378,9 @@ impl Config {
             self.line_rate_bps,
             "1 Mbit/s to 1,600 Gbit/s",
         )?;
+        let dcqcn = self.dcqcn.map_or(Ok(()), |constants| constants.validate());
+        let timely = self.timely.map_or(Ok(()), |constants| constants.validate());
+        dcqcn.and(timely).map_err(|(name, value, range)| ConfigError { name, value, range })?;
         check(self.tx_frames >= 1, "tx_frames", self.tx_frames as u64, "at least 1")?;
         check(self.tx_items >= 1, "tx_items", self.tx_items as u64, "at least 1")?;
         check(
@@ -456,6 +467,49 @@ mod tests {
             let mut c = Config::default();
             spoil(&mut c);
             assert_eq!(c.validate().unwrap_err().name, name);
+        }
+    }
+
+    #[test]
+    fn constants_of_controllers_are_checked_and_presets_are_valid() {
+        let with = |dcqcn, timely| Config { dcqcn, timely, ..Config::default() };
+        for rate_bps in [1_000_000, 25_000_000_000, 1_600_000_000_000] {
+            assert_eq!(with(Some(DcqcnConstants::vendor(rate_bps)), None).validate(), Ok(()));
+        }
+        for timely in [TimelyConstants::ERPC, TimelyConstants::PATCHED, TimelyConstants::PAPER] {
+            assert_eq!(with(Some(DcqcnConstants::PAPER), Some(timely)).validate(), Ok(()));
+        }
+        type Spoil<T> = fn(&mut T);
+        let dcqcn: [(&str, Spoil<DcqcnConstants>); 9] = [
+            ("dcqcn.decrease_ns", |c| c.decrease_ns = 999),
+            ("dcqcn.alpha_ns", |c| c.alpha_ns = 0),
+            ("dcqcn.timer_ns", |c| c.timer_ns = 1_000_000_001),
+            ("dcqcn.counter_bytes", |c| c.counter_bytes = 0),
+            ("dcqcn.recovery_steps", |c| c.recovery_steps = 0),
+            ("dcqcn.step_bps", |c| c.step_bps = 7),
+            ("dcqcn.hyper_step_bps", |c| c.hyper_step_bps = u64::MAX),
+            ("dcqcn.gain_shift", |c| c.gain_shift = 64),
+            ("dcqcn.floor_bps", |c| c.floor_bps = 0),
+        ];
+        for (name, spoil) in dcqcn {
+            let mut constants = DcqcnConstants::PAPER;
+            spoil(&mut constants);
+            assert_eq!(with(Some(constants), None).validate().unwrap_err().name, name);
+        }
+        let timely: [(&str, Spoil<TimelyConstants>); 8] = [
+            ("timely.low_ns", |c| c.low_ns = 0),
+            ("timely.high_ns", |c| c.high_ns = u64::MAX),
+            ("timely.min_rtt_ns", |c| c.min_rtt_ns = 0),
+            ("timely.step_bps", |c| c.step_bps = 0),
+            ("timely.floor_bps", |c| c.floor_bps = 0),
+            ("timely.alpha_ppm", |c| c.alpha_ppm = 0),
+            ("timely.beta_ppm", |c| c.beta_ppm = 1_000_001),
+            ("timely.hyper_after", |c| c.hyper_after = 0),
+        ];
+        for (name, spoil) in timely {
+            let mut constants = TimelyConstants::ERPC;
+            spoil(&mut constants);
+            assert_eq!(with(None, Some(constants)).validate().unwrap_err().name, name);
         }
     }
 }

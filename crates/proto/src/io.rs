@@ -64,6 +64,7 @@ impl Io {
     /// peer is then.
     #[cold]
     pub(crate) fn pace(&mut self, peer: &mut Peer, at_ns: u64) {
+        peer.path.on_paced_wait();
         if peer.credits.begin_pacing() {
             self.wheel.add(peer.number(), at_ns, self.now_ns);
             self.stats.paced += 1;

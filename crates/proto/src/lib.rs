@@ -67,7 +67,7 @@ pub mod wire;
 mod working_set;
 
 pub use budget::{Grant, OverduePackets, ReceiveLink};
-pub use cc::{Control, UnknownControl};
+pub use cc::{Control, DcqcnConstants, TimelyConstants, UnknownControl};
 pub use config::{Admission, Config, ConfigError, Packing};
 pub use credits::Room;
 pub use driver::Driver;

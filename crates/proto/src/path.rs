@@ -279,6 +279,13 @@ impl Path {
         self.control.as_ref().map_or(Ok(u32::MAX), |control| control.pacer().allowed(now_ns))
     }
 
+    /// Records that a packet waits for its departure time.
+    pub(crate) fn on_paced_wait(&mut self) {
+        if let Some(control) = &mut self.control {
+            control.pacer_mut().on_wait();
+        }
+    }
+
     /// Records that a packet of `units` is sent, or packets are requested; a full-sized packet has
     /// `per_packet`.
     #[inline]

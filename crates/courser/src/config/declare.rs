@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use courser_net::OptionSet;
-use courser_proto::{Admission, Control, Factors, Integrity, Packing, Recovery};
+use courser_proto::{
+    Admission, Control, DcqcnConstants, Factors, Integrity, Packing, Recovery, TimelyConstants,
+};
 
 /// Times, ns.
 pub(super) const US: u128 = 1_000;
@@ -126,8 +128,9 @@ macro_rules! pass_as_they_are {
 
 numbers!(u8 u32 u64 usize);
 choices!(bool, Admission, Control, Recovery, Integrity, Packing, OptionSet, Factors);
-choices!((Duration, Duration));
+choices!((Duration, Duration), Option<DcqcnConstants>, Option<TimelyConstants>);
 pass_as_they_are!(u8 u32 u64 usize bool Admission Control Recovery Factors);
+pass_as_they_are!(Option<DcqcnConstants> Option<TimelyConstants>);
 
 impl Value for Duration {
     const IS_TIME: bool = true;

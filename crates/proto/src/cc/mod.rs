@@ -14,6 +14,7 @@
 //! | [`Control::Swift`] | delay against a target | window | Swift, SIGCOMM '20 |
 //! | [`Control::TwoWindow`] | marks, or delay | window | ADR 35 |
 
+pub(crate) mod constants;
 pub(crate) mod control;
 mod papers;
 mod path_control;
@@ -21,8 +22,9 @@ mod signal;
 mod swift;
 mod two_window;
 
+pub use constants::{DcqcnConstants, TimelyConstants};
 pub use control::{Control, UnknownControl};
-use papers::{Dcqcn, Timely};
+use papers::{Constants, Dcqcn, Timely};
 pub(crate) use path_control::PathControl;
 pub(crate) use signal::{Allowance, HostLink, PART, Signal, packet_wire_bytes};
 use swift::Swift;
@@ -38,13 +40,21 @@ pub(crate) enum Controller {
 }
 
 impl Controller {
-    /// The controller of a path with a window of at most `limit` packets; `None`: none.
+    /// The controller of a path with a window of at most `limit` packets, with the constants of its
+    /// source; `None`: none.
+    #[cfg(test)]
     pub(crate) fn new(control: Control, line: HostLink, limit: u32) -> Option<Self> {
+        Self::with(Constants::default(), control, line, limit)
+    }
+
+    /// The controller of a path with a window of at most `limit` packets; `None`: none.
+    fn with(constants: Constants, control: Control, line: HostLink, limit: u32) -> Option<Self> {
+        let timely = |patched| Timely::new(line, patched, constants.timely(patched));
         Some(match control {
             Control::None => return None,
-            Control::Timely => Controller::Timely(Timely::new(line, false)),
-            Control::TimelyPatched => Controller::Timely(Timely::new(line, true)),
-            Control::Dcqcn => Controller::Dcqcn(Dcqcn::new(line)),
+            Control::Timely => Controller::Timely(timely(false)),
+            Control::TimelyPatched => Controller::Timely(timely(true)),
+            Control::Dcqcn => Controller::Dcqcn(Dcqcn::new(line, constants.dcqcn())),
             Control::Swift => Controller::Swift(Swift::new(line, limit)),
             Control::TwoWindow => Controller::TwoWindow(TwoWindow::new(line, limit)),
         })

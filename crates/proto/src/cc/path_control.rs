@@ -2,6 +2,7 @@
 
 use super::Controller;
 use super::control::Control;
+use super::papers::Constants;
 use super::signal::{Allowance, HostLink, PART, Signal};
 use crate::config::Config;
 use crate::loss::rto::Rtt;
@@ -34,16 +35,11 @@ impl PathControl {
         let control = cfg.applied_control();
         let line = HostLink::new(cfg, data_per_packet);
         let base_ns = if control == Control::Swift { cfg.base_rtt_ns } else { 0 };
-        Self::of(control, line, (cfg.train_frames, base_ns), limit)
+        let controller = Controller::with(Constants::of(cfg), control, line, limit)?;
+        Some(Self::of(controller, (cfg.train_frames, base_ns)))
     }
 
-    fn of(
-        control: Control,
-        line: HostLink,
-        (train, base_ns): (u32, u64),
-        limit: u32,
-    ) -> Option<Self> {
-        let controller = Controller::new(control, line, limit)?;
+    fn of(controller: Controller, (train, base_ns): (u32, u64)) -> Self {
         let mut new = PathControl {
             controller,
             train,
@@ -57,7 +53,7 @@ impl PathControl {
             decreases: 0,
         };
         new.allow(&Rtt::default(), 0);
-        Some(new)
+        new
     }
 
     /// Takes the signals of a frame that acknowledged `acked` parts of a packet. `rtt_ns` is 0 if it

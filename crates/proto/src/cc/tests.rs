@@ -153,7 +153,7 @@ fn a_slow_frame_among_fast_ones_is_no_congestion() {
 
 #[test]
 fn dcqcn_lowers_its_rate_on_marks_and_recovers_without() {
-    let mut c = Dcqcn::new(line());
+    let mut c = Dcqcn::new(line(), DcqcnConstants::PAPER);
     let at =
         |now_ns, marked| Signal { now_ns, acked: PART, counted: 1, marked, ..Signal::default() };
     let gap_ns = |c: &Dcqcn| c.allowance().gap_ns;
@@ -173,7 +173,7 @@ fn dcqcn_lowers_its_rate_on_marks_and_recovers_without() {
 
 #[test]
 fn timely_increases_below_its_low_threshold_and_decreases_above_the_high_one() {
-    let mut c = Timely::new(line(), false);
+    let mut c = Timely::new(line(), false, TimelyConstants::ERPC);
     let at = |now_ns, rtt_ns| Signal { now_ns, rtt_ns, acked: PART, ..Signal::default() };
     for at_us in 0..100 {
         c.on_signal(&at(1_000_000 + at_us * 10_000, 2_000_000));
@@ -192,7 +192,7 @@ fn timely_increases_below_its_low_threshold_and_decreases_above_the_high_one() {
 #[test]
 fn a_step_of_timely_counts_the_packets_that_a_credit_return_acknowledged() {
     let run = |acked| {
-        let mut c = Timely::new(line(), false);
+        let mut c = Timely::new(line(), false, TimelyConstants::ERPC);
         for at in 0..2_u64 {
             let signal = Signal { rtt_ns: 3_000_000, acked, ..Signal::default() };
             c.on_signal(&Signal { now_ns: 1_000_000 + at * 1_000_000, ..signal });
@@ -205,7 +205,7 @@ fn a_step_of_timely_counts_the_packets_that_a_credit_return_acknowledged() {
 /// A path may be idle for years.
 #[test]
 fn timely_takes_a_signal_after_a_long_time() {
-    let mut c = Timely::new(line(), true);
+    let mut c = Timely::new(line(), true, TimelyConstants::PATCHED);
     for now_ns in [1_000, 1 << 50, u64::MAX / 2, u64::MAX - 1] {
         c.on_signal(&Signal { now_ns, rtt_ns: 20_000, acked: PART, ..Signal::default() });
         c.allowance();

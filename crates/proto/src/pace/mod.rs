@@ -27,6 +27,8 @@ pub(crate) struct Pacer {
     quantum: u32,
     /// Earliest departure of the next packet, ns.
     next_ns: u64,
+    /// A packet has waited for its departure time, and the packets behind it are not in time yet.
+    late: bool,
 }
 
 impl Pacer {
@@ -47,14 +49,23 @@ impl Pacer {
         Ok(((now_ns - self.next_ns) / self.gap_ns + 1).min(self.quantum.into()) as u32)
     }
 
+    /// Records that a packet waits for the time that [`Pacer::allowed`] has returned.
+    pub(crate) fn on_wait(&mut self) {
+        self.late = true;
+    }
+
     /// Records that `units` of which a packet has `per_packet` leave. After a pause a
-    /// train leaves at once, and no more.
+    /// train leaves at once, and no more. Packets that have waited leave late by a part of a slot of
+    /// the wheel and by a pass of the event loop: the times of the packets behind them are not
+    /// shifted, or every departure would take a whole number of slots.
     pub(crate) fn on_sent(&mut self, units: u32, per_packet: u32, now_ns: u64) {
         let train_ns = self.gap_ns * u64::from(self.quantum - 1);
-        let earliest_ns = now_ns.saturating_sub(train_ns);
+        let behind_ns = if self.late { train_ns.max(BURST_NS) } else { train_ns };
+        let earliest_ns = now_ns.saturating_sub(behind_ns);
         let time_ns =
             (u128::from(self.gap_ns) * u128::from(units)).div_ceil(per_packet.max(1).into());
         self.next_ns = self.next_ns.max(earliest_ns).saturating_add(time_ns as u64);
+        self.late &= self.next_ns < now_ns;
     }
 }
 
@@ -72,6 +83,46 @@ mod tests {
         assert_eq!(p.allowed(1_100), Ok(1));
         p.on_sent(4, 16, 1_100); // a quarter of a packet
         assert_eq!(p.allowed(1_125), Ok(1));
+    }
+
+    /// Time in which packets of this gap leave, when each waits for a multiple of `step_ns`.
+    fn time_of(packets: u32, gap_ns: u64, step_ns: u64) -> u64 {
+        let mut p = Pacer::default();
+        p.set_gap(gap_ns, 1, 0);
+        let mut now_ns = 1_000_000;
+        let begin_ns = now_ns;
+        for _ in 0..packets {
+            while let Err(at_ns) = p.allowed(now_ns) {
+                p.on_wait();
+                now_ns = at_ns.next_multiple_of(step_ns);
+            }
+            p.on_sent(16, 16, now_ns);
+        }
+        now_ns - begin_ns
+    }
+
+    #[test]
+    fn slots_of_the_wheel_do_not_lower_the_rate() {
+        for gap_ns in [50, 410, 513, 1_000] {
+            let time_ns = time_of(1_001, gap_ns, 512);
+            assert!(time_ns >= 1_000 * gap_ns - 512, "{gap_ns}: {time_ns}, too fast");
+            assert!(time_ns <= 1_000 * gap_ns + 512, "{gap_ns}: {time_ns}, too slow");
+        }
+    }
+
+    #[test]
+    fn a_packet_that_is_late_by_more_than_a_burst_is_not_made_up_for() {
+        let mut p = Pacer::default();
+        p.set_gap(1_000, 1, 0);
+        p.on_sent(16, 16, 100_000);
+        assert!(p.allowed(100_000).is_err());
+        p.on_wait();
+        let mut burst = 0;
+        while p.allowed(900_000).is_ok() {
+            p.on_sent(16, 16, 900_000);
+            burst += 1;
+        }
+        assert_eq!(burst, 1 + BURST_NS / 1_000);
     }
 
     #[test]

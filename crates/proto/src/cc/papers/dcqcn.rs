@@ -1,31 +1,15 @@
-//! DCQCN (SIGCOMM '15) at the sender, with the constants of the paper (E54).
+//! DCQCN (SIGCOMM '15) at the sender, with constants of the paper or of a vendor (E54).
 //!
 //! The paper's receiver returns at most one congestion notification per 50 us while marked packets
 //! arrive. Here each frame carries counts of marks, so the sender makes one notification of all
 //! marks within 50 us. Timers are evaluated when a frame arrives: between frames nothing is sent
 //! that they could delay by more than the age of the rate.
 
+use crate::cc::constants::DcqcnConstants;
 use crate::cc::signal::{Allowance, HostLink, PART, Signal};
 
-/// Shortest time between two notifications.
-const NOTIFY_NS: u64 = 50_000;
-/// Time without a notification after which `alpha` decreases.
-const ALPHA_NS: u64 = 55_000;
-/// Period of the rate timer.
-const RATE_NS: u64 = 55_000;
-/// Bytes after which the rate increases.
-const COUNTER_BYTES: u64 = 10_000_000;
-/// Steps of fast recovery.
-const RECOVERY: u32 = 5;
-/// Additive and hyper increase, bytes per second: 40 and 400 Mbit/s.
-const STEP: u64 = 5_000_000;
-const HYPER_STEP: u64 = 50_000_000;
-/// `g` is two to minus this power.
-const GAIN_SHIFT: u32 = 8;
 /// `alpha` of one.
 const ONE: u64 = 1 << 20;
-/// The smallest rate, bytes per second.
-const FLOOR: u64 = 1_250_000;
 /// Timer periods that are evaluated after a pause; more change nothing.
 const PERIODS_MAX: u64 = 4_096;
 
@@ -33,6 +17,7 @@ const PERIODS_MAX: u64 = 4_096;
 #[derive(Debug)]
 pub(crate) struct Dcqcn {
     line: HostLink,
+    constants: DcqcnConstants,
     /// Current rate.
     rate_bytes_per_s: u64,
     /// The rate that it returns to.
@@ -44,14 +29,16 @@ pub(crate) struct Dcqcn {
     bytes: u64,
     timer_steps: u32,
     byte_steps: u32,
-    /// Marks that no notification was made of yet.
+    /// Marks that did not lower the rate yet, and that did not raise `alpha` yet.
     marked: bool,
+    marked_for_alpha: bool,
 }
 
 impl Dcqcn {
-    pub(in crate::cc) fn new(line: HostLink) -> Self {
+    pub(in crate::cc) fn new(line: HostLink, constants: DcqcnConstants) -> Self {
         Dcqcn {
             line,
+            constants,
             rate_bytes_per_s: line.rate_bytes_per_s,
             target_bytes_per_s: line.rate_bytes_per_s,
             alpha: ONE,
@@ -62,6 +49,7 @@ impl Dcqcn {
             timer_steps: 0,
             byte_steps: 0,
             marked: false,
+            marked_for_alpha: false,
         }
     }
 
@@ -71,10 +59,11 @@ impl Dcqcn {
     }
 
     pub(in crate::cc) fn on_signal(&mut self, s: &Signal) {
-        self.bytes += s.acked * self.line.packet_bytes / PART;
+        self.bytes = self.bytes.saturating_add(s.acked * self.line.packet_bytes / PART);
         self.marked |= s.marked > 0;
+        self.marked_for_alpha |= s.marked > 0;
         self.run_timers(s.now_ns);
-        if self.marked && s.now_ns - self.notified_ns >= NOTIFY_NS {
+        if self.marked && s.now_ns - self.notified_ns >= self.constants.decrease_ns {
             self.marked = false;
             self.notify(s.now_ns);
         }
@@ -85,40 +74,70 @@ impl Dcqcn {
         self.target_bytes_per_s = self.rate_bytes_per_s;
         let less = (u128::from(self.rate_bytes_per_s) * u128::from(self.alpha)
             / u128::from(2 * ONE)) as u64;
-        self.rate_bytes_per_s =
-            (self.rate_bytes_per_s - less).max(FLOOR.min(self.line.rate_bytes_per_s));
-        self.alpha += (ONE - self.alpha) >> GAIN_SHIFT;
-        (self.notified_ns, self.alpha_ns, self.timer_ns) = (now_ns, now_ns, now_ns);
+        let floor = (self.constants.floor_bps / 8).min(self.line.rate_bytes_per_s);
+        self.rate_bytes_per_s = (self.rate_bytes_per_s - less).max(floor);
+        if !self.alpha_is_faster() {
+            self.raise_alpha();
+            self.alpha_ns = now_ns;
+        }
+        (self.notified_ns, self.timer_ns) = (now_ns, now_ns);
         (self.bytes, self.timer_steps, self.byte_steps) = (0, 0, 0);
     }
 
+    /// Returns whether marks raise `alpha` between notifications too.
+    fn alpha_is_faster(&self) -> bool {
+        self.constants.alpha_ns < self.constants.decrease_ns
+    }
+
+    fn raise_alpha(&mut self) {
+        self.alpha += (ONE - self.alpha) >> self.constants.gain_shift;
+    }
+
     fn run_timers(&mut self, now_ns: u64) {
+        let DcqcnConstants { alpha_ns, timer_ns, counter_bytes, gain_shift, .. } = self.constants;
         if self.notified_ns == 0 {
             (self.alpha_ns, self.timer_ns) = (now_ns, now_ns); // nothing to recover from yet
         }
-        for _ in 0..((now_ns - self.alpha_ns) / ALPHA_NS).min(PERIODS_MAX) {
-            self.alpha -= self.alpha >> GAIN_SHIFT;
+        let periods = (now_ns - self.alpha_ns) / alpha_ns;
+        self.alpha_ns += periods * alpha_ns;
+        let raises = periods > 0 && self.alpha_is_faster() && self.marked_for_alpha;
+        for _ in u64::from(raises)..periods.min(PERIODS_MAX) {
+            self.alpha -= self.alpha >> gain_shift;
         }
-        self.alpha_ns += (now_ns - self.alpha_ns) / ALPHA_NS * ALPHA_NS;
-        for _ in 0..((now_ns - self.timer_ns) / RATE_NS).min(PERIODS_MAX) {
+        if raises {
+            self.marked_for_alpha = false;
+            self.raise_alpha();
+        }
+        let periods = (now_ns - self.timer_ns) / timer_ns;
+        self.timer_ns += periods * timer_ns;
+        for _ in 0..periods.min(PERIODS_MAX) {
             self.timer_steps = self.timer_steps.saturating_add(1);
             self.increase();
         }
-        self.timer_ns += (now_ns - self.timer_ns) / RATE_NS * RATE_NS;
-        while self.bytes >= COUNTER_BYTES {
-            self.bytes -= COUNTER_BYTES;
+        if counter_bytes == u64::MAX {
+            return;
+        }
+        let times = self.bytes / counter_bytes;
+        self.bytes %= counter_bytes;
+        for _ in 0..times.min(PERIODS_MAX) {
             self.byte_steps = self.byte_steps.saturating_add(1);
             self.increase();
         }
     }
 
     fn increase(&mut self) {
-        let (least, most) =
-            (self.timer_steps.min(self.byte_steps), self.timer_steps.max(self.byte_steps));
-        if least > RECOVERY {
-            self.target_bytes_per_s += HYPER_STEP * u64::from(least - RECOVERY);
-        } else if most > RECOVERY {
-            self.target_bytes_per_s += STEP;
+        let DcqcnConstants { counter_bytes, recovery_steps, .. } = self.constants;
+        let (least, most) = if counter_bytes == u64::MAX {
+            (self.timer_steps.saturating_sub(1), self.timer_steps)
+        } else {
+            (self.timer_steps.min(self.byte_steps), self.timer_steps.max(self.byte_steps))
+        };
+        let steps = |bps: u64, times: u32| bps / 8 * u64::from(times);
+        if least > recovery_steps {
+            let times = least - recovery_steps;
+            self.target_bytes_per_s += steps(self.constants.hyper_step_bps, times);
+        } else if most > recovery_steps {
+            self.target_bytes_per_s += steps(self.constants.step_bps, 1);
         }
         self.target_bytes_per_s = self.target_bytes_per_s.min(self.line.rate_bytes_per_s);
         self.rate_bytes_per_s = (self.rate_bytes_per_s + self.target_bytes_per_s).div_ceil(2);
@@ -131,16 +150,26 @@ mod tests {
     use crate::config::Config;
     use crate::factors::Factors;
 
+    const PAPER: DcqcnConstants = DcqcnConstants::PAPER;
+
+    fn frame(c: &mut Dcqcn, now_ns: u64, marked: u32) {
+        let signal = Signal { now_ns, acked: PART, counted: 1, ..Signal::default() };
+        c.on_signal(&Signal { marked, ..signal });
+    }
+
     /// Without the bypass every frame runs the timers: 2^32 periods are 66 hours without a mark.
     #[test]
     fn days_without_a_mark_change_nothing() {
         let factors = Factors { update_bypass: false, ..Factors::default() };
         let line = HostLink::new(&Config { factors, ..Config::default() }, 1_028);
         let (timer_steps, byte_steps) = (u32::MAX, u32::MAX);
-        let mut c = Dcqcn { timer_steps, byte_steps, notified_ns: 1, ..Dcqcn::new(line) };
-        let acked = 30_000 * PART;
-        c.on_signal(&Signal { now_ns: 10 * RATE_NS, acked, ..Signal::default() });
-        assert_eq!(c.rate_bytes_per_s, line.rate_bytes_per_s);
+        for constants in [PAPER, DcqcnConstants::vendor(25_000_000_000)] {
+            let new = Dcqcn::new(line, constants);
+            let mut c = Dcqcn { timer_steps, byte_steps, notified_ns: 1, ..new };
+            let acked = 30_000 * PART;
+            c.on_signal(&Signal { now_ns: 10 * PAPER.timer_ns, acked, ..Signal::default() });
+            assert_eq!(c.rate_bytes_per_s, line.rate_bytes_per_s);
+        }
     }
 
     /// `alpha` measures how often the path is marked, and a mark halves the rate only while it is one.
@@ -148,23 +177,53 @@ mod tests {
     fn a_mark_lowers_the_rate_less_the_longer_the_last_one_is_ago() {
         let line = HostLink::new(&Config::default(), 1_028);
         let cut_after = |periods: u64| {
-            let mut c = Dcqcn::new(line);
-            let frame = |c: &mut Dcqcn, now_ns, marked| {
-                c.on_signal(&Signal {
-                    now_ns,
-                    acked: PART,
-                    counted: 1,
-                    marked,
-                    ..Signal::default()
-                });
-            };
-            frame(&mut c, ALPHA_NS, 1);
-            (2..=periods).for_each(|at| frame(&mut c, at * ALPHA_NS, 0));
+            let mut c = Dcqcn::new(line, PAPER);
+            frame(&mut c, PAPER.alpha_ns, 1);
+            (2..=periods).for_each(|at| frame(&mut c, at * PAPER.alpha_ns, 0));
             let before = c.rate_bytes_per_s;
-            frame(&mut c, periods * ALPHA_NS, 1);
+            frame(&mut c, periods * PAPER.alpha_ns, 1);
             (before - c.rate_bytes_per_s) * 1_000 / before
         };
         // Half of alpha, which is multiplied by 255/256 in each period.
         assert_eq!([2, 180, 1_000].map(cut_after), [498, 248, 10]);
+    }
+
+    /// The vendor's `alpha` is the share of periods of 1 us with a mark, although the rate is
+    /// lowered every 4 us only.
+    #[test]
+    fn alpha_with_a_short_period_is_the_share_of_marked_periods() {
+        let line = HostLink::new(&Config::default(), 1_028);
+        let alpha_of = |is_marked: fn(u64) -> bool| {
+            let mut c = Dcqcn::new(line, DcqcnConstants::vendor(25_000_000_000));
+            (1..20_000).for_each(|us| frame(&mut c, us * 1_000, is_marked(us).into()));
+            c.alpha * 100 / ONE
+        };
+        assert_eq!(alpha_of(|us| us == 1), 0);
+        assert!((98..=100).contains(&alpha_of(|_| true)), "{}", alpha_of(|_| true));
+        let half = alpha_of(|us| us % 2 == 0);
+        assert!((48..=52).contains(&half), "{half}");
+    }
+
+    /// The vendor has no byte counter: the timer alone raises the rate, with its second step beyond
+    /// recovery by hyper increase.
+    #[test]
+    fn without_a_byte_counter_the_timer_increases_the_rate() {
+        let line = HostLink::new(&Config::default(), 1_028);
+        let constants = DcqcnConstants::vendor(25_000_000_000);
+        let mut c = Dcqcn::new(line, constants);
+        c.target_bytes_per_s = line.rate_bytes_per_s / 4;
+        c.rate_bytes_per_s = c.target_bytes_per_s;
+        c.notified_ns = 1;
+        c.timer_ns = 1_000;
+        let targets: Vec<u64> = (1..=4)
+            .map(|step| {
+                let before = c.target_bytes_per_s;
+                frame(&mut c, 1_000 + step * constants.timer_ns, 0);
+                (c.target_bytes_per_s - before) * 8
+            })
+            .collect();
+        let (step, hyper) = (constants.step_bps, constants.hyper_step_bps);
+        assert_eq!((step, hyper), (5_000_000, 50_000_000));
+        assert_eq!(targets, [0, step, hyper, 2 * hyper]);
     }
 }
