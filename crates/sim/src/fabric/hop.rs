@@ -3,7 +3,9 @@
 use courser_buf::Ecn;
 
 use super::faults::{Copy, Crossing, Verdict};
+use super::policy::Marking;
 use super::port::{Queued, Sending};
+use super::topology::SwitchSpec;
 use super::{Fabric, FabricEvent, Kind, NEVER, Node, Outcome, Schedule, Switch};
 use crate::observe::Place;
 use crate::{DropReason, HostId, LinkId, Packet};
@@ -155,14 +157,10 @@ impl Fabric {
         }
         *used += u64::from(stored);
         let (marking, pfc) = (spec.marking, spec.pfc);
-        let port = &mut self.ports[out as usize];
-        if matches!(packet.ecn, Ecn::Ect0 | Ecn::Ect1) && marking.marks(queue, &mut port.rng) {
-            packet.ecn = Ecn::Ce;
-            port.counters.marked += 1;
-            if let Some(tap) = &mut self.tap {
-                tap.marked(now_ns, LinkId(out), &packet);
-            }
+        if !spec.marks_departures {
+            self.mark(now_ns, out, marking, queue, &mut packet);
         }
+        let port = &mut self.ports[out as usize];
         let bytes = port.grow(now_ns, stored);
         if let Some(tap) = &mut self.tap {
             tap.queue(now_ns, LinkId(out), bytes);
@@ -176,6 +174,18 @@ impl Fabric {
         }
         if let Some(pfc) = pfc {
             self.hold(now_ns, from, stored, pfc, s);
+        }
+    }
+
+    /// Marks a packet to a link whose queue has `queue` bytes, if it is its turn.
+    fn mark(&mut self, now_ns: u64, link: u32, marking: Marking, queue: u64, packet: &mut Packet) {
+        let port = &mut self.ports[link as usize];
+        if matches!(packet.ecn, Ecn::Ect0 | Ecn::Ect1) && marking.marks(queue, &mut port.rng) {
+            packet.ecn = Ecn::Ce;
+            port.counters.marked += 1;
+            if let Some(tap) = &mut self.tap {
+                tap.marked(now_ns, LinkId(link), packet);
+            }
         }
     }
 
@@ -212,7 +222,15 @@ impl Fabric {
         if let Node::Host(host) = port.from {
             return Outcome::HostPortFree(host);
         }
-        if let Some(queued) = port.queue.pop_front() {
+        let from = port.from;
+        if let Some(mut queued) = port.queue.pop_front() {
+            let behind = port.queue_bytes() - u64::from(queued.stored);
+            if let Node::Switch(switch) = from
+                && let SwitchSpec { marks_departures: true, marking, .. } =
+                    self.switches[switch as usize].spec
+            {
+                self.mark(now_ns, link, marking, behind, &mut queued.packet);
+            }
             self.send(link, now_ns, queued, s);
         }
         Outcome::None

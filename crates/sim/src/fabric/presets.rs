@@ -64,6 +64,7 @@ impl Default for SwitchSpec {
             cut_through: true,
             buffer: Buffer::default(),
             marking: Marking::Off,
+            marks_departures: false,
             pfc: None,
         }
     }

@@ -54,6 +54,10 @@ pub struct SwitchSpec {
     pub buffer: Buffer,
     /// When packets are marked (ECN).
     pub marking: Marking,
+    /// Packets are marked when they leave the queue, by the bytes behind them, instead of when they
+    /// join it, by those before them: a mark then does not wait in the queue. Switches with shared
+    /// buffers mark so ("ECN or Delay", CoNEXT '16, section 5.2). Default false.
+    pub marks_departures: bool,
     /// Priority flow control, if it is on.
     pub pfc: Option<Pfc>,
 }

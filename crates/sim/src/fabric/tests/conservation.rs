@@ -27,6 +27,7 @@ fn random_switch(rng: &mut Rng) -> SwitchSpec {
             1 => Marking::Step { k_bytes: rng.below(20_000) },
             _ => Marking::Red { min_bytes: 2_000, max_bytes: 9_000, pmax_ppm: 300_000 },
         },
+        marks_departures: one_in(rng, 2),
         pfc: one_in(rng, 3).then_some(pfc),
     }
 }
