@@ -3,6 +3,7 @@
 #[path = "../../../crates/cli/tests/common/mod.rs"]
 mod common;
 mod control;
+mod fixed_points;
 mod physics;
 mod pictures;
 mod sim;

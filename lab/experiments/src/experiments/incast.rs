@@ -8,16 +8,18 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::{Control, Recovery};
+use courser::{Control, DcqcnConstants, Recovery};
 use courser_bench::report::Unit;
 use courser_kit::units::show_bytes;
-use courser_sim::fabric::{Buffer, DCQCN_MARKING, HOST_RATE_BPS, SWITCH_LATENCY_NS, Topology};
+use courser_sim::fabric::{
+    Buffer, DCQCN_MARKING, HOST_RATE_BPS, Marking, SWITCH_LATENCY_NS, Topology,
+};
 use courser_sim::observe::{DropReason, Times};
-use courser_sim::{HostId, NicConfig, World, WorldConfig};
+use courser_sim::{HostId, NicConfig, Rng, World, WorldConfig};
 use serde::Serialize;
 
 use crate::declare::column::Column;
-use crate::declare::parameter::{bytes, count, name, named, parameters, time};
+use crate::declare::parameter::{bytes, count, name, named, parameters, rate, time};
 use crate::declare::points::{self, Better, Figure, Paper, Stated, TIGHT, Tolerance};
 use crate::declare::seeds::Row;
 use crate::declare::special::Special;
@@ -25,7 +27,9 @@ use crate::declare::text::{bps, ns};
 use crate::declare::{Experiment, Observer, Recorded, Simulation, Table};
 use crate::picture::{Axis, Chart, Style};
 use crate::scenario::app::{self, SharedTally};
+use crate::scenario::constants::{self, Dcqcn, Timely, Without};
 use crate::scenario::flows::{Flows, Recorded as Flow, Recorder};
+use crate::scenario::jitter::delay_at_receiver;
 use crate::scenario::{
     Cpu, Latency, MAX_TIME_NS, ScenarioError, Traffic, check, data_per_packet, per_second,
     uncontrolled, wire_bytes, wire_ns,
@@ -67,6 +71,7 @@ pub(crate) const EXPERIMENT: Experiment<Incast, Queueing> = Experiment {
                 // Packets of 1,024 bytes of data, as the paper's.
                 max_frame: 1_068,
                 cpu: Cpu::Erpc,
+                starts_ns: 1_000_000,
                 warm_up_ns: size.pick(5_000_000, 10_000_000),
                 time_ns: size.pick(5_000_000, 20_000_000),
                 ..Incast::default()
@@ -234,8 +239,28 @@ parameters! {
         max_frame: usize = 1_472, bytes(304..=9_000).option("frame-size");
         /// Bytes of a request
         request_bytes: usize = 8 << 20, bytes(1..=8 << 20).option("size");
+        /// Requests in flight of each sender: with one it is idle for a round trip after each
+        outstanding: u32 = 1, count(1..=16).option("outstanding");
         /// The switches' buffers; `None`: [`Buffer::default`].
         buffer: Option<Buffer> = None;
+        /// Their marking; `None`: for DCQCN as [`DCQCN_MARKING`] in proportion to the rate, else off.
+        marking: Option<Marking> = None;
+        /// Packets are marked when they leave the queue.
+        marks_departures: bool = false;
+        /// Rate of the hosts' cables, Gbit/s
+        rate_bps: u64 = HOST_RATE_BPS, rate(1_000_000_000..=1_600_000_000_000).option("gbps");
+        /// Longest delay of a frame at its receiving host; each is random, and frames stay in order
+        jitter_ns: u64 = 0, time(0..=1_000_000).option("jitter");
+        /// Time within which senders start, each at a random moment
+        starts_ns: u64 = 0, time(0..=MAX_TIME_NS).option("starts");
+        /// Constants of DCQCN; `None`: as named below.
+        dcqcn_constants: Option<DcqcnConstants> = None;
+        /// Constants of DCQCN
+        dcqcn: Dcqcn = Dcqcn::Paper, name::<Dcqcn>().option("dcqcn");
+        /// Constants of Timely
+        timely: Timely = Timely::Erpc, name::<Timely>().option("timely");
+        /// A bypass for the common case that is switched off
+        without: Without = Without::Nothing, name::<Without>().option("without");
         /// Model of CPU costs
         cpu: Cpu = Cpu::None, name::<Cpu>().option("cpu");
         /// Virtual time before the measurement
@@ -248,7 +273,8 @@ parameters! {
 impl Incast {
     /// A request is at least a packet, and the server stores those of all senders.
     fn check(&self) -> Result<(), ScenarioError> {
-        let held = self.request_bytes as u64 * u64::from(self.senders);
+        let requests = u64::from(self.senders) * u64::from(self.outstanding);
+        let held = self.request_bytes as u64 * requests;
         let fits = self.request_bytes >= self.packet_data() && held <= 960 << 20;
         let range = "one packet to 8 MiB, 960 MiB for all senders";
         check(fits, "request_bytes", self.request_bytes as u64, range)
@@ -260,12 +286,29 @@ impl Incast {
             Network::OneSwitch => Topology::one_switch(hosts),
             Network::Cx4 => Topology::cx4(hosts),
         };
-        topology.each_switch(|_, switch| {
-            switch.buffer = self.buffer.unwrap_or(switch.buffer);
-            if self.control == Control::Dcqcn {
-                switch.marking = DCQCN_MARKING;
+        topology
+            .each_cable(|cable| cable.spec.rate_bps = self.scaled(cable.spec.rate_bps))
+            .each_switch(|_, switch| {
+                switch.buffer = self.buffer.unwrap_or(switch.buffer);
+                switch.marking = self.marking();
+                switch.marks_departures = self.marks_departures;
+            })
+    }
+
+    /// A number that is stated for the usual rate of the hosts' cables, in proportion to theirs.
+    fn scaled(&self, number: u64) -> u64 {
+        (u128::from(number) * u128::from(self.rate_bps) / u128::from(HOST_RATE_BPS)) as u64
+    }
+
+    fn marking(&self) -> Marking {
+        match (self.marking, self.control, DCQCN_MARKING) {
+            (Some(marking), ..) => marking,
+            (None, Control::Dcqcn, Marking::Red { min_bytes, max_bytes, pmax_ppm }) => {
+                let (min_bytes, max_bytes) = (self.scaled(min_bytes), self.scaled(max_bytes));
+                Marking::Red { min_bytes, max_bytes, pmax_ppm }
             }
-        })
+            _ => Marking::Off,
+        }
     }
 
     /// Data bytes of a packet.
@@ -294,6 +337,8 @@ pub struct Queueing {
     pub queue_mean_bytes: u64,
     /// The number that the queue exceeded in 1 % of the time.
     pub queue_p99_bytes: u64,
+    /// Datagrams to the server that were marked, as a share of all.
+    pub marked_share: f64,
     /// Datagrams dropped anywhere.
     pub drops: u64,
     /// Bytes of the slowest sender as a share of the mean; 0: one sent nothing.
@@ -337,7 +382,6 @@ fn simulate(settings: &Incast, observer: Observer) -> Result<Queueing, ScenarioE
     let flows = Flows::new(SERVER, link);
     world.set_tap(Box::new(Recorder { flows: Rc::clone(&flows), inner: observer }));
     let tally = start(&mut world, settings)?;
-    app::connect_all(&mut world)?;
     let first_rtt_ns = base_rtt_ns(settings).min(settings.warm_up_ns);
     world.run_for(Duration::from_nanos(first_rtt_ns));
     let first = Traffic::of(&mut world);
@@ -346,6 +390,7 @@ fn simulate(settings: &Incast, observer: Observer) -> Result<Queueing, ScenarioE
     tally.borrow_mut().latency = Times::default();
     let begin_ns = world.now_ns();
     let queue_before = world.fabric().queue_counters(link, begin_ns);
+    let link_before = *world.fabric().link_counters(link);
     flows.borrow_mut().restart(begin_ns);
     world.run_for(Duration::from_nanos(settings.time_ns));
     tally.borrow().check()?;
@@ -355,6 +400,10 @@ fn simulate(settings: &Incast, observer: Observer) -> Result<Queueing, ScenarioE
     let queue = world.fabric().queue_counters(link, now_ns);
     let byte_ns = queue.byte_ns - queue_before.byte_ns;
     let mut outcome = result(settings, &flows, traffic, now_ns - begin_ns, now_ns);
+    let carried = world.fabric().link_counters(link);
+    let (marked, packets) =
+        (carried.marked - link_before.marked, carried.packets - link_before.packets);
+    outcome.marked_share = marked as f64 / packets.max(1) as f64;
     outcome.queue_max_bytes = queue.max_bytes;
     outcome.queue_mean_bytes = (byte_ns / u128::from(now_ns - begin_ns)) as u64;
     outcome.completion = Latency::from(&tally.borrow().latency);
@@ -375,14 +424,15 @@ fn result(
     let data = settings.packet_data();
     let packet_wire = wire_bytes(data);
     let in_flight = u64::from(settings.senders) * u64::from(settings.credits);
-    let goodput = u128::from(HOST_RATE_BPS) * data as u128 / u128::from(packet_wire);
+    let goodput = u128::from(settings.rate_bps) * data as u128 / u128::from(packet_wire);
     let (jain, slowest_share) = flows.fairness(settings.senders);
     Queueing {
         goodput_bps: per_second(traffic.request_packets * data as u64 * 8, time_ns),
         expected_goodput_bps: goodput as u64,
         rtt: Latency::from(&flows.rtts),
-        expected_rtt_ns: wire_ns(in_flight * packet_wire, HOST_RATE_BPS),
+        expected_rtt_ns: wire_ns(in_flight * packet_wire, settings.rate_bps),
         queue_max_bytes: 0,
+        marked_share: 0.0,
         queue_mean_bytes: 0,
         queue_p99_bytes: flows.queue_quantile_bytes(990, now_ns),
         drops: flows.drops,
@@ -405,27 +455,52 @@ fn config(settings: &Incast) -> WorldConfig {
     config.nexus.credits = Some(settings.credits);
     config.nexus.recovery = settings.recovery;
     config.nexus.control = settings.control;
-    config.nexus.line_rate_bps = HOST_RATE_BPS;
+    config.nexus.line_rate_bps = settings.rate_bps;
+    constants::set(&mut config.nexus, settings.rate_bps, settings.dcqcn, settings.timely);
+    config.nexus.dcqcn = settings.dcqcn_constants.or(config.nexus.dcqcn);
+    config.nexus.tuning.factors = settings.without.factors();
     config.nexus.tuning.base_rtt = Duration::from_nanos(base_rtt_ns(settings));
+    config.checks.every_passes = 1_024;
     config.clocks_differ = false; // the recorder compares times of the clients with the world's
     config
 }
 
 /// The round trip of the idle network: two links and a switch each way, and the packet.
 fn base_rtt_ns(settings: &Incast) -> u64 {
-    let packet_ns = wire_ns(wire_bytes(settings.packet_data()), HOST_RATE_BPS);
-    2 * (packet_ns + wire_ns(wire_bytes(0), HOST_RATE_BPS) + SWITCH_LATENCY_NS) + 60
+    let packet_ns = wire_ns(wire_bytes(settings.packet_data()), settings.rate_bps);
+    2 * (packet_ns + wire_ns(wire_bytes(0), settings.rate_bps) + SWITCH_LATENCY_NS) + 60
 }
 
+/// Purposes of the generators of a host's random choices.
+const STARTS: u64 = 1 << 40;
+const JITTER: u64 = 2 << 40;
+
+/// Starts server and senders, and returns when they are connected.
 fn start(world: &mut World, settings: &Incast) -> Result<SharedTally, ScenarioError> {
     let packet = settings.packet_data();
-    app::closed_loops(world, SERVER, settings.request_bytes / packet * packet, 1)
+    let bytes = settings.request_bytes / packet * packet;
+    let outstanding = settings.outstanding;
+    let tally = match settings.starts_ns {
+        0 => app::closed_loops(world, SERVER, bytes, outstanding)?,
+        within_ns => {
+            let rng = |host: HostId| Rng::stream(settings.seed, STARTS | u64::from(host.0));
+            app::closed_loops_apart(world, SERVER, bytes, outstanding, (within_ns, rng))?
+        }
+    };
+    app::connect_all(world)?;
+    if settings.jitter_ns > 0 {
+        for host in world.hosts() {
+            let link = world.fabric().uplink(host).reverse();
+            let rng = Rng::stream(settings.seed, JITTER | u64::from(host.0));
+            delay_at_receiver(world, link, settings.jitter_ns, rng);
+        }
+    }
+    Ok(tally)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use courser_sim::fabric::Marking;
 
     #[test]
     fn switches_mark_for_dcqcn_only_and_its_queue_is_shorter_for_it() {

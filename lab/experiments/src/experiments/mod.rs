@@ -11,6 +11,7 @@ pub mod fan_in;
 pub mod fct;
 pub mod first_burst;
 pub mod incast;
+pub(crate) mod incast_table;
 pub mod join_leave;
 pub mod loss;
 pub mod lost_call;

@@ -33,7 +33,8 @@ const SEEDS: [u64; 5] = [1, 2, 3, 4, 5];
 /// All experiments, in the order of their requirements: eRPC's, MELO's, then Courser's own.
 pub(crate) fn all() -> &'static [Experiment] {
     static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
-        let mut all = vec![experiments::composed::INCAST];
+        use experiments::{composed, incast_table as table};
+        let mut all = vec![composed::INCAST, table::CONTROLS, table::RATES, table::BYPASSES];
         let declared = experiments::Run::ALL.iter().chain(experiments::Recovery::ALL);
         all.extend(declared.flat_map(|e| e.recorded()));
         all.sort_by_key(|e| e.id);

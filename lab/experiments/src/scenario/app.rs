@@ -10,7 +10,7 @@ use courser::{CallError, Context, MsgBuf, Nexus, Rpc, SessionId, SessionState};
 use super::ScenarioError;
 use courser_sim::SetupError;
 use courser_sim::observe::Times;
-use courser_sim::{HostId, World};
+use courser_sim::{HostId, Rng, World};
 
 /// Answered with its own bytes.
 pub(crate) const ECHO: u16 = 1;
@@ -99,6 +99,9 @@ pub(crate) fn message(rpc: &Rpc, bytes: usize) -> Result<MsgBuf, SetupError> {
     Ok(message)
 }
 
+/// Sends the first requests of a client.
+type Begin = Box<dyn FnOnce(&mut Context<'_>)>;
+
 /// A client that keeps `outstanding` requests of `bytes` bytes in flight on one session, once that
 /// is connected.
 pub(crate) fn closed_loop(
@@ -109,41 +112,105 @@ pub(crate) fn closed_loop(
     outstanding: u32,
     tally: SharedTally,
 ) -> Result<Rpc, SetupError> {
-    let mut rpc = nexus.endpoint()?;
-    let session = rpc.connect(server)?;
-    let mut starts = vec![rpc.context().now_ns(); outstanding as usize];
-    rpc.on_completion(move |cx, tag, done| {
-        let now_ns = cx.now_ns();
-        let mut tally = tally.borrow_mut();
-        let Some(start_ns) = starts.get_mut(tag as usize) else { return };
-        tally.ended(&done.result, now_ns - *start_ns);
-        *start_ns = now_ns;
-        if let Err(rejected) = cx.request(session, req_type, done.request).tag(tag).send() {
-            tally.failed(&rejected.reason);
-        }
-    });
-    for tag in 0..u64::from(outstanding) {
-        let request = message(&rpc, bytes)?;
-        let call = rpc.request(session, req_type, request).tag(tag).send();
-        call.map_err(|rejected| rejected.reason.to_string())?;
-    }
+    let call = (req_type, bytes);
+    let (mut rpc, begin) = closed_loop_later(nexus, server, call, outstanding, tally)?;
+    begin(&mut rpc.context());
     Ok(rpc)
 }
 
-/// Starts a server, and a [`closed_loop`] of requests without a response on each other host.
+/// The same from the call of the function on that it returns.
+fn closed_loop_later(
+    nexus: &Nexus,
+    server: &str,
+    (req_type, bytes): (u16, usize),
+    outstanding: u32,
+    tally: SharedTally,
+) -> Result<(Rpc, Begin), SetupError> {
+    let mut rpc = nexus.endpoint()?;
+    let session = rpc.connect(server)?;
+    let starts = Rc::new(RefCell::new(vec![0; outstanding as usize]));
+    let requests = (0..outstanding).map(|_| message(&rpc, bytes));
+    let requests: Vec<MsgBuf> = requests.collect::<Result<_, _>>()?;
+    let send = move |cx: &mut Context<'_>, starts: &mut Vec<u64>, tag: u64, request: MsgBuf| {
+        let Some(start_ns) = starts.get_mut(tag as usize) else { return None };
+        *start_ns = cx.now_ns();
+        let sent = cx.request(session, req_type, request).tag(tag).send();
+        sent.err().map(|rejected| rejected.reason)
+    };
+    let (first, of_first) = (Rc::clone(&starts), Rc::clone(&tally));
+    rpc.on_completion(move |cx, tag, done| {
+        let mut starts = starts.borrow_mut();
+        let mut tally = tally.borrow_mut();
+        let Some(start_ns) = starts.get(tag as usize) else { return };
+        tally.ended(&done.result, cx.now_ns() - start_ns);
+        if let Some(rejected) = send(cx, &mut starts, tag, done.request) {
+            tally.failed(&rejected);
+        }
+    });
+    let begin = move |cx: &mut Context<'_>| {
+        for (tag, request) in requests.into_iter().enumerate() {
+            if let Some(rejected) = send(cx, &mut first.borrow_mut(), tag as u64, request) {
+                of_first.borrow_mut().failed(&rejected);
+            }
+        }
+    };
+    Ok((rpc, Box::new(begin)))
+}
+
+/// Starts a server, and a [`closed_loop`] of requests without a response on each other host, which
+/// begins when its session is connected.
 pub(crate) fn closed_loops(
     world: &mut World,
     server: HostId,
     bytes: usize,
     outstanding: u32,
 ) -> Result<SharedTally, ScenarioError> {
+    each_closed_loop(world, server, bytes, outstanding, |rpc, _, begin| begin(&mut rpc.context()))
+}
+
+/// The same with clients that begin at random times within `within_ns` after all are connected.
+pub(crate) fn closed_loops_apart(
+    world: &mut World,
+    server: HostId,
+    bytes: usize,
+    outstanding: u32,
+    (within_ns, rng): (u64, impl Fn(HostId) -> Rng),
+) -> Result<SharedTally, ScenarioError> {
+    let begins = Rc::new(RefCell::new(Vec::new()));
+    let all = Rc::clone(&begins);
+    let later = move |_: &mut Rpc, host, begin| all.borrow_mut().push((host, begin));
+    let tally = each_closed_loop(world, server, bytes, outstanding, later)?;
+    connect_all(world)?;
+    let from_ns = world.now_ns();
+    for (host, begin) in begins.take() {
+        let begin: Begin = begin;
+        world.at(from_ns + rng(host).below(within_ns.max(1)), move |world| {
+            if let Some(rpc) = world.endpoint(host, 0) {
+                begin(&mut rpc.context());
+            }
+        });
+    }
+    Ok(tally)
+}
+
+fn each_closed_loop(
+    world: &mut World,
+    server: HostId,
+    bytes: usize,
+    outstanding: u32,
+    made: impl Fn(&mut Rpc, HostId, Begin) + Clone + 'static,
+) -> Result<SharedTally, ScenarioError> {
     let tally = SharedTally::default();
     world.start(server, self::server)?;
     let uri = world.uri(server);
     for host in world.hosts().filter(|&host| host != server) {
-        let (uri, tally) = (uri.clone(), Rc::clone(&tally));
-        world.start(host, move |nexus| {
-            closed_loop(nexus, &uri, SINK, bytes, outstanding, tally.clone())
+        let (uri, tally, made) = (uri.clone(), Rc::clone(&tally), made.clone());
+        world.start(host, move |nexus| -> Result<Rpc, SetupError> {
+            let call = (SINK, bytes);
+            let (mut rpc, begin) =
+                closed_loop_later(nexus, &uri, call, outstanding, tally.clone())?;
+            made(&mut rpc, host, begin);
+            Ok(rpc)
         })?;
     }
     Ok(tally)

@@ -7,6 +7,7 @@
 pub(crate) mod app;
 pub mod batches;
 pub(crate) mod caller;
+pub mod constants;
 pub(crate) mod flows;
 pub(crate) mod hosts;
 pub(crate) mod jitter;
