@@ -496,10 +496,13 @@ mod tests {
             spoil(&mut constants);
             assert_eq!(with(Some(constants), None).validate().unwrap_err().name, name);
         }
-        let timely: [(&str, Spoil<TimelyConstants>); 8] = [
+        let timely: [(&str, Spoil<TimelyConstants>); 11] = [
             ("timely.low_ns", |c| c.low_ns = 0),
             ("timely.high_ns", |c| c.high_ns = u64::MAX),
             ("timely.min_rtt_ns", |c| c.min_rtt_ns = 0),
+            ("timely.min_rtt_ns", |c| c.min_rtt_ns = c.low_ns + 1),
+            ("timely.ignored_below_ns", |c| c.ignored_below_ns = c.min_rtt_ns + 1),
+            ("timely.ignored_below_ns", |c| c.ignored_below_ns = u64::MAX),
             ("timely.step_bps", |c| c.step_bps = 0),
             ("timely.floor_bps", |c| c.floor_bps = 0),
             ("timely.alpha_ppm", |c| c.alpha_ppm = 0),

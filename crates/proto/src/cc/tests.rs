@@ -202,6 +202,24 @@ fn a_step_of_timely_counts_the_packets_that_a_credit_return_acknowledged() {
     assert!(run(8 * PART) > run(PART));
 }
 
+/// Round trips of an idle network may be shorter than the one that normalises gradients.
+#[test]
+fn timely_recovers_with_the_constants_of_its_paper_in_a_short_network() {
+    for base_ns in [1_500, 4_500, 19_000] {
+        let mut c = Timely::new(line(), false, TimelyConstants::PAPER);
+        let at = |now_ns, rtt_ns| Signal { now_ns, rtt_ns, acked: PART, ..Signal::default() };
+        let rate = |c: &Timely| 1_000_000_000 / c.allowance().gap_ns.max(1);
+        for at_us in 0..1_000 {
+            c.on_signal(&at(1_000_000 + at_us * 10_000, 2_000_000));
+        }
+        let low = rate(&c);
+        for at_us in 0..20_000 {
+            c.on_signal(&at(20_000_000 + at_us * 10_000, base_ns));
+        }
+        assert!(rate(&c) > 4 * low, "{base_ns} ns: {low} to {}", rate(&c));
+    }
+}
+
 /// A path may be idle for years.
 #[test]
 fn timely_takes_a_signal_after_a_long_time() {

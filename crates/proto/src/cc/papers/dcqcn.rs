@@ -132,14 +132,16 @@ impl Dcqcn {
         } else {
             (self.timer_steps.min(self.byte_steps), self.timer_steps.max(self.byte_steps))
         };
-        let steps = |bps: u64, times: u32| bps / 8 * u64::from(times);
-        if least > recovery_steps {
-            let times = least - recovery_steps;
-            self.target_bytes_per_s += steps(self.constants.hyper_step_bps, times);
+        let more = if least > recovery_steps {
+            let times = if counter_bytes == u64::MAX { 1 } else { least - recovery_steps };
+            (self.constants.hyper_step_bps / 8).saturating_mul(times.into())
         } else if most > recovery_steps {
-            self.target_bytes_per_s += steps(self.constants.step_bps, 1);
-        }
-        self.target_bytes_per_s = self.target_bytes_per_s.min(self.line.rate_bytes_per_s);
+            self.constants.step_bps / 8
+        } else {
+            0
+        };
+        self.target_bytes_per_s =
+            self.target_bytes_per_s.saturating_add(more).min(self.line.rate_bytes_per_s);
         self.rate_bytes_per_s = (self.rate_bytes_per_s + self.target_bytes_per_s).div_ceil(2);
     }
 }
@@ -224,6 +226,61 @@ mod tests {
             .collect();
         let (step, hyper) = (constants.step_bps, constants.hyper_step_bps);
         assert_eq!((step, hyper), (5_000_000, 50_000_000));
-        assert_eq!(targets, [0, step, hyper, 2 * hyper]);
+        assert_eq!(targets, [0, step, hyper, hyper]);
+    }
+
+    /// Constants at the ends of their ranges after the longest time without a mark.
+    #[test]
+    fn the_largest_steps_end_at_the_rate_of_the_link() {
+        let line = HostLink::new(&Config::default(), 1_028);
+        let (timer_steps, byte_steps) = (u32::MAX, u32::MAX);
+        let most = 1_000_000_000_000;
+        for counter_bytes in [10_000, u64::MAX] {
+            let constants = DcqcnConstants {
+                step_bps: most,
+                hyper_step_bps: most,
+                counter_bytes,
+                recovery_steps: 1,
+                ..PAPER
+            };
+            assert_eq!(constants.validate(), Ok(()));
+            let new = Dcqcn::new(line, constants);
+            let mut c = Dcqcn { timer_steps, byte_steps, notified_ns: 1, ..new };
+            (c.rate_bytes_per_s, c.target_bytes_per_s) = (1, 1);
+            let (now_ns, acked) = (100 * PAPER.timer_ns, 30_000 * PART);
+            c.on_signal(&Signal { now_ns, acked, ..Signal::default() });
+            assert_eq!(c.target_bytes_per_s, line.rate_bytes_per_s);
+            assert_eq!(c.rate_bytes_per_s, line.rate_bytes_per_s);
+        }
+    }
+
+    /// With the smallest gain that is allowed `alpha` still comes near one and near zero.
+    #[test]
+    fn alpha_reaches_both_ends_with_the_smallest_gain() {
+        let line = HostLink::new(&Config::default(), 1_028);
+        let constants = DcqcnConstants { gain_shift: 10, ..PAPER };
+        assert_eq!(constants.validate(), Ok(()));
+        let beyond = DcqcnConstants { gain_shift: 11, ..PAPER };
+        assert_eq!(beyond.validate(), Err(("dcqcn.gain_shift", 11, "1 to 10")));
+        let mut c = Dcqcn::new(line, constants);
+        (1..20_000).for_each(|at| frame(&mut c, at * PAPER.alpha_ns, 0));
+        frame(&mut c, 20_000 * PAPER.alpha_ns, 1);
+        (20_001..40_000).for_each(|at| frame(&mut c, at * PAPER.alpha_ns, 0));
+        assert!(c.alpha <= ONE / 1_000, "{}", c.alpha);
+        let from_ns = 40_000 * PAPER.alpha_ns;
+        (0..20_000).for_each(|at| frame(&mut c, from_ns + at * PAPER.decrease_ns, 1));
+        assert!(c.alpha >= ONE - ONE / 1_000, "{}", c.alpha);
+    }
+
+    /// A smallest rate of 100 Mbit/s is no limit for a link of that rate.
+    #[test]
+    fn a_mark_lowers_the_rate_of_a_slow_link_with_a_vendors_constants() {
+        for line_rate_bps in [1_000_000, 100_000_000, 1_000_000_000, 25_000_000_000] {
+            let line = HostLink::new(&Config { line_rate_bps, ..Config::default() }, 1_028);
+            let mut c = Dcqcn::new(line, DcqcnConstants::vendor(line_rate_bps));
+            (1..1_000).for_each(|us| frame(&mut c, us * 10_000, 1));
+            let least = line_rate_bps.min(10_000_000_000) / 800;
+            assert_eq!(c.rate_bytes_per_s, least, "{line_rate_bps}");
+        }
     }
 }

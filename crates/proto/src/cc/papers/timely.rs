@@ -69,7 +69,7 @@ impl Timely {
 
     pub(in crate::cc) fn on_signal(&mut self, s: &Signal) {
         let min_rtt_ns = self.constants.min_rtt_ns;
-        if s.rtt_ns < min_rtt_ns || s.acked == 0 {
+        if s.rtt_ns == 0 || s.rtt_ns < self.constants.ignored_below_ns || s.acked == 0 {
             return;
         }
         if self.last_rtt_ns == 0 {
