@@ -302,6 +302,11 @@ impl CreditPool {
         self.waiting > 0 && self.reserve(0)
     }
 
+    /// Returns whether sessions wait for the pacer, or for their turn after such a wait.
+    pub(crate) fn waits_for_departure(&self) -> bool {
+        self.waiting > 0 && (self.paced || self.turn_queued)
+    }
+
     fn reserve(&mut self, units: u32) -> bool {
         self.reserved += units;
         self.has_turn() && !std::mem::replace(&mut self.turn_queued, true)

@@ -64,7 +64,7 @@ impl Io {
     /// peer is then.
     #[cold]
     pub(crate) fn pace(&mut self, peer: &mut Peer, at_ns: u64) {
-        peer.path.on_paced_wait();
+        peer.path.on_paced_wait(true);
         if peer.credits.begin_pacing() {
             self.wheel.add(peer.number(), at_ns, self.now_ns);
             self.stats.paced += 1;
@@ -75,10 +75,12 @@ impl Io {
     #[cold]
     pub(crate) fn on_wheel(&mut self, peers: &mut Peers) {
         while let Some(number) = self.wheel.pop(self.now_ns) {
-            if let Some(peer) = peers.at_mut(number)
-                && peer.credits.end_pacing()
-            {
+            let Some(peer) = peers.at_mut(number) else { continue };
+            if peer.credits.end_pacing() {
                 self.tx.push(TxItem::Turn { peer: number });
+            }
+            if !peer.credits.is_awaited() {
+                peer.path.on_paced_wait(false);
             }
         }
     }

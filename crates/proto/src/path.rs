@@ -279,26 +279,26 @@ impl Path {
         self.control.as_ref().map_or(Ok(u32::MAX), |control| control.pacer().allowed(now_ns))
     }
 
-    /// Records that a packet waits for its departure time.
-    pub(crate) fn on_paced_wait(&mut self) {
+    /// Records whether packets wait for their departure time.
+    pub(crate) fn on_paced_wait(&mut self, waits: bool) {
         if let Some(control) = &mut self.control {
-            control.pacer_mut().on_wait();
+            let pacer = control.pacer_mut();
+            if waits { pacer.on_wait() } else { pacer.on_no_wait() }
         }
     }
 
-    /// Records that a packet of `units` is sent, or packets are requested; a full-sized packet has
-    /// `per_packet`.
+    /// Records that `packets` of `units` each are sent or requested, with `data` bytes each.
     #[inline]
-    pub(crate) fn on_sent(&mut self, units: u32, per_packet: u16, now_ns: u64) {
-        self.sent_units = self.sent_units.wrapping_add(units);
+    pub(crate) fn on_sent(&mut self, packets: u32, (units, data): (u16, u64), now_ns: u64) {
+        self.sent_units = self.sent_units.wrapping_add(packets * u32::from(units));
         if self.paced {
-            self.on_paced(units, per_packet, now_ns);
+            self.on_paced(packets, data, now_ns);
         }
     }
 
-    fn on_paced(&mut self, units: u32, per_packet: u16, now_ns: u64) {
+    fn on_paced(&mut self, packets: u32, data: u64, now_ns: u64) {
         if let Some(control) = &mut self.control {
-            control.pacer_mut().on_sent(units, per_packet.into(), now_ns);
+            control.on_sent(packets, data, now_ns);
         }
     }
 

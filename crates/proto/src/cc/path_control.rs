@@ -3,17 +3,19 @@
 use super::Controller;
 use super::control::Control;
 use super::papers::Constants;
-use super::signal::{Allowance, HostLink, PART, Signal};
+use super::signal::{Allowance, HostLink, PART, Signal, packet_wire_bytes};
 use crate::config::Config;
 use crate::loss::rto::Rtt;
 use crate::pace::Pacer;
-use crate::wire::EcnCounts;
+use crate::wire::{EcnCounts, FRAME_HEADER, PACKET_HEADER};
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct PathControl {
     controller: Controller,
     train: u32,
+    /// Bytes of a full-sized packet on the wire.
+    packet_bytes: u64,
     /// The known smallest round trip, ns; 0: measured.
     base_ns: u64,
     pacer: Pacer,
@@ -36,13 +38,14 @@ impl PathControl {
         let line = HostLink::new(cfg, data_per_packet);
         let base_ns = if control == Control::Swift { cfg.base_rtt_ns } else { 0 };
         let controller = Controller::with(Constants::of(cfg), control, line, limit)?;
-        Some(Self::of(controller, (cfg.train_frames, base_ns)))
+        Some(Self::of(controller, (cfg.train_frames, line.packet_bytes, base_ns)))
     }
 
-    fn of(controller: Controller, (train, base_ns): (u32, u64)) -> Self {
+    fn of(controller: Controller, (train, packet_bytes, base_ns): (u32, u64, u64)) -> Self {
         let mut new = PathControl {
             controller,
             train,
+            packet_bytes,
             base_ns,
             pacer: Pacer::default(),
             allowed: Allowance::ALL,
@@ -121,6 +124,8 @@ impl PathControl {
         }
         if self.allowed.gap_ns > 0 {
             self.pacer.set_gap(self.allowed.gap_ns, self.train, now_ns);
+        } else {
+            self.pacer.on_no_wait();
         }
         let less = self.allowed.window < before.window || self.allowed.gap_ns > before.gap_ns;
         self.decreases += u64::from(less);
@@ -136,6 +141,13 @@ impl PathControl {
 
     pub(crate) fn pacer_mut(&mut self) -> &mut Pacer {
         &mut self.pacer
+    }
+
+    /// Passes packets with `data` bytes each to the pacer. Each counts as a frame of its own, also
+    /// where several share one.
+    pub(crate) fn on_sent(&mut self, packets: u32, data: u64, now_ns: u64) {
+        let bytes = u64::from(packets) * (packet_wire_bytes(FRAME_HEADER + PACKET_HEADER) + data);
+        self.pacer.on_sent(bytes, self.packet_bytes, now_ns);
     }
 
     pub(crate) fn decreases(&self) -> u64 {

@@ -17,6 +17,11 @@ const GAP_MAX_NS: u64 = 100_000_000;
 /// Longest burst of a paced path, ns.
 const BURST_NS: u64 = 10_000;
 
+/// Bytes that count at once, at most: their time is computed in 64 bits. Responses that one
+/// request-for-response asks for are fewer.
+const BYTES_MAX: u64 = 1 << 36;
+const _: () = assert!(GAP_MAX_NS.checked_mul(BYTES_MAX).is_some());
+
 /// The departure times of one path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Pacer {
@@ -27,7 +32,7 @@ pub(crate) struct Pacer {
     quantum: u32,
     /// Earliest departure of the next packet, ns.
     next_ns: u64,
-    /// A packet has waited for its departure time, and the packets behind it are not in time yet.
+    /// Packets wait for their departure time, or have waited and are sent in the current turn.
     late: bool,
 }
 
@@ -54,18 +59,22 @@ impl Pacer {
         self.late = true;
     }
 
-    /// Records that `units` of which a packet has `per_packet` leave. After a pause a
+    /// Records that no packet waits for its departure time any more.
+    pub(crate) fn on_no_wait(&mut self) {
+        self.late = false;
+    }
+
+    /// Records that `bytes` leave, of which a full-sized packet has `per_packet`. After a pause a
     /// train leaves at once, and no more. Packets that have waited leave late by a part of a slot of
     /// the wheel and by a pass of the event loop: the times of the packets behind them are not
-    /// shifted, or every departure would take a whole number of slots.
-    pub(crate) fn on_sent(&mut self, units: u32, per_packet: u32, now_ns: u64) {
+    /// shifted, or every departure would take a whole number of slots. More than [`BURST_NS`] is not
+    /// made up for. Without this burst a slow event loop would send one packet in each pass.
+    pub(crate) fn on_sent(&mut self, bytes: u64, per_packet: u64, now_ns: u64) {
         let train_ns = self.gap_ns * u64::from(self.quantum - 1);
         let behind_ns = if self.late { train_ns.max(BURST_NS) } else { train_ns };
         let earliest_ns = now_ns.saturating_sub(behind_ns);
-        let time_ns =
-            (u128::from(self.gap_ns) * u128::from(units)).div_ceil(per_packet.max(1).into());
-        self.next_ns = self.next_ns.max(earliest_ns).saturating_add(time_ns as u64);
-        self.late &= self.next_ns < now_ns;
+        let time_ns = (self.gap_ns * bytes.min(BYTES_MAX)).div_ceil(per_packet.max(1));
+        self.next_ns = self.next_ns.max(earliest_ns).saturating_add(time_ns);
     }
 }
 
@@ -83,6 +92,48 @@ mod tests {
         assert_eq!(p.allowed(1_100), Ok(1));
         p.on_sent(4, 16, 1_100); // a quarter of a packet
         assert_eq!(p.allowed(1_125), Ok(1));
+    }
+
+    /// Packets that leave at once at `now_ns`, up to 1,000.
+    fn burst(p: &mut Pacer, now_ns: u64) -> u32 {
+        let mut burst = 0;
+        while burst < 1_000 && p.allowed(now_ns).is_ok() {
+            p.on_sent(16, 16, now_ns);
+            burst += 1;
+        }
+        burst
+    }
+
+    /// A pacer of packets 100 ns apart, whose packet has waited until it was 900 ns late.
+    fn late() -> Pacer {
+        let mut p = Pacer::default();
+        p.set_gap(100, 1, 0);
+        p.on_sent(16, 16, 100_000);
+        assert_eq!(p.allowed(100_000), Err(100_100));
+        p.on_wait();
+        p.on_sent(16, 16, 101_000);
+        p
+    }
+
+    #[test]
+    fn a_late_departure_does_not_outlive_the_wait_that_caused_it() {
+        let mut waits = late();
+        assert_eq!(burst(&mut waits, 101_000), 9, "those behind it are in time");
+        let mut ended = late();
+        ended.on_no_wait();
+        assert_eq!(burst(&mut ended, 105_000), 1, "4 us later nothing has waited");
+        let mut again = late();
+        again.on_no_wait();
+        again.on_wait();
+        assert!(burst(&mut again, 105_000) > 1);
+    }
+
+    #[test]
+    fn the_longest_gap_and_the_most_bytes_do_not_overflow() {
+        let mut p = Pacer::default();
+        p.set_gap(u64::MAX, 1, 0);
+        p.on_sent(u64::MAX, 0, u64::MAX);
+        assert_eq!(p.allowed(u64::MAX - 1), Err(u64::MAX));
     }
 
     /// Time in which packets of this gap leave, when each waits for a multiple of `step_ns`.
@@ -117,12 +168,10 @@ mod tests {
         p.on_sent(16, 16, 100_000);
         assert!(p.allowed(100_000).is_err());
         p.on_wait();
-        let mut burst = 0;
-        while p.allowed(900_000).is_ok() {
-            p.on_sent(16, 16, 900_000);
-            burst += 1;
-        }
-        assert_eq!(burst, 1 + BURST_NS / 1_000);
+        assert_eq!(u64::from(burst(&mut p, 900_000)), 1 + BURST_NS / 1_000);
+        assert!(p.allowed(900_500).is_err());
+        p.on_no_wait();
+        assert_eq!(burst(&mut p, 1_900_000), 1);
     }
 
     #[test]

@@ -319,6 +319,11 @@ impl<C> ClientSlot<C> {
         }
     }
 
+    /// The request.
+    pub(crate) fn request(&self) -> Option<&MsgBuf> {
+        self.req.as_ref()
+    }
+
     /// The request, for sending.
     pub(crate) fn request_mut(&mut self) -> Option<&mut MsgBuf> {
         self.req.as_mut()

@@ -39,7 +39,7 @@ pub(crate) fn send_single<C>(
     if !io.tx.append(peer, &io.arena, header, data) {
         return false;
     }
-    pass(peer, credits, 1, units, now_ns);
+    pass(peer, credits, 1, (units, u64::from(size)), now_ns);
     slot.sent_single(units, now_ns);
     io.stats.sent(0);
     io.stats.max_in_flight = io.stats.max_in_flight.max(credits.in_flight());
@@ -197,6 +197,17 @@ impl<C> Next for &mut CallPackets<'_, C> {
         self.slot.begin_board(self.boards, self.recovery);
         let next = self.slot.next_packet(most);
         send_next(lane, self.slot, next, self.to, self.one_way, now_ns).then_some(next)
+    }
+
+    #[inline]
+    fn data(&self, packet: NextPacket) -> u64 {
+        let (_, dpp) = self.to;
+        match (packet, self.slot.request()) {
+            (NextPacket::Request { index }, Some(request)) => {
+                data_len(request.len() as u32, index, dpp) as u64
+            }
+            _ => dpp.into(),
+        }
     }
 
     #[inline]

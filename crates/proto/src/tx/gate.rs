@@ -32,17 +32,17 @@ pub(super) fn gate(peer: &Peer, credits: SessionCredits, units: u16, now_ns: u64
     }
 }
 
-/// Takes credits for packets that the gate has admitted.
+/// Takes credits for packets that the gate has admitted, of `units` and `data` bytes each.
 #[inline]
 pub(super) fn pass(
     peer: &mut Peer,
     credits: &mut SessionCredits,
     packets: u32,
-    units: u16,
+    (units, data): (u16, u64),
     now_ns: u64,
 ) {
     peer.credits.spend(credits, packets, units);
-    peer.path.on_sent(packets * u32::from(units), peer.credits.units_per_packet(), now_ns);
+    peer.path.on_sent(packets, (units, data), now_ns);
 }
 
 /// A sequence of packets that one session sends: those of a call, or its messages.
@@ -76,6 +76,9 @@ pub(super) trait Next {
 
     /// Adds the packet to a frame; it may take up to `most` credits. `None`: the batch has no room.
     fn add(&mut self, lane: &mut Lane<'_>, most: u32, now_ns: u64) -> Option<Self::Packet>;
+
+    /// Data of the packet, bytes; of a request-for-response, data of each packet that it asks for.
+    fn data(&self, packet: Self::Packet) -> u64;
 
     /// Records that it was sent. Returns the credits that it takes, and whether it was sent before.
     fn on_sent(self, packet: Self::Packet, units: u16, now_ns: u64) -> (u32, bool);
@@ -126,9 +129,10 @@ pub(super) fn send_packets<P: Packets>(
             break stop;
         }
         let Some(packet) = next.add(lane, most, now_ns) else { break Stop::Full };
+        let data = if lane.peer.path.is_paced() { next.data(packet) } else { 0 };
         let (taken, repeated) = next.on_sent(packet, units, now_ns);
         packets.on_sent(units, repeated);
-        pass(lane.peer, packets.credits(), taken, units, now_ns);
+        pass(lane.peer, packets.credits(), taken, (units, data), now_ns);
         again += u64::from(repeated);
     };
     lane.stats.retransmitted += again;

@@ -118,6 +118,11 @@ impl Next for Message<'_> {
     }
 
     #[inline(always)]
+    fn data(&self, (): ()) -> u64 {
+        self.entry.msg.len() as u64
+    }
+
+    #[inline(always)]
     fn on_sent(self, (): (), units: u16, now_ns: u64) -> (u32, bool) {
         *self.left -= 1;
         (1, self.entry.on_sent(units, now_ns))

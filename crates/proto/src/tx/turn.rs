@@ -33,7 +33,11 @@ impl<C> Endpoint<C> {
         if !done {
             flow.wait_first();
         }
-        match flow.peer.credits.end_turn() {
+        let again = flow.peer.credits.end_turn();
+        if flow.peer.path.is_paced() && !flow.peer.credits.waits_for_departure() {
+            flow.peer.path.on_paced_wait(false);
+        }
+        match again {
             true if done => flow.io.tx.push(TxItem::Turn { peer: peer_no }),
             true => return Sent::Rest(TxItem::Turn { peer: peer_no }),
             false => {}
