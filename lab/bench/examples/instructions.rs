@@ -3,7 +3,7 @@
 //! the machine's load.
 //!
 //! Usage: `instructions mem|shm|udp RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked]
-//! [uncontrolled] [messages] [bulk] [size=BYTES] [packing=HOW] [peers=N] [active=N]` (32 bytes each
+//! [uncontrolled] [timely] [paced] [messages] [bulk] [size=BYTES] [packing=HOW] [peers=N] [active=N]` (32 bytes each
 //! way, on 8 sessions or as many as there are calls in flight; with
 //! SESSIONS, each call on one of them at random), or `instructions mem|shm empty PASSES`: passes of an
 //! event loop without work. As many RPCs or passes before them are not counted: [`begin`] and [`end`]
@@ -16,7 +16,8 @@
 //!
 //! With `deadline`, each call has a deadline that it does not reach. With `marked`, each side
 //! receives one frame with a congestion mark before counting starts, so that all counted frames
-//! carry ECN counts. With `uncontrolled`, calls have no congestion control. `size=BYTES` changes the
+//! carry ECN counts. With `uncontrolled`, calls have no congestion control; with `timely` that of the
+//! eRPC paper, and with `paced` that without the bypass of the pacer, on a link of `line=BPS`. `size=BYTES` changes the
 //! 32 bytes, and `packing=off`, `copy` or `gather` how packets share frames: with the last two, all of
 //! which two fit.
 //!
@@ -39,7 +40,7 @@ use std::time::Duration;
 
 use courser::{
     CallId, CallRejected, Client, ClientCall, Config, Context, Control, MsgBuf, Nexus, Packing,
-    Request, Rpc, Session, SessionId, Tuning,
+    Request, Rpc, Session, SessionId, TimelyConstants, Tuning,
 };
 use courser_buf::{Ecn, PathId, RxBurst, TxBurst};
 use courser_net::{
@@ -332,8 +333,8 @@ impl Choice {
 }
 
 const USAGE: &str = "usage: instructions (mem | shm | udp) \
-    (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked] [uncontrolled] [messages] [futures] [typed] \
-    [bulk] [size=BYTES] [packing=HOW] [peers=N] [active=N] \
+    (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked] [uncontrolled] [timely] [paced] [messages] [futures] [typed] \
+    [bulk] [size=BYTES] [line=BPS] [packing=HOW] [peers=N] [active=N] \
     | empty PASSES)";
 
 fn main() -> Result<(), Failure> {
@@ -383,19 +384,32 @@ struct Load {
     deadline: bool,
     marked: bool,
     uncontrolled: bool,
+    timely: bool,
+    paced: bool,
     messages: bool,
     futures: bool,
     typed: bool,
     bulk: bool,
     size: usize,
     packing: Option<Packing>,
+    /// Rate of the link with `paced`, bit/s.
+    line_bps: Option<u64>,
     peers: usize,
     /// Sessions with calls; `None`: all.
     active: Option<usize>,
 }
 
-const WORDS: [&str; 7] =
-    ["deadline", "marked", "uncontrolled", "messages", "futures", "typed", "bulk"];
+const WORDS: [&str; 9] = [
+    "deadline",
+    "marked",
+    "uncontrolled",
+    "timely",
+    "paced",
+    "messages",
+    "futures",
+    "typed",
+    "bulk",
+];
 
 impl Load {
     /// Parses the arguments after the transport.
@@ -414,12 +428,15 @@ impl Load {
             deadline: words.iter().any(|w| w == "deadline"),
             marked: words.iter().any(|w| w == "marked"),
             uncontrolled: words.iter().any(|w| w == "uncontrolled"),
+            timely: words.iter().any(|w| w == "timely"),
+            paced: words.iter().any(|w| w == "paced"),
             messages: words.iter().any(|w| w == "messages"),
             futures: words.iter().any(|w| w == "futures"),
             typed: words.iter().any(|w| w == "typed"),
             bulk: words.iter().any(|w| w == "bulk"),
             size: value("size=").map_or(Ok(32), str::parse)?,
             packing: value("packing=").map(str::parse).transpose()?,
+            line_bps: value("line=").map(str::parse).transpose()?,
             peers: value("peers=").map_or(Ok(1), str::parse)?,
             active: value("active=").map(str::parse).transpose()?,
         };
@@ -446,6 +463,18 @@ fn run<T: Transport>(
     // Pacing follows the time, and packets would pass in fewer or more at once under callgrind.
     if load.uncontrolled || load.bulk || load.peers > 1 {
         config.control = Control::None;
+    }
+    if load.timely || load.paced {
+        config.control = Control::Timely;
+        // Callgrind's delays are no congestion.
+        let longest_ns = 1_000_000_000;
+        let erpc = TimelyConstants::ERPC;
+        config.timely = Some(TimelyConstants { low_ns: longest_ns, high_ns: longest_ns, ..erpc });
+    }
+    if load.paced {
+        // The pacer is not to limit the rate, and makes up for 10 us of each slow pass.
+        config.line_rate_bps = load.line_bps.unwrap_or(25_000_000_000);
+        config.tuning.factors.pacing_bypass = false;
     }
     config.packing = load.packing;
     if matches!(load.packing, Some(Packing::Copy | Packing::Gather)) {
