@@ -10,7 +10,7 @@ use crate::budget::{Grant, QueueDelay, UNSCHEDULED};
 use crate::cc::{PART, PathControl};
 use crate::config::Config;
 use crate::loss::rto::Rtt;
-use crate::loss::{LossFeedback, Recovery, ReorderWindow};
+use crate::loss::{GrantWait, LossFeedback, Recovery, ReorderWindow};
 use crate::mutant::{self, Mutant};
 use crate::transit::Transit;
 use crate::wire::{EcnCounts, FrameHeader, decode_held};
@@ -89,8 +89,8 @@ pub(crate) struct Path {
     sparing_until_ns: u64,
     /// Slots whose last packet stays unacknowledged until the peer grants more.
     awaiting: u32,
-    /// Moving average of the time that the peer's grants take, ns.
-    grant_wait_ns: u64,
+    /// Time that the peer's grants take.
+    grant_wait: GrantWait,
     /// Delay of received frames in queues, while this endpoint's budget is in force.
     queue_delay: QueueDelay,
 }
@@ -140,7 +140,7 @@ impl Path {
             advised_until_ns: u64::MAX,
             sparing_until_ns: 0,
             awaiting: 0,
-            grant_wait_ns: 0,
+            grant_wait: GrantWait::default(),
             queue_delay: QueueDelay::default(),
         }
     }
@@ -437,21 +437,28 @@ impl Path {
     }
 
     /// A grant arrived `wait_ns` after the last packet was sent.
-    pub(crate) fn on_grant_wait(&mut self, wait_ns: u64) {
-        let decayed_ns = self.grant_wait_ns - self.grant_wait_ns / 16 + wait_ns / 16;
-        self.grant_wait_ns = decayed_ns.max(wait_ns);
+    pub(crate) fn on_grant_wait(&mut self, wait_ns: u64, now_ns: u64) {
+        self.grant_wait.on_wait(wait_ns, now_ns);
     }
 
     /// A request waits for a grant and nothing was lost: the next probe for one is later.
-    pub(crate) fn on_wait_for_grant(&mut self, cfg: &Config) {
+    pub(crate) fn on_wait_for_grant(&mut self, now_ns: u64, cfg: &Config) {
         let least_ns = self.rtt.pto_ns(cfg);
-        self.grant_wait_ns = (2 * self.grant_wait_ns.max(least_ns)).min(cfg.rto_max_ns);
+        let wait_ns = 2 * self.grant_wait.longest_ns(now_ns).max(least_ns);
+        self.grant_wait.on_wait(wait_ns.min(cfg.rto_max_ns), now_ns);
     }
 
     /// [`Path::timeout_ns`] of a request that waits for a grant.
-    pub(crate) fn grant_timeout_ns(&self, recovery: Recovery, retries: u8, cfg: &Config) -> u64 {
+    pub(crate) fn grant_timeout_ns(
+        &self,
+        recovery: Recovery,
+        retries: u8,
+        now_ns: u64,
+        cfg: &Config,
+    ) -> u64 {
         let timeout_ns = self.timeout_ns(recovery, retries, cfg);
-        timeout_ns.saturating_add(2 * self.grant_wait_ns).min(cfg.rto_max_ns)
+        let wait_ns = 2 * self.grant_wait.longest_ns(now_ns);
+        timeout_ns.saturating_add(wait_ns).min(cfg.rto_max_ns)
     }
 
     /// Time without an answer after which loss is suspected, after `retries` earlier suspicions.

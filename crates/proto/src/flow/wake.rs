@@ -17,10 +17,11 @@ pub(crate) fn slot_timeout_ns<C>(
     path: &Path,
     slot: &ClientSlot<C>,
     recovery: Recovery,
+    now_ns: u64,
     cfg: &Config,
 ) -> u64 {
     if slot.awaits_grant() {
-        return path.grant_timeout_ns(recovery, slot.retries, cfg);
+        return path.grant_timeout_ns(recovery, slot.retries, now_ns, cfg);
     }
     path.timeout_ns(recovery, slot.retries, cfg)
 }
@@ -58,8 +59,9 @@ impl<C> ClientFlow<'_, C> {
     pub(crate) fn extend_deadline(&mut self, slot_no: u8) {
         let recovery = self.s.agreed.recovery;
         let slot = &mut self.s.slots[usize::from(slot_no)];
+        let now_ns = self.io.now_ns;
         slot.deadline_ns =
-            self.io.now_ns + slot_timeout_ns(&self.peer.path, slot, recovery, &self.io.cfg);
+            now_ns + slot_timeout_ns(&self.peer.path, slot, recovery, now_ns, &self.io.cfg);
         // The first timer is never later than a timeout from now.
         let exact = !slot.tracked || recovery == Recovery::Selective;
         if exact && slot.deadline_ns.min(slot.expires_ns) < slot.timer_ns {

@@ -7,12 +7,14 @@
 //! - `arrived`: a server's record of request packets that arrived out of order; with MELO it is
 //!   the receiver of the paper;
 //! - `papers`: MELO as published;
-//! - `rto`, `window`: round trips, timeouts and the reordering window of a path;
+//! - `rto`, `window`, `grant_wait`: round trips, timeouts, the reordering window of a path, and the
+//!   time that grants take;
 //! - `tail_loss`: the timer of single-packet calls, which no later packet acknowledges.
 
 mod arrived;
 mod board;
 mod feedback;
+mod grant_wait;
 pub(crate) mod papers;
 mod recovery;
 mod resend;
@@ -24,6 +26,7 @@ mod window;
 pub(crate) use arrived::Arrived;
 pub(crate) use board::{Board, Boards};
 pub(crate) use feedback::{AckInfo, LossFeedback, Nack};
+pub(crate) use grant_wait::GrantWait;
 pub use papers::Hole;
 pub(crate) use papers::{Pools, Receiver, is_kept};
 pub use recovery::{Recovery, UnknownRecovery};

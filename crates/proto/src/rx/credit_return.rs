@@ -44,10 +44,9 @@ impl<C> ClientFlow<'_, C> {
         let path = &mut self.peer.path;
         path.on_grant(grant, now_ns);
         match wait_ns {
-            _ if awaited && in_progress => path.on_wait_for_grant(&self.io.cfg),
-            Some(wait_ns) => path.on_grant_wait(wait_ns.into()),
-            // Sent more than once: how long it took is not known.
-            None if awaited => path.on_grant_wait(0),
+            _ if awaited && in_progress => path.on_wait_for_grant(now_ns, &self.io.cfg),
+            Some(wait_ns) => path.on_grant_wait(wait_ns.into(), now_ns),
+            // If the packet was sent more than once, how long the grant took is not known.
             None => {}
         }
         self.io.on_feedback(self.peer, feedback);

@@ -119,7 +119,7 @@ impl<C> ClientFlow<'_, C> {
         if s.credits.left() != before {
             let in_flight = s.credits.in_flight();
             lane.stats.max_in_flight = lane.stats.max_in_flight.max(in_flight);
-            let timeout_ns = slot_timeout_ns(&lane.peer.path, slot, recovery, &io.cfg);
+            let timeout_ns = slot_timeout_ns(&lane.peer.path, slot, recovery, now_ns, &io.cfg);
             if slot.await_answer(recovery, waits, now_ns + timeout_ns) {
                 let due_ns = slot.deadline_ns;
                 self.arm_slot(slot_no, due_ns);
