@@ -150,6 +150,15 @@ mutants! {
     DroppedEntryKept = 39 "dropped-entry-kept",
     /// The task of a call that has ended is not woken. Effect: futures that never end.
     FutureNotWoken = 40 "future-not-woken",
+    /// Of messages with as many packets left, the newest is granted packets first (ADR 35). Effect:
+    /// senders with the same work get a small part of the others' share.
+    NewestGrantedFirst = 41 "newest-granted-first",
+    /// The receiver's budget follows a queue that is eight times too long (ADR 35). Effect: such a queue in
+    /// front of a receiver with many senders.
+    QueueEightfold = 42 "queue-eightfold",
+    /// The timeout of a request that waits for a grant does not contain the time that grants take. Effect:
+    /// packets are sent again although nothing was lost.
+    GrantWaitIgnored = 43 "grant-wait-ignored",
 }
 
 /// Returns whether a bug is planted; `false` in a build without the feature, and removed.

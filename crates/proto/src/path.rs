@@ -457,6 +457,9 @@ impl Path {
         cfg: &Config,
     ) -> u64 {
         let timeout_ns = self.timeout_ns(recovery, retries, cfg);
+        if mutant::is_on(Mutant::GrantWaitIgnored) {
+            return timeout_ns;
+        }
         let wait_ns = 2 * self.grant_wait.longest_ns(now_ns);
         timeout_ns.saturating_add(wait_ns).min(cfg.rto_max_ns)
     }

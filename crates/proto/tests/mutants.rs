@@ -482,8 +482,14 @@ fn no_check_fails_without_a_bug() {
 
 /// Bugs that the simulator finds: of a budget that many senders use while some are silent, and of
 /// futures, which are in the crate `courser`.
-const ELSEWHERE: [Mutant; 3] =
-    [Mutant::LostPacketsGranted, Mutant::DroppedEntryKept, Mutant::FutureNotWoken];
+const ELSEWHERE: [Mutant; 6] = [
+    Mutant::LostPacketsGranted,
+    Mutant::DroppedEntryKept,
+    Mutant::FutureNotWoken,
+    Mutant::NewestGrantedFirst,
+    Mutant::QueueEightfold,
+    Mutant::GrantWaitIgnored,
+];
 
 /// One test for each bug, each on a thread of its own with its own planted bug.
 macro_rules! found {

@@ -92,5 +92,8 @@ fn breaks(mutant: Mutant) -> &'static [Invariant] {
         // The message keeps its part of the window, so that calls are not sent and the datapath seems
         // dead.
         M::LostMessageForgotten => &[I::Liveness, I::Application],
+        M::NewestGrantedFirst => &[I::Starvation],
+        M::QueueEightfold => &[I::Queue],
+        M::GrantWaitIgnored => &[I::Recovery],
     }
 }

@@ -8,6 +8,8 @@
 
 use std::collections::VecDeque;
 
+use crate::mutant::{self, Mutant};
+
 /// Classes; the last has all messages of 2^(CLASSES - 1) packets and more.
 const CLASSES: usize = 8;
 /// A grant in this many goes to the message that has waited longest.
@@ -50,6 +52,9 @@ impl GrantQueue {
         }
         let queue = self.classes.iter_mut().find(|q| !q.is_empty())?;
         self.len -= 1;
+        if mutant::is_on(Mutant::NewestGrantedFirst) {
+            return queue.pop_back();
+        }
         queue.pop_front()
     }
 

@@ -16,6 +16,8 @@
 //! A queue that is never empty is invisible to senders that have never seen it empty. So in each
 //! period the queue drains, for as long as every sender needs to send a packet.
 
+use crate::mutant::{self, Mutant};
+
 /// Frames of a run.
 const RUN: usize = 32;
 /// The smallest budget, and the budget before anything was measured, full packets.
@@ -187,6 +189,8 @@ impl Size {
         let delay_ns = u64::from(median(self.run));
         let target_ns =
             (self.base_ns / 2).max(TARGET_PACKETS * self.packet_ns).max(2 * u64::from(noise_ns));
+        let target_ns =
+            if mutant::is_on(Mutant::QueueEightfold) { 8 * target_ns } else { target_ns };
         let seen_ns = (self.base_ns + delay_ns).max(1);
         // By a quarter up, by half down.
         let mut ratio = ((self.base_ns + target_ns) * 1024 / seen_ns).clamp(512, 1280);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use courser::{Admission, Config, Control, Integrity, Packing, Recovery};
 
 use super::client::{LanePlan, Mix, Pace};
+use super::crowd::{self, Crowd};
 use super::dice::{Dice, MS, US};
 use super::draw_faults::draw_faults;
 use super::edges::{BY_BYTES_CALLS, Edges, LOSSY_CALLS};
@@ -47,6 +48,8 @@ pub struct Scenario {
     pub(super) allowed: Allowed,
     /// At the end one machine crashes for good, instead of a close of all sessions.
     pub(super) vanishes: bool,
+    /// The seed is a congested world, which has nothing of the above.
+    pub(super) crowd: Option<Box<Crowd>>,
 }
 
 impl Scenario {
@@ -143,12 +146,13 @@ impl Scenario {
             edges,
             allowed,
             vanishes,
+            crowd: crowd::is_crowd(seed).then(|| Box::new(Crowd::draw(seed))),
         }
     }
 
     /// Hosts of its world.
     pub fn hosts(&self) -> u32 {
-        self.world.topology.hosts()
+        self.crowd.as_ref().map_or(self.world.topology.hosts(), |crowd| crowd.hosts())
     }
 
     /// Limit of a call's time after all faults, ns of virtual time: until a failed peer was
@@ -190,6 +194,9 @@ fn slows_ns(planned: &Planned) -> u64 {
 
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(crowd) = &self.crowd {
+            return crowd.fmt(f);
+        }
         let w = &self.world;
         let hosts = w.topology.hosts();
         writeln!(

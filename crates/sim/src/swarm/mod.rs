@@ -13,6 +13,7 @@
 mod bytes;
 mod client;
 mod coverage;
+mod crowd;
 mod dice;
 mod draw;
 mod draw_faults;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use super::coverage::{Coverage, Harvest};
+use super::crowd::{self, Crowd};
 use super::draw::Scenario;
 use super::ending::Play;
 use super::faults::Weather;
@@ -99,13 +100,34 @@ pub fn run_observed(
         coverage: Coverage::default(),
         violation: None,
     };
-    let run = AssertUnwindSafe(|| play(&scenario, tap, &mut report));
+    let run = AssertUnwindSafe(|| match &scenario.crowd {
+        Some(crowd) => play_crowd(crowd, tap, &mut report),
+        None => play(&scenario, tap, &mut report),
+    });
     if let Err(panic) = catch_unwind(run) {
         let detail = format!("a panic: {}", panic_text(&*panic));
         let invariant = Invariant::Internal;
         report.violation = Some(Violation { invariant, at_ns: report.virtual_ns, detail });
     }
     report
+}
+
+fn play_crowd(
+    crowd: &Crowd,
+    tap: impl FnOnce(&mut World) -> Option<Box<dyn Tap>>,
+    report: &mut SeedReport,
+) {
+    match crowd::play(crowd, tap) {
+        Ok(played) => {
+            (report.rpcs, report.responses) = (played.calls, played.calls);
+            (report.packets, report.digest) = (played.packets, played.digest);
+            (report.virtual_ns, report.violation) = (played.virtual_ns, played.violation);
+        }
+        Err(e) => {
+            let detail = e.to_string();
+            report.violation = Some(Violation { invariant: Invariant::Internal, at_ns: 0, detail });
+        }
+    }
 }
 
 /// A planted bug, for the duration of a seed.

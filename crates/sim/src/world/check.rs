@@ -64,13 +64,18 @@ pub enum Invariant {
     Internal,
     /// I11: the application's own rules for responses (order, deadlines).
     Application,
-    /// I12: a lost packet costs few timeouts and few additional packets.
+    /// I12: a lost packet costs few timeouts and few additional packets, and packets that were not lost
+    /// are not sent again.
     Recovery,
+    /// I13: senders with the same work have similar shares of a link, which is in use.
+    Starvation,
+    /// I14: congestion control keeps queues short.
+    Queue,
 }
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Invariant; 12] = [
+    pub const ALL: [Invariant; 14] = [
         Invariant::AtMostOnce,
         Invariant::ExactlyOneEnd,
         Invariant::ResponseMatches,
@@ -83,6 +88,8 @@ impl Invariant {
         Invariant::Internal,
         Invariant::Application,
         Invariant::Recovery,
+        Invariant::Starvation,
+        Invariant::Queue,
     ];
 
     /// Its name in reports.
@@ -100,6 +107,8 @@ impl Invariant {
             Invariant::Internal => "internal",
             Invariant::Application => "application",
             Invariant::Recovery => "recovery",
+            Invariant::Starvation => "starvation",
+            Invariant::Queue => "queue",
         }
     }
 }

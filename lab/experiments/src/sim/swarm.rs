@@ -25,7 +25,9 @@ const ENOUGH_RPCS: u64 = 2_000;
 #[command(after_help = "\
 A seed determines a scenario: two to eight hosts, switches, settings, a workload that uses \
 the whole API, and faults of every kind. After the faults have ended, every call must end \
-and every session must work again; at the end, no buffer and no session may be left.
+and every session must work again; at the end, no buffer and no session may be left. One \
+seed of 16 is a congested world instead: 16 to 100 hosts that send large messages without \
+faults, all to one, one to all, or all to all.
 
 With the same build, a seed is the same run on every machine and with any number of \
 threads. The digest is a hash over the event logs of all seeds in their order. The first \
@@ -44,7 +46,10 @@ packets is printed.
   incarnation       packets to an earlier incarnation of a process are dropped
   internal          the invariants of the protocol hold; no forbidden packet
   application       deadlines hold; every error has a cause
-  recovery          a lost packet causes few timeouts and few retransmissions
+  recovery          a lost packet causes few timeouts and few retransmissions;
+                    without a loss hardly a packet is sent again
+  starvation        senders with the same work have similar shares
+  queue             congestion control keeps round trips short
 
 Examples:
   courser-lab sim swarm --seeds 1000
