@@ -267,10 +267,15 @@ const MAIN: &str = "e1-n1 e1-n2 e1-n20 e1-n96 e4-n20 e4-n96 e8-n96 1072-n20 8972
 const SHORT: &str = "e1-n2 e1-n20 e1-n96 e2-n20 e4-n96 e8-n96 8972-n20 1p-n100 small small-ends to-100 \
     j20-n1 j20-n20 cpu handler 4x10g uplink-2 480k-e4-n96";
 
+/// The names of those that are recorded: each family, at little cost.
+const GATE: &str = "e1-n2 e1-n20 e8-n96 8972-n20 1p-n100 mixed-n20 churn-n20 small-ends to-100 j20-n20 \
+    pause-n20 cpu 4x10g uplink-2 ecmp-8 480k-e4-n96 2m-e4-n96";
+
 /// Names for several shapes.
 const GROUPS: &[Name] = &[
     Name { name: "main", help: "A choice of all" },
     Name { name: "short", help: "A choice for short comparisons" },
+    Name { name: "gate", help: "A choice of each family, which is recorded" },
     Name { name: "all", help: "All" },
     Name { name: "endpoints", help: "Numbers of senders and of endpoints" },
     Name { name: "frames", help: "Sizes of frames" },
@@ -331,6 +336,7 @@ impl Pick {
             "all" => true,
             "main" => MAIN.split_whitespace().any(|name| name == shape.name),
             "short" => SHORT.split_whitespace().any(|name| name == shape.name),
+            "gate" => GATE.split_whitespace().any(|name| name == shape.name),
             name => shape.family == name || shape.name == name,
         }
     }
