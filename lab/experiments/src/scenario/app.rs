@@ -132,7 +132,7 @@ fn closed_loop_later(
     let requests = (0..outstanding).map(|_| message(&rpc, bytes));
     let requests: Vec<MsgBuf> = requests.collect::<Result<_, _>>()?;
     let send = move |cx: &mut Context<'_>, starts: &mut Vec<u64>, tag: u64, request: MsgBuf| {
-        let Some(start_ns) = starts.get_mut(tag as usize) else { return None };
+        let start_ns = starts.get_mut(tag as usize)?;
         *start_ns = cx.now_ns();
         let sent = cx.request(session, req_type, request).tag(tag).send();
         sent.err().map(|rejected| rejected.reason)
