@@ -25,8 +25,12 @@ const P99: Quantity = Quantity {
     figure: Figure::Linear,
     may_improve: false,
 };
-const P50: Quantity = quantity("round trip p50", Unit::Time, TIME);
-const GOODPUT: Quantity = quantity("goodput", Unit::Bits, Tolerance::relative(0.02));
+const P50: Quantity =
+    Quantity { better: Better::Lower, ..quantity("round trip p50", Unit::Time, TIME) };
+const GOODPUT: Quantity = Quantity {
+    better: Better::Higher,
+    ..quantity("goodput", Unit::Bits, Tolerance::relative(0.02))
+};
 const SLOWEST: Quantity =
     quantity("slowest sender / mean", Unit::Plain, Tolerance { relative: 0.0, absolute: 0.1 });
 const JAIN: Quantity = quantity("Jain's index", Unit::Plain, SHARE);
