@@ -152,6 +152,10 @@ impl Transport for UdpTransport {
         0
     }
 
+    fn tx_backlog(&self) -> Option<u64> {
+        socket::unsent_bytes(self.socket.as_fd())
+    }
+
     fn tx_flush(&mut self) {}
 
     fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>) {

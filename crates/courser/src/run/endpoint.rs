@@ -203,7 +203,8 @@ impl<T: Transport, A: Events> Rpc<T, A> {
         let id = platform.random_u64();
         let Caps { max_frame, gather, tailroom, .. } = *caps;
         let framing = Framing { max_frame, gather, tailroom };
-        let proto = Endpoint::new(proto_config, arena, id, framing)?;
+        let mut proto = Endpoint::new(proto_config, arena, id, framing)?;
+        proto.set_backlog(transport.tx_backlog());
         let mailbox = Mailbox::new(platform, index)?;
         let event_loop = Loop::new(config, platform, &transport, &mailbox)?;
         let max_streams = config.max_streams_per_peer;

@@ -5,7 +5,7 @@ use courser_buf::TxBurst;
 
 use super::gate::{Gate, Next, Packets, Stop, gate, pass, send_packets};
 use super::lane::Lane;
-use super::{Sent, TxItem};
+use super::{Sent, TxItem, Waiter};
 use crate::credits::{CreditPool, SessionCredits};
 use crate::flow::{ClientFlow, slot_timeout_ns};
 use crate::io::Io;
@@ -13,7 +13,7 @@ use crate::loss::{Boards, Recovery};
 use crate::peer::Peer;
 use crate::session::SessionState;
 use crate::slot::{ClientSlot, NextPacket};
-use crate::wire::{Packet, data_len, single_request};
+use crate::wire::{FRAME_HEADER, PACKET_HEADER, Packet, data_len, single_request};
 
 /// Sends an unsent request of one small packet: the straight line of a small RPC. `session` is
 /// the peer's number for the session. `false`: the gate or the batch does not admit it now, or it is not such
@@ -91,6 +91,9 @@ impl<C> ClientFlow<'_, C> {
             return Sent::All;
         }
         let (before, recovery) = (s.credits.left(), s.agreed.recovery);
+        let bytes = usize::from(s.agreed.data_per_packet) + FRAME_HEADER + PACKET_HEADER;
+        let is_limited = io.tx.host.is_limited() && slot.sends_large();
+        let allowed = if is_limited { io.tx.host.turn(bytes) } else { u32::MAX };
         let waits = slot.in_flight() > 0;
         slot.limit_unscheduled(self.peer.path.unscheduled(now_ns));
         let mut lane = Lane {
@@ -111,11 +114,18 @@ impl<C> ClientFlow<'_, C> {
             to: (s.remote, s.agreed.data_per_packet),
             one_way: s.outgoing.as_ref().is_some_and(|o| o.slots & 1 << slot_no != 0),
         };
-        let (stop, again) = send_packets(&mut packets, &mut lane, now_ns);
+        let (stop, again) = if is_limited {
+            let mut limited = Limited { packets, left: allowed };
+            let stop = send_limited(&mut limited, &mut lane, now_ns);
+            lane.tx.host.on_sent_in_turn((allowed, limited.left), bytes);
+            stop
+        } else {
+            send_packets(&mut packets, &mut lane, now_ns)
+        };
         if matches!(stop, Stop::Credits | Stop::Room(_) | Stop::Paced(..)) {
             s.stalled |= 1 << slot_no;
         }
-        slot.queued = stop == Stop::Full;
+        slot.queued = matches!(stop, Stop::Full | Stop::Host);
         if s.credits.left() != before {
             let in_flight = s.credits.in_flight();
             lane.stats.max_in_flight = lane.stats.max_in_flight.max(in_flight);
@@ -129,11 +139,50 @@ impl<C> ClientFlow<'_, C> {
         self.end_sending(stop, again);
         match stop {
             Stop::Full => {
-                Sent::Rest(TxItem::Client { session: self.index, slot: slot_no, req_num })
+                return Sent::Rest(TxItem::Client { session: self.index, slot: slot_no, req_num });
             }
-            _ => Sent::All,
+            Stop::Host => self.wait_for_host(slot_no, turn),
+            _ => {}
+        }
+        Sent::All
+    }
+
+    /// The request of a slot waits for its turn at the host's transmit queue. In its session's `turn` in
+    /// the pool it keeps its place among the requests of the peer.
+    fn wait_for_host(&mut self, slot_no: u8, turn: bool) {
+        let session = self.id();
+        let slot = &mut self.s.slots[usize::from(slot_no)];
+        let left = slot.request_left();
+        if !slot.wait_for_host() {
+            return; // with the entry of an earlier call
+        }
+        if !turn {
+            self.io.wait_for_host(Waiter::Request { session, slot: slot_no }, left);
+        } else if self.peer.credits.wait_for_host((session, slot_no, left)) {
+            self.io.wait_for_host(Waiter::Pool { peer: self.peer.number() }, left);
         }
     }
+
+    /// The request of a slot has its turn at the host's transmit queue; with `turn`, that of its peer's
+    /// pool too.
+    pub(super) fn tx_client_at_host(&mut self, slot_no: u8, turn: bool, out: &mut TxBurst) -> Sent {
+        let Some(slot) = self.s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
+        if !slot.leave_host() {
+            return Sent::All;
+        }
+        let req_num = slot.req_num;
+        let sent = self.tx_client_packets(slot_no, req_num, turn, out);
+        if let Sent::Rest(_) = sent {
+            self.s.slots[usize::from(slot_no)].wait_for_host();
+        }
+        sent
+    }
+}
+
+/// [`send_packets`] of a large request while the host's transmit queue is limited.
+#[inline(never)] // outlined: the loop of a queue without limit keeps its registers
+fn send_limited<C>(packets: &mut Limited<'_, C>, lane: &mut Lane<'_>, now_ns: u64) -> (Stop, u64) {
+    send_packets(packets, lane, now_ns)
 }
 
 /// The packets of a call.
@@ -213,6 +262,58 @@ impl<C> Next for &mut CallPackets<'_, C> {
     #[inline]
     fn on_sent(self, packet: NextPacket, units: u16, now_ns: u64) -> (u32, bool) {
         (packet.credits(), self.slot.on_sent(packet, units, now_ns))
+    }
+}
+
+/// The packets of a call that the host's transmit queue has room for.
+struct Limited<'a, C> {
+    packets: CallPackets<'a, C>,
+    /// Packets that it has room for.
+    left: u32,
+}
+
+impl<'a, C> Packets for Limited<'a, C> {
+    type Next<'p>
+        = &'p mut Limited<'a, C>
+    where
+        Self: 'p;
+
+    #[inline]
+    fn credits(&mut self) -> &mut SessionCredits {
+        self.packets.credits()
+    }
+
+    #[inline]
+    fn next(&mut self, lane: &mut Lane<'_>, now_ns: u64) -> Option<&mut Limited<'a, C>> {
+        self.packets.next(lane, now_ns).is_some().then_some(self)
+    }
+
+    #[inline]
+    fn on_sent(&mut self, _: u16, _: bool) {}
+}
+
+impl<C> Next for &mut Limited<'_, C> {
+    type Packet = NextPacket;
+
+    #[inline]
+    fn units(&self, pool: &CreditPool) -> u16 {
+        self.packets.slot.units_to_send(pool)
+    }
+
+    #[inline]
+    fn holds(&mut self, most: u32) -> Option<Stop> {
+        (&mut self.packets).holds(most).or((self.left == 0).then_some(Stop::Host))
+    }
+
+    #[inline]
+    fn add(&mut self, lane: &mut Lane<'_>, most: u32, now_ns: u64) -> Option<NextPacket> {
+        (&mut self.packets).add(lane, most, now_ns)
+    }
+
+    #[inline]
+    fn on_sent(self, packet: NextPacket, units: u16, now_ns: u64) -> (u32, bool) {
+        self.left -= 1;
+        Next::on_sent(&mut self.packets, packet, units, now_ns)
     }
 }
 

@@ -1,6 +1,8 @@
 //! Transmit (steps 4 and 7 of a packet's path): from queued work to frames.
 //!
 //! - `batch`: the transmit queue, open frames, and the one place where frames are completed;
+//! - `host`: large messages wait while the host's own transmit queue is long;
+//! - `host_turn`: their turns;
 //! - `gate`: credits and pacing, and the loop that sends the packets of a session;
 //! - `client`: what a client slot sends;
 //! - `server`: responses and credit returns; `control`: packets without data;
@@ -18,6 +20,8 @@ mod batch;
 mod client;
 mod control;
 mod gate;
+mod host;
+mod host_turn;
 mod lane;
 mod late;
 mod messages;
@@ -36,6 +40,7 @@ use crate::io::Io;
 pub use batch::Framing;
 pub(crate) use batch::TxBatch;
 pub(crate) use client::send_single;
+pub(crate) use host::Waiter;
 pub(crate) use queue::{Sent, TxItem};
 pub(crate) use server::send_single_response;
 
@@ -59,6 +64,30 @@ impl<C> Endpoint<C> {
     #[inline]
     pub(crate) fn has_unsent(&self) -> bool {
         !(self.io.tx.is_empty() && self.deferred.is_empty())
+    }
+
+    /// Returns whether [`Endpoint::set_backlog`] is to be called before the next
+    /// [`Endpoint::poll_transmit`]. Only after a first report, and while large messages are sent.
+    #[inline]
+    pub fn asks_for_backlog(&self) -> bool {
+        self.io.tx.host.asks()
+    }
+
+    /// Reports the bytes of frames that were handed over and that the host has not sent: those that the
+    /// transport holds, and those that it has not taken. `None`: that is not known, and large messages
+    /// do not wait for it.
+    pub fn set_backlog(&mut self, bytes: Option<u64>) {
+        self.io.tx.host.on_report(bytes, self.io.now_ns);
+        if self.io.tx.host.needs_sweep() {
+            let sessions = &self.sessions;
+            self.io.tx.host.sweep(|waiter| match waiter {
+                Waiter::Request { session, .. } | Waiter::Response { session, .. } => {
+                    sessions.is_live(session)
+                }
+                Waiter::Pool { .. } => true,
+            });
+        }
+        self.io.continue_host();
     }
 
     /// Builds frames of queued packets, up to `Config::tx_frames` in `out`, from at most
@@ -220,6 +249,7 @@ impl<C> Endpoint<C> {
     fn tx_other(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
         match item {
             TxItem::Turn { peer } => return self.tx_turn(peer, out),
+            TxItem::Host => return self.tx_host(out),
             TxItem::Gap { peer } => {
                 let peer = self.peers.at_mut(peer);
                 return peer.map_or(Sent::All, |peer| self.io.tx_gap(peer));

@@ -33,6 +33,8 @@ pub(crate) enum TxItem {
     Turn { peer: u32 },
     /// Memory has returned that requests wait for; at most one.
     Memory,
+    /// Messages wait for the host's transmit queue, and may have their turn; at most one.
+    Host,
 }
 
 /// Result of sending an item.
