@@ -458,19 +458,18 @@ impl CreditPool {
         !std::mem::replace(&mut at_host.queued, true)
     }
 
-    /// The pool has its turn at the host's transmit queue. Makes all reserved room available, until
+    /// A request has its turn at the host's transmit queue. Makes all reserved room available, until
     /// [`CreditPool::end_turn`].
     pub(crate) fn begin_host_turn(&mut self) {
-        if let Some(at_host) = &mut self.at_host {
-            at_host.queued = false;
-        }
         self.available += std::mem::take(&mut self.reserved);
         self.turn_units = self.available;
     }
 
-    /// Takes the next request of those that wait for the host's transmit queue.
+    /// The pool has its turn at the host's transmit queue. Takes the request that waits first.
     pub(crate) fn next_at_host(&mut self) -> Option<AtHostEntry> {
-        let next = self.at_host.as_mut()?.requests.pop_front()?;
+        let at_host = self.at_host.as_mut()?;
+        at_host.queued = false;
+        let next = at_host.requests.pop_front()?;
         self.wait_no_more();
         Some(next)
     }

@@ -94,6 +94,14 @@ impl Io {
         self.continue_host();
     }
 
+    /// The message that waits first is next in the transmit queue, if the host's has room.
+    pub(crate) fn begin_host_turn(&mut self) {
+        if let Some(item) = self.tx.host.next() {
+            self.tx.postpone(item);
+        }
+        self.continue_host();
+    }
+
     /// Ensures that messages which wait get their turn: now if there is room, else by a timer.
     pub(crate) fn continue_host(&mut self) {
         if self.tx.host.begins() {

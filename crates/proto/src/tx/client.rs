@@ -171,9 +171,12 @@ impl<C> ClientFlow<'_, C> {
             return Sent::All;
         }
         let req_num = slot.req_num;
+        self.io.tx.host.begin_turn();
         let sent = self.tx_client_packets(slot_no, req_num, turn, out);
+        self.io.tx.host.end_turn();
         if let Sent::Rest(_) = sent {
             self.s.slots[usize::from(slot_no)].wait_for_host();
+            return Sent::Rest(TxItem::RequestTurn { session: self.id(), slot: slot_no });
         }
         sent
     }

@@ -30,13 +30,14 @@
 //! limited by that of slots.
 //!
 //! # Invariants
-//! 1. While messages wait, the transmit queue has [`super::TxItem::Host`] or a timer is set, so they get
+//! 1. While messages wait, the transmit queue has [`TxItem::Host`] or a timer is set, so they get
 //!    their turn.
 //! 2. A turn ends with the entry whose turn it is, whether it has sent or not.
 
 use crate::config::Config;
 use crate::session::SessionId;
 use crate::shortest_first::ShortestFirst;
+use crate::tx::TxItem;
 
 /// The smallest limit: this many packets, or trains if they are longer.
 const LEAST_PACKETS: u64 = 6;
@@ -71,6 +72,17 @@ pub(crate) enum Waiter {
     Pool { peer: u32 },
 }
 
+impl Waiter {
+    /// The item of its turn.
+    fn item(self) -> TxItem {
+        match self {
+            Waiter::Request { session, slot } => TxItem::RequestTurn { session, slot },
+            Waiter::Response { session, slot } => TxItem::ResponseTurn { session, slot },
+            Waiter::Pool { peer } => TxItem::PoolTurn { peer },
+        }
+    }
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct HostQueue {
@@ -88,8 +100,6 @@ pub(crate) struct HostQueue {
     /// Packets of a turn.
     quantum: u32,
     waiting: ShortestFirst<Waiter>,
-    /// An entry whose turn the end of a batch has cut short: it has the next one.
-    first: Option<Waiter>,
     /// Number of entries at which those of ended sessions are removed.
     sweep_at: usize,
     /// Time of the timer for the next report, ns; `u64::MAX`: none.
@@ -160,7 +170,6 @@ impl HostQueue {
             queued: false,
             quantum,
             waiting: ShortestFirst::default(),
-            first: None,
             sweep_at: SWEPT_LEAST,
             due_ns: u64::MAX,
             waited: false,
@@ -218,7 +227,7 @@ impl HostQueue {
     /// Returns whether messages wait.
     #[inline]
     pub(crate) fn is_awaited(&self) -> bool {
-        !(self.waiting.is_empty() && self.first.is_none())
+        !self.waiting.is_empty()
     }
 
     /// A message with `left` packets waits for its turn.
@@ -226,26 +235,19 @@ impl HostQueue {
         self.waiting.push(waiter, left);
     }
 
-    /// The batch is full: the entry in hand has the next turn again, in the next batch.
-    pub(super) fn wait_first(&mut self, waiter: Waiter) {
-        (self.first, self.queued) = (Some(waiter), true);
-    }
-
-    /// [`super::TxItem::Host`] has left the transmit queue. Returns the next entry, which has its turn
-    /// until [`HostQueue::end_turn`].
-    pub(super) fn next(&mut self) -> Option<Waiter> {
+    /// [`TxItem::Host`] has left the transmit queue. Takes the next entry, if there is room. It is the
+    /// next item to be sent.
+    pub(crate) fn next(&mut self) -> Option<TxItem> {
         self.queued = false;
         if self.backlog >= self.limit {
             return None;
         }
-        let next = self.first.take().or_else(|| self.waiting.pop().map(|(waiter, _)| waiter));
-        self.has_turn = next.is_some();
-        next
+        self.waiting.pop().map(|(waiter, _)| waiter.item())
     }
 
-    /// Returns whether the entry in hand has not used its turn.
-    pub(super) fn has_turn(&self) -> bool {
-        self.has_turn
+    /// The entry in hand has its turn, until [`HostQueue::end_turn`].
+    pub(super) fn begin_turn(&mut self) {
+        self.has_turn = true;
     }
 
     /// The turn of the entry in hand has ended, also if it had nothing to send.
@@ -253,7 +255,7 @@ impl HostQueue {
         self.has_turn = false;
     }
 
-    /// Returns whether [`super::TxItem::Host`] is to be added to the transmit queue.
+    /// Returns whether [`TxItem::Host`] is to be added to the transmit queue.
     pub(crate) fn begins(&mut self) -> bool {
         let has_room = self.backlog < self.limit;
         self.is_awaited() && has_room && !std::mem::replace(&mut self.queued, true)
@@ -326,7 +328,7 @@ impl HostQueue {
         self.due_ns = due_ns;
     }
 
-    /// A timer has expired. Returns whether [`super::TxItem::Host`] is to be added to the transmit queue,
+    /// A timer has expired. Returns whether [`TxItem::Host`] is to be added to the transmit queue,
     /// with a report before the batch.
     pub(crate) fn on_timer(&mut self, due_ns: u64) -> bool {
         if self.due_ns != due_ns {

@@ -2,7 +2,6 @@
 //!
 //! - `batch`: the transmit queue, open frames, and the one place where frames are completed;
 //! - `host`: large messages wait while the host's own transmit queue is long;
-//! - `host_turn`: their turns;
 //! - `gate`: credits and pacing, and the loop that sends the packets of a session;
 //! - `client`: what a client slot sends;
 //! - `server`: responses and credit returns; `control`: packets without data;
@@ -21,7 +20,6 @@ mod client;
 mod control;
 mod gate;
 mod host;
-mod host_turn;
 mod lane;
 mod late;
 mod messages;
@@ -36,6 +34,7 @@ use courser_buf::{PathId, TxBurst};
 use crate::endpoint::Endpoint;
 use crate::flow::{ClientFlow, ServerFlow};
 use crate::io::Io;
+use crate::session::SessionId;
 
 pub use batch::Framing;
 pub(crate) use batch::TxBatch;
@@ -217,19 +216,25 @@ impl<C> Endpoint<C> {
                 TxItem::Client { session, .. }
                 | TxItem::Ack { session, .. }
                 | TxItem::Cancel { session, .. }
-                | TxItem::Messages { session } => match self.client_flow(session) {
-                    Some(mut flow) => {
-                        calls -= usize::from(matches!(item, TxItem::Client { .. }));
-                        flow.tx(item, out)
+                | TxItem::Messages { session }
+                | TxItem::RequestTurn { session: SessionId { index: session, .. }, .. } => {
+                    match self.client_flow(session) {
+                        Some(mut flow) => {
+                            calls -= usize::from(matches!(item, TxItem::Client { .. }));
+                            flow.tx(item, out)
+                        }
+                        None => Sent::All,
                     }
-                    None => Sent::All,
-                },
+                }
                 TxItem::Response { session, .. }
                 | TxItem::CreditReturn { session, .. }
-                | TxItem::MessageAck { session } => match self.server_flow(session) {
-                    Some(mut flow) => flow.tx(item, out),
-                    None => Sent::All,
-                },
+                | TxItem::MessageAck { session }
+                | TxItem::ResponseTurn { session: SessionId { index: session, .. }, .. } => {
+                    match self.server_flow(session) {
+                        Some(mut flow) => flow.tx(item, out),
+                        None => Sent::All,
+                    }
+                }
                 other => self.tx_other(other, out),
             };
             // A single exit: early returns cost 2 ns per request (code generation).
@@ -249,7 +254,8 @@ impl<C> Endpoint<C> {
     fn tx_other(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
         match item {
             TxItem::Turn { peer } => return self.tx_turn(peer, out),
-            TxItem::Host => return self.tx_host(out),
+            TxItem::Host => self.io.begin_host_turn(),
+            TxItem::PoolTurn { peer } => return self.tx_pool_at_host(peer, out),
             TxItem::Gap { peer } => {
                 let peer = self.peers.at_mut(peer);
                 return peer.map_or(Sent::All, |peer| self.io.tx_gap(peer));
@@ -287,6 +293,9 @@ impl<C> ClientFlow<'_, C> {
     #[inline(never)]
     fn tx_rare(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
         match item {
+            TxItem::RequestTurn { session, slot } if session == self.id() => {
+                self.tx_client_at_host(slot, false, out)
+            }
             TxItem::Ack { req_num, .. } => self.tx_ack(req_num),
             TxItem::Cancel { slot, req_num, .. } => self.tx_cancel(slot, req_num),
             TxItem::Messages { .. } => self.tx_messages(out),
@@ -300,13 +309,16 @@ impl<C> ServerFlow<'_, C> {
     fn tx(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
         match item {
             TxItem::Response { slot, req_num, .. } => self.tx_response(slot, req_num, out),
-            other => self.tx_rare(other),
+            other => self.tx_rare(other, out),
         }
     }
 
     #[inline(never)]
-    fn tx_rare(&mut self, item: TxItem) -> Sent {
+    fn tx_rare(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
         match item {
+            TxItem::ResponseTurn { session, slot } if session == self.id() => {
+                self.tx_response_at_host(slot, out)
+            }
             TxItem::CreditReturn { slot, req_num, .. } => self.tx_credit_return(slot, req_num),
             TxItem::MessageAck { .. } => self.tx_message_ack(),
             _ => Sent::All,

@@ -139,9 +139,12 @@ impl<C> ServerFlow<'_, C> {
             return Sent::All;
         }
         let req_num = slot.req_num;
+        self.io.tx.host.begin_turn();
         let sent = self.tx_response_packets(slot_no, req_num, out);
+        self.io.tx.host.end_turn();
         if let Sent::Rest(_) = sent {
             self.s.slots[usize::from(slot_no)].wait_for_host();
+            return Sent::Rest(TxItem::ResponseTurn { session: self.id(), slot: slot_no });
         }
         sent
     }
