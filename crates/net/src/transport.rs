@@ -47,6 +47,8 @@ pub struct Caps {
     pub polls_memory: bool,
     /// True if a frame may stay referenced after [`Transport::tx_burst`] returns (ADR 8).
     pub holds_frames: bool,
+    /// Rate of the link that frames leave on, bits per second; `None`: not known, or there is no link.
+    pub line_rate_bps: Option<u64>,
 }
 
 /// A prepared destination.

@@ -189,6 +189,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
         let Shared { config, platform, control, workers, links } = *of;
         let caps = transport.caps();
         let proto_config = config.for_transport(caps);
+        let line_rate_bps = proto_config.line_rate_bps;
         let arena_config = ArenaConfig {
             limit_bytes: config.memory_limit,
             data_per_packet: caps.max_frame.saturating_sub(FRAME_HEADER + PACKET_HEADER).max(256),
@@ -214,7 +215,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
             max_frame: caps.max_frame,
         };
         control.send(Command::Register { index, id, mailbox: mailbox.clone(), accepts: false });
-        let link = links.of(transport.local_addr());
+        let link = links.of(transport.local_addr(), line_rate_bps);
         let mut core =
             Core::new(proto, platform.clone(), index, local, mailbox.clone(), max_streams);
         core.share_link(link);

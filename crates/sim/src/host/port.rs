@@ -222,6 +222,9 @@ pub struct NicConfig {
     /// Frames that a fault of a link has changed are dropped, as UDP's checksum differs. Without,
     /// they arrive, as behind a device that computes it again. Default true.
     pub finds_changes: bool,
+    /// Rate of the link that it states, bit/s: 1 Mbit/s to 1,600 Gbit/s; `None`, the default: that of
+    /// the host's cable.
+    pub line_rate_bps: Option<u64>,
 }
 
 impl Default for NicConfig {
@@ -235,6 +238,7 @@ impl Default for NicConfig {
             rx_latency_ns: 400,
             tx_latency_ns: 400,
             finds_changes: true,
+            line_rate_bps: None,
         }
     }
 }
@@ -287,6 +291,7 @@ impl SimTransport {
             rx_queue_small_frames: rx_depth,
             rx_queue_per_peer: false,
             holds_frames: true,
+            line_rate_bps: nic.line_rate_bps,
         };
         let transport = SimTransport {
             port: port.clone(),
