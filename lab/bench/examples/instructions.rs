@@ -717,7 +717,7 @@ fn config(sessions: usize, rto_ms: Option<u64>) -> Config {
         failure_timeout: never, // callgrind runs one thread at a time, so heartbeats are late
         // The time of eight packets on such a link is longer than callgrind's delays, which would
         // otherwise count as congestion.
-        line_rate_bps: 100_000_000,
+        line_rate_bps: Some(100_000_000),
         // Under callgrind two frames are further apart than the default interval, so the number of
         // timestamps would depend on the machine.
         tuning: Tuning { timestamp_interval: Duration::from_secs(1), ..Tuning::default() },
