@@ -111,17 +111,12 @@ impl<C> ClientFlow<'_, C> {
             credits: &mut s.credits,
             boards: &mut io.boards,
             recovery,
+            allowed,
             to: (s.remote, s.agreed.data_per_packet),
             one_way: s.outgoing.as_ref().is_some_and(|o| o.slots & 1 << slot_no != 0),
         };
-        let (stop, again) = if is_limited {
-            let mut limited = Limited { packets, left: allowed };
-            let stop = send_limited(&mut limited, &mut lane, now_ns);
-            lane.tx.host.on_sent_in_turn((allowed, limited.left), bytes);
-            stop
-        } else {
-            send_packets(&mut packets, &mut lane, now_ns)
-        };
+        let (stop, again) = send_packets(&mut packets, &mut lane, now_ns);
+        lane.tx.host.on_sent_in_turn((allowed, packets.allowed), bytes);
         if matches!(stop, Stop::Credits | Stop::Room(_) | Stop::Paced(..)) {
             s.stalled |= 1 << slot_no;
         }
@@ -182,12 +177,6 @@ impl<C> ClientFlow<'_, C> {
     }
 }
 
-/// [`send_packets`] of a large request while the host's transmit queue is limited.
-#[inline(never)] // outlined: the loop of a queue without limit keeps its registers
-fn send_limited<C>(packets: &mut Limited<'_, C>, lane: &mut Lane<'_>, now_ns: u64) -> (Stop, u64) {
-    send_packets(packets, lane, now_ns)
-}
-
 /// The packets of a call.
 struct CallPackets<'a, C> {
     slot: &'a mut ClientSlot<C>,
@@ -198,6 +187,8 @@ struct CallPackets<'a, C> {
     quantum: u32,
     /// Packets between the oldest one that has not arrived and the newest one, at most.
     spread: u32,
+    /// Packets that the host's transmit queue has room for; `u32::MAX`: any number.
+    allowed: u32,
     /// The server's number for the session, and the data in a packet, bytes.
     to: (u32, u16),
     /// The call carries a one-way message.
@@ -241,7 +232,10 @@ impl<C> Next for &mut CallPackets<'_, C> {
             return Some(Stop::Credits);
         }
         // It sends more when the oldest packet has arrived.
-        self.slot.is_spread(self.spread).then_some(Stop::Done)
+        if self.slot.is_spread(self.spread) {
+            return Some(Stop::Done);
+        }
+        (self.allowed == 0).then_some(Stop::Host)
     }
 
     #[inline]
@@ -264,59 +258,8 @@ impl<C> Next for &mut CallPackets<'_, C> {
 
     #[inline]
     fn on_sent(self, packet: NextPacket, units: u16, now_ns: u64) -> (u32, bool) {
+        self.allowed -= 1;
         (packet.credits(), self.slot.on_sent(packet, units, now_ns))
-    }
-}
-
-/// The packets of a call that the host's transmit queue has room for.
-struct Limited<'a, C> {
-    packets: CallPackets<'a, C>,
-    /// Packets that it has room for.
-    left: u32,
-}
-
-impl<'a, C> Packets for Limited<'a, C> {
-    type Next<'p>
-        = &'p mut Limited<'a, C>
-    where
-        Self: 'p;
-
-    #[inline]
-    fn credits(&mut self) -> &mut SessionCredits {
-        self.packets.credits()
-    }
-
-    #[inline]
-    fn next(&mut self, lane: &mut Lane<'_>, now_ns: u64) -> Option<&mut Limited<'a, C>> {
-        self.packets.next(lane, now_ns).is_some().then_some(self)
-    }
-
-    #[inline]
-    fn on_sent(&mut self, _: u16, _: bool) {}
-}
-
-impl<C> Next for &mut Limited<'_, C> {
-    type Packet = NextPacket;
-
-    #[inline]
-    fn units(&self, pool: &CreditPool) -> u16 {
-        self.packets.slot.units_to_send(pool)
-    }
-
-    #[inline]
-    fn holds(&mut self, most: u32) -> Option<Stop> {
-        (&mut self.packets).holds(most).or((self.left == 0).then_some(Stop::Host))
-    }
-
-    #[inline]
-    fn add(&mut self, lane: &mut Lane<'_>, most: u32, now_ns: u64) -> Option<NextPacket> {
-        (&mut self.packets).add(lane, most, now_ns)
-    }
-
-    #[inline]
-    fn on_sent(self, packet: NextPacket, units: u16, now_ns: u64) -> (u32, bool) {
-        self.left -= 1;
-        Next::on_sent(&mut self.packets, packet, units, now_ns)
     }
 }
 
