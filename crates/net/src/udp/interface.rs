@@ -23,7 +23,7 @@ pub(super) fn line_rate_bps(address: IpAddr) -> Option<u64> {
         return names(interfaces).filter_map(|name| rate_bps(interfaces, &name, MOST_LEVELS)).max();
     }
     let name = of_address(address)?;
-    rate_bps(interfaces, OsStr::from_bytes(name.to_bytes()), MOST_LEVELS)
+    rate_bps(interfaces, without_label(&name), MOST_LEVELS)
 }
 
 /// The rate of an interface, or of the fastest below it. Virtual interfaces may state a rate that nothing
@@ -41,6 +41,12 @@ fn rate_bps(interfaces: &Path, name: &OsStr, levels: u32) -> Option<u64> {
         rate_bps(interfaces, OsStr::from_bytes(below), levels)
     });
     below.max()
+}
+
+/// The interface of an address that has a label, as in `eth0:1`.
+fn without_label(name: &CStr) -> &OsStr {
+    let name = name.to_bytes().split(|byte| *byte == b':').next();
+    OsStr::from_bytes(name.unwrap_or_default())
 }
 
 fn names(dir: &Path) -> impl Iterator<Item = std::ffi::OsString> {
@@ -108,6 +114,12 @@ mod tests {
         assert!(Path::new(INTERFACES).join(OsStr::from_bytes(loopback.to_bytes())).exists());
         // Documentation addresses belong to no interface [RFC 5737].
         assert_eq!(of_address([192, 0, 2, 1].into()), None);
+    }
+
+    #[test]
+    fn labels_of_addresses_are_no_interfaces() {
+        assert_eq!(without_label(c"eth0:1"), "eth0");
+        assert_eq!(without_label(c"eth0"), "eth0");
     }
 
     #[test]

@@ -363,11 +363,6 @@ impl ServerSlot {
         self.at_host && self.resp_queued && self.resp_packets > 1
     }
 
-    /// Returns whether a part of the response is to be sent.
-    pub(crate) fn is_response_queued(&self) -> bool {
-        self.resp_queued
-    }
-
     /// Packets of the response that were not sent, if all before the next one were.
     pub(crate) fn response_left(&self) -> u32 {
         self.resp_packets.saturating_sub(self.send_next)

@@ -39,9 +39,17 @@ use crate::session::SessionId;
 use crate::shortest_first::ShortestFirst;
 use crate::tx::TxItem;
 
-/// The smallest limit: this many packets, or trains if they are longer.
+/// The smallest limit: this many packets, or trains if they are longer and the link sends them within
+/// this time, ns, so that small packets do not wait for longer.
 const LEAST_PACKETS: u64 = 6;
 const LEAST_TRAINS: u64 = 2;
+const LEAST_MOST_NS: u64 = 20_000;
+/// The queue runs empty when the backlog is below this part of the limit. The rest may be frames of small
+/// messages.
+const EMPTY_PART: u64 = 8;
+/// A message has a turn for each this number of limits that have left the queue, however long that is:
+/// packets that never wait may fill it.
+const SHARE: u64 = 16;
 /// The largest limit, bytes: the queue of a 100 Gbit/s link for a third of a millisecond.
 const MOST_BYTES: u64 = 4 << 20;
 /// Reports after which a limit that is larger than necessary shrinks.
@@ -118,6 +126,8 @@ pub(crate) struct HostQueue {
 struct Progress {
     /// Bytes of the last report.
     last: u64,
+    /// Bytes that have left, at least, since a message had its turn.
+    left: u64,
     /// Time of the first report of a full queue since bytes have left, ns; `u64::MAX`: it is not full.
     since_ns: u64,
     /// Reports since then.
@@ -134,7 +144,9 @@ impl Progress {
     /// Takes a report of `bytes` in a queue that is full with `limit` above the stuck ones. Returns
     /// whether it ends a stall, or the draining.
     fn on_report(&mut self, bytes: u64, limit: u64, now_ns: u64) -> bool {
-        let falls = bytes < std::mem::replace(&mut self.last, bytes);
+        let before = std::mem::replace(&mut self.last, bytes);
+        let falls = bytes < before;
+        self.left = self.left.saturating_add(before.saturating_sub(bytes));
         self.stuck = self.stuck.min(bytes);
         self.probes = self.stuck > 0 && (self.probes || now_ns >= self.probe_ns);
         if falls || !self.probes && bytes - self.stuck < limit {
@@ -159,11 +171,14 @@ impl Progress {
 impl HostQueue {
     /// Without a limit. `max_frame`: bytes of the largest frame.
     pub(super) fn new(cfg: &Config, max_frame: usize) -> Self {
-        let quantum = cfg.train_frames.max(1);
-        let packets = LEAST_PACKETS.max(LEAST_TRAINS * u64::from(quantum));
+        let (frame, line_rate_bps) = (max_frame.max(1) as u64, cfg.line_rate_bps.max(1));
+        let train = u64::from(cfg.train_frames.max(1));
+        let in_time = line_rate_bps.saturating_mul(LEAST_MOST_NS) / 8_000_000_000 / frame;
+        let packets = LEAST_PACKETS.max(LEAST_TRAINS * train.min(in_time / LEAST_TRAINS));
+        let quantum = train.min(packets / LEAST_TRAINS) as u32;
         HostQueue {
             limit: u64::MAX,
-            least: (packets * max_frame as u64).min(MOST_BYTES),
+            least: (packets * frame).min(MOST_BYTES),
             backlog: 0,
             asks: false,
             has_turn: false,
@@ -175,9 +190,10 @@ impl HostQueue {
             waited: false,
             slack: u64::MAX,
             reports: 0,
-            line_rate_bps: cfg.line_rate_bps.max(1),
+            line_rate_bps,
             progress: Progress {
                 last: 0,
+                left: 0,
                 since_ns: u64::MAX,
                 idle: 0,
                 stuck: 0,
@@ -199,9 +215,11 @@ impl HostQueue {
     /// [`HostQueue::is_limited`].
     pub(super) fn turn(&mut self, bytes: usize) -> u32 {
         let has_turn = std::mem::take(&mut self.has_turn);
+        let is_owed = self.is_owed();
         let room = self.limit.saturating_sub(self.backlog);
         let is_alone = !self.is_awaited();
         match room / bytes.max(1) as u64 {
+            _ if has_turn && is_owed => self.quantum,
             _ if room == 0 || !has_turn && !is_alone => 0,
             packets if is_alone => {
                 packets.min(u64::from(u32::MAX - 1)).max(self.quantum.into()) as u32
@@ -220,6 +238,9 @@ impl HostQueue {
     }
 
     fn on_sent(&mut self, bytes: u64) {
+        if bytes > 0 {
+            self.progress.left = 0;
+        }
         self.backlog = self.backlog.saturating_add(bytes);
         self.asks |= !self.is_awaited() && self.backlog >= self.limit / 2;
     }
@@ -239,7 +260,7 @@ impl HostQueue {
     /// next item to be sent.
     pub(crate) fn next(&mut self) -> Option<TxItem> {
         self.queued = false;
-        if self.backlog >= self.limit {
+        if !self.has_room() {
             return None;
         }
         self.waiting.pop().map(|(waiter, _)| waiter.item())
@@ -257,8 +278,18 @@ impl HostQueue {
 
     /// Returns whether [`TxItem::Host`] is to be added to the transmit queue.
     pub(crate) fn begins(&mut self) -> bool {
-        let has_room = self.backlog < self.limit;
-        self.is_awaited() && has_room && !std::mem::replace(&mut self.queued, true)
+        self.is_awaited() && self.has_room() && !std::mem::replace(&mut self.queued, true)
+    }
+
+    /// Returns whether a message may have a turn.
+    fn has_room(&self) -> bool {
+        self.backlog < self.limit || self.is_owed()
+    }
+
+    /// Returns whether packets that never wait have used the queue for so long that a message has a turn
+    /// in any case.
+    fn is_owed(&self) -> bool {
+        self.progress.left >= SHARE.saturating_mul(self.limit)
     }
 
     /// Returns whether entries of sessions that have ended are to be removed.
@@ -296,7 +327,7 @@ impl HostQueue {
     /// Adapts the limit, after a report while messages waited.
     fn adapt(&mut self) {
         (self.slack, self.reports) = (self.slack.min(self.backlog), self.reports + 1);
-        if self.backlog == 0 {
+        if self.backlog < self.limit / EMPTY_PART {
             self.limit = (2 * self.limit).min(MOST_BYTES);
         } else if self.reports < REPORTS {
             return;

@@ -168,7 +168,7 @@ impl<C> ServerFlow<'_, C> {
         // does so by its holes.
         let count = in_order.saturating_sub(u32::from(is_arriving && (waits_for_grant || owes)));
         // Also when a response waits for the host's transmit queue.
-        let has_answer = slot.phase == ServerPhase::Executing || slot.is_response_queued();
+        let has_answer = slot.phase == ServerPhase::Executing || slot.waits_for_host();
         let in_progress = slot.cr_in_progress && has_answer || waits_for_grant;
         let high = slot.gaps.as_ref().and_then(|gaps| gaps.high(slot.req_rcvd));
         if let Some(missing) = slot.nack_due() {

@@ -230,9 +230,9 @@ fn large_requests_have_their_share_of_a_pool_that_small_calls_use_up() {
     assert!(large > 200, "{large} packets beside {} calls", small.len());
 }
 
-#[test]
-fn requests_of_two_sessions_take_turns_in_a_pool_of_one_packet() {
-    let mut configs = vec![settings(); PEERS + 1];
+/// Large requests of two sessions in the pool of server 1, which is one packet, beside those to others.
+fn pool_of_a_packet(frames: usize) -> (World, [SessionId; 2]) {
+    let mut configs = vec![Config { tx_frames: frames, ..settings() }; PEERS + 1];
     configs[1].rx_queue_frames = 1;
     let mut w = World::new(&configs, 7);
     w.nodes[0].set_nic(10 * GBIT);
@@ -244,6 +244,12 @@ fn requests_of_two_sessions_take_turns_in_a_pool_of_one_packet() {
     }
     w.call(0, sessions[0], 98, 60_000);
     w.call(0, other, 99, 60_000);
+    (w, [sessions[0], other])
+}
+
+#[test]
+fn requests_of_two_sessions_take_turns_in_a_pool_of_one_packet() {
+    let (mut w, _) = pool_of_a_packet(settings().tx_frames);
     let mut ended_ns = Vec::new();
     let begin_ns = w.now_ns;
     while ended_ns.len() < 2 {
@@ -296,4 +302,27 @@ fn packets_that_wait_for_the_queue_are_not_sent() {
     w.finish(0, PEERS);
     w.settle();
     assert!(w.ep(0).is_sent());
+}
+
+#[test]
+fn a_turn_that_a_full_batch_cuts_keeps_the_room_of_the_pool() {
+    for frames in 1..4 {
+        let (mut w, _) = pool_of_a_packet(frames);
+        let calls = PEERS + 1;
+        assert_eq!(w.finish(0, calls).iter().filter(|done| done.result.is_ok()).count(), calls);
+    }
+}
+
+#[test]
+fn a_session_that_ends_at_the_queue_leaves_its_turn_to_others() {
+    for after_us in 1..60 {
+        let (mut w, [one, _]) = pool_of_a_packet(32);
+        w.run_to(w.now_ns + after_us * 10 * US);
+        w.ep(0).close(one);
+        let begin_ns = w.now_ns;
+        while !w.take_done(0).iter().any(|done| done.id == 99) {
+            assert!(w.step());
+        }
+        assert!(w.now_ns - begin_ns < 20_000 * US, "{after_us}: {} ns", w.now_ns - begin_ns);
+    }
 }

@@ -174,3 +174,44 @@ fn the_queue_is_drained_rarely_and_for_a_short_time() {
     }
     assert!((9 * PROBE_NS.1..20 * PROBE_NS.1).contains(&full_ns), "{full_ns} ns");
 }
+
+#[test]
+fn packets_that_never_wait_do_not_hold_large_messages_for_ever() {
+    let mut q = queue();
+    q.wait(entry(1), 100);
+    let mut turns = 0;
+    // Two packets leave between two reports, and single ones take their place.
+    for round in 0..1_000 {
+        q.on_report(Some(60_000), 2 * round * 1_000);
+        q.on_report(Some(58_000), (2 * round + 1) * 1_000);
+        if q.begins() {
+            assert_eq!((begin_turn(&mut q), send(&mut q)), (Some(1), 1));
+            q.end_turn();
+            q.wait(entry(1), 100);
+            turns += 1;
+        }
+    }
+    let left = 1_000 * 2_000 / q.limit;
+    assert!((left / 20..=left / 16).contains(&turns), "{turns} turns while {left} limits left");
+}
+
+#[test]
+fn frames_of_small_messages_do_not_keep_the_limit_small() {
+    let mut q = queue();
+    q.wait(entry(1), 9);
+    (0..8).for_each(|now_ns| q.on_report(Some(q.least / EMPTY_PART - 1), now_ns));
+    assert!(q.limit > 64 * q.least, "{}", q.limit);
+}
+
+#[test]
+fn the_smallest_limit_lasts_for_a_short_time_at_the_rate_of_the_line() {
+    let least = |gbit: u64, train_frames: u32| {
+        let line_rate_bps = gbit * 1_000_000_000;
+        let cfg = Config { line_rate_bps, train_frames, ..Config::default() };
+        let q = HostQueue::new(&cfg, FRAME);
+        (q.least / FRAME as u64, q.quantum)
+    };
+    assert_eq!(least(100, 44), (88, 44));
+    assert_eq!(least(25, 44), (62, 31), "20 us");
+    assert_eq!((least(1, 44), least(25, 1)), ((6, 3), (6, 1)));
+}
