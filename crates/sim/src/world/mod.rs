@@ -536,8 +536,8 @@ mod tests {
         topology = topology.each_cable(|cable| cable.spec.rate_bps = 10_000_000_000);
         let rates = |nic: NicConfig| {
             let world = World::new(WorldConfig { nic, ..WorldConfig::new(1, topology.clone()) });
-            let hosts = world.expect("a world").hosts;
-            hosts.iter().map(|host| host.nic.line_rate_bps).collect::<Vec<_>>()
+            let world = world.expect("a world");
+            world.hosts.iter().map(|host| host.nic.line_rate_bps).collect::<Vec<_>>()
         };
         assert_eq!(rates(NicConfig::default()), [Some(10_000_000_000); 3]);
         let nic = NicConfig { line_rate_bps: Some(7_000_000), ..NicConfig::default() };
