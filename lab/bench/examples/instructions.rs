@@ -473,7 +473,7 @@ fn run<T: Transport>(
     }
     if load.paced {
         // The pacer is not to limit the rate, and makes up for 10 us of each slow pass.
-        config.line_rate_bps = load.line_bps.unwrap_or(25_000_000_000);
+        config.line_rate_bps = Some(load.line_bps.unwrap_or(25_000_000_000));
         config.tuning.factors.pacing_bypass = false;
     }
     config.packing = load.packing;
