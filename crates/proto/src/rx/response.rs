@@ -213,7 +213,6 @@ impl<C> ClientFlow<'_, C> {
             data.copy_into(response, offset);
         }
         if slot.has_response() {
-            self.peer.path.on_turn(); // the server may have fewer responses to send
             slot.ack_owed = true;
             return Ok(slot.take_response().map(Body::Owned));
         }
