@@ -74,8 +74,6 @@ pub(super) struct LinkShare {
     arrived: u64,
     /// Time of the link at time 0 of the endpoint, ns.
     epoch_ns: u64,
-    /// When the endpoint had its last frame, ns.
-    last_ns: u64,
 }
 
 impl LinkShare {
@@ -99,7 +97,6 @@ impl LinkShare {
             messages: 0,
             arrived: 0,
             epoch_ns,
-            last_ns: 0,
         }
     }
 
@@ -208,7 +205,6 @@ impl LinkShare {
     /// left out.
     pub(super) fn on_frame(&mut self, bytes: u64, delay: Option<(u64, u64)>, now_ns: u64) {
         self.arrived += bytes;
-        let gap_ns = now_ns.saturating_sub(std::mem::replace(&mut self.last_ns, now_ns));
         let mut size = match self.link.size.try_lock() {
             Ok(size) => size,
             Err(TryLockError::Poisoned(size)) => size.into_inner(),
@@ -220,7 +216,6 @@ impl LinkShare {
         self.link.update(&mut size, |size| {
             size.on_bytes(arrived, now_ns);
             if let Some(delay) = delay {
-                size.on_wait(delay.0.min(gap_ns));
                 let short = self.link.short.load(Relaxed);
                 if size.on_delay(delay, (messages, short), now_ns) {
                     self.link.short.store(false, Relaxed);

@@ -43,11 +43,6 @@ const OVERCOMMIT: u64 = 8;
 /// Longest delay of that kind, in the round trips that the budget aims at. After a pause frames arrive in
 /// bursts, which are faster than the link: beyond this its rate may be known wrongly.
 const ELSEWHERE_MOST: u64 = 4;
-/// Waits of frames for the thread of their endpoint that count, ns: longer than a handler should take, and
-/// the longest; and the time over which they are averaged.
-const WAIT_LEAST_NS: u64 = 500_000;
-const WAIT_MOST_NS: u64 = 10_000_000;
-const WAITS_NS: u64 = 50_000_000;
 /// More is in flight at no rate, bytes.
 const IN_FLIGHT_MOST: u64 = 1 << 48;
 
@@ -80,7 +75,6 @@ pub(crate) struct Size {
     next_drain_ns: u64,
     drain_period_ns: u64,
     rate: Rate,
-    waits: Waits,
 }
 
 impl Size {
@@ -104,7 +98,6 @@ impl Size {
             next_drain_ns: 0,
             drain_period_ns: DRAIN_FIRST_NS,
             rate: Rate::default(),
-            waits: Waits::default(),
         }
     }
 
@@ -154,14 +147,6 @@ impl Size {
         self.rate.on_bytes(bytes, (RATE_PACKETS * self.packet_bytes, self.base_ns), now_ns);
     }
 
-    /// A frame waited for `wait_ns` at most while its endpoint received nothing.
-    #[inline]
-    pub(crate) fn on_wait(&mut self, wait_ns: u64) {
-        if wait_ns >= WAIT_LEAST_NS {
-            self.waits.add(wait_ns);
-        }
-    }
-
     /// A frame was delayed by `delay_ns`; the smallest round trip to its sender is
     /// `base_ns`, 0 when unknown. `messages` are arriving, and some have waited for the budget if it is
     /// `short`. Returns whether a run has ended.
@@ -202,16 +187,14 @@ impl Size {
             self.run[i].abs_diff(before)
         }));
         let delay_ns = u64::from(median(self.run));
-        let run_ns = now_ns.saturating_sub(self.run_begin_ns).max(1);
-        let target_ns = (self.base_ns / 2)
-            .max(TARGET_PACKETS * self.packet_ns)
-            .max(2 * u64::from(noise_ns))
-            .max(self.waits.mean_ns(run_ns));
+        let target_ns =
+            (self.base_ns / 2).max(TARGET_PACKETS * self.packet_ns).max(2 * u64::from(noise_ns));
         let target_ns =
             if mutant::is_on(Mutant::QueueEightfold) { 8 * target_ns } else { target_ns };
         let seen_ns = (self.base_ns + delay_ns).max(1);
         // By a quarter up, by half down.
         let mut ratio = ((self.base_ns + target_ns) * 1024 / seen_ns).clamp(512, 1280);
+        let run_ns = now_ns.saturating_sub(self.run_begin_ns).max(1);
         let is_full = self.rate.is_full((self.run_bytes << 20) / run_ns);
         if !is_full && delay_ns <= ELSEWHERE_MOST * (self.base_ns + target_ns) {
             let rate = &self.rate;
@@ -249,31 +232,6 @@ impl Size {
         let all_ns = u64::from(messages) * self.packet_ns * 3 / 2;
         let length_ns = (DRAIN_ROUND_TRIPS * seen_ns).max(all_ns);
         self.drain_ends_ns = now_ns + length_ns.min(DRAIN_EVERY_NS / 8);
-    }
-}
-
-/// The waits of frames for endpoints whose threads had no CPU. The link is idle during them once all that
-/// was granted has arrived.
-#[derive(Debug, Default)]
-struct Waits {
-    /// Sum of the squares of the waits, ns^2, and the time, ns, of about the last [`WAITS_NS`].
-    squares: u64,
-    time_ns: u64,
-}
-
-impl Waits {
-    fn add(&mut self, wait_ns: u64) {
-        let wait_ns = wait_ns.min(WAIT_MOST_NS);
-        self.squares = self.squares.saturating_add(wait_ns * wait_ns);
-    }
-
-    /// Ends a run. Returns the mean length of the wait that it is at any time, ns, 0 where there is none.
-    fn mean_ns(&mut self, run_ns: u64) -> u64 {
-        self.time_ns += run_ns;
-        if self.time_ns > 2 * WAITS_NS {
-            (self.squares, self.time_ns) = (self.squares / 2, self.time_ns / 2);
-        }
-        self.squares / self.time_ns
     }
 }
 
