@@ -30,7 +30,7 @@ use crate::deferred::Deferred;
 use crate::event::{Completion, Notice};
 use crate::held::HeldCalls;
 use crate::io::{Io, requests_to_check};
-use crate::loss::{Boards, TailLoss};
+use crate::loss::{Boards, PoolSize, TailLoss};
 use crate::pace::Wheel;
 use crate::peer::Peers;
 use crate::session::{Evicted, IdleSession, Quotas, SessionId, Sessions};
@@ -102,6 +102,7 @@ impl<C> Endpoint<C> {
         let memory = arena.config().limit_bytes;
         let framing = framing.into();
         let budget = budget_of(&cfg, &framing);
+        let boards = Boards::new(melo_pool_of(&cfg, &framing));
         let mut tx = TxBatch::new(framing, &cfg);
         tx.reserve(&arena);
         if tx.is_gathering() {
@@ -123,7 +124,7 @@ impl<C> Endpoint<C> {
             held: HeldCalls::default(),
             signal: None,
             tail_loss: TailLoss::new(),
-            boards: Boards::new(),
+            boards,
             short_max,
             scratch: Vec::new(),
             stats: EndpointStats::default(),
@@ -170,6 +171,13 @@ fn budget_of(cfg: &Config, framing: &Framing) -> Budget {
     let packet_bytes = packet_wire_bytes(framing.max_frame) as u32;
     let link = ReceiveLink::new(cfg.line_rate_bps);
     Budget::new(enabled, link, (packet_bytes, cfg.rx_queue_frames / 2))
+}
+
+/// The size of MELO's pools, from the link unless it is set.
+fn melo_pool_of(cfg: &Config, framing: &Framing) -> PoolSize {
+    let (bits, block_bytes) = (cfg.melo_bits, cfg.melo_block_bytes);
+    let size = PoolSize { bits, block_bytes, connections: cfg.melo_connections };
+    size.derived(cfg.line_rate_bps, cfg.melo_rtt_ns, packet_wire_bytes(framing.max_frame))
 }
 
 /// A buffer with a copy of the bytes.
