@@ -18,8 +18,9 @@ pub enum Recovery {
     GoBackN,
     /// The receiver keeps packets that arrive out of order and reports holes; the sender
     /// retransmits each hole once. A retransmission that is lost waits for the timeout, which
-    /// restarts from the first hole `[MELO §3.2]` (M1-M20). Tracks at most 1,024 packets of all
-    /// messages that an endpoint receives; beyond that it behaves as go-back-N.
+    /// restarts from the first hole `[MELO §3.2]` (M1-M20). Tracks at most as many packets of all
+    /// messages that an endpoint receives as are in flight at the rate of its link
+    /// ([`crate::Config::melo_bits`]); beyond that it behaves as go-back-N.
     Melo,
     /// The default. The receiver keeps packets that arrive out of order. A packet is lost when
     /// another packet, sent more than a reordering window later, has been acknowledged;
@@ -32,27 +33,42 @@ pub enum Recovery {
     /// the missing packet: once for each gap. The timeout applies when that retransmission is lost
     /// too, or the last packets of a message.
     GoBackNNack,
+    /// Go-back-0, to compare with `[MELO §2.2, Fig. 1]` (M21): like `GoBackNNack`, but a gap or a
+    /// timeout has the client send a request from its first packet again, and the server discards
+    /// its packets, as NICs of that time did. A request of many packets never completes once each
+    /// try loses one, so it is of no use but for comparison: any NACK causes as many retransmissions
+    /// as there are credits. Responses recover as with `GoBackNNack`.
+    GoBackZero,
 }
 
 impl Recovery {
-    /// All schemes, the simplest first.
+    /// All schemes with which a message of any size completes, the simplest first:
+    /// [`Recovery::GoBackZero`] is not among them.
     pub const ALL: [Recovery; 4] =
         [Recovery::GoBackN, Recovery::GoBackNNack, Recovery::Melo, Recovery::Selective];
 
-    /// The name in options and results: `go-back-n`, `go-back-n-nack`, `melo`, `default`.
+    /// The name in options and results: `go-back-n`, `go-back-n-nack`, `melo`, `default`,
+    /// `go-back-0`.
     pub const fn name(self) -> &'static str {
         match self {
             Recovery::GoBackN => "go-back-n",
             Recovery::GoBackNNack => "go-back-n-nack",
             Recovery::Melo => "melo",
             Recovery::Selective => "default",
+            Recovery::GoBackZero => "go-back-0",
         }
     }
 
     /// Returns whether the receiver takes packets in order only, and the sender has no board.
     #[inline]
     pub(crate) fn is_go_back_n(self) -> bool {
-        matches!(self, Recovery::GoBackN | Recovery::GoBackNNack)
+        matches!(self, Recovery::GoBackN | Recovery::GoBackNNack | Recovery::GoBackZero)
+    }
+
+    /// Returns whether a packet behind a gap has the client go back.
+    #[inline]
+    pub(crate) fn goes_back_on_nacks(self) -> bool {
+        matches!(self, Recovery::GoBackNNack | Recovery::GoBackZero)
     }
 
     /// The scheme of a session whose client and server have these settings.
@@ -76,7 +92,8 @@ impl std::str::FromStr for Recovery {
     type Err = UnknownRecovery;
 
     fn from_str(name: &str) -> Result<Self, UnknownRecovery> {
-        let found = Recovery::ALL.into_iter().find(|r| r.name() == name);
+        let mut named = Recovery::ALL.into_iter().chain([Recovery::GoBackZero]);
+        let found = named.find(|r| r.name() == name);
         found.ok_or_else(|| UnknownRecovery(name.to_owned()))
     }
 }
@@ -87,7 +104,7 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for r in Recovery::ALL {
+        for r in Recovery::ALL.into_iter().chain([Recovery::GoBackZero]) {
             assert_eq!(r.to_string().parse(), Ok(r));
         }
         assert!("gobackn".parse::<Recovery>().unwrap_err().to_string().contains("go-back-n"));

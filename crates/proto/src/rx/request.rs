@@ -126,6 +126,9 @@ impl<C> ServerFlow<'_, C> {
         let recovery = self.s.recovery;
         let slot = &mut self.s.slots[usize::from(slot_no)];
         match slot.position(req_num, step) {
+            Position::Current if restarts(slot, recovery, index) => {
+                self.begin_request_again(slot_no, expires_ns);
+            }
             Position::Current => {}
             Position::Next if slot.phase == ServerPhase::Executing => return Err(RxDrop::Future),
             Position::Next if index != 0 && recovery == Recovery::GoBackN => {
@@ -176,6 +179,20 @@ impl<C> ServerFlow<'_, C> {
         let data = data.whole().ok_or(RxDrop::Length)?;
         slot.arrived_whole();
         Ok(self.admit_single(slot_no, h, data))
+    }
+
+    /// The first packet of an incomplete request has arrived again with [`Recovery::GoBackZero`]:
+    /// its packets are discarded, with their memory and grants, as if a new request had begun.
+    #[cold]
+    fn begin_request_again(&mut self, slot_no: u8, expires_ns: u64) {
+        self.end_request(slot_no);
+        let slot = &mut self.s.slots[usize::from(slot_no)];
+        let (req_num, req_type) = (slot.req_num, slot.req_type);
+        let (size, packets) = (slot.req_size, slot.req_packets);
+        let cr_queued = slot.cr_queued; // its queue item has this number
+        let freed = slot.begin(req_num, req_type, size, packets, expires_ns);
+        slot.cr_queued = cr_queued;
+        self.release_charged(freed);
     }
 
     /// A request of one packet has arrived: decides whether its handler runs.
@@ -274,7 +291,7 @@ impl<C> ServerFlow<'_, C> {
     #[cold]
     fn refuse_early(&mut self, slot_no: u8, recovery: Recovery) {
         let slot = &mut self.s.slots[usize::from(slot_no)];
-        if recovery == Recovery::GoBackNNack && slot.on_gap() {
+        if recovery.goes_back_on_nacks() && slot.on_gap() {
             self.queue_credit_return(slot_no);
         }
     }
@@ -330,6 +347,16 @@ impl<C> ServerFlow<'_, C> {
             ServerPhase::Idle | ServerPhase::Acked => {}
         }
     }
+}
+
+/// Returns whether a packet of the current request has its packets discarded (M21).
+#[inline(always)]
+fn restarts(slot: &ServerSlot, recovery: Recovery, index: u32) -> bool {
+    recovery == Recovery::GoBackZero
+        && index == 0
+        && slot.phase == ServerPhase::Receiving
+        && slot.req_rcvd > 0
+        && !slot.cancelled
 }
 
 /// Returns whether a planted bug runs the handler for a duplicate request of one packet.

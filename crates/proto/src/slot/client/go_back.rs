@@ -1,6 +1,7 @@
-//! Going back on a NACK at a client slot: [`Recovery::GoBackNNack`](crate::Recovery::GoBackNNack).
+//! Going back on a NACK at a client slot: [`Recovery::GoBackNNack`](crate::Recovery::GoBackNNack) and
+//! [`Recovery::GoBackZero`](crate::Recovery::GoBackZero).
 //!
-//! A slot goes back at most once to each packet of a message, in ascending order, so that repeated or
+//! Except with the latter, a slot goes back at most once to each packet of a message, in ascending order, so that repeated or
 //! forged NACKs cause no more retransmissions than the message has packets.
 
 use super::{ClientSlot, Single};
@@ -8,18 +9,22 @@ use crate::stats::RxDrop;
 use crate::wire::Holes;
 
 impl<C> ClientSlot<C> {
-    /// Handles a NACK for the packets of the request from its first hole on; returns the freed
-    /// credits.
+    /// Handles a NACK for the packets of the request from its first hole on, or for all of them
+    /// (`from_first`); returns the freed credits.
     pub(crate) fn on_gap_nack(
         &mut self,
         count: u32,
         high: u32,
         holes: Holes<'_>,
+        from_first: bool,
     ) -> Result<u32, RxDrop> {
         if high > self.req_high || high > self.req_packets || count >= self.req_packets {
             return Err(RxDrop::Inconsistent);
         }
         let missing = holes.iter().last().ok_or(RxDrop::Inconsistent)?.first;
+        if from_first && self.resp_rcvd == 0 && !self.parked && missing < self.req_sent {
+            return Ok(self.restart_request());
+        }
         // Packets that were rolled back are sent again in any case.
         let is_in_flight = (self.req_acked..self.req_sent).contains(&missing);
         if self.resp_rcvd > 0 || self.parked || !is_in_flight || self.went_back > missing {
@@ -31,6 +36,25 @@ impl<C> ClientSlot<C> {
         self.went_back = missing + 1;
         self.req_sent = missing;
         Ok(before - self.in_flight())
+    }
+
+    /// Sends the request from its first packet again; returns the freed credits.
+    fn restart_request(&mut self) -> u32 {
+        let credits = self.in_flight();
+        self.single = Single::No;
+        (self.req_acked, self.req_sent) = (0, 0);
+        credits
+    }
+
+    /// A timeout with go-back-0: the request is sent from its first packet again, unless only its last
+    /// one is not acknowledged, whose answer is the response. Returns the freed credits.
+    pub(crate) fn restart(&mut self) -> u32 {
+        let is_arriving = self.resp_packets == 0 && self.req_acked + 1 < self.req_packets;
+        if !is_arriving {
+            return self.roll_back();
+        }
+        self.unpark();
+        self.restart_request()
     }
 
     /// A packet of the response has arrived behind a gap: all packets from the first missing one on

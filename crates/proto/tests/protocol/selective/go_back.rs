@@ -1,6 +1,6 @@
 //! Go-back-N on a NACK: `Recovery::GoBackNNack`.
 
-use courser_proto::Recovery::{GoBackN, GoBackNNack, Selective};
+use courser_proto::Recovery::{GoBackN, GoBackNNack, GoBackZero, Selective};
 
 use super::*;
 
@@ -163,6 +163,91 @@ fn calls_end_under_heavy_loss() {
         assert_eq!(mixed::agreed(&w, 1, all[1].1), Selective);
         mixed::spoil(&mut w);
         w.link.loss = if seed % 2 == 0 { 50_000 } else { 200_000 };
+        mixed::run_calls(&mut w, &all, 60);
+        mixed::credits_are_back(&w, &all);
+    }
+}
+
+/// M21: what a NIC with go-back-0 sends `[MELO §2.2]`.
+#[test]
+fn a_gap_has_a_client_with_go_back_0_begin_the_request_again() {
+    let (mut w, s) = warm(settings(GoBackZero));
+    let n = 8 * DPP;
+    lose(&mut w, 0, &[(&format!("#5/{n}"), 1)]);
+    let took = upload(&mut w, s, 8);
+    let req = |index| format!("0: REQ 32#{index}/{n}");
+    let requests: Vec<_> = (0..8).chain(0..8).map(req).collect();
+    assert_eq!(said(&w, "0: REQ"), requests);
+    assert_eq!(efforts(&w), (8, 0, 0));
+    assert!(took < SOON_NS, "{took}");
+}
+
+/// The server discards what had arrived: a packet that is lost in the second try only is missing.
+#[test]
+fn a_server_with_go_back_0_keeps_nothing_of_the_try_before() {
+    for (recovery, nacks, again) in [(GoBackZero, 2, 16), (GoBackNNack, 1, 3)] {
+        let (mut w, s) = warm(settings(recovery));
+        let n = 8 * DPP;
+        let mut seen = 0;
+        w.filter = Some(Box::new(move |sender, bytes| {
+            let said: Vec<_> = describe(sender, bytes).into_iter().map(|p| p.text).collect();
+            let has = |index| said.iter().any(|text| text.ends_with(&format!("#{index}/{n}")));
+            let fifth = sender == 0 && has(5) && seen == 0;
+            let second = sender == 0 && has(2) && seen == 1;
+            seen += u32::from(fifth || second);
+            !(fifth || second)
+        }));
+        upload(&mut w, s, 8);
+        assert_eq!(said(&w, "1: NACK").len(), nacks, "{recovery}: packet 2 arrived before");
+        assert_eq!(efforts(&w), (again, 0, 0), "{recovery}");
+    }
+}
+
+#[test]
+fn a_timeout_with_go_back_0_sends_the_last_packet_alone_if_the_others_arrived() {
+    let (mut w, s) = warm(settings(GoBackZero));
+    lose(&mut w, 0, &[(&format!("#11/{}\n", 12 * DPP), 1)]);
+    assert!(upload(&mut w, s, 12) > 1_000_000);
+    assert_eq!(efforts(&w), (1, 0, 1));
+}
+
+#[test]
+fn a_timeout_with_go_back_0_begins_again_if_others_are_missing() {
+    let (mut w, s) = warm(settings(GoBackZero));
+    let (n, mut packets, mut nacks) = (12 * DPP, 1, 1);
+    w.filter = Some(Box::new(move |sender, bytes| {
+        let said: Vec<_> = describe(sender, bytes).into_iter().map(|p| p.text + "\n").collect();
+        let has = |text: &str| said.iter().any(|s| s.contains(text));
+        let nack = sender == 1 && nacks > 0 && has("NACK");
+        let packet = packets > 0 && has(&format!("#2/{n}\n"));
+        (nacks, packets) = (nacks - u32::from(nack), packets - u32::from(packet));
+        !(nack || packet)
+    }));
+    assert!(upload(&mut w, s, 12) > 1_000_000);
+    let (again, _, rollbacks) = efforts(&w);
+    assert!(again >= 8 && rollbacks == 1, "{:?}", efforts(&w));
+    assert!(said(&w, "0: REQ").iter().filter(|text| text.contains("#0/")).count() == 2);
+}
+
+#[test]
+fn responses_recover_with_go_back_0_as_with_nacks() {
+    let took = |recovery| {
+        let (mut w, s) = warm(settings(recovery));
+        lose(&mut w, 1, &[(&format!("#3/{}", 20 * DPP), 1)]);
+        (download(&mut w, s, 20), efforts(&w))
+    };
+    assert_eq!(took(GoBackZero), took(GoBackNNack));
+}
+
+#[test]
+fn calls_end_with_go_back_0_over_a_link_that_loses_repeats_and_reorders() {
+    for seed in 0..8 {
+        let cfg = Config { datapath_timeout_ns: 2_000_000_000, ..settings(GoBackZero) };
+        let mut w = World::new(&[cfg.clone(), cfg], seed);
+        let all = [(0, w.connect(0, 1)), (1, w.connect(1, 0))];
+        assert_eq!(mixed::agreed(&w, 0, all[0].1), GoBackZero);
+        mixed::spoil(&mut w);
+        (w.link.loss, w.link.reorder) = (10_000, 5_000);
         mixed::run_calls(&mut w, &all, 60);
         mixed::credits_are_back(&w, &all);
     }
