@@ -15,6 +15,7 @@ pub(crate) mod incast_table;
 pub mod join_leave;
 pub mod loss;
 pub mod lost_call;
+pub mod melo_pool;
 pub mod operating_range;
 pub mod reroute;
 pub mod response_rtt;
@@ -60,6 +61,11 @@ impl Group for Run {
 pub(crate) enum Recovery {}
 
 impl Group for Recovery {
-    const ALL: &'static [&'static dyn Declaration] =
-        &[&loss::EXPERIMENT, &fct::EXPERIMENT, &bits_pool::EXPERIMENT, &lost_call::EXPERIMENT];
+    const ALL: &'static [&'static dyn Declaration] = &[
+        &loss::EXPERIMENT,
+        &fct::EXPERIMENT,
+        &bits_pool::EXPERIMENT,
+        &melo_pool::EXPERIMENT,
+        &lost_call::EXPERIMENT,
+    ];
 }

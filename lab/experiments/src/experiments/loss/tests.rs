@@ -44,6 +44,24 @@ fn a_nack_costs_a_round_trip_of_packets_and_no_timeout() {
     }
 }
 
+/// M21: figure 1 of the paper, with messages of 4 MiB.
+#[test]
+fn go_back_0_falls_past_one_in_ten_thousand_and_ends_at_one_in_a_thousand() {
+    let settings = Loss {
+        schemes: vec![Recovery::GoBackZero, Recovery::GoBackNNack],
+        loss_ppm: vec![100, 1_000],
+        window_permille: 1_000,
+        time_ns: 30_000_000,
+        ..small()
+    };
+    let shares: Vec<f64> =
+        run(&settings).expect("runs").iter().map(|o| o.goodput_fraction).collect();
+    let [slight, heavy, nack_slight, nack_heavy] = shares[..] else { panic!("{shares:?}") };
+    // Of 4,096 packets: 81 and 7 % of the goodput are expected.
+    assert!((0.6..0.95).contains(&slight) && heavy < 0.2, "{shares:?}");
+    assert!(nack_slight > 0.97 && nack_heavy > 0.85, "{shares:?}");
+}
+
 #[test]
 fn switches_mark_under_congestion_control_only() {
     let marking = |control| {
