@@ -216,7 +216,7 @@ impl<C> ClientFlow<'_, C> {
         let probes = s.agreed.recovery == Recovery::Selective && slot.retries < PROBES;
         let credits = match s.agreed.recovery {
             _ if probes => slot.probe(),
-            Recovery::GoBackZero => slot.restart(),
+            Recovery::GoBackZero => slot.restart(io.now_ns),
             _ => slot.roll_back(),
         };
         let units = credits * slot.units();

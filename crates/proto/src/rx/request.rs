@@ -182,9 +182,17 @@ impl<C> ServerFlow<'_, C> {
     }
 
     /// The first packet of an incomplete request has arrived again with [`Recovery::GoBackZero`]:
-    /// its packets are discarded, with their memory and grants, as if a new request had begun.
+    /// its packets are discarded, with their memory and grants, as if a new request had begun. Not while
+    /// the request waits for a grant, which its client may not know, nor when only that packet has
+    /// arrived: it keeps its place, and the duplicate is answered with that.
     #[cold]
     fn begin_request_again(&mut self, slot_no: u8, expires_ns: u64) {
+        let owner = self.owner(slot_no);
+        let slot = &mut self.s.slots[usize::from(slot_no)];
+        if slot.req_rcvd == 1 || self.admission.budget.owes(slot.message(), &owner) {
+            slot.forget_nack();
+            return;
+        }
         self.end_request(slot_no);
         let slot = &mut self.s.slots[usize::from(slot_no)];
         let (req_num, req_type) = (slot.req_num, slot.req_type);

@@ -331,6 +331,11 @@ impl ServerSlot {
         (is_arriving && self.gap_nack.is_due(self.req_rcvd)).then_some(self.req_rcvd)
     }
 
+    /// The next packet behind the gap has a NACK sent again.
+    pub(crate) fn forget_nack(&mut self) {
+        self.gap_nack = GapNack::default();
+    }
+
     /// This NACK was sent.
     pub(crate) fn sent_nack(&mut self) {
         self.gap_nack.sent();

@@ -170,6 +170,20 @@ fn requests_that_wait_survive_losses_with_every_recovery() {
     }
 }
 
+/// A request that waits for longer than the timeout keeps its place and what has arrived, although
+/// go-back-0 begins a request again after a timeout.
+#[test]
+fn requests_that_wait_are_not_begun_again_with_go_back_0() {
+    for control in [Control::TwoWindow, Control::None] {
+        let recovery = Recovery::GoBackZero;
+        let cfg = Config { recovery, control, datapath_timeout_ns: 100 * MS, ..wide() };
+        let (mut w, _) = run(&cfg, Link::perfect(), 32 * MIB, 2);
+        assert!(w.ep(0).stats().requests_waited > 0);
+        let (again, sent) = (w.ep(1).stats().retransmitted, w.ep(1).stats().tx_packets);
+        assert!(again * 20 <= sent, "{control:?}: {again} of {sent} packets were sent again");
+    }
+}
+
 #[test]
 fn small_calls_pass_while_requests_wait_for_memory() {
     let cfg = Config { credits: 8, datapath_timeout_ns: 1_000 * MS, ..wide() };

@@ -46,15 +46,26 @@ impl<C> ClientSlot<C> {
         credits
     }
 
-    /// A timeout with go-back-0: the request is sent from its first packet again, unless only its last
-    /// one is not acknowledged, whose answer is the response. Returns the freed credits.
-    pub(crate) fn restart(&mut self) -> u32 {
-        let is_arriving = self.resp_packets == 0 && self.req_acked + 1 < self.req_packets;
-        if !is_arriving {
+    /// A timeout with go-back-0: the request is sent from its first packet again, but from the first
+    /// unacknowledged one while the server is known to have the others. Returns the freed credits.
+    ///
+    /// A duplicate of the first packet makes the server begin again without the client's knowledge.
+    /// So acknowledgements of all packets but the last prove nothing once a retransmission of the
+    /// last one has no answer either.
+    pub(crate) fn restart(&mut self, now_ns: u64) -> u32 {
+        let only_last = self.req_acked + 1 == self.req_packets && self.retries == 0;
+        // The server has stated that it keeps what has arrived.
+        let is_kept = self.parked || self.awaits_grant() && self.was_answered(now_ns);
+        if self.resp_packets > 0 || only_last || is_kept {
             return self.roll_back();
         }
-        self.unpark();
         self.restart_request()
+    }
+
+    /// Returns whether a packet of the server for this request has arrived since the last transmission.
+    fn was_answered(&self, now_ns: u64) -> bool {
+        let silent_ns = now_ns.saturating_sub(self.last_rx_ns);
+        silent_ns < u64::from(self.age_of_retry(now_ns))
     }
 
     /// A packet of the response has arrived behind a gap: all packets from the first missing one on

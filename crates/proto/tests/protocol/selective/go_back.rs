@@ -1,4 +1,7 @@
-//! Go-back-N on a NACK: `Recovery::GoBackNNack`.
+//! Go-back-N on a NACK, `Recovery::GoBackNNack`, and go-back-0, `Recovery::GoBackZero`.
+
+use std::cell::RefCell;
+use std::rc::Rc;
 
 use courser_proto::Recovery::{GoBackN, GoBackNNack, GoBackZero, Selective};
 
@@ -239,15 +242,81 @@ fn responses_recover_with_go_back_0_as_with_nacks() {
     assert_eq!(took(GoBackZero), took(GoBackNNack));
 }
 
+/// A server begins a request of eight packets again because of a duplicate of its first one. Its client
+/// has acknowledgements of all but the last, which is lost, as is the first NACK.
+fn begun_again(spoil: fn(&mut World, &[u8])) -> (World, u64) {
+    let (mut w, s) = warm(settings(GoBackZero));
+    let n = 8 * DPP;
+    let first = Rc::new(RefCell::new(Vec::new()));
+    let (to, mut last, mut nacks) = (Rc::clone(&first), 1, 1);
+    w.filter = Some(Box::new(move |sender, bytes| {
+        let said: Vec<_> = describe(sender, bytes).into_iter().map(|p| p.text + "\n").collect();
+        let has = |text: &str| said.iter().any(|s| s.contains(text));
+        if has(&format!("#0/{n}\n")) {
+            to.borrow_mut().extend_from_slice(bytes);
+        }
+        let lost = (has(&format!("#7/{n}\n")) && last > 0, has("NACK") && nacks > 0);
+        (last, nacks) = (last - u32::from(lost.0), nacks - u32::from(lost.1));
+        !(lost.0 || lost.1)
+    }));
+    let start_ns = w.now_ns;
+    w.call(0, s, 1, n);
+    w.run_until(start_ns + 10 * RTT_NS);
+    assert_eq!(said(&w, "1: CR").last().map(String::as_str), Some("1: CR 32+7"));
+    let first = first.take();
+    spoil(&mut w, &first);
+    assert_eq!(w.finish(0, 1)[0].result, Ok(pattern(1, n)));
+    let took_ns = w.now_ns - start_ns;
+    (w, took_ns)
+}
+
 #[test]
-fn calls_end_with_go_back_0_over_a_link_that_loses_repeats_and_reorders() {
-    for seed in 0..8 {
-        let cfg = Config { datapath_timeout_ns: 2_000_000_000, ..settings(GoBackZero) };
+fn a_duplicate_that_begins_a_request_again_stalls_no_call_with_go_back_0() {
+    let (w, took_ns) = begun_again(|w, first| w.inject(0, 1, first));
+    // The last packet alone after the first timeout, all of them after the second.
+    assert_eq!(efforts(&w), (9, 0, 2));
+    assert!(took_ns < 5_000_000, "{took_ns}");
+    // Without the duplicate the last packet suffices.
+    let (w, took_ns) = begun_again(|_, _| {});
+    assert_eq!(efforts(&w), (1, 0, 1));
+    assert!(took_ns < 3_000_000, "{took_ns}");
+}
+
+#[test]
+fn a_duplicate_of_the_only_packet_that_has_arrived_discards_nothing() {
+    let mut w = World::pair(settings(GoBackZero));
+    let (_, f) = w.connect_forge(0, 1);
+    w.filter = Some(Box::new(|_, _| false));
+    let size = (100 * DPP) as u32;
+    w.inject(0, 1, &f.request(0, size, 0, &[1; DPP]));
+    let held_bytes = w.ep(1).memory().held_bytes;
+    for _ in 0..10 {
+        w.inject(0, 1, &f.request(0, size, 0, &[1; DPP]));
+        assert_eq!(w.ep(1).memory().held_bytes, held_bytes);
+    }
+    assert_eq!(stats(&w, 1).dropped(courser_proto::RxDrop::Duplicate), 10);
+    // Each of them has the next gap reported again.
+    for nacks in 1..4 {
+        w.inject(0, 1, &f.request(0, size, 2, &[1; DPP]));
+        w.inject(0, 1, &f.request(0, size, 3, &[1; DPP]));
+        assert_eq!(stats(&w, 1).tx_kinds[NACK], nacks);
+        w.inject(0, 1, &f.request(0, size, 0, &[1; DPP]));
+    }
+}
+
+#[test]
+fn calls_end_with_go_back_0_whatever_the_link_repeats_and_reorders() {
+    for seed in 0..60 {
+        let cfg = Config { datapath_timeout_ns: 200_000_000, ..settings(GoBackZero) };
         let mut w = World::new(&[cfg.clone(), cfg], seed);
         let all = [(0, w.connect(0, 1)), (1, w.connect(1, 0))];
         assert_eq!(mixed::agreed(&w, 0, all[0].1), GoBackZero);
-        mixed::spoil(&mut w);
-        (w.link.loss, w.link.reorder) = (10_000, 5_000);
+        w.link.late_ns = 3 * RTT_NS;
+        (w.link.loss, w.link.duplicate, w.link.reorder) = match seed % 3 {
+            0 => (0, 100_000, 10_000),
+            1 => (10_000, 200_000, 0),
+            _ => (20_000, 20_000, 5_000),
+        };
         mixed::run_calls(&mut w, &all, 60);
         mixed::credits_are_back(&w, &all);
     }
