@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// How lost packets are detected and retransmitted. The scheme is agreed for each session at
 /// connect: the client's choice, unless one side chose [`Recovery::GoBackN`], which needs no
-/// support of the other side and then applies.
+/// support of the other side and then applies. It applies as well when only one side chose
+/// [`Recovery::GoBackZero`], which wastes the other side's link: neither imposes that.
 ///
 /// For messages of one packet all schemes wait for the retransmission timeout, except `Selective`:
 /// it sends a tail-loss probe as soon as the answer is late.
@@ -73,7 +74,12 @@ impl Recovery {
 
     /// The scheme of a session whose client and server have these settings.
     pub(crate) fn agreed(client: Recovery, server: Recovery) -> Recovery {
-        if server == Recovery::GoBackN { server } else { client }
+        let from_first = [client, server].map(|scheme| scheme == Recovery::GoBackZero);
+        if server == Recovery::GoBackN || from_first[0] != from_first[1] {
+            Recovery::GoBackN
+        } else {
+            client
+        }
     }
 }
 
@@ -85,7 +91,10 @@ impl std::fmt::Display for Recovery {
 
 /// The text is not the name of a scheme.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0:?} is not a loss recovery scheme; choose go-back-n, go-back-n-nack, melo or default")]
+#[error(
+    "{0:?} is not a loss recovery scheme; choose go-back-n, go-back-n-nack, melo or default, or \
+     go-back-0 to compare with"
+)]
 pub struct UnknownRecovery(String);
 
 impl std::str::FromStr for Recovery {
@@ -107,7 +116,20 @@ mod tests {
         for r in Recovery::ALL.into_iter().chain([Recovery::GoBackZero]) {
             assert_eq!(r.to_string().parse(), Ok(r));
         }
-        assert!("gobackn".parse::<Recovery>().unwrap_err().to_string().contains("go-back-n"));
+        let error = "gobackn".parse::<Recovery>().unwrap_err().to_string();
+        for r in Recovery::ALL.into_iter().chain([Recovery::GoBackZero]) {
+            assert!(error.contains(r.name()), "{error}");
+        }
+    }
+
+    #[test]
+    fn go_back_0_takes_both_sides() {
+        use Recovery::{GoBackN, GoBackZero};
+        assert_eq!(Recovery::agreed(GoBackZero, GoBackZero), GoBackZero);
+        for other in Recovery::ALL {
+            assert_eq!(Recovery::agreed(GoBackZero, other), GoBackN, "{other} at the server");
+            assert_eq!(Recovery::agreed(other, GoBackZero), GoBackN, "{other} at the client");
+        }
     }
 
     #[test]
