@@ -4,8 +4,10 @@
 //! Usage: `melo [--quick]` prints nanoseconds, medians of interleaved runs: per packet received, or
 //! per NACK with its retransmissions. `melo SCENARIO SCHEME ROUNDS` runs one scenario, for counting
 //! instructions: `in-order`, `loss` (1 %), `nacks` (those of the same loss), `returns` (holes
-//! reported with every packet while there are any), or `swaps-8` and `swaps-128` (a state with a
-//! bitmap of so many packets leaves the pool and returns, M32; `melo` only); scheme `melo` or `plain`.
+//! reported with every packet while there are any), `kept` and `kept-8` (the same loss, with the state
+//! among those of an endpoint, without a limit and with one of 8 that hold bits, all in use), or
+//! `swaps-8` and `swaps-128` (a state with a bitmap of this many packets leaves the pool and returns,
+//! M32); the last four for `melo` only. Scheme `melo` or `plain`.
 //!
 //! ```text
 //! valgrind --tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no \
@@ -25,8 +27,13 @@ use std::time::Instant;
 #[allow(dead_code)] // functions that are not measured
 mod melo;
 
+#[path = "../src/loss/papers/resident.rs"]
+#[allow(dead_code)] // functions that are not measured
+mod resident;
+
 use melo::pool::{BLOCK_BYTES, BitsPool, PAPER_BITS};
 use melo::{Arrival, Hole, Reorder, SenderMap};
+use resident::Residents;
 
 /// The pool of the paper: pointers of a byte.
 type Pool = BitsPool<u8>;
@@ -210,6 +217,17 @@ fn measured_plain_sender(sender: &mut PlainSender, nacks: &[Nack]) {
     }
 }
 
+#[inline(never)]
+fn measured_melo_kept(residents: &mut Residents<u8>, id: u32, order: &[u32]) {
+    for &psn in order {
+        let arrival = residents.on_packet(id, psn);
+        if matches!(arrival, Arrival::OutOfOrder { new_hole: true }) {
+            black_box(residents.holes(id));
+        }
+        black_box(arrival);
+    }
+}
+
 /// Swaps of a state in a run.
 const SWAPS: usize = 1_000;
 
@@ -225,6 +243,8 @@ fn measured_melo_swaps(pool: &mut Pool, mut reorder: Reorder<u8>) -> Reorder<u8>
 /// Input of a scenario.
 enum Scenario {
     Receive(Vec<u32>),
+    /// With the most states that hold bits.
+    Kept(u32, Vec<u32>),
     Send(Vec<Nack>),
     /// Packets of the bitmap.
     Swap(u32),
@@ -237,6 +257,8 @@ impl Scenario {
             "loss" => Scenario::Receive(arrivals()),
             "nacks" => Scenario::Send(nacks(&arrivals(), false)),
             "returns" => Scenario::Send(nacks(&arrivals(), true)),
+            "kept" => Scenario::Kept(0, arrivals()),
+            "kept-8" => Scenario::Kept(8, arrivals()),
             "swaps-8" => Scenario::Swap(8),
             "swaps-128" => Scenario::Swap(128),
             _ => return Err(format!("no scenario {name}").into()),
@@ -245,7 +267,7 @@ impl Scenario {
 
     fn steps(&self) -> usize {
         match self {
-            Scenario::Receive(order) => order.len(),
+            Scenario::Receive(order) | Scenario::Kept(_, order) => order.len(),
             Scenario::Send(nacks) => nacks.len(),
             Scenario::Swap(_) => SWAPS,
         }
@@ -263,6 +285,17 @@ impl Scenario {
                 });
                 let start = Instant::now();
                 measured_melo_swaps(&mut pool, reorder).release(&mut pool);
+                ns(start)
+            }
+            (Scenario::Kept(most, order), _) => {
+                let mut residents = Residents::new(pool, *most);
+                let id = residents.add(0);
+                for _ in 1..*most {
+                    let other = residents.add(0);
+                    black_box(residents.on_packet(other, 1));
+                }
+                let start = Instant::now();
+                measured_melo_kept(&mut residents, id, order);
                 ns(start)
             }
             (Scenario::Receive(order), false) => {

@@ -209,15 +209,17 @@ pub struct Config {
     /// each.
     pub reorder_span: u32,
     /// Bits of each of the endpoint's two pools with [`Recovery::Melo`], which record the packets of
-    /// all messages that arrive out of order: 0 to 65,528. Further such packets are dropped. Default
-    /// 0: `line_rate_bps` times `melo_rtt_ns` over the largest frame on the wire, at least 1,024.
-    /// Costs 5 bytes for 8 bits, from the first loss on.
+    /// all messages that arrive out of order: 0 to 64,512, rounded up to whole blocks. Further such
+    /// packets are dropped. Default 0: `line_rate_bps` times `melo_rtt_ns` over the largest frame on
+    /// the wire, at least 1,024. Costs 3 bytes for 8 bits, from the first loss on, and 5 with more
+    /// than 255 blocks.
     pub melo_bits: u32,
     /// Longest round trip for which the pools have bits, ns: up to 1 s. Default 200,000, the 99.9th
     /// percentile in a datacenter `[MELO §4.2.2]`.
     pub melo_rtt_ns: u64,
-    /// Bytes of a block of the pools: 1 to 128, rounded up to a power of two, default 1. Larger
-    /// blocks need fewer pointers, two of two bytes each, and leave more bits unused (M35).
+    /// Bytes of a block of the pools: a power of two, 1 to 128, default 1. Larger blocks need fewer
+    /// pointers, two each of one byte, or of two with more than 255 blocks, and leave more bits
+    /// unused (M35).
     pub melo_block_bytes: u32,
     /// Arriving messages that hold bits of the pool at once: 0 to 4,096. The state of a further one
     /// displaces that which was used longest ago, which returns its bits and takes them back when it
@@ -316,10 +318,12 @@ impl Config {
         let check = |ok: bool, name, value: u64, range| {
             if ok { Ok(()) } else { Err(ConfigError { name, value, range }) }
         };
-        check(self.melo_bits <= 65_528, "melo_bits", self.melo_bits.into(), "0 to 65,528")?;
+        // Blocks of any size hold this number without exceeding the largest bitmap.
+        check(self.melo_bits <= 64_512, "melo_bits", self.melo_bits.into(), "0 to 64,512")?;
         check(self.melo_rtt_ns <= 1_000_000_000, "melo_rtt_ns", self.melo_rtt_ns, "0 to 1 s")?;
         let bytes = self.melo_block_bytes;
-        check((1..=128).contains(&bytes), "melo_block_bytes", bytes.into(), "1 to 128")?;
+        let is_size = bytes.is_power_of_two() && bytes <= 128;
+        check(is_size, "melo_block_bytes", bytes.into(), "a power of two, 1 to 128")?;
         let most = self.melo_connections;
         check(most <= 4_096, "melo_connections", most.into(), "0 to 4,096")
     }
@@ -478,7 +482,7 @@ mod tests {
     #[test]
     fn each_range_is_checked() {
         type Spoil = fn(&mut Config);
-        let bad: [(&str, Spoil); 22] = [
+        let bad: [(&str, Spoil); 24] = [
             ("slots", |c| c.slots = 3),
             ("slots", |c| c.slots = 64),
             ("credits", |c| c.credits = 0),
@@ -496,10 +500,12 @@ mod tests {
             ("batch_budget_ns", |c| c.batch_budget_ns = c.rto_min_ns / 4 + 1),
             ("rto_min_ns", |c| c.rto_min_ns = 0),
             ("rto_max_ns", |c| c.rto_max_ns = 1),
-            ("melo_bits", |c| c.melo_bits = 65_529),
+            ("melo_bits", |c| c.melo_bits = 64_513),
             ("melo_rtt_ns", |c| c.melo_rtt_ns = 1_000_000_001),
             ("melo_block_bytes", |c| c.melo_block_bytes = 0),
+            ("melo_block_bytes", |c| c.melo_block_bytes = 3),
             ("melo_block_bytes", |c| c.melo_block_bytes = 129),
+            ("melo_block_bytes", |c| c.melo_block_bytes = 256),
             ("melo_connections", |c| c.melo_connections = 4_097),
         ];
         for (name, spoil) in bad {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use courser_proto::Factors;
 
-use super::declare::{AT_LEAST_1, TO_SECOND, Value, range, settings};
+use super::declare::{AT_LEAST_1, Allowed, TO_SECOND, Value, range, settings};
 
 settings! {
     /// Switches and bounds that benchmarks turn to measure what they are worth, and that tests turn to
@@ -23,15 +23,16 @@ settings! {
         /// many times C packets: 1 to 1,024, default 4 (M26).
         pub reorder_span: u32 = p.reorder_span,
             in range(1, 1_024, "from 1 to 1,024") => reorder_span;
-        /// Bits of each of MELO's two pools of an endpoint: 0 to 65,528. Default 0: as many as packets
+        /// Bits of each of MELO's two pools of an endpoint: 0 to 64,512. Default 0: as many as packets
         /// are in flight at [`crate::Config::line_rate_bps`] in [`Tuning::melo_rtt`], at least 1,024
         /// (M34).
-        pub melo_bits: u32 = p.melo_bits, in range(0, 65_528, "from 0 to 65,528") => melo_bits;
+        pub melo_bits: u32 = p.melo_bits, in range(0, 64_512, "from 0 to 64,512") => melo_bits;
         /// Longest round trip for which MELO's pools have bits: up to 1 s. Default 200 us.
         pub melo_rtt: Duration = Duration::from_nanos(p.melo_rtt_ns), in TO_SECOND => melo_rtt_ns;
-        /// Bytes of a block of MELO's pools: 1 to 128, rounded up to a power of two. Default 1 (M35).
+        /// Bytes of a block of MELO's pools: a power of two, 1 to 128. Default 1 (M35).
         pub melo_block_bytes: u32 = p.melo_block_bytes,
-            in range(1, 128, "from 1 to 128") => melo_block_bytes;
+            in Allowed { powers_of_two: true, ..range(1, 128, "to a power of two, 1 to 128") }
+                => melo_block_bytes;
         /// Arriving messages that hold bits of MELO's pool at once: 0 to 4,096. The states of further
         /// ones are swapped out. Default 0: no limit (M17).
         pub melo_connections: u32 = p.melo_connections,

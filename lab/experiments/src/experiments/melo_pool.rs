@@ -169,7 +169,7 @@ parameters! {
         /// Probability that the receiver's leaf drops a packet
         loss_ppm: u32 = 10_000, chance(0..=500_000).option("loss");
         /// Bits of the receiver's pool; 0: derived from the rate of the link and --covers
-        bits: Vec<u32> = vec![0], count(0..=65_528).option("bits");
+        bits: Vec<u32> = vec![0], count(0..=64_512).option("bits");
         /// Round trip for which a derived pool has bits
         covers_ns: u64 = 200_000, time(1..=1_000_000_000).option("covers");
         /// Bytes of a block of the pool, powers of two

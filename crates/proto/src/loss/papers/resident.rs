@@ -11,10 +11,10 @@
 //!
 //! Invariants:
 //! - (L1) `resident` has exactly the numbers of the states in the pool with blocks, if there is a
-//!   limit, and no more than that.
+//!   limit, and no more than that. They are those that are marked as resident.
 //! - (L2) A state that was swapped out holds no block.
 
-use super::melo::pool::MeloPool;
+use super::melo::pool::{BitsPool, BlockPtr};
 use super::melo::reorder::SwappedOut;
 use super::melo::{Arrival, HOLES, Hole, Reorder};
 
@@ -37,27 +37,29 @@ pub(crate) struct RxUse {
 }
 
 #[derive(Debug)]
-enum Place {
+enum Place<P> {
     /// Free for another message.
     Free,
     /// In the pool.
-    In(Reorder<u16>),
+    In(Reorder<P>),
     /// Swapped out.
     Out(SwappedOut),
 }
 
 #[derive(Debug)]
-struct State {
-    place: Place,
-    /// Number of the access that used it last.
+struct State<P> {
+    place: Place<P>,
+    /// It is among the resident ones.
+    is_resident: bool,
+    /// Number of the access that used it last, if there is a limit.
     used: u64,
 }
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(crate) struct Residents {
-    pool: MeloPool,
-    states: Vec<State>,
+pub(crate) struct Residents<P> {
+    pool: BitsPool<P>,
+    states: Vec<State<P>>,
     free: Vec<u32>,
     resident: Vec<u32>,
     /// Most states with blocks; 0: no limit.
@@ -68,9 +70,9 @@ pub(crate) struct Residents {
     swapped_bytes: u64,
 }
 
-impl Residents {
+impl<P: BlockPtr> Residents<P> {
     /// No messages yet.
-    pub(crate) fn new(pool: MeloPool, limit: u32) -> Self {
+    pub(crate) fn new(pool: BitsPool<P>, limit: u32) -> Self {
         Residents {
             pool,
             states: Vec::new(),
@@ -86,7 +88,7 @@ impl Residents {
 
     /// Adds a message of which all packets before `count` have arrived; returns its number.
     pub(crate) fn add(&mut self, count: u32) -> u32 {
-        let state = State { place: Place::In(Reorder::at(count)), used: 0 };
+        let state = State { place: Place::In(Reorder::at(count)), is_resident: false, used: 0 };
         let free = self.free.pop();
         match free.and_then(|id| self.states.get_mut(id as usize).map(|place| (id, place))) {
             Some((id, place)) => {
@@ -108,24 +110,33 @@ impl Residents {
             Place::In(mut reorder) => reorder.release(&mut self.pool),
             Place::Out(_) => {}
         }
-        self.resident.retain(|&resident| resident != id);
+        if std::mem::take(&mut state.is_resident) {
+            self.resident.retain(|&resident| resident != id);
+        }
         self.free.push(id);
     }
 
-    /// Records a packet. Cost beside that of [`Reorder::on_packet`]: with a limit, a step for each
-    /// resident state when one is swapped.
+    /// Records a packet. Cost beside that of [`Reorder::on_packet`]: with a limit, two comparisons, and a
+    /// step for each resident state when one becomes resident or ceases to be.
+    #[inline]
     pub(crate) fn on_packet(&mut self, id: u32, index: u32) -> Arrival {
-        if !self.bring_in(id) {
-            return Arrival::NoBits;
-        }
-        let Some(State { place: Place::In(reorder), .. }) = self.states.get_mut(id as usize) else {
-            return Arrival::NoBits;
-        };
+        let Some(state) = self.states.get_mut(id as usize) else { return Arrival::NoBits };
+        let Place::In(reorder) = &mut state.place else { return self.on_packet_out(id, index) };
         let arrival = reorder.on_packet(&mut self.pool, index);
         if self.limit > 0 {
-            self.note_blocks(id);
+            self.accesses += 1;
+            state.used = self.accesses;
+            if reorder.has_blocks() != state.is_resident {
+                self.change_residence(id);
+            }
         }
         arrival
+    }
+
+    /// A packet of a message whose state was swapped out.
+    #[cold]
+    fn on_packet_out(&mut self, id: u32, index: u32) -> Arrival {
+        if self.bring_in(id) { self.on_packet(id, index) } else { Arrival::NoBits }
     }
 
     /// Moves a state into the pool, if it was swapped out. `false`: it does not fit.
@@ -137,8 +148,9 @@ impl Residents {
         let out = match std::mem::replace(&mut state.place, Place::Free) {
             Place::Out(out) => out,
             place => {
+                let is_in = matches!(place, Place::In(_));
                 state.place = place;
-                return true;
+                return is_in;
             }
         };
         while self.resident.len() >= self.limit as usize || !self.pool.can_hold(out.bitmap_bytes())
@@ -158,25 +170,24 @@ impl Residents {
             self.resident.push(id);
         }
         if let Some(state) = self.states.get_mut(id as usize) {
-            state.place = place;
+            (state.place, state.is_resident) = (place, is_in);
         }
         is_in
     }
 
-    /// Counts a state with blocks as resident, and swaps one out when there are too many.
-    fn note_blocks(&mut self, id: u32) {
-        let Some(State { place: Place::In(reorder), .. }) = self.states.get(id as usize) else {
-            return;
-        };
-        let (has_blocks, is_resident) = (reorder.has_blocks(), self.resident.contains(&id));
-        if !has_blocks && is_resident {
+    /// A state in the pool has taken its first block, or has returned its last one. Swaps one out when
+    /// there are too many.
+    #[cold]
+    fn change_residence(&mut self, id: u32) {
+        let Some(state) = self.states.get_mut(id as usize) else { return };
+        state.is_resident = !state.is_resident;
+        if !state.is_resident {
             self.resident.retain(|&resident| resident != id);
+            return;
         }
-        if has_blocks && !is_resident {
-            self.resident.push(id);
-            if self.resident.len() > self.limit as usize {
-                self.evict(id);
-            }
+        self.resident.push(id);
+        if self.resident.len() > self.limit as usize {
+            self.evict(id);
         }
     }
 
@@ -187,6 +198,7 @@ impl Residents {
         let Some(oldest) = others.min_by_key(used) else { return false };
         let id = self.resident.swap_remove(oldest);
         let Some(state) = self.states.get_mut(id as usize) else { return false };
+        state.is_resident = false;
         match std::mem::replace(&mut state.place, Place::Free) {
             Place::In(reorder) => {
                 let out = reorder.swap_out(&mut self.pool);
@@ -218,7 +230,7 @@ impl Residents {
     }
 
     /// The most recent holes of a message, most recent first.
-    pub(crate) fn holes(&self, id: u32) -> impl Iterator<Item = Hole> + use<> {
+    pub(crate) fn holes(&self, id: u32) -> [Option<Hole>; HOLES] {
         let mut holes = [None; HOLES];
         let fill = |to: &mut [Option<Hole>], from: &mut dyn Iterator<Item = Hole>| {
             to.iter_mut().zip(from).for_each(|(to, hole)| *to = Some(hole));
@@ -228,7 +240,7 @@ impl Residents {
             Some(Place::Out(out)) => fill(&mut holes, &mut out.holes()),
             Some(Place::Free) | None => {}
         }
-        holes.into_iter().flatten()
+        holes
     }
 
     /// All packets of a message that are missing before its newest one. Swaps it in.
@@ -255,7 +267,7 @@ impl Residents {
     /// Bytes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
         let numbers = self.free.capacity() + self.resident.capacity();
-        let states = self.states.capacity() * size_of::<State>();
+        let states = self.states.capacity() * size_of::<State<P>>();
         self.pool.heap_bytes() + states + numbers * size_of::<u32>()
     }
 
@@ -275,6 +287,8 @@ impl Residents {
             reorder.check(&self.pool);
             owned.extend(reorder.blocks(&self.pool));
             with_blocks.extend(reorder.has_blocks().then_some(id));
+            let counts = self.limit > 0 && reorder.has_blocks();
+            assert_eq!(state.is_resident, counts, "L1: {id}");
         }
         self.pool.check(owned); // L2 too: every other block is free
         if self.limit > 0 {
@@ -287,4 +301,5 @@ impl Residents {
 }
 
 #[cfg(test)]
+#[path = "resident/tests.rs"] // also for the example that includes this file
 mod tests;

@@ -92,7 +92,7 @@ const BLOCKS: Recorded<MeloPool, PoolRun> = Recorded {
         vec![MeloPool {
             connections: size.pick(vec![20], vec![1, 20, 100]),
             loss_ppm: 20_000,
-            bits: vec![65_528],
+            bits: vec![64_512],
             block_bytes: size.pick(vec![1, 8], vec![1, 2, 4, 8, 16, 32]),
             time_ns: size.pick(2_000_000, 20_000_000),
             ..MeloPool::default()

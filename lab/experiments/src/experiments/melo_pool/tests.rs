@@ -47,7 +47,7 @@ fn larger_blocks_take_more_bits_and_fewer_pointers() {
     let settings = MeloPool {
         connections: vec![20],
         loss_ppm: 20_000,
-        bits: vec![65_528],
+        bits: vec![64_512],
         block_bytes: vec![1, 16],
         ..small()
     };

@@ -61,7 +61,8 @@ impl BlockPtr for u16 {
     }
 }
 
-/// The pool of an endpoint.
+/// The pool of tests that need no kind of pointer.
+#[cfg(test)]
 pub(crate) type MeloPool = BitsPool<u16>;
 
 /// Bits of memory of a pool with its management: bits, next_ptr and available array (M18).
@@ -85,6 +86,22 @@ pub(crate) const fn packets_in_flight(rate_bps: u64, rtt_ns: u64, packet_bytes: 
 
 // M34: 2,500 packets of 1,000 bytes are in flight with 100 Gbit/s and 200 us `[MELO fn. 1, 3]`.
 const _: () = assert!(packets_in_flight(100_000_000_000, 200_000, 1_000) == 2_500);
+
+/// Blocks of `block_bytes` bytes for at least `bits` bits: at least one, and no more than
+/// [`MAX_BITS`] bits hold. The bytes are a power of two, at most [`MAX_BLOCK_BYTES`], since the block of
+/// a packet follows from a shift.
+pub(crate) const fn blocks_of(bits: u32, block_bytes: u32) -> u32 {
+    assert!(block_bytes.is_power_of_two() && block_bytes <= MAX_BLOCK_BYTES);
+    let block_bits = BYTE_BITS * block_bytes;
+    let (blocks, most) = (bits.div_ceil(block_bits), MAX_BITS / block_bits);
+    if blocks > most {
+        most
+    } else if blocks == 0 {
+        1
+    } else {
+        blocks
+    }
+}
 
 /// Bits for the bitmaps of all connections of one side, in blocks of equal size.
 ///
@@ -129,18 +146,15 @@ pub(crate) struct PoolUse {
 }
 
 impl<P: BlockPtr> BitsPool<P> {
-    /// A pool with all blocks free, of at least `bits` bits in blocks of `block_bytes` bytes. The
-    /// bytes are rounded up to a power of two of at most [`MAX_BLOCK_BYTES`], and the blocks are no
-    /// more than pointers reach and [`MAX_BITS`] holds.
+    /// A pool with all blocks free, of [`blocks_of`] `bits` bits in blocks of `block_bytes` bytes, but no
+    /// more than pointers reach.
     pub(crate) fn new(bits: u32, block_bytes: u32) -> Self {
-        let bytes = block_bytes.clamp(1, MAX_BLOCK_BYTES).next_power_of_two();
-        let most = (MAX_BITS / (bytes * BYTE_BITS)).min(P::NIL.index() as u32);
         BitsPool {
             bits: Box::default(),
             next_ptr: Box::default(),
             available: Box::default(),
-            blocks: bits.div_ceil(bytes * BYTE_BITS).clamp(1, most),
-            block_shift: bytes.trailing_zeros(),
+            blocks: blocks_of(bits, block_bytes).min(P::NIL.index() as u32),
+            block_shift: block_bytes.trailing_zeros(),
             avail_ptr: 0,
             most: 0,
             refusals: 0,

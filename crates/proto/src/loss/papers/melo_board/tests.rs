@@ -143,8 +143,8 @@ proptest! {
         }
         prop_assert_eq!(up.server.rcv_nxt(), packets);
         drop((up.client, up.server));
-        prop_assert_eq!(ours.tx.lock().usage().in_use, 0, "all blocks are back");
-        prop_assert_eq!(other.rx.lock().blocks_in_use(), 0, "all blocks are back");
+        prop_assert_eq!(ours.tx.blocks_in_use(), 0, "all blocks are back");
+        prop_assert_eq!(other.rx.blocks_in_use(), 0, "all blocks are back");
     }
 
     #[test]
@@ -197,7 +197,7 @@ proptest! {
         }
         prop_assert_eq!(c.acked, packets);
         drop(c);
-        prop_assert_eq!(pools.rx.lock().blocks_in_use(), 0, "all blocks are back");
+        prop_assert_eq!(pools.rx.blocks_in_use(), 0, "all blocks are back");
     }
 }
 

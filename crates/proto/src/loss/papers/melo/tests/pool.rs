@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::super::chain::Chain;
 use super::super::pool::{
-    BLOCK_BYTES, BitsPool, MAX_BITS, MeloPool, PAPER_BITS, PoolUse, memory_bits, packets_in_flight,
+    BLOCK_BYTES, BitsPool, MAX_BITS, PAPER_BITS, PoolUse, memory_bits, packets_in_flight,
 };
 
 #[test]
@@ -24,7 +24,7 @@ fn the_pool_of_the_paper_has_1024_bits_and_3_kb_of_memory() {
 
 #[test]
 fn the_largest_pool_and_the_smallest() {
-    let (mut large, mut small) = (MeloPool::new(u32::MAX, 1), BitsPool::<u8>::new(0, 1));
+    let (mut large, mut small) = (BitsPool::<u16>::new(u32::MAX, 1), BitsPool::<u8>::new(0, 1));
     assert_eq!((large.blocks(), small.blocks()), (MAX_BITS / 8, 1));
     assert_eq!(BitsPool::<u8>::new(u32::MAX, 1).blocks(), 255, "as many as pointers reach");
     let (mut many, mut one) = (Chain::EMPTY, Chain::EMPTY);
@@ -40,10 +40,10 @@ fn the_largest_pool_and_the_smallest() {
 /// M35: larger blocks need fewer pointers, and pointers of a byte then reach a fast link's packets.
 #[test]
 fn blocks_have_the_bytes_that_were_asked_for() {
-    for (bytes, rounded) in [(1, 1), (2, 2), (3, 4), (16, 16), (128, 128), (4_096, 128)] {
-        let pool = MeloPool::new(2_500, bytes);
-        assert_eq!((pool.block_bytes(), pool.block_bits()), (rounded, 8 * rounded));
-        assert_eq!(pool.blocks(), 2_500_u32.div_ceil(8 * rounded));
+    for bytes in [1, 2, 4, 16, 128] {
+        let pool = BitsPool::<u16>::new(2_500, bytes);
+        assert_eq!((pool.block_bytes(), pool.block_bits()), (bytes, 8 * bytes));
+        assert_eq!(pool.blocks(), 2_500_u32.div_ceil(8 * bytes));
     }
     assert!(BitsPool::<u8>::new(2_500, 1).blocks() * 8 < 2_500);
     assert!(BitsPool::<u8>::new(2_500, 2).blocks() * 16 >= 2_500);
