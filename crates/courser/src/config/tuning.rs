@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use courser_proto::Factors;
 
-use super::declare::{AT_LEAST_1, Allowed, TO_SECOND, Value, range, settings};
+use super::declare::{AT_LEAST_1, Allowed, MS_TO_DAY, TO_SECOND, Value, range, settings};
 
 settings! {
     /// Switches and bounds that benchmarks turn to measure what they are worth, and that tests turn to
@@ -67,6 +67,10 @@ settings! {
         /// Smallest round trip of the network where it is known, for [`crate::Control::Swift`]; 0, the
         /// default: each path measures its own, and flows that join a queue take more than their share.
         pub base_rtt: Duration = Duration::from_nanos(p.base_rtt_ns), in TO_SECOND => base_rtt_ns;
+        /// Memory of large messages that is unused for once to twice this time is returned to the
+        /// system. Default 5 s. Less costs system calls and page faults for each large message; it is
+        /// for simulations of many hosts, whose virtual time is short.
+        pub trim_after: Duration = Duration::from_secs(5), in MS_TO_DAY;
     }
 }
 
