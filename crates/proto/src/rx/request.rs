@@ -126,9 +126,6 @@ impl<C> ServerFlow<'_, C> {
         let recovery = self.s.recovery;
         let slot = &mut self.s.slots[usize::from(slot_no)];
         match slot.position(req_num, step) {
-            Position::Current if restarts(slot, recovery, index) => {
-                self.begin_request_again(slot_no, expires_ns);
-            }
             Position::Current => {}
             Position::Next if slot.phase == ServerPhase::Executing => return Err(RxDrop::Future),
             Position::Next if index != 0 && recovery == Recovery::GoBackN => {
@@ -152,6 +149,10 @@ impl<C> ServerFlow<'_, C> {
             let forgotten = slot.cancelled || slot.phase == ServerPhase::Idle;
             return Err(if forgotten { RxDrop::Stale } else { RxDrop::Inconsistent });
         }
+        if restarts(slot, recovery, index) {
+            self.begin_request_again(slot_no);
+        }
+        let slot = &mut self.s.slots[usize::from(slot_no)];
         if (slot.phase != ServerPhase::Receiving || index < slot.req_rcvd) && !runs_again(slot) {
             self.on_duplicate(slot_no, index);
             return Err(RxDrop::Duplicate);
@@ -182,25 +183,24 @@ impl<C> ServerFlow<'_, C> {
     }
 
     /// The first packet of an incomplete request has arrived again with [`Recovery::GoBackZero`]:
-    /// its packets are discarded, with their memory and grants, as if a new request had begun. Not while
-    /// the request waits for a grant, which its client may not know, nor when only that packet has
-    /// arrived: it keeps its place, and the duplicate is answered with that.
+    /// its packets are discarded. It keeps its memory and its place in the budget, because it was
+    /// admitted. Nothing is discarded while the request waits for a grant, which its client may not
+    /// know, nor when only that packet has arrived: the duplicate is answered with that.
     #[cold]
-    fn begin_request_again(&mut self, slot_no: u8, expires_ns: u64) {
+    fn begin_request_again(&mut self, slot_no: u8) {
         let owner = self.owner(slot_no);
         let slot = &mut self.s.slots[usize::from(slot_no)];
-        if slot.req_rcvd == 1 || self.admission.budget.owes(slot.message(), &owner) {
+        let at = slot.message();
+        if slot.req_rcvd == 1 || self.admission.budget.owes(at, &owner) {
             slot.forget_nack();
             return;
         }
-        self.end_request(slot_no);
-        let slot = &mut self.s.slots[usize::from(slot_no)];
-        let (req_num, req_type) = (slot.req_num, slot.req_type);
-        let (size, packets) = (slot.req_size, slot.req_packets);
-        let cr_queued = slot.cr_queued; // its queue item has this number
-        let freed = slot.begin(req_num, req_type, size, packets, expires_ns);
-        slot.cr_queued = cr_queued;
-        self.release_charged(freed);
+        slot.discard_packets();
+        let most = self.s.credit_limit;
+        if let Some((quota, kept)) = self.admission.budget.begin_again(at, &owner, most) {
+            self.admission.quotas.end_promise(quota, 0, kept);
+            self.admission.quotas.promise(quota, kept);
+        }
     }
 
     /// A request of one packet has arrived: decides whether its handler runs.

@@ -206,6 +206,40 @@ fn a_server_with_go_back_0_keeps_nothing_of_the_try_before() {
     }
 }
 
+/// A request that was admitted is work in progress.
+#[test]
+fn a_request_that_is_begun_again_during_a_shutdown_is_not_refused() {
+    let (mut w, s) = warm(settings(GoBackZero));
+    let n = 8 * DPP;
+    lose(&mut w, 0, &[(&format!("#5/{n}"), 1)]);
+    let start_ns = w.now_ns;
+    w.call(0, s, 1, n);
+    w.run_to(start_ns + RTT_NS * 3 / 4);
+    assert!(w.ep(1).memory().held_bytes > 0, "some packets have arrived");
+    w.ep(1).shut_down();
+    let result = &w.finish(0, 1)[0].result;
+    assert!(result.is_ok(), "{:?}", result.as_ref().err());
+    assert_eq!(efforts(&w), (8, 0, 0), "begun again once");
+    w.settle();
+    assert!(w.ep(1).is_drained());
+}
+
+#[test]
+fn a_first_packet_of_another_size_or_type_discards_nothing_with_go_back_0() {
+    use courser_proto::RxDrop;
+    let mut w = World::pair(settings(GoBackZero));
+    let (_, f) = w.connect_forge(0, 1);
+    w.filter = Some(Box::new(|_, _| false));
+    let size = (100 * DPP) as u32;
+    (0..3).for_each(|index| w.inject(0, 1, &f.request(0, size, index, &[1; DPP])));
+    for (req_type, other) in [(5, size - 1), (6, size)] {
+        let packet = f.request_of(req_type, 0, (other, 0), &[1; DPP]);
+        crate::support::forge::expect_drop(&mut w, 1, &packet, RxDrop::Inconsistent);
+    }
+    w.inject(0, 1, &f.request(0, size, 3, &[1; DPP]));
+    assert_eq!(stats(&w, 1).dropped(RxDrop::OutOfOrder), 0, "the next one is still expected");
+}
+
 #[test]
 fn a_timeout_with_go_back_0_sends_the_last_packet_alone_if_the_others_arrived() {
     let (mut w, s) = warm(settings(GoBackZero));
