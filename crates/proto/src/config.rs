@@ -210,9 +210,10 @@ pub struct Config {
     pub reorder_span: u32,
     /// Bits of each of the endpoint's two pools with [`Recovery::Melo`], which record the packets of
     /// all messages that arrive out of order: 0 to 64,512, rounded up to whole blocks. Further such
-    /// packets are dropped. Default 0: `line_rate_bps` times `melo_rtt_ns` over the largest frame on
-    /// the wire, at least 1,024. Costs 3 bytes for 8 bits, from the first loss on, and 5 with more
-    /// than 255 blocks.
+    /// packets are dropped. Default 0: `line_rate_bps` times `melo_rtt_ns` over the bytes on the wire of
+    /// the largest frame, or of one of 1,472 bytes if that is smaller, and at least 1,024. Peers with
+    /// smaller frames have more packets in flight than that. Costs 3 bytes for 8 bits with blocks of
+    /// one byte, from the first loss on, and 5 with more than 255 blocks.
     pub melo_bits: u32,
     /// Longest round trip for which the pools have bits, ns: up to 1 s. Default 200,000, the 99.9th
     /// percentile in a datacenter `[MELO §4.2.2]`.

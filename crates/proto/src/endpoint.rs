@@ -173,11 +173,19 @@ fn budget_of(cfg: &Config, framing: &Framing) -> Budget {
     Budget::new(enabled, link, (packet_bytes, cfg.rx_queue_frames / 2))
 }
 
+/// Largest frame for which the size of MELO's pools is derived: that of an MTU of 1,500. Larger ones
+/// are of no use with a peer that has smaller ones, whose packets are more for the same bytes in flight.
+const MELO_FRAME: usize = 1_472;
+
 /// The size of MELO's pools, from the link unless it is set.
 fn melo_pool_of(cfg: &Config, framing: &Framing) -> PoolSize {
     let (bits, block_bytes) = (cfg.melo_bits, cfg.melo_block_bytes);
     let size = PoolSize { bits, block_bytes, connections: cfg.melo_connections };
-    size.derived(cfg.line_rate_bps, cfg.melo_rtt_ns, packet_wire_bytes(framing.max_frame))
+    size.derived(
+        cfg.line_rate_bps,
+        cfg.melo_rtt_ns,
+        packet_wire_bytes(framing.max_frame.min(MELO_FRAME)),
+    )
 }
 
 /// A buffer with a copy of the bytes.
@@ -185,4 +193,22 @@ pub(crate) fn copy_of(arena: &Arena, bytes: &[u8]) -> Result<MsgBuf, AllocError>
     let mut m = arena.alloc(bytes.len())?;
     m.copy_from_slice(bytes);
     Ok(m)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// M34: peers may have frames of 1,472 bytes, whatever this endpoint has.
+    #[test]
+    fn a_derived_pool_covers_peers_with_smaller_frames() {
+        let bits = |max_frame: usize, melo_bits| {
+            let cfg = Config { line_rate_bps: 100_000_000_000, melo_bits, ..Config::default() };
+            melo_pool_of(&cfg, &Framing::from(max_frame)).bits
+        };
+        // 2.5 MB in frames of 1,538 bytes on the wire are 1,626.
+        assert_eq!([1_472, 8_972, 65_507].map(|frame| bits(frame, 0)), [1_640; 3]);
+        assert!(bits(1_072, 0) > 1_640, "no frame is larger than this endpoint's");
+        assert_eq!(bits(8_972, 96), 96, "a set number");
+    }
 }

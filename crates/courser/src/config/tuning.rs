@@ -23,9 +23,9 @@ settings! {
         /// many times C packets: 1 to 1,024, default 4 (M26).
         pub reorder_span: u32 = p.reorder_span,
             in range(1, 1_024, "from 1 to 1,024") => reorder_span;
-        /// Bits of each of MELO's two pools of an endpoint: 0 to 64,512. Default 0: as many as packets
-        /// are in flight at [`crate::Config::line_rate_bps`] in [`Tuning::melo_rtt`], at least 1,024
-        /// (M34).
+        /// Bits of each of MELO's two pools of an endpoint: 0 to 64,512. Default 0: as many as frames
+        /// of 1,472 bytes, or of the largest size if that is smaller, are in flight at
+        /// [`crate::Config::line_rate_bps`] in [`Tuning::melo_rtt`], at least 1,024 (M34).
         pub melo_bits: u32 = p.melo_bits, in range(0, 64_512, "from 0 to 64,512") => melo_bits;
         /// Longest round trip for which MELO's pools have bits: up to 1 s. Default 200 us.
         pub melo_rtt: Duration = Duration::from_nanos(p.melo_rtt_ns), in TO_SECOND => melo_rtt_ns;

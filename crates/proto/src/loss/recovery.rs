@@ -20,8 +20,9 @@ pub enum Recovery {
     /// The receiver keeps packets that arrive out of order and reports holes; the sender
     /// retransmits each hole once. A retransmission that is lost waits for the timeout, which
     /// restarts from the first hole `[MELO §3.2]` (M1-M20). Tracks at most as many packets of all
-    /// messages that an endpoint receives as are in flight at the rate of its link
-    /// ([`crate::Config::melo_bits`]); beyond that it behaves as go-back-N.
+    /// messages that an endpoint receives as are in flight at the rate of its link with frames of
+    /// 1,472 bytes, or of its own largest if that is smaller ([`crate::Config::melo_bits`]); beyond
+    /// that it behaves as go-back-N.
     Melo,
     /// The default. The receiver keeps packets that arrive out of order. A packet is lost when
     /// another packet, sent more than a reordering window later, has been acknowledged;
