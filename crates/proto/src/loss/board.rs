@@ -244,12 +244,13 @@ impl Boards {
         }
     }
 
-    /// Frees the spare scoreboards.
+    /// Frees the spare scoreboards, and MELO's states if no message has one.
     pub(crate) fn trim(&mut self) {
         self.spare = Vec::new();
+        self.pools.trim();
     }
 
-    /// Heap bytes of the spare scoreboards, and of MELO's pools once a packet was missing.
+    /// Heap bytes of the spare scoreboards, and of MELO's states and pools.
     pub(crate) fn heap_bytes(&self) -> usize {
         let spare: usize = self.spare.iter().map(|board| board.heap_bytes()).sum();
         spare + self.pools.heap_bytes()

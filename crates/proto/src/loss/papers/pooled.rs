@@ -135,7 +135,12 @@ impl Pools {
         with!(&self.rx.0, states => lock(states).rx_use())
     }
 
-    /// Bytes on the heap: none before the first loss.
+    /// Frees the states of messages when none is left.
+    pub(crate) fn trim(&self) {
+        with!(&self.rx.0, states => lock(states).trim());
+    }
+
+    /// Bytes on the heap: none before the first message of several packets.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.rx.heap_bytes() + self.tx.heap_bytes()
     }
@@ -324,6 +329,17 @@ mod tests {
             assert_eq!(pools.heap_bytes() - state_bytes, 2 * bytes, "{bits} of {block_bytes}");
         }
         assert_eq!(size(0, 1).derived(25_000_000_000, 200_000, 1_538).bits, 1_024, "by default");
+    }
+
+    #[test]
+    fn a_quiet_endpoint_frees_the_states_of_its_messages() {
+        let mut boards = crate::loss::Boards::new(size(1_024, 1));
+        let receivers: Vec<_> = (0..100).map(|_| Receiver::new(0, &boards.pools.rx)).collect();
+        boards.trim();
+        assert!(boards.heap_bytes() > 6_000, "the messages arrive");
+        drop(receivers);
+        boards.trim();
+        assert_eq!(boards.heap_bytes(), 0);
     }
 
     #[test]

@@ -264,11 +264,23 @@ impl<P: BlockPtr> Residents<P> {
         }
     }
 
-    /// Bytes on the heap.
+    /// Frees the table of states when no message is left in it.
+    pub(crate) fn trim(&mut self) {
+        if self.free.len() == self.states.len() {
+            (self.states, self.free, self.resident) = (Vec::new(), Vec::new(), Vec::new());
+        }
+    }
+
+    /// Bytes on the heap. Costs a walk over the states.
     pub(crate) fn heap_bytes(&self) -> usize {
         let numbers = self.free.capacity() + self.resident.capacity();
         let states = self.states.capacity() * size_of::<State<P>>();
-        self.pool.heap_bytes() + states + numbers * size_of::<u32>()
+        let swapped_out = self.states.iter().map(|state| match &state.place {
+            Place::Out(out) => out.bitmap_bytes() as usize,
+            Place::Free | Place::In(_) => 0,
+        });
+        let swapped_out: usize = swapped_out.sum();
+        self.pool.heap_bytes() + states + swapped_out + numbers * size_of::<u32>()
     }
 
     /// Blocks in chains now.

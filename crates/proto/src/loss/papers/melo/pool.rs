@@ -111,7 +111,7 @@ pub(crate) const fn blocks_of(bits: u32, block_bytes: u32) -> u32 {
 /// number of connections (M5).
 ///
 /// Memory: for each block its bytes and two pointers. It is allocated when the first block is
-/// taken: without loss a pool costs nothing.
+/// taken, which is at the first packet that arrives out of order.
 ///
 /// Invariant (P1): every block is either free, and then exactly once at or above `avail_ptr`, or in
 /// exactly one chain.

@@ -296,8 +296,9 @@ impl<P: BlockPtr> Reorder<P> {
         self.marks.set_high(self.rcv_nxt());
     }
 
-    /// Moves the state out of the pool and returns all blocks (M17). Allocates: not for the packet
-    /// path.
+    /// Moves the state out of the pool and returns all blocks (M17). Allocates the bitmap on the heap:
+    /// with a limit of states that hold blocks, a packet of another message does that. Without one, the
+    /// default, none is swapped.
     pub(crate) fn swap_out(mut self, pool: &mut BitsPool<P>) -> SwappedOut {
         let blocks = self.chain.blocks(pool);
         let bits = blocks.flat_map(|block| pool.bytes(block).iter().copied()).collect();

@@ -39,6 +39,48 @@ fn a_state_beyond_the_limit_displaces_the_one_used_longest_ago() {
     assert_eq!(r.rcv_nxt(c), 7);
 }
 
+/// M19: beside the 20 bytes of a receiver's state, an endpoint keeps room for one that is swapped out,
+/// with a pointer to its bitmap, and when it was used.
+#[test]
+fn an_endpoint_keeps_64_bytes_for_a_state() {
+    assert_eq!((size_of::<State<u8>>(), size_of::<State<u16>>()), (64, 64));
+    let mut r = residents(1_024, 1, 0);
+    for _ in 0..16 {
+        r.add(0);
+    }
+    assert_eq!(r.heap_bytes(), 16 * 64);
+}
+
+#[test]
+fn bitmaps_that_are_swapped_out_count_as_memory() {
+    let mut r = residents(1_024, 1, 1);
+    let (a, b) = (r.add(0), r.add(0));
+    r.on_packet(a, 799);
+    let before = r.heap_bytes();
+    r.on_packet(b, 1);
+    assert_eq!(r.rx_use().swapped_out, 1);
+    assert_eq!(r.heap_bytes(), before + 100);
+    r.remove(a);
+    assert!(r.heap_bytes() < before + 100);
+}
+
+#[test]
+fn the_states_of_many_messages_are_freed_with_the_last_one() {
+    let mut r = residents(1_024, 1, 0);
+    let ids: Vec<u32> = (0..1_000).map(|_| r.add(0)).collect();
+    for &id in &ids[1..] {
+        r.remove(id);
+    }
+    r.trim();
+    assert!(r.heap_bytes() >= 64_000, "one is left");
+    assert_eq!(r.on_packet(ids[0], 0), Arrival::InOrder);
+    r.remove(ids[0]);
+    r.trim();
+    assert_eq!(r.heap_bytes(), 0);
+    assert_eq!(r.add(7), 0);
+    r.check();
+}
+
 #[test]
 fn a_state_that_is_in_order_again_is_not_resident() {
     let mut r = residents(1_024, 1, 1);
