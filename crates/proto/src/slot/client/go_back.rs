@@ -1,8 +1,8 @@
 //! Going back on a NACK at a client slot: [`Recovery::GoBackNNack`](crate::Recovery::GoBackNNack) and
 //! [`Recovery::GoBackZero`](crate::Recovery::GoBackZero).
 //!
-//! Except with the latter, a slot goes back at most once to each packet of a message, in ascending order, so that repeated or
-//! forged NACKs cause no more retransmissions than the message has packets.
+//! Except with the latter, a slot goes back at most once to each packet of a message, in ascending
+//! order, so that repeated or forged NACKs cause no more retransmissions than the message has packets.
 
 use super::{ClientSlot, Single};
 use crate::stats::RxDrop;

@@ -79,8 +79,8 @@ const STEADY: Recorded<WebSearch, FlowTimes> = Recorded {
     model: "As experiment M24, with 20 hosts in two leaves, so that each of ten senders has 18 flows at \
         each load, where 300 flows of 160 senders meet an almost idle network. 169 flows are counted \
         (short runs: 69): the 99th percentile of a seed is above that of all such flows with a chance of \
-        one half, so that the range of five seeds contains it with 94 % (short runs as well, in a \
-        wider range).",
+        one half, so that the range of five seeds contains it with 94 % if flows were independent \
+        (short runs as well, in a wider range).",
     axis: LOAD,
     x: |_, o| o.load,
     series,

@@ -69,7 +69,7 @@ fn above(flows: u32) -> f64 {
 }
 
 /// M24: the range of five seeds contains the 99th percentile of all flows unless all five are above it,
-/// or below.
+/// or below. This holds if flows are independent.
 #[test]
 fn the_range_of_five_seeds_contains_the_percentile_with_94_percent() {
     let contains = |flows| 1.0 - above(flows).powi(5) - (1.0 - above(flows)).powi(5);
