@@ -332,7 +332,7 @@ fn config(settings: &MeloPool, case: &Case) -> WorldConfig {
     config.nic.rx_queue = config.nic.rx_queue.max(4 * in_flight);
     let rto = Duration::from_nanos(settings.rto_ns);
     let nexus = &mut config.nexus;
-    nexus.line_rate_bps = settings.rate_bps;
+    nexus.line_rate_bps = Some(settings.rate_bps);
     nexus.credits = Some(settings.credits(case.connections).clamp(1, 65_535));
     nexus.memory_limit = 4 << 30;
     nexus.recovery = Recovery::Melo;
