@@ -14,7 +14,6 @@ mod failure;
 mod faults;
 mod fuzz;
 mod grants;
-mod host_queue;
 mod ingress;
 mod integrity;
 mod lifecycle;

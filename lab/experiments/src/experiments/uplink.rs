@@ -157,7 +157,9 @@ impl Uplink {
     }
 
     fn config(&self) -> WorldConfig {
-        self.hosts.config(self.topology(), 2)
+        let mut config = self.hosts.config(self.topology(), 2);
+        config.nexus.line_rate_bps = HOST_RATE_BPS;
+        config
     }
 
     /// Sender and receiver of each flow; the innocent one is the last.
