@@ -84,8 +84,7 @@ Examples:
   courser-lab sim run shapes --rows e8-n96 --short     one of them, short
   courser-lab sim run shapes --rows jitter --seeds 5   a family, with five seeds
   courser-lab sim run shapes --rows e1-n20 --jitter 3us   one, changed
-  courser-lab sim run shapes --rows all --control none,swift,dcqcn,timely,default \
---seeds 5 --svg shapes.svg",
+  courser-lab sim run shapes --rows all --control swift,dcqcn,timely --seeds 5",
         adjust: |settings, arguments| settings.changed = changed(&settings.load, arguments),
         ..Special::NONE
     },
