@@ -150,8 +150,8 @@ mutants! {
     DroppedEntryKept = 39 "dropped-entry-kept",
     /// The task of a call that has ended is not woken. Effect: futures that never end.
     FutureNotWoken = 40 "future-not-woken",
-    /// Of messages with as many packets left, the newest is granted packets first (ADR 35). Effect:
-    /// senders with the same work get a small part of the others' share.
+    /// Messages with as many packets left are granted packets in the reverse of their order (ADR 35).
+    /// Effect: senders with the same work get a small part of the others' share.
     NewestGrantedFirst = 41 "newest-granted-first",
     /// The receiver's budget follows a queue that is eight times too long (ADR 35). Effect: such a queue in
     /// front of a receiver with many senders.

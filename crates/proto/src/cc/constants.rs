@@ -148,8 +148,8 @@ pub struct TimelyConstants {
 }
 
 impl TimelyConstants {
-    /// Those that C++ eRPC ships (`timely.h` and `timely_sweep_params.h`, not patched), the default of
-    /// [`Control::Timely`](crate::Control::Timely).
+    /// The constants that C++ eRPC ships (`timely.h` and `timely_sweep_params.h`, not patched), the
+    /// default of [`Control::Timely`](crate::Control::Timely).
     pub const ERPC: TimelyConstants = TimelyConstants {
         low_ns: 50_000,
         high_ns: 1_000_000,
@@ -167,8 +167,8 @@ impl TimelyConstants {
     pub const PATCHED: TimelyConstants =
         TimelyConstants { alpha_ppm: 875_000, beta_ppm: 8_000, ..TimelyConstants::ERPC };
 
-    /// Those of the Timely paper (SIGCOMM '15) as "ECN or Delay" lists them, for links of 10 Gbit/s:
-    /// T_low 50 us, T_high 500 us, D_minRTT 20 us, delta 10 Mbit/s, alpha 0.875, beta 0.8. The
+    /// The constants of the Timely paper (SIGCOMM '15) as "ECN or Delay" lists them, for links of
+    /// 10 Gbit/s: T_low 50 us, T_high 500 us, D_minRTT 20 us, delta 10 Mbit/s, alpha 0.875, beta 0.8. The
     /// paper ignores no round trip, and states no smallest rate; that is eRPC's here.
     pub const PAPER: TimelyConstants = TimelyConstants {
         high_ns: 500_000,

@@ -5,11 +5,10 @@
 //! `resp_rcvd <= resp_requested <= resp_high <= resp_packets`. `sent` and `requested` roll back on a
 //! timeout (E59); the `high` marks never do: they distinguish a late answer from a forged one.
 //!
-//! A message of several packets of a session with selective recovery has a [`Board`], the
-//! retransmission scoreboard. Then nothing rolls back: of the packets between `acked` and `sent`,
-//! or `rcvd` and `requested`, `idle` hold no credit, because they have arrived out of order, or because
-//! they are to be sent again (`lost` of them). The last packet of a request that is *parked*, that is
-//! known to be with its handler, holds none either.
+//! A message of several packets of a session with selective recovery has a [`Board`], the retransmission
+//! scoreboard. Then nothing rolls back: of the packets between `acked` and `sent`, or `rcvd` and
+//! `requested`, `idle` hold no credit, because they have arrived out of order or are to be sent again
+//! (`lost`). Nor does the last packet of a *parked* request, which is known to be with its handler.
 //!
 //! # Invariants
 //! 1. `in_flight = (req_sent - req_acked) + (resp_requested - resp_rcvd) - idle`: the credits held by

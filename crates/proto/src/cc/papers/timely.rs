@@ -35,7 +35,7 @@ pub(crate) struct Timely {
     line: HostLink,
     patched: bool,
     constants: TimelyConstants,
-    /// Those of them that are fixed-point numbers.
+    /// The constants that are fixed-point numbers.
     alpha: i64,
     beta: i64,
     /// The rate that it allows.

@@ -19,7 +19,7 @@ const REQUEST: u16 = 1;
 pub(super) struct Tally {
     /// Calls that ended with the right response.
     pub(super) ended: u64,
-    /// What the first call that failed has ended with.
+    /// The error of the first call that failed.
     pub(super) failed: Option<String>,
 }
 

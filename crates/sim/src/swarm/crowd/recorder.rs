@@ -9,7 +9,7 @@ use super::draw::{Crowd, Pattern};
 use crate::observe::Times;
 use crate::{DropReason, HostId, LinkId, Packet, Place, Tap};
 
-/// What was seen since the last restart.
+/// Figures since the last restart.
 #[derive(Debug)]
 pub(super) struct Seen {
     pattern: Pattern,

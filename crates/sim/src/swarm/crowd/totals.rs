@@ -11,7 +11,7 @@ use crate::World;
 pub(super) struct Totals {
     /// Calls that ended with the right response.
     pub(super) calls: u64,
-    /// What the first call that failed has ended with.
+    /// The error of the first call that failed.
     pub(super) failed: Option<String>,
     /// Sessions that were not connected.
     pub(super) missing: usize,
