@@ -115,7 +115,7 @@ impl Crowd {
         world.clocks_differ = false; // the recorder compares hosts' times with the world's
         // Where the CPUs are not what limits receivers, they have costs.
         let has_costs = rate_bps <= 25_000_000_000 && max_frame >= 1_472;
-        let costs = rng.one(&[CpuCosts::none, CpuCosts::courser]);
+        let costs: fn() -> CpuCosts = rng.one(&[CpuCosts::none as fn() -> _, CpuCosts::courser]);
         world.costs = if has_costs { costs() } else { CpuCosts::none() };
         world.control = vec![Control::default()];
         world.nexus.credits = rng.one(&[None, Some(32), Some(64)]);
