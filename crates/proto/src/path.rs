@@ -282,8 +282,7 @@ impl Path {
     /// Records whether packets wait for their departure time.
     pub(crate) fn on_paced_wait(&mut self, waits: bool) {
         if let Some(control) = &mut self.control {
-            let pacer = control.pacer_mut();
-            if waits { pacer.on_wait() } else { pacer.on_no_wait() }
+            control.pacer_mut().set_late(waits);
         }
     }
 

@@ -125,7 +125,7 @@ impl PathControl {
         if self.allowed.gap_ns > 0 {
             self.pacer.set_gap(self.allowed.gap_ns, self.train, now_ns);
         } else {
-            self.pacer.on_no_wait();
+            self.pacer.set_late(false);
         }
         let less = self.allowed.window < before.window || self.allowed.gap_ns > before.gap_ns;
         self.decreases += u64::from(less);

@@ -3,9 +3,9 @@
 //!
 //! A receiver serves messages with few packets left first. So grants follow each other closely at the end
 //! of a long message, and at the begin of the next one the same sender waits for all that others have to
-//! send. The estimate is therefore the longest wait of the last 50 to 100 ms, or longer if it is longer, and no average: an
-//! average forgets long waits before the next message begins, and each of its grants is then probed for
-//! although nothing was lost.
+//! send. The estimate is therefore the longest wait of the last 50 to 100 ms, or of four times its length,
+//! and no average: an average forgets long waits before the next message begins, and each of its grants is
+//! then probed for although nothing was lost.
 
 /// Length of a period of the maximum filter, ns: longer than most messages take.
 const PERIOD_NS: u64 = 50_000_000;

@@ -54,14 +54,9 @@ impl Pacer {
         Ok(((now_ns - self.next_ns) / self.gap_ns + 1).min(self.quantum.into()) as u32)
     }
 
-    /// Records that a packet waits for the time that [`Pacer::allowed`] has returned.
-    pub(crate) fn on_wait(&mut self) {
-        self.late = true;
-    }
-
-    /// Records that no packet waits for its departure time any more.
-    pub(crate) fn on_no_wait(&mut self) {
-        self.late = false;
+    /// Records whether packets wait for the time that [`Pacer::allowed`] has returned.
+    pub(crate) fn set_late(&mut self, late: bool) {
+        self.late = late;
     }
 
     /// Records that `bytes` leave, of which a full-sized packet has `per_packet`. After a pause a
@@ -110,7 +105,7 @@ mod tests {
         p.set_gap(100, 1, 0);
         p.on_sent(16, 16, 100_000);
         assert_eq!(p.allowed(100_000), Err(100_100));
-        p.on_wait();
+        p.set_late(true);
         p.on_sent(16, 16, 101_000);
         p
     }
@@ -120,11 +115,11 @@ mod tests {
         let mut waits = late();
         assert_eq!(burst(&mut waits, 101_000), 9, "those behind it are in time");
         let mut ended = late();
-        ended.on_no_wait();
+        ended.set_late(false);
         assert_eq!(burst(&mut ended, 105_000), 1, "4 us later nothing has waited");
         let mut again = late();
-        again.on_no_wait();
-        again.on_wait();
+        again.set_late(false);
+        again.set_late(true);
         assert!(burst(&mut again, 105_000) > 1);
     }
 
@@ -144,7 +139,7 @@ mod tests {
         let begin_ns = now_ns;
         for _ in 0..packets {
             while let Err(at_ns) = p.allowed(now_ns) {
-                p.on_wait();
+                p.set_late(true);
                 now_ns = at_ns.next_multiple_of(step_ns);
             }
             p.on_sent(16, 16, now_ns);
@@ -167,10 +162,10 @@ mod tests {
         p.set_gap(1_000, 1, 0);
         p.on_sent(16, 16, 100_000);
         assert!(p.allowed(100_000).is_err());
-        p.on_wait();
+        p.set_late(true);
         assert_eq!(u64::from(burst(&mut p, 900_000)), 1 + BURST_NS / 1_000);
         assert!(p.allowed(900_500).is_err());
-        p.on_no_wait();
+        p.set_late(false);
         assert_eq!(burst(&mut p, 1_900_000), 1);
     }
 
