@@ -36,7 +36,7 @@ pub use pcapng::{CaptureSettings, Links};
 pub use report::{Drops, Report};
 pub use series::{Point, Series, SeriesSettings};
 pub use sink::Sink;
-pub use tap::{DropReason, LinkId, Place, Tap};
+pub use tap::{DropReason, LinkId, Place, Tap, ended_round_trip_ns};
 pub use trace::{Event, TraceFilter, TraceSettings};
 
 /// A place as numbers: which sort, which one.

@@ -1,5 +1,7 @@
 //! The interface by which the fabric and the world report packets to an observer.
 
+use courser_proto::wire::FrameHeader;
+
 use crate::{HostId, Packet};
 
 /// Number of one direction of a cable, from 0 in the order of the topology; the two directions of a
@@ -94,8 +96,48 @@ pub trait Tap {
     /// was sent.
     fn queue(&mut self, _now_ns: u64, _link: LinkId, _bytes: u64) {}
 
-    /// A switch marked a packet as it joined the queue of `link` (ECN).
+    /// A switch marked a packet to `link` (ECN).
     fn marked(&mut self, _now_ns: u64, _link: LinkId, _packet: &Packet) {}
+}
+
+/// Reports to the tap, if there is one.
+impl Tap for Option<Box<dyn Tap>> {
+    fn sent(&mut self, now_ns: u64, link: LinkId, packet: &Packet) {
+        if let Some(tap) = self {
+            tap.sent(now_ns, link, packet);
+        }
+    }
+
+    fn dropped(&mut self, now_ns: u64, at: &Place, why: DropReason, packet: &Packet) {
+        if let Some(tap) = self {
+            tap.dropped(now_ns, at, why, packet);
+        }
+    }
+
+    fn delivered(&mut self, now_ns: u64, host: HostId, packet: &Packet) {
+        if let Some(tap) = self {
+            tap.delivered(now_ns, host, packet);
+        }
+    }
+
+    fn queue(&mut self, now_ns: u64, link: LinkId, bytes: u64) {
+        if let Some(tap) = self {
+            tap.queue(now_ns, link, bytes);
+        }
+    }
+
+    fn marked(&mut self, now_ns: u64, link: LinkId, packet: &Packet) {
+        if let Some(tap) = self {
+            tap.marked(now_ns, link, packet);
+        }
+    }
+}
+
+/// The round trip that a frame ends which arrives at `now_ns`, ns; `None`: it answers no timed frame. The
+/// host's clock has to be the world's.
+pub fn ended_round_trip_ns(now_ns: u64, packet: &Packet) -> Option<u64> {
+    let (header, _) = FrameHeader::parse(&packet.bytes).ok()?;
+    Some((now_ns as u32).wrapping_sub(header.echo_at?).into())
 }
 
 #[cfg(test)]

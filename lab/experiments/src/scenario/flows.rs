@@ -5,9 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use courser_proto::wire::FrameHeader;
-
-use courser_sim::observe::{DropReason, LinkId, Place, Tap, Times};
+use courser_sim::observe::{DropReason, LinkId, Place, Tap, Times, ended_round_trip_ns};
 use courser_sim::{HostId, Packet};
 
 /// Bytes of a step of the queue's distribution.
@@ -92,16 +90,12 @@ pub(crate) struct Recorder {
 
 impl Tap for Recorder {
     fn sent(&mut self, now_ns: u64, link: LinkId, packet: &Packet) {
-        if let Some(tap) = &mut self.inner {
-            tap.sent(now_ns, link, packet);
-        }
+        self.inner.sent(now_ns, link, packet);
     }
 
     fn dropped(&mut self, now_ns: u64, at: &Place, why: DropReason, packet: &Packet) {
         self.flows.borrow_mut().drops += 1;
-        if let Some(tap) = &mut self.inner {
-            tap.dropped(now_ns, at, why, packet);
-        }
+        self.inner.dropped(now_ns, at, why, packet);
     }
 
     fn delivered(&mut self, now_ns: u64, host: HostId, packet: &Packet) {
@@ -109,15 +103,12 @@ impl Tap for Recorder {
         if host.0 == flows.host {
             *flows.bytes.entry(packet.src.0).or_default() += packet.bytes.len() as u64;
         } else if packet.src.0 == flows.host
-            && let Ok((header, _)) = FrameHeader::parse(&packet.bytes)
-            && let Some(echo) = header.echo_at
+            && let Some(rtt_ns) = ended_round_trip_ns(now_ns, packet)
         {
-            flows.rtts.record((now_ns as u32).wrapping_sub(echo).into());
+            flows.rtts.record(rtt_ns);
         }
         drop(flows);
-        if let Some(tap) = &mut self.inner {
-            tap.delivered(now_ns, host, packet);
-        }
+        self.inner.delivered(now_ns, host, packet);
     }
 
     fn queue(&mut self, now_ns: u64, link: LinkId, bytes: u64) {
@@ -126,15 +117,11 @@ impl Tap for Recorder {
             flows.note_queue(now_ns, bytes);
         }
         drop(flows);
-        if let Some(tap) = &mut self.inner {
-            tap.queue(now_ns, link, bytes);
-        }
+        self.inner.queue(now_ns, link, bytes);
     }
 
     fn marked(&mut self, now_ns: u64, link: LinkId, packet: &Packet) {
-        if let Some(tap) = &mut self.inner {
-            tap.marked(now_ns, link, packet);
-        }
+        self.inner.marked(now_ns, link, packet);
     }
 }
 

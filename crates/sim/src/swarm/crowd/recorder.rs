@@ -3,10 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use courser_proto::wire::FrameHeader;
-
 use super::draw::{Crowd, Pattern};
-use crate::observe::Times;
+use crate::observe::{Times, ended_round_trip_ns};
 use crate::{DropReason, HostId, LinkId, Packet, Place, Tap};
 
 /// Figures since the last restart.
@@ -41,11 +39,8 @@ impl Seen {
         if is_request {
             self.bytes[counted.0 as usize] += packet.bytes.len() as u64;
         }
-        if is_response
-            && let Ok((header, _)) = FrameHeader::parse(&packet.bytes)
-            && let Some(echo) = header.echo_at
-        {
-            self.rtts.record((now_ns as u32).wrapping_sub(echo).into());
+        if is_response && let Some(rtt_ns) = ended_round_trip_ns(now_ns, packet) {
+            self.rtts.record(rtt_ns);
         }
     }
 }
@@ -58,33 +53,23 @@ pub(super) struct Recorder {
 
 impl Tap for Recorder {
     fn sent(&mut self, now_ns: u64, link: LinkId, packet: &Packet) {
-        if let Some(tap) = &mut self.inner {
-            tap.sent(now_ns, link, packet);
-        }
+        self.inner.sent(now_ns, link, packet);
     }
 
     fn dropped(&mut self, now_ns: u64, at: &Place, why: DropReason, packet: &Packet) {
-        if let Some(tap) = &mut self.inner {
-            tap.dropped(now_ns, at, why, packet);
-        }
+        self.inner.dropped(now_ns, at, why, packet);
     }
 
     fn delivered(&mut self, now_ns: u64, host: HostId, packet: &Packet) {
         self.seen.borrow_mut().delivered(now_ns, packet.src, host, packet);
-        if let Some(tap) = &mut self.inner {
-            tap.delivered(now_ns, host, packet);
-        }
+        self.inner.delivered(now_ns, host, packet);
     }
 
     fn queue(&mut self, now_ns: u64, link: LinkId, bytes: u64) {
-        if let Some(tap) = &mut self.inner {
-            tap.queue(now_ns, link, bytes);
-        }
+        self.inner.queue(now_ns, link, bytes);
     }
 
     fn marked(&mut self, now_ns: u64, link: LinkId, packet: &Packet) {
-        if let Some(tap) = &mut self.inner {
-            tap.marked(now_ns, link, packet);
-        }
+        self.inner.marked(now_ns, link, packet);
     }
 }

@@ -4,8 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use courser_proto::wire::FrameHeader;
-use courser_sim::observe::{DropReason, LinkId, Place, Tap, Times};
+use courser_sim::observe::{DropReason, LinkId, Place, Tap, Times, ended_round_trip_ns};
 use courser_sim::{HostId, Packet};
 
 /// The records since the last restart.
@@ -97,10 +96,9 @@ impl Tap for Recorder {
             flows.bytes[at] += packet.bytes.len() as u64;
         } else if flows.senders.contains(&to)
             && flows.receivers.contains(&from)
-            && let Ok((header, _)) = FrameHeader::parse(&packet.bytes)
-            && let Some(echo) = header.echo_at
+            && let Some(rtt_ns) = ended_round_trip_ns(now_ns, packet)
         {
-            flows.slice.record((now_ns as u32).wrapping_sub(echo).into());
+            flows.slice.record(rtt_ns);
         }
     }
 
