@@ -3,8 +3,8 @@
 //! the machine's load.
 //!
 //! Usage: `instructions mem|shm|udp RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked]
-//! [uncontrolled] [timely] [paced] [messages] [bulk] [size=BYTES] [packing=HOW] [peers=N] [active=N]` (32 bytes each
-//! way, on 8 sessions or as many as there are calls in flight; with
+//! [uncontrolled] [timely] [paced] [messages] [bulk] [size=BYTES] [line=BPS] [packing=HOW] [peers=N]
+//! [active=N]` (32 bytes each way, on 8 sessions or as many as there are calls in flight; with
 //! SESSIONS, each call on one of them at random), or `instructions mem|shm empty PASSES`: passes of an
 //! event loop without work. As many RPCs or passes before them are not counted: [`begin`] and [`end`]
 //! are called between passes, and it prints the number of RPCs between the two. With `RTO_MS` timers and
@@ -17,8 +17,8 @@
 //! With `deadline`, each call has a deadline that it does not reach. With `marked`, each side
 //! receives one frame with a congestion mark before counting starts, so that all counted frames
 //! carry ECN counts. With `uncontrolled`, calls have no congestion control; with `timely` that of the
-//! eRPC paper, and with `paced` that without the bypass of the pacer, on a link of `line=BPS`. `size=BYTES` changes the
-//! 32 bytes, and `packing=off`, `copy` or `gather` how packets share frames: with the last two, all of
+//! eRPC paper, and with `paced` that without the bypass of the pacer, on a link of `line=BPS`.
+//! `size=BYTES` changes the 32 bytes, and `packing=off`, `copy` or `gather` how packets share frames: with the last two, all of
 //! which two fit.
 //!
 //! With `bulk`, calls have requests of 8 MiB in packets of about 1 KiB and answers of 32 bytes, and
@@ -333,8 +333,8 @@ impl Choice {
 }
 
 const USAGE: &str = "usage: instructions (mem | shm | udp) \
-    (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked] [uncontrolled] [timely] [paced] [messages] [futures] [typed] \
-    [bulk] [size=BYTES] [line=BPS] [packing=HOW] [peers=N] [active=N] \
+    (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked] [uncontrolled] [timely] [paced] [messages] \
+    [futures] [typed] [bulk] [size=BYTES] [line=BPS] [packing=HOW] [peers=N] [active=N] \
     | empty PASSES)";
 
 fn main() -> Result<(), Failure> {

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use super::first_burst::{self, FirstBurst};
 use super::incast::{self, Incast, TIMELY, TIMELY_CX4};
+use super::incast_table::{P99, SLOWEST};
 use super::join_leave::{self, JoinLeave};
 use super::operating_range::{self, OperatingRange};
 use super::uplink::{self, Uplink};
@@ -12,9 +13,7 @@ use crate::scenario::{Cpu, Hosts, ScenarioError};
 use courser::Control;
 use courser_bench::report::Unit;
 
-use crate::declare::points::{
-    Axis, Better, Experiment, Figure, Quantity, Run, Runner, SHARE, TIME, Tolerance, quantity,
-};
+use crate::declare::points::{Axis, Experiment, Run, Runner, SHARE, TIME, quantity};
 
 const OWN: &str = "default";
 
@@ -34,16 +33,9 @@ pub(crate) const INCAST: Experiment = Experiment {
         other settings.",
     axis: Axis { label: "senders", unit: Unit::Count, log: true },
     quantities: Cow::Borrowed(&[
-        Quantity {
-            name: "round trip p99",
-            unit: Unit::Time,
-            better: Better::Lower,
-            tolerance: TIME,
-            figure: Figure::Linear,
-            may_improve: false,
-        },
+        P99,
         quantity("goodput, share of the link", Unit::Plain, SHARE),
-        quantity("slowest sender / mean", Unit::Plain, Tolerance { relative: 0.0, absolute: 0.1 }),
+        SLOWEST,
         quantity("completion p50", Unit::Time, TIME),
         quantity("completion p99", Unit::Time, TIME),
         quantity("least Jain's index, joins", Unit::Plain, SHARE),

@@ -483,13 +483,16 @@ fn start(world: &mut World, settings: &Incast) -> Result<SharedTally, ScenarioEr
     let bytes = settings.request_bytes / packet * packet;
     let outstanding = settings.outstanding;
     let tally = match settings.starts_ns {
-        0 => app::closed_loops(world, SERVER, bytes, outstanding)?,
+        0 => {
+            let tally = app::closed_loops(world, SERVER, bytes, outstanding)?;
+            app::connect_all(world)?;
+            tally
+        }
         within_ns => {
             let rng = |host: HostId| Rng::stream(settings.seed, STARTS | u64::from(host.0));
             app::closed_loops_apart(world, SERVER, bytes, outstanding, (within_ns, rng))?
         }
     };
-    app::connect_all(world)?;
     if settings.jitter_ns > 0 {
         for host in world.hosts() {
             let link = world.fabric().uplink(host).reverse();

@@ -17,7 +17,7 @@ use crate::scenario::constants::Without;
 use crate::scenario::{Cpu, ScenarioError};
 
 const SENDERS: Axis = Axis { label: "senders", unit: Unit::Count, log: false };
-const P99: Quantity = Quantity {
+pub(super) const P99: Quantity = Quantity {
     name: "round trip p99",
     unit: Unit::Time,
     better: Better::Lower,
@@ -31,7 +31,7 @@ const GOODPUT: Quantity = Quantity {
     better: Better::Higher,
     ..quantity("goodput", Unit::Bits, Tolerance::relative(0.02))
 };
-const SLOWEST: Quantity =
+pub(super) const SLOWEST: Quantity =
     quantity("slowest sender / mean", Unit::Plain, Tolerance { relative: 0.0, absolute: 0.1 });
 const JAIN: Quantity = quantity("Jain's index", Unit::Plain, SHARE);
 const LOSS: Quantity = quantity(
@@ -137,7 +137,7 @@ const JITTER_NS: u64 = 20_000;
 const GBPS_25: u64 = 25_000_000_000;
 const GBPS_100: u64 = 100_000_000_000;
 
-/// Buffer of a switch of 100 Gbit/s, of which one queue gets eight ninths.
+/// Buffer of a switch, of which one queue gets eight ninths.
 const fn dynamic(bytes: u64) -> Buffer {
     Buffer::Shared { bytes, alpha_num: 8, alpha_den: 1 }
 }
@@ -156,11 +156,7 @@ pub(crate) const RATES: Experiment = Experiment {
     paper: &[],
     run: Runner::Of(|size, seed, run| {
         let buffers: &[(u64, &str, Buffer)] = &[
-            (
-                GBPS_25,
-                "25 Gbit/s, 12 MB",
-                Buffer::Shared { bytes: 12_000_000, alpha_num: 8, alpha_den: 1 },
-            ),
+            (GBPS_25, "25 Gbit/s, 12 MB", dynamic(12_000_000)),
             (GBPS_100, "100 Gbit/s, 42 MB", dynamic(42_000_000)),
             (GBPS_25, "25 Gbit/s, 480 kB", Buffer::PerPort { bytes: 480_000 }),
             (GBPS_100, "100 Gbit/s, 32 MB", dynamic(32_000_000)),

@@ -11,7 +11,7 @@ use super::draw::{Crowd, Sizes, purpose};
 use crate::swarm::bytes::fill;
 use crate::{Rng, SetupError};
 
-/// Answered with the number and the length of the request.
+/// Answered with the request's [`answer`].
 const REQUEST: u16 = 1;
 
 /// Calls of all clients.
@@ -29,16 +29,16 @@ pub(super) type SharedTally = Rc<RefCell<Tally>>;
 pub(super) fn server(nexus: &Nexus) -> Result<Rpc, SetupError> {
     let mut rpc = nexus.endpoint()?;
     rpc.on(REQUEST, |cx, request| {
-        let number = request.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        cx.reply(answer(number, request.len()));
+        cx.reply(answer(&request));
     });
     Ok(rpc)
 }
 
-fn answer(number: u64, len: usize) -> [u8; 16] {
+/// The first bytes of a request, and its length.
+fn answer(request: &[u8]) -> [u8; 16] {
     let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&number.to_le_bytes());
-    bytes[8..].copy_from_slice(&(len as u64).to_le_bytes());
+    bytes[..8].copy_from_slice(request.first_chunk().unwrap_or(&[0; 8]));
+    bytes[8..].copy_from_slice(&(request.len() as u64).to_le_bytes());
     bytes
 }
 
@@ -48,8 +48,6 @@ struct Lane {
     sizes: Sizes,
     /// The buffer, if no request is outstanding.
     request: Option<MsgBuf>,
-    number: u64,
-    len: usize,
 }
 
 struct Client {
@@ -72,7 +70,7 @@ pub(super) fn start(
         let session = rpc.connect(&flow.server())?;
         let mut own = client.borrow_mut();
         let at = own.lanes.len();
-        own.lanes.push(Lane { session, sizes: crowd.sizes, request: None, number: 0, len: 0 });
+        own.lanes.push(Lane { session, sizes: crowd.sizes, request: None });
         let begins = Rc::clone(&client);
         let after = Duration::from_nanos(flow.starts_ns);
         rpc.context().after(after, move |cx| begins.borrow_mut().issue(cx, at));
@@ -95,8 +93,6 @@ impl Client {
                 Err(e) => return self.fail(e.to_string()),
             },
         };
-        let number = request.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        (lane.number, lane.len) = (number, len);
         let call = cx.request(lane.session, REQUEST, request).tag(at as u64);
         if let Err(rejected) = call.send() {
             self.fail(rejected.reason.to_string());
@@ -104,12 +100,10 @@ impl Client {
     }
 
     fn ended(&mut self, cx: &mut Context<'_>, at: usize, done: Completion<'_>) {
-        let lane = &mut self.lanes[at];
-        lane.request = Some(done.request);
+        let expected = answer(&done.request);
+        self.lanes[at].request = Some(done.request);
         match done.result {
-            Ok(response) if response[..] == answer(lane.number, lane.len) => {
-                self.tally.borrow_mut().ended += 1;
-            }
+            Ok(response) if response[..] == expected => self.tally.borrow_mut().ended += 1,
             Ok(_) => return self.fail("the response of another request".to_owned()),
             Err(e) => return self.fail(e.to_string()),
         }

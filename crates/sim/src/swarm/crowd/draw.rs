@@ -3,6 +3,7 @@
 use std::fmt;
 
 use courser::Control;
+use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 
 use crate::fabric::Topology;
 use crate::swarm::dice::{Dice, MS, US};
@@ -92,7 +93,7 @@ const PACKETS: u64 = 90_000;
 const PEERS: u64 = 4;
 
 /// Bytes of a frame beside the data of its packet.
-const OVERHEAD: usize = 44;
+const OVERHEAD: usize = FRAME_HEADER + PACKET_HEADER;
 
 impl Crowd {
     /// The world of a seed.

@@ -332,11 +332,12 @@ impl Pick {
     }
 
     fn has(self, shape: &Shape) -> bool {
+        let is_in = |names: &str| names.split_whitespace().any(|name| name == shape.name);
         match self.named() {
             "all" => true,
-            "main" => MAIN.split_whitespace().any(|name| name == shape.name),
-            "short" => SHORT.split_whitespace().any(|name| name == shape.name),
-            "gate" => GATE.split_whitespace().any(|name| name == shape.name),
+            "main" => is_in(MAIN),
+            "short" => is_in(SHORT),
+            "gate" => is_in(GATE),
             name => shape.family == name || shape.name == name,
         }
     }
