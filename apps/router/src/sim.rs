@@ -225,7 +225,6 @@ impl Settings {
         config.costs = self.cpu.costs();
         config.nic.max_frame = self.max_frame;
         config.nic.rx_queue = 16_384;
-        config.nexus.line_rate_bps = self.line_rate_bps;
         config.nexus.integrity = Some(Integrity::None);
         config.nexus.max_msg_size = 1 << 16;
         let packing = if self.batch > 1 { Packing::Copy } else { Packing::Off };

@@ -24,6 +24,9 @@ fn ns(time: Duration) -> u128 {
     time.as_nanos()
 }
 
+/// Rates of links, bits per second.
+const LINE_RATES: (u64, u64) = (1_000_000, 1_600_000_000_000);
+
 /// A transport that limits no setting.
 const LARGEST: Caps = Caps {
     scheme: "any",
@@ -40,6 +43,7 @@ const LARGEST: Caps = Caps {
     rx_queue_per_peer: false,
     polls_memory: false,
     holds_frames: false,
+    line_rate_bps: None,
 };
 
 /// Bound of `Config::workers`.
@@ -192,15 +196,20 @@ settings! {
         /// Constants of [`Control::Timely`] and [`Control::TimelyPatched`], each checked against its
         /// range. `None`, the default: [`TimelyConstants::ERPC`] and [`TimelyConstants::PATCHED`].
         pub timely: Option<TimelyConstants> = p.timely => timely;
-        /// Rate of the host's link, bits per second: 1 Mbit/s to 1,600 Gbit/s, default 25 Gbit/s. The
-        /// congestion controls take from it the time that a packet and a train of the transport occupy
+        /// Rate of the host's link, bits per second: 1 Mbit/s to 1,600 Gbit/s. `None`, the default: the
+        /// rate that the kernel states for the interface that an endpoint is bound to, the highest of all
+        /// hardware for a wildcard address, and 25 Gbit/s where it states none, as in most virtual
+        /// machines and over the loopback. Set it where the rate that is stated is not the one that is
+        /// there: in a virtual machine that is limited to a part of its port, or with a wildcard address
+        /// beside a faster port that is not used.
+        ///
+        /// The congestion controls take from it the time that a packet and a train of the transport occupy
         /// the link: [`Control::TwoWindow`], the default, and [`Control::Swift`] add two trains and a
-        /// few packets to the delay that they allow, so that on a link of 100 Gbit/s the default rate
-        /// permits a queue that is up to four times as long as needed, and on a slower link one that
+        /// few packets to the delay that they allow, so that a rate of 25 Gbit/s permits a queue on a link
+        /// of 100 Gbit/s that is up to four times as long as needed, and on a slower link one that
         /// is shorter than a train needs. [`Control::Timely`] and [`Control::Dcqcn`] never exceed it.
-        pub line_rate_bps: u64 = p.line_rate_bps,
-            in range(1_000_000, 1_600_000_000_000, "from 1 Mbit/s to 1,600 Gbit/s")
-            => line_rate_bps;
+        pub line_rate_bps: Option<u64> = None,
+            in range(LINE_RATES.0.into(), LINE_RATES.1.into(), "from 1 Mbit/s to 1,600 Gbit/s");
         /// How lost packets are detected and sent again. Both sides agree at connect: the client's
         /// choice, or go-back-N if the server has chosen that. Default [`Recovery::Selective`].
         pub recovery: Recovery = p.recovery => recovery;
@@ -324,6 +333,12 @@ impl Config {
         }
     }
 
+    /// The rate of the host's link over a transport with these properties, bits per second.
+    fn line_rate_over(&self, caps: &Caps) -> u64 {
+        let stated = caps.line_rate_bps.map(|rate| rate.clamp(LINE_RATES.0, LINE_RATES.1));
+        self.line_rate_bps.or(stated).unwrap_or(proto::Config::default().line_rate_bps)
+    }
+
     /// The settings of the protocol over a transport with these properties.
     pub(crate) fn for_transport(&self, caps: &Caps) -> proto::Config {
         let train = train(caps);
@@ -345,6 +360,7 @@ impl Config {
             train_frames: train,
             inline_max: self.inline_max.min(half_of_a_frame(caps)),
             packing,
+            line_rate_bps: self.line_rate_over(caps),
             split_batches: train == 1,
             rto_min_ns: ns(self.rto.0),
             rto_max_ns: ns(self.rto.1),
@@ -386,6 +402,26 @@ mod tests {
         for packing in Packing::ALL {
             assert_eq!(over(513, Some(packing)), (packing, 64), "as it was set");
         }
+    }
+
+    #[test]
+    fn the_rate_of_the_link_is_set_or_stated_by_the_transport() {
+        let network = MemNetwork::new();
+        let transport = network.endpoint(MemConfig::default()).expect("an endpoint");
+        let rate = |set: Option<u64>, stated: Option<u64>| {
+            let caps = Caps { line_rate_bps: stated, ..transport.caps().clone() };
+            let settings = Config { line_rate_bps: set, ..Config::default() }.for_transport(&caps);
+            settings.validate().expect("in range");
+            settings.line_rate_bps
+        };
+        let gbit = 1_000_000_000;
+        assert_eq!(rate(None, None), 25 * gbit);
+        assert_eq!(rate(None, Some(100 * gbit)), 100 * gbit);
+        assert_eq!(rate(Some(40 * gbit), Some(100 * gbit)), 40 * gbit);
+        assert_eq!((rate(None, Some(1)), rate(None, Some(u64::MAX))), LINE_RATES);
+        let text =
+            Config { line_rate_bps: Some(1), ..Config::default() }.validate().expect_err("low");
+        assert!(text.to_string().contains("line_rate_bps"), "{text}");
     }
 
     #[test]

@@ -301,6 +301,7 @@ impl MemTransport {
                 rx_queue_small_frames: cfg.depth,
                 rx_queue_per_peer: false,
                 holds_frames: false,
+                line_rate_bps: None,
             },
             paths: PathTable::default(),
             polled: AtomicBool::new(false),

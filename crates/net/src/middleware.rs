@@ -101,6 +101,11 @@ pub trait Middleware {
     }
 
     #[inline(always)]
+    fn tx_backlog(&self) -> Option<u64> {
+        self.inner().tx_backlog()
+    }
+
+    #[inline(always)]
     fn tx_flush(&mut self) {
         self.inner_mut().tx_flush();
     }
@@ -209,6 +214,11 @@ impl<M: Middleware> Transport for M {
     #[inline]
     fn tx_reclaim(&mut self) -> usize {
         Middleware::tx_reclaim(self)
+    }
+
+    #[inline(always)]
+    fn tx_backlog(&self) -> Option<u64> {
+        Middleware::tx_backlog(self)
     }
 
     #[inline(always)]

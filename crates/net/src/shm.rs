@@ -148,6 +148,7 @@ impl ShmTransport {
                 rx_queue_small_frames: shape.small_frames(inbound::lends(cfg)),
                 rx_queue_per_peer: true,
                 holds_frames: true,
+                line_rate_bps: None,
             },
             local,
             hello: Hello { port: local.port, shape, trust: cfg.trust.is_some() },

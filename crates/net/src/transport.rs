@@ -47,6 +47,8 @@ pub struct Caps {
     pub polls_memory: bool,
     /// True if a frame may stay referenced after [`Transport::tx_burst`] returns (ADR 8).
     pub holds_frames: bool,
+    /// Rate of the link that frames leave on, bits per second; `None`: not known, or there is no link.
+    pub line_rate_bps: Option<u64>,
 }
 
 /// A prepared destination.
@@ -157,6 +159,14 @@ pub trait Transport {
     /// Releases frames whose transmission has completed, without waiting. Returns the number of
     /// frames that are still held; 0 for a transport that holds none.
     fn tx_reclaim(&mut self) -> usize;
+
+    /// Bytes of frames that were handed over and that the kernel or the device has not sent. An event
+    /// loop calls it while large messages are sent, at most once for each batch, and keeps the queue
+    /// short; it may cost a system call. The kernel's overhead for each packet may count. `None`
+    /// (default): not known, or there is no such queue.
+    fn tx_backlog(&self) -> Option<u64> {
+        None
+    }
 
     /// Waits until no frame is held `[eRPC §4.2.2]`. Rare: 2 us on the paper's NICs.
     fn tx_flush(&mut self);

@@ -9,6 +9,7 @@
 
 mod cmsg;
 mod config;
+mod interface;
 mod linearize;
 mod mtu;
 mod path;
@@ -66,6 +67,7 @@ impl UdpTransport {
         let bound = socket::bind(&cfg)?;
         let net = path::Net { local: bound.local, limit: cfg.max_frame };
         let max_frame = net.max_frame();
+        let line_rate_bps = interface::line_rate_bps(bound.local.ip());
         for warning in &bound.warnings {
             tracing::warn!(local = %bound.local, "{warning}");
         }
@@ -88,6 +90,7 @@ impl UdpTransport {
                 ),
                 rx_queue_per_peer: false,
                 holds_frames: false,
+                line_rate_bps,
             },
             local: Addr::from_socket(bound.local),
             paths: path::Table::new(net, cfg.max_paths),
@@ -150,6 +153,10 @@ impl Transport for UdpTransport {
 
     fn tx_reclaim(&mut self) -> usize {
         0
+    }
+
+    fn tx_backlog(&self) -> Option<u64> {
+        socket::unsent_bytes(self.socket.as_fd())
     }
 
     fn tx_flush(&mut self) {}

@@ -25,6 +25,12 @@
 //! at the head, and the next turn starts when there is as much room as it lacked. Round robin, so
 //! no session starves, and a turn costs the same with any number of sessions.
 //!
+//! A large request that may not leave in its turn, since the host's own transmit queue is long
+//! (`tx::host`), waits in a second queue, and other sessions have their turns. There its turn is that of
+//! the host's queue, with all reserved room. If that is not enough for a packet, since packets of others
+//! have taken it, its session is first in the pool again, and from its next turn on room for one packet
+//! is kept.
+//!
 //! # Invariants
 //! 1. Room in the pool and room of packets in flight add up to the pool's limit and its excess
 //!    (checked by `Endpoint::check`, for all sessions of a peer).
@@ -95,6 +101,20 @@ impl Room {
 /// Responses over which their size is averaged.
 const RESPONSES: u32 = 16;
 
+/// Session, slot, and packets left of a request.
+pub(crate) type AtHostEntry = (SessionId, u8, u32);
+
+/// Requests that had their turn in the pool and wait for the host's transmit queue.
+#[derive(Debug, Default)]
+struct AtHost {
+    /// In the order of their turns. Entries of ended sessions stay until their turn.
+    requests: VecDeque<AtHostEntry>,
+    /// The host's transmit queue has an entry for them.
+    queued: bool,
+    /// The last one that had its turn there lacked room: room is kept for the next one.
+    keeps_room: bool,
+}
+
 /// The pool of one peer for the requests of this endpoint, and the pool that this endpoint has
 /// granted to the peer.
 #[derive(Debug)]
@@ -119,7 +139,10 @@ pub(crate) struct CreditPool {
     lacked: u16,
     /// Units available when the turn began; `u32::MAX`: no turn is in progress.
     turn_units: u32,
+    /// Entries of live sessions in `waiters`, and all in `at_host`.
     waiting: u32,
+    /// `None` until the first request waits there.
+    at_host: Option<Box<AtHost>>,
     /// The whole pool in packets of full size, including those in flight.
     limit: u32,
     /// Units that may be in flight by congestion control; `u32::MAX`: all of the pool.
@@ -155,6 +178,7 @@ impl CreditPool {
             lacked: 1,
             turn_units: u32::MAX,
             waiting: 0,
+            at_host: None,
             limit: 0,
             window: u32::MAX,
             withheld: 0,
@@ -315,7 +339,20 @@ impl CreditPool {
     /// Returns whether there is enough room for a turn to send a packet. When nothing is in flight
     /// the whole pool is reserved, so a turn always comes.
     fn has_turn(&self) -> bool {
-        self.reserved >= u32::from(self.lacked) && !self.paced
+        let at_host = self.at_host.as_ref().map_or(0, |at_host| at_host.requests.len());
+        self.waiting as usize > at_host
+            && self.reserved >= u32::from(self.lacked) + self.kept()
+            && !self.paced
+    }
+
+    /// Units of the reserved room that are kept for the request which is next at the host's queue.
+    fn kept(&self) -> u32 {
+        match &self.at_host {
+            Some(at_host) if at_host.keeps_room && !at_host.requests.is_empty() => {
+                self.room.units_per_packet.into()
+            }
+            _ => 0,
+        }
     }
 
     /// A response of one packet arrived: updates the expected size.
@@ -397,7 +434,7 @@ impl CreditPool {
     /// room for its session; the session may have ended.
     pub(crate) fn next_waiter(&mut self) -> Option<SessionId> {
         self.turn_queued = false;
-        if !self.has_turn() || self.waiting == 0 {
+        if !self.has_turn() {
             return None;
         }
         self.lacked = 1;
@@ -406,8 +443,58 @@ impl CreditPool {
 
     /// Makes all reserved room available to one session, until [`CreditPool::end_turn`].
     pub(crate) fn begin_turn(&mut self) {
+        let kept = self.kept().min(self.reserved);
+        self.available += std::mem::replace(&mut self.reserved, kept) - kept;
+        self.turn_units = self.available;
+    }
+
+    /// In the turn of its session a request waits for the host's transmit queue. `true`: the caller has
+    /// to add the pool to that.
+    #[must_use]
+    pub(crate) fn wait_for_host(&mut self, request: AtHostEntry) -> bool {
+        self.waiting += 1;
+        let at_host = self.at_host.get_or_insert_default();
+        at_host.requests.push_back(request);
+        !std::mem::replace(&mut at_host.queued, true)
+    }
+
+    /// A request has its turn at the host's transmit queue. Makes all reserved room available, until
+    /// [`CreditPool::end_turn`].
+    pub(crate) fn begin_host_turn(&mut self) {
         self.available += std::mem::take(&mut self.reserved);
         self.turn_units = self.available;
+    }
+
+    /// The pool has its turn at the host's transmit queue. Takes the request that waits first.
+    pub(crate) fn next_at_host(&mut self) -> Option<AtHostEntry> {
+        let at_host = self.at_host.as_mut()?;
+        at_host.queued = false;
+        let next = at_host.requests.pop_front()?;
+        self.wait_no_more();
+        Some(next)
+    }
+
+    /// Puts it back, since it had nothing of its turn.
+    pub(crate) fn first_at_host(&mut self, request: AtHostEntry) {
+        self.waiting += 1;
+        let at_host = self.at_host.get_or_insert_default();
+        at_host.requests.push_front(request);
+        at_host.queued = true;
+    }
+
+    /// Packets left of the request that is next, if the caller has to add the pool to the host's queue.
+    pub(crate) fn continue_at_host(&mut self) -> Option<u32> {
+        let at_host = self.at_host.as_mut().filter(|at_host| !at_host.queued)?;
+        let next = at_host.requests.front().map(|&(.., left)| left);
+        at_host.queued = next.is_some();
+        next
+    }
+
+    /// A request had its turn at the host's queue and was not `sent`, for lack of room.
+    pub(crate) fn keep_room(&mut self, sent: bool) {
+        if let Some(at_host) = &mut self.at_host {
+            at_host.keeps_room = !sent;
+        }
     }
 
     /// Ends a session's turn. Its unused units are reserved for the next session. `true`: the

@@ -73,10 +73,11 @@ impl<C> Endpoint<C> {
         if self.io.timers.overgrown() {
             let (sessions, sweep_ns) =
                 (&self.sessions, self.admission.budget.memory_watch().due_ns);
-            let held_ns = self.io.held.due_ns;
+            let (held_ns, host_ns) = (self.io.held.due_ns, self.io.tx.host.due_ns());
             self.io.timers.sift(|entry| match entry.kind {
                 TimerKind::Sweep => entry.due_ns == sweep_ns,
                 TimerKind::Held => entry.due_ns == held_ns,
+                TimerKind::Host => entry.due_ns == host_ns,
                 _ => sessions.client(entry.session).is_some_and(|s| is_needed(s, entry)),
             });
         }
@@ -118,6 +119,10 @@ impl<C> Endpoint<C> {
             }
             TimerKind::Held => {
                 self.on_pause_end(entry.due_ns);
+                0
+            }
+            TimerKind::Host => {
+                self.io.on_host_timer(entry.due_ns);
                 0
             }
             _ => self.expire_of_session(queue, entry),

@@ -270,7 +270,7 @@ impl<C> Endpoint<C> {
 
     /// Returns whether nothing is in flight, queued or waiting to be sent.
     pub fn is_quiet(&self) -> bool {
-        !self.has_unsent()
+        !(self.has_unsent() || self.io.tx.host.is_awaited())
             && self.outbox.done.is_empty()
             && self.sessions.iter().all(|s| match s {
                 Session::Client(s) => {

@@ -12,8 +12,8 @@ use crate::mutant::{self, Mutant};
 use crate::pace::Wheel;
 use crate::peer::{FrameSignal, Peer, Peers};
 use crate::stats::EndpointStats;
-use crate::timers::Timers;
-use crate::tx::{TxBatch, TxItem};
+use crate::timers::{TimerEntry, TimerKind, Timers};
+use crate::tx::{TxBatch, TxItem, Waiter};
 use crate::wire::{Packet, header_words};
 
 /// Functions that act on a session take it and this.
@@ -82,6 +82,43 @@ impl Io {
             if !peer.credits.is_awaited() {
                 peer.path.on_paced_wait(false);
             }
+        }
+    }
+
+    // ---- the host's transmit queue ------------------------------------------------------------
+
+    /// A large message with `left` packets waits for its turn at the host's transmit queue.
+    pub(crate) fn wait_for_host(&mut self, waiter: Waiter, left: u32) {
+        self.stats.host_waits += 1;
+        self.tx.host.wait(waiter, left);
+        self.continue_host();
+    }
+
+    /// The message that waits first is next in the transmit queue, if the host's has room.
+    pub(crate) fn begin_host_turn(&mut self) {
+        if let Some(item) = self.tx.host.next() {
+            self.tx.postpone(item);
+        }
+        self.continue_host();
+    }
+
+    /// Ensures that messages which wait get their turn: now if there is room, else by a timer.
+    pub(crate) fn continue_host(&mut self) {
+        if self.tx.host.begins() {
+            self.tx.push(TxItem::Host);
+        } else if self.tx.host.needs_timer() {
+            let due_ns = self.now_ns.saturating_add(self.tx.host.wait_ns());
+            let kind = TimerKind::Host;
+            let entry = TimerEntry { due_ns, session: 0, generation: 0, kind };
+            let due_ns = self.timers.arm_later(entry);
+            self.tx.host.set_due(due_ns);
+        }
+    }
+
+    /// The timer for the next report has expired.
+    pub(crate) fn on_host_timer(&mut self, due_ns: u64) {
+        if self.tx.host.on_timer(due_ns) {
+            self.tx.push(TxItem::Host);
         }
     }
 

@@ -8,7 +8,8 @@
 //! through [`Endpoint::receive`], `ingress`, [`wire`], `rx/*`; and out again through
 //! [`Endpoint::reply_bytes`], `reply`, `tx/server`.
 //! A session with what its packets, calls and timers need is a flow: `flow`, `io`, `admission`.
-//! One-way messages are in `oneway`. Congestion control is in `cc`, the receiver's budget in `budget`, pacing in `pace`.
+//! One-way messages are in `oneway`. Congestion control is in `cc`, the receiver's budget in `budget`,
+//! pacing in `pace`, the order in which messages share a link in `shortest_first`.
 //! Other parts: timers in `timers` and `expiry`, prefetching in `prefetch` by the sessions in use in
 //! `working_set`, credit pools in `credits`, quotas in `session/quota`, retransmission scoreboards in `loss`, counters in `stats`.
 //! Apart from them: schemes as published in `cc/papers` and `loss/papers`, and in `factors` the switches
@@ -56,6 +57,7 @@ mod prefetch;
 mod reply;
 mod rx;
 mod session;
+mod shortest_first;
 mod shutdown;
 mod slot;
 mod stats;

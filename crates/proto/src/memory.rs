@@ -72,6 +72,7 @@ impl<C> Endpoint<C> {
             peers_bytes: self.peers.table_bytes() + self.admission.quotas.table_bytes(),
             timers_bytes: self.io.timers.heap_bytes()
                 + self.io.wheel.heap_bytes()
+                + self.io.tx.host.heap_bytes()
                 + self.admission.budget.heap_bytes(),
             staging_bytes: self.io.tx.buffer_bytes(),
             slots_bytes: self.io.boards.heap_bytes()

@@ -89,7 +89,7 @@ pub(crate) struct Path {
     sparing_until_ns: u64,
     /// Slots whose last packet stays unacknowledged until the peer grants more.
     awaiting: u32,
-    /// Time that the peer's grants take.
+    /// Time that the peer's grants take, and packets of its responses wait for their turn.
     grant_wait: GrantWait,
     /// Delay of received frames in queues, while this endpoint's budget is in force.
     queue_delay: QueueDelay,
@@ -447,7 +447,15 @@ impl Path {
         self.grant_wait.on_wait(wait_ns.min(cfg.rto_max_ns), now_ns);
     }
 
-    /// [`Path::timeout_ns`] of a request that waits for a grant.
+    /// Packets of a response wait for their turn, and nothing was lost. Once per probe interval, not once
+    /// per slot: all responses of a server wait for the same queue.
+    pub(crate) fn on_wait_for_turn(&mut self, now_ns: u64, cfg: &Config) {
+        if self.grant_wait.may_double(now_ns) {
+            self.on_wait_for_grant(now_ns, cfg);
+        }
+    }
+
+    /// [`Path::timeout_ns`] of a request that waits for a grant, and of requested packets of a response.
     pub(crate) fn grant_timeout_ns(
         &self,
         recovery: Recovery,
@@ -589,6 +597,22 @@ mod tests {
         let mut p = path();
         let numbers: Vec<u32> = (0..4).map(|_| p.next_number()).collect();
         assert_eq!(numbers, [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn waits_of_many_slots_double_the_time_to_the_next_probe_once() {
+        let cfg = Config::default();
+        let mut p = path();
+        let mut now_ns = 1_000_000_000;
+        for doubled in 1..5 {
+            (0..16).for_each(|slot| p.on_wait_for_turn(now_ns + slot * 100, &cfg));
+            let (waits_ns, pto_ns) = (p.grant_wait.longest_ns(now_ns), p.rtt.pto_ns(&cfg));
+            assert!(
+                (0..8_000 << doubled).contains(&(waits_ns - (pto_ns << doubled))),
+                "{waits_ns}"
+            );
+            now_ns += waits_ns + 10_000;
+        }
     }
 
     #[test]

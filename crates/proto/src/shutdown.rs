@@ -71,7 +71,7 @@ impl<C> Endpoint<C> {
 
     /// Returns whether no packet waits to be sent.
     pub fn is_sent(&self) -> bool {
-        self.io.tx.is_empty()
+        self.io.tx.is_empty() && !self.io.tx.host.is_awaited()
     }
 
     /// Responses that are stored because their clients have not acknowledged them.

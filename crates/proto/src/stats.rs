@@ -188,6 +188,9 @@ stats! {
         pub in_progress_sent: u64 = counter(answers),
         /// Number of times that a client session waited for the credit pool of its peer (ADR 7).
         pub pool_waits: u64 = counter(times),
+        /// Number of times that a message of several packets waited for its turn at the host's own
+        /// transmit queue (ADR 57).
+        pub host_waits: u64 = counter(times),
         /// Number of times that packets waited for a departure time.
         pub paced: u64 = counter(times),
         /// Completions delayed until the transport released the request (E24).

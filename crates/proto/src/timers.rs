@@ -46,6 +46,8 @@ pub(crate) enum TimerKind {
     Sweep,
     /// The endpoint's calls that are held back.
     Held,
+    /// The endpoint's messages that wait for the host's transmit queue.
+    Host,
 }
 
 /// The rest of the work when the flow of a session has handled its timer.
@@ -67,6 +69,7 @@ impl TimerKind {
     fn byte(self) -> u8 {
         match self {
             TimerKind::Slot(slot) => slot,
+            TimerKind::Host => 250,
             TimerKind::Queue => 251,
             TimerKind::Idle => 252,
             TimerKind::Messages => 253,
@@ -78,6 +81,7 @@ impl TimerKind {
     #[inline]
     fn of(byte: u8) -> Self {
         match byte {
+            250 => TimerKind::Host,
             251 => TimerKind::Queue,
             252 => TimerKind::Idle,
             253 => TimerKind::Messages,

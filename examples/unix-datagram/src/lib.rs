@@ -148,6 +148,7 @@ impl UnixTransport {
                 rx_queue_per_peer: false,
                 polls_memory: false,
                 holds_frames: false,
+                line_rate_bps: None,
             },
             paths: PathTable::default(),
             frame: Vec::with_capacity(max_frame),

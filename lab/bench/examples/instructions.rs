@@ -473,7 +473,7 @@ fn run<T: Transport>(
     }
     if load.paced {
         // The pacer is not to limit the rate, and makes up for 10 us of each slow pass.
-        config.line_rate_bps = load.line_bps.unwrap_or(25_000_000_000);
+        config.line_rate_bps = Some(load.line_bps.unwrap_or(25_000_000_000));
         config.tuning.factors.pacing_bypass = false;
     }
     config.packing = load.packing;
@@ -717,7 +717,7 @@ fn config(sessions: usize, rto_ms: Option<u64>) -> Config {
         failure_timeout: never, // callgrind runs one thread at a time, so heartbeats are late
         // The time of eight packets on such a link is longer than callgrind's delays, which would
         // otherwise count as congestion.
-        line_rate_bps: 100_000_000,
+        line_rate_bps: Some(100_000_000),
         // Under callgrind two frames are further apart than the default interval, so the number of
         // timestamps would depend on the machine.
         tuning: Tuning { timestamp_interval: Duration::from_secs(1), ..Tuning::default() },

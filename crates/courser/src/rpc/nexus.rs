@@ -90,7 +90,7 @@ impl Nexus {
         let (control, bound) = Control::start(&platform, &sockets, addr, limits)?;
         let workers = Pool::new(&platform, config.workers, config.worker_queue);
         let next_index = AtomicU16::new(0);
-        let links = Links::new(config.line_rate_bps);
+        let links = Links::default();
         let process = ThisProcess::new();
         Ok(Nexus { uri, bound, config, platform, control, next_index, workers, links, process })
     }

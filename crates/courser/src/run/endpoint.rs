@@ -189,6 +189,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
         let Shared { config, platform, control, workers, links } = *of;
         let caps = transport.caps();
         let proto_config = config.for_transport(caps);
+        let line_rate_bps = proto_config.line_rate_bps;
         let arena_config = ArenaConfig {
             limit_bytes: config.memory_limit,
             data_per_packet: caps.max_frame.saturating_sub(FRAME_HEADER + PACKET_HEADER).max(256),
@@ -203,7 +204,8 @@ impl<T: Transport, A: Events> Rpc<T, A> {
         let id = platform.random_u64();
         let Caps { max_frame, gather, tailroom, .. } = *caps;
         let framing = Framing { max_frame, gather, tailroom };
-        let proto = Endpoint::new(proto_config, arena, id, framing)?;
+        let mut proto = Endpoint::new(proto_config, arena, id, framing)?;
+        proto.set_backlog(transport.tx_backlog());
         let mailbox = Mailbox::new(platform, index)?;
         let event_loop = Loop::new(config, platform, &transport, &mailbox)?;
         let max_streams = config.max_streams_per_peer;
@@ -213,7 +215,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
             max_frame: caps.max_frame,
         };
         control.send(Command::Register { index, id, mailbox: mailbox.clone(), accepts: false });
-        let link = links.of(transport.local_addr());
+        let link = links.of(transport.local_addr(), line_rate_bps);
         let mut core =
             Core::new(proto, platform.clone(), index, local, mailbox.clone(), max_streams);
         core.share_link(link);

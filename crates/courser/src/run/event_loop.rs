@@ -6,9 +6,10 @@ mod passes;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use courser_buf::RxBurst;
+use courser_buf::{RxBurst, TxBurst};
 use courser_net::Transport;
 
+use crate::core::Core;
 use crate::error::RunError;
 use crate::run::dispatch;
 use crate::run::endpoint::{Events, Rpc};
@@ -258,6 +259,9 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     #[inline(never)]
     fn transmit_some(&mut self, then_ns: Option<u64>) -> (bool, bool) {
         let Rpc { core, transport, burst, .. } = self;
+        if core.proto.asks_for_backlog() {
+            report_backlog(core, transport, burst);
+        }
         let waiting = burst.len() as u64;
         let before = core.proto.stats().tx_frames;
         let packets = core.proto.stats().tx_packets;
@@ -486,6 +490,14 @@ impl<T: Transport, A: Events> Rpc<T, A> {
         }
         self.event_loop.event_fd()
     }
+}
+
+/// Reports the bytes that the host has not sent: those that the transport holds, and frames that it has
+/// not taken.
+#[inline(never)] // outlined: it is rare, and has a loop over frames
+fn report_backlog<T: Transport, A: Events>(core: &mut Core<A>, transport: &T, burst: &TxBurst) {
+    let left: u64 = burst.iter().map(|frame| u64::from(frame.len())).sum();
+    core.proto.set_backlog(transport.tx_backlog().map(|bytes| bytes + left));
 }
 
 #[cfg(test)]

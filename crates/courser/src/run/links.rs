@@ -7,24 +7,19 @@ use courser_proto::ReceiveLink;
 
 /// One link for each local address: endpoints with the same one share a receiver's budget (ADR 56).
 /// Other processes of the host have budgets of their own.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Links {
-    rate_bps: u64,
     by_host: Mutex<Vec<(u128, Arc<ReceiveLink>)>>,
 }
 
 impl Links {
-    pub(crate) fn new(rate_bps: u64) -> Self {
-        Links { rate_bps, by_host: Mutex::default() }
-    }
-
-    /// The link of endpoints with this address.
-    pub(crate) fn of(&self, local: Addr) -> Arc<ReceiveLink> {
+    /// The link of endpoints with this address, which has this rate.
+    pub(crate) fn of(&self, local: Addr, rate_bps: u64) -> Arc<ReceiveLink> {
         let mut links = self.by_host.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, link)) = links.iter().find(|(host, _)| *host == local.host) {
             return link.clone();
         }
-        let link = ReceiveLink::new(self.rate_bps);
+        let link = ReceiveLink::new(rate_bps);
         links.push((local.host, link.clone()));
         link
     }
@@ -36,8 +31,8 @@ mod tests {
 
     #[test]
     fn endpoints_of_an_address_share_a_link_and_others_do_not() {
-        let links = Links::new(25_000_000_000);
-        let of = |host, port| links.of(Addr { host, port });
+        let links = Links::default();
+        let of = |host, port| links.of(Addr { host, port }, 25_000_000_000);
         assert!(Arc::ptr_eq(&of(1, 1), &of(1, 2)));
         assert!(!Arc::ptr_eq(&of(1, 1), &of(2, 1)));
     }

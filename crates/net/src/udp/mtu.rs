@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::c_int;
 
-use super::socket;
+use super::{interface, socket};
 
 /// Bytes of a packet that every IPv6 link carries [RFC 8200 section 5].
 const SMALLEST: usize = 1280;
@@ -63,52 +63,7 @@ fn of_path(fd: BorrowedFd<'_>, to: SocketAddr) -> io::Result<usize> {
 }
 
 fn of_interface(fd: BorrowedFd<'_>, address: IpAddr) -> Option<usize> {
-    let mut first = std::ptr::null_mut();
-    // SAFETY: on success `first` is a list that is freed below. Test: `interfaces_have_mtus`.
-    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
-        return None;
-    }
-    let mut at = first;
-    let mut mtu = None;
-    while mtu.is_none() && !at.is_null() {
-        // SAFETY: an entry of the list, which is not freed before the end of this function.
-        // Test: `interfaces_have_mtus`.
-        let entry = unsafe { &*at };
-        // SAFETY: null or an address of the family that it states; the name is a C string.
-        // Test: `interfaces_have_mtus`.
-        unsafe {
-            if ip_of(entry.ifa_addr) == Some(address) {
-                mtu = mtu_of(fd, CStr::from_ptr(entry.ifa_name));
-            }
-        }
-        at = entry.ifa_next;
-    }
-    // SAFETY: the list of above, no part of which is used any more.
-    // Test: `interfaces_have_mtus`.
-    unsafe { libc::freeifaddrs(first) };
-    mtu
-}
-
-/// # Safety
-/// `address` is null, or points to a socket address as long as its family says.
-unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
-    if address.is_null() {
-        return None;
-    }
-    // SAFETY: not null, and as long as its family says. Test: `interfaces_have_mtus`.
-    unsafe {
-        match c_int::from((*address).sa_family) {
-            libc::AF_INET => {
-                let v4 = address.cast::<libc::sockaddr_in>().read_unaligned();
-                Some(IpAddr::from(v4.sin_addr.s_addr.to_ne_bytes()))
-            }
-            libc::AF_INET6 => {
-                let v6 = address.cast::<libc::sockaddr_in6>().read_unaligned();
-                Some(IpAddr::from(v6.sin6_addr.s6_addr))
-            }
-            _ => None,
-        }
-    }
+    mtu_of(fd, &interface::of_address(address)?)
 }
 
 fn mtu_of(fd: BorrowedFd<'_>, interface: &CStr) -> Option<usize> {

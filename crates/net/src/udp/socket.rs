@@ -166,6 +166,17 @@ pub(super) fn get(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c
     if rc == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Bytes of the send buffer in use: of datagrams that the kernel has queued or passed to the device, and
+/// that the device has not reported as sent, with the kernel's overhead. 0 where packets leave the
+/// socket at once, as over the loopback. `None`: the system does not say.
+pub(super) fn unsent_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
+    let mut bytes: c_int = 0;
+    // SAFETY: the request writes an `int` to the pointer, which is that of `bytes`.
+    // Test: `datagrams_are_unsent_until_they_have_left_the_socket`.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if rc == 0 { u64::try_from(bytes).ok() } else { None }
+}
+
 /// Datagrams of at most this many bytes fit the smallest data area of an skb, so the kernel charges
 /// them like the smallest ones ([`truesize`]).
 pub(super) const SMALL_FRAME: usize = 448;
@@ -208,6 +219,7 @@ pub(super) fn queue_frames(rcvbuf: usize, frame: usize) -> usize {
 mod tests {
     use std::net::UdpSocket;
     use std::os::fd::AsFd;
+    use std::os::unix::net::UnixDatagram;
 
     use super::*;
 
@@ -254,6 +266,20 @@ mod tests {
             assert!(cost > 0, "{size} bytes were not delivered");
             assert!(cost <= truesize(size), "{size} bytes are charged {cost}");
         }
+    }
+
+    #[test]
+    fn datagrams_are_unsent_until_they_have_left_the_socket() {
+        // Datagrams of a Unix socket stay in the count of their sender until they are read.
+        let (tx, rx) = UnixDatagram::pair().unwrap();
+        assert_eq!(unsent_bytes(tx.as_fd()), Some(0));
+        for datagrams in 1..=3 {
+            tx.send(&[0; 1_000]).unwrap();
+            let unsent = unsent_bytes(tx.as_fd()).unwrap();
+            assert!((datagrams * 1_000..datagrams * 4_096).contains(&unsent), "{unsent} bytes");
+        }
+        (0..3).for_each(|_| assert_eq!(rx.recv(&mut [0; 1_000]).unwrap(), 1_000));
+        assert_eq!(unsent_bytes(tx.as_fd()), Some(0));
     }
 
     #[test]

@@ -30,10 +30,10 @@
 use std::sync::Arc;
 
 use crate::mutant::{self, Mutant};
+use crate::shortest_first::{ShortestFirst, Ticket};
 
 mod link;
 mod memory;
-mod queue;
 mod requests;
 mod size;
 
@@ -41,7 +41,6 @@ use link::LinkShare;
 pub use link::ReceiveLink;
 use memory::MemoryQueue;
 pub(crate) use memory::Reserved;
-use queue::{GrantQueue, Ticket};
 pub(crate) use size::QueueDelay;
 
 /// Packets that a message may send before its receiver has answered, while nothing is known of the
@@ -184,7 +183,7 @@ pub(crate) struct Budget {
     /// Peers with arriving messages, in their order. A vector, because most messages come alone and
     /// must not allocate.
     peers: Vec<Sender>,
-    queue: GrantQueue,
+    queue: ShortestFirst<u32>,
     /// The message that is checked next for packets that were lost.
     hand: usize,
     /// Messages that were checked for them so far.
@@ -214,7 +213,7 @@ impl Budget {
             vacant: Vec::new(),
             live: 0,
             peers: Vec::new(),
-            queue: GrantQueue::default(),
+            queue: ShortestFirst::default(),
             hand: 0,
             checked: 0,
             limited: 0,

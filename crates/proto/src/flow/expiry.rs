@@ -60,7 +60,8 @@ impl<C> ClientFlow<'_, C> {
             TimerKind::Idle => self.on_idle_expiry(),
             TimerKind::Messages if self.s.has_failed() => Expiry::Done,
             TimerKind::Messages => self.on_messages_expiry(),
-            TimerKind::Sweep | TimerKind::Held => Expiry::Done, // of the endpoint
+            // Of the endpoint.
+            TimerKind::Sweep | TimerKind::Held | TimerKind::Host => Expiry::Done,
         }
     }
 
@@ -268,6 +269,6 @@ pub(crate) fn is_needed<C>(s: &ClientSession<C>, entry: &TimerEntry) -> bool {
             TimerKind::Queue => s.queue_times.timer_ns == entry.due_ns,
             TimerKind::Idle => s.idle_timed,
             TimerKind::Messages => s.outgoing.as_ref().is_some_and(|o| o.timer_ns == entry.due_ns),
-            TimerKind::Sweep | TimerKind::Held => false,
+            TimerKind::Sweep | TimerKind::Held | TimerKind::Host => false,
         }
 }

@@ -20,7 +20,7 @@ pub(crate) fn slot_timeout_ns<C>(
     now_ns: u64,
     cfg: &Config,
 ) -> u64 {
-    if slot.awaits_grant() {
+    if slot.awaits_grant() || slot.in_order() > 0 {
         return path.grant_timeout_ns(recovery, slot.retries, now_ns, cfg);
     }
     path.timeout_ns(recovery, slot.retries, cfg)

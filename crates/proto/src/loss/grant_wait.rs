@@ -11,6 +11,8 @@
 const PERIOD_NS: u64 = 50_000_000;
 /// A wait is forgotten after two periods, and not before this number of times its length.
 const KEPT: u64 = 4;
+/// Unit of [`GrantWait::may_double`], ns: it wraps around after a second.
+const DOUBLES_NS: u64 = 16_000;
 /// Bits of a [`Wait`] below its exponent.
 const MANTISSA: u32 = 11;
 
@@ -46,6 +48,8 @@ pub(crate) struct GrantWait {
     now: Wait,
     /// Number of this period, modulo 2^16.
     period: u16,
+    /// When [`GrantWait::may_double`] was last true, in units of [`DOUBLES_NS`], modulo 2^16.
+    doubled: u16,
 }
 
 const _: () = assert!(size_of::<GrantWait>() <= 8);
@@ -55,13 +59,24 @@ impl GrantWait {
     pub(crate) fn on_wait(&mut self, wait_ns: u64, now_ns: u64) {
         let wait = Wait::new(wait_ns);
         let (before, now) = self.at(now_ns);
-        *self = GrantWait { before, now: now.max(wait), period: period(now_ns) };
+        *self = GrantWait { before, now: now.max(wait), period: period(now_ns), ..*self };
     }
 
     /// The longest wait, ns; 0 if there was none in the last periods.
     pub(crate) fn longest_ns(&self, now_ns: u64) -> u64 {
         let (before, now) = self.at(now_ns);
         before.max(now).ns()
+    }
+
+    /// Several messages wait for the same thing. Returns whether the wait may be doubled: once in its
+    /// length.
+    pub(crate) fn may_double(&mut self, now_ns: u64) -> bool {
+        let (now, longest) = ((now_ns / DOUBLES_NS) as u16, self.longest_ns(now_ns) / DOUBLES_NS);
+        let doubles = u64::from(now.wrapping_sub(self.doubled)) >= longest;
+        if doubles {
+            self.doubled = now;
+        }
+        doubles
     }
 
     /// The longest wait of the periods before a time, and of the period of that time.

@@ -22,6 +22,9 @@ impl<C> ClientFlow<'_, C> {
             Err(reason) if in_progress => return self.rx_quarantined(req_num, false, reason),
             Err(reason) => return Err(reason),
         };
+        if in_progress && self.s.slots[usize::from(slot_no)].in_order() > 0 {
+            return self.rx_waiting(slot_no);
+        }
         let s = &mut *self.s;
         let slot = &mut s.slots[usize::from(slot_no)];
         let awaited = slot.awaits_grant();
@@ -54,6 +57,19 @@ impl<C> ClientFlow<'_, C> {
         self.io.release_room(self.peer, units);
         self.extend_deadline(slot_no);
         self.wake_in_turn(slot_no);
+        Ok(())
+    }
+
+    /// The requested packets of a response are not lost: they wait at the server.
+    fn rx_waiting(&mut self, slot_no: u8) -> Result<(), RxDrop> {
+        let slot = &mut self.s.slots[usize::from(slot_no)];
+        if slot.in_flight() == 0 {
+            return Err(RxDrop::Duplicate); // late
+        }
+        slot.last_rx_ns = self.io.now_ns;
+        slot.retries = slot.retries.min(1); // nothing is to be requested again
+        self.peer.path.on_wait_for_turn(self.io.now_ns, &self.io.cfg);
+        self.extend_deadline(slot_no);
         Ok(())
     }
 

@@ -316,6 +316,8 @@ impl<C> ServerFlow<'_, C> {
                     self.s.resent += 1;
                     self.io.stats.responses_resent += 1;
                     self.queue_response(slot_no);
+                } else {
+                    self.say_waiting(slot_no);
                 }
             }
             ServerPhase::Receiving | ServerPhase::Executing | ServerPhase::Responded => {

@@ -29,9 +29,22 @@ impl<C> ServerFlow<'_, C> {
         let Some(end) = end.filter(|_| first > 0 && count <= credits) else {
             return Err(RxDrop::Inconsistent);
         };
+        let is_repeated = slot.owes_part(first, end);
         if slot.request_part(first, end, credits, selective) {
             self.queue_response(slot_no);
+        } else if is_repeated {
+            self.say_waiting(slot_no);
         }
         Ok(())
+    }
+
+    /// A client has repeated a request for packets that are to be sent anyway. If they wait for the
+    /// host's transmit queue, it is answered "in progress", so that the client does not suspect loss.
+    pub(super) fn say_waiting(&mut self, slot_no: u8) {
+        let slot = &mut self.s.slots[usize::from(slot_no)];
+        if slot.waits_for_host() {
+            slot.cr_in_progress = true;
+            self.queue_credit_return(slot_no);
+        }
     }
 }

@@ -38,6 +38,12 @@ impl<C> Sessions<C> {
         self.live
     }
 
+    /// Returns whether the session has not ended.
+    pub(crate) fn is_live(&self, id: SessionId) -> bool {
+        let entry = self.entries.get(id.index as usize);
+        entry.and_then(Session::generation) == Some(id.generation)
+    }
+
     /// The client session of that number.
     #[inline(always)]
     pub(crate) fn client(&self, session: u32) -> Option<&ClientSession<C>> {

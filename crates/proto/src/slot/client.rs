@@ -155,6 +155,8 @@ pub(crate) struct ClientSlot<C> {
     /// The server has stated that the request is with its handler: its last packet holds no credit
     /// until it is sent again.
     parked: bool,
+    /// The host's transmit queue has an entry of this slot (`tx::host`).
+    at_host: bool,
     /// One above the packet to which the current message last went back without a timeout; 0:
     /// none.
     went_back: u32,
@@ -185,6 +187,7 @@ impl<C> ClientSlot<C> {
             first_timer: 0,
             queued: false,
             queued_ahead: false,
+            at_host: false,
             retries: 0,
             ack_doubled: 0,
             acked_num: req_num,
@@ -316,6 +319,32 @@ impl<C> ClientSlot<C> {
             }
             _ => pool.units_per_packet(),
         }
+    }
+
+    /// Returns whether the packets that it sends next are those of a request of several packets.
+    #[inline]
+    pub(crate) fn sends_large(&self) -> bool {
+        self.req_packets > 1 && self.resp_packets == 0
+    }
+
+    /// The slot waits for the host's transmit queue. Returns whether it has no entry there yet.
+    pub(crate) fn wait_for_host(&mut self) -> bool {
+        !std::mem::replace(&mut self.at_host, true)
+    }
+
+    /// The entry of the slot has left the host's queue. Returns whether the slot waits for that.
+    pub(crate) fn leave_host(&mut self) -> bool {
+        std::mem::take(&mut self.at_host) && self.queued
+    }
+
+    /// The call ends early: the entry at the host's queue does not serve the next one, which may be small.
+    pub(crate) fn wait_no_more(&mut self) {
+        self.queued &= !self.at_host;
+    }
+
+    /// Packets of the request that were not sent.
+    pub(crate) fn request_left(&self) -> u32 {
+        self.req_packets - self.req_sent + self.lost
     }
 
     /// The request.
@@ -487,6 +516,8 @@ impl<C> ClientSlot<C> {
             self.acknowledge(self.req_packets);
             self.resp_high = 1;
             self.went_back = 0;
+            // Requests-for-response do not wait for the host's transmit queue.
+            self.queued &= !self.at_host;
             (self.idle, self.lost, self.parked) = (0, 0, false);
             if let Some(board) = &mut self.board {
                 board.begin_response();

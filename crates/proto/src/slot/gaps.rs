@@ -128,6 +128,11 @@ impl Gaps {
         }
     }
 
+    /// Returns whether these packets are in a requested part.
+    pub(crate) fn owes_part(&self, first: u32, end: u32) -> bool {
+        self.parts.iter().any(|part| first >= part.0 && end <= part.1)
+    }
+
     /// The part to send next.
     pub(crate) fn next_part(&mut self) -> Option<(u32, u32)> {
         (!self.parts.is_empty()).then(|| self.parts.remove(0))

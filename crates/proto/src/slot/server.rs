@@ -103,6 +103,8 @@ pub(crate) struct ServerSlot {
     message: u32,
     /// The NACK of a request that is received in order only.
     gap_nack: GapNack,
+    /// The host's transmit queue has an entry of this slot (`tx::host`).
+    at_host: bool,
 }
 
 const _: () = {
@@ -132,6 +134,7 @@ impl ServerSlot {
             cr_queued: false,
             cr_in_progress: false,
             resp_queued: false,
+            at_host: false,
             single_due: false,
             send_next: 0,
             send_end: 0,
@@ -336,6 +339,33 @@ impl ServerSlot {
     /// Bytes of the stored response.
     pub(crate) fn response_size(&self) -> u32 {
         self.resp_size
+    }
+
+    /// Returns whether packets `first..end` of the response are to be sent already.
+    pub(crate) fn owes_part(&self, first: u32, end: u32) -> bool {
+        let is_next = first >= self.send_next && end <= self.send_end;
+        let is_later = || self.gaps.as_ref().is_some_and(|gaps| gaps.owes_part(first, end));
+        self.resp_queued && (is_next || is_later())
+    }
+
+    /// The slot waits for the host's transmit queue. Returns whether it has no entry there yet.
+    pub(crate) fn wait_for_host(&mut self) -> bool {
+        !std::mem::replace(&mut self.at_host, true)
+    }
+
+    /// The entry of the slot has left the host's queue. Returns whether the slot waits for that.
+    pub(crate) fn leave_host(&mut self) -> bool {
+        std::mem::take(&mut self.at_host) && self.resp_queued
+    }
+
+    /// Returns whether a response of several packets waits for the host's queue.
+    pub(crate) fn waits_for_host(&self) -> bool {
+        self.at_host && self.resp_queued && self.resp_packets > 1
+    }
+
+    /// Packets of the response that were not sent, if all before the next one were.
+    pub(crate) fn response_left(&self) -> u32 {
+        self.resp_packets.saturating_sub(self.send_next)
     }
 
     /// Packets of the stored response.

@@ -30,6 +30,7 @@ mod gather;
 mod lone;
 mod postpone;
 
+use super::host::HostQueue;
 use super::late::LateBatches;
 use super::queue::{TxItem, TxQueue};
 use super::references::References;
@@ -173,6 +174,8 @@ pub(crate) struct TxBatch {
     /// Earliest time of the next attempt to build frames, after a lack of memory or because the
     /// path paces them; 0: at once.
     retry_ns: u64,
+    /// Large messages that wait for the host's transmit queue.
+    pub(crate) host: HostQueue,
     /// Peers in this batch. Frames of several are sorted.
     last_peer: u32,
     mixed: bool,
@@ -208,6 +211,7 @@ impl TxBatch {
             full: false,
             has_granted: false,
             retry_ns: 0,
+            host: HostQueue::new(cfg, framing.max_frame),
             last_peer: NO_PEER,
             mixed: false,
         }

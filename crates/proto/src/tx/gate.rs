@@ -93,6 +93,8 @@ pub(super) enum Stop {
     Quantum,
     /// The batch has no room.
     Full,
+    /// The message waits for its turn at the host's transmit queue.
+    Host,
     /// The session lacks credits, or waits until it has those for several packets.
     Credits,
     /// The peer's pool lacks room for these units.

@@ -1,6 +1,7 @@
 //! Transmit (steps 4 and 7 of a packet's path): from queued work to frames.
 //!
 //! - `batch`: the transmit queue, open frames, and the one place where frames are completed;
+//! - `host`: large messages wait while the host's own transmit queue is long;
 //! - `gate`: credits and pacing, and the loop that sends the packets of a session;
 //! - `client`: what a client slot sends;
 //! - `server`: responses and credit returns; `control`: packets without data;
@@ -18,6 +19,7 @@ mod batch;
 mod client;
 mod control;
 mod gate;
+mod host;
 mod lane;
 mod late;
 mod messages;
@@ -32,10 +34,12 @@ use courser_buf::{PathId, TxBurst};
 use crate::endpoint::Endpoint;
 use crate::flow::{ClientFlow, ServerFlow};
 use crate::io::Io;
+use crate::session::SessionId;
 
 pub use batch::Framing;
 pub(crate) use batch::TxBatch;
 pub(crate) use client::send_single;
+pub(crate) use host::Waiter;
 pub(crate) use queue::{Sent, TxItem};
 pub(crate) use server::send_single_response;
 
@@ -59,6 +63,30 @@ impl<C> Endpoint<C> {
     #[inline]
     pub(crate) fn has_unsent(&self) -> bool {
         !(self.io.tx.is_empty() && self.deferred.is_empty())
+    }
+
+    /// Returns whether [`Endpoint::set_backlog`] is to be called before the next
+    /// [`Endpoint::poll_transmit`]. Only after a first report, and while large messages are sent.
+    #[inline]
+    pub fn asks_for_backlog(&self) -> bool {
+        self.io.tx.host.asks()
+    }
+
+    /// Reports the bytes of frames that were handed over and that the host has not sent: those that the
+    /// transport holds, and those that it has not taken. `None`: that is not known, and large messages
+    /// do not wait for it.
+    pub fn set_backlog(&mut self, bytes: Option<u64>) {
+        self.io.tx.host.on_report(bytes, self.io.now_ns);
+        if self.io.tx.host.needs_sweep() {
+            let sessions = &self.sessions;
+            self.io.tx.host.sweep(|waiter| match waiter {
+                Waiter::Request { session, .. } | Waiter::Response { session, .. } => {
+                    sessions.is_live(session)
+                }
+                Waiter::Pool { .. } => true,
+            });
+        }
+        self.io.continue_host();
     }
 
     /// Builds frames of queued packets, up to `Config::tx_frames` in `out`, from at most
@@ -188,19 +216,25 @@ impl<C> Endpoint<C> {
                 TxItem::Client { session, .. }
                 | TxItem::Ack { session, .. }
                 | TxItem::Cancel { session, .. }
-                | TxItem::Messages { session } => match self.client_flow(session) {
-                    Some(mut flow) => {
-                        calls -= usize::from(matches!(item, TxItem::Client { .. }));
-                        flow.tx(item, out)
+                | TxItem::Messages { session }
+                | TxItem::RequestTurn { session: SessionId { index: session, .. }, .. } => {
+                    match self.client_flow(session) {
+                        Some(mut flow) => {
+                            calls -= usize::from(matches!(item, TxItem::Client { .. }));
+                            flow.tx(item, out)
+                        }
+                        None => Sent::All,
                     }
-                    None => Sent::All,
-                },
+                }
                 TxItem::Response { session, .. }
                 | TxItem::CreditReturn { session, .. }
-                | TxItem::MessageAck { session } => match self.server_flow(session) {
-                    Some(mut flow) => flow.tx(item, out),
-                    None => Sent::All,
-                },
+                | TxItem::MessageAck { session }
+                | TxItem::ResponseTurn { session: SessionId { index: session, .. }, .. } => {
+                    match self.server_flow(session) {
+                        Some(mut flow) => flow.tx(item, out),
+                        None => Sent::All,
+                    }
+                }
                 other => self.tx_other(other, out),
             };
             // A single exit: early returns cost 2 ns per request (code generation).
@@ -220,6 +254,8 @@ impl<C> Endpoint<C> {
     fn tx_other(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
         match item {
             TxItem::Turn { peer } => return self.tx_turn(peer, out),
+            TxItem::Host => self.io.begin_host_turn(),
+            TxItem::PoolTurn { peer } => return self.tx_pool_at_host(peer, out),
             TxItem::Gap { peer } => {
                 let peer = self.peers.at_mut(peer);
                 return peer.map_or(Sent::All, |peer| self.io.tx_gap(peer));
@@ -257,6 +293,9 @@ impl<C> ClientFlow<'_, C> {
     #[inline(never)]
     fn tx_rare(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
         match item {
+            TxItem::RequestTurn { session, slot } if session == self.id() => {
+                self.tx_client_at_host(slot, false, out)
+            }
             TxItem::Ack { req_num, .. } => self.tx_ack(req_num),
             TxItem::Cancel { slot, req_num, .. } => self.tx_cancel(slot, req_num),
             TxItem::Messages { .. } => self.tx_messages(out),
@@ -270,13 +309,16 @@ impl<C> ServerFlow<'_, C> {
     fn tx(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
         match item {
             TxItem::Response { slot, req_num, .. } => self.tx_response(slot, req_num, out),
-            other => self.tx_rare(other),
+            other => self.tx_rare(other, out),
         }
     }
 
     #[inline(never)]
-    fn tx_rare(&mut self, item: TxItem) -> Sent {
+    fn tx_rare(&mut self, item: TxItem, out: &mut TxBurst) -> Sent {
         match item {
+            TxItem::ResponseTurn { session, slot } if session == self.id() => {
+                self.tx_response_at_host(slot, out)
+            }
             TxItem::CreditReturn { slot, req_num, .. } => self.tx_credit_return(slot, req_num),
             TxItem::MessageAck { .. } => self.tx_message_ack(),
             _ => Sent::All,

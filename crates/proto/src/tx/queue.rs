@@ -3,6 +3,8 @@
 //! A vector and the index of its head: a batch usually empties it, so there is no wrap-around, and
 //! both ends cost a few instructions, where a ring buffer costs twenty.
 
+use crate::session::SessionId;
+
 /// An item to send. Names a request by number: an item whose request is over is ignored. A slot has
 /// at most one live item of each kind in the queue, whatever its peer repeats, so the number of
 /// slots bounds the queue. (Plus one temporarily, when a call is appended to a frame in place of an
@@ -33,6 +35,14 @@ pub(crate) enum TxItem {
     Turn { peer: u32 },
     /// Memory has returned that requests wait for; at most one.
     Memory,
+    /// Messages wait for the host's transmit queue, and the first of them may have its turn; at most one.
+    Host,
+    /// The turn of the request of a slot at the host's transmit queue.
+    RequestTurn { session: SessionId, slot: u8 },
+    /// The turn of the response of a slot there.
+    ResponseTurn { session: SessionId, slot: u8 },
+    /// The turn of requests that wait there and have had that of their peer's pool.
+    PoolTurn { peer: u32 },
 }
 
 /// Result of sending an item.

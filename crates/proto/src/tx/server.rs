@@ -4,12 +4,15 @@
 use courser_buf::TxBurst;
 
 use super::lane::Lane;
-use super::{Sent, TxItem};
+use super::{Sent, TxItem, Waiter};
 use crate::flow::ServerFlow;
 use crate::io::Io;
 use crate::peer::Peer;
 use crate::slot::{ServerPhase, ServerSlot, Stored};
-use crate::wire::{Hole, Holes, NO_HOLES, Packet, data_len, header_words, single_response};
+use crate::wire::{
+    FRAME_HEADER, Hole, Holes, NO_HOLES, PACKET_HEADER, Packet, data_len, header_words,
+    single_response,
+};
 
 /// Sends for the first time a response of one small packet in the slot's own buffer: the straight
 /// line of a small RPC. `session` is the peer's number for the session. `false`: the batch has no
@@ -65,14 +68,24 @@ impl<C> ServerFlow<'_, C> {
             out,
         };
         let msg_size = slot.response_size();
+        let item = TxItem::Response { session, slot: slot_no, req_num };
+        let is_limited = slot.response_packets() > 1 && lane.tx.host.is_limited();
+        let bytes = usize::from(dpp) + FRAME_HEADER + PACKET_HEADER;
+        let turn = if is_limited { lane.tx.host.turn(bytes) } else { u32::MAX };
+        let mut allowed = turn;
+        let mut waits = false;
         while let Some(index) = slot.due_packet() {
+            if allowed == 0 {
+                waits = true;
+                break;
+            }
             let msg = match &mut slot.resp {
                 Stored::None => break,
                 Stored::Error(status) => {
                     let status = *status;
                     let packet = Packet::ErrorResponse { session: remote, req_num, status };
                     if !lane.header_only(3, packet.header()) {
-                        return Sent::Rest(TxItem::Response { session, slot: slot_no, req_num });
+                        return Sent::Rest(item);
                     }
                     break;
                 }
@@ -80,7 +93,7 @@ impl<C> ServerFlow<'_, C> {
                     let packet =
                         Packet::Response { session: remote, req_num, msg_size, index, data: &[] };
                     if !lane.short(3, packet.header(), slot.short_response()) {
-                        return Sent::Rest(TxItem::Response { session, slot: slot_no, req_num });
+                        return Sent::Rest(item);
                     }
                     slot.sent_due_packet();
                     continue;
@@ -95,12 +108,45 @@ impl<C> ServerFlow<'_, C> {
             let range = at..at + data_len(msg_size, index, dpp);
             let packet = Packet::Response { session: remote, req_num, msg_size, index, data: &[] };
             if !lane.part(3, packet.header(), msg, index, range) {
-                return Sent::Rest(TxItem::Response { session, slot: slot_no, req_num });
+                lane.tx.host.on_sent_in_turn((turn, allowed), bytes);
+                return Sent::Rest(item);
             }
             slot.sent_due_packet();
+            allowed -= 1;
         }
-        slot.sent_all_due();
+        lane.tx.host.on_sent_in_turn((turn, allowed), bytes);
+        match waits {
+            true => self.wait_for_host(slot_no),
+            false => slot.sent_all_due(),
+        }
         Sent::All
+    }
+
+    /// The response of a slot waits for its turn at the host's transmit queue.
+    fn wait_for_host(&mut self, slot_no: u8) {
+        let session = self.id();
+        let slot = &mut self.s.slots[usize::from(slot_no)];
+        if slot.wait_for_host() {
+            let waiter = Waiter::Response { session, slot: slot_no };
+            self.io.wait_for_host(waiter, slot.response_left());
+        }
+    }
+
+    /// The response of a slot has its turn at the host's transmit queue.
+    pub(super) fn tx_response_at_host(&mut self, slot_no: u8, out: &mut TxBurst) -> Sent {
+        let Some(slot) = self.s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
+        if !slot.leave_host() {
+            return Sent::All;
+        }
+        let req_num = slot.req_num;
+        self.io.tx.host.begin_turn();
+        let sent = self.tx_response_packets(slot_no, req_num, out);
+        self.io.tx.host.end_turn();
+        if let Sent::Rest(_) = sent {
+            self.s.slots[usize::from(slot_no)].wait_for_host();
+            return Sent::Rest(TxItem::ResponseTurn { session: self.id(), slot: slot_no });
+        }
+        sent
     }
 
     /// Returns credits for the request packets that have arrived, with the holes between them.
@@ -121,8 +167,9 @@ impl<C> ServerFlow<'_, C> {
         // A request that waits for a grant keeps one packet unacknowledged (ADR 35). One with a NACK
         // does so by its holes.
         let count = in_order.saturating_sub(u32::from(is_arriving && (waits_for_grant || owes)));
-        let in_progress =
-            slot.cr_in_progress && slot.phase == ServerPhase::Executing || waits_for_grant;
+        // Also when a response waits for the host's transmit queue.
+        let has_answer = slot.phase == ServerPhase::Executing || slot.waits_for_host();
+        let in_progress = slot.cr_in_progress && has_answer || waits_for_grant;
         let high = slot.gaps.as_ref().and_then(|gaps| gaps.high(slot.req_rcvd));
         if let Some(missing) = slot.nack_due() {
             let mut room = NO_HOLES;

@@ -3,50 +3,112 @@
 
 use courser_buf::TxBurst;
 
-use super::{Sent, TxItem};
+use super::{Sent, TxItem, Waiter};
+use crate::credits::{AtHostEntry, CreditPool};
 use crate::endpoint::Endpoint;
 use crate::flow::{ClientFlow, Shared};
+use crate::io::Io;
 use crate::session::SessionId;
 
 impl<C> Endpoint<C> {
     /// The turn of the session that has waited longest: its slots take the returned room. The next
     /// session's turn follows while room is left.
     pub(super) fn tx_turn(&mut self, peer_no: u32, out: &mut TxBurst) -> Sent {
-        let (sessions, Shared { io, peers, admission, out: outbox }) = self.split();
-        let Some(peer) = peers.at_mut(peer_no) else { return Sent::All };
-        // Sessions that have ended are skipped.
-        let (index, s) = loop {
-            let Some(SessionId { index, generation }) = peer.credits.next_waiter() else {
-                return Sent::All; // there is no room for the one that has waited longest
-            };
-            if let Some(s) = sessions.client_mut(index)
-                && s.generation == generation
-                && s.waits_for_room
-            {
-                break (index, s);
+        let next = |pool: &mut CreditPool, _: &mut Io| Some((pool.next_waiter()?, ()));
+        let sent = self.next_in_pool(peer_no, next, |flow, ()| {
+            flow.s.waits_for_room.then(|| flow.tx_turn(peer_no, out))
+        });
+        sent.unwrap_or(Sent::All) // there may be no room for the one that has waited longest
+    }
+
+    /// The turn of a peer's pool at the host's transmit queue ([`super::host`]): that of the request which
+    /// has waited longest of those that had their turn in the pool.
+    pub(super) fn tx_pool_at_host(&mut self, peer_no: u32, out: &mut TxBurst) -> Sent {
+        let next = |pool: &mut CreditPool, io: &mut Io| {
+            let request = pool.next_at_host();
+            if request.is_none() && pool.retry_turn() {
+                io.tx.push(TxItem::Turn { peer: peer_no }); // in the room that was kept
             }
+            request.map(|request| (request.0, request))
         };
-        let mut flow = ClientFlow { s, peer, index, io, admission, out: outbox };
-        flow.wait_no_more();
-        flow.peer.credits.begin_turn();
-        let done = flow.tx_waiting(out);
+        let sent = self.next_in_pool(peer_no, next, |flow, request| {
+            Some(flow.tx_turn_at_host(peer_no, request, out))
+        });
+        sent.unwrap_or(Sent::All) // the sessions of all may have ended
+    }
+
+    /// Takes sessions with `next` from the pool of a peer until one is live and `then` returns something.
+    fn next_in_pool<T, R>(
+        &mut self,
+        peer_no: u32,
+        mut next: impl FnMut(&mut CreditPool, &mut Io) -> Option<(SessionId, T)>,
+        mut then: impl FnMut(&mut ClientFlow<'_, C>, T) -> Option<R>,
+    ) -> Option<R> {
+        let (sessions, Shared { io, peers, admission, out }) = self.split();
+        let peer = peers.at_mut(peer_no)?;
+        loop {
+            let (SessionId { index, generation }, of_turn) = next(&mut peer.credits, io)?;
+            let s = sessions.client_mut(index).filter(|s| s.generation == generation);
+            let Some(s) = s else { continue };
+            let mut flow = ClientFlow { s, peer, index, io, admission, out };
+            if let Some(result) = then(&mut flow, of_turn) {
+                return Some(result);
+            }
+        }
+    }
+}
+
+impl<C> ClientFlow<'_, C> {
+    /// The session's turn in the pool of its peer.
+    fn tx_turn(&mut self, peer_no: u32, out: &mut TxBurst) -> Sent {
+        self.wait_no_more();
+        self.peer.credits.begin_turn();
+        let done = self.tx_waiting(out);
         if !done {
-            flow.wait_first();
+            self.wait_first();
         }
-        let again = flow.peer.credits.end_turn();
-        if flow.peer.path.is_paced() && !flow.peer.credits.waits_for_departure() {
-            flow.peer.path.on_paced_wait(false);
-        }
-        match again {
-            true if done => flow.io.tx.push(TxItem::Turn { peer: peer_no }),
+        match self.end_turn() {
+            true if done => self.io.tx.push(TxItem::Turn { peer: peer_no }),
             true => return Sent::Rest(TxItem::Turn { peer: peer_no }),
             false => {}
         }
         Sent::All
     }
-}
 
-impl<C> ClientFlow<'_, C> {
+    /// The turn of a request of the session at the host's transmit queue and in the pool of its peer.
+    fn tx_turn_at_host(&mut self, peer_no: u32, request: AtHostEntry, out: &mut TxBurst) -> Sent {
+        let (_, slot_no, _) = request;
+        self.peer.credits.begin_host_turn();
+        let before = self.s.credits.left();
+        let sent = self.tx_client_at_host(slot_no, true, out);
+        let has_sent = self.s.credits.left() < before;
+        if has_sent || self.s.waits_for_room {
+            self.peer.credits.keep_room(has_sent);
+        }
+        if let Sent::Rest(_) = sent {
+            self.peer.credits.first_at_host(request);
+        }
+        if self.end_turn() {
+            self.io.tx.push(TxItem::Turn { peer: peer_no });
+        }
+        if let Sent::Rest(_) = sent {
+            return Sent::Rest(TxItem::PoolTurn { peer: peer_no });
+        }
+        if let Some(left) = self.peer.credits.continue_at_host() {
+            self.io.wait_for_host(Waiter::Pool { peer: peer_no }, left);
+        }
+        sent
+    }
+
+    /// Ends a turn in the pool of the peer. Returns whether the next one is to be queued.
+    fn end_turn(&mut self) -> bool {
+        let again = self.peer.credits.end_turn();
+        if self.peer.path.is_paced() && !self.peer.credits.waits_for_departure() {
+            self.peer.path.on_paced_wait(false);
+        }
+        again
+    }
+
     /// Sends the messages and calls that wait for credits; in the next turn those of the other kind
     /// are first. `false`: the batch is full.
     fn tx_waiting(&mut self, out: &mut TxBurst) -> bool {

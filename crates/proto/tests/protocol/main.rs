@@ -14,6 +14,7 @@ mod failure;
 mod faults;
 mod fuzz;
 mod grants;
+mod host_queue;
 mod ingress;
 mod integrity;
 mod lifecycle;

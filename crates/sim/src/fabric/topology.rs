@@ -208,6 +208,13 @@ impl Topology {
         &self.cables
     }
 
+    /// The rate of a host's cable, bit/s.
+    pub(crate) fn rate_of_host(&self, host: u32) -> Option<u64> {
+        let host = Node::Host(HostId(host));
+        let cable = self.cables.iter().find(|cable| cable.a == host || cable.b == host);
+        cable.map(|cable| cable.spec.rate_bps)
+    }
+
     /// Checks that it can be built, except for missing paths, which [`Fabric::new`] finds.
     ///
     /// [`Fabric::new`]: super::Fabric::new

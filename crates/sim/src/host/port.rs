@@ -88,6 +88,8 @@ pub(crate) struct Port {
     lent_units: usize,
     pub(crate) tx: VecDeque<Queued>,
     tx_depth: usize,
+    /// Bytes of the frames in the transmit queue.
+    tx_bytes: u64,
     /// Plain packets that were received: a queue of the same NIC, with as many descriptors.
     pub(crate) plain: VecDeque<Vec<u8>>,
     spare: Vec<Vec<u8>>,
@@ -147,6 +149,7 @@ impl Port {
     /// Queues the bytes of a plain packet.
     pub(crate) fn send_plain(&mut self, bytes: Vec<u8>, dst: Addr, queued_ns: u64, ready_ns: u64) {
         let hash = payload_hash(std::iter::once(&bytes[..]));
+        self.tx_bytes += bytes.len() as u64;
         let frame = Content::Read(bytes);
         self.tx.push_back(Queued { frame, dst, flow: 0, ready_ns, queued_ns, hash });
     }
@@ -158,6 +161,7 @@ impl Port {
             Content::Read(bytes) => bytes,
             Content::Held(frame) => self.read(&frame, hash),
         };
+        self.tx_bytes -= bytes.len() as u64;
         Some(Taken { bytes, dst, flow, queued_ns, hash })
     }
 
@@ -218,6 +222,9 @@ pub struct NicConfig {
     /// Frames that a fault of a link has changed are dropped, as UDP's checksum differs. Without,
     /// they arrive, as behind a device that computes it again. Default true.
     pub finds_changes: bool,
+    /// Rate of the link that it states, bit/s: 1 Mbit/s to 1,600 Gbit/s; `None`, the default: that of
+    /// the host's cable.
+    pub line_rate_bps: Option<u64>,
 }
 
 impl Default for NicConfig {
@@ -231,6 +238,7 @@ impl Default for NicConfig {
             rx_latency_ns: 400,
             tx_latency_ns: 400,
             finds_changes: true,
+            line_rate_bps: None,
         }
     }
 }
@@ -283,6 +291,7 @@ impl SimTransport {
             rx_queue_small_frames: rx_depth,
             rx_queue_per_peer: false,
             holds_frames: true,
+            line_rate_bps: nic.line_rate_bps,
         };
         let transport = SimTransport {
             port: port.clone(),
@@ -352,6 +361,7 @@ impl Transport for SimTransport {
             self.clock.spend(costs.tx_ns(packets_in(frame.segs().iter().map(|s| &s[..]))));
             self.stats.tx_frames += 1;
             self.stats.tx_bytes += u64::from(frame.len());
+            port.tx_bytes += u64::from(frame.len());
             let queued_ns = self.clock.now_ns();
             let ready_ns = queued_ns + self.tx_latency_ns;
             let hash = hash_of(&frame);
@@ -365,6 +375,10 @@ impl Transport for SimTransport {
     fn tx_reclaim(&mut self) -> usize {
         // Frames leave when the NIC reads them.
         lock(&self.port).tx.len()
+    }
+
+    fn tx_backlog(&self) -> Option<u64> {
+        Some(lock(&self.port).tx_bytes)
     }
 
     fn tx_flush(&mut self) {

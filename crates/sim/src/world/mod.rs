@@ -226,9 +226,10 @@ impl World {
         let fabric = Fabric::new(&cfg.topology, fabric_seed)?;
         let count = cfg.topology.hosts() as usize;
         let mut clocks = Rng::stream(cfg.seed, purpose::CLOCKS);
-        let hosts = (0..count).map(|_| {
+        let hosts = (0..cfg.topology.hosts()).map(|host| {
             // Up to a day of uptime; some start so that the wire's 32-bit time wraps soon.
             let shown_ns = if cfg.clocks_differ { clocks.below(86_400_000_000_000) } else { 0 };
+            let line_rate_bps = cfg.nic.line_rate_bps.or_else(|| cfg.topology.rate_of_host(host));
             Host {
                 oscillator: Oscillator::new(shown_ns),
                 up: true,
@@ -237,7 +238,7 @@ impl World {
                 process: None,
                 setup: None,
                 costs: Costs::new(cfg.costs.clone()),
-                nic: cfg.nic.clone(),
+                nic: NicConfig { line_rate_bps, ..cfg.nic.clone() },
                 next_tx: 0,
                 kick_at_ns: None,
                 sink: None,
@@ -522,5 +523,24 @@ impl Drop for World {
             h.process = None;
         }
         lock(&self.streams).sent.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nic_states_the_rate_of_its_cable_or_that_of_the_setting() {
+        let mut topology = Topology::one_switch(3);
+        topology = topology.each_cable(|cable| cable.spec.rate_bps = 10_000_000_000);
+        let rates = |nic: NicConfig| {
+            let world = World::new(WorldConfig { nic, ..WorldConfig::new(1, topology.clone()) });
+            let world = world.expect("a world");
+            world.hosts.iter().map(|host| host.nic.line_rate_bps).collect::<Vec<_>>()
+        };
+        assert_eq!(rates(NicConfig::default()), [Some(10_000_000_000); 3]);
+        let nic = NicConfig { line_rate_bps: Some(7_000_000), ..NicConfig::default() };
+        assert_eq!(rates(nic), [Some(7_000_000); 3]);
     }
 }

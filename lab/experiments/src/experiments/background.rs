@@ -29,7 +29,7 @@ use crate::scenario::{
     Cpu, Latency, MAX_TIME_NS, ScenarioError, Traffic, data_per_packet, per_second,
 };
 use courser_sim::SetupError;
-use courser_sim::fabric::{HOST_RATE_BPS, Topology};
+use courser_sim::fabric::Topology;
 use courser_sim::observe::{DropReason, Times};
 use courser_sim::{Checks, HostId, Rng, World, WorldConfig};
 
@@ -221,7 +221,6 @@ impl Background {
     fn config(&self) -> WorldConfig {
         // A background thread has sessions with all others, in both roles.
         let mut config = self.hosts.config(self.topology(), 2 * self.senders);
-        config.nexus.line_rate_bps = HOST_RATE_BPS;
         config.nexus.memory_limit = MEMORY;
         // Ten thousand sessions are checked.
         config.checks = Checks { at_most_once: false, every_passes: 4_096, ..Checks::default() };
@@ -406,7 +405,7 @@ mod tests {
         let settings = Background { senders: 2, ..short() };
         let quiet = calls(&settings, false).expect("runs").background;
         let bits = 8 * settings.background_bytes as u64;
-        let one_way_ns = bits * 1_000_000_000 / HOST_RATE_BPS;
+        let one_way_ns = bits * 1_000_000_000 / courser_sim::fabric::HOST_RATE_BPS;
         assert!(quiet.p50_ns > 2 * one_way_ns, "{quiet:?}, {one_way_ns} ns in each direction");
         let half = Background { background_bytes: settings.background_bytes / 2, ..settings };
         let half = calls(&half, false).expect("runs").background;

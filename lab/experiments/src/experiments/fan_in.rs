@@ -227,7 +227,6 @@ fn config(settings: &FanIn) -> courser_sim::WorldConfig {
     config.nexus.credits = Some(settings.credits);
     config.nexus.control = settings.control;
     config.nexus.recovery = settings.recovery;
-    config.nexus.line_rate_bps = HOST_RATE_BPS;
     config.clocks_differ = false; // as the recorder requires
     config
 }

@@ -419,7 +419,7 @@ struct Board {
 type SharedBoard = Rc<RefCell<Board>>;
 
 fn config(settings: &WebSearch, (control, scheme): Kind) -> WorldConfig {
-    let mut config = controlled(settings.seed, settings.topology(), control, RATE_BPS);
+    let mut config = controlled(settings.seed, settings.topology(), control);
     config.costs = Cpu::None.costs();
     config.checks = Checks { at_most_once: false, ..Checks::default() };
     config.nic.max_frame = MAX_FRAME;

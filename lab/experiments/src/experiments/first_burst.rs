@@ -111,9 +111,7 @@ impl FirstBurst {
         let buffer = Buffer::PerPort { bytes: self.buffer_bytes };
         let topology = Topology::one_switch(self.senders + 1);
         let topology = topology.each_switch(|_, switch| switch.buffer = buffer);
-        let mut config = self.hosts.config(topology, self.senders);
-        config.nexus.line_rate_bps = HOST_RATE_BPS;
-        config
+        self.hosts.config(topology, self.senders)
     }
 
     /// All requests on the server's link, and an idle round trip with a small response, ns.

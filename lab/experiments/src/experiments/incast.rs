@@ -455,7 +455,6 @@ fn config(settings: &Incast) -> WorldConfig {
     config.nexus.credits = Some(settings.credits);
     config.nexus.recovery = settings.recovery;
     config.nexus.control = settings.control;
-    config.nexus.line_rate_bps = settings.rate_bps;
     constants::set(&mut config.nexus, settings.rate_bps, settings.dcqcn, settings.timely);
     config.nexus.dcqcn = settings.dcqcn_constants.or(config.nexus.dcqcn);
     config.nexus.tuning.factors = settings.without.factors();

@@ -131,9 +131,7 @@ parameters! {
 impl JoinLeave {
     fn config(&self) -> WorldConfig {
         let topology = Topology::one_switch(self.senders + 1);
-        let mut config = self.hosts.config(topology, self.senders);
-        config.nexus.line_rate_bps = HOST_RATE_BPS;
-        config
+        self.hosts.config(topology, self.senders)
     }
 }
 

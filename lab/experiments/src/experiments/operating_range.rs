@@ -148,6 +148,8 @@ const OUTSTANDING: u32 = 2;
 
 /// Smallest number of credits.
 const LEAST_CREDITS: u64 = 32;
+/// Rate of a link that is not known: the default of the protocol.
+const UNKNOWN_RATE_BPS: u64 = 25_000_000_000;
 
 parameters! {
     /// Settings of one point.
@@ -210,8 +212,8 @@ impl OperatingRange {
         let mut config = hosts.config(self.topology(), self.senders);
         (config.nic.rx_latency_ns, config.nic.tx_latency_ns) = (0, 0);
         config.checks = Checks { every_passes: 1_024, ..Checks::default() };
-        if self.rate_known || self.hosts.control != Control::default() {
-            config.nexus.line_rate_bps = self.rate_bps;
+        if !self.rate_known && self.hosts.control == Control::default() {
+            config.nic.line_rate_bps = Some(UNKNOWN_RATE_BPS);
         }
         config
     }

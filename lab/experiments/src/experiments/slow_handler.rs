@@ -9,7 +9,7 @@ use std::time::Duration;
 use courser::{Nexus, Rpc};
 use courser_bench::report::Unit;
 use courser_kit::units::{show_bytes, show_ns};
-use courser_sim::fabric::{HOST_RATE_BPS, Topology};
+use courser_sim::fabric::Topology;
 use courser_sim::{HostId, SetupError, World};
 use serde::Serialize;
 
@@ -208,7 +208,6 @@ pub fn run(settings: &SlowHandler) -> Result<Windows, ScenarioError> {
 
 fn simulate(settings: &SlowHandler) -> Result<Windows, ScenarioError> {
     let mut config = settings.hosts.config(Topology::one_switch(2), 2);
-    config.nexus.line_rate_bps = HOST_RATE_BPS;
     if settings.handler != Handler::Deferred {
         config.costs.handlers.insert(SLOW, settings.handler_ns);
     }

@@ -150,7 +150,6 @@ parameters! {
 impl Uncongested {
     fn config(&self) -> WorldConfig {
         let mut config = self.hosts.config(Topology::one_switch(self.nodes), 2 * self.nodes);
-        config.nexus.line_rate_bps = HOST_RATE_BPS;
         config.checks.every_passes = 1_024;
         config
     }

@@ -157,9 +157,7 @@ impl Uplink {
     }
 
     fn config(&self) -> WorldConfig {
-        let mut config = self.hosts.config(self.topology(), 2);
-        config.nexus.line_rate_bps = HOST_RATE_BPS;
-        config
+        self.hosts.config(self.topology(), 2)
     }
 
     /// Sender and receiver of each flow; the innocent one is the last.

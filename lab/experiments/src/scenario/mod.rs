@@ -223,21 +223,15 @@ pub(crate) fn uncontrolled(seed: u64, topology: Topology) -> WorldConfig {
     config
 }
 
-/// A world whose hosts have this congestion control, over links of `rate_bps`. Its switches mark as
-/// [`DCQCN_MARKING`] has it, unless there is no control.
-pub(crate) fn controlled(
-    seed: u64,
-    topology: Topology,
-    control: Control,
-    rate_bps: u64,
-) -> WorldConfig {
+/// A world whose hosts have this congestion control. Its switches mark as [`DCQCN_MARKING`] has it,
+/// unless there is no control.
+pub(crate) fn controlled(seed: u64, topology: Topology, control: Control) -> WorldConfig {
     if control == Control::None {
         return uncontrolled(seed, topology);
     }
     let topology = topology.each_switch(|_, switch| switch.marking = DCQCN_MARKING);
     let mut config = uncontrolled(seed, topology);
     config.nexus.control = control;
-    config.nexus.line_rate_bps = rate_bps;
     config
 }
 

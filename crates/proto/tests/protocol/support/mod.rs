@@ -257,11 +257,13 @@ impl World {
         if self.filter.as_mut().is_some_and(|f| !f(from, &bytes)) {
             return;
         }
+        let nic_ns = self.nodes[from].nic.send(self.now_ns, bytes.len());
         let fate = self.link.fate(&mut self.rng);
         self.link.spoil(&mut bytes, &mut self.rng);
         for delay in fate {
             self.sent += 1;
-            self.wire.insert((self.now_ns + delay, self.sent), (from, to, bytes.clone()));
+            let at_ns = self.now_ns + nic_ns + delay;
+            self.wire.insert((at_ns, self.sent), (from, to, bytes.clone()));
         }
     }
 

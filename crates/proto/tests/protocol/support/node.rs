@@ -73,6 +73,49 @@ pub struct Node {
     /// their bytes are right; and the numbers of those in several packets.
     pub messages: Vec<(u16, u64, bool)>,
     pub large: Vec<u16>,
+    pub nic: Nic,
+}
+
+/// The NIC of a node. By default it sends at once, and reports no backlog.
+#[derive(Clone, Copy, Default)]
+pub struct Nic {
+    /// Its rate, bit/s; 0: it sends at once.
+    pub rate_bps: u64,
+    pub reports: bool,
+    /// When it has sent all that it has, ns.
+    free_ns: u64,
+    /// The most that it had to send, bytes.
+    pub peak: u64,
+    /// Bytes that it reports beside those.
+    pub stuck: u64,
+    /// It reports all bytes that it has ever had.
+    pub keeps: bool,
+    all: u64,
+    /// Reports that were made.
+    pub reported: u64,
+}
+
+impl Nic {
+    fn backlog(&self, now_ns: u64) -> u64 {
+        self.free_ns.saturating_sub(now_ns) * self.rate_bps / 8_000_000_000
+    }
+
+    /// The backlog that it reports.
+    fn report(&mut self, now_ns: u64) -> u64 {
+        self.reported += 1;
+        self.stuck + if self.keeps { self.all } else { self.backlog(now_ns) }
+    }
+
+    /// Takes a frame; returns the time until it has sent it, ns.
+    pub fn send(&mut self, now_ns: u64, bytes: usize) -> u64 {
+        if self.rate_bps == 0 {
+            return 0;
+        }
+        self.all += bytes as u64;
+        self.free_ns = self.free_ns.max(now_ns) + bytes as u64 * 8_000_000_000 / self.rate_bps;
+        self.peak = self.peak.max(self.backlog(now_ns));
+        self.free_ns - now_ns
+    }
 }
 
 impl Node {
@@ -114,7 +157,14 @@ impl Node {
             started: Vec::new(),
             messages: Vec::new(),
             large: Vec::new(),
+            nic: Nic::default(),
         }
+    }
+
+    /// The node has a NIC of that rate, bit/s, which reports its backlog.
+    pub fn set_nic(&mut self, rate_bps: u64) {
+        self.nic = Nic { rate_bps, reports: true, ..Nic::default() };
+        self.ep.set_backlog(Some(0));
     }
 
     /// Frames sent now: destination and bytes.
@@ -126,6 +176,10 @@ impl Node {
         let mut out = Vec::new();
         let clock_ns = now_ns + self.clock_ns;
         let copies = self.copies;
+        if self.ep.asks_for_backlog() {
+            assert!(self.nic.reports, "no report was made before");
+            self.ep.set_backlog(Some(self.nic.report(now_ns)));
+        }
         let copy = |path: PathId, frame: &[u8]| {
             if copies {
                 out.push((path.0 as usize, frame.to_vec()));

@@ -120,7 +120,6 @@ impl Crowd {
         world.costs = if has_costs { costs() } else { CpuCosts::none() };
         world.control = vec![Control::default()];
         world.nexus.credits = rng.one(&[None, Some(32), Some(64)]);
-        world.nexus.line_rate_bps = rate_bps;
         world.nexus.memory_limit = 4 << 30;
         world.nic.rx_queue = 64 * 128 * 2;
         let checks =

@@ -533,7 +533,7 @@ fn goodput(settings: &Loss, case: &Case, seen: &Seen, lossless_bps: u64) -> Good
 
 fn config(settings: &Loss, case: &Case) -> WorldConfig {
     let topology = settings.topology();
-    let mut config = controlled(settings.seed, topology, case.control, RATE_BPS);
+    let mut config = controlled(settings.seed, topology, case.control);
     config.costs = Cpu::None.costs();
     config.nic.max_frame = MAX_FRAME;
     let credits = settings.credits();

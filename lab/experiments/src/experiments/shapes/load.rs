@@ -237,7 +237,6 @@ impl Load {
     pub(super) fn config(&self, base_rtt_ns: u64) -> WorldConfig {
         let sessions = self.senders.max(self.receiving().len() as u32) + self.small;
         let mut config = self.hosts.config(self.topology(), sessions);
-        config.nexus.line_rate_bps = self.rate_bps;
         config.nexus.tuning.base_rtt = std::time::Duration::from_nanos(base_rtt_ns);
         config.nexus.memory_limit = 4 << 30;
         config.checks = Checks { at_most_once: false, every_passes: 4_096, ..Checks::default() };

@@ -104,7 +104,6 @@ impl Settings {
         }
         // A session in each direction.
         let mut config = self.hosts.config(topology, 2 * self.sessions);
-        config.nexus.line_rate_bps = self.link_bps;
         config.nexus.packing = Some(self.packing);
         config.nexus.tuning.gather_to = self.hosts.max_frame / 2;
         config

@@ -1,10 +1,14 @@
-//! The order of grants: the message with the fewest packets left first, with a share for the oldest.
+//! The order in which messages share a link: the one with the fewest packets left first, with a share
+//! for the oldest.
 //!
 //! Messages are in classes by the binary logarithm of their packets left, and take turns within a
 //! class. All long messages are in one class: several of them share the link equally instead of one
-//! after the other. Every [`OLDEST_EVERY`]th grant goes to the message that has waited longest,
-//! whatever its class, so that short messages do not starve long ones. Both operations cost the same
-//! with any number of messages.
+//! after the other. Every [`OLDEST_EVERY`]th turn is that of the message that has waited longest,
+//! whatever its class, so that short messages do not starve long ones. Adding a message and taking the
+//! next one cost the same with any number of messages.
+//!
+//! The receiver's budget grants packets in this order ([`crate::budget`]), and a sender fills the
+//! host's transmit queue in it (`tx::host`).
 
 use std::collections::VecDeque;
 
@@ -12,30 +16,37 @@ use crate::mutant::{self, Mutant};
 
 /// Classes; the last has all messages of 2^(CLASSES - 1) packets and more.
 const CLASSES: usize = 8;
-/// A grant in this many goes to the message that has waited longest.
+/// A turn in this many is that of the message that has waited longest.
 const OLDEST_EVERY: u32 = 16;
 /// Entries of messages that no longer wait are removed when they are half of the queue, and more than
 /// this number.
 const DEAD_MOST: usize = 64;
 
 /// The entry of a message in the queue; 0: it has none. Never used twice.
-pub(super) type Ticket = u64;
+pub(crate) type Ticket = u64;
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
-pub(super) struct GrantQueue {
+#[derive(Debug)]
+pub(crate) struct ShortestFirst<T> {
     /// Message and ticket, per class.
-    classes: [VecDeque<(u32, Ticket)>; CLASSES],
+    classes: [VecDeque<(T, Ticket)>; CLASSES],
     newest: Ticket,
-    grants: u32,
+    turns: u32,
     len: usize,
     /// Entries whose message no longer waits.
     dead: usize,
 }
 
-impl GrantQueue {
+impl<T> Default for ShortestFirst<T> {
+    fn default() -> Self {
+        let classes = std::array::from_fn(|_| VecDeque::new());
+        ShortestFirst { classes, newest: 0, turns: 0, len: 0, dead: 0 }
+    }
+}
+
+impl<T: Copy> ShortestFirst<T> {
     /// Adds a message with `left` packets, at the end of its class. Returns its ticket.
-    pub(super) fn push(&mut self, message: u32, left: u32) -> Ticket {
+    pub(crate) fn push(&mut self, message: T, left: u32) -> Ticket {
         let class = (left.max(1).ilog2() as usize).min(CLASSES - 1);
         self.newest += 1;
         self.classes[class].push_back((message, self.newest));
@@ -44,10 +55,10 @@ impl GrantQueue {
     }
 
     /// Takes the next entry: a message and its ticket. If the message has another ticket by now, the
-    /// entry is dead ([`GrantQueue::on_dead`]).
-    pub(super) fn pop(&mut self) -> Option<(u32, Ticket)> {
-        self.grants = (self.grants + 1) % OLDEST_EVERY;
-        if self.grants == 0 {
+    /// entry is dead ([`ShortestFirst::on_dead`]).
+    pub(crate) fn pop(&mut self) -> Option<(T, Ticket)> {
+        self.turns = (self.turns + 1) % OLDEST_EVERY;
+        if self.turns == 0 {
             return self.pop_oldest();
         }
         let queue = self.classes.iter_mut().find(|q| !q.is_empty())?;
@@ -59,7 +70,7 @@ impl GrantQueue {
     }
 
     /// Takes the entry that has waited longest.
-    fn pop_oldest(&mut self) -> Option<(u32, Ticket)> {
+    fn pop_oldest(&mut self) -> Option<(T, Ticket)> {
         let waiting = self.classes.iter_mut().filter(|q| !q.is_empty());
         let queue = waiting.min_by_key(|q| q.front().map_or(u64::MAX, |&(_, ticket)| ticket))?;
         self.len -= 1;
@@ -67,22 +78,22 @@ impl GrantQueue {
     }
 
     /// The message of an entry no longer waits.
-    pub(super) fn on_dead(&mut self) {
+    pub(crate) fn on_dead(&mut self) {
         self.dead += 1;
     }
 
     /// A dead entry was taken.
-    pub(super) fn on_dead_taken(&mut self) {
+    pub(crate) fn on_dead_taken(&mut self) {
         self.dead -= 1;
     }
 
     /// Returns whether dead entries are to be removed.
-    pub(super) fn has_many_dead(&self) -> bool {
+    pub(crate) fn has_many_dead(&self) -> bool {
         self.dead > DEAD_MOST && 2 * self.dead > self.len
     }
 
     /// Removes the dead entries: those that are not `alive`.
-    pub(super) fn remove_dead(&mut self, alive: impl Fn(u32, Ticket) -> bool) {
+    pub(crate) fn remove_dead(&mut self, alive: impl Fn(T, Ticket) -> bool) {
         for class in &mut self.classes {
             class.retain(|&(message, ticket)| alive(message, ticket));
         }
@@ -91,21 +102,21 @@ impl GrantQueue {
     }
 
     /// Entries, and those of them that are dead.
-    pub(super) fn counts(&self) -> (usize, usize) {
+    pub(crate) fn counts(&self) -> (usize, usize) {
         (self.len, self.dead)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.classes.iter_mut().for_each(VecDeque::clear);
         (self.len, self.dead) = (0, 0);
     }
 
-    pub(super) fn heap_bytes(&self) -> usize {
-        self.classes.iter().map(|q| q.capacity() * size_of::<(u32, Ticket)>()).sum()
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.classes.iter().map(|q| q.capacity() * size_of::<(T, Ticket)>()).sum()
     }
 }
 
@@ -115,7 +126,7 @@ mod tests {
 
     #[test]
     fn few_packets_left_go_first_and_the_oldest_is_not_starved() {
-        let mut q = GrantQueue::default();
+        let mut q = ShortestFirst::default();
         q.push(1, 5_000);
         q.push(2, 7_000);
         for message in 100..131 {
@@ -124,13 +135,13 @@ mod tests {
         let order: Vec<u32> = std::iter::from_fn(|| q.pop()).map(|(message, _)| message).collect();
         let at = |message| order.iter().position(|&m| m == message).unwrap();
         assert_eq!((order[0], order[1]), (100, 101));
-        assert_eq!(at(1), 15, "the sixteenth grant is the oldest message's");
+        assert_eq!(at(1), 15, "the sixteenth turn is that of the oldest message");
         assert_eq!(at(2), 31);
     }
 
     #[test]
     fn long_messages_take_turns() {
-        let mut q = GrantQueue::default();
+        let mut q = ShortestFirst::default();
         (0..3).for_each(|m| _ = q.push(m, 1_000 + m));
         let mut order = Vec::new();
         for _ in 0..9 {
