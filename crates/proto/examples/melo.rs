@@ -3,8 +3,11 @@
 //!
 //! Usage: `melo [--quick]` prints nanoseconds, medians of interleaved runs: per packet received, or
 //! per NACK with its retransmissions. `melo SCENARIO SCHEME ROUNDS` runs one scenario, for counting
-//! instructions: `in-order`, `loss` (1 %), `nacks` (those of the same loss) or `returns` (holes
-//! reported with every packet while there are any); scheme `melo` or `plain`.
+//! instructions: `in-order`, `loss` (1 %), `nacks` (those of the same loss), `returns` (holes
+//! reported with every packet while there are any), `kept` and `kept-8` (the same loss, with the state
+//! among those of an endpoint, without a limit and with one of 8 that hold bits, all in use), or
+//! `swaps-8` and `swaps-128` (a state with a bitmap of this many packets leaves the pool and returns,
+//! M32); the last four for `melo` only. Scheme `melo` or `plain`.
 //!
 //! ```text
 //! valgrind --tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no \
@@ -24,7 +27,20 @@ use std::time::Instant;
 #[allow(dead_code)] // functions that are not measured
 mod melo;
 
-use melo::{Arrival, Hole, MeloPool, Reorder, SenderMap};
+#[path = "../src/loss/papers/resident.rs"]
+#[allow(dead_code)] // functions that are not measured
+mod resident;
+
+use melo::pool::{BLOCK_BYTES, BitsPool, PAPER_BITS};
+use melo::{Arrival, Hole, Reorder, SenderMap};
+use resident::Residents;
+
+/// The pool of the paper: pointers of a byte.
+type Pool = BitsPool<u8>;
+
+fn pool() -> Pool {
+    Pool::new(PAPER_BITS, BLOCK_BYTES)
+}
 
 const PACKETS: u32 = 8192;
 const ROUND_TRIP: u32 = 256;
@@ -146,7 +162,7 @@ fn arrivals() -> Vec<u32> {
 
 /// Feedback for this order of arrival: at new holes, or always while there is one.
 fn nacks(order: &[u32], always: bool) -> Vec<Nack> {
-    let (mut pool, mut reorder) = (MeloPool::new(), Reorder::new());
+    let (mut pool, mut reorder) = (pool(), Reorder::new());
     let mut said = Vec::new();
     for &psn in order {
         let arrival = reorder.on_packet(&mut pool, psn);
@@ -160,7 +176,7 @@ fn nacks(order: &[u32], always: bool) -> Vec<Nack> {
 }
 
 #[inline(never)]
-fn measured_melo_receiver(pool: &mut MeloPool, reorder: &mut Reorder, order: &[u32]) {
+fn measured_melo_receiver(pool: &mut Pool, reorder: &mut Reorder<u8>, order: &[u32]) {
     for &psn in order {
         let arrival = reorder.on_packet(pool, psn);
         if matches!(arrival, Arrival::OutOfOrder { new_hole: true }) {
@@ -181,7 +197,7 @@ fn measured_plain_receiver(receiver: &mut PlainReceiver, order: &[u32]) {
 }
 
 #[inline(never)]
-fn measured_melo_sender(pool: &mut MeloPool, sender: &mut SenderMap, nacks: &[Nack]) {
+fn measured_melo_sender(pool: &mut Pool, sender: &mut SenderMap<u8>, nacks: &[Nack]) {
     for nack in nacks {
         let learned = sender.on_nack(pool, nack.rcv_nxt, nack.rcv_high, &nack.holes);
         black_box(learned.is_ok());
@@ -201,10 +217,37 @@ fn measured_plain_sender(sender: &mut PlainSender, nacks: &[Nack]) {
     }
 }
 
+#[inline(never)]
+fn measured_melo_kept(residents: &mut Residents<u8>, id: u32, order: &[u32]) {
+    for &psn in order {
+        let arrival = residents.on_packet(id, psn);
+        if matches!(arrival, Arrival::OutOfOrder { new_hole: true }) {
+            black_box(residents.holes(id));
+        }
+        black_box(arrival);
+    }
+}
+
+/// Swaps of a state in a run.
+const SWAPS: usize = 1_000;
+
+#[inline(never)]
+fn measured_melo_swaps(pool: &mut Pool, mut reorder: Reorder<u8>) -> Reorder<u8> {
+    for _ in 0..SWAPS {
+        let out = black_box(reorder.swap_out(pool));
+        reorder = Reorder::swap_in(out, pool).unwrap_or_else(|_| Reorder::new());
+    }
+    reorder
+}
+
 /// Input of a scenario.
 enum Scenario {
     Receive(Vec<u32>),
+    /// With the most states that hold bits.
+    Kept(u32, Vec<u32>),
     Send(Vec<Nack>),
+    /// Packets of the bitmap.
+    Swap(u32),
 }
 
 impl Scenario {
@@ -214,22 +257,47 @@ impl Scenario {
             "loss" => Scenario::Receive(arrivals()),
             "nacks" => Scenario::Send(nacks(&arrivals(), false)),
             "returns" => Scenario::Send(nacks(&arrivals(), true)),
+            "kept" => Scenario::Kept(0, arrivals()),
+            "kept-8" => Scenario::Kept(8, arrivals()),
+            "swaps-8" => Scenario::Swap(8),
+            "swaps-128" => Scenario::Swap(128),
             _ => return Err(format!("no scenario {name}").into()),
         })
     }
 
     fn steps(&self) -> usize {
         match self {
-            Scenario::Receive(order) => order.len(),
+            Scenario::Receive(order) | Scenario::Kept(_, order) => order.len(),
             Scenario::Send(nacks) => nacks.len(),
+            Scenario::Swap(_) => SWAPS,
         }
     }
 
     /// Processes one message; returns the nanoseconds.
     fn run(&self, plain: bool) -> u64 {
-        let mut pool = MeloPool::new();
+        let mut pool = pool();
         let ns = |start: Instant| start.elapsed().as_nanos() as u64;
         match (self, plain) {
+            (Scenario::Swap(packets), _) => {
+                let mut reorder = Reorder::new();
+                (1..*packets).for_each(|psn| {
+                    black_box(reorder.on_packet(&mut pool, psn));
+                });
+                let start = Instant::now();
+                measured_melo_swaps(&mut pool, reorder).release(&mut pool);
+                ns(start)
+            }
+            (Scenario::Kept(most, order), _) => {
+                let mut residents = Residents::new(pool, *most);
+                let id = residents.add(0);
+                for _ in 1..*most {
+                    let other = residents.add(0);
+                    black_box(residents.on_packet(other, 1));
+                }
+                let start = Instant::now();
+                measured_melo_kept(&mut residents, id, order);
+                ns(start)
+            }
             (Scenario::Receive(order), false) => {
                 let mut reorder = Reorder::new();
                 let start = Instant::now();

@@ -205,9 +205,28 @@ pub struct Config {
     pub recovery: Recovery,
     /// While a packet of a message is missing, later ones are sent until they span this many times
     /// C packets: 1 to 1,024, default 4. A packet that is lost repeatedly then delays the others.
-    /// Each costs a client 8 bytes; with [`Recovery::Melo`] its receiver uses one of 1,024 bits for
+    /// Each costs a client 8 bytes; with [`Recovery::Melo`] its receiver uses a bit of its pool for
     /// each.
     pub reorder_span: u32,
+    /// Bits of each of the endpoint's two pools with [`Recovery::Melo`], which record the packets of
+    /// all messages that arrive out of order: 0 to 64,512, rounded up to whole blocks. Further such
+    /// packets are dropped. Default 0: `line_rate_bps` times `melo_rtt_ns` over the bytes on the wire of
+    /// the largest frame, or of one of 1,472 bytes if that is smaller, and at least 1,024. Peers with
+    /// smaller frames have more packets in flight than that. Costs 3 bytes for 8 bits with blocks of
+    /// one byte, from the first loss on, and 5 with more than 255 blocks.
+    pub melo_bits: u32,
+    /// Longest round trip for which the pools have bits, ns: up to 1 s. Default 200,000, the 99.9th
+    /// percentile in a datacenter `[MELO §4.2.2]`.
+    pub melo_rtt_ns: u64,
+    /// Bytes of a block of the pools: a power of two, 1 to 128, default 1. Larger blocks need fewer
+    /// pointers, two each of one byte, or of two with more than 255 blocks, and leave more bits
+    /// unused (M35).
+    pub melo_block_bytes: u32,
+    /// Arriving messages that hold bits of the pool at once: 0 to 4,096. The state of a further one
+    /// displaces that which was used longest ago, which returns its bits and takes them back when it
+    /// is used (M17). Default 0: no limit, and nothing is swapped. A limit models the memory of a NIC
+    /// and costs a step for each such message when a packet arrives out of order.
+    pub melo_connections: u32,
     /// Lower limit of the retransmission timeout, ns. Default 1 ms: below it, a descheduled process
     /// looks like loss. Where threads are never descheduled, a few of the shortest round trips
     /// suffice.
@@ -264,6 +283,10 @@ impl Default for Config {
             base_rtt_ns: 0,
             recovery: Recovery::Selective,
             reorder_span: 4,
+            melo_bits: 0,
+            melo_rtt_ns: 200_000,
+            melo_block_bytes: 1,
+            melo_connections: 0,
             rto_min_ns: 1_000_000,
             rto_max_ns: 1_000_000_000,
             rto_initial_ns: 20_000_000,
@@ -289,6 +312,21 @@ impl Config {
     /// credits bound.
     pub fn applied_control(&self) -> Control {
         if self.rx_queue_per_peer { Control::None } else { self.control }
+    }
+
+    /// Checks the settings of MELO's pools.
+    fn validate_melo(&self) -> Result<(), ConfigError> {
+        let check = |ok: bool, name, value: u64, range| {
+            if ok { Ok(()) } else { Err(ConfigError { name, value, range }) }
+        };
+        // Blocks of any size hold this number without exceeding the largest bitmap.
+        check(self.melo_bits <= 64_512, "melo_bits", self.melo_bits.into(), "0 to 64,512")?;
+        check(self.melo_rtt_ns <= 1_000_000_000, "melo_rtt_ns", self.melo_rtt_ns, "0 to 1 s")?;
+        let bytes = self.melo_block_bytes;
+        let is_size = bytes.is_power_of_two() && bytes <= 128;
+        check(is_size, "melo_block_bytes", bytes.into(), "a power of two, 1 to 128")?;
+        let most = self.melo_connections;
+        check(most <= 4_096, "melo_connections", most.into(), "0 to 4,096")
     }
 
     /// Checks every range.
@@ -366,6 +404,7 @@ impl Config {
             self.reorder_span.into(),
             "1 to 1,024",
         )?;
+        self.validate_melo()?;
         check(
             self.timestamp_interval_ns <= 1_000_000_000,
             "timestamp_interval_ns",
@@ -444,7 +483,7 @@ mod tests {
     #[test]
     fn each_range_is_checked() {
         type Spoil = fn(&mut Config);
-        let bad: [(&str, Spoil); 17] = [
+        let bad: [(&str, Spoil); 24] = [
             ("slots", |c| c.slots = 3),
             ("slots", |c| c.slots = 64),
             ("credits", |c| c.credits = 0),
@@ -462,6 +501,13 @@ mod tests {
             ("batch_budget_ns", |c| c.batch_budget_ns = c.rto_min_ns / 4 + 1),
             ("rto_min_ns", |c| c.rto_min_ns = 0),
             ("rto_max_ns", |c| c.rto_max_ns = 1),
+            ("melo_bits", |c| c.melo_bits = 64_513),
+            ("melo_rtt_ns", |c| c.melo_rtt_ns = 1_000_000_001),
+            ("melo_block_bytes", |c| c.melo_block_bytes = 0),
+            ("melo_block_bytes", |c| c.melo_block_bytes = 3),
+            ("melo_block_bytes", |c| c.melo_block_bytes = 129),
+            ("melo_block_bytes", |c| c.melo_block_bytes = 256),
+            ("melo_connections", |c| c.melo_connections = 4_097),
         ];
         for (name, spoil) in bad {
             let mut c = Config::default();

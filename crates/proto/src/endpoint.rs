@@ -30,7 +30,7 @@ use crate::deferred::Deferred;
 use crate::event::{Completion, Notice};
 use crate::held::HeldCalls;
 use crate::io::{Io, requests_to_check};
-use crate::loss::{Boards, TailLoss};
+use crate::loss::{Boards, PoolSize, TailLoss};
 use crate::pace::Wheel;
 use crate::peer::Peers;
 use crate::session::{Evicted, IdleSession, Quotas, SessionId, Sessions};
@@ -102,6 +102,7 @@ impl<C> Endpoint<C> {
         let memory = arena.config().limit_bytes;
         let framing = framing.into();
         let budget = budget_of(&cfg, &framing);
+        let boards = Boards::new(melo_pool_of(&cfg, &framing));
         let mut tx = TxBatch::new(framing, &cfg);
         tx.reserve(&arena);
         if tx.is_gathering() {
@@ -123,7 +124,7 @@ impl<C> Endpoint<C> {
             held: HeldCalls::default(),
             signal: None,
             tail_loss: TailLoss::new(),
-            boards: Boards::new(),
+            boards,
             short_max,
             scratch: Vec::new(),
             stats: EndpointStats::default(),
@@ -172,9 +173,42 @@ fn budget_of(cfg: &Config, framing: &Framing) -> Budget {
     Budget::new(enabled, link, (packet_bytes, cfg.rx_queue_frames / 2))
 }
 
+/// Largest frame for which the size of MELO's pools is derived: that of an MTU of 1,500. Larger ones
+/// are of no use with a peer that has smaller ones, whose packets are more for the same bytes in flight.
+const MELO_FRAME: usize = 1_472;
+
+/// The size of MELO's pools, from the link unless it is set.
+fn melo_pool_of(cfg: &Config, framing: &Framing) -> PoolSize {
+    let (bits, block_bytes) = (cfg.melo_bits, cfg.melo_block_bytes);
+    let size = PoolSize { bits, block_bytes, connections: cfg.melo_connections };
+    size.derived(
+        cfg.line_rate_bps,
+        cfg.melo_rtt_ns,
+        packet_wire_bytes(framing.max_frame.min(MELO_FRAME)),
+    )
+}
+
 /// A buffer with a copy of the bytes.
 pub(crate) fn copy_of(arena: &Arena, bytes: &[u8]) -> Result<MsgBuf, AllocError> {
     let mut m = arena.alloc(bytes.len())?;
     m.copy_from_slice(bytes);
     Ok(m)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// M34: peers may have frames of 1,472 bytes, whatever this endpoint has.
+    #[test]
+    fn a_derived_pool_covers_peers_with_smaller_frames() {
+        let bits = |max_frame: usize, melo_bits| {
+            let cfg = Config { line_rate_bps: 100_000_000_000, melo_bits, ..Config::default() };
+            melo_pool_of(&cfg, &Framing::from(max_frame)).bits
+        };
+        // 2.5 MB in frames of 1,538 bytes on the wire are 1,626.
+        assert_eq!([1_472, 8_972, 65_507].map(|frame| bits(frame, 0)), [1_640; 3]);
+        assert!(bits(1_072, 0) > 1_640, "no frame is larger than this endpoint's");
+        assert_eq!(bits(8_972, 96), 96, "a set number");
+    }
 }

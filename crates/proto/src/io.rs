@@ -237,11 +237,16 @@ impl Io {
         self.await_answers(peers);
     }
 
-    /// Records the use of MELO's bits.
+    /// Records the use of MELO's bits, and swaps.
     #[inline]
     pub(crate) fn note_pool(&mut self, is_melo: bool) {
         if is_melo {
-            (self.stats.melo_bits_peak, self.stats.melo_refused) = self.boards.pools.rx_use();
+            let used = self.boards.pools.rx_use();
+            self.stats.melo_bits_peak = used.bits_peak;
+            self.stats.melo_refused = used.refused;
+            self.stats.melo_swapped_out = used.swapped_out;
+            self.stats.melo_swapped_in = used.swapped_in;
+            self.stats.melo_swapped_bytes = used.swapped_bytes;
         }
     }
 

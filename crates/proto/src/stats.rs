@@ -175,11 +175,20 @@ stats! {
         pub probes: u64 = counter(packets),
         /// Retransmissions of packets that had arrived.
         pub spurious: u64 = counter(packets),
-        /// Peak use of the bits pool for arriving messages with [`crate::Recovery::Melo`], of 1,024
-        /// (M18).
+        /// Peak use of the bits pool for arriving messages with [`crate::Recovery::Melo`]. By
+        /// default it has one for each packet of 1,472 bytes, or of the largest frame if that is
+        /// smaller, in flight at the rate of the link, and at least 1,024 (M18, M34).
         pub melo_bits_peak: u32 = peak(bits),
         /// Packets dropped because the pool was exhausted (M16).
         pub melo_refused: u64 = counter(packets),
+        /// States of arriving messages that were swapped out of the pool of bits, with a limit of
+        /// those that hold bits (M17).
+        pub melo_swapped_out: u64 = counter(times),
+        /// States that were swapped in again, because a packet of the message arrived or its missing
+        /// ones were listed after a timeout (M17).
+        pub melo_swapped_in: u64 = counter(times),
+        /// Bytes of the states and bitmaps that were swapped, both ways (M32).
+        pub melo_swapped_bytes: u64 = counter(bytes),
         /// Number of times that a frame number showed earlier frames to be lost or late.
         pub gaps: u64 = counter(times),
         /// Stored responses sent again for duplicate requests (E61).

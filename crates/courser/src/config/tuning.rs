@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use courser_proto::Factors;
 
-use super::declare::{AT_LEAST_1, TO_SECOND, Value, range, settings};
+use super::declare::{AT_LEAST_1, Allowed, MS_TO_DAY, TO_SECOND, Value, range, settings};
 
 settings! {
     /// Switches and bounds that benchmarks turn to measure what they are worth, and that tests turn to
@@ -23,6 +23,20 @@ settings! {
         /// many times C packets: 1 to 1,024, default 4 (M26).
         pub reorder_span: u32 = p.reorder_span,
             in range(1, 1_024, "from 1 to 1,024") => reorder_span;
+        /// Bits of each of MELO's two pools of an endpoint: 0 to 64,512. Default 0: as many as frames
+        /// of 1,472 bytes, or of the largest size if that is smaller, are in flight at
+        /// [`crate::Config::line_rate_bps`] in [`Tuning::melo_rtt`], at least 1,024 (M34).
+        pub melo_bits: u32 = p.melo_bits, in range(0, 64_512, "from 0 to 64,512") => melo_bits;
+        /// Longest round trip for which MELO's pools have bits: up to 1 s. Default 200 us.
+        pub melo_rtt: Duration = Duration::from_nanos(p.melo_rtt_ns), in TO_SECOND => melo_rtt_ns;
+        /// Bytes of a block of MELO's pools: a power of two, 1 to 128. Default 1 (M35).
+        pub melo_block_bytes: u32 = p.melo_block_bytes,
+            in Allowed { powers_of_two: true, ..range(1, 128, "to a power of two, 1 to 128") }
+                => melo_block_bytes;
+        /// Arriving messages that hold bits of MELO's pool at once: 0 to 4,096. The states of further
+        /// ones are swapped out. Default 0: no limit (M17).
+        pub melo_connections: u32 = p.melo_connections,
+            in range(0, 4_096, "from 0 to 4,096") => melo_connections;
         /// With [`crate::Packing::Gather`] in [`crate::Config::packing`], packets of at least this many
         /// data bytes are gathered, and smaller ones copied: 1 to 2,048. Default 64.
         pub gather_from: usize = p.gather_from,
@@ -53,6 +67,10 @@ settings! {
         /// Smallest round trip of the network where it is known, for [`crate::Control::Swift`]; 0, the
         /// default: each path measures its own, and flows that join a queue take more than their share.
         pub base_rtt: Duration = Duration::from_nanos(p.base_rtt_ns), in TO_SECOND => base_rtt_ns;
+        /// Memory of large messages that is unused for once to twice this time is returned to the
+        /// system. Default 5 s. Less costs system calls and page faults for each large message; it is
+        /// for simulations of many hosts, whose virtual time is short.
+        pub trim_after: Duration = Duration::from_secs(5), in MS_TO_DAY;
     }
 }
 

@@ -26,6 +26,27 @@ impl Budget {
         true
     }
 
+    /// The packets of a request that have arrived are discarded, and its client sends them again, at
+    /// most `most` at once. Its grant and its memory stay. Returns the quota, and the bytes that had
+    /// arrived and are promised again.
+    pub(crate) fn begin_again(&mut self, at: u32, owner: &Owner, most: u32) -> Option<(u32, u32)> {
+        let in_force = self.is_in_force();
+        let m = self.of_mut(at, owner)?;
+        m.arrived = 0;
+        // Messages that are not limited are not counted.
+        let outstanding = if in_force { m.granted.min(most) } else { 0 };
+        let before = std::mem::replace(&mut m.outstanding, outstanding);
+        let unscheduled = m.unscheduled.min(outstanding);
+        let before_unscheduled = std::mem::replace(&mut m.unscheduled, unscheduled);
+        let kept = std::mem::take(&mut m.reserved.kept);
+        m.reserved.promised += kept;
+        let quota = m.reserved.quota;
+        self.remove_granted(before);
+        self.add_granted(outstanding);
+        self.unscheduled = self.unscheduled - before_unscheduled + unscheduled;
+        Some((quota, kept))
+    }
+
     /// A request has its memory now.
     pub(crate) fn end_wait(&mut self, at: u32, owner: &Owner, promised: u32) {
         let Some(m) = self.of_mut(at, owner) else { return };

@@ -80,6 +80,31 @@ fn what_is_granted_never_exceeds_the_budget_and_returns_with_arrivals() {
 }
 
 #[test]
+fn a_request_that_is_begun_again_has_its_grant_in_flight() {
+    let mut b = budget();
+    let at = b.begin(owner(1), 1, 100, (1, 4), 0);
+    b.begin(owner(2), 2, 100, (1, 1), 0);
+    b.reserve(at, &owner(1), Reserved { kept: 5, promised: 7, ..Reserved::default() });
+    b.set_in_force(true);
+    b.limit(at, &owner(1), 30);
+    (0..10).for_each(|_| b.on_arrival(at, &owner(1), 1));
+    assert_eq!((b.progress(at, &owner(1)), b.usage().1), (Some((100, 11, 30)), 19));
+    assert_eq!(b.begin_again(at, &owner(1), 40), Some((0, 5)));
+    assert_eq!((b.progress(at, &owner(1)), b.usage().1), (Some((100, 0, 30)), 30));
+    assert_eq!(b.reserved(at, &owner(1)).map(|r| (r.kept, r.promised)), Some((0, 12)));
+    b.check();
+    assert!(b.begin_again(at, &owner(1), 8).is_some());
+    assert_eq!(b.usage().1, 8, "no more than its credits");
+    b.check();
+    b.set_in_force(false);
+    b.grant_all(at, &owner(1));
+    assert!(b.begin_again(at, &owner(1), 8).is_some());
+    assert_eq!(b.usage().1, 0, "it is not limited");
+    b.check();
+    assert_eq!(b.begin_again(at, &owner(3), 8), None, "another's");
+}
+
+#[test]
 fn feigned_round_trips_do_not_keep_packets_that_never_arrive() {
     let mut b = budget();
     let at = b.begin(owner(1), 1, 100, (1, 33), 0);

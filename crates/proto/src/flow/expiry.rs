@@ -214,7 +214,11 @@ impl<C> ClientFlow<'_, C> {
         let awaited = slot.awaits_grant();
         let only_last = slot.has_only_last_in_flight() || parked;
         let probes = s.agreed.recovery == Recovery::Selective && slot.retries < PROBES;
-        let credits = if probes { slot.probe() } else { slot.roll_back() };
+        let credits = match s.agreed.recovery {
+            _ if probes => slot.probe(),
+            Recovery::GoBackZero => slot.restart(io.now_ns),
+            _ => slot.roll_back(),
+        };
         let units = credits * slot.units();
         slot.retry(io.now_ns);
         if !mutant::is_on(Mutant::CreditsLostInRollback) {

@@ -1,7 +1,7 @@
 //! The retransmission scoreboard of a client slot, for every recovery scheme. Messages of one
 //! packet and sessions with go-back-N have none.
 
-use super::papers::{MeloBoard, Pools, is_kept};
+use super::papers::{MeloBoard, PoolSize, Pools, is_kept};
 use super::{AckInfo, LossFeedback, Nack, Recovery, Scoreboard};
 use crate::stats::RxDrop;
 
@@ -22,7 +22,7 @@ impl Board {
         in_order: u32,
     ) -> Option<Board> {
         match recovery {
-            Recovery::GoBackN | Recovery::GoBackNNack => None,
+            Recovery::GoBackN | Recovery::GoBackNNack | Recovery::GoBackZero => None,
             Recovery::Melo => Some(Board::Melo(MeloBoard::new(pools, req_packets, in_order))),
             Recovery::Selective => Some(Board::Selective(Scoreboard::new(in_order))),
         }
@@ -216,8 +216,8 @@ pub(crate) struct Boards {
 }
 
 impl Boards {
-    pub(crate) fn new() -> Self {
-        Boards { spare: Vec::new(), pools: Pools::new() }
+    pub(crate) fn new(size: PoolSize) -> Self {
+        Boards { spare: Vec::new(), pools: Pools::new(size) }
     }
 
     /// A scoreboard for a request of `req_packets` packets, or a response with `in_order` packets
@@ -244,13 +244,15 @@ impl Boards {
         }
     }
 
-    /// Frees the spare scoreboards.
+    /// Frees the spare scoreboards, and MELO's states if no message has one.
     pub(crate) fn trim(&mut self) {
         self.spare = Vec::new();
+        self.pools.trim();
     }
 
-    /// Heap bytes of the spare scoreboards.
+    /// Heap bytes of the spare scoreboards, and of MELO's states and pools.
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.spare.iter().map(|board| board.heap_bytes()).sum()
+        let spare: usize = self.spare.iter().map(|board| board.heap_bytes()).sum();
+        spare + self.pools.heap_bytes()
     }
 }

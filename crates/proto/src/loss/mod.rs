@@ -28,7 +28,7 @@ pub(crate) use board::{Board, Boards};
 pub(crate) use feedback::{AckInfo, LossFeedback, Nack};
 pub(crate) use grant_wait::GrantWait;
 pub use papers::Hole;
-pub(crate) use papers::{Pools, Receiver, is_kept};
+pub(crate) use papers::{PoolSize, Pools, Receiver, is_kept};
 pub use recovery::{Recovery, UnknownRecovery};
 pub(crate) use scoreboard::Scoreboard;
 pub(crate) use tail_loss::TailLoss;

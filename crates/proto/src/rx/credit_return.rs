@@ -85,8 +85,10 @@ impl<C> ClientFlow<'_, C> {
         let s = &mut *self.s;
         let slot = &mut s.slots[usize::from(slot_no)];
         let front = slot.acked();
-        let credits = if s.agreed.recovery == Recovery::GoBackNNack {
-            let credits = slot.on_gap_nack(count, high, holes)?;
+        let recovery = s.agreed.recovery;
+        let credits = if recovery.goes_back_on_nacks() {
+            let from_first = recovery == Recovery::GoBackZero;
+            let credits = slot.on_gap_nack(count, high, holes, from_first)?;
             feedback.add_lost(1);
             credits
         } else {

@@ -149,6 +149,10 @@ impl<C> ServerFlow<'_, C> {
             let forgotten = slot.cancelled || slot.phase == ServerPhase::Idle;
             return Err(if forgotten { RxDrop::Stale } else { RxDrop::Inconsistent });
         }
+        if restarts(slot, recovery, index) {
+            self.begin_request_again(slot_no);
+        }
+        let slot = &mut self.s.slots[usize::from(slot_no)];
         if (slot.phase != ServerPhase::Receiving || index < slot.req_rcvd) && !runs_again(slot) {
             self.on_duplicate(slot_no, index);
             return Err(RxDrop::Duplicate);
@@ -176,6 +180,27 @@ impl<C> ServerFlow<'_, C> {
         let data = data.whole().ok_or(RxDrop::Length)?;
         slot.arrived_whole();
         Ok(self.admit_single(slot_no, h, data))
+    }
+
+    /// The first packet of an incomplete request has arrived again with [`Recovery::GoBackZero`]:
+    /// its packets are discarded. It keeps its memory and its place in the budget, because it was
+    /// admitted. Nothing is discarded while the request waits for a grant, which its client may not
+    /// know, nor when only that packet has arrived: the duplicate is answered with that.
+    #[cold]
+    fn begin_request_again(&mut self, slot_no: u8) {
+        let owner = self.owner(slot_no);
+        let slot = &mut self.s.slots[usize::from(slot_no)];
+        let at = slot.message();
+        if slot.req_rcvd == 1 || self.admission.budget.owes(at, &owner) {
+            slot.forget_nack();
+            return;
+        }
+        slot.discard_packets();
+        let most = self.s.credit_limit;
+        if let Some((quota, kept)) = self.admission.budget.begin_again(at, &owner, most) {
+            self.admission.quotas.end_promise(quota, 0, kept);
+            self.admission.quotas.promise(quota, kept);
+        }
     }
 
     /// A request of one packet has arrived: decides whether its handler runs.
@@ -274,7 +299,7 @@ impl<C> ServerFlow<'_, C> {
     #[cold]
     fn refuse_early(&mut self, slot_no: u8, recovery: Recovery) {
         let slot = &mut self.s.slots[usize::from(slot_no)];
-        if recovery == Recovery::GoBackNNack && slot.on_gap() {
+        if recovery.goes_back_on_nacks() && slot.on_gap() {
             self.queue_credit_return(slot_no);
         }
     }
@@ -330,6 +355,16 @@ impl<C> ServerFlow<'_, C> {
             ServerPhase::Idle | ServerPhase::Acked => {}
         }
     }
+}
+
+/// Returns whether a packet of the current request has its packets discarded (M21).
+#[inline(always)]
+fn restarts(slot: &ServerSlot, recovery: Recovery, index: u32) -> bool {
+    recovery == Recovery::GoBackZero
+        && index == 0
+        && slot.phase == ServerPhase::Receiving
+        && slot.req_rcvd > 0
+        && !slot.cancelled
 }
 
 /// Returns whether a planted bug runs the handler for a duplicate request of one packet.

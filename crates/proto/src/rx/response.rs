@@ -127,7 +127,7 @@ impl<C> ClientFlow<'_, C> {
             Ok(credits) => credits,
             Err(reason) => {
                 self.io.note_pool(is_melo);
-                if reason == RxDrop::OutOfOrder && recovery == Recovery::GoBackNNack {
+                if reason == RxDrop::OutOfOrder && recovery.goes_back_on_nacks() {
                     self.go_back_in_response(slot_no);
                 }
                 return Err(reason);

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::connect::{
     ConnectAccept, ConnectRefuseReason, ConnectRequest, EndpointRef, RemoteSession,
 };
+use crate::loss::Recovery;
 
 /// Longest control message, bytes.
 pub const CONTROL_MAX: usize = 1024;
@@ -21,7 +22,7 @@ pub const CONTROL_MAX: usize = 1024;
 const MAX_SLOTS: usize = 32;
 /// The oldest and the newest control version of this build.
 const OLDEST: u16 = 10;
-const NEWEST: u16 = 11;
+const NEWEST: u16 = 12;
 /// The first version whose greeting has the identity of the host.
 const WITH_HOST: u16 = 11;
 /// The first version with [`ConnectRefuseReason::Exhausted`].
@@ -31,6 +32,8 @@ pub const CONTROL_PREAMBLE: [u8; 8] = {
     let ([a, b], [c, d]) = (OLDEST.to_le_bytes(), NEWEST.to_le_bytes());
     [b'C', b'R', b'S', b'R', a, b, c, d]
 };
+/// The first version with [`Recovery::GoBackZero`].
+const WITH_GO_BACK_ZERO: u16 = 12;
 /// The oldest version of a preamble that refuses the connection; the newest one is the reason.
 const REFUSED: u16 = u16::MAX;
 /// The whole greeting of a side whose host is not known, to another side of this build.
@@ -246,6 +249,15 @@ impl ControlDecoder {
     /// Encodes a message for the version that both sides speak.
     pub fn encode(&self, msg: &ControlMsg) -> Vec<u8> {
         match msg {
+            // Earlier versions cannot decode the scheme. Go-back-N is agreed on with each server that has
+            // not set the same one.
+            &ControlMsg::Connect { from, to, ref request }
+                if request.recovery == Recovery::GoBackZero && self.version < WITH_GO_BACK_ZERO =>
+            {
+                let recovery = Recovery::GoBackN;
+                let request = ConnectRequest { recovery, ..request.clone() };
+                ControlMsg::Connect { from, to, request }.encode()
+            }
             // Earlier versions do not know the reason.
             &ControlMsg::Refuse { to, session, client_cookie, reason }
                 if reason == ConnectRefuseReason::Exhausted && self.version < WITH_EXHAUSTED =>

@@ -1,5 +1,7 @@
-//! The NACK of a request that is received in order only: one for each gap
-//! ([`Recovery::GoBackNNack`](crate::Recovery::GoBackNNack)).
+//! The NACK of a request that is received in order only
+//! ([`Recovery::GoBackNNack`](crate::Recovery::GoBackNNack),
+//! [`Recovery::GoBackZero`](crate::Recovery::GoBackZero)): one for each gap, and with the latter again
+//! when the first packet has arrived again.
 
 /// Set while the NACK is due.
 const DUE: u32 = 1 << 31;

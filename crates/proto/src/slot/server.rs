@@ -331,6 +331,18 @@ impl ServerSlot {
         (is_arriving && self.gap_nack.is_due(self.req_rcvd)).then_some(self.req_rcvd)
     }
 
+    /// The packets of the request arrive again from its first one on. Its buffer stays.
+    pub(crate) fn discard_packets(&mut self) {
+        self.req_rcvd = 0;
+        self.cr_in_progress = false;
+        self.forget_nack();
+    }
+
+    /// The next packet behind the gap has a NACK sent again.
+    pub(crate) fn forget_nack(&mut self) {
+        self.gap_nack = GapNack::default();
+    }
+
     /// This NACK was sent.
     pub(crate) fn sent_nack(&mut self) {
         self.gap_nack.sent();

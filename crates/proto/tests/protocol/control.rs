@@ -1,8 +1,9 @@
 //! The control stream: any bytes, in any pieces.
 
 use courser_proto::{
-    CONTROL_GREETING, CONTROL_MAX, ConnectRefuseReason, ControlDecoder, ControlError, ControlMsg,
-    ControlRefusal, EndpointRef, HostIdentity, RemoteSession,
+    CONTROL_GREETING, CONTROL_MAX, Config, ConnectRefuseReason, ConnectRequest, ControlDecoder,
+    ControlError, ControlMsg, ControlRefusal, EndpointRef, HostIdentity, Recovery, RemoteSession,
+    Room,
 };
 use proptest::prelude::*;
 
@@ -82,12 +83,12 @@ fn a_long_stream_in_one_push_loses_nothing() {
 fn other_protocols_and_versions_are_distinguished() {
     let ended = |bytes: &[u8]| decode(bytes, 100).1;
     assert_eq!(ended(b"GET / HTTP/1.1\r\n"), Err(ControlError::NotCourser));
-    for (theirs_oldest, theirs_newest) in [(12, 13), (8, 9), (11, 10)] {
-        let version = ControlError::Version { theirs_oldest, theirs_newest, ours: 11 };
+    for (theirs_oldest, theirs_newest) in [(13, 14), (8, 9), (11, 10)] {
+        let version = ControlError::Version { theirs_oldest, theirs_newest, ours: 12 };
         let hello = [b'C', b'R', b'S', b'R', theirs_oldest as u8, 0, theirs_newest as u8, 0];
         assert_eq!(ended(&hello), Err(version));
     }
-    assert_eq!(ended(b"CRSR\0\0\x0c\0"), Ok(()), "a newer one that still speaks ours");
+    assert_eq!(ended(b"CRSR\0\0\x0d\0"), Ok(()), "a newer one that still speaks ours");
 }
 
 #[test]
@@ -102,6 +103,74 @@ fn a_peer_of_version_10_gets_no_reason_that_it_does_not_know() {
         decoder.push(&[b'C', b'R', b'S', b'R', 10, 0, newest, 0]);
         assert_eq!(decoder.next_msg(), Ok(None));
         assert_eq!(decoder.encode(&exhausted), expected.encode());
+    }
+}
+
+/// Position of the scheme in an encoded request: before the integrity, `small_data` and
+/// `units_per_packet`, which have a byte each here.
+fn scheme_at(bytes: &[u8]) -> usize {
+    bytes.len() - 4
+}
+
+/// A request with the scheme of this number, as the bytes of its message.
+fn requesting(scheme: u8) -> Vec<u8> {
+    let mut w = World::pair(config());
+    let dialed = w.dial(0, u64::MAX).request;
+    let request = ConnectRequest { recovery: Recovery::Selective, room: Room::UNIFORM, ..dialed };
+    let from = EndpointRef { index: 1, id: 2 };
+    let mut bytes = ControlMsg::Connect { from, to: None, request }.encode();
+    let at = scheme_at(&bytes);
+    assert_eq!(bytes[at..], [2, 0, 0, 1], "selective, no integrity, room of full packets");
+    bytes[at] = scheme;
+    bytes
+}
+
+#[test]
+fn the_numbers_of_the_schemes_are_those_of_the_documentation() {
+    use Recovery::{GoBackN, GoBackNNack, GoBackZero, Melo, Selective};
+    for (scheme, recovery) in (0..).zip([GoBackN, Melo, Selective, GoBackNNack, GoBackZero]) {
+        let bytes = [&CONTROL_GREETING[..], &requesting(scheme)].concat();
+        let (messages, ended) = decode(&bytes, 100);
+        let [ControlMsg::Connect { request, .. }] = &messages[..] else { panic!("{messages:?}") };
+        assert_eq!((request.recovery, ended), (recovery, Ok(())));
+    }
+    // As a build without go-back-0 does with its number.
+    let unknown = [&CONTROL_GREETING[..], &requesting(5)].concat();
+    assert_eq!(decode(&unknown, 100), (Vec::new(), Err(ControlError::Undecodable)));
+}
+
+#[test]
+fn a_server_that_does_not_know_go_back_0_gets_a_request_for_go_back_n() {
+    for (newest, scheme) in [(10, 0), (11, 0), (12, 4), (13, 4)] {
+        let mut decoder = ControlDecoder::default();
+        decoder.push(&[b'C', b'R', b'S', b'R', 10, 0, newest, 0]);
+        assert_eq!(decoder.next_msg(), Ok(None));
+        let (messages, _) = decode(&[&CONTROL_GREETING[..], &requesting(4)].concat(), 100);
+        let bytes = decoder.encode(&messages[0]);
+        assert_eq!(bytes, requesting(scheme), "version {newest}");
+        let (messages, _) = decode(&[&CONTROL_GREETING[..], &requesting(2)].concat(), 100);
+        assert_eq!(decoder.encode(&messages[0]), requesting(2), "another scheme as it is");
+    }
+}
+
+/// Its answers have the numbers that it knows, whatever the server has set.
+#[test]
+fn a_client_that_does_not_know_go_back_0_is_answered_as_before() {
+    for (set, answers) in [
+        (Recovery::GoBackZero, [0, 0, 0, 0]),
+        (Recovery::Selective, [0, 1, 2, 3]),
+        (Recovery::GoBackN, [0, 0, 0, 0]),
+    ] {
+        for (scheme, answer) in (0..).zip(answers) {
+            let mut w = World::new(&[config(), Config { recovery: set, ..config() }], 1);
+            let bytes = [&CONTROL_GREETING[..], &requesting(scheme)].concat();
+            let (messages, _) = decode(&bytes, 100);
+            let [ControlMsg::Connect { request, .. }] = &messages[..] else { panic!() };
+            let accept = w.accept(1, 0, request).unwrap();
+            let end = EndpointRef { index: 1, id: 2 };
+            let bytes = ControlMsg::Accept { to: end, from: end, accept }.encode();
+            assert_eq!(bytes[scheme_at(&bytes)], answer, "{scheme} at a server with {set}");
+        }
     }
 }
 
@@ -121,7 +190,7 @@ fn a_refusal_in_place_of_a_greeting_names_its_reason() {
 fn a_greeting_states_the_host_from_version_11_on() {
     let host = [7; 16];
     let ping = ControlMsg::Ping.encode();
-    for newest in [11, 12, 0xff] {
+    for newest in [11, 12, 13, 0xff] {
         let bytes = [&[b'C', b'R', b'S', b'R', 10, 0, newest, 0][..], &host, &ping].concat();
         for piece in [1, 9, 100] {
             assert_eq!(decode(&bytes, piece), (vec![ControlMsg::Ping], Ok(())));

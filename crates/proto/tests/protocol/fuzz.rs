@@ -115,7 +115,11 @@ fn corpus(recovery: Recovery) -> (World, Vec<(usize, Vec<u8>)>) {
     let s = w.connect(0, 1);
     let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
     let copy = seen.clone();
-    (w.link.loss, w.link.reorder, w.link.late_ns) = (50_000, 200_000, 6_000);
+    w.link.late_ns = 6_000;
+    (w.link.loss, w.link.reorder) = match recovery {
+        Recovery::GoBackZero => (2_000, 5_000), // no request with more of it completes
+        _ => (50_000, 200_000),
+    };
     w.nodes[1].handler = Box::new(|id, _| match id % 3 {
         0 => Action::Reply(vec![1; 10]),
         1 => Action::Reply(vec![2; if id % 2 == 0 { 4 } else { 90 } * DPP]),
@@ -180,6 +184,11 @@ fn mutated_frames_with_go_back_n() {
 #[test]
 fn mutated_frames_with_go_back_n_on_nacks() {
     mutated_frames(Recovery::GoBackNNack);
+}
+
+#[test]
+fn mutated_frames_with_go_back_0() {
+    mutated_frames(Recovery::GoBackZero);
 }
 
 #[test]

@@ -15,6 +15,31 @@ fn crowded() -> Config {
     Config { control, recovery, rx_queue_frames: 64, slots: 16, ..config() }
 }
 
+/// More senders than a receiver's budget lets send at once, each of which waits for longer than the
+/// timeout: what has arrived is kept.
+#[test]
+fn requests_that_wait_for_grants_are_not_begun_again_with_go_back_0() {
+    for loss in [0, 100] {
+        let (recovery, rto_min_ns) = (Recovery::GoBackZero, 50_000);
+        let cfg = Config { recovery, rto_min_ns, rto_initial_ns: rto_min_ns, ..crowded() };
+        let mut w = World::new(&vec![cfg; 9], 1);
+        let sessions: Vec<_> = (1..9).map(|client| (client, w.connect(client, 0))).collect();
+        w.link.loss = loss;
+        for &(client, s) in &sessions {
+            for id in 0..4 {
+                w.call(client, s, client as u16 * 4 + id, 3 * SIZE as usize);
+            }
+        }
+        let (mut again, mut sent) = (0, 0);
+        for &(client, _) in &sessions {
+            assert!(w.finish(client, 4).iter().all(|d| d.result.is_ok()));
+            let stats = w.ep(client).stats();
+            (again, sent) = (again + stats.retransmitted, sent + stats.tx_packets);
+        }
+        assert!(again * 10 <= sent, "{again} of {sent} packets were sent again, loss {loss}");
+    }
+}
+
 /// A server, node 1, with a client that only sends forged frames, node 0, and an honest one.
 fn world() -> (World, Forge, SessionId) {
     let mut w = World::new(&[crowded(), crowded(), crowded()], 1);
@@ -69,8 +94,7 @@ fn a_lost_credit_return_with_a_grant_is_sent_again() {
 
 #[test]
 fn a_client_sends_on_after_a_credit_return_that_grants_nothing_further() {
-    for recovery in [Recovery::Selective, Recovery::Melo, Recovery::GoBackN, Recovery::GoBackNNack]
-    {
+    for recovery in Recovery::ALL.into_iter().chain([Recovery::GoBackZero]) {
         let config = || Config { recovery, ..crowded() };
         let mut w = World::new(&[config(), config()], 1);
         let (session, mut f) = w.connect_forge(0, 1);

@@ -170,6 +170,56 @@ fn requests_that_wait_survive_losses_with_every_recovery() {
     }
 }
 
+/// A request that waits for longer than the timeout keeps its place and what has arrived, although
+/// go-back-0 begins a request again after a timeout.
+#[test]
+fn requests_that_wait_are_not_begun_again_with_go_back_0() {
+    for control in [Control::TwoWindow, Control::None] {
+        let recovery = Recovery::GoBackZero;
+        let cfg = Config { recovery, control, datapath_timeout_ns: 100 * MS, ..wide() };
+        let (mut w, _) = run(&cfg, Link::perfect(), 32 * MIB, 2);
+        assert!(w.ep(0).stats().requests_waited > 0);
+        let (again, sent) = (w.ep(1).stats().retransmitted, w.ep(1).stats().tx_packets);
+        assert!(again * 20 <= sent, "{control:?}: {again} of {sent} packets were sent again");
+    }
+}
+
+/// A request that was admitted is not admitted again when go-back-0 begins it again.
+#[test]
+fn a_request_that_is_begun_again_keeps_its_memory_and_its_turn() {
+    let mut w = World::pair(Config { recovery: Recovery::GoBackZero, ..wide() });
+    w.filter = Some(Box::new(|_, _| false));
+    let (_, f) = w.connect_forge(0, 1);
+    let send = |w: &mut World, index| w.inject(0, 1, &f.request(0, BIG, index, &[1; DPP]));
+    (0..3).for_each(|index| send(&mut w, index));
+    for slot in 1..16 {
+        w.inject(0, 1, &f.request(slot, BIG, 0, &[1; DPP]));
+    }
+    let figures = |w: &mut World| {
+        let stats = w.ep(1).stats();
+        let counts = (stats.requests_waited, stats.requests_refused);
+        (w.ep(1).memory().held_bytes, counts)
+    };
+    let before = figures(&mut w);
+    assert!(before.1.0 > 0, "later ones of the same client wait: {before:?}");
+    for _ in 0..3 {
+        let packets = w.ep(1).stats().rx_packets;
+        (0..3).for_each(|index| send(&mut w, index));
+        assert_eq!(w.ep(1).stats().rx_packets, packets + 3, "it begins again");
+        assert_eq!(figures(&mut w), before);
+        w.ep(1).check();
+    }
+}
+
+#[test]
+fn requests_that_wait_survive_losses_with_go_back_0() {
+    let recovery = Recovery::GoBackZero;
+    let cfg = Config { recovery, datapath_timeout_ns: 5_000 * MS, ..wide() };
+    let (mut w, _) = run(&cfg, Link { loss: 50, ..Link::perfect() }, 32 * MIB, 2);
+    assert!(w.ep(0).stats().requests_waited > 0);
+    assert!(w.ep(1).stats().retransmitted + w.ep(2).stats().retransmitted > 1_000, "begun again");
+}
+
 #[test]
 fn small_calls_pass_while_requests_wait_for_memory() {
     let cfg = Config { credits: 8, datapath_timeout_ns: 1_000 * MS, ..wide() };

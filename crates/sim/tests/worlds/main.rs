@@ -2,6 +2,7 @@
 //! compiles the library for the simulated transport once more; `mutants.rs` sets the process's panic hook.
 
 mod futures;
+mod go_back_zero;
 mod host_queue;
 mod memory;
 mod packing;

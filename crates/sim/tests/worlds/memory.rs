@@ -110,3 +110,37 @@ fn requests_for_twice_the_memory_reach_the_goodput_of_enough_memory() {
         assert!(held_back <= 4 * u64::from(clients * open), "{held_back} made again");
     }
 }
+
+/// Bytes that the server has mapped 10 ms after a request of 1 MiB.
+fn mapped_bytes(trim_after: Duration) -> usize {
+    let mut config = WorldConfig::new(1, Topology::two_hosts());
+    config.nexus.tuning.trim_after = trim_after;
+    let mut world = World::new(config).unwrap();
+    world
+        .start(SERVER, |nexus: &Nexus| -> Result<Rpc, courser::BindError> {
+            let mut rpc = nexus.endpoint()?;
+            rpc.on(STORE, |cx, _| cx.reply([1]));
+            Ok(rpc)
+        })
+        .unwrap();
+    let uri = world.uri(SERVER);
+    let client = HostId(1);
+    world.start(client, |nexus: &Nexus| nexus.endpoint()).unwrap();
+    let session = world.rpc(client).connect(&uri).unwrap();
+    let ended = Rc::new(RefCell::new(false));
+    let done = ended.clone();
+    let rpc = world.rpc(client);
+    let request = rpc.alloc(SIZE).unwrap();
+    rpc.call(session, STORE, request, move |_, call| *done.borrow_mut() = call.result.is_ok())
+        .unwrap();
+    assert!(world.run_until(Duration::from_millis(50), |_| *ended.borrow()), "no answer");
+    world.run_for(Duration::from_millis(10));
+    world.rpc(SERVER).memory().mapped_bytes
+}
+
+#[test]
+fn memory_of_large_messages_returns_after_the_set_time() {
+    let (kept, returned) =
+        (mapped_bytes(Duration::from_secs(5)), mapped_bytes(Duration::from_millis(1)));
+    assert!(kept >= returned + SIZE, "{kept} and {returned} bytes");
+}

@@ -19,10 +19,6 @@ const RX_POLLS: u32 = 4;
 /// queue, ns.
 const SCAN_ANYWAY_NS: u64 = 10_000_000;
 
-/// Memory of large messages that is unused for once to twice this time is returned to the system,
-/// ns.
-const TRIM_EVERY_NS: u64 = 5_000_000_000;
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Loop {
@@ -36,6 +32,8 @@ pub(crate) struct Loop {
     pub(super) scan_ns: u64,
     /// Time of the next check for idle message memory, ns; `u64::MAX`: none is mapped.
     trim_ns: u64,
+    /// [`crate::Tuning::trim_after`], ns.
+    trim_after_ns: u64,
     /// Polls of the receive queue in a pass before it counts as empty.
     pub(super) rx_polls: u32,
     /// Copy of [`courser_net::Caps::holds_frames`].
@@ -63,6 +61,7 @@ impl Loop {
             pass_ns: 0,
             scan_ns: 0,
             trim_ns: u64::MAX,
+            trim_after_ns: u64::try_from(config.tuning.trim_after.as_nanos()).unwrap_or(u64::MAX),
             rx_polls: if polls_memory { RX_POLLS } else { 1 },
             holds_frames: caps.holds_frames,
             batched_timestamps: config.tuning.factors.batched_timestamps,
@@ -118,7 +117,7 @@ impl Loop {
     #[inline]
     pub(super) fn trim_later(&mut self, now_ns: u64, has_large: impl FnOnce() -> bool) {
         if self.trim_ns == u64::MAX && has_large() {
-            self.trim_ns = now_ns + TRIM_EVERY_NS;
+            self.trim_ns = now_ns.saturating_add(self.trim_after_ns);
         }
     }
 

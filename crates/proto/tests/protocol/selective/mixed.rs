@@ -1,6 +1,6 @@
 //! Endpoints and sessions with different recovery schemes.
 
-use courser_proto::Recovery::{GoBackN, GoBackNNack, Melo, Selective};
+use courser_proto::Recovery::{GoBackN, GoBackNNack, GoBackZero, Melo, Selective};
 
 use super::*;
 
@@ -73,6 +73,24 @@ fn either_side_can_require_go_back_n() {
         assert!(stats(&w, 0).rollbacks > 0);
         credits_are_back(&w, &[(0, s)]);
     }
+}
+
+/// M21: it wastes the link of both, so that neither imposes it on the other.
+#[test]
+fn go_back_0_applies_only_when_both_sides_have_set_it() {
+    for other in Recovery::ALL {
+        for (client, server) in [(GoBackZero, other), (other, GoBackZero)] {
+            let mut w = World::new(&[settings(client), settings(server)], 5);
+            let s = w.connect(0, 1);
+            assert_eq!(agreed(&w, 0, s), GoBackN, "{client} with {server}");
+            spoil(&mut w);
+            run_calls(&mut w, &[(0, s)], 20);
+            credits_are_back(&w, &[(0, s)]);
+        }
+    }
+    let mut w = World::pair(settings(GoBackZero));
+    let s = w.connect(0, 1);
+    assert_eq!(agreed(&w, 0, s), GoBackZero);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! bounded by bandwidth x RTT, whatever the number of connections. So the connections share the
 //! bits:
 //!
-//! - [`pool`]: `BitsPool`, the bits of one side in blocks of eight, with a stack of free blocks;
+//! - [`pool`]: `BitsPool`, the bits of one side in blocks, with a stack of free blocks;
 //! - `chain`: a connection's bitmap, a linked list of blocks, accessed at its front and end;
 //! - [`reorder`]: [`Reorder`], the receiver's state of a connection, and the content of a NACK;
 //! - [`sender`]: [`SenderMap`], the same bitmap, rebuilt by the sender from NACKs.
@@ -32,7 +32,6 @@ pub(crate) mod sender;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use pool::MeloPool;
 pub(crate) use reorder::{Arrival, Reorder};
 pub(crate) use sender::SenderMap;
 
@@ -44,7 +43,7 @@ pub(crate) const MAX_PSN: u32 = (1 << 24) - 2;
 
 // The start of a tracked hole is stored modulo 2^16, relative to RCV.NXT. No bitmap is longer: a
 // packet more than 65,535 ahead of RCV.NXT needs more blocks than exist and is rejected.
-const _: () = assert!((u8::MAX as u32) * pool::BLOCK_BITS <= u16::MAX as u32);
+const _: () = assert!(pool::MAX_BITS <= u16::MAX as u32);
 
 /// A run of missing packets between received ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The receiver's state of a connection (M8-M12, `[MELO §3.2.3, §3.2.4]`, Fig. 3c).
 
-use super::chain::{Chain, bit_of, block_of, mask_of};
-use super::pool::{BLOCK_BITS, BitsPool};
+use super::chain::{Chain, bit_of, mask_of};
+use super::pool::{BYTE_BITS, BitsPool, BlockPtr};
 use super::{HOLES, Hole, MAX_PSN};
 
 /// RCV.NXT and RCV.HIGH in three bytes each, stored as low halves and top bytes: each field is read
@@ -92,7 +92,7 @@ pub(crate) enum Arrival {
 /// - (R1) RCV.NXT <= RCV.HIGH; they are equal exactly when there are no blocks.
 /// - (R2) The chain has exactly the blocks from that of RCV.NXT to that of RCV.HIGH - 1.
 /// - (R3) The bit of RCV.NXT is 0 and that of RCV.HIGH - 1 is 1; bits from RCV.HIGH on are 0, and
-///   bits below RCV.NXT are 1, so that the ones at the bottom of the front block are the run to
+///   bits below RCV.NXT in its byte are 1, so that the ones at the bottom of the byte are the run to
 ///   release.
 /// - (R4) The tracked holes are whole holes, disjoint, the most recent (closest to RCV.HIGH) first,
 ///   and no hole above the lowest of them is left out.
@@ -105,35 +105,37 @@ pub(crate) enum Arrival {
 /// The state owns its blocks: [`Reorder::release`] or [`Reorder::swap_out`] precedes its drop, and
 /// it is always used with the same pool.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Reorder {
+pub(crate) struct Reorder<P> {
     /// Most recent first; unused entries at the end.
     holes: [Tracked; HOLES],
     marks: Marks,
-    chain: Chain,
+    chain: Chain<P>,
 }
 
 // M19: 12 B of holes, 6 B of RCV.NXT and RCV.HIGH, 2 B of start_ptr and end_ptr.
 const _: () = assert!(size_of::<[Tracked; HOLES]>() == 12);
-const _: () = assert!(size_of::<Marks>() == 6 && size_of::<Chain>() == 2);
-const _: () = assert!(size_of::<Reorder>() == 20);
+const _: () = assert!(size_of::<Marks>() == 6 && size_of::<Chain<u8>>() == 2);
+const _: () = assert!(size_of::<Reorder<u8>>() == 20);
+// With pointers that reach the pool of a fast link, two bytes more.
+const _: () = assert!(size_of::<Reorder<u16>>() == 22);
 // M19: with 6 Kb of pools (768 B) for 300 connections, 20 + 2.56 B, which rounds up to 23 B a
 // connection: in tenths of a percent, 91 of RoCEv2's 248 B.
 const _: () = {
     const CONNECTIONS: usize = 300;
-    let bytes_of_all = CONNECTIONS * size_of::<Reorder>() + 6 * 1024 / 8;
+    let bytes_of_all = CONNECTIONS * size_of::<Reorder<u8>>() + 6 * 1024 / 8;
     assert!(bytes_of_all * 100 / CONNECTIONS == 2256);
     assert!(bytes_of_all.div_ceil(CONNECTIONS) == 23);
     assert!((bytes_of_all * 1000).div_ceil(CONNECTIONS * 248) == 91);
 };
 
-impl Reorder {
+impl<P: BlockPtr> Reorder<P> {
     /// Nothing received: RCV.NXT and RCV.HIGH are 0.
-    pub(crate) const fn new() -> Reorder {
+    pub(crate) const fn new() -> Reorder<P> {
         Reorder { holes: [Tracked::NONE; HOLES], marks: Marks::ZERO, chain: Chain::EMPTY }
     }
 
     /// All packets below `psn` received, and no other.
-    pub(crate) fn at(psn: u32) -> Reorder {
+    pub(crate) fn at(psn: u32) -> Reorder<P> {
         let mut state = Reorder::new();
         state.marks.set_nxt(psn.min(MAX_PSN + 1));
         state.marks.set_high(psn.min(MAX_PSN + 1));
@@ -154,22 +156,20 @@ impl Reorder {
 
     /// The most recent holes, at most three, as a NACK carries them (M12): most recent first.
     pub(crate) fn holes(&self) -> impl Iterator<Item = Hole> + '_ {
-        let nxt = self.rcv_nxt();
-        self.holes.iter().take_while(|hole| hole.len > 0).map(move |hole| Hole {
-            first: nxt + u32::from(hole.start.wrapping_sub(nxt as u16)),
-            len: u32::from(hole.len),
-        })
+        told(&self.holes, self.rcv_nxt())
+    }
+
+    /// Returns whether it holds blocks of the pool: packets beyond RCV.NXT have arrived.
+    #[inline]
+    pub(crate) fn has_blocks(&self) -> bool {
+        !self.chain.is_empty()
     }
 
     /// Records packet `psn` and returns what is to be done with it.
     /// Cost: constant, amortised; no allocation. The loop that releases a run is paid for by the
     /// packets that took the blocks.
     #[inline]
-    pub(crate) fn on_packet<const BLOCKS: usize>(
-        &mut self,
-        pool: &mut BitsPool<BLOCKS>,
-        psn: u32,
-    ) -> Arrival {
+    pub(crate) fn on_packet(&mut self, pool: &mut BitsPool<P>, psn: u32) -> Arrival {
         let nxt = self.rcv_nxt();
         if psn == nxt && self.chain.is_empty() && psn <= MAX_PSN {
             self.marks.set_nxt(psn + 1);
@@ -182,17 +182,13 @@ impl Reorder {
     // Neither this nor its callees are inlined: inlining would make every path of the caller,
     // including that of packets in order, save registers.
     #[inline(never)]
-    fn on_packet_out_of_order<const BLOCKS: usize>(
-        &mut self,
-        pool: &mut BitsPool<BLOCKS>,
-        psn: u32,
-    ) -> Arrival {
+    fn on_packet_out_of_order(&mut self, pool: &mut BitsPool<P>, psn: u32) -> Arrival {
         let (nxt, high) = (self.rcv_nxt(), self.rcv_high());
         if psn < nxt {
             Arrival::Duplicate
-        } else if psn == high && !psn.is_multiple_of(BLOCK_BITS) && psn <= MAX_PSN {
+        } else if psn == high && !pool.begins_block(psn) && psn <= MAX_PSN {
             // Continues a run after a hole, and is not the first in its block.
-            *pool.bits_mut(self.chain.end()) |= bit_of(psn);
+            *pool.byte_mut(self.chain.end(), psn) |= bit_of(psn);
             self.marks.set_high(psn + 1);
             Arrival::OutOfOrder { new_hole: false }
         } else if psn >= high {
@@ -207,19 +203,18 @@ impl Reorder {
 
     /// Fills the front and releases the following run with its blocks (M4).
     #[inline(never)]
-    fn fill_front<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>) {
+    fn fill_front(&mut self, pool: &mut BitsPool<P>) {
         let mut nxt = self.rcv_nxt();
         let high = self.rcv_high();
         self.fill_hole(nxt);
-        *pool.bits_mut(self.chain.start()) |= bit_of(nxt);
+        *pool.byte_mut(self.chain.start(), nxt) |= bit_of(nxt);
         loop {
-            let run = pool.bits(self.chain.start()).trailing_ones();
-            nxt = block_of(nxt) * BLOCK_BITS + run;
-            if run < BLOCK_BITS && nxt < high {
-                break;
+            let run = pool.byte(self.chain.start(), nxt).trailing_ones();
+            nxt = nxt / BYTE_BITS * BYTE_BITS + run;
+            if nxt == high || run == BYTE_BITS && pool.begins_block(nxt) {
+                self.chain.pop_front(pool);
             }
-            self.chain.pop_front(pool);
-            if nxt == high {
+            if nxt == high || run < BYTE_BITS {
                 break;
             }
         }
@@ -228,15 +223,15 @@ impl Reorder {
 
     /// A packet at or above RCV.HIGH: accessed from the end, with new blocks as needed.
     #[inline(never)]
-    fn append<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>, psn: u32) -> Arrival {
+    fn append(&mut self, pool: &mut BitsPool<P>, psn: u32) -> Arrival {
         let (nxt, high) = (self.rcv_nxt(), self.rcv_high());
         if psn > MAX_PSN || !self.chain.cover(pool, nxt, high, psn) {
             return Arrival::NoBits;
         }
         if nxt == high {
-            *pool.bits_mut(self.chain.start()) = bit_of(nxt) - 1;
+            *pool.byte_mut(self.chain.start(), nxt) = bit_of(nxt) - 1;
         }
-        *pool.bits_mut(self.chain.end()) |= bit_of(psn);
+        *pool.byte_mut(self.chain.end(), psn) |= bit_of(psn);
         self.marks.set_high(psn + 1);
         let new_hole = psn > high;
         if new_hole {
@@ -248,20 +243,16 @@ impl Reorder {
 
     /// A packet between RCV.NXT and RCV.HIGH: only the front and the end block are accessed.
     #[inline(never)]
-    fn fill_beyond<const BLOCKS: usize>(
-        &mut self,
-        pool: &mut BitsPool<BLOCKS>,
-        psn: u32,
-    ) -> Arrival {
-        let number = block_of(psn);
-        let block = if number == block_of(self.rcv_nxt()) {
+    fn fill_beyond(&mut self, pool: &mut BitsPool<P>, psn: u32) -> Arrival {
+        let number = pool.block_of(psn);
+        let block = if number == pool.block_of(self.rcv_nxt()) {
             self.chain.start()
-        } else if number == block_of(self.rcv_high() - 1) {
+        } else if number == pool.block_of(self.rcv_high() - 1) {
             self.chain.end()
         } else {
             return Arrival::Middle;
         };
-        let bits = pool.bits_mut(block);
+        let bits = pool.byte_mut(block, psn);
         if *bits & bit_of(psn) != 0 {
             return Arrival::Duplicate;
         }
@@ -299,52 +290,49 @@ impl Reorder {
 
     /// Returns all blocks and discards packets beyond RCV.NXT, as if they had not arrived. For a
     /// connection that ends. The timeout corrects a sender that holds earlier NACKs.
-    pub(crate) fn release<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>) {
+    pub(crate) fn release(&mut self, pool: &mut BitsPool<P>) {
         self.chain.release(pool);
         self.holes = [Tracked::NONE; HOLES];
         self.marks.set_high(self.rcv_nxt());
     }
 
-    /// Moves the state out of the pool and returns all blocks (M17). Allocates: not for the packet
-    /// path.
-    pub(crate) fn swap_out<const BLOCKS: usize>(
-        mut self,
-        pool: &mut BitsPool<BLOCKS>,
-    ) -> SwappedOut {
-        let bits = self.chain.blocks(pool).map(|block| pool.bits(block)).collect();
+    /// Moves the state out of the pool and returns all blocks (M17). Allocates the bitmap on the heap:
+    /// with a limit of states that hold blocks, a packet of another message does that. Without one, the
+    /// default, none is swapped.
+    pub(crate) fn swap_out(mut self, pool: &mut BitsPool<P>) -> SwappedOut {
+        let blocks = self.chain.blocks(pool);
+        let bits = blocks.flat_map(|block| pool.bytes(block).iter().copied()).collect();
         self.chain.release(pool);
         SwappedOut { holes: self.holes, marks: self.marks, bits }
     }
 
-    /// Moves a state back into the pool, which may be another one (M17).
+    /// Moves a state back into the pool, which may be another one with blocks of the same size (M17).
     /// # Errors
     /// The unchanged state, when the pool has too few blocks.
-    pub(crate) fn swap_in<const BLOCKS: usize>(
+    pub(crate) fn swap_in(
         out: SwappedOut,
-        pool: &mut BitsPool<BLOCKS>,
-    ) -> Result<Reorder, SwappedOut> {
+        pool: &mut BitsPool<P>,
+    ) -> Result<Reorder<P>, SwappedOut> {
         let mut chain = Chain::EMPTY;
-        if !chain.extend(pool, out.bits.len() as u32) {
+        let block_bytes = pool.block_bytes();
+        if !chain.extend(pool, out.bits.len() as u32 / block_bytes) {
             return Err(out);
         }
         let mut block = chain.start();
-        for &bits in &out.bits {
-            *pool.bits_mut(block) = bits;
+        for bytes in out.bits.chunks_exact(block_bytes as usize) {
+            pool.bytes_mut(block).copy_from_slice(bytes);
             block = pool.next(block);
         }
         Ok(Reorder { holes: out.holes, marks: out.marks, chain })
     }
 
     /// Its blocks, for [`BitsPool::check`].
-    pub(crate) fn blocks<'a, const BLOCKS: usize>(
-        &self,
-        pool: &'a BitsPool<BLOCKS>,
-    ) -> impl Iterator<Item = u8> + use<'a, BLOCKS> {
+    pub(crate) fn blocks<'a>(&self, pool: &'a BitsPool<P>) -> impl Iterator<Item = P> + use<'a, P> {
         self.chain.blocks(pool)
     }
 
     /// Checks R1 to R4. Costs a walk over the chain; for tests and simulations.
-    pub(crate) fn check<const BLOCKS: usize>(&self, pool: &BitsPool<BLOCKS>) {
+    pub(crate) fn check(&self, pool: &BitsPool<P>) {
         let (nxt, high) = (self.rcv_nxt(), self.rcv_high());
         assert!(nxt <= high && (nxt == high) == self.chain.is_empty(), "R1: {nxt}, {high}");
         self.chain.check(pool, nxt, high); // R2
@@ -352,7 +340,8 @@ impl Reorder {
             assert!(self.holes.iter().all(|hole| hole.len == 0), "R4: nothing is missing");
             return;
         }
-        let (front, end) = (pool.bits(self.chain.start()), pool.bits(self.chain.end()));
+        let front = pool.byte(self.chain.start(), nxt);
+        let end = pool.byte(self.chain.end(), high - 1);
         assert_eq!(front & (bit_of(nxt) | (bit_of(nxt) - 1)), bit_of(nxt) - 1, "R3: front");
         assert_eq!(end & !(bit_of(high - 1) - 1), bit_of(high - 1), "R3: end");
         let mut top = high;
@@ -369,26 +358,31 @@ impl Reorder {
 
     /// All missing packets from RCV.NXT on. Costs a walk over the chain: not for the packet path,
     /// which needs at most three holes.
-    pub(crate) fn all_missing<'a, const BLOCKS: usize>(
+    pub(crate) fn all_missing<'a>(
         &self,
-        pool: &'a BitsPool<BLOCKS>,
-    ) -> impl Iterator<Item = u32> + use<'a, BLOCKS> {
+        pool: &'a BitsPool<P>,
+    ) -> impl Iterator<Item = u32> + use<'a, P> {
         let (nxt, high) = (self.rcv_nxt(), self.rcv_high());
-        (block_of(nxt)..).zip(self.chain.blocks(pool)).flat_map(move |(number, block)| {
-            let missing = mask_of(number, nxt, high) & !pool.bits(block);
-            let bits = (0..BLOCK_BITS).filter(move |bit| missing & 1 << bit != 0);
-            bits.map(move |bit| number * BLOCK_BITS + bit)
+        self.chain.bytes(pool, nxt).flat_map(move |(number, byte)| {
+            let missing = mask_of(number, nxt, high) & !byte;
+            let bits = (0..BYTE_BITS).filter(move |bit| missing & 1 << bit != 0);
+            bits.map(move |bit| number * BYTE_BITS + bit)
         })
     }
 
     /// Number of missing packets in `from..to`. Costs a walk over the chain.
-    fn missing<const BLOCKS: usize>(&self, pool: &BitsPool<BLOCKS>, from: u32, to: u32) -> u32 {
-        let numbered = (block_of(self.rcv_nxt())..).zip(self.chain.blocks(pool));
-        numbered
-            .map(|(number, block)| mask_of(number, from, to) & !pool.bits(block))
-            .map(u8::count_ones)
-            .sum()
+    fn missing(&self, pool: &BitsPool<P>, from: u32, to: u32) -> u32 {
+        let bytes = self.chain.bytes(pool, self.rcv_nxt());
+        bytes.map(|(number, byte)| (mask_of(number, from, to) & !byte).count_ones()).sum()
     }
+}
+
+/// The tracked holes, as a NACK carries them.
+fn told(holes: &[Tracked; HOLES], nxt: u32) -> impl Iterator<Item = Hole> + '_ {
+    holes.iter().take_while(|hole| hole.len > 0).map(move |hole| Hole {
+        first: nxt + u32::from(hole.start.wrapping_sub(nxt as u16)),
+        len: u32::from(hole.len),
+    })
 }
 
 /// A receiver's state that holds no blocks ([`Reorder::swap_out`]).
@@ -401,8 +395,23 @@ pub(crate) struct SwappedOut {
 }
 
 impl SwappedOut {
-    /// Blocks that [`Reorder::swap_in`] needs.
-    pub(crate) fn blocks(&self) -> u32 {
+    /// RCV.NXT.
+    pub(crate) fn rcv_nxt(&self) -> u32 {
+        self.marks.nxt()
+    }
+
+    /// RCV.HIGH.
+    pub(crate) fn rcv_high(&self) -> u32 {
+        self.marks.high()
+    }
+
+    /// The most recent holes, as [`Reorder::holes`] has them.
+    pub(crate) fn holes(&self) -> impl Iterator<Item = Hole> + '_ {
+        told(&self.holes, self.rcv_nxt())
+    }
+
+    /// Bytes of its bitmap, in whole blocks.
+    pub(crate) fn bitmap_bytes(&self) -> u32 {
         self.bits.len() as u32
     }
 }

@@ -1,8 +1,8 @@
 //! The sender's state of a connection: the receiver's bitmap, rebuilt from NACKs (M13-M15, `[MELO
 //! §3.1, §3.2.4]`).
 
-use super::chain::{Chain, Walk, block_of, mask_at, mask_of, next_block};
-use super::pool::{BLOCK_BITS, BitsPool};
+use super::chain::{Chain, Walk, mask_at, mask_of, next_byte};
+use super::pool::{BYTE_BITS, BitsPool, BlockPtr};
 use super::{HOLES, Hole, MAX_PSN};
 
 /// Result of an acknowledgement or a NACK. Each packet is counted once, in either field, until
@@ -62,7 +62,7 @@ pub(crate) enum BadNack {
 /// The state owns its blocks: [`SenderMap::release`] precedes its drop, and it is always used with
 /// the same pool.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct SenderMap {
+pub(crate) struct SenderMap<P> {
     /// Cumulative acknowledgement: the highest RCV.NXT received.
     una: u32,
     /// One past the highest packet that is known as received, or `una`.
@@ -74,22 +74,22 @@ pub(crate) struct SenderMap {
     unknown_from: u32,
     unknown_to: u32,
     /// The block of `next`, or one before it.
-    cursor: Walk,
+    cursor: Walk<P>,
     /// The holes of the newest NACK. The next one usually repeats them, and then only the part
     /// above them is new, so the bitmap is accessed at its end.
     told: [Hole; HOLES],
     /// Packets beyond `una` that are known as received.
     known: u16,
-    chain: Chain,
+    chain: Chain<P>,
 }
 
-const _: () = assert!(size_of::<SenderMap>() <= 64);
+const _: () = assert!(size_of::<SenderMap<u16>>() <= 64);
 
 const NO_HOLE: Hole = Hole { first: 0, len: 0 };
 
-impl SenderMap {
+impl<P: BlockPtr> SenderMap<P> {
     /// Nothing acknowledged.
-    pub(crate) const fn new() -> SenderMap {
+    pub(crate) const fn new() -> SenderMap<P> {
         SenderMap {
             una: 0,
             high: 0,
@@ -122,17 +122,13 @@ impl SenderMap {
     }
 
     /// Returns whether a packet is known as received. Cost: a step for each block before it.
-    pub(crate) fn is_received<const BLOCKS: usize>(
-        &self,
-        pool: &BitsPool<BLOCKS>,
-        psn: u32,
-    ) -> bool {
+    pub(crate) fn is_received(&self, pool: &BitsPool<P>, psn: u32) -> bool {
         if psn < self.una || psn >= self.high {
             return psn < self.una;
         }
-        let number = block_of(psn);
-        let block = Walk::from_front(&self.chain, self.una).seek(pool, number);
-        pool.bits(block) & mask_of(number, psn, psn + 1) != 0
+        let number = pool.block_of(psn);
+        let block = Walk::from_front(pool, &self.chain, self.una).seek(pool, number);
+        pool.byte(block, psn) & mask_at(psn, psn + 1) != 0
     }
 
     /// Takes a cumulative acknowledgement; returns the number of packets below it that were not
@@ -140,11 +136,7 @@ impl SenderMap {
     /// the bitmap; without loss the bitmap is empty.
     /// The caller has checked that `to` packets were sent.
     #[inline]
-    pub(crate) fn on_ack<const BLOCKS: usize>(
-        &mut self,
-        pool: &mut BitsPool<BLOCKS>,
-        rcv_nxt: u32,
-    ) -> u32 {
+    pub(crate) fn on_ack(&mut self, pool: &mut BitsPool<P>, rcv_nxt: u32) -> u32 {
         if rcv_nxt <= self.una {
             return 0;
         }
@@ -157,13 +149,13 @@ impl SenderMap {
     }
 
     /// Slow path of [`SenderMap::on_ack`]: there is a bitmap, and the acknowledgement is new.
-    fn advance<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>, to: u32) -> u32 {
+    fn advance(&mut self, pool: &mut BitsPool<P>, to: u32) -> u32 {
         let covered = to.min(self.high);
         let (mut at, mut ones) = (self.una, 0);
         while at < covered {
-            ones += (pool.bits(self.chain.start()) & mask_at(at, covered)).count_ones();
-            at = covered.min(next_block(at));
-            if at == self.high || at.is_multiple_of(BLOCK_BITS) {
+            ones += (pool.byte(self.chain.start(), at) & mask_at(at, covered)).count_ones();
+            at = covered.min(next_byte(at));
+            if at == self.high || pool.begins_block(at) {
                 self.chain.pop_front(pool);
             }
         }
@@ -174,8 +166,8 @@ impl SenderMap {
         self.next = self.next.max(to);
         if self.chain.is_empty() {
             self.cursor = Walk::NOWHERE;
-        } else if self.cursor.number() < block_of(to) {
-            self.cursor = Walk::from_front(&self.chain, to);
+        } else if self.cursor.number() < pool.block_of(to) {
+            self.cursor = Walk::from_front(pool, &self.chain, to);
         }
         acked
     }
@@ -189,9 +181,9 @@ impl SenderMap {
     /// checked that `rcv_high` packets were sent.
     /// # Errors
     /// No receiver sends this content; nothing has changed.
-    pub(crate) fn on_nack<const BLOCKS: usize>(
+    pub(crate) fn on_nack(
         &mut self,
-        pool: &mut BitsPool<BLOCKS>,
+        pool: &mut BitsPool<P>,
         rcv_nxt: u32,
         rcv_high: u32,
         holes: &[Hole],
@@ -204,10 +196,10 @@ impl SenderMap {
         let lowest = holes.last().map_or(rcv_high - 1, |hole| hole.first);
         let repeats = rcv_high >= self.high && self.repeats(holes);
         let from = if repeats { lowest.max(self.high) } else { lowest };
-        let at_end = !self.chain.is_empty() && block_of(from) >= block_of(self.high - 1);
-        let end = at_end.then(|| Walk::from_end(&self.chain, self.high - 1));
+        let at_end = !self.chain.is_empty() && pool.block_of(from) >= pool.block_of(self.high - 1);
+        let end = at_end.then(|| Walk::from_end(pool, &self.chain, self.high - 1));
         self.extend(pool, rcv_high, lowest);
-        let walk = end.unwrap_or_else(|| Walk::from_front(&self.chain, self.una));
+        let walk = end.unwrap_or_else(|| Walk::from_front(pool, &self.chain, self.una));
         let received = self.mark(pool, walk, (from, rcv_high), holes);
         if rcv_high == self.high {
             self.told = [NO_HOLE; HOLES];
@@ -231,12 +223,7 @@ impl SenderMap {
 
     /// Extends the bitmap to `rcv_high`, if there are blocks for it. The packets between the old
     /// `high` and `lowest` are unknown.
-    fn extend<const BLOCKS: usize>(
-        &mut self,
-        pool: &mut BitsPool<BLOCKS>,
-        rcv_high: u32,
-        lowest: u32,
-    ) {
+    fn extend(&mut self, pool: &mut BitsPool<P>, rcv_high: u32, lowest: u32) {
         if rcv_high <= self.high || !self.chain.cover(pool, self.una, self.high, rcv_high - 1) {
             return;
         }
@@ -249,7 +236,7 @@ impl SenderMap {
             self.unknown_to = lowest;
         }
         if self.cursor == Walk::NOWHERE {
-            self.cursor = Walk::from_front(&self.chain, self.una);
+            self.cursor = Walk::from_front(pool, &self.chain, self.una);
         }
         self.high = rcv_high;
     }
@@ -257,10 +244,10 @@ impl SenderMap {
     /// Sets the bits of the packets `from..rcv_high` that a NACK reports as received, as far as the
     /// bitmap reaches; returns how many were not set before. `walk` is not after the block of
     /// `from`.
-    fn mark<const BLOCKS: usize>(
+    fn mark(
         &mut self,
-        pool: &mut BitsPool<BLOCKS>,
-        mut walk: Walk,
+        pool: &mut BitsPool<P>,
+        mut walk: Walk<P>,
         (from, rcv_high): (u32, u32),
         holes: &[Hole],
     ) -> u32 {
@@ -271,11 +258,12 @@ impl SenderMap {
         for (to, resume) in holes.chain([(rcv_high, rcv_high)]) {
             let to = to.min(self.high);
             while from < to {
-                let bits = pool.bits_mut(walk.seek(pool, block_of(from)));
+                let block = walk.seek(pool, pool.block_of(from));
+                let bits = pool.byte_mut(block, from);
                 let mask = mask_at(from, to);
                 news += (mask & !*bits).count_ones();
                 *bits |= mask;
-                from = to.min(next_block(from));
+                from = to.min(next_byte(from));
             }
             from = from.max(resume);
         }
@@ -286,10 +274,7 @@ impl SenderMap {
     /// The next run of lost packets to retransmit, if any. Each packet is returned once, in order
     /// (M14); `len` is at least 1. Cost: a step for each block passed, and no block is passed
     /// twice.
-    pub(crate) fn next_lost<const BLOCKS: usize>(
-        &mut self,
-        pool: &BitsPool<BLOCKS>,
-    ) -> Option<Hole> {
+    pub(crate) fn next_lost(&mut self, pool: &BitsPool<P>) -> Option<Hole> {
         let below = (self.next, self.high.min(self.unknown_from));
         let above = (self.next.max(self.unknown_to), self.high);
         for (from, to) in [below, above] {
@@ -308,7 +293,7 @@ impl SenderMap {
 
     /// A timeout: discards everything known beyond `una`, so that it is sent again (M15), and
     /// returns the blocks. Returns the number of packets that had been known as received.
-    pub(crate) fn on_timeout<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>) -> u32 {
+    pub(crate) fn on_timeout(&mut self, pool: &mut BitsPool<P>) -> u32 {
         self.chain.release(pool);
         let known = self.known_received();
         *self = SenderMap { una: self.una, high: self.una, next: self.una, ..SenderMap::new() };
@@ -318,43 +303,40 @@ impl SenderMap {
     /// A timeout with a receiver that has kept its state: every packet that is not known as
     /// received is returned for retransmission again, from the front (M15), whether a NACK has
     /// named it or not, up to [`SenderMap::high`]. Packets beyond are to be sent again, too.
-    pub(crate) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self, pool: &BitsPool<P>) {
         self.next = self.una;
         (self.unknown_from, self.unknown_to) = (0, 0);
         if !self.chain.is_empty() {
-            self.cursor = Walk::from_front(&self.chain, self.una);
+            self.cursor = Walk::from_front(pool, &self.chain, self.una);
         }
     }
 
     /// Returns all blocks, for a connection that ends.
-    pub(crate) fn release<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>) {
+    pub(crate) fn release(&mut self, pool: &mut BitsPool<P>) {
         self.on_timeout(pool);
     }
 
     /// Its blocks, for [`BitsPool::check`].
-    pub(crate) fn blocks<'a, const BLOCKS: usize>(
-        &self,
-        pool: &'a BitsPool<BLOCKS>,
-    ) -> impl Iterator<Item = u8> + use<'a, BLOCKS> {
+    pub(crate) fn blocks<'a>(&self, pool: &'a BitsPool<P>) -> impl Iterator<Item = P> + use<'a, P> {
         self.chain.blocks(pool)
     }
 
     /// Checks S1 to S4. Costs a walk over the chain; for tests and simulations.
-    pub(crate) fn check<const BLOCKS: usize>(&self, pool: &BitsPool<BLOCKS>) {
+    pub(crate) fn check(&self, pool: &BitsPool<P>) {
         assert!(self.una <= self.high, "S1: {} above {}", self.una, self.high);
         assert_eq!(self.una == self.high, self.chain.is_empty(), "S1");
         self.chain.check(pool, self.una, self.high); // S2
         let ones = |from, to| -> u32 {
-            (block_of(self.una)..)
-                .zip(self.chain.blocks(pool))
-                .map(|(number, block)| (pool.bits(block) & mask_of(number, from, to)).count_ones())
+            self.chain
+                .bytes(pool, self.una)
+                .map(|(number, byte)| (byte & mask_of(number, from, to)).count_ones())
                 .sum()
         };
         assert_eq!(ones(self.una, self.high), self.known_received(), "S3");
-        assert_eq!(ones(self.high, self.high + BLOCK_BITS), 0, "S3: ones above {}", self.high);
+        assert_eq!(ones(self.high, self.high + BYTE_BITS), 0, "S3: ones above {}", self.high);
         assert!(self.una <= self.next && self.next <= self.high, "S4: {}", self.next);
         self.cursor.check(pool, &self.chain, self.una); // S5
-        assert!(self.chain.is_empty() || self.cursor.number() <= block_of(self.next), "S5");
+        assert!(self.chain.is_empty() || self.cursor.number() <= pool.block_of(self.next), "S5");
         self.check_told(ones);
     }
 
@@ -399,9 +381,9 @@ fn validate(rcv_nxt: u32, rcv_high: u32, holes: &[Hole]) -> Result<(), BadNack> 
 
 /// The first of the packets `from..to`, all of them in the bitmap, that is known as received, or
 /// that is not, according to `received`; or `to`.
-fn find<const BLOCKS: usize>(
-    pool: &BitsPool<BLOCKS>,
-    walk: &mut Walk,
+fn find<P: BlockPtr>(
+    pool: &BitsPool<P>,
+    walk: &mut Walk<P>,
     from: u32,
     to: u32,
     received: bool,
@@ -409,12 +391,12 @@ fn find<const BLOCKS: usize>(
     let flip = if received { 0 } else { u8::MAX };
     let mut at = from;
     while at < to {
-        let number = block_of(at);
-        let hits = (pool.bits(walk.seek(pool, number)) ^ flip) & mask_at(at, to);
+        let block = walk.seek(pool, pool.block_of(at));
+        let hits = (pool.byte(block, at) ^ flip) & mask_at(at, to);
         if hits != 0 {
-            return number * BLOCK_BITS + hits.trailing_zeros();
+            return at / BYTE_BITS * BYTE_BITS + hits.trailing_zeros();
         }
-        at = next_block(at);
+        at = next_byte(at);
     }
     to
 }

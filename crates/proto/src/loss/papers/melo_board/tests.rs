@@ -3,7 +3,12 @@
 
 use proptest::prelude::*;
 
+use super::super::pooled::PoolSize;
 use super::*;
+
+fn pools() -> Pools {
+    Pools::new(PoolSize { bits: 1_024, block_bytes: 1, connections: 0 })
+}
 
 /// Feedback of a receiver.
 type Said = (u32, u32, Vec<Hole>);
@@ -117,8 +122,8 @@ proptest! {
         packets in 2..120_u32,
         ops in prop::collection::vec(op(), 1..150),
     ) {
-        let (pools, other) = (Pools::new(), Pools::new());
-        let client = Client { board: MeloBoard::new(&pools, packets, 0), packets, acked: 0, sent: 0 };
+        let (ours, other) = (pools(), pools());
+        let client = Client { board: MeloBoard::new(&ours, packets, 0), packets, acked: 0, sent: 0 };
         let server = Receiver::new(0, &other.rx);
         let mut up = Upload { client, server, wire: Vec::new(), answers: Vec::new() };
         ops.into_iter().for_each(|op| up.step(op));
@@ -138,8 +143,8 @@ proptest! {
         }
         prop_assert_eq!(up.server.rcv_nxt(), packets);
         drop((up.client, up.server));
-        prop_assert_eq!(pools.tx.lock().usage().in_use, 0, "all blocks are back");
-        prop_assert_eq!(other.rx.lock().usage().in_use, 0, "all blocks are back");
+        prop_assert_eq!(ours.tx.blocks_in_use(), 0, "all blocks are back");
+        prop_assert_eq!(other.rx.blocks_in_use(), 0, "all blocks are back");
     }
 
     #[test]
@@ -147,7 +152,7 @@ proptest! {
         packets in 2..120_u32,
         ops in prop::collection::vec(op(), 1..150),
     ) {
-        let pools = Pools::new();
+        let pools = pools();
         let mut c = Client { board: MeloBoard::new(&pools, 1, 0), packets, acked: 1, sent: 1 };
         c.board.begin_response();
         let (mut wire, mut had) = (Vec::new(), vec![false; packets as usize]);
@@ -192,12 +197,12 @@ proptest! {
         }
         prop_assert_eq!(c.acked, packets);
         drop(c);
-        prop_assert_eq!(pools.rx.lock().usage().in_use, 0, "all blocks are back");
+        prop_assert_eq!(pools.rx.blocks_in_use(), 0, "all blocks are back");
     }
 }
 
 fn sent(packets: u32) -> MeloBoard {
-    let mut b = MeloBoard::new(&Pools::new(), packets, 0);
+    let mut b = MeloBoard::new(&pools(), packets, 0);
     (0..packets).for_each(|index| b.sent(index));
     b
 }

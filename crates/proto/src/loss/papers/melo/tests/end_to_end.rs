@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::super::pool::BitsPool;
+use super::super::pool::MeloPool;
 use super::super::{Arrival, Hole, Reorder, SenderMap};
 
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +28,8 @@ enum Frame {
 struct Message {
     packets: u32,
     window: u32,
-    map: SenderMap,
-    reorder: Reorder,
+    map: SenderMap<u16>,
+    reorder: Reorder<u16>,
     /// The next packet to send, reset by a timeout; and the highest ever sent.
     next: u32,
     sent_high: u32,
@@ -60,7 +60,7 @@ impl Message {
     }
 
     /// The next packet to send: a lost one before a new one.
-    fn transmit<const BLOCKS: usize>(&mut self, pool: &BitsPool<BLOCKS>) -> Option<u32> {
+    fn transmit(&mut self, pool: &MeloPool) -> Option<u32> {
         if self.again.is_none_or(|hole| hole.len == 0) {
             self.again = self.map.next_lost(pool);
         }
@@ -83,7 +83,7 @@ impl Message {
     }
 
     /// Receives a data packet and returns the feedback.
-    fn on_data<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>, psn: u32) -> Frame {
+    fn on_data(&mut self, pool: &mut MeloPool, psn: u32) -> Frame {
         let before = std::mem::replace(&mut self.received[psn as usize], true);
         match self.reorder.on_packet(pool, psn) {
             Arrival::InOrder | Arrival::OutOfOrder { .. } => {
@@ -100,9 +100,9 @@ impl Message {
         Frame::Feedback { rcv_nxt, rcv_high, holes: self.reorder.holes().collect() }
     }
 
-    fn on_feedback<const BLOCKS: usize>(
+    fn on_feedback(
         &mut self,
-        pool: &mut BitsPool<BLOCKS>,
+        pool: &mut MeloPool,
         (rcv_nxt, rcv_high): (u32, u32),
         holes: &[Hole],
         now: u64,
@@ -116,7 +116,7 @@ impl Message {
         }
     }
 
-    fn on_tick<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>, now: u64) {
+    fn on_tick(&mut self, pool: &mut MeloPool, now: u64) {
         if now - self.progress > RTO {
             self.map.on_timeout(pool);
             (self.next, self.again, self.progress) = (self.map.una(), None, now);
@@ -125,12 +125,14 @@ impl Message {
 }
 
 /// Runs messages to completion over one channel and returns them.
-fn run<const BLOCKS: usize>(
+fn run(
+    (blocks, block_bytes): (u32, u32),
     mut messages: Vec<Message>,
     channel: Channel,
     seed: u64,
 ) -> Vec<Message> {
-    let (mut receivers, mut senders) = (BitsPool::<BLOCKS>::new(), BitsPool::<BLOCKS>::new());
+    let pool = || MeloPool::new(blocks * block_bytes * 8, block_bytes);
+    let (mut receivers, mut senders) = (pool(), pool());
     let mut flying: Vec<(u64, usize, Frame)> = Vec::new();
     let mut random = seed | 1;
     let mut draw = move |below: u64| {
@@ -190,7 +192,7 @@ proptest! {
     ) {
         let channel =
             Channel { data_loss: loss, feedback_loss: 0, lose_again: false, jitter: 0 };
-        for message in run::<128>(vec![Message::new(packets, window)], channel, seed) {
+        for message in run((128, 1), vec![Message::new(packets, window)], channel, seed) {
             prop_assert_eq!(message.sent, packets + message.lost);
             prop_assert_eq!(message.wasted, 0);
         }
@@ -201,14 +203,14 @@ proptest! {
     #[test]
     fn messages_end(
         data_loss in 0..300u32, feedback_loss in 0..300u32, jitter in 0..60u64,
-        window in 1..100u32, packets in 1..200u32, small: bool, seed: u64,
+        window in 1..100u32, packets in 1..200u32, small: bool, shift in 0..4_u32, seed: u64,
     ) {
         let channel = Channel { data_loss, feedback_loss, lose_again: true, jitter };
         let messages = || (1..=3).map(|i| Message::new(packets * i / 2 + 1, window)).collect();
         let ended = if small {
-            run::<2>(messages(), channel, seed)
+            run((2, 1 << shift), messages(), channel, seed)
         } else {
-            run::<40>(messages(), channel, seed)
+            run((40, 1 << shift), messages(), channel, seed)
         };
         for message in ended {
             prop_assert!(message.received.iter().all(|&received| received));

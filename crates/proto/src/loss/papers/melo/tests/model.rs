@@ -1,6 +1,5 @@
 //! The reference model: one flag per packet, and linear searches.
 
-use super::super::pool::BLOCK_BITS;
 use super::super::{Arrival, HOLES, Hole};
 
 /// A receiver with one flag per packet that decides as [`super::super::Reorder`] does.
@@ -9,11 +8,13 @@ pub(super) struct Model {
     pub(super) received: Vec<bool>,
     /// Holes that start below are not tracked.
     floor: u32,
+    /// Packets of a block.
+    block_bits: u32,
 }
 
 impl Model {
-    pub(super) fn new(packets: u32) -> Model {
-        Model { received: vec![false; packets as usize], floor: 0 }
+    pub(super) fn new(packets: u32, block_bits: u32) -> Model {
+        Model { received: vec![false; packets as usize], floor: 0, block_bits }
     }
 
     pub(super) fn rcv_nxt(&self) -> u32 {
@@ -45,19 +46,19 @@ impl Model {
 
     /// Number of blocks that its bitmap needs.
     pub(super) fn blocks(&self) -> u32 {
-        blocks(self.rcv_nxt(), self.rcv_high())
+        self.blocks_of(self.rcv_nxt(), self.rcv_high())
     }
 
     /// The expected result for `psn` when `free` blocks of the pool are free.
     pub(super) fn on_packet(&mut self, psn: u32, free: u32) -> Arrival {
         let (nxt, high) = (self.rcv_nxt(), self.rcv_high());
-        let [front, end, block] = [nxt, high.max(1) - 1, psn].map(|psn| psn / BLOCK_BITS);
+        let [front, end, block] = [nxt, high.max(1) - 1, psn].map(|psn| psn / self.block_bits);
         let arrival = if psn < nxt {
             Arrival::Duplicate
         } else if psn == nxt {
             Arrival::InOrder
         } else if psn >= high {
-            if blocks(nxt, psn + 1) - self.blocks() > free {
+            if self.blocks_of(nxt, psn + 1) - self.blocks() > free {
                 return Arrival::NoBits;
             }
             Arrival::OutOfOrder { new_hole: psn > high }
@@ -85,8 +86,9 @@ impl Model {
         self.received[nxt as usize..].fill(false);
         self.floor = 0;
     }
-}
 
-fn blocks(nxt: u32, high: u32) -> u32 {
-    if nxt >= high { 0 } else { (high - 1) / BLOCK_BITS + 1 - nxt / BLOCK_BITS }
+    fn blocks_of(&self, nxt: u32, high: u32) -> u32 {
+        let bits = self.block_bits;
+        if nxt >= high { 0 } else { (high - 1) / bits + 1 - nxt / bits }
+    }
 }

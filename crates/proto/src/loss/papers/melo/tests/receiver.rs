@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::pool::{BitsPool, MeloPool};
+use super::super::pool::{BitsPool, MeloPool, PAPER_BITS};
 use super::super::{Arrival, Hole, MAX_PSN, Reorder};
 use super::model::Model;
 
@@ -10,13 +10,13 @@ const IN_ORDER: Arrival = Arrival::InOrder;
 const NEW_HOLE: Arrival = Arrival::OutOfOrder { new_hole: true };
 const BEYOND: Arrival = Arrival::OutOfOrder { new_hole: false };
 
-fn holes(reorder: &Reorder) -> Vec<(u32, u32)> {
+fn holes(reorder: &Reorder<u16>) -> Vec<(u32, u32)> {
     reorder.holes().map(|Hole { first, len }| (first, len)).collect()
 }
 
 /// Delivers the packets to `reorder`, and checks the result and the state after each.
 #[track_caller]
-fn arrive(reorder: &mut Reorder, pool: &mut MeloPool, packets: &[(u32, Arrival)]) {
+fn arrive(reorder: &mut Reorder<u16>, pool: &mut MeloPool, packets: &[(u32, Arrival)]) {
     for &(psn, arrival) in packets {
         assert_eq!(reorder.on_packet(pool, psn), arrival, "packet {psn}");
         reorder.check(pool);
@@ -28,7 +28,7 @@ fn arrive(reorder: &mut Reorder, pool: &mut MeloPool, packets: &[(u32, Arrival)]
 /// over the whole run and returns the blocks (M4).
 #[test]
 fn a_hole_takes_blocks_until_it_is_filled() {
-    let (mut pool, mut reorder) = (MeloPool::new(), Reorder::new());
+    let (mut pool, mut reorder) = (MeloPool::new(PAPER_BITS, 1), Reorder::new());
     arrive(&mut reorder, &mut pool, &[(0, IN_ORDER), (1, IN_ORDER), (2, IN_ORDER)]);
     assert_eq!((pool.usage().most, reorder.rcv_nxt(), reorder.rcv_high()), (0, 3, 3));
     arrive(&mut reorder, &mut pool, &[(4, NEW_HOLE), (5, BEYOND), (6, BEYOND), (7, BEYOND)]);
@@ -47,7 +47,7 @@ fn a_hole_takes_blocks_until_it_is_filled() {
 /// `[MELO §3.2.3]`: a packet that needs a block in the middle is dropped without access (M10).
 #[test]
 fn the_middle_is_not_accessed() {
-    let (mut pool, mut reorder) = (MeloPool::new(), Reorder::new());
+    let (mut pool, mut reorder) = (MeloPool::new(PAPER_BITS, 1), Reorder::new());
     arrive(&mut reorder, &mut pool, &[(1, NEW_HOLE), (10, NEW_HOLE), (30, NEW_HOLE)]);
     arrive(
         &mut reorder,
@@ -69,7 +69,7 @@ fn the_middle_is_not_accessed() {
 /// `[MELO §3.2.4]`: the three most recent holes; a hole that is split counts as two (M12).
 #[test]
 fn three_most_recent_holes_are_tracked() {
-    let (mut pool, mut reorder) = (MeloPool::new(), Reorder::new());
+    let (mut pool, mut reorder) = (MeloPool::new(PAPER_BITS, 1), Reorder::new());
     for psn in [1, 3, 5, 7] {
         arrive(&mut reorder, &mut pool, &[(psn, NEW_HOLE)]);
     }
@@ -88,7 +88,7 @@ fn three_most_recent_holes_are_tracked() {
 /// `[MELO §3.2.5]`: an exhausted pool changes no state and blocks no progress (M16).
 #[test]
 fn an_exhausted_pool_rejects_and_keeps_working() {
-    let mut pool = BitsPool::<2>::new();
+    let mut pool = BitsPool::<u8>::new(2 * 8, 1);
     let (mut a, mut b) = (Reorder::new(), Reorder::new());
     assert_eq!(a.on_packet(&mut pool, 16), Arrival::NoBits, "three blocks of two");
     assert_eq!((a.rcv_high(), pool.usage().in_use, pool.usage().refusals), (0, 0, 1));
@@ -108,7 +108,7 @@ fn an_exhausted_pool_rejects_and_keeps_working() {
 
 #[test]
 fn psns_end_at_the_largest_that_fits() {
-    let (mut pool, mut reorder) = (MeloPool::new(), Reorder::new());
+    let (mut pool, mut reorder) = (MeloPool::new(PAPER_BITS, 1), Reorder::new());
     for psn in 0..=MAX_PSN {
         assert_eq!(reorder.on_packet(&mut pool, psn), IN_ORDER);
     }
@@ -130,7 +130,7 @@ fn psns_end_at_the_largest_that_fits() {
 /// Holes across a multiple of 2^16, where their starts wrap.
 #[test]
 fn holes_across_the_wrap_of_their_starts() {
-    let (mut pool, mut reorder) = (MeloPool::new(), Reorder::new());
+    let (mut pool, mut reorder) = (MeloPool::new(PAPER_BITS, 1), Reorder::new());
     for psn in 0..65_530 {
         reorder.on_packet(&mut pool, psn);
     }
@@ -145,20 +145,21 @@ fn holes_across_the_wrap_of_their_starts() {
 
 /// Several connections with one pool: each step delivers a packet, or releases a connection, or
 /// swaps one out and in.
-struct World<const BLOCKS: usize> {
-    pool: BitsPool<BLOCKS>,
-    connections: Vec<(Reorder, Model)>,
+struct World {
+    pool: MeloPool,
+    connections: Vec<(Reorder<u16>, Model)>,
 }
 
-impl<const BLOCKS: usize> World<BLOCKS> {
-    fn new(connections: usize, packets: u32) -> Self {
-        let one = || (Reorder::new(), Model::new(packets));
+impl World {
+    fn new(blocks: u32, block_bytes: u32, connections: usize, packets: u32) -> Self {
+        let pool = MeloPool::new(blocks * block_bytes * 8, block_bytes);
+        let one = || (Reorder::new(), Model::new(packets, pool.block_bits()));
         let connections = std::iter::repeat_with(one).take(connections).collect();
-        World { pool: BitsPool::new(), connections }
+        World { pool, connections }
     }
 
     fn free(&self) -> u32 {
-        BLOCKS as u32 - self.pool.usage().in_use
+        self.pool.blocks() - self.pool.usage().in_use
     }
 
     fn packet(&mut self, at: usize, psn: u32) -> Arrival {
@@ -177,8 +178,9 @@ impl<const BLOCKS: usize> World<BLOCKS> {
         // Cannot be swapped in while another connection has the blocks, and can afterwards.
         let in_use = self.pool.usage().in_use;
         let mut other = super::super::chain::Chain::EMPTY;
-        let short = BLOCKS as u32 - in_use - out.blocks() + 1;
-        let out = if out.blocks() > 0 && other.extend(&mut self.pool, short) {
+        let blocks = out.bitmap_bytes() / self.pool.block_bytes();
+        let short = self.pool.blocks() - in_use - blocks + 1;
+        let out = if blocks > 0 && other.extend(&mut self.pool, short) {
             let out = Reorder::swap_in(out, &mut self.pool).expect_err("too few blocks");
             other.release(&mut self.pool);
             out
@@ -231,8 +233,8 @@ fn step() -> impl Strategy<Value = (usize, u8, u32)> {
     (0..3usize, 0..40u8, 0..1000u32)
 }
 
-fn run<const BLOCKS: usize>(packets: u32, steps: Vec<(usize, u8, u32)>) {
-    let mut world = World::<BLOCKS>::new(3, packets);
+fn run(blocks: u32, block_bytes: u32, packets: u32, steps: Vec<(usize, u8, u32)>) {
+    let mut world = World::new(blocks, block_bytes, 3, packets);
     for (at, what, number) in steps {
         let (nxt, high) = (world.connections[at].0.rcv_nxt(), world.connections[at].0.rcv_high());
         let psn = match what {
@@ -261,12 +263,20 @@ proptest! {
     fn receivers_that_share_a_pool_match_their_models(
         steps in prop::collection::vec(step(), 1..400)
     ) {
-        run::<16>(300, steps);
+        run(16, 1, 300, steps);
     }
 
     #[test]
     fn receivers_that_share_a_tiny_pool_match_their_models(steps in prop::collection::vec(step(), 1..200)) {
-        run::<3>(64, steps);
+        run(3, 1, 64, steps);
+    }
+
+    /// M35.
+    #[test]
+    fn receivers_match_their_models_with_blocks_of_any_size(
+        shift in 1..5_u32, blocks in 3..12_u32, steps in prop::collection::vec(step(), 1..300)
+    ) {
+        run(blocks, 1 << shift, 500, steps);
     }
 
     #[test]
@@ -275,7 +285,7 @@ proptest! {
     ) {
         // A packet that needs a block in the middle is sent again, from the front, until all have
         // arrived.
-        let mut world = World::<128>::new(1, 200);
+        let mut world = World::new(128, 1, 1, 200);
         let mut waiting = order;
         while !waiting.is_empty() {
             let before = waiting.len();

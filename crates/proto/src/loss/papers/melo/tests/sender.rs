@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::pool::{BLOCK_BITS, BitsPool, MeloPool};
+use super::super::pool::{MeloPool, PAPER_BITS};
 use super::super::sender::{BadNack, Learned};
 use super::super::{Hole, MAX_PSN, Reorder, SenderMap};
 
@@ -19,7 +19,7 @@ struct Nack {
 }
 
 impl Nack {
-    fn of(reorder: &Reorder) -> Nack {
+    fn of(reorder: &Reorder<u16>) -> Nack {
         let (rcv_nxt, rcv_high) = (reorder.rcv_nxt(), reorder.rcv_high());
         Nack { rcv_nxt, rcv_high, holes: reorder.holes().collect() }
     }
@@ -31,9 +31,9 @@ impl Nack {
 }
 
 /// A sender with the NACKs it received and the retransmissions it returned, checked at every step.
-struct Checked<const BLOCKS: usize> {
-    map: SenderMap,
-    pool: BitsPool<BLOCKS>,
+struct Checked {
+    map: SenderMap<u16>,
+    pool: MeloPool,
     /// By packet: was in a hole of a NACK.
     reported: Vec<bool>,
     /// Acked and received, minus what timeouts discarded.
@@ -42,9 +42,9 @@ struct Checked<const BLOCKS: usize> {
     from: u32,
 }
 
-impl<const BLOCKS: usize> Checked<BLOCKS> {
-    fn new(packets: u32) -> Self {
-        let (map, pool) = (SenderMap::new(), BitsPool::new());
+impl Checked {
+    fn new(bits: u32, block_bytes: u32, packets: u32) -> Self {
+        let (map, pool) = (SenderMap::new(), MeloPool::new(bits, block_bytes));
         Checked { map, pool, reported: vec![false; packets as usize], learned: 0, from: 0 }
     }
 
@@ -93,11 +93,13 @@ impl<const BLOCKS: usize> Checked<BLOCKS> {
         let una = self.map.una();
         let mut known = vec![false; self.reported.len().max(una as usize) + 8];
         known[..una as usize].fill(true);
-        for (number, block) in (una / BLOCK_BITS..).zip(self.map.blocks(&self.pool)) {
-            for bit in 0..BLOCK_BITS {
-                known[(number * BLOCK_BITS + bit) as usize] |=
-                    self.pool.bits(block) & 1 << bit != 0;
-            }
+        let first = self.pool.block_of(una) * self.pool.block_bits();
+        let blocks = self.map.blocks(&self.pool);
+        let bytes = blocks.flat_map(|block| self.pool.bytes(block).iter().copied());
+        let bits = bytes.flat_map(|byte| (0..8).map(move |bit| byte & 1 << bit != 0));
+        known.resize(known.len() + self.pool.block_bits() as usize, false);
+        for (psn, bit) in (first as usize..).zip(bits) {
+            known[psn] |= bit;
         }
         known
     }
@@ -122,7 +124,7 @@ fn nack(rcv_nxt: u32, rcv_high: u32, holes: &[(u32, u32)]) -> Nack {
 
 #[test]
 fn holes_are_retransmitted_once() {
-    let mut sender = Checked::<128>::new(100);
+    let mut sender = Checked::new(128 * 8, 1, 100);
     let learned = sender.nack(&nack(3, 12, &[(9, 2), (3, 4)]));
     assert_eq!(learned, Ok(Learned { acked: 3, received: 3 }));
     assert_eq!(sender.all_lost(), [hole(3, 4), hole(9, 2)]);
@@ -143,7 +145,7 @@ fn holes_are_retransmitted_once() {
 /// Packets that no NACK reported are not taken as lost, and are left to the timeout (M15).
 #[test]
 fn packets_covered_only_by_lost_nacks_are_unknown() {
-    let mut sender = Checked::<128>::new(100);
+    let mut sender = Checked::new(128 * 8, 1, 100);
     // The hole at 2 is one of four or more.
     let learned = sender.nack(&nack(2, 20, &[(18, 1), (14, 2), (10, 1)]));
     assert_eq!(learned, Ok(Learned { acked: 2, received: 6 }));
@@ -165,7 +167,7 @@ fn packets_covered_only_by_lost_nacks_are_unknown() {
 /// Two unknown ranges before either is passed become one (documented at `SenderMap::extend`).
 #[test]
 fn two_unknown_ranges_become_one() {
-    let mut sender = Checked::<128>::new(100);
+    let mut sender = Checked::new(128 * 8, 1, 100);
     sender.nack(&nack(0, 20, &[(18, 1)])).unwrap();
     sender.nack(&nack(0, 40, &[(38, 1)])).unwrap();
     assert_eq!(sender.all_lost(), [hole(38, 1)]);
@@ -175,7 +177,7 @@ fn two_unknown_ranges_become_one() {
 /// Without blocks the packets of a NACK stay unknown; a later NACK may report them again (M16).
 #[test]
 fn an_exhausted_pool_learns_nothing() {
-    let mut sender = Checked::<2>::new(100);
+    let mut sender = Checked::new(2 * 8, 1, 100);
     let learned = sender.nack(&nack(1, 30, &[(20, 1), (1, 3)]));
     assert_eq!(learned, Ok(Learned { acked: 1, received: 0 }));
     assert_eq!((sender.all_lost(), sender.pool.usage().refusals), (vec![], 1));
@@ -193,7 +195,7 @@ fn an_exhausted_pool_learns_nothing() {
 #[test]
 fn nacks_that_no_receiver_sends_change_nothing() {
     use BadNack::{Holes, Range, TooMany};
-    let mut sender = Checked::<128>::new(100);
+    let mut sender = Checked::new(128 * 8, 1, 100);
     sender.nack(&nack(2, 12, &[(9, 2), (2, 4)])).unwrap();
     let before = format!("{:?} {:?}", sender.map, sender.pool);
     let cases = [
@@ -225,7 +227,7 @@ fn nacks_that_no_receiver_sends_change_nothing() {
 
 /// A receiver that receives one packet per step, near RCV.NXT or RCV.HIGH; its NACKs.
 fn nacks(packets: u32, steps: &[(u8, u32)]) -> Vec<(Nack, Vec<bool>)> {
-    let (mut reorder, mut pool) = (Reorder::new(), MeloPool::new());
+    let (mut reorder, mut pool) = (Reorder::new(), MeloPool::new(PAPER_BITS, 1));
     let mut received = vec![false; packets as usize];
     let mut said = Vec::new();
     for &(what, number) in steps {
@@ -276,8 +278,8 @@ proptest! {
     /// M13: when every NACK arrives, the sender knows for each packet from the lowest hole of the
     /// last NACK on what the receiver knows, and no more below.
     #[test]
-    fn the_bitmap_is_rebuilt_from_nacks(steps in steps()) {
-        let mut sender = Checked::<128>::new(200);
+    fn the_bitmap_is_rebuilt_from_nacks(steps in steps(), shift in 0..5_u32) {
+        let mut sender = Checked::new(128 * 8, 1 << shift, 200);
         for (nack, received) in nacks(200, &steps) {
             sender.nack(&nack).unwrap();
             let known = sender.known();
@@ -296,8 +298,8 @@ proptest! {
     fn holes_that_are_filled_in_order_leave_equal_bitmaps(
         steps in prop::collection::vec(0..8u32, 1..300)
     ) {
-        let (mut reorder, mut pool) = (Reorder::new(), MeloPool::new());
-        let mut sender = Checked::<128>::new(1000);
+        let (mut reorder, mut pool) = (Reorder::new(), MeloPool::new(PAPER_BITS, 1));
+        let mut sender = Checked::new(128 * 8, 1, 1000);
         let mut received = vec![false; 1008];
         for step in steps {
             use super::super::Arrival::OutOfOrder;
@@ -324,9 +326,10 @@ proptest! {
     fn a_sender_knows_only_what_nacks_reported(
         steps in steps(),
         deliveries in prop::collection::vec((any::<prop::sample::Index>(), 0..24u8), 0..200),
+        shift in 0..4_u32,
     ) {
         let said = nacks(120, &steps);
-        let mut sender = Checked::<9>::new(120);
+        let mut sender = Checked::new(9 * 8, 1 << shift, 120);
         let mut latest = 0;
         for (index, what) in deliveries {
             // From anywhere, or a bit later than the one before.
@@ -354,9 +357,9 @@ proptest! {
     /// Arbitrary NACKs: no panic, the invariants hold, a rejected NACK changes nothing.
     #[test]
     fn arbitrary_nacks_are_rejected_or_harmless(
-        said in prop::collection::vec((any_nack(), 0..12u8), 1..100)
+        said in prop::collection::vec((any_nack(), 0..12u8), 1..100), shift in 0..3_u32
     ) {
-        let mut sender = Checked::<6>::new(200);
+        let mut sender = Checked::new(6 * 8, 1 << shift, 200);
         for (nack, what) in said {
             let before = format!("{:?} {:?}", sender.map, sender.pool);
             match what {
