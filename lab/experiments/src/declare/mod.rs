@@ -117,6 +117,9 @@ pub(crate) trait Declaration: Sync {
     /// # Errors
     /// It cannot run as given, failed, or its result could not be written.
     fn run(&self, arguments: &ArgMatches) -> Result<(), Failure>;
+    /// Checks the settings of a command line, as [`Declaration::run`] does.
+    #[cfg(test)]
+    fn check(&self, arguments: &ArgMatches) -> Result<(), Failure>;
     /// Its recorded points.
     fn recorded(&'static self) -> Vec<recorded::Experiment>;
 }
@@ -149,13 +152,8 @@ impl<S: Declared + Serialize + Sync, O: Serialize> Declaration for Experiment<S,
         let output = OutputArgs::from_arg_matches(arguments).map_err(parsed)?;
         output.check()?;
         let seeds = SeedArgs::from_arg_matches(arguments).map_err(parsed)?;
-        let mut cases: Vec<S> = parameter::of_arguments(arguments);
-        for case in &mut cases {
-            parameter::set(case, "seed", seeds.first());
-            (self.special.adjust)(case, arguments);
-        }
         // Before files are opened and networks are built, which take time and memory.
-        cases.iter().try_for_each(parameter::check).map_err(failure)?;
+        let cases = self.cases(arguments, seeds.first())?;
         let instead = |case| (self.special.instead)(case, arguments, &output);
         if let Some(done) = cases.first().and_then(instead) {
             return done;
@@ -186,12 +184,28 @@ impl<S: Declared + Serialize + Sync, O: Serialize> Declaration for Experiment<S,
         output.print(self.name, &cases.first(), json!(results), chart, || self.text(&runs))
     }
 
+    #[cfg(test)]
+    fn check(&self, arguments: &ArgMatches) -> Result<(), Failure> {
+        self.cases(arguments, 1).map(drop)
+    }
+
     fn recorded(&'static self) -> Vec<recorded::Experiment> {
         self.recorded.iter().map(|points| self.points(points)).collect()
     }
 }
 
 impl<S: Declared + Serialize + Sync, O: Serialize> Experiment<S, O> {
+    /// The settings of a command line, whose values are in their ranges.
+    fn cases(&self, arguments: &ArgMatches, seed: u64) -> Result<Vec<S>, Failure> {
+        let mut cases: Vec<S> = parameter::of_arguments(arguments);
+        for case in &mut cases {
+            parameter::set(case, "seed", seed);
+            (self.special.adjust)(case, arguments);
+        }
+        cases.iter().try_for_each(parameter::check).map_err(failure)?;
+        Ok(cases)
+    }
+
     /// The values of papers beside a series of the recorded points.
     pub(crate) fn stated(&self, quantity: &str, series: &str) -> Vec<(f64, f64)> {
         let all = self.recorded.iter();

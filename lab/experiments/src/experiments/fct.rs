@@ -15,6 +15,8 @@
 //! retransmissions. The flows and their arrival times are the same for all schemes. The first tenth
 //! finds the network idle and is not counted; the rest are, until the last is complete.
 
+mod recorded;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -31,11 +33,11 @@ use serde_json::{Value, json};
 use super::loss::{self, SCHEMES, control_list, scheme_name};
 use crate::declare::column::Column;
 use crate::declare::parameter::{Notation, chance, count, name, parameters, time, written};
-use crate::declare::points::{self, Better, Figure, Paper, Quantity, Run, Stated, Tolerance};
+use crate::declare::points::{self, Better, Figure, Quantity, Tolerance};
 use crate::declare::seeds::Row;
 use crate::declare::special::{Results, Special};
 use crate::declare::text::{ns, percent};
-use crate::declare::{Experiment, Recorded, Simulation, Step, Table};
+use crate::declare::{Experiment, Simulation, Step, Table};
 use crate::picture::{Axis, Chart, Style};
 use crate::scenario::app::{self, SharedTally};
 use crate::scenario::path::{self, DATA, MAX_FRAME, Part, Path, RATE_BPS};
@@ -53,44 +55,7 @@ pub(crate) const EXPERIMENT: Experiment<WebSearch, FlowTimes> = Experiment {
     caption,
     table: Table::Columns,
     picture,
-    recorded: &[Recorded {
-        id: "M24",
-        results: include_str!("../../recorded/M24.json"),
-        title: "Web-search flows over a lossy spine",
-        source: "MELO section 4.1.2, figure 5b",
-        model: "MELO's fabric of 320 hosts, 32 leaves and four spines (short runs: 20 hosts in two \
-            leaves), web-search flow sizes, Poisson arrivals, 300 flows at each load (short runs: 60), \
-            the same for every scheme, credits of one bandwidth-delay product, DCQCN with marking by RED \
-            from 100 to 400 kB, up to 20 %; spine 0 loses 1 % of what crosses it. go-back-n goes back \
-            on timeouts only, go-back-n-nack on NACKs, as in the paper. The bound is the time of either \
-            over that of the default without loss.",
-        axis: points::Axis { label: "load", unit: Unit::Percent, log: false },
-        x: |_, o| o.load,
-        series: |s, o| match s.loss_ppm {
-            0 => LOSSLESS.to_owned(),
-            _ => o.scheme.to_string(),
-        },
-        only: &[],
-        runs: |size| {
-            let lossy = WebSearch {
-                load_ppm: size.pick(vec![300_000, 800_000], vec![100_000, 500_000, 900_000]),
-                hosts: size.pick(20, 320),
-                flows: size.pick(60, 300),
-                ..WebSearch::default()
-            };
-            let schemes = vec![Recovery::Selective];
-            let lossless = WebSearch { schemes, loss_ppm: 0, ..lossy.clone() };
-            vec![lossy, lossless]
-        },
-        more: bounds,
-        paper: &[Paper {
-            quantity: BETTER[1],
-            series: "melo",
-            x: None,
-            value: Stated::Range(PAPER.0, PAPER.1),
-            reason: OTHER_LOADS,
-        }],
-    }],
+    recorded: recorded::ALL,
     special: Special {
         after_help: AFTER_HELP,
         results: Results::Median(|o| o.fct_p99_ns as f64, over_seeds),
@@ -114,12 +79,6 @@ Examples:
   courser-lab sim fct --hosts 320 --flows 4000 --seeds 5 --svg fct.svg
   courser-lab sim fct --scheme go-back-n,default --load 0.5 --json -";
 
-const OTHER_LOADS: &str = "The paper has a range over its loads; its sizes of buffers, RED limits and \
-    number of flows are not stated. A NACK repairs a loss in a round trip here, which leaves less \
-    to gain than in the paper, whose go-back-N loses more by each loss (experiment M23). Where the \
-    slowest flows wait for others at the link of their sender, with or without loss, no recovery \
-    could be faster: the bound.";
-
 /// Go-back-N on timeouts, and on NACKs.
 const SLOW: [Recovery; 2] = [Recovery::GoBackN, Recovery::GoBackNNack];
 
@@ -128,19 +87,6 @@ const BETTER: [&str; 2] = ["times better than go-back-n", "times better than go-
 
 /// The series of runs without loss.
 const LOSSLESS: &str = "default, no loss";
-
-/// How much better any scheme could be: the times of the slow ones over those without loss.
-fn bounds(rows: &[Row<WebSearch, FlowTimes>], run: &mut Run) {
-    let (lossless, lossy): (Vec<_>, Vec<_>) = rows.iter().partition(|(s, _)| s.loss_ppm == 0);
-    let lossy: Vec<&FlowTimes> = lossy.into_iter().map(|(_, o)| o).collect();
-    for (_, o) in lossless {
-        for (quantity, than) in BETTER.into_iter().zip(SLOW) {
-            if let Some(times) = o.better(than, lossy.iter().copied()) {
-                run.add(quantity, "bound", o.load, times);
-            }
-        }
-    }
-}
 
 type Col = Column<WebSearch, FlowTimes>;
 
@@ -435,6 +381,9 @@ fn config(settings: &WebSearch, (control, scheme): Kind) -> WorldConfig {
     nexus.max_msg_size = web_search::MAX_BYTES as u32;
     nexus.memory_limit = 64 * FLOW_MEMORY;
     nexus.max_held_per_peer = 64 * FLOW_MEMORY;
+    // A buffer is reused for flows of about its size only, which an endpoint rarely has: without this
+    // the buffers of all flows would be kept.
+    nexus.tuning.trim_after = Duration::from_millis(1);
     if scheme != Recovery::Selective {
         let rto = Duration::from_nanos(settings.rto_ns);
         nexus.rto = (rto, rto);

@@ -15,6 +15,7 @@ pub(crate) mod incast_table;
 pub mod join_leave;
 pub mod loss;
 pub mod lost_call;
+pub mod melo_pool;
 pub mod operating_range;
 pub mod reroute;
 pub mod response_rtt;
@@ -60,6 +61,38 @@ impl Group for Run {
 pub(crate) enum Recovery {}
 
 impl Group for Recovery {
-    const ALL: &'static [&'static dyn Declaration] =
-        &[&loss::EXPERIMENT, &fct::EXPERIMENT, &bits_pool::EXPERIMENT, &lost_call::EXPERIMENT];
+    const ALL: &'static [&'static dyn Declaration] = &[
+        &loss::EXPERIMENT,
+        &fct::EXPERIMENT,
+        &bits_pool::EXPERIMENT,
+        &melo_pool::EXPERIMENT,
+        &lost_call::EXPERIMENT,
+    ];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn examples_of_help_texts_are_accepted() {
+        let mut seen = 0;
+        for (of, all) in [("courser-lab sim run ", Run::ALL), ("courser-lab sim ", Recovery::ALL)] {
+            for experiment in all {
+                let mut command = experiment.command();
+                let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                let begin = format!("{of}{}", experiment.name());
+                for line in help.lines().map(str::trim).filter(|line| line.starts_with(&begin)) {
+                    // Two spaces or more precede the description.
+                    let words = line[of.len()..].split("  ").next().unwrap_or_default();
+                    let arguments = command.try_get_matches_from_mut(words.split(' '));
+                    let arguments = arguments.unwrap_or_else(|e| panic!("{line}: {e}"));
+                    let checked = experiment.check(&arguments);
+                    assert!(checked.is_ok(), "{line}: {:?}", checked.err());
+                    seen += 1;
+                }
+            }
+        }
+        assert!(seen >= 15, "{seen} examples");
+    }
 }

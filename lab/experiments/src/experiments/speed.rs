@@ -43,6 +43,11 @@ impl Declaration for Speed {
         print(args.json.as_deref(), self.name(), &args, json!(results), || text(&results))
     }
 
+    #[cfg(test)]
+    fn check(&self, _: &ArgMatches) -> Result<(), Failure> {
+        Ok(()) // all values are checked when they are parsed
+    }
+
     fn recorded(&'static self) -> Vec<Experiment> {
         Vec::new()
     }

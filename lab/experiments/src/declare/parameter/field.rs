@@ -62,6 +62,7 @@ named!(Recovery {
     Recovery::GoBackNNack => "go-back-n-nack", "The same, at once at the first NACK";
     Recovery::Melo => "melo", "The receiver reports each lost packet";
     Recovery::Selective => "default", "Courser's own: a packet that was overtaken is resent";
+    Recovery::GoBackZero => "go-back-0", "On NACKs, but the whole message from its first packet on";
 });
 
 /// A type of fields: one number or a list of them.

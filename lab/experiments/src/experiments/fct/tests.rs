@@ -53,3 +53,29 @@ fn the_scaled_network_matches_the_papers() {
     assert_eq!(small().topology().switches().len(), 2 + 4);
     assert_eq!(WebSearch::default().credits(), 71);
 }
+
+/// Chance that the 99th percentile of `flows` flows, as [`summary`] takes it, is above that of all flows.
+fn above(flows: u32) -> f64 {
+    // It is above if at least this number of flows is longer than 99 % of all.
+    let longer = flows - (flows * 99).div_ceil(100) + 1;
+    let (p, n) = (0.01_f64, f64::from(flows));
+    let mut chance = (1.0 - p).powf(n); // of none
+    let mut fewer = 0.0;
+    for k in 0..longer {
+        fewer += chance;
+        chance *= (n - f64::from(k)) / f64::from(k + 1) * p / (1.0 - p);
+    }
+    1.0 - fewer
+}
+
+/// M24: the range of five seeds contains the 99th percentile of all flows unless all five are above it,
+/// or below. This holds if flows are independent.
+#[test]
+fn the_range_of_five_seeds_contains_the_percentile_with_94_percent() {
+    let contains = |flows| 1.0 - above(flows).powi(5) - (1.0 - above(flows)).powi(5);
+    for flows in [69, recorded::STEADY_FLOWS] {
+        assert!((contains(flows) - 0.9375).abs() < 1e-3, "{flows}: {}", contains(flows));
+    }
+    assert!((1..69).all(|flows| above(flows) < 0.5), "no smaller number");
+    assert!(contains(300) < 0.89, "of experiment M24");
+}

@@ -92,6 +92,8 @@ queue in a switch, so nothing is marked here.
                   on
   go-back-n-nack  the same, as in RDMA NICs: the first packet behind a gap has
                   the sender go back at once; when that fails, the recovery time
+  go-back-0       not by default: like go-back-n-nack, but from the first packet of
+                  the message on, as NICs of 2015 did; large messages never complete
   melo            the receiver reports each lost packet and the sender resends
                   it once; a packet lost twice is resent after the recovery time
   default         a packet is lost when a packet that was sent one reordering
@@ -303,7 +305,7 @@ pub(crate) static SCHEMES: Notation = Notation {
 };
 
 /// Credits: thousandths of a bandwidth-delay product, written in whole ones.
-static WINDOW: Notation = Notation {
+pub(super) static WINDOW: Notation = Notation {
     value_name: "N",
     parse: |text| {
         let window = text.parse::<f64>().map_err(|e| e.to_string())?;
@@ -321,7 +323,7 @@ parameters! {
         seed: u64 = 1, count(0..=u64::MAX);
         /// Congestion controls, each with every scheme. The paper has dcqcn
         controls: Vec<Control> = vec![Control::Dcqcn], name::<Control>().option("control");
-        /// Schemes: go-back-n, go-back-n-nack, melo, default. With --rto-sweep melo alone by default
+        /// Schemes: go-back-n, go-back-n-nack, melo, default, go-back-0. With --rto-sweep melo alone by default
         schemes: Vec<Recovery> = Recovery::ALL.to_vec(), written(&SCHEMES).option("scheme");
         /// Probabilities that the switch drops a packet, as 1e-3 or 0.1%. By default 0 with --reorder,
         /// 1e-2 with --rto-sweep
@@ -443,7 +445,7 @@ pub struct Goodput {
     pub reorder: f64,
     /// The longest such delay, ns.
     pub reorder_max_ns: u64,
-    /// Goodput: data that the server has accepted, bit/s.
+    /// Goodput: data that the server has accepted, bit/s; with go-back-0 that of complete requests.
     pub goodput_bps: u64,
     /// Rate of the link, bit/s.
     pub link_bps: u64,
@@ -572,8 +574,13 @@ fn measure(settings: &Loss, case: &Case, tap: Option<Box<dyn Tap>>) -> Result<Se
     world.run_for(Duration::from_nanos(settings.time_ns));
     tally.borrow().check()?;
     let traffic = Traffic::of(&mut world).since(&before.0);
+    // With go-back-0 a server discards packets that it had accepted: those of complete messages count.
+    let useful_packets = match case.scheme {
+        Recovery::GoBackZero => traffic.responses * (bytes / DATA) as u64,
+        _ => traffic.request_packets,
+    };
     Ok(Seen {
-        goodput_bps: per_second(traffic.request_packets * DATA as u64 * 8, settings.time_ns),
+        goodput_bps: per_second(useful_packets * DATA as u64 * 8, settings.time_ns),
         packets: data_packets(&world) - before.1,
         duplicates: duplicates(&world) - before.2,
         traffic,

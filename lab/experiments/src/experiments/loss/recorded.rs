@@ -6,8 +6,10 @@ use courser_bench::report::Unit;
 use super::{Goodput, Loss, Reorder};
 use crate::declare::Recorded;
 use crate::declare::points::{Axis, Paper, Stated};
+use crate::scenario::path::DATA;
 
-pub(super) const ALL: &[Recorded<Loss, Goodput>] = &[REORDERING, RECOVERY_TIME, LOSS, CONTROLS];
+pub(super) const ALL: &[Recorded<Loss, Goodput>] =
+    &[REORDERING, RECOVERY_TIME, NIC, LOSS, CONTROLS];
 
 /// Credits of one bandwidth-delay product only, so that no packets wait in the sender's NIC. It is
 /// measured for its goodput alone.
@@ -100,6 +102,59 @@ const LOSS: Recorded<Loss, Goodput> = Recorded {
         ),
     ],
 };
+
+const NIC: Recorded<Loss, Goodput> = Recorded {
+    id: "M21",
+    results: include_str!("../../../recorded/M21.json"),
+    title: "Goodput of one flow against loss, as of a NIC",
+    source: "MELO section 2.2, figure 1: RDMA writes of a ConnectX-3 Pro",
+    model: "As experiment M23, without congestion control, with messages of 4 MiB (figure 1 does not state \
+        its own) and credits of one bandwidth-delay product. go-back-0 begins a message again at its \
+        first packet when one is lost, and its receiver discards what had arrived, as NICs of that \
+        time did; go-back-n-nack goes back to the lost packet. A message of n packets of which each \
+        is lost with p takes ((1-p)^-n - 1) / p packets with go-back-0: the series \"expected\".",
+    axis: LOSS_AXIS,
+    x: |_, o| o.loss,
+    series: |_, o| o.scheme.to_string(),
+    only: &["goodput"],
+    runs: |size| {
+        vec![Loss {
+            controls: vec![Control::None],
+            schemes: size.pick(&NIC_SCHEMES[..2], &NIC_SCHEMES[..]).to_vec(),
+            // A short run at 1e-3 ends before the first message does.
+            loss_ppm: size.pick(vec![100, 300], vec![10, 30, 100, 300, 1_000, 10_000]),
+            window_permille: 1_000,
+            request_bytes: NIC_MESSAGE,
+            warm_up_ns: Some(2_000_000),
+            time_ns: size.pick(12_000_000, 40_000_000),
+            ..Loss::default()
+        }]
+    },
+    more: |rows, run| {
+        for (_, o) in rows.iter().filter(|(_, o)| o.scheme == Recovery::GoBackZero) {
+            run.add("goodput", "expected", o.loss, go_back_0(o.loss));
+        }
+    },
+    paper: &[paper_nic("go-back-0", 1e-3, 0.0, 0.1), paper_nic("go-back-0", 1e-2, 0.0, 0.01)],
+};
+
+const NIC_SCHEMES: [Recovery; 3] = [Recovery::GoBackZero, Recovery::GoBackNNack, Recovery::Melo];
+
+/// Bytes of a message, 4,096 packets.
+const NIC_MESSAGE: usize = 4 << 20;
+
+/// Share of the goodput with go-back-0: packets of a message over those that are sent until all of one
+/// try arrive.
+fn go_back_0(loss: f64) -> f64 {
+    let packets = (NIC_MESSAGE / DATA) as f64;
+    packets * loss / ((1.0 - loss).powf(-packets) - 1.0)
+}
+
+/// Figure 1: the throughput falls past 1e-4 and is close to zero at 1e-3.
+const fn paper_nic(series: &'static str, loss: f64, from: f64, to: f64) -> Paper {
+    let (quantity, x, value) = ("goodput", Some(loss), Stated::Range(from, to));
+    Paper { quantity, series, x, value, reason: "" }
+}
 
 const CONTROLS: Recorded<Loss, Goodput> = Recorded {
     id: "M28",

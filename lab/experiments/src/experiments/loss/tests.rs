@@ -1,3 +1,5 @@
+use serde_json::Value;
+
 use super::*;
 use crate::declare::parameter;
 use courser_sim::fabric::{DCQCN_MARKING, Marking};
@@ -42,6 +44,34 @@ fn a_nack_costs_a_round_trip_of_packets_and_no_timeout() {
         assert!(lossy.lost > 50 && lossy.timeouts <= lossy.lost / 20, "{lossy:?}");
         assert_eq!(lossy.paper_fraction, Some(0.456));
     }
+}
+
+/// M21: figure 1 of the paper, with messages of 4 MiB.
+#[test]
+fn go_back_0_falls_past_one_in_ten_thousand_and_ends_at_one_in_a_thousand() {
+    let settings = Loss {
+        schemes: vec![Recovery::GoBackZero, Recovery::GoBackNNack],
+        loss_ppm: vec![100, 1_000],
+        window_permille: 1_000,
+        time_ns: 30_000_000,
+        ..small()
+    };
+    let shares: Vec<f64> =
+        run(&settings).expect("runs").iter().map(|o| o.goodput_fraction).collect();
+    let [slight, heavy, nack_slight, nack_heavy] = shares[..] else { panic!("{shares:?}") };
+    // Of 4,096 packets: 81 and 7 % of the goodput are expected.
+    assert!((0.6..0.95).contains(&slight) && heavy < 0.2, "{shares:?}");
+    assert!(nack_slight > 0.97 && nack_heavy > 0.85, "{shares:?}");
+}
+
+/// A run that ends before a message does shows nothing.
+#[test]
+fn each_seed_of_the_short_run_of_a_nic_completes_messages() {
+    let recorded: Value =
+        serde_json::from_str(include_str!("../../../recorded/M21.json")).expect("JSON");
+    let points = recorded["short"]["points"].as_array().expect("points");
+    assert!(points.len() >= 4, "{points:?}");
+    assert!(points.iter().all(|p| p["min"].as_f64() > Some(0.0)), "{points:?}");
 }
 
 #[test]
