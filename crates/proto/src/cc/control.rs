@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Control {
-    /// None: credits alone bound what is in flight.
+    /// None: credits alone bound what is in flight, and what waits in the host's own queue.
     None,
     /// Timely as C++ eRPC ships it, not patched `[eRPC section 5.2.1]` (E48): a rate from the
     /// gradient of the round trip. A reproduction: unfair, and slow to leave a standing queue.
@@ -20,7 +20,8 @@ pub enum Control {
     Swift,
     /// The default: the smaller of two windows applies. The receiver limits what all its peers
     /// together may have in flight to it; the sender reacts to congestion
-    /// elsewhere by marks, or by delay where nothing is marked.
+    /// elsewhere by marks, or by delay where nothing is marked. Only with it is the queue of the host's
+    /// own kernel or NIC bounded (ADR 57).
     #[default]
     TwoWindow,
 }

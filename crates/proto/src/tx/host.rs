@@ -11,7 +11,8 @@
 //! The caller reports the backlog (`Endpoint::set_backlog`) when the endpoint asks for it: when it may
 //! have grown to half of the limit; and, while messages wait, when it may have fallen to half. In between,
 //! the bytes of packets that are added count. Without a report, or with one of an unknown backlog, there
-//! is no limit and nothing waits.
+//! is no limit and nothing waits. The bound belongs to the default congestion control: the others are
+//! reproductions, whose authors hand to the NIC whatever window or rate allow.
 //!
 //! # The limit
 //! It has to keep the link busy from one report to the next, which depends on the host. As byte
@@ -34,6 +35,7 @@
 //!    their turn.
 //! 2. A turn ends with the entry whose turn it is, whether it has sent or not.
 
+use crate::cc::Control;
 use crate::config::Config;
 use crate::session::SessionId;
 use crate::shortest_first::ShortestFirst;
@@ -96,6 +98,8 @@ impl Waiter {
 pub(crate) struct HostQueue {
     /// Bytes that the transport may hold above those that are stuck; `u64::MAX`: no limit.
     limit: u64,
+    /// Reports set the limit: the congestion control is the default.
+    is_bounded: bool,
     least: u64,
     /// Bytes that it held at the last report, without the stuck ones, and of the packets added since.
     backlog: u64,
@@ -178,6 +182,7 @@ impl HostQueue {
         let quantum = train.min(packets / LEAST_TRAINS) as u32;
         HostQueue {
             limit: u64::MAX,
+            is_bounded: cfg.applied_control() == Control::TwoWindow,
             least: (packets * frame).min(MOST_BYTES),
             backlog: 0,
             asks: false,
@@ -308,7 +313,7 @@ impl HostQueue {
     /// Takes a report at `now_ns`: the transport holds `backlog` bytes; `None`: that is not known.
     pub(crate) fn on_report(&mut self, backlog: Option<u64>, now_ns: u64) {
         self.asks = false;
-        let Some(backlog) = backlog else {
+        let Some(backlog) = backlog.filter(|_| self.is_bounded) else {
             self.limit = u64::MAX;
             return;
         };

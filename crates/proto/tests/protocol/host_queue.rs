@@ -1,6 +1,6 @@
 //! The host's own transmit queue: large messages wait while it is long, and nothing else does (ADR 57).
 
-use courser_proto::{Config, Control, Recovery, SessionId};
+use courser_proto::{Config, Recovery, SessionId};
 
 use crate::support::node::Action;
 use crate::support::{World, pattern};
@@ -13,7 +13,7 @@ const PEERS: usize = 20;
 const LARGE: usize = 900_000;
 
 fn settings() -> Config {
-    Config { control: Control::None, line_rate_bps: 10 * GBIT, ..Config::default() }
+    Config { line_rate_bps: 10 * GBIT, ..Config::default() }
 }
 
 /// Node 0 has a NIC of 10 Gbit/s and a session with each of the others, all of which receive at once.

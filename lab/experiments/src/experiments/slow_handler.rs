@@ -9,7 +9,7 @@ use std::time::Duration;
 use courser::{Nexus, Rpc};
 use courser_bench::report::Unit;
 use courser_kit::units::{show_bytes, show_ns};
-use courser_sim::fabric::Topology;
+use courser_sim::fabric::{Node, Topology};
 use courser_sim::{HostId, SetupError, World};
 use serde::Serialize;
 
@@ -42,7 +42,8 @@ pub(crate) const EXPERIMENT: Experiment<SlowHandler, Windows> = Experiment {
         results: include_str!("../../recorded/slow-handler.json"),
         title: "Window of a path around a slow handler",
         source: "Courser ADR 5",
-        model: "Two hosts at a switch with 25 Gbit/s. Eight calls of 1 MiB, a call to a handler of \
+        model: "Two hosts at a switch, with 25 Gbit/s for the client and 10 for the server: the \
+            queue is in the switch. Eight calls of 1 MiB, a call to a handler of \
             20 ms, another call of 1 MiB. The handler runs on the thread of its endpoint, on a \
             worker, or replies by a timer.",
         axis: points::Axis { label: "request of the slow call", unit: Unit::Bytes, log: true },
@@ -109,6 +110,9 @@ fn picture(rows: &[Row<SlowHandler, Windows>]) -> Chart {
 
 const SERVER: HostId = HostId(0);
 const CLIENT: HostId = HostId(1);
+
+/// Rate of the server's link, bit/s.
+const SERVER_RATE_BPS: u64 = 10_000_000_000;
 
 /// Large requests before the slow call.
 const LARGE_CALLS: usize = 8;
@@ -206,8 +210,18 @@ pub fn run(settings: &SlowHandler) -> Result<Windows, ScenarioError> {
     EXPERIMENT.once(settings, None)
 }
 
+/// The link to the server is slower than that of the client. Otherwise the only queue is that of the
+/// client's own port, which is no congestion.
+fn network() -> Topology {
+    Topology::one_switch(2).each_cable(|cable| {
+        if [cable.a, cable.b].contains(&Node::Host(SERVER)) {
+            cable.spec.rate_bps = SERVER_RATE_BPS;
+        }
+    })
+}
+
 fn simulate(settings: &SlowHandler) -> Result<Windows, ScenarioError> {
-    let mut config = settings.hosts.config(Topology::one_switch(2), 2);
+    let mut config = settings.hosts.config(network(), 2);
     if settings.handler != Handler::Deferred {
         config.costs.handlers.insert(SLOW, settings.handler_ns);
     }
@@ -252,6 +266,7 @@ mod tests {
         for handler in Handler::ALL {
             let settings = SlowHandler { handler, ..SlowHandler::default() };
             let seen = run(&settings).expect("runs");
+            assert!(seen.window_before.is_some() && seen.window_after.is_some(), "{seen:?}");
             assert!((20_000_000..21_000_000).contains(&seen.slow_ns), "{handler:?} {seen:?}");
             assert_eq!(run(&settings).expect("runs"), seen);
             let hosts = Hosts { control: courser::Control::None, ..settings.hosts };

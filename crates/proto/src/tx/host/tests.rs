@@ -40,6 +40,15 @@ fn without_a_report_or_with_an_unknown_backlog_nothing_waits() {
 }
 
 #[test]
+fn only_the_default_congestion_control_bounds_the_queue() {
+    for control in Control::ALL {
+        let mut q = HostQueue::new(&Config { control, ..Config::default() }, FRAME);
+        q.on_report(Some(0), 0);
+        assert_eq!(q.is_limited(), control == Control::default(), "{control}");
+    }
+}
+
+#[test]
 fn a_message_alone_fills_the_queue_and_the_backlog_is_asked_for() {
     let mut q = queue();
     q.on_sent_in_turn((6, 4), FRAME);
