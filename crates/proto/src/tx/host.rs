@@ -132,9 +132,11 @@ struct Progress {
     last: u64,
     /// Bytes that have left, at least, since a message had its turn.
     left: u64,
-    /// Time of the first report of a full queue since bytes have left, ns; `u64::MAX`: it is not full.
+    /// Least bytes of a report since the queue is full; `u64::MAX`: it is not full.
+    lowest: u64,
+    /// Time of the first report of these, ns.
     since_ns: u64,
-    /// Reports since then.
+    /// Reports since bytes have left.
     idle: u32,
     /// Bytes that do not leave.
     stuck: u64,
@@ -149,26 +151,35 @@ impl Progress {
     /// whether it ends a stall, or the draining.
     fn on_report(&mut self, bytes: u64, limit: u64, now_ns: u64) -> bool {
         let before = std::mem::replace(&mut self.last, bytes);
-        let falls = bytes < before;
         self.left = self.left.saturating_add(before.saturating_sub(bytes));
         self.stuck = self.stuck.min(bytes);
         self.probes = self.stuck > 0 && (self.probes || now_ns >= self.probe_ns);
-        if falls || !self.probes && bytes - self.stuck < limit {
-            (self.since_ns, self.idle) = (u64::MAX, 0);
+        if !self.probes && bytes - self.stuck < limit {
+            self.begin();
             return false;
         }
-        self.idle += 1;
-        self.since_ns = self.since_ns.min(now_ns);
-        let patience_ns = if self.probes { PROBE_NS.1 } else { STALL_NS };
-        if now_ns - self.since_ns < patience_ns {
+        self.idle = if bytes < before { 0 } else { self.idle + 1 };
+        // Frames that never wait leave all the time, which raises and lowers the count of a queue that
+        // does not drain. So only a new lowest count is progress.
+        if bytes < self.lowest {
+            (self.lowest, self.since_ns) = (bytes, now_ns);
+            return false;
+        }
+        let stall_ns = if self.probes { PROBE_NS.1 } else { STALL_NS };
+        if now_ns - self.since_ns < stall_ns {
             return false;
         }
         if !std::mem::take(&mut self.probes) {
-            self.stuck = bytes;
+            self.stuck = self.lowest;
         }
         self.probe_ns = now_ns.saturating_add(PROBE_NS.0);
-        (self.since_ns, self.idle) = (u64::MAX, 0);
+        self.begin();
         true
+    }
+
+    /// The next report of a full queue is the first one.
+    fn begin(&mut self) {
+        (self.lowest, self.idle) = (u64::MAX, 0);
     }
 }
 
@@ -199,7 +210,8 @@ impl HostQueue {
             progress: Progress {
                 last: 0,
                 left: 0,
-                since_ns: u64::MAX,
+                lowest: u64::MAX,
+                since_ns: 0,
                 idle: 0,
                 stuck: 0,
                 probe_ns: 0,

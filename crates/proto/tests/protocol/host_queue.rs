@@ -132,7 +132,7 @@ fn large_responses_share_the_link_of_the_server_and_their_clients_suspect_no_los
         assert!(w.nodes[0].nic.peak < 20_000, "{recovery}: {} bytes", w.nodes[0].nic.peak);
         let all = (1..=PEERS).map(|client| w.ep(client).stats().clone()).collect::<Vec<_>>();
         let again: u64 = all.iter().map(|stats| stats.retransmitted).sum();
-        // Of 12,640 packets of responses, before clients have learnt how long they wait.
+        // The responses have 12,640 packets. Clients repeat some until they wait as long as these do.
         assert!(again < 100, "{recovery}: {again} requested again");
         assert_eq!(all.iter().map(|stats| stats.rollbacks).sum::<u64>(), 0, "{recovery}");
     }
@@ -272,6 +272,38 @@ fn bytes_that_do_not_leave_the_queue_do_not_hold_messages_to_others() {
     let took_ns = w.now_ns - begin_ns;
     let alone_ns = PEERS as u64 * LARGE as u64 * 8 / 10;
     assert!(took_ns < alone_ns * 3 / 2, "{took_ns} ns instead of {alone_ns}");
+}
+
+/// Asserts that ten large requests have the link while `callers` sessions repeat small calls to others.
+/// With `completes_ns` the NIC counts 768 bytes for a small frame, as a kernel does.
+fn assert_large_beside_small(callers: usize, stuck: u64, completes_ns: u64) {
+    let (mut w, sessions) = one_to_many(true);
+    let nic = &mut w.nodes[0].nic;
+    (nic.stuck, nic.completes_ns, nic.frame_bytes) = (stuck, completes_ns, 768);
+    for (id, &session) in (0..).zip(&sessions[..10]) {
+        w.call(0, session, id, LARGE);
+    }
+    let small: Vec<_> = (0..callers).map(|n| sessions[10 + n % 10]).collect();
+    // Alone they take 7.3 ms. A stall is found after 2 ms.
+    let end_ns = w.now_ns + 11_000 * US;
+    let took_ns = repeat_small(&mut w, &small, end_ns);
+    let received: u64 = (1..=10).map(|n| w.ep(n).stats().rx_packets).sum();
+    let case =
+        format!("{callers} callers, {stuck} bytes stuck, completions each {completes_ns} ns");
+    assert!(received >= 10 * 632, "{case}: {received} packets");
+    assert!(took_ns.len() > 100 * callers, "{case}: {} small calls", took_ns.len());
+}
+
+#[test]
+fn large_requests_have_the_link_beside_small_calls_while_other_bytes_do_not_leave() {
+    assert_large_beside_small(16, 300_000, 0);
+    assert_large_beside_small(1, 300_000, 16_000);
+}
+
+#[test]
+fn large_requests_have_the_link_beside_small_calls_of_a_nic_that_reports_late() {
+    assert_large_beside_small(4, 0, 16_000);
+    assert_large_beside_small(16, 0, 50_000);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 use super::*;
 
+mod link;
+
 const FRAME: usize = 1_000;
 
 fn entry(index: u32) -> Waiter {

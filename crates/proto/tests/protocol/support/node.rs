@@ -77,7 +77,7 @@ pub struct Node {
 }
 
 /// The NIC of a node. By default it sends at once, and reports no backlog.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 pub struct Nic {
     /// Its rate, bit/s; 0: it sends at once.
     pub rate_bps: u64,
@@ -90,6 +90,12 @@ pub struct Nic {
     pub stuck: u64,
     /// It reports all bytes that it has ever had.
     pub keeps: bool,
+    /// It reports what it has sent at multiples of this time, ns; 0: at once.
+    pub completes_ns: u64,
+    /// A frame counts at least this in such a report, bytes.
+    pub frame_bytes: u64,
+    /// Times at which sent frames are reported, ns, and their bytes.
+    sent: VecDeque<(u64, u64)>,
     all: u64,
     /// Reports that were made.
     pub reported: u64,
@@ -103,7 +109,16 @@ impl Nic {
     /// The backlog that it reports.
     fn report(&mut self, now_ns: u64) -> u64 {
         self.reported += 1;
-        self.stuck + if self.keeps { self.all } else { self.backlog(now_ns) }
+        self.stuck + if self.keeps { self.all } else { self.held(now_ns) }
+    }
+
+    /// Bytes of frames that are not reported as sent.
+    fn held(&mut self, now_ns: u64) -> u64 {
+        if self.completes_ns == 0 {
+            return self.backlog(now_ns);
+        }
+        self.sent.retain(|(at_ns, _)| *at_ns > now_ns);
+        self.sent.iter().map(|(_, bytes)| bytes).sum()
     }
 
     /// Takes a frame; returns the time until it has sent it, ns.
@@ -114,6 +129,10 @@ impl Nic {
         self.all += bytes as u64;
         self.free_ns = self.free_ns.max(now_ns) + bytes as u64 * 8_000_000_000 / self.rate_bps;
         self.peak = self.peak.max(self.backlog(now_ns));
+        if let Some(periods) = self.free_ns.checked_div(self.completes_ns) {
+            let at_ns = (periods + 1) * self.completes_ns;
+            self.sent.push_back((at_ns, self.frame_bytes.max(bytes as u64)));
+        }
         self.free_ns - now_ns
     }
 }
