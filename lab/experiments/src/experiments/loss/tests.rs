@@ -59,7 +59,7 @@ fn go_back_0_falls_past_one_in_ten_thousand_and_ends_at_one_in_a_thousand() {
     let shares: Vec<f64> =
         run(&settings).expect("runs").iter().map(|o| o.goodput_fraction).collect();
     let [slight, heavy, nack_slight, nack_heavy] = shares[..] else { panic!("{shares:?}") };
-    // Of 4,096 packets: 81 and 7 % of the goodput are expected.
+    // A message has 4,096 packets: 81 and 7 % of the goodput are expected.
     assert!((0.6..0.95).contains(&slight) && heavy < 0.2, "{shares:?}");
     assert!(nack_slight > 0.97 && nack_heavy > 0.85, "{shares:?}");
 }

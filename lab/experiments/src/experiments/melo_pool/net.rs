@@ -21,7 +21,7 @@ const XON_BYTES: u64 = 50_000;
 pub(super) struct Net {
     pub(super) senders: u32,
     pub(super) rate_bps: u64,
-    /// Of a full packet and its credit return on the idle network.
+    /// Round trip of a full packet and its credit return on the idle network.
     pub(super) rtt_ns: u64,
     /// Switches pause their inputs.
     pub(super) pfc: bool,
