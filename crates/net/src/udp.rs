@@ -67,7 +67,7 @@ impl UdpTransport {
         let bound = socket::bind(&cfg)?;
         let net = path::Net { local: bound.local, limit: cfg.max_frame };
         let max_frame = net.max_frame();
-        let line_rate_bps = interface::line_rate_bps(bound.local.ip());
+        let line_rate_bps = interface::line_rate_bps(bound.local);
         for warning in &bound.warnings {
             tracing::warn!(local = %bound.local, "{warning}");
         }

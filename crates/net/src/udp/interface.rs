@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -13,16 +13,20 @@ const INTERFACES: &str = "/sys/class/net";
 /// Interfaces below one another that are looked at: a VLAN on a bond of ports has two.
 const MOST_LEVELS: u32 = 4;
 
-/// The rate of the link that frames from `address` leave on, bits per second: that of the hardware, also
+/// The rate of the link that frames from `local` leave on, bits per second: that of the hardware, also
 /// below VLANs and bridges; of all hardware the highest for a wildcard address. `None`: the kernel does
 /// not state it, as for the loopback, for pairs of virtual interfaces, and for most NICs of virtual
 /// machines.
-pub(super) fn line_rate_bps(address: IpAddr) -> Option<u64> {
+pub(super) fn line_rate_bps(local: SocketAddr) -> Option<u64> {
     let interfaces = Path::new(INTERFACES);
-    if address.is_unspecified() {
+    if local.ip().is_unspecified() {
         return names(interfaces).filter_map(|name| rate_bps(interfaces, &name, MOST_LEVELS)).max();
     }
-    let name = of_address(address)?;
+    let scope = match local {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(local) => local.scope_id(),
+    };
+    let name = of_address(local.ip(), scope)?;
     rate_bps(interfaces, without_label(&name), MOST_LEVELS)
 }
 
@@ -53,8 +57,9 @@ fn names(dir: &Path) -> impl Iterator<Item = std::ffi::OsString> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name())
 }
 
-/// The name of the interface that has an address.
-pub(super) fn of_address(address: IpAddr) -> Option<CString> {
+/// The name of the interface that has an address. `scope`: its number, since interfaces may have the same
+/// link-local address; 0: the first one that has the address.
+pub(super) fn of_address(address: IpAddr, scope: u32) -> Option<CString> {
     let mut first = std::ptr::null_mut();
     // SAFETY: on success `first` is a list that is freed below.
     // Test: `addresses_have_interfaces`.
@@ -70,7 +75,8 @@ pub(super) fn of_address(address: IpAddr) -> Option<CString> {
         // SAFETY: null or an address of the family that it states; the name is a C string.
         // Test: `addresses_have_interfaces`.
         unsafe {
-            if ip_of(entry.ifa_addr) == Some(address) {
+            let found = ip_of(entry.ifa_addr).filter(|&(ip, _)| ip == address);
+            if found.is_some_and(|(_, at)| scope == 0 || scope == at) {
                 name = Some(CStr::from_ptr(entry.ifa_name).to_owned());
             }
         }
@@ -82,9 +88,11 @@ pub(super) fn of_address(address: IpAddr) -> Option<CString> {
     name
 }
 
+/// The address, and the number of its interface if it is link-local and of IPv6, else 0.
+///
 /// # Safety
 /// `address` is null, or points to a socket address as long as its family says.
-unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
+unsafe fn ip_of(address: *const libc::sockaddr) -> Option<(IpAddr, u32)> {
     if address.is_null() {
         return None;
     }
@@ -93,11 +101,11 @@ unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
         match c_int::from((*address).sa_family) {
             libc::AF_INET => {
                 let v4 = address.cast::<libc::sockaddr_in>().read_unaligned();
-                Some(IpAddr::from(v4.sin_addr.s_addr.to_ne_bytes()))
+                Some((IpAddr::from(v4.sin_addr.s_addr.to_ne_bytes()), 0))
             }
             libc::AF_INET6 => {
                 let v6 = address.cast::<libc::sockaddr_in6>().read_unaligned();
-                Some(IpAddr::from(v6.sin6_addr.s6_addr))
+                Some((IpAddr::from(v6.sin6_addr.s6_addr), v6.sin6_scope_id))
             }
             _ => None,
         }
@@ -110,10 +118,14 @@ mod tests {
 
     #[test]
     fn addresses_have_interfaces() {
-        let loopback = of_address([127, 0, 0, 1].into()).unwrap();
-        assert!(Path::new(INTERFACES).join(OsStr::from_bytes(loopback.to_bytes())).exists());
+        let loopback = of_address([127, 0, 0, 1].into(), 0).unwrap();
         // Documentation addresses belong to no interface [RFC 5737].
-        assert_eq!(of_address([192, 0, 2, 1].into()), None);
+        assert_eq!(of_address([192, 0, 2, 1].into(), 0), None);
+        assert_eq!(of_address([127, 0, 0, 1].into(), 7), None, "it is that of no interface 7");
+        if !Path::new(INTERFACES).exists() {
+            return println!("skipped: {INTERFACES} is not mounted, which names the interfaces");
+        }
+        assert!(Path::new(INTERFACES).join(OsStr::from_bytes(loopback.to_bytes())).exists());
     }
 
     #[test]
@@ -124,8 +136,8 @@ mod tests {
 
     #[test]
     fn the_loopback_has_no_rate() {
-        assert_eq!(line_rate_bps([127, 0, 0, 1].into()), None);
-        assert_eq!(line_rate_bps(std::net::Ipv6Addr::LOCALHOST.into()), None);
+        assert_eq!(line_rate_bps(([127, 0, 0, 1], 0).into()), None);
+        assert_eq!(line_rate_bps((std::net::Ipv6Addr::LOCALHOST, 0).into()), None);
     }
 
     #[test]

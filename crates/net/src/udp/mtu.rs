@@ -63,7 +63,7 @@ fn of_path(fd: BorrowedFd<'_>, to: SocketAddr) -> io::Result<usize> {
 }
 
 fn of_interface(fd: BorrowedFd<'_>, address: IpAddr) -> Option<usize> {
-    mtu_of(fd, &interface::of_address(address)?)
+    mtu_of(fd, &interface::of_address(address, 0)?)
 }
 
 fn mtu_of(fd: BorrowedFd<'_>, interface: &CStr) -> Option<usize> {
