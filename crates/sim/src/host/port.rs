@@ -88,8 +88,14 @@ pub(crate) struct Port {
     lent_units: usize,
     pub(crate) tx: VecDeque<Queued>,
     tx_depth: usize,
-    /// Bytes of the frames in the transmit queue.
+    /// Bytes of the frames that the NIC was given and has not reported as sent.
     tx_bytes: u64,
+    /// Frames that it has sent: times at which it reports them, in the host's time, and their bytes.
+    sent: VecDeque<(u64, u64)>,
+    /// It reports at multiples of this time, ns; 0: at once.
+    completes_ns: u64,
+    /// A frame counts at least this, bytes.
+    least_counted: usize,
     /// Plain packets that were received: a queue of the same NIC, with as many descriptors.
     pub(crate) plain: VecDeque<Vec<u8>>,
     spare: Vec<Vec<u8>>,
@@ -149,20 +155,37 @@ impl Port {
     /// Queues the bytes of a plain packet.
     pub(crate) fn send_plain(&mut self, bytes: Vec<u8>, dst: Addr, queued_ns: u64, ready_ns: u64) {
         let hash = payload_hash(std::iter::once(&bytes[..]));
-        self.tx_bytes += bytes.len() as u64;
+        self.tx_bytes += self.counted(bytes.len());
         let frame = Content::Read(bytes);
         self.tx.push_back(Queued { frame, dst, flow: 0, ready_ns, queued_ns, hash });
     }
 
-    /// The NIC reads the frame at this place of the transmit queue.
-    pub(crate) fn take(&mut self, at: usize) -> Option<Taken> {
+    /// The NIC reads the frame at this place of the transmit queue. `now_ns`: in the host's time.
+    pub(crate) fn take(&mut self, at: usize, now_ns: u64) -> Option<Taken> {
         let Queued { frame, dst, flow, queued_ns, hash, .. } = self.tx.remove(at)?;
         let bytes = match frame {
             Content::Read(bytes) => bytes,
             Content::Held(frame) => self.read(&frame, hash),
         };
-        self.tx_bytes -= bytes.len() as u64;
+        let at_ns = now_ns.checked_div(self.completes_ns).map_or(now_ns, |periods| {
+            (periods + 1).saturating_mul(self.completes_ns) // later than now
+        });
+        self.sent.push_back((at_ns, self.counted(bytes.len())));
+        self.report_sent(now_ns);
         Some(Taken { bytes, dst, flow, queued_ns, hash })
+    }
+
+    /// Bytes for which a frame of this length counts in the transmit queue.
+    fn counted(&self, len: usize) -> u64 {
+        len.max(self.least_counted) as u64
+    }
+
+    /// The NIC reports what it has sent, as far as it is time for that.
+    fn report_sent(&mut self, now_ns: u64) {
+        while let Some(&(_, bytes)) = self.sent.front().filter(|(at_ns, _)| *at_ns <= now_ns) {
+            self.tx_bytes -= bytes;
+            self.sent.pop_front();
+        }
     }
 
     /// The bytes that DMA reads.
@@ -222,6 +245,12 @@ pub struct NicConfig {
     /// Frames that a fault of a link has changed are dropped, as UDP's checksum differs. Without,
     /// they arrive, as behind a device that computes it again. Default true.
     pub finds_changes: bool,
+    /// It reports what it has sent ([`Transport::tx_backlog`]) at multiples of this time, ns, as NICs do
+    /// that moderate interrupts. Default 0: at once.
+    pub completes_ns: u64,
+    /// A frame counts at least this in these reports, bytes, as in a kernel that counts its own overhead for
+    /// each. Default 0.
+    pub least_counted: usize,
     /// Rate of the link that it states, bit/s: 1 Mbit/s to 1,600 Gbit/s; `None`, the default: that of
     /// the host's cable.
     pub line_rate_bps: Option<u64>,
@@ -238,6 +267,8 @@ impl Default for NicConfig {
             rx_latency_ns: 400,
             tx_latency_ns: 400,
             finds_changes: true,
+            completes_ns: 0,
+            least_counted: 0,
             line_rate_bps: None,
         }
     }
@@ -273,8 +304,15 @@ impl SimTransport {
         let large_units = nic.small_per_descriptor.max(1);
         let rx_depth = nic.rx_queue * large_units;
         let small_frame = if large_units == 1 { nic.max_frame } else { nic.small_frame };
-        let port =
-            Port { rx_depth, small_frame, large_units, tx_depth: nic.tx_queue, ..Port::default() };
+        let port = Port {
+            rx_depth,
+            small_frame,
+            large_units,
+            tx_depth: nic.tx_queue,
+            completes_ns: nic.completes_ns,
+            least_counted: nic.least_counted,
+            ..Port::default()
+        };
         let port = Arc::new(Mutex::new(port));
         let caps = Caps {
             scheme: SCHEME,
@@ -361,7 +399,7 @@ impl Transport for SimTransport {
             self.clock.spend(costs.tx_ns(packets_in(frame.segs().iter().map(|s| &s[..]))));
             self.stats.tx_frames += 1;
             self.stats.tx_bytes += u64::from(frame.len());
-            port.tx_bytes += u64::from(frame.len());
+            port.tx_bytes += port.counted(frame.len() as usize);
             let queued_ns = self.clock.now_ns();
             let ready_ns = queued_ns + self.tx_latency_ns;
             let hash = hash_of(&frame);
@@ -378,7 +416,9 @@ impl Transport for SimTransport {
     }
 
     fn tx_backlog(&self) -> Option<u64> {
-        Some(lock(&self.port).tx_bytes)
+        let mut port = lock(&self.port);
+        port.report_sent(self.clock.now_ns());
+        Some(port.tx_bytes)
     }
 
     fn tx_flush(&mut self) {

@@ -61,7 +61,10 @@ impl World {
                 soonest_ns = soonest_ns.min(ready_ns);
                 continue;
             }
-            let Some(taken) = first.and_then(|first| port.take(first)) else { continue };
+            let Some(taken) = first.and_then(|first| port.take(first, h.oscillator.shows(now_ns)))
+            else {
+                continue;
+            };
             let changed = std::mem::take(&mut port.changed) > 0;
             drop(port);
             h.next_tx = at + 1;

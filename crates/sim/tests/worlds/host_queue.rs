@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use courser::{BindError, Context, MsgBuf, Nexus, Rpc, SessionId, SessionState};
 use courser_sim::fabric::{HOST_RATE_BPS, Topology};
-use courser_sim::{HostId, World, WorldConfig};
+use courser_sim::{HostId, NicConfig, World, WorldConfig};
 
 const SINK: u16 = 1;
 const FETCH: u16 = 2;
@@ -24,8 +24,9 @@ fn server(nexus: &Nexus) -> Result<Rpc, BindError> {
     Ok(rpc)
 }
 
-fn world() -> World {
-    let mut w = World::new(WorldConfig::new(5, Topology::one_switch(1 + PEERS))).unwrap();
+fn world(nic: NicConfig) -> World {
+    let config = WorldConfig::new(5, Topology::one_switch(1 + PEERS));
+    let mut w = World::new(WorldConfig { nic, ..config }).unwrap();
     for host in w.hosts() {
         w.start(host, server).unwrap();
     }
@@ -71,11 +72,13 @@ fn packets(w: &mut World) -> Vec<u64> {
     peers().zip(before).map(|(peer, before)| w.rpc(peer).stats().rx_packets - before).collect()
 }
 
+/// Large packets that the link of host 0 sends in 10 ms.
+const MOST: f64 = (HOST_RATE_BPS / 100) as f64 / (1_530 * 8) as f64;
+
 /// The link of host 0 is busy with packets of large messages, of which all peers have their share.
 fn assert_shared(packets: &[u64]) {
     let sum = packets.iter().sum::<u64>() as f64;
-    let most = (HOST_RATE_BPS / 100) as f64 / (1_530 * 8) as f64;
-    assert!(sum > 0.95 * most, "{sum} packets of {most}");
+    assert!(sum > 0.95 * MOST, "{sum} packets of {MOST}");
     let least = *packets.iter().min().unwrap() as f64;
     assert!(least > 0.8 * sum / f64::from(PEERS), "{packets:?}");
 }
@@ -89,7 +92,7 @@ fn p99_ns(times: &Times) -> u64 {
 
 #[test]
 fn small_calls_of_a_host_that_sends_to_many_are_short_and_its_paths_share_the_link() {
-    let mut w = world();
+    let mut w = world(NicConfig::default());
     let me = HostId(0);
     let sessions: Vec<_> = (1..=PEERS).map(|peer| connect(&mut w, me, HostId(peer))).collect();
     for &session in &sessions {
@@ -109,7 +112,7 @@ fn small_calls_of_a_host_that_sends_to_many_are_short_and_its_paths_share_the_li
 
 #[test]
 fn small_calls_to_a_server_of_large_responses_are_short_and_its_clients_share_the_link() {
-    let mut w = world();
+    let mut w = world(NicConfig::default());
     let server = HostId(0);
     for client in (1..=PEERS).map(HostId) {
         let session = connect(&mut w, client, server);
@@ -124,4 +127,23 @@ fn small_calls_to_a_server_of_large_responses_are_short_and_its_clients_share_th
     let again: u64 = (1..=PEERS).map(|c| w.rpc(HostId(c)).stats().retransmitted).sum();
     let rollbacks: u64 = (1..=PEERS).map(|c| w.rpc(HostId(c)).stats().rollbacks).sum();
     assert!(again < 600 && rollbacks == 0, "{again} requested again, {rollbacks} timeouts");
+}
+
+#[test]
+fn large_messages_have_the_link_beside_small_calls_of_a_nic_that_reports_every_50_us() {
+    let late = NicConfig { completes_ns: 50_000, least_counted: 768, ..NicConfig::default() };
+    let mut w = world(late);
+    let me = HostId(0);
+    let sessions: Vec<_> = (1..=PEERS).map(|peer| connect(&mut w, me, HostId(peer))).collect();
+    let (large, small) = sessions.split_at(40);
+    for &session in large {
+        start(&mut w, me, session, (SINK, LARGE));
+    }
+    let small: Vec<_> = small.iter().map(|&s| start(&mut w, me, s, (SINK, SMALL))).collect();
+    let packets = packets(&mut w);
+    let sum = packets[..large.len()].iter().sum::<u64>() as f64;
+    // Small packets have the rest.
+    assert!(sum > 0.85 * MOST, "{sum} large packets of {MOST}");
+    let took_ns = small.iter().map(p99_ns).max();
+    assert!(took_ns < Some(250_000), "{took_ns:?}");
 }
