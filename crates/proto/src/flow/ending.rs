@@ -29,7 +29,7 @@ impl<C> ClientFlow<'_, C> {
         let slot = &mut self.s.slots[usize::from(slot_no)];
         let (ending, executed) = slot.ending();
         let error = error(executed);
-        slot.wait_no_more();
+        slot.end_wait_for_host();
         match ending {
             Ending::Quarantine if mutant::is_on(Mutant::NoQuarantine) => {}
             Ending::Rewind => slot.rewind(step),

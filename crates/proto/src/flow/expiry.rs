@@ -60,7 +60,7 @@ impl<C> ClientFlow<'_, C> {
             TimerKind::Idle => self.on_idle_expiry(),
             TimerKind::Messages if self.s.has_failed() => Expiry::Done,
             TimerKind::Messages => self.on_messages_expiry(),
-            // Of the endpoint.
+            // These timers are the endpoint's.
             TimerKind::Sweep | TimerKind::Held | TimerKind::Host => Expiry::Done,
         }
     }

@@ -148,7 +148,7 @@ impl<C> ClientFlow<'_, C> {
     }
 
     /// The session waits for room no longer.
-    pub(crate) fn wait_no_more(&mut self) {
+    pub(crate) fn end_wait_for_room(&mut self) {
         if std::mem::take(&mut self.s.waits_for_room) {
             self.peer.credits.wait_no_more();
         }

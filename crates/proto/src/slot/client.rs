@@ -338,7 +338,7 @@ impl<C> ClientSlot<C> {
     }
 
     /// The call ends early: the entry at the host's queue does not serve the next one, which may be small.
-    pub(crate) fn wait_no_more(&mut self) {
+    pub(crate) fn end_wait_for_host(&mut self) {
         self.queued &= !self.at_host;
     }
 

@@ -61,7 +61,7 @@ impl<C> Endpoint<C> {
 impl<C> ClientFlow<'_, C> {
     /// The session's turn in the pool of its peer.
     fn tx_turn(&mut self, peer_no: u32, out: &mut TxBurst) -> Sent {
-        self.wait_no_more();
+        self.end_wait_for_room();
         self.peer.credits.begin_turn();
         let done = self.tx_waiting(out);
         if !done {
