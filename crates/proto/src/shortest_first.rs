@@ -93,7 +93,7 @@ impl<T: Copy> ShortestFirst<T> {
     }
 
     /// Removes the dead entries: those that are not `alive`.
-    pub(crate) fn remove_dead(&mut self, alive: impl Fn(T, Ticket) -> bool) {
+    pub(crate) fn remove_dead(&mut self, mut alive: impl FnMut(T, Ticket) -> bool) {
         for class in &mut self.classes {
             class.retain(|&(message, ticket)| alive(message, ticket));
         }

@@ -16,24 +16,29 @@
 //!
 //! # The limit
 //! It has to keep the link busy from one report to the next, which depends on the host. As byte
-//! queue limits (BQL) do, it grows when the backlog ran empty while messages waited, and shrinks by half
-//! of what has never been sent before the next report.
+//! queue limits (BQL) do, it grows when the backlog ran empty while messages waited. It also grows when one
+//! report shows that as many bytes as the limit have left: the device reports later than the limit lasts.
+//! It shrinks by half of the bytes that were never sent before the next report.
 //!
 //! Bytes may stay in the queue that the link does not wait for: frames for a neighbour whose address is
-//! not resolved, or a device that does not report what it has sent. When nothing has left for
-//! [`STALL_NS`], all that is in the queue is taken for *stuck*, and the limit is for the bytes above it.
-//! Now and then the queue is drained to see whether they leave: those of a link that was paused do.
+//! not resolved, or a device that does not report what it has sent. Frames that never wait may pass them,
+//! and their count rises and falls. When the count of a full queue has had no new minimum for
+//! [`STALL_NS`], the minimum is taken for *stuck*, and the limit is for the bytes above it. Now and then
+//! the queue is drained to see whether they leave: those of a link that was paused do.
 //!
 //! # Entries
 //! An entry names a slot, or a peer whose pool has such slots, and no message: a slot has at most one
 //! ([`crate::slot::ClientSlot::at_host`]), which stays when its message ends and then serves the next
-//! one, or none. So the end of a message costs the same with any number of entries, and their number is
-//! limited by that of slots.
+//! one, or none. So the end of a message costs the same with any number of entries. Entries of ended
+//! sessions are removed when there are many, and the number of the others is limited by those of slots and
+//! of peers.
 //!
 //! # Invariants
 //! 1. While messages wait, the transmit queue has [`TxItem::Host`] or a timer is set, so they get
 //!    their turn.
 //! 2. A turn ends with the entry whose turn it is, whether it has sent or not.
+
+use std::collections::BTreeSet;
 
 use crate::cc::Control;
 use crate::config::Config;
@@ -59,13 +64,15 @@ const REPORTS: u32 = 256;
 /// Time between two reports while messages wait, ns: at most, since the link may be faster than it is
 /// known to be, and at least.
 const WAIT_NS: (u64, u64) = (500, 5_000);
-/// That time is doubled with each report after which nothing has left, up to this, ns.
+/// After this number of reports in a row in which nothing has left, each further one doubles the time to
+/// the next, up to `IDLE_WAIT_NS`. A device that reports what it has sent every 50 us is read in time.
+const IDLE_REPORTS: u32 = 4;
 const IDLE_WAIT_NS: u64 = 1_000_000;
-/// After this time in which nothing has left, the bytes in the queue are stuck, ns: longer than most
-/// pauses of a link by flow control.
+/// After this time without a new lowest count of a full queue, these bytes are stuck, ns: longer than
+/// most pauses of a link by flow control.
 const STALL_NS: u64 = 2_000_000;
-/// While there are stuck bytes, the queue is drained down to them after each such time, ns, and until
-/// nothing has left for the second time, to see whether they leave. That costs less than 2 % of the time.
+/// While there are stuck bytes, the queue is drained down to them after the first time, ns, until its count
+/// has had no new minimum for the second, to see whether they leave. That costs 2 to 4 % of the time.
 const PROBE_NS: (u64, u64) = (8_000_000, 100_000);
 /// Entries of sessions that have ended are removed at a report if there are at least this many entries,
 /// and twice as many as were left the last time.
@@ -105,7 +112,7 @@ pub(crate) struct HostQueue {
     backlog: u64,
     /// The backlog is to be reported before the next batch.
     asks: bool,
-    /// The entry in hand has its turn.
+    /// The entry that was taken from the queue last has its turn.
     has_turn: bool,
     /// The transmit queue has [`super::TxItem::Host`].
     queued: bool,
@@ -228,8 +235,8 @@ impl HostQueue {
         self.limit != u64::MAX
     }
 
-    /// Packets of `bytes` each that the large message in hand may add now, of a queue that
-    /// [`HostQueue::is_limited`].
+    /// Packets of `bytes` each that a large message may add now, while the queue
+    /// [`HostQueue::is_limited`]: in its turn, or while no other waits.
     pub(super) fn turn(&mut self, bytes: usize) -> u32 {
         let has_turn = std::mem::take(&mut self.has_turn);
         let is_owed = self.is_owed();
@@ -245,8 +252,8 @@ impl HostQueue {
         }
     }
 
-    /// Of a [`HostQueue::turn`] of `turn` packets of `bytes` each, `left` were not sent; `u32::MAX`: the
-    /// queue was not limited.
+    /// A [`HostQueue::turn`] of `turn` packets of `bytes` each has ended, and `left` of them were not sent;
+    /// `u32::MAX`: the queue was not limited.
     #[inline]
     pub(super) fn on_sent_in_turn(&mut self, (turn, left): (u32, u32), bytes: usize) {
         if turn != u32::MAX {
@@ -283,12 +290,12 @@ impl HostQueue {
         self.waiting.pop().map(|(waiter, _)| waiter.item())
     }
 
-    /// The entry in hand has its turn, until [`HostQueue::end_turn`].
+    /// The entry that was taken from the queue last has its turn, until [`HostQueue::end_turn`].
     pub(super) fn begin_turn(&mut self) {
         self.has_turn = true;
     }
 
-    /// The turn of the entry in hand has ended, also if it had nothing to send.
+    /// The turn has ended, also if its entry had nothing to send.
     pub(super) fn end_turn(&mut self) {
         self.has_turn = false;
     }
@@ -314,9 +321,14 @@ impl HostQueue {
         self.waiting.counts().0 >= self.sweep_at
     }
 
-    /// Removes the entries that are not `alive`.
+    /// Removes the entries that are not `alive`, and all but one of each pool: the number of a peer that
+    /// has ended may have been used again.
     pub(super) fn sweep(&mut self, alive: impl Fn(Waiter) -> bool) {
-        self.waiting.remove_dead(|waiter, _| alive(waiter));
+        let mut pools = BTreeSet::new();
+        self.waiting.remove_dead(|waiter, _| match waiter {
+            Waiter::Pool { peer } => alive(waiter) && pools.insert(peer),
+            _ => alive(waiter),
+        });
         self.sweep_at = (2 * self.waiting.counts().0).max(SWEPT_LEAST);
     }
 
@@ -334,17 +346,19 @@ impl HostQueue {
         }
         let has_ended = self.progress.on_report(backlog, self.limit, now_ns);
         let excess = backlog - self.progress.stuck;
+        let left = self.backlog.saturating_sub(excess);
         self.backlog = if self.progress.probes { excess.max(self.limit) } else { excess };
         let awaited = self.is_awaited();
         if std::mem::replace(&mut self.waited, awaited) && awaited && !has_ended {
-            self.adapt();
+            self.adapt(left);
         }
     }
 
-    /// Adapts the limit, after a report while messages waited.
-    fn adapt(&mut self) {
+    /// Adapts the limit, after a report while messages waited. `left`: bytes that have left since the
+    /// previous report.
+    fn adapt(&mut self, left: u64) {
         (self.slack, self.reports) = (self.slack.min(self.backlog), self.reports + 1);
-        if self.backlog < self.limit / EMPTY_PART {
+        if self.backlog < self.limit / EMPTY_PART || left >= self.limit {
             self.limit = (2 * self.limit).min(MOST_BYTES);
         } else if self.reports < REPORTS {
             return;
@@ -358,7 +372,8 @@ impl HostQueue {
     pub(crate) fn wait_ns(&self) -> u64 {
         let excess = self.backlog.saturating_sub(self.limit / 2);
         let ns = excess.saturating_mul(8_000_000_000) / self.line_rate_bps;
-        (ns.clamp(WAIT_NS.0, WAIT_NS.1) << self.progress.idle.min(16)).min(IDLE_WAIT_NS)
+        let doublings = self.progress.idle.saturating_sub(IDLE_REPORTS).min(16);
+        (ns.clamp(WAIT_NS.0, WAIT_NS.1) << doublings).min(IDLE_WAIT_NS)
     }
 
     /// Returns whether a timer for the next report is to be set.

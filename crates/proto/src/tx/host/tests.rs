@@ -92,6 +92,31 @@ fn a_turn_ends_with_its_entry() {
 }
 
 #[test]
+fn one_entry_of_a_pool_stays_when_a_number_was_used_again() {
+    let mut q = queue();
+    for peer in [1, 2, 1, 3, 1] {
+        q.wait(Waiter::Pool { peer }, 500);
+    }
+    q.sweep(|waiter| waiter != Waiter::Pool { peer: 3 });
+    let left = std::iter::from_fn(|| q.next()).map(|item| match item {
+        TxItem::PoolTurn { peer } => peer,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(left.collect::<Vec<_>>(), [1, 2]);
+}
+
+#[test]
+fn a_device_that_reports_more_than_the_limit_at_once_has_a_larger_one() {
+    let mut q = queue();
+    q.wait(entry(1), 9);
+    q.on_report(Some(4 * q.least), 0);
+    q.on_report(Some(3 * q.least), 1);
+    assert_eq!(q.limit, 2 * q.least);
+    (2..9).for_each(|now_ns| q.on_report(Some((9 - now_ns) * q.least / 4 + q.least), now_ns));
+    assert_eq!(q.limit, 2 * q.least, "less than the limit has left between two reports");
+}
+
+#[test]
 fn the_limit_grows_when_the_queue_runs_empty_and_shrinks_by_what_is_never_used() {
     let mut q = queue();
     q.on_report(Some(0), 0);
