@@ -162,8 +162,9 @@ pub trait Transport {
 
     /// Bytes of frames that were handed over and that the kernel or the device has not sent. An event
     /// loop calls it while large messages are sent, at most once for each batch, and keeps the queue
-    /// short; it may cost a system call. The kernel's overhead for each packet may count. `None`
-    /// (default): not known, or there is no such queue.
+    /// short, with the default congestion control; with any other it has no effect. It may cost a system
+    /// call. The kernel's overhead for each packet may count. `None` (default): not known, or there is no
+    /// such queue, and nothing is bounded.
     fn tx_backlog(&self) -> Option<u64> {
         None
     }

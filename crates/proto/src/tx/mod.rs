@@ -66,7 +66,8 @@ impl<C> Endpoint<C> {
     }
 
     /// Returns whether [`Endpoint::set_backlog`] is to be called before the next
-    /// [`Endpoint::poll_transmit`]. Only after a first report, and while large messages are sent.
+    /// [`Endpoint::poll_transmit`]. Only after a first report, while large messages are sent, and with the
+    /// default congestion control ([`Config::control`](crate::Config::control)).
     #[inline]
     pub fn asks_for_backlog(&self) -> bool {
         self.io.tx.host.asks()
@@ -74,7 +75,7 @@ impl<C> Endpoint<C> {
 
     /// Reports the bytes of frames that were handed over and that the host has not sent: those that the
     /// transport holds, and those that it has not taken. `None`: that is not known, and large messages
-    /// do not wait for it.
+    /// do not wait for it. With a congestion control other than the default, reports have no effect.
     pub fn set_backlog(&mut self, bytes: Option<u64>) {
         self.io.tx.host.on_report(bytes, self.io.now_ns);
         if self.io.tx.host.needs_sweep() {
