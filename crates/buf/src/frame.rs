@@ -232,6 +232,8 @@ pub struct RxFrame<'a> {
     pub data: &'a [u8],
     /// Its congestion mark.
     pub ecn: Ecn,
+    /// Time for which it has waited in the host, in units of [`WAIT_UNIT_NS`]; 0: not known.
+    waited: u16,
     /// The two parts of a [`Tail`].
     tail_at: TailStart<'a>,
     tail_len: u32,
@@ -241,6 +243,9 @@ pub struct RxFrame<'a> {
 /// of its first packet.
 pub const RX_HEAD: usize = 256;
 
+/// Unit of a frame's wait in the host, ns.
+const WAIT_UNIT_NS: u32 = 64;
+
 const _: () = assert!(size_of::<RxFrame<'_>>() == 64, "a cache line");
 
 impl<'a> RxFrame<'a> {
@@ -248,7 +253,22 @@ impl<'a> RxFrame<'a> {
     #[inline]
     pub fn new(src: Addr, data: &'a [u8], ecn: Ecn) -> Self {
         let Tail { at: tail_at, len: tail_len } = Tail::NONE;
-        RxFrame { src, data, ecn, tail_at, tail_len }
+        RxFrame { src, data, ecn, waited: 0, tail_at, tail_len }
+    }
+
+    /// The same frame, which has waited for this time between its arrival at the host and the receive
+    /// burst, ns: in the kernel, in the socket. Up to 4.2 ms; longer waits count as that.
+    #[inline]
+    pub fn with_wait(self, wait_ns: u64) -> Self {
+        let units = (wait_ns / u64::from(WAIT_UNIT_NS)).clamp(1, u16::MAX.into());
+        RxFrame { waited: units as u16, ..self }
+    }
+
+    /// Time between the arrival at the host and the receive burst, ns; `None`: the transport does not
+    /// know it.
+    #[inline]
+    pub fn waited_ns(&self) -> Option<u32> {
+        (self.waited > 0).then(|| u32::from(self.waited) * WAIT_UNIT_NS)
     }
 
     /// The same frame with a tail.
@@ -290,7 +310,7 @@ impl<'a> RxFrame<'a> {
         room.clear();
         room.reserve_exact(self.len());
         self.copy_to(room);
-        RxFrame::new(self.src, room, self.ecn)
+        RxFrame { waited: self.waited, ..RxFrame::new(self.src, room, self.ecn) }
     }
 }
 
@@ -300,6 +320,16 @@ mod tests {
 
     use super::*;
     use crate::{Arena, MsgBuf, PacketAccess};
+
+    #[test]
+    fn a_wait_is_known_or_not_and_has_a_limit() {
+        let frame = RxFrame::new(Addr::default(), b"head", Ecn::Ce);
+        assert_eq!(frame.waited_ns(), None);
+        for (ns, seen) in [(0, 64), (63, 64), (20_000, 19_968), (u64::MAX, 4_194_240)] {
+            assert_eq!(frame.with_wait(ns).waited_ns(), Some(seen), "{ns}");
+            assert_eq!(frame.with_wait(ns).join(&mut Vec::new()).waited_ns(), Some(seen));
+        }
+    }
 
     #[test]
     fn frames_are_dropped_from_the_front_and_release_their_references() {

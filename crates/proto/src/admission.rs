@@ -100,8 +100,13 @@ impl Admission {
 
     /// The budget's size follows the delay of an arriving frame.
     #[cold]
-    pub(crate) fn on_budget_frame(&mut self, io: &Io, peer: &mut Peer, bytes: usize) {
-        let delay = peer.path.queue_delay_ns(io.now_ns);
+    pub(crate) fn on_budget_frame(
+        &mut self,
+        io: &Io,
+        peer: &mut Peer,
+        (bytes, wait_ns): (usize, u32),
+    ) {
+        let delay = peer.path.queue_delay_ns(wait_ns, io.now_ns);
         self.budget.on_frame(packet_wire_bytes(bytes), delay, io.now_ns);
         // Frames of small calls do not come here for long after the last large message.
         if self.budget.is_idle() && self.budget.is_over(io.now_ns) {

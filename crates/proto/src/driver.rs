@@ -15,6 +15,12 @@ pub trait Driver<C> {
     /// The current time, ns; monotonic. Called for frames with a send time.
     fn now_ns(&mut self) -> u64;
 
+    /// Time since the transport has received the burst of the current frame, ns. Called after
+    /// [`Driver::now_ns`]. The default is for a driver whose time does not pass within a burst.
+    fn since_burst_ns(&self) -> u32 {
+        0
+    }
+
     /// Runs the handler of a request, which is answered now or later with [`Endpoint::reply_bytes`]
     /// or one of its variants. `expires_ns`: the client's deadline in this endpoint's time;
     /// `u64::MAX`: none.

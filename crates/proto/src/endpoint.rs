@@ -115,6 +115,7 @@ impl<C> Endpoint<C> {
         let short_max = if cfg.factors.prealloc_responses { SHORT.min(cfg.inline_max) } else { 0 };
         let io = Io {
             requests_to_check: requests_to_check(&cfg),
+            excludes_waits: cfg.applied_control() == Control::TwoWindow,
             cfg,
             arena,
             now_ns: 0,

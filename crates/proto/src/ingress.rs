@@ -5,6 +5,7 @@ use courser_buf::RxFrame;
 
 use crate::driver::Driver;
 use crate::endpoint::Endpoint;
+use crate::path::Times;
 use crate::peer::{FrameSignal, Peer, PeerState};
 use crate::rx::{self, Packets};
 use crate::stats::RxDrop;
@@ -31,7 +32,8 @@ impl<C> Endpoint<C> {
         if !frame.tail().is_empty() {
             return Self::receive_in_parts(driver, unchecked, frame);
         }
-        let Some(packets) = driver.endpoint().open(unchecked, frame) else { return };
+        let wait_ns = Self::wait_ns(driver, frame);
+        let Some(packets) = driver.endpoint().open(unchecked, frame, wait_ns) else { return };
         rx::packets(driver, packets);
         Self::received(driver);
     }
@@ -50,7 +52,8 @@ impl<C> Endpoint<C> {
             driver.endpoint().io.scratch = scratch;
             return;
         }
-        let Some(packets) = driver.endpoint().open(unchecked, frame) else { return };
+        let wait_ns = Self::wait_ns(driver, frame);
+        let Some(packets) = driver.endpoint().open(unchecked, frame, wait_ns) else { return };
         rx::packets_in_parts(driver, packets, frame);
         Self::received(driver);
     }
@@ -60,6 +63,18 @@ impl<C> Endpoint<C> {
         let header = FrameHeader::parse(frame);
         let peer = header.ok().and_then(|(h, _)| self.peers.at(h.peer));
         peer.is_some_and(|peer| peer.protection.covers_frames())
+    }
+
+    /// Time for which a frame has waited in this host, in its kernel and behind other frames of its burst;
+    /// 0: not known, or of no use to the congestion control.
+    #[inline(always)]
+    fn wait_ns(driver: &mut impl Driver<C>, frame: &RxFrame<'_>) -> u32 {
+        let Some(ns) = frame.waited_ns() else { return 0 };
+        if driver.endpoint().io.excludes_waits {
+            ns.saturating_add(driver.since_burst_ns())
+        } else {
+            0
+        }
     }
 
     /// All packets of a frame were handled.
@@ -78,6 +93,7 @@ impl<C> Endpoint<C> {
         &mut self,
         unchecked: UncheckedFrame<'f>,
         frame: &RxFrame<'f>,
+        wait_ns: u32,
     ) -> Option<Packets<'f>> {
         let (h, rest) = (unchecked.header(), unchecked.rest);
         let peer = self.peers.at_mut(h.peer);
@@ -93,15 +109,17 @@ impl<C> Endpoint<C> {
                 }
             },
         };
-        let is_gap = peer.path.on_frame(&h, frame.ecn, self.io.now_ns);
+        let limits = self.admission.budget.is_in_force();
+        let times = Times { now_ns: self.io.now_ns, wait_ns, is_excluded: !self.admission.budget.is_idle() };
+        let is_gap = peer.path.on_frame(&h, frame.ecn, times);
         self.io.stats.rx_frames += 1;
         self.io.stats.rx_frames_accepted += 1;
         if peer.path.is_signal() {
             let (in_flight, sent) = (peer.credits.in_flight_units(), peer.path.sent_units());
             self.io.signal = Some(FrameSignal { peer: h.peer, in_flight, sent });
         }
-        if self.admission.budget.is_in_force() {
-            self.admission.on_budget_frame(&self.io, peer, frame.data.len());
+        if limits {
+            self.admission.on_budget_frame(&self.io, peer, (frame.data.len(), wait_ns));
         }
         // The peer is not used below: a first round trip concerns all peers.
         let arms_calls = is_gap && self.io.on_gap(peer);

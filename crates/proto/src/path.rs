@@ -6,7 +6,7 @@
 
 use courser_buf::Ecn;
 
-use crate::budget::{Grant, QueueDelay, UNSCHEDULED};
+use crate::budget::{Delays, Grant, HOST_WAIT_NS, QueueDelay, UNSCHEDULED};
 use crate::cc::{PART, PathControl};
 use crate::config::Config;
 use crate::loss::rto::Rtt;
@@ -103,6 +103,16 @@ struct Far {
     received: u32,
 }
 
+/// Times of a received frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    pub(crate) now_ns: u64,
+    /// Time for which it has waited in this host, ns; 0: not known.
+    pub(crate) wait_ns: u32,
+    /// The peer is not to count that as round trip.
+    pub(crate) is_excluded: bool,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Echo {
     sent_at: u32,
@@ -151,7 +161,8 @@ impl Path {
     /// missing. Duplicate and reordered frames give no samples: a replayed frame could pass for a
     /// round trip of any length.
     #[inline(always)] // inlined into the ingress, with the header in registers
-    pub(crate) fn on_frame(&mut self, h: &FrameHeader, ecn: Ecn, now_ns: u64) -> bool {
+    pub(crate) fn on_frame(&mut self, h: &FrameHeader, ecn: Ecn, times: Times) -> bool {
+        let now_ns = times.now_ns;
         self.last_rx_ns = now_ns;
         self.received = self.received.wrapping_add(1);
         self.marked = self.marked.wrapping_add(u32::from(ecn == Ecn::Ce));
@@ -173,7 +184,7 @@ impl Path {
                 self.transit.on_untimed();
                 marks != 0
             }
-            Some(sent_at) => self.on_timed(h, sent_at, ahead > 0, now_ns) || marks != 0,
+            Some(sent_at) => self.on_timed(h, sent_at, ahead > 0, times) || marks != 0,
         };
         self.signals = is_signal && self.watch_ns != u32::MAX;
         ahead > 1
@@ -182,16 +193,18 @@ impl Path {
     /// Takes the samples of a frame with a send time. Returns whether the controller waits for such a
     /// round trip.
     #[inline(always)]
-    fn on_timed(&mut self, h: &FrameHeader, sent_at: u32, is_newer: bool, now_ns: u64) -> bool {
+    fn on_timed(&mut self, h: &FrameHeader, sent_at: u32, is_newer: bool, times: Times) -> bool {
+        let Times { now_ns, wait_ns, is_excluded } = times;
         if !is_newer {
             self.transit.on_older(sent_at, now_ns);
             return false;
         }
         let drained = self.rtt.drains();
-        self.echo = Some(Echo { sent_at, arrived_ns: now_ns });
-        let round_trip = h.echo_at.and_then(|echo| self.rtt.on_echo(now_ns, echo));
+        let excluded_ns = if is_excluded { u64::from(wait_ns).min(HOST_WAIT_NS) } else { 0 };
+        self.echo = Some(Echo { sent_at, arrived_ns: now_ns.saturating_sub(excluded_ns) });
+        let round_trip = h.echo_at.and_then(|echo| self.rtt.on_echo(now_ns, echo, wait_ns));
         self.transit.on_newer(sent_at, round_trip, now_ns);
-        self.signal_ns = round_trip.unwrap_or(0);
+        self.signal_ns = round_trip.map_or(0, |ns| ns.saturating_sub(wait_ns).max(1));
         // 0: the frame has no round trip.
         self.signal_ns >= self.watch_ns.max(1) || self.rtt.drains() != drained
     }
@@ -358,15 +371,16 @@ impl Path {
         self.control.as_ref().map_or(0, |control| control.decreases())
     }
 
-    /// The delay of the current frame in queues and the smallest round trip to its sender, ns;
-    /// `None`: the frame has no time.
-    pub(crate) fn queue_delay_ns(&mut self, now_ns: u64) -> Option<(u64, u64)> {
+    /// The delays of the current frame, which has waited in this host for `wait_ns`; `None`: the frame has
+    /// no time.
+    pub(crate) fn queue_delay_ns(&mut self, wait_ns: u32, now_ns: u64) -> Option<Delays> {
         if self.signal_ns == 0 {
             return None;
         }
         let (transit, least) = self.transit.frame();
-        let delay_ns = self.queue_delay.on_frame(transit, least, now_ns);
-        Some((delay_ns, self.rtt.least_ns()))
+        let transit = transit.wrapping_sub(wait_ns);
+        let queue_ns = self.queue_delay.on_frame(transit, least, now_ns);
+        Some(Delays { queue_ns, host_ns: wait_ns, base_ns: self.rtt.least_ns() })
     }
 
     /// Packets of a new message that may be sent before the peer has answered.
@@ -592,6 +606,11 @@ mod tests {
         Path::new(&Config::default())
     }
 
+    /// The times of a frame that has not waited in this host.
+    fn at_once(now_ns: u64) -> Times {
+        Times { now_ns, wait_ns: 0, is_excluded: false }
+    }
+
     #[test]
     fn every_frame_takes_a_fresh_number() {
         let mut p = path();
@@ -619,8 +638,8 @@ mod tests {
     fn the_echo_is_the_newest_frames_and_ages_while_it_is_held() {
         let mut p = path();
         assert_eq!(p.times(5), (Some(5), None));
-        p.on_frame(&header(7, 1000), Ecn::NotEct, 50);
-        p.on_frame(&header(6, 900), Ecn::NotEct, 60); // reordered: older
+        p.on_frame(&header(7, 1000), Ecn::NotEct, at_once(50));
+        p.on_frame(&header(6, 900), Ecn::NotEct, at_once(60)); // reordered: older
         assert_eq!(p.times(80), (Some(80), Some(1030)));
     }
 
@@ -629,13 +648,13 @@ mod tests {
         let cfg = Config::default();
         let mut p = path();
         let frame = |number, echo| FrameHeader { echo_at: Some(echo), ..header(number, 0) };
-        p.on_frame(&frame(5, 1_000), Ecn::NotEct, 3_000);
+        p.on_frame(&frame(5, 1_000), Ecn::NotEct, at_once(3_000));
         assert_eq!(p.rtt.report(&cfg).unwrap().0, 2_000);
         for replayed in [5, 4] {
-            p.on_frame(&frame(replayed, 1_000), Ecn::NotEct, 900_000_000);
+            p.on_frame(&frame(replayed, 1_000), Ecn::NotEct, at_once(900_000_000));
         }
         assert_eq!(p.rtt.report(&cfg).unwrap().0, 2_000);
-        p.on_frame(&frame(6, 900_000_000), Ecn::NotEct, 900_004_000);
+        p.on_frame(&frame(6, 900_000_000), Ecn::NotEct, at_once(900_004_000));
         assert_eq!(p.rtt.report(&cfg).unwrap().0, 4_000);
     }
 
@@ -650,23 +669,26 @@ mod tests {
         let mut now_ns = 10_000;
         for far in [NEAR as u32 + 300, 1 << 20, i32::MAX as u32] {
             let mut p = path();
-            p.on_frame(&echoed(5, now_ns, 2_000), Ecn::NotEct, now_ns);
+            p.on_frame(&echoed(5, now_ns, 2_000), Ecn::NotEct, at_once(now_ns));
             // It is repeated by the network, which is no second frame.
             for _ in 0..2 {
                 let ecn = EcnCounts { marked: 999, received: 999 };
                 let forged = FrameHeader { ecn, ..echoed(far, now_ns, 9_000) };
-                assert!(!p.on_frame(&forged, Ecn::NotEct, now_ns), "a gap");
+                assert!(!p.on_frame(&forged, Ecn::NotEct, at_once(now_ns)), "a gap");
             }
             assert_eq!((p.rtt.latest_ns(), p.marks_reported()), (2_000, 0), "{far}");
             for number in 6..200 {
                 now_ns += 1_000;
                 let rtt_ns = 3_000 + u64::from(number);
                 let frame = echoed(number, now_ns, rtt_ns);
-                assert!(!p.on_frame(&frame, Ecn::NotEct, now_ns), "{number} is the next one");
+                assert!(
+                    !p.on_frame(&frame, Ecn::NotEct, at_once(now_ns)),
+                    "{number} is the next one"
+                );
                 assert_eq!(p.rtt.latest_ns(), rtt_ns, "{far}");
             }
             // Much later another one, near the first: they do not belong together.
-            p.on_frame(&echoed(far + 1, now_ns, 9_000), Ecn::NotEct, now_ns);
+            p.on_frame(&echoed(far + 1, now_ns, 9_000), Ecn::NotEct, at_once(now_ns));
             assert_ne!(p.rtt.latest_ns(), 9_000);
             assert!(p.rtt.report(&cfg).is_some());
         }
@@ -677,8 +699,8 @@ mod tests {
         let numbers = [NEAR as u32 + 1, 1 << 20, (1 << 30) - 1, 1 << 30, 1 << 31, u32::MAX];
         for changed in numbers {
             let mut p = path();
-            p.on_frame(&echoed(changed, 10_000, 9_000), Ecn::NotEct, 10_000);
-            p.on_frame(&echoed(1, 20_000, 2_000), Ecn::NotEct, 20_000);
+            p.on_frame(&echoed(changed, 10_000, 9_000), Ecn::NotEct, at_once(10_000));
+            p.on_frame(&echoed(1, 20_000, 2_000), Ecn::NotEct, at_once(20_000));
             assert_eq!(p.rtt.latest_ns(), 2_000, "{changed}");
         }
     }
@@ -687,15 +709,15 @@ mod tests {
     fn numbers_that_jump_are_accepted_with_the_second_frame() {
         for (second, third) in [(1, 2), (-1, 1), (1_000, 999)] {
             let mut p = path();
-            p.on_frame(&echoed(5, 10_000, 2_000), Ecn::NotEct, 10_000);
+            p.on_frame(&echoed(5, 10_000, 2_000), Ecn::NotEct, at_once(10_000));
             let jumped = |by: i32| (1_u32 << 25).wrapping_add_signed(by);
-            p.on_frame(&echoed(jumped(0), 20_000, 3_000), Ecn::NotEct, 20_000);
-            p.on_frame(&echoed(4, 20_000, 2_000), Ecn::NotEct, 20_000); // reordered
+            p.on_frame(&echoed(jumped(0), 20_000, 3_000), Ecn::NotEct, at_once(20_000));
+            p.on_frame(&echoed(4, 20_000, 2_000), Ecn::NotEct, at_once(20_000)); // reordered
             assert_eq!(p.rtt.latest_ns(), 2_000);
             let frame = echoed(jumped(second), 30_000, 4_000);
-            assert!(p.on_frame(&frame, Ecn::NotEct, 30_000), "frames are missing");
+            assert!(p.on_frame(&frame, Ecn::NotEct, at_once(30_000)), "frames are missing");
             assert_eq!(p.rtt.latest_ns(), 4_000);
-            p.on_frame(&echoed(jumped(third), 40_000, 5_000), Ecn::NotEct, 40_000);
+            p.on_frame(&echoed(jumped(third), 40_000, 5_000), Ecn::NotEct, at_once(40_000));
             let expected_ns = if third > second { 5_000 } else { 4_000 };
             assert_eq!(p.rtt.latest_ns(), expected_ns);
         }
@@ -709,25 +731,28 @@ mod tests {
             echo_at: Some(echo as u32),
             ..header(number, (sent + 5_000_000_000) as u32)
         };
-        p.on_frame(&at(1, 9_000, 7_000), Ecn::NotEct, 10_000);
+        p.on_frame(&at(1, 9_000, 7_000), Ecn::NotEct, at_once(10_000));
         assert_eq!(p.deadline_ns(50), 10_000 + 50_000 - 3_000);
         // This frame waited for 200 us, and so did the one with the echo that it carries.
-        p.on_frame(&at(2, 99_000, 50_000), Ecn::NotEct, 300_000);
+        p.on_frame(&at(2, 99_000, 50_000), Ecn::NotEct, at_once(300_000));
         assert_eq!(p.deadline_ns(50), 300_000 + 50_000 - 200_000 - 3_000);
         // This frame was filled for 7 us.
         let filled = FrameHeader { held: 7, ..at(3, 309_000, 307_000) };
-        p.on_frame(&filled, Ecn::NotEct, 310_000);
+        p.on_frame(&filled, Ecn::NotEct, at_once(310_000));
         assert_eq!(p.deadline_ns(50), 310_000 + 50_000 - 3_000 - 7_000);
     }
 
     #[test]
     fn a_frame_without_a_time_counts_and_reports_marks_and_keeps_the_echo() {
         let mut p = path();
-        p.on_frame(&header(0, 1_000), Ecn::Ce, 5_000);
+        p.on_frame(&header(0, 1_000), Ecn::Ce, at_once(5_000));
         let ecn = EcnCounts { marked: 7, received: 9 };
         let untimed = FrameHeader { sent_at: None, ecn, ..header(1, 0) };
-        assert!(!p.on_frame(&untimed, Ecn::Ce, 5_500));
-        assert!(p.on_frame(&FrameHeader { number: 3, ..untimed }, Ecn::NotEct, 5_500), "a gap");
+        assert!(!p.on_frame(&untimed, Ecn::Ce, at_once(5_500)));
+        assert!(
+            p.on_frame(&FrameHeader { number: 3, ..untimed }, Ecn::NotEct, at_once(5_500)),
+            "a gap"
+        );
         assert_eq!(p.marks_reported(), 7);
         assert_eq!(p.ecn(), EcnCounts { marked: 2, received: 3 });
         assert_eq!(p.times(6_000).1, Some(2_000));
@@ -740,9 +765,9 @@ mod tests {
             ecn: EcnCounts { marked, received: 0 },
             ..header(number, 0)
         };
-        p.on_frame(&report(1, 65_000), Ecn::NotEct, 0);
-        p.on_frame(&report(3, 100), Ecn::NotEct, 0);
-        p.on_frame(&report(2, 65_300), Ecn::NotEct, 0);
+        p.on_frame(&report(1, 65_000), Ecn::NotEct, at_once(0));
+        p.on_frame(&report(3, 100), Ecn::NotEct, at_once(0));
+        p.on_frame(&report(2, 65_300), Ecn::NotEct, at_once(0));
         assert_eq!(p.marks_reported(), 65_636);
     }
 }

@@ -41,6 +41,8 @@ pub struct Packet {
     pub corrupt: bool,
     /// When the NIC began to send it, ns.
     pub sent_ns: u64,
+    /// Time for which the receiving host delays it behind its NIC, ns.
+    pub host_delay_ns: u64,
     /// When its endpoint handed it to the NIC, ns.
     pub queued_ns: u64,
 }

@@ -18,6 +18,8 @@ struct Dispatch<'a, A: Events> {
     handlers: &'a mut A::Handlers,
     batched: bool,
     now_ns: Option<u64>,
+    /// Time of the first frame of the burst, ns; 0: not read yet.
+    burst_ns: u64,
 }
 
 /// Receives a burst of frames and runs the handlers and continuations of their packets. `batched`: the
@@ -31,7 +33,7 @@ pub(crate) fn receive<A: Events>(
     now_ns: Option<u64>,
     frames: &[RxFrame<'_>],
 ) {
-    let mut driver = Dispatch { core, handlers, batched, now_ns };
+    let mut driver = Dispatch { core, handlers, batched, now_ns, burst_ns: now_ns.unwrap_or(0) };
     for (at, frame) in frames.iter().enumerate() {
         driver.core.proto.prefetch_burst(frames, at);
         Endpoint::receive(&mut driver, frame);
@@ -57,8 +59,19 @@ impl<A: Events> Driver<Cont> for Dispatch<'_, A> {
     fn now_ns(&mut self) -> u64 {
         match self.now_ns {
             Some(now_ns) if self.batched => now_ns,
-            _ => *self.now_ns.insert(self.core.now_ns()),
+            _ => {
+                let now_ns = self.core.now_ns();
+                if self.burst_ns == 0 {
+                    self.burst_ns = now_ns;
+                }
+                *self.now_ns.insert(now_ns)
+            }
         }
+    }
+
+    #[inline(always)]
+    fn since_burst_ns(&self) -> u32 {
+        self.now_ns.map_or(0, |now_ns| now_ns.saturating_sub(self.burst_ns)) as u32
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-use super::size::Size;
+use super::size::{Delays, Size};
 
 /// The receiving side of a link: what the endpoints of a nexus share of it
 /// ([`crate::Endpoint::share_link`]). Its counts are read without a lock, and may be a packet old.
@@ -200,10 +200,9 @@ impl LinkShare {
         }
     }
 
-    /// A frame of `bytes` on the wire has arrived. `delay`: its delay in queues and the smallest round
-    /// trip to its sender, ns, if they are known. While another endpoint's frame is counted the delay is
-    /// left out.
-    pub(super) fn on_frame(&mut self, bytes: u64, delay: Option<(u64, u64)>, now_ns: u64) {
+    /// A frame of `bytes` on the wire has arrived. While another endpoint's frame is counted its
+    /// delays, if they are known, are left out.
+    pub(super) fn on_frame(&mut self, bytes: u64, delays: Option<Delays>, now_ns: u64) {
         self.arrived += bytes;
         let mut size = match self.link.size.try_lock() {
             Ok(size) => size,
@@ -215,9 +214,9 @@ impl LinkShare {
         let messages = self.link.messages.load(Relaxed);
         self.link.update(&mut size, |size| {
             size.on_bytes(arrived, now_ns);
-            if let Some(delay) = delay {
+            if let Some(delays) = delays {
                 let short = self.link.short.load(Relaxed);
-                if size.on_delay(delay, (messages, short), now_ns) {
+                if size.on_delay(delays, (messages, short), now_ns) {
                     self.link.short.store(false, Relaxed);
                 }
             }

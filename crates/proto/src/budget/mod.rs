@@ -41,7 +41,7 @@ use link::LinkShare;
 pub use link::ReceiveLink;
 use memory::MemoryQueue;
 pub(crate) use memory::Reserved;
-pub(crate) use size::QueueDelay;
+pub(crate) use size::{Delays, HOST_WAIT_NS, QueueDelay};
 
 /// Packets that a message may send before its receiver has answered, while nothing is known of the
 /// receiver.
@@ -277,10 +277,9 @@ impl Budget {
         (self.in_force, self.alone_ns) = (in_force, None);
     }
 
-    /// A frame of `bytes` on the wire arrived. `delay`: its delay in queues and the smallest round trip to its
-    /// sender, ns, if they are known.
-    pub(crate) fn on_frame(&mut self, bytes: u64, delay: Option<(u64, u64)>, now_ns: u64) {
-        self.link.on_frame(bytes, delay, now_ns);
+    /// A frame of `bytes` on the wire arrived, with these delays if they are known.
+    pub(crate) fn on_frame(&mut self, bytes: u64, delays: Option<Delays>, now_ns: u64) {
+        self.link.on_frame(bytes, delays, now_ns);
     }
 
     /// The smallest round trip of the senders, ns.

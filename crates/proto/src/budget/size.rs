@@ -23,6 +23,20 @@ const RUN: usize = 32;
 /// The smallest budget, and the budget before anything was measured, full packets.
 const LEAST: u64 = 2;
 const FIRST: u64 = 32;
+/// Delays of a frame that has arrived, ns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delays {
+    /// In queues, of the network and of its sender.
+    pub(crate) queue_ns: u64,
+    /// In this host, behind the network; 0 when unknown.
+    pub(crate) host_ns: u32,
+    /// The smallest round trip to its sender; 0 when unknown.
+    pub(crate) base_ns: u64,
+}
+
+/// Hosts are allowed this delay, ns: interrupts, wake-ups and other tasks of a thread take tens of
+/// microseconds. A receiver that delays frames for longer is one that cannot keep up.
+pub(crate) const HOST_WAIT_NS: u64 = 32_000;
 /// Packets whose time is allowed as delay.
 const TARGET_PACKETS: u64 = 4;
 /// Period of drains, ns; at first, and at most. Two are in a period of the minimum of delays.
@@ -60,6 +74,8 @@ pub(crate) struct Size {
     /// Delays of the run's newest frames, ns.
     run: [u32; RUN],
     run_frames: usize,
+    /// Sum of the allowed part of their delays in this host, ns.
+    run_host_ns: u64,
     run_begin_ns: u64,
     /// Smallest round trip of the run's senders.
     run_base_ns: u64,
@@ -88,6 +104,7 @@ impl Size {
             packet_ns: 0,
             run: [0; RUN],
             run_frames: 0,
+            run_host_ns: 0,
             run_begin_ns: 0,
             run_base_ns: u64::MAX,
             run_bytes: 0,
@@ -147,19 +164,21 @@ impl Size {
         self.rate.on_bytes(bytes, (RATE_PACKETS * self.packet_bytes, self.base_ns), now_ns);
     }
 
-    /// A frame was delayed by `delay_ns`; the smallest round trip to its sender is
-    /// `base_ns`, 0 when unknown. `messages` are arriving, and some have waited for the budget if it is
+    /// A frame was delayed. `messages` are arriving, and some have waited for the budget if it is
     /// `short`. Returns whether a run has ended.
     pub(crate) fn on_delay(
         &mut self,
-        (delay_ns, base_ns): (u64, u64),
+        Delays { queue_ns, host_ns, base_ns }: Delays,
         (messages, short): (u32, bool),
         now_ns: u64,
     ) -> bool {
         if self.drain_ends_ns > 0 {
             return false;
         }
+        let allowed_ns = u64::from(host_ns).min(HOST_WAIT_NS);
+        let delay_ns = queue_ns + (u64::from(host_ns) - allowed_ns);
         self.run[self.run_frames % RUN] = delay_ns.min(u32::MAX.into()) as u32;
+        self.run_host_ns += allowed_ns;
         if base_ns > 0 {
             self.run_base_ns = self.run_base_ns.min(base_ns);
         }
@@ -177,6 +196,7 @@ impl Size {
 
     fn begin_run(&mut self, now_ns: u64) {
         (self.run_frames, self.run_bytes, self.run_begin_ns) = (0, 0, now_ns);
+        self.run_host_ns = 0;
         self.run_base_ns = u64::MAX;
     }
 
@@ -187,8 +207,12 @@ impl Size {
             self.run[i].abs_diff(before)
         }));
         let delay_ns = u64::from(median(self.run));
-        let target_ns =
-            (self.base_ns / 2).max(TARGET_PACKETS * self.packet_ns).max(2 * u64::from(noise_ns));
+        // Senders delay packets as this host does, so that they arrive in bursts of that length.
+        let host_ns = self.run_host_ns / self.run_frames as u64;
+        let target_ns = (self.base_ns / 2).max(TARGET_PACKETS * self.packet_ns);
+        let target_ns = target_ns.max(2 * u64::from(noise_ns));
+        let elsewhere_ns = ELSEWHERE_MOST * (self.base_ns + target_ns);
+        let target_ns = target_ns.max(host_ns);
         let target_ns =
             if mutant::is_on(Mutant::QueueEightfold) { 8 * target_ns } else { target_ns };
         let seen_ns = (self.base_ns + delay_ns).max(1);
@@ -196,7 +220,8 @@ impl Size {
         let mut ratio = ((self.base_ns + target_ns) * 1024 / seen_ns).clamp(512, 1280);
         let run_ns = now_ns.saturating_sub(self.run_begin_ns).max(1);
         let is_full = self.rate.is_full((self.run_bytes << 20) / run_ns);
-        if !is_full && delay_ns <= ELSEWHERE_MOST * (self.base_ns + target_ns) {
+        let is_behind = 8 * host_ns >= 7 * HOST_WAIT_NS;
+        if !is_full && !is_behind && delay_ns <= elsewhere_ns {
             let rate = &self.rate;
             let most = OVERCOMMIT * rate.in_flight(self.base_ns) + 2 * rate.in_flight(delay_ns);
             ratio = ratio.max(if self.size < most { 1280 } else { 1024 });
@@ -340,7 +365,8 @@ mod tests {
     /// A frame arrives while messages wait for the budget.
     fn frame(size: &mut Size, delay: (u64, u64), messages: u32, now_ns: u64) {
         size.on_bytes(FRAME.into(), now_ns);
-        size.on_delay(delay, (messages, true), now_ns);
+        let (queue_ns, base_ns) = delay;
+        size.on_delay(Delays { queue_ns, host_ns: 0, base_ns }, (messages, true), now_ns);
     }
 
     /// Runs frames through a link with `base_ns` and this size's queue; returns the mean size.
@@ -401,7 +427,11 @@ mod tests {
             let small = n < 20_000;
             now_ns += if small { 23 } else { 364 };
             size.on_bytes(if small { 71 } else { FRAME.into() }, now_ns);
-            size.on_delay((20_000, 5_200), (2, true), now_ns);
+            size.on_delay(
+                Delays { queue_ns: 20_000, host_ns: 0, base_ns: 5_200 },
+                (2, true),
+                now_ns,
+            );
         }
         assert_eq!(frames(&size), 2, "the link is full, so its queue shrinks the budget");
     }
@@ -424,7 +454,7 @@ mod tests {
         for n in 0..10_000 {
             let now_ns = 1 + n * 364;
             size.on_bytes(FRAME.into(), now_ns);
-            size.on_delay((0, 5_200), (20, false), now_ns);
+            size.on_delay(Delays { queue_ns: 0, host_ns: 0, base_ns: 5_200 }, (20, false), now_ns);
         }
         assert_eq!(frames(&size), 32);
     }

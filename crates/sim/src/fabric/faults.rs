@@ -66,6 +66,9 @@ pub enum Fate {
     Duplicate,
     /// Delay by this time, ns.
     Delay(u64),
+    /// The receiving host delays it by this time behind its NIC, ns: an interrupt, a busy CPU. The NIC states
+    /// when it has arrived ([`NicConfig::stamps_arrivals`](crate::NicConfig::stamps_arrivals)).
+    DelayInHost(u64),
     /// Flip one bit, drawn from the seed.
     Corrupt,
 }
@@ -96,6 +99,8 @@ pub(super) enum Verdict {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Copy {
     pub(super) delay_ns: u64,
+    /// The part of it that is behind the receiving NIC.
+    pub(super) in_host_ns: u64,
     pub(super) corrupt: bool,
 }
 
@@ -167,7 +172,7 @@ impl FaultState {
     pub(super) fn judge(&mut self, packet: &Packet, crossing: &Crossing) -> Verdict {
         use crate::DropReason::{Burst, Loss, Predicate};
         if let Some(fate) = self.rule.as_mut().and_then(|rule| rule(packet, crossing)) {
-            let base = Copy { delay_ns: self.faults.extra_delay_ns, corrupt: false };
+            let base = Copy { delay_ns: self.faults.extra_delay_ns, ..Copy::default() };
             return match fate {
                 Fate::Pass => Verdict::Arrives(base, None),
                 Fate::Drop => Verdict::Lost(Predicate),
@@ -175,6 +180,10 @@ impl FaultState {
                 Fate::Delay(ns) => {
                     let delay_ns = base.delay_ns.saturating_add(ns);
                     Verdict::Arrives(Copy { delay_ns, ..base }, None)
+                }
+                Fate::DelayInHost(ns) => {
+                    let delay_ns = base.delay_ns.saturating_add(ns);
+                    Verdict::Arrives(Copy { delay_ns, in_host_ns: ns, ..base }, None)
                 }
                 Fate::Corrupt => Verdict::Arrives(Copy { corrupt: true, ..base }, None),
             };
@@ -209,7 +218,7 @@ impl FaultState {
             let late = self.rng.between(1, self.faults.reorder_max_ns.max(1));
             delay_ns = delay_ns.saturating_add(late);
         }
-        Copy { delay_ns, corrupt }
+        Copy { delay_ns, in_host_ns: 0, corrupt }
     }
 
     /// Flips one bit, if there is one.

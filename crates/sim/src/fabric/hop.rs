@@ -64,6 +64,8 @@ impl Fabric {
         if let Some(faults) = &mut port.faults {
             port.counters.delayed += u64::from(how.delay_ns > faults.faults.extra_delay_ns);
             port.counters.corrupted += u64::from(how.corrupt);
+            packet.host_delay_ns =
+                if matches!(port.to, Node::Host(_)) { how.in_host_ns } else { 0 };
             if how.corrupt {
                 faults.corrupt(&mut packet);
             }

@@ -39,6 +39,8 @@ pub(crate) struct Received {
     pub(crate) src: Addr,
     pub(crate) ecn: Ecn,
     pub(crate) bytes: Vec<u8>,
+    /// When it arrived at the NIC, in the time of the host.
+    pub(crate) arrived_ns: u64,
     /// Sent before the receiving process started: not meant for it.
     pub(crate) stale: bool,
 }
@@ -251,6 +253,8 @@ pub struct NicConfig {
     /// A frame counts at least this in these reports, bytes, as in a kernel that counts its own overhead for
     /// each. Default 0.
     pub least_counted: usize,
+    /// The NIC, or the kernel, states when each frame has arrived. Default true.
+    pub stamps_arrivals: bool,
     /// Rate of the link that it states, bit/s: 1 Mbit/s to 1,600 Gbit/s; `None`, the default: that of
     /// the host's cable.
     pub line_rate_bps: Option<u64>,
@@ -269,6 +273,7 @@ impl Default for NicConfig {
             finds_changes: true,
             completes_ns: 0,
             least_counted: 0,
+            stamps_arrivals: true,
             line_rate_bps: None,
         }
     }
@@ -287,6 +292,7 @@ pub struct SimTransport {
     clock: Arc<VirtualClock>,
     costs: Costs,
     tx_latency_ns: u64,
+    stamps_arrivals: bool,
     caps: Caps,
     local: Addr,
     paths: PathTable<Destination>,
@@ -336,6 +342,7 @@ impl SimTransport {
             clock,
             costs,
             tx_latency_ns: nic.tx_latency_ns,
+            stamps_arrivals: nic.stamps_arrivals,
             caps,
             local,
             paths: PathTable::default(),
@@ -444,7 +451,7 @@ impl Transport for SimTransport {
         if count == 0 {
             return;
         }
-        let costs = self.costs.get();
+        let (costs, begin_ns) = (self.costs.get(), self.clock.now_ns());
         self.stats.rx_calls += 1;
         for frame in &self.lent {
             let len = frame.bytes.len() as u64;
@@ -452,7 +459,11 @@ impl Transport for SimTransport {
             self.stats.rx_bytes += len;
             let packets = packets_in(std::iter::once(&frame.bytes[..]));
             self.clock.spend(costs.rx_ns(packets, len));
-            out.push(RxFrame::new(frame.src, &frame.bytes, frame.ecn));
+            let received = RxFrame::new(frame.src, &frame.bytes, frame.ecn);
+            out.push(match self.stamps_arrivals {
+                true => received.with_wait(begin_ns.saturating_sub(frame.arrived_ns)),
+                false => received,
+            });
         }
     }
 

@@ -291,6 +291,7 @@ pub(super) mod made {
             corrupt: false,
             sent_ns: 1_000,
             queued_ns: 0,
+            host_delay_ns: 0,
         }
     }
 }

@@ -112,6 +112,7 @@ impl World {
             corrupt: false,
             sent_ns: self.now_ns,
             queued_ns: self.now_ns,
+            host_delay_ns: 0,
         };
         self.fabric.transmit(from, self.now_ns, Box::new(packet), &mut self.events);
         Ok(())

@@ -107,6 +107,7 @@ impl World {
             corrupt: false,
             sent_ns: self.now_ns,
             queued_ns,
+            host_delay_ns: 0,
         };
         let packet = match self.spare.pop() {
             Some(mut packet) => {
@@ -154,7 +155,8 @@ impl World {
             tap.delivered(self.now_ns, host, &packet);
         }
         let bytes = std::mem::replace(&mut packet.bytes, port.spare());
-        port.receive(Received { src: packet.src_addr, ecn: packet.ecn, bytes, stale });
+        let arrived_ns = h.oscillator.shows(self.now_ns.saturating_sub(packet.host_delay_ns));
+        port.receive(Received { src: packet.src_addr, ecn: packet.ecn, bytes, arrived_ns, stale });
         drop(port);
         self.recycle(packet);
         if idle {

@@ -13,7 +13,7 @@ pub(crate) fn delay_at_receiver(world: &mut World, link: LinkId, most_ns: u64, m
     let rule = move |packet: &Packet, crossing: &Crossing| {
         let at_ns = free_ns.max(crossing.now_ns + rng.between(0, most_ns));
         free_ns = at_ns + wire_ns(packet.wire_bytes().into(), rate_bps);
-        Some(Fate::Delay(at_ns - crossing.now_ns))
+        Some(Fate::DelayInHost(at_ns - crossing.now_ns))
     };
     world.set_link_rule(link, Some(Box::new(rule)));
 }

@@ -64,6 +64,7 @@ pub(super) fn packet(id: u64, src: u32, dst: u32, payload: usize) -> Packet {
         corrupt: false,
         sent_ns: 0,
         queued_ns: 0,
+        host_delay_ns: 0,
     }
 }
 

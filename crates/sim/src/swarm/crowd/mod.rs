@@ -126,7 +126,7 @@ fn delay(world: &mut World, crowd: &Crowd) {
         let rule = move |packet: &Packet, crossing: &Crossing| {
             let at_ns = free_ns.max(crossing.now_ns + rng.below(most_ns));
             free_ns = at_ns + u64::from(packet.wire_bytes()) * 8_000_000_000 / rate_bps;
-            Some(Fate::Delay(at_ns - crossing.now_ns))
+            Some(Fate::DelayInHost(at_ns - crossing.now_ns))
         };
         world.set_link_rule(link, Some(Box::new(rule)));
     }
