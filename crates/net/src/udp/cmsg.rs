@@ -47,6 +47,16 @@ impl Msg<'_> {
     }
 }
 
+impl Msg<'_> {
+    /// The data as a time of 64-bit seconds and nanoseconds, ns; `None`: it is of another form.
+    pub(super) fn time_ns(&self) -> Option<u64> {
+        let (sec, nsec) = self.data.split_first_chunk::<8>()?;
+        let nsec = <[u8; 8]>::try_from(nsec).ok()?;
+        let sec_ns = u64::from_ne_bytes(*sec).checked_mul(1_000_000_000)?;
+        sec_ns.checked_add(u64::from_ne_bytes(nsec))
+    }
+}
+
 /// Walks the control messages in `buf`; ends at the first that is malformed.
 pub(super) struct Walk<'a>(pub(super) &'a [u8]);
 
@@ -109,6 +119,15 @@ mod tests {
         assert_eq!(got.len(), 2);
         assert_eq!((got[0].level, got[0].kind, got[0].data), (17, 103, &1472u16.to_ne_bytes()[..]));
         assert_eq!((got[1].level, got[1].kind, got[1].int()), (1, 40, Some(7)));
+    }
+
+    #[test]
+    fn a_time_is_read_and_no_value_overflows() {
+        let of = |data: &[u8]| Msg { level: 1, kind: 35, data }.time_ns();
+        let time = |sec: i64, nsec: i64| [sec.to_ne_bytes(), nsec.to_ne_bytes()].concat();
+        assert_eq!(of(&time(3, 7)), Some(3_000_000_007));
+        assert_eq!((of(&time(-1, 0)), of(&time(3, -1))), (None, None));
+        assert_eq!((of(&[]), of(&[0; 8]), of(&[0; 15]), of(&[0; 24])), (None, None, None, None));
     }
 
     #[test]

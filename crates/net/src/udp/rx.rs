@@ -5,6 +5,7 @@ use std::mem::size_of;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use courser_buf::{Addr, Ecn, RX_BURST, RxBurst, RxFrame};
 
@@ -20,9 +21,10 @@ const FRAME_BUFS: usize = 32;
 /// With this many frames in a call, requesting more messages would only delay them.
 const FULL: usize = RX_BURST / 2;
 
-/// Room for segment size, traffic class and drop count, and twice that for what future kernels
-/// may add.
-const CTRL: usize = 6 * cmsg::space(size_of::<libc::c_int>());
+/// Room for segment size, traffic class, drop count and time of arrival, and twice that for what future
+/// kernels may add.
+const CTRL: usize =
+    6 * cmsg::space(size_of::<libc::c_int>()) + 2 * cmsg::space(size_of::<libc::timespec>());
 
 /// A datagram or train in a buffer.
 #[derive(Clone, Copy)]
@@ -34,6 +36,9 @@ struct Arrived {
     done: u32,
     /// Bytes of each frame but the last; not 0.
     segment: u32,
+    /// When the kernel has received it, in the time of the system's clock, ns; 0: not known. Of a train,
+    /// when its first frame was received.
+    at_ns: u64,
 }
 
 /// The receive side.
@@ -190,7 +195,7 @@ impl Rx {
         #[allow(clippy::unnecessary_cast, reason = "32 bits wide with musl")]
         let ctrl_len = (hdr.msg_controllen as usize).min(CTRL);
         let mut ecn = Ecn::NotEct;
-        let mut segment = 0;
+        let (mut segment, mut at_ns) = (0, 0);
         for msg in cmsg::Walk(&self.ctrl[index].0[..ctrl_len]) {
             let Some(value) = msg.int() else { continue };
             match (msg.level, msg.kind) {
@@ -198,6 +203,7 @@ impl Rx {
                 (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                     ecn = Ecn::from_tos(value as u8);
                 }
+                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => at_ns = msg.time_ns().unwrap_or(0),
                 (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
                     let count = value as u32;
                     stats.rx_overflow += u64::from(count.wrapping_sub(self.overflow));
@@ -217,22 +223,26 @@ impl Rx {
         if segment == 0 || segment > len {
             segment = len.max(1);
         }
-        Some(Arrived { src, ecn, len, done: 0, segment })
+        Some(Arrived { src, ecn, len, done: 0, segment, at_ns })
     }
 
     fn deliver<'a>(&'a mut self, out: &mut RxBurst<'a>, stats: &mut TransportStats) {
         let memory: &'a [u8] = &self.memory;
+        let mut now_ns = None;
         while self.next < self.end {
             let index = self.next;
             if let Some(a) = &mut self.arrived[index] {
                 let buf = &memory[index * self.buf_size..][..a.len as usize];
+                let wait_ns = (a.at_ns > 0)
+                    .then(|| now_ns.get_or_insert_with(system_ns).saturating_sub(a.at_ns));
                 loop {
                     if out.is_full() {
                         return;
                     }
                     let end = (a.done + a.segment).min(a.len);
                     let data = &buf[a.done as usize..end as usize];
-                    out.push(RxFrame::new(a.src, data, a.ecn));
+                    let frame = RxFrame::new(a.src, data, a.ecn);
+                    out.push(wait_ns.map_or(frame, |ns| frame.with_wait(ns)));
                     stats.rx_frames += 1;
                     stats.rx_bytes += data.len() as u64;
                     a.done = end;
@@ -244,6 +254,12 @@ impl Rx {
             self.next += 1;
         }
     }
+}
+
+/// The system's clock, in which the kernel states when it has received a datagram, ns. It may be set
+/// meanwhile, and then a frame seems to have waited for too long, or not at all.
+fn system_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
 /// The sender, IPv4 in its mapped form. `None` for other families.

@@ -112,11 +112,12 @@ fn send_buffer(socket: &Socket, want: usize, warnings: &mut Vec<String>) -> io::
     Ok(())
 }
 
-/// ECN both ways, no fragmentation, drop counts. Correctness does not depend on them, so missing
+/// ECN both ways, no fragmentation, drop counts, times of arrival. Correctness does not depend on them, so missing
 /// options are ignored. A dual-stack socket has both families' options.
 fn ip_options(socket: &Socket, v6: bool) {
     let mut options = vec![
         (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1),
         (libc::IPPROTO_IP, libc::IP_TOS, ECT0),
         (libc::IPPROTO_IP, libc::IP_RECVTOS, 1),
         (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),

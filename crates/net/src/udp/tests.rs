@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use courser_buf::{Arena, Ecn, PacketAccess, PathId, RxBurst, TxBurst, TxFrame};
+use courser_buf::{Arena, Ecn, PacketAccess, PathId, RxBurst, RxFrame, TxBurst, TxFrame};
 
 use super::*;
 
@@ -300,6 +300,37 @@ fn congestion_marks_are_seen_on_every_frame() {
                 got += out.len();
             }
         }
+    }
+}
+
+#[test]
+fn the_time_that_frames_wait_in_the_socket_is_known() {
+    for ip in ["127.0.0.1:0", "[::1]:0"] {
+        let Ok(_) = std::net::UdpSocket::bind(ip) else {
+            println!("skipped {ip}: no such loopback");
+            continue;
+        };
+        let (mut a, mut b) = (bind(ip), bind(ip));
+        let path = a.path_open(b.local_addr(), None).unwrap().id;
+        let arena = Arena::heap();
+        // The kernel begins to take times a while after a socket has asked for them.
+        let known = (0..1_000).any(|_| {
+            a.tx_burst(&mut (0..40).map(|_| frame(&arena, path, 300)).collect());
+            std::thread::sleep(Duration::from_millis(2));
+            let (mut got, mut waited) = (0, 0);
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while got < 40 {
+                assert!(Instant::now() < deadline);
+                let mut out = RxBurst::new();
+                b.rx_burst(&mut out);
+                assert!(out.iter().all(|f| f.waited_ns().is_some()), "{ip}");
+                let late = |f: &&RxFrame<'_>| f.waited_ns() >= Some(1_900_000);
+                waited += out.iter().filter(late).count();
+                got += out.len();
+            }
+            waited == 40
+        });
+        assert!(known, "{ip}");
     }
 }
 

@@ -2,6 +2,8 @@
 //! its wait for credits.
 
 use super::ClientFlow;
+use crate::budget::HOST_WAIT_NS;
+use crate::cc::Control;
 use crate::config::Config;
 use crate::event::Notice;
 use crate::loss::Recovery;
@@ -20,10 +22,16 @@ pub(crate) fn slot_timeout_ns<C>(
     now_ns: u64,
     cfg: &Config,
 ) -> u64 {
-    if slot.awaits_grant() || slot.in_order() > 0 {
-        return path.grant_timeout_ns(recovery, slot.retries, now_ns, cfg);
+    if slot.is_single_sent() {
+        return path.timeout_ns(recovery, slot.retries, cfg);
     }
-    path.timeout_ns(recovery, slot.retries, cfg)
+    let timeout_ns = match slot.awaits_grant() || slot.in_order() > 0 {
+        true => path.grant_timeout_ns(recovery, slot.retries, now_ns, cfg),
+        false => path.timeout_ns(recovery, slot.retries, cfg),
+    };
+    // Round trips do not contain the waits in the host of a peer that receives large messages.
+    let excluded_ns = if cfg.applied_control() == Control::TwoWindow { HOST_WAIT_NS } else { 0 };
+    timeout_ns.saturating_add(excluded_ns).min(cfg.rto_max_ns)
 }
 
 impl<C> ClientFlow<'_, C> {
