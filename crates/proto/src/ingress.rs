@@ -110,7 +110,11 @@ impl<C> Endpoint<C> {
             },
         };
         let limits = self.admission.budget.is_in_force();
-        let times = Times { now_ns: self.io.now_ns, wait_ns, is_excluded: !self.admission.budget.is_idle() };
+        let times = Times {
+            now_ns: self.io.now_ns,
+            wait_ns,
+            is_excluded: !self.admission.budget.is_idle(),
+        };
         let is_gap = peer.path.on_frame(&h, frame.ecn, times);
         self.io.stats.rx_frames += 1;
         self.io.stats.rx_frames_accepted += 1;

@@ -743,6 +743,43 @@ mod tests {
     }
 
     #[test]
+    fn waits_in_hosts_are_no_delay_of_the_network() {
+        let cfg = Config::default();
+        // A frame arrives after 2 us, and is received 20 us later.
+        let receive = |p: &mut Path, is_excluded| {
+            let times = Times { now_ns: 122_000, wait_ns: 20_000, is_excluded };
+            let h = FrameHeader { echo_at: Some(100_000), ..header(1, 100_000) };
+            p.on_frame(&h, Ecn::NotEct, times);
+        };
+        let mut p = path();
+        p.on_frame(
+            &FrameHeader { echo_at: Some(90_000), ..header(0, 98_000) },
+            Ecn::NotEct,
+            at_once(100_000),
+        );
+        receive(&mut p, false);
+        assert_eq!((p.signal_ns, p.rtt.latest_ns(), p.rtt.least_ns()), (2_000, 22_000, 2_000));
+        assert_eq!(
+            p.queue_delay_ns(20_000, 122_000).map(|d| (d.queue_ns, d.host_ns)),
+            Some((0, 20_000))
+        );
+        assert_eq!(
+            p.times(130_000),
+            (Some(130_000), Some(108_000)),
+            "timeouts of the peer contain it"
+        );
+
+        // A peer of large messages is told the time of arrival; longer waits count in part.
+        let mut p = path();
+        receive(&mut p, true);
+        assert_eq!(p.times(130_000).1, Some(128_000));
+        let times = Times { now_ns: 400_000, wait_ns: 100_000, is_excluded: true };
+        p.on_frame(&header(2, 200_000), Ecn::NotEct, times);
+        assert_eq!(p.times(400_000).1, Some(200_000 + HOST_WAIT_NS as u32));
+        assert!(p.timeout_ns(Recovery::Selective, 0, &cfg) >= 22_000, "{p:?}");
+    }
+
+    #[test]
     fn a_frame_without_a_time_counts_and_reports_marks_and_keeps_the_echo() {
         let mut p = path();
         p.on_frame(&header(0, 1_000), Ecn::Ce, at_once(5_000));

@@ -400,6 +400,37 @@ mod tests {
         assert!(mean >= 5_200 / 364, "{mean}");
     }
 
+    /// A receiver that delays each frame by `host_ns` behind a link whose queue follows the budget; returns
+    /// the mean size, packets. `own` packets of the budget wait in the receiver at most.
+    fn settle_behind(size: &mut Size, packet_ns: u64, host_ns: impl Fn(u64) -> u64) -> u64 {
+        let (base_ns, mut now_ns, mut sum) = (2_800, 1, 0);
+        for n in 0..40_000_u64 {
+            now_ns += packet_ns;
+            let host_ns = host_ns(frames(size));
+            // Senders wait as long as the receiver does.
+            let queue_ns = (frames(size) * 364).saturating_sub(base_ns + 2 * host_ns);
+            let delays = Delays { queue_ns, host_ns: host_ns as u32, base_ns };
+            size.on_bytes(FRAME.into(), now_ns);
+            size.on_delay(delays, (20, true), now_ns);
+            sum += if n >= 30_000 { frames(size) } else { 0 };
+        }
+        sum / 10_000
+    }
+
+    #[test]
+    fn waits_of_hosts_do_not_shrink_it() {
+        // To keep the link busy takes what the path holds and what waits in hosts: 118 packets.
+        let mean = settle_behind(&mut size(100_000, 364), 364, |_| 20_000);
+        assert!((118..=180).contains(&mean), "{mean}");
+    }
+
+    #[test]
+    fn a_receiver_that_cannot_keep_up_shrinks_it() {
+        // Frames take 650 ns in the host, behind all that are in flight.
+        let mean = settle_behind(&mut size(100_000, 364), 650, |frames| frames * 650);
+        assert!((30..=130).contains(&mean), "{mean}");
+    }
+
     #[test]
     fn frames_that_wait_elsewhere_do_not_shrink_it() {
         let mut size = size(100_000, 364);
