@@ -4,6 +4,7 @@
 mod futures;
 mod go_back_zero;
 mod host_queue;
+mod host_waits;
 mod memory;
 mod packing;
 mod races;
