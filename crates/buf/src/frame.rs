@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_wait_is_known_or_not_and_has_a_limit() {
-        let frame = RxFrame::new(Addr::default(), b"head", Ecn::Ce);
+        let frame = RxFrame::new(Addr { host: 0, port: 0 }, b"head", Ecn::Ce);
         assert_eq!(frame.waited_ns(), None);
         for (ns, seen) in [(0, 64), (63, 64), (20_000, 19_968), (u64::MAX, 4_194_240)] {
             assert_eq!(frame.with_wait(ns).waited_ns(), Some(seen), "{ns}");
