@@ -5,7 +5,7 @@ use courser_buf::RxFrame;
 
 use crate::driver::Driver;
 use crate::endpoint::Endpoint;
-use crate::path::Times;
+use crate::path::{Seen, Times};
 use crate::peer::{FrameSignal, Peer, PeerState};
 use crate::rx::{self, Packets};
 use crate::stats::RxDrop;
@@ -115,10 +115,10 @@ impl<C> Endpoint<C> {
             wait_ns,
             is_excluded: !self.admission.budget.is_idle(),
         };
-        let is_gap = peer.path.on_frame(&h, frame.ecn, times);
+        let Seen { is_gap, is_signal } = peer.path.on_frame(&h, frame.ecn, times);
         self.io.stats.rx_frames += 1;
         self.io.stats.rx_frames_accepted += 1;
-        if peer.path.is_signal() {
+        if is_signal {
             let (in_flight, sent) = (peer.credits.in_flight_units(), peer.path.sent_units());
             self.io.signal = Some(FrameSignal { peer: h.peer, in_flight, sent });
         }

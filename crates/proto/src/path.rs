@@ -13,7 +13,7 @@ use crate::loss::rto::Rtt;
 use crate::loss::{GrantWait, LossFeedback, Recovery, ReorderWindow};
 use crate::mutant::{self, Mutant};
 use crate::transit::Transit;
-use crate::wire::{EcnCounts, FrameHeader, decode_held};
+use crate::wire::{EcnCounts, FrameHeader, decode_held, encode_held};
 
 /// Tail-loss probes before all packets count as lost: after one timeout, and after twice the time.
 pub(crate) const PROBES: u8 = 2;
@@ -73,9 +73,10 @@ pub(crate) struct Path {
     /// Frames with at least this round trip, or with a mark, are signals for the controller, ns;
     /// `u32::MAX`: none are.
     watch_ns: u32,
-    /// The current frame is a signal, and its round trip; 0: it has none.
-    signals: bool,
+    /// The round trip of the current frame; 0: it has none.
     signal_ns: u32,
+    /// Time for which the current frame has waited in this host, coded as `held`, rounded up.
+    waited: u8,
     /// Departures are paced.
     paced: bool,
     /// Units sent so far, modulo 2^32.
@@ -101,6 +102,15 @@ struct Far {
     number: u32,
     /// Frames received up to it.
     received: u32,
+}
+
+/// The consequences of a received frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    /// Frames before it are missing.
+    pub(crate) is_gap: bool,
+    /// The congestion controller waits for such a frame.
+    pub(crate) is_signal: bool,
 }
 
 /// Times of a received frame.
@@ -141,8 +151,8 @@ impl Path {
             held: 0,
             deadline_base_ns: i64::MIN,
             watch_ns: u32::MAX,
-            signals: false,
             signal_ns: 0,
+            waited: 0,
             paced: false,
             sent_units: 0,
             control: None,
@@ -161,7 +171,7 @@ impl Path {
     /// missing. Duplicate and reordered frames give no samples: a replayed frame could pass for a
     /// round trip of any length.
     #[inline(always)] // inlined into the ingress, with the header in registers
-    pub(crate) fn on_frame(&mut self, h: &FrameHeader, ecn: Ecn, times: Times) -> bool {
+    pub(crate) fn on_frame(&mut self, h: &FrameHeader, ecn: Ecn, times: Times) -> Seen {
         let now_ns = times.now_ns;
         self.last_rx_ns = now_ns;
         self.received = self.received.wrapping_add(1);
@@ -182,12 +192,12 @@ impl Path {
         let is_signal = match h.sent_at {
             None => {
                 self.transit.on_untimed();
+                self.waited = 0;
                 marks != 0
             }
             Some(sent_at) => self.on_timed(h, sent_at, ahead > 0, times) || marks != 0,
         };
-        self.signals = is_signal && self.watch_ns != u32::MAX;
-        ahead > 1
+        Seen { is_gap: ahead > 1, is_signal: is_signal && self.watch_ns != u32::MAX }
     }
 
     /// Takes the samples of a frame with a send time. Returns whether the controller waits for such a
@@ -195,15 +205,17 @@ impl Path {
     #[inline(always)]
     fn on_timed(&mut self, h: &FrameHeader, sent_at: u32, is_newer: bool, times: Times) -> bool {
         let Times { now_ns, wait_ns, is_excluded } = times;
+        let arrived_ns = now_ns.saturating_sub(wait_ns.into());
+        self.waited = if wait_ns > 0 { encode_held(wait_ns.into()) } else { 0 };
         if !is_newer {
-            self.transit.on_older(sent_at, now_ns);
+            self.transit.on_older(sent_at, arrived_ns);
             return false;
         }
         let drained = self.rtt.drains();
         let excluded_ns = if is_excluded { u64::from(wait_ns).min(HOST_WAIT_NS) } else { 0 };
         self.echo = Some(Echo { sent_at, arrived_ns: now_ns.saturating_sub(excluded_ns) });
         let round_trip = h.echo_at.and_then(|echo| self.rtt.on_echo(now_ns, echo, wait_ns));
-        self.transit.on_newer(sent_at, round_trip, now_ns);
+        self.transit.on_newer(sent_at, round_trip, arrived_ns);
         self.signal_ns = round_trip.map_or(0, |ns| ns.saturating_sub(wait_ns).max(1));
         // 0: the frame has no round trip.
         self.signal_ns >= self.watch_ns.max(1) || self.rtt.drains() != drained
@@ -319,12 +331,6 @@ impl Path {
         self.sent_units
     }
 
-    /// Returns whether the current frame is a signal for the controller.
-    #[inline]
-    pub(crate) fn is_signal(&self) -> bool {
-        self.signals
-    }
-
     /// This endpoint becomes a client of the peer, or its pool changes: `limit` packets.
     pub(crate) fn control(&mut self, cfg: &Config, data_per_packet: u16, limit: u32, now_ns: u64) {
         match &mut self.control {
@@ -378,7 +384,6 @@ impl Path {
             return None;
         }
         let (transit, least) = self.transit.frame();
-        let transit = transit.wrapping_sub(wait_ns);
         let queue_ns = self.queue_delay.on_frame(transit, least, now_ns);
         Some(Delays { queue_ns, host_ns: wait_ns, base_ns: self.rtt.least_ns() })
     }
@@ -527,7 +532,7 @@ impl Path {
     /// frame.
     #[inline(never)]
     fn set_deadline_base(&mut self) {
-        let mut age_ns = self.transit.age_ns(self.rtt.least_ns());
+        let mut age_ns = self.transit.age_ns(self.rtt.least_ns(), decode_held(self.waited) * 1_000);
         if mutant::is_on(Mutant::AgeForgotten) {
             age_ns = 0;
         }
@@ -674,7 +679,7 @@ mod tests {
             for _ in 0..2 {
                 let ecn = EcnCounts { marked: 999, received: 999 };
                 let forged = FrameHeader { ecn, ..echoed(far, now_ns, 9_000) };
-                assert!(!p.on_frame(&forged, Ecn::NotEct, at_once(now_ns)), "a gap");
+                assert!(!p.on_frame(&forged, Ecn::NotEct, at_once(now_ns)).is_gap, "a gap");
             }
             assert_eq!((p.rtt.latest_ns(), p.marks_reported()), (2_000, 0), "{far}");
             for number in 6..200 {
@@ -682,7 +687,7 @@ mod tests {
                 let rtt_ns = 3_000 + u64::from(number);
                 let frame = echoed(number, now_ns, rtt_ns);
                 assert!(
-                    !p.on_frame(&frame, Ecn::NotEct, at_once(now_ns)),
+                    !p.on_frame(&frame, Ecn::NotEct, at_once(now_ns)).is_gap,
                     "{number} is the next one"
                 );
                 assert_eq!(p.rtt.latest_ns(), rtt_ns, "{far}");
@@ -715,7 +720,7 @@ mod tests {
             p.on_frame(&echoed(4, 20_000, 2_000), Ecn::NotEct, at_once(20_000)); // reordered
             assert_eq!(p.rtt.latest_ns(), 2_000);
             let frame = echoed(jumped(second), 30_000, 4_000);
-            assert!(p.on_frame(&frame, Ecn::NotEct, at_once(30_000)), "frames are missing");
+            assert!(p.on_frame(&frame, Ecn::NotEct, at_once(30_000)).is_gap, "frames are missing");
             assert_eq!(p.rtt.latest_ns(), 4_000);
             p.on_frame(&echoed(jumped(third), 40_000, 5_000), Ecn::NotEct, at_once(40_000));
             let expected_ns = if third > second { 5_000 } else { 4_000 };
@@ -740,6 +745,21 @@ mod tests {
         let filled = FrameHeader { held: 7, ..at(3, 309_000, 307_000) };
         p.on_frame(&filled, Ecn::NotEct, at_once(310_000));
         assert_eq!(p.deadline_ns(50), 310_000 + 50_000 - 3_000 - 7_000);
+    }
+
+    #[test]
+    fn a_deadline_excludes_the_wait_in_the_host() {
+        // All frames wait for 20 us in this host, and their smallest round trip in the network is 2 us.
+        let mut p = path();
+        for n in 1..4 {
+            let now_ns = 100_000 * n;
+            let h = FrameHeader {
+                echo_at: Some(now_ns as u32 - 22_000),
+                ..header(n as u32, now_ns as u32 - 21_000)
+            };
+            p.on_frame(&h, Ecn::NotEct, Times { now_ns, wait_ns: 20_000, is_excluded: false });
+        }
+        assert!((278_000..=279_000).contains(&p.deadline_ns(0)), "{}", p.deadline_ns(0));
     }
 
     #[test]
@@ -785,9 +805,9 @@ mod tests {
         p.on_frame(&header(0, 1_000), Ecn::Ce, at_once(5_000));
         let ecn = EcnCounts { marked: 7, received: 9 };
         let untimed = FrameHeader { sent_at: None, ecn, ..header(1, 0) };
-        assert!(!p.on_frame(&untimed, Ecn::Ce, at_once(5_500)));
+        assert!(!p.on_frame(&untimed, Ecn::Ce, at_once(5_500)).is_gap);
         assert!(
-            p.on_frame(&FrameHeader { number: 3, ..untimed }, Ecn::NotEct, at_once(5_500)),
+            p.on_frame(&FrameHeader { number: 3, ..untimed }, Ecn::NotEct, at_once(5_500)).is_gap,
             "a gap"
         );
         assert_eq!(p.marks_reported(), 7);

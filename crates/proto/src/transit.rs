@@ -5,7 +5,8 @@
 //! constant. Its minimum stands for a frame without queueing. Any excess is waiting time: in either
 //! kernel, in the network, or in the receive buffer of a stopped server. The minimum is taken over
 //! the last 10 to 20 s, so that clocks may drift: 50 ppm are 1 ms then, which makes a deadline
-//! early, never late.
+//! early, never late. If the transport states when a frame has arrived, `arrival` is that time, and the
+//! wait in the host is added.
 //!
 //! Before the first round-trip sample the transit time is unknown; the deadline is then late by the
 //! transit time.
@@ -93,17 +94,17 @@ impl Transit {
     }
 
     /// Time since the current frame left its sender, ns; `rtt_min_ns` is the smallest round trip to
-    /// it, 0 when unknown. Rounded up: the transit without queueing is taken as a whole round trip.
+    /// it, 0 when unknown, and `wait_ns` how long the frame has waited since it arrived. Rounded up: the transit without queueing is taken as a whole round trip.
     /// It is at most the round trip that this frame completed, whatever the clocks show; if that
     /// contradicts the minimum transit, the latter is corrected.
-    pub(crate) fn age_ns(&mut self, rtt_min_ns: u64) -> u64 {
+    pub(crate) fn age_ns(&mut self, rtt_min_ns: u64, wait_ns: u64) -> u64 {
         let excess = self.frame.wrapping_sub(self.least);
         let excess = if excess >= FASTER { 0 } else { excess };
         if excess > self.round_trip {
             self.least = self.frame.wrapping_sub(self.round_trip);
             self.least_now = self.least;
         }
-        (u64::from(excess) + rtt_min_ns).min(u64::from(self.round_trip))
+        (u64::from(excess) + rtt_min_ns + wait_ns).min(u64::from(self.round_trip))
     }
 }
 
@@ -117,7 +118,7 @@ mod tests {
     fn arrive(t: &mut Transit, skew: u32, now_ns: u64, waited_ns: u64) -> u64 {
         let sent = (now_ns - waited_ns - 20_000) as u32;
         t.on_newer(sent.wrapping_sub(skew), None, now_ns);
-        t.age_ns(30_000)
+        t.age_ns(30_000, 0)
     }
 
     #[test]
@@ -164,7 +165,7 @@ mod tests {
         arrive(&mut t, 0, 15_000 * MS, 4_200 * MS);
         let sent = (15_001 * MS - 20_000) as u32;
         t.on_newer(sent, Some(50_000), 15_001 * MS);
-        assert_eq!(t.age_ns(30_000), 50_000);
+        assert_eq!(t.age_ns(30_000, 0), 50_000);
         assert_eq!(arrive(&mut t, 0, 15_002 * MS, 0), 80_000, "corrected for later frames too");
     }
 
