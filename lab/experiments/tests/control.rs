@@ -122,7 +122,13 @@ fn a_slow_handler_leaves_the_window_alone() {
             };
             let seen = slow_handler::run(&settings).expect("runs");
             assert!(seen.window_before.is_some(), "{seen:?}");
-            assert_eq!(seen.window_after, seen.window_before, "{handler:?} {request_bytes}");
+            // The packets of the slow call may move it, the time of its handler does not.
+            let fast = slow_handler::SlowHandler { handler_ns: 0, ..settings };
+            let fast = slow_handler::run(&fast).expect("runs");
+            assert_eq!(seen.window_after, fast.window_after, "{handler:?} {request_bytes}");
+            if request_bytes == 32 {
+                assert_eq!(seen.window_after, seen.window_before, "{handler:?}");
+            }
         }
     }
 }

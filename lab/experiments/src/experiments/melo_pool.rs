@@ -76,7 +76,7 @@ out, which costs a NIC a microsecond each time (a model).
 
 Examples:
   courser-lab sim melo-pool --rate 100 --rtt 200us --bits 1024,0
-  courser-lab sim melo-pool --pfc --senders 1,2,4,8 --window 3 --bits 1024,0 --covers 400us
+  courser-lab sim melo-pool --pfc --senders 1,8 --window 3 --covers 400us
   courser-lab sim melo-pool --connections 20 --block 1,2,4,8,16 --bits 64512
   courser-lab sim melo-pool --connections 20 --resident 1,5,10,0 --json -";
 
