@@ -204,21 +204,37 @@ impl Path {
     /// round trip.
     #[inline(always)]
     fn on_timed(&mut self, h: &FrameHeader, sent_at: u32, is_newer: bool, times: Times) -> bool {
-        let Times { now_ns, wait_ns, is_excluded } = times;
+        let Times { now_ns, wait_ns, .. } = times;
         let arrived_ns = now_ns.saturating_sub(wait_ns.into());
-        self.waited = if wait_ns > 0 { encode_held(wait_ns.into()) } else { 0 };
+        self.waited = 0;
         if !is_newer {
             self.transit.on_older(sent_at, arrived_ns);
             return false;
         }
         let drained = self.rtt.drains();
-        let excluded_ns = if is_excluded { u64::from(wait_ns).min(HOST_WAIT_NS) } else { 0 };
-        self.echo = Some(Echo { sent_at, arrived_ns: now_ns.saturating_sub(excluded_ns) });
-        let round_trip = h.echo_at.and_then(|echo| self.rtt.on_echo(now_ns, echo, wait_ns));
+        self.echo = Some(Echo { sent_at, arrived_ns: now_ns });
+        let round_trip = h.echo_at.and_then(|echo| self.rtt.on_echo(now_ns, echo));
         self.transit.on_newer(sent_at, round_trip, arrived_ns);
-        self.signal_ns = round_trip.map_or(0, |ns| ns.saturating_sub(wait_ns).max(1));
+        self.signal_ns = round_trip.unwrap_or(0);
+        if wait_ns > 0 {
+            self.exclude_wait(times);
+        }
         // 0: the frame has no round trip.
         self.signal_ns >= self.watch_ns.max(1) || self.rtt.drains() != drained
+    }
+
+    /// The current frame has waited in this host.
+    #[inline(never)] // its registers would be those of every frame
+    fn exclude_wait(&mut self, Times { now_ns, wait_ns, is_excluded }: Times) {
+        self.waited = encode_held(wait_ns.into());
+        if self.signal_ns > 0 {
+            self.signal_ns = self.signal_ns.saturating_sub(wait_ns).max(1);
+            self.rtt.on_bare(self.signal_ns.into());
+        }
+        if let Some(echo) = self.echo.as_mut().filter(|_| is_excluded) {
+            let excluded_ns = u64::from(wait_ns).min(HOST_WAIT_NS);
+            echo.arrived_ns = now_ns.saturating_sub(excluded_ns);
+        }
     }
 
     /// A frame is far ahead, or the first one. One with a changed number would make all later frames

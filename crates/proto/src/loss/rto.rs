@@ -69,19 +69,25 @@ impl Rtt {
         }
     }
 
-    /// Takes the sample of an echo, a time modulo 2^32, and returns it. The frame has waited in this host
-    /// for `wait_ns` of it, which timeouts contain and the smallest round trip does not.
+    /// Takes the sample of an echo, a time modulo 2^32, and returns it.
     #[inline]
-    pub(crate) fn on_echo(&mut self, now_ns: u64, echo: u32, wait_ns: u32) -> Option<u32> {
+    pub(crate) fn on_echo(&mut self, now_ns: u64, echo: u32) -> Option<u32> {
         let sample = (now_ns as u32).wrapping_sub(echo);
         if sample >= MAX_SAMPLE_NS {
             return None;
         }
-        self.on_sample(sample.into(), wait_ns.into());
+        self.on_sample(sample.into());
         if now_ns >= self.period_ends_ns {
             self.end_period(now_ns);
         }
         Some(sample)
+    }
+
+    /// The newest sample without the wait of its frame in this host, which timeouts contain and the smallest
+    /// round trip does not.
+    pub(crate) fn on_bare(&mut self, rtt_ns: u64) {
+        self.min_ns = self.min_ns.min(rtt_ns);
+        self.period_min_ns = self.period_min_ns.min(rtt_ns);
     }
 
     /// Ends a period of the smallest round trip. A queue that is never empty looks like a longer
@@ -123,11 +129,10 @@ impl Rtt {
     }
 
     #[inline]
-    fn on_sample(&mut self, rtt_ns: u64, wait_ns: u64) {
-        let bare_ns = rtt_ns.saturating_sub(wait_ns).max(1);
+    fn on_sample(&mut self, rtt_ns: u64) {
         self.latest_ns = rtt_ns;
-        self.min_ns = self.min_ns.min(bare_ns);
-        self.period_min_ns = self.period_min_ns.min(bare_ns);
+        self.min_ns = self.min_ns.min(rtt_ns);
+        self.period_min_ns = self.period_min_ns.min(rtt_ns);
         if self.samples == 0 {
             self.srtt_ns = rtt_ns;
             self.rttvar_ns = rtt_ns / 2;
@@ -215,12 +220,12 @@ mod tests {
     fn a_steady_round_trip_converges_and_stays_above_the_lower_bound() {
         let mut r = Rtt::new(&cfg());
         for _ in 0..200 {
-            r.on_sample(20_000, 0);
+            r.on_sample(20_000);
         }
         let rto = r.rto_ns(0, &cfg());
         assert!((20_000..20_100).contains(&rto), "{rto}");
         for _ in 0..200 {
-            r.on_sample(100, 0);
+            r.on_sample(100);
         }
         assert_eq!(r.rto_ns(0, &cfg()), cfg().rto_min_ns);
     }
@@ -229,8 +234,8 @@ mod tests {
     fn jitter_widens_the_timeout() {
         let (mut steady, mut jittery) = (Rtt::new(&cfg()), Rtt::new(&cfg()));
         for i in 0..200u64 {
-            steady.on_sample(50_000, 0);
-            jittery.on_sample(if i % 2 == 0 { 20_000 } else { 80_000 }, 0);
+            steady.on_sample(50_000);
+            jittery.on_sample(if i % 2 == 0 { 20_000 } else { 80_000 });
         }
         assert!(jittery.rto_ns(0, &cfg()) > 2 * steady.rto_ns(0, &cfg()));
     }
@@ -242,7 +247,7 @@ mod tests {
         for at_us in (0..200_000).step_by(10) {
             let now_ns = (1 << 40) + at_us * 1_000;
             let rtt_ns = if at_us < 100_000 { 5_000 } else { 15_000 };
-            r.on_echo(now_ns, (now_ns - rtt_ns) as u32, 0);
+            r.on_echo(now_ns, (now_ns - rtt_ns) as u32);
             drained_ns += if r.drains() { 10_000 } else { 0 };
             let expected = if at_us < 100_000 { Some(5_000) } else { None };
             assert!(expected.is_none_or(|ns| r.least_ns() == ns));
@@ -257,7 +262,7 @@ mod tests {
         for at_us in (0..400_000).step_by(10) {
             let now_ns = (1 << 40) + at_us * 1_000;
             let queued_ns = if at_us == 0 || r.drains() { 0 } else { 9_000 };
-            r.on_echo(now_ns, (now_ns - 5_000 - queued_ns) as u32, 0);
+            r.on_echo(now_ns, (now_ns - 5_000 - queued_ns) as u32);
             assert_eq!(r.least_ns(), 5_000, "{at_us}");
         }
     }
@@ -265,9 +270,9 @@ mod tests {
     #[test]
     fn clock_wraps_are_handled_and_impossible_echoes_ignored() {
         let mut r = Rtt::new(&cfg());
-        r.on_echo(5 + (1 << 32), u32::MAX - 4, 0);
+        r.on_echo(5 + (1 << 32), u32::MAX - 4);
         assert_eq!(r.report(&cfg()).unwrap().0, 10);
-        r.on_echo(5 + (1 << 32), 6, 0); // an echo from the future
+        r.on_echo(5 + (1 << 32), 6); // an echo from the future
         assert_eq!(r.report(&cfg()).unwrap().0, 10);
     }
 }
