@@ -208,7 +208,7 @@ impl Path {
         let arrived_ns = now_ns.saturating_sub(wait_ns.into());
         self.waited = 0;
         if !is_newer {
-            self.transit.on_older(sent_at, arrived_ns);
+            self.on_older(sent_at, times);
             return false;
         }
         let drained = self.rtt.drains();
@@ -221,6 +221,13 @@ impl Path {
         }
         // 0: the frame has no round trip.
         self.signal_ns >= self.watch_ns.max(1) || self.rtt.drains() != drained
+    }
+
+    /// The current frame is older than another one.
+    #[cold]
+    fn on_older(&mut self, sent_at: u32, Times { now_ns, wait_ns, .. }: Times) {
+        self.waited = encode_held(wait_ns.into());
+        self.transit.on_older(sent_at, now_ns.saturating_sub(wait_ns.into()));
     }
 
     /// The current frame has waited in this host.
@@ -775,7 +782,11 @@ mod tests {
             };
             p.on_frame(&h, Ecn::NotEct, Times { now_ns, wait_ns: 20_000, is_excluded: false });
         }
-        assert!((278_000..=279_000).contains(&p.deadline_ns(0)), "{}", p.deadline_ns(0));
+        assert!((277_000..=279_000).contains(&p.deadline_ns(0)), "{}", p.deadline_ns(0));
+        // Nor does one that arrives behind a newer one.
+        let times = Times { now_ns: 400_000, wait_ns: 20_000, is_excluded: false };
+        p.on_frame(&header(2, 379_000), Ecn::NotEct, times);
+        assert!((377_000..=379_000).contains(&p.deadline_ns(0)), "{}", p.deadline_ns(0));
     }
 
     #[test]
