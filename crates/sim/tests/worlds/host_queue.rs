@@ -123,7 +123,8 @@ fn small_calls_to_a_server_of_large_responses_are_short_and_its_clients_share_th
     let small = start(&mut w, HostId(10), session, (SINK, SMALL));
     assert_shared(&packets(&mut w));
     let took_ns = p99_ns(&small);
-    assert!(took_ns <= 20_000, "{took_ns}");
+    // The queue of the host holds up to 20 us for small packets; an idle round trip takes 2.8 us.
+    assert!(took_ns <= 22_800, "{took_ns}");
     let again: u64 = (1..=PEERS).map(|c| w.rpc(HostId(c)).stats().retransmitted).sum();
     let rollbacks: u64 = (1..=PEERS).map(|c| w.rpc(HostId(c)).stats().rollbacks).sum();
     assert!(again < 600 && rollbacks == 0, "{again} requested again, {rollbacks} timeouts");
