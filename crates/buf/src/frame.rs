@@ -232,7 +232,7 @@ pub struct RxFrame<'a> {
     pub data: &'a [u8],
     /// Its congestion mark.
     pub ecn: Ecn,
-    /// Time for which it has waited in the host, in units of [`WAIT_UNIT_NS`]; 0: not known.
+    /// Time for which it has waited in the host, in units of [`WAIT_UNIT_NS`]; 0: it has not waited, or that is not known.
     waited: u16,
     /// The two parts of a [`Tail`].
     tail_at: TailStart<'a>,
@@ -257,15 +257,15 @@ impl<'a> RxFrame<'a> {
     }
 
     /// The same frame, which has waited for this time between its arrival at the host and the receive
-    /// burst, ns: in the kernel, in the socket. Up to 4.2 ms; longer waits count as that.
+    /// burst, ns: in the kernel, in the socket. Up to 4.2 ms; longer waits count as that, those below 64 ns as none.
     #[inline]
     pub fn with_wait(self, wait_ns: u64) -> Self {
-        let units = (wait_ns / u64::from(WAIT_UNIT_NS)).clamp(1, u16::MAX.into());
+        let units = (wait_ns / u64::from(WAIT_UNIT_NS)).min(u16::MAX.into());
         RxFrame { waited: units as u16, ..self }
     }
 
-    /// Time between the arrival at the host and the receive burst, ns; `None`: the transport does not
-    /// know it.
+    /// Time between the arrival at the host and the receive burst, ns; `None`: none, or the transport
+    /// does not know it.
     #[inline]
     pub fn waited_ns(&self) -> Option<u32> {
         (self.waited > 0).then(|| u32::from(self.waited) * WAIT_UNIT_NS)
@@ -325,9 +325,11 @@ mod tests {
     fn a_wait_is_known_or_not_and_has_a_limit() {
         let frame = RxFrame::new(Addr { host: 0, port: 0 }, b"head", Ecn::Ce);
         assert_eq!(frame.waited_ns(), None);
-        for (ns, seen) in [(0, 64), (63, 64), (20_000, 19_968), (u64::MAX, 4_194_240)] {
-            assert_eq!(frame.with_wait(ns).waited_ns(), Some(seen), "{ns}");
-            assert_eq!(frame.with_wait(ns).join(&mut Vec::new()).waited_ns(), Some(seen));
+        for (ns, seen) in
+            [(0, None), (63, None), (20_000, Some(19_968)), (u64::MAX, Some(4_194_240))]
+        {
+            assert_eq!(frame.with_wait(ns).waited_ns(), seen, "{ns}");
+            assert_eq!(frame.with_wait(ns).join(&mut Vec::new()).waited_ns(), seen);
         }
     }
 

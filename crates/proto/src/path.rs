@@ -213,7 +213,7 @@ impl Path {
         }
         let drained = self.rtt.drains();
         self.echo = Some(Echo { sent_at, arrived_ns: now_ns });
-        let round_trip = h.echo_at.and_then(|echo| self.rtt.on_echo(now_ns, echo));
+        let round_trip = h.echo_at.and_then(|echo| self.rtt.on_echo(now_ns, echo, wait_ns));
         self.transit.on_newer(sent_at, round_trip, arrived_ns);
         self.signal_ns = round_trip.unwrap_or(0);
         if wait_ns > 0 {
@@ -236,7 +236,6 @@ impl Path {
         self.waited = encode_held(wait_ns.into());
         if self.signal_ns > 0 {
             self.signal_ns = self.signal_ns.saturating_sub(wait_ns).max(1);
-            self.rtt.on_bare(self.signal_ns.into());
         }
         if let Some(echo) = self.echo.as_mut().filter(|_| is_excluded) {
             let excluded_ns = u64::from(wait_ns).min(HOST_WAIT_NS);

@@ -301,7 +301,7 @@ fn a_path_with_its_whole_window_drains_to_half_of_it() {
         for at_us in (0..100_000).step_by(10) {
             let now_ns = begin_ns + at_us * 1_000;
             let rtt_ns = if at_us < 30_000 { 5_000 } else { 7_000 };
-            rtt.on_echo(now_ns, (now_ns - rtt_ns) as u32);
+            rtt.on_echo(now_ns, (now_ns - rtt_ns) as u32, 0);
             path.on_frame(&rtt, (rtt_ns, PART, now_ns), EcnCounts::default(), 0);
             let drains = usize::from(rtt.drains());
             windows[drains] = windows[drains].max(path.allowed().window);

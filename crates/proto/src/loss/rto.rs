@@ -69,23 +69,27 @@ impl Rtt {
         }
     }
 
-    /// Takes the sample of an echo, a time modulo 2^32, and returns it.
+    /// Takes the sample of an echo, a time modulo 2^32, and returns it. The frame has waited in this host
+    /// for `wait_ns` of it, which timeouts contain and the smallest round trip does not.
     #[inline]
-    pub(crate) fn on_echo(&mut self, now_ns: u64, echo: u32) -> Option<u32> {
+    pub(crate) fn on_echo(&mut self, now_ns: u64, echo: u32, wait_ns: u32) -> Option<u32> {
         let sample = (now_ns as u32).wrapping_sub(echo);
         if sample >= MAX_SAMPLE_NS {
             return None;
         }
         self.on_sample(sample.into());
+        if wait_ns > 0 {
+            self.on_bare(sample.saturating_sub(wait_ns).max(1).into());
+        }
         if now_ns >= self.period_ends_ns {
             self.end_period(now_ns);
         }
         Some(sample)
     }
 
-    /// The newest sample without the wait of its frame in this host, which timeouts contain and the smallest
-    /// round trip does not.
-    pub(crate) fn on_bare(&mut self, rtt_ns: u64) {
+    /// The newest sample, without the wait of its frame in this host.
+    #[inline(never)] // its registers would be those of every sample
+    fn on_bare(&mut self, rtt_ns: u64) {
         self.min_ns = self.min_ns.min(rtt_ns);
         self.period_min_ns = self.period_min_ns.min(rtt_ns);
     }
@@ -247,7 +251,7 @@ mod tests {
         for at_us in (0..200_000).step_by(10) {
             let now_ns = (1 << 40) + at_us * 1_000;
             let rtt_ns = if at_us < 100_000 { 5_000 } else { 15_000 };
-            r.on_echo(now_ns, (now_ns - rtt_ns) as u32);
+            r.on_echo(now_ns, (now_ns - rtt_ns) as u32, 0);
             drained_ns += if r.drains() { 10_000 } else { 0 };
             let expected = if at_us < 100_000 { Some(5_000) } else { None };
             assert!(expected.is_none_or(|ns| r.least_ns() == ns));
@@ -262,7 +266,7 @@ mod tests {
         for at_us in (0..400_000).step_by(10) {
             let now_ns = (1 << 40) + at_us * 1_000;
             let queued_ns = if at_us == 0 || r.drains() { 0 } else { 9_000 };
-            r.on_echo(now_ns, (now_ns - 5_000 - queued_ns) as u32);
+            r.on_echo(now_ns, (now_ns - 5_000 - queued_ns) as u32, 0);
             assert_eq!(r.least_ns(), 5_000, "{at_us}");
         }
     }
@@ -270,9 +274,9 @@ mod tests {
     #[test]
     fn clock_wraps_are_handled_and_impossible_echoes_ignored() {
         let mut r = Rtt::new(&cfg());
-        r.on_echo(5 + (1 << 32), u32::MAX - 4);
+        r.on_echo(5 + (1 << 32), u32::MAX - 4, 0);
         assert_eq!(r.report(&cfg()).unwrap().0, 10);
-        r.on_echo(5 + (1 << 32), 6); // an echo from the future
+        r.on_echo(5 + (1 << 32), 6, 0); // an echo from the future
         assert_eq!(r.report(&cfg()).unwrap().0, 10);
     }
 }
