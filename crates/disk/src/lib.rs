@@ -31,8 +31,11 @@
 //!    renamed, and the directory synced.
 //! 5. Data that was synced may still be damaged later: flipped bits are found by checksums only.
 //! 6. After a failed sync, it is undefined which unsynced data of the file is durable, and the kernel may
-//!    have dropped it from its cache. All later syncs by the same [`File`] fail, too. The program stops,
-//!    or continues with a new file from what it has in memory.
+//!    count it as written. All later syncs by the same [`File`] fail, too. The program stops, or continues
+//!    with a new file from what it has in memory.
+//! 7. A program that starts again reads that data from the kernel's cache, although no sync will write
+//!    it any more. So at its start it writes once more what it relies on and may not have been synced,
+//!    such as the last segment of a log, and syncs it.
 //!
 //! ```
 //! use std::io;
