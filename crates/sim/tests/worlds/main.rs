@@ -6,6 +6,7 @@ mod futures;
 mod go_back_zero;
 mod host_queue;
 mod host_waits;
+mod history;
 mod memory;
 mod packing;
 mod races;
