@@ -1,7 +1,11 @@
 //! A replicated key-value store: Raft over Courser's typed services.
 //!
+//! * [`command`], [`store`]: the state machine: commands, sessions of clients, snapshots.
+//! * [`planted`]: bugs that the tests have to find.
 
 #![forbid(unsafe_code)]
 
 pub mod command;
+pub mod planted;
+pub mod store;
 pub mod wire;
