@@ -23,6 +23,8 @@ mod members;
 mod persist;
 mod reads;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
