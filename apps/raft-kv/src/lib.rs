@@ -2,6 +2,7 @@
 //!
 //! * [`command`], [`store`]: the state machine: commands, sessions of clients, snapshots.
 //! * [`wire`]: the bounded decoder of Raft messages. [`log`](mod@log): the log in memory.
+//! * [`journal`]: log and snapshots on disk.
 //! * [`core`](mod@core): a node without I/O.
 //! * [`planted`]: bugs that the tests have to find.
 
@@ -9,6 +10,7 @@
 
 pub mod command;
 pub mod core;
+pub mod journal;
 pub mod log;
 pub mod planted;
 pub mod store;
