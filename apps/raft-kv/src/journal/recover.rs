@@ -31,6 +31,8 @@ struct Read {
     records: Vec<Record>,
     /// End of the last intact frame, and of the file.
     end: (u64, u64),
+    /// The last intact frame.
+    tail: Vec<u8>,
 }
 
 impl Journal {
@@ -59,10 +61,13 @@ impl Journal {
         let name = segment_name(last);
         let file = storage.open(&name).map_err(disk(&name))?;
         let (offset, len) = segments.back().map_or((0, 0), |segment| segment.end);
-        if offset < len {
-            file.set_len(offset).map_err(disk(&name))?;
-            file.sync_blocking().map_err(disk(&name))?;
-        }
+        // The last frame may be in the cache of the system only: the process was killed before the sync,
+        // or the sync failed.
+        let tail = segments.back().map_or(&[][..], |segment| &segment.tail);
+        file.write_at(offset - tail.len() as u64, tail).map_err(disk(&name))?;
+        file.set_len(offset).map_err(disk(&name))?;
+        file.sync_blocking().map_err(disk(&name))?;
+        storage.sync_dir_blocking().map_err(disk("the directory"))?;
         let next = segments.iter().filter_map(|segment| segment.frames).next_back();
         let next = next.map_or(1, |(_, last)| last + 1);
         let (closed, records): (VecDeque<_>, Vec<_>) = segments.into_iter().map(split).unzip();
@@ -95,6 +100,7 @@ fn read(storage: &dyn Storage, number: u64, is_last: bool) -> Result<Read, Journ
     let corrupt =
         |at: usize, detail| JournalError::Corrupt { file: name.clone(), at: at as u64, detail };
     let (mut at, mut frames, mut records) = (0, None, Vec::new());
+    let mut tail = 0..0;
     while at < bytes.len() {
         let expected = frames.map(|(_, last): (u64, u64)| last + 1);
         let intact = frame::read(&bytes[at..]);
@@ -107,9 +113,11 @@ fn read(storage: &dyn Storage, number: u64, is_last: bool) -> Result<Read, Journ
         };
         records.extend(frame::records(part).ok_or_else(|| corrupt(at, "the records of a frame"))?);
         frames = Some((frames.map_or(number, |(first, _)| first), number));
+        tail = at..at + len;
         at += len;
     }
-    Ok(Read { number, frames, records, end: (at as u64, bytes.len() as u64) })
+    let (end, tail) = ((at as u64, bytes.len() as u64), bytes[tail].to_vec());
+    Ok(Read { number, frames, records, end, tail })
 }
 
 /// Makes the log from records, on top of a snapshot.
