@@ -1,6 +1,7 @@
 //! The command line: subcommands, flags and help texts.
 
 mod admin;
+mod bench;
 mod data;
 mod file;
 mod local;
@@ -20,6 +21,7 @@ Examples:
   raft-kv get --nodes udp://10.0.0.1:31850 apple
   raft-kv status --nodes udp://10.0.0.1:31850,udp://10.0.0.2:31850
   raft-kv member add 4 udp://10.0.0.4:31850 --nodes udp://10.0.0.1:31850
+  raft-kv bench                      latency and rate of three nodes here
 
 The variable RAFT_KV_NODES can take the place of --nodes.
 Traffic is neither encrypted nor authenticated: use a network of its own.
@@ -58,6 +60,8 @@ pub(crate) enum Command {
     Stat(admin::StatusArgs),
     /// Add, promote or remove a member
     Member(admin::MemberArgs),
+    /// Measure latency and rate
+    Bench(bench::BenchArgs),
 }
 
 /// Runs a command.
@@ -74,5 +78,6 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Status(args) => admin::status(&args),
         Command::Stat(args) => admin::stat(&args),
         Command::Member(args) => admin::member(&args),
+        Command::Bench(args) => bench::run(&args),
     }
 }
