@@ -267,8 +267,13 @@ impl Core {
 
     /// An interval of [`Settings::tick`] has passed.
     pub fn tick(&mut self) {
+        // A candidate reads the entries that it has not applied. While a received snapshot is written, they
+        // are in neither the log nor the store.
+        let installs = self.incoming.is_some();
         self.guarded(|core| {
-            core.raw.tick();
+            if !installs {
+                core.raw.tick();
+            }
             core.retry_reads();
         });
     }

@@ -25,8 +25,6 @@ removed, and added again under a number that was never used.")]
 pub(crate) struct MemberArgs {
     #[command(subcommand)]
     change: ChangeArgs,
-    #[command(flatten)]
-    reach: Reach,
 }
 
 #[derive(Debug, Subcommand)]
@@ -37,16 +35,22 @@ enum ChangeArgs {
         id: u64,
         /// Its address
         uri: String,
+        #[command(flatten)]
+        reach: Reach,
     },
     /// Make a node that has caught up a voter
     Promote {
         /// Its number
         id: u64,
+        #[command(flatten)]
+        reach: Reach,
     },
     /// Remove a node
     Remove {
         /// Its number
         id: u64,
+        #[command(flatten)]
+        reach: Reach,
     },
 }
 
@@ -150,10 +154,12 @@ pub(crate) fn stat(args: &StatusArgs) -> Result<(), Failure> {
 }
 
 pub(crate) fn member(args: &MemberArgs) -> Result<(), Failure> {
-    let change = match &args.change {
-        ChangeArgs::Add { id, uri } => MemberChange::Add { id: *id, uri: uri.clone() },
-        ChangeArgs::Promote { id } => MemberChange::Promote { id: *id },
-        ChangeArgs::Remove { id } => MemberChange::Remove { id: *id },
+    let (change, reach) = match &args.change {
+        ChangeArgs::Add { id, uri, reach } => {
+            (MemberChange::Add { id: *id, uri: uri.clone() }, reach)
+        }
+        ChangeArgs::Promote { id, reach } => (MemberChange::Promote { id: *id }, reach),
+        ChangeArgs::Remove { id, reach } => (MemberChange::Remove { id: *id }, reach),
     };
-    with_client(&args.reach, async |kv: Client<_>| kv.change(&change).await.map_err(failure))
+    with_client(reach, async |kv: Client<_>| kv.change(&change).await.map_err(failure))
 }

@@ -91,8 +91,7 @@ impl Cluster {
         let uris: Vec<String> = (0..3).map(|_| free_uri()).collect();
         let peers: Vec<_> = (1..).zip(&uris).map(|(id, uri)| format!("{id}={uri}")).collect();
         let folder = tempfile::tempdir().expect("a folder");
-        let mut cluster =
-            Cluster { folder, uris, nodes: Vec::new(), peers: peers.join(",") };
+        let mut cluster = Cluster { folder, uris, nodes: Vec::new(), peers: peers.join(",") };
         for id in 1..=3 {
             cluster.nodes.push(None);
             cluster.run(id, &[]);

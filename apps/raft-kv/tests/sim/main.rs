@@ -1,4 +1,5 @@
 //! Nodes in the simulated datacenter: the same code as over sockets.
 
 mod basics;
+mod histories;
 mod world;
