@@ -32,7 +32,7 @@ use crate::store::Store;
 use peer::Peer;
 use receive::Transfer;
 
-/// What a node needs besides an endpoint.
+/// Settings of a node, besides an endpoint and a storage.
 #[derive(Clone)]
 pub struct Options {
     /// Name of the cluster, the same for all members.

@@ -18,24 +18,10 @@ mod tests;
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChange, Message};
 
-pub use fields::Malformed;
 use fields::{CONF_CHANGE, MESSAGE, check};
-
-use crate::command::MAX_COMMAND;
-
-/// Most members of a cluster.
-pub const MAX_MEMBERS: usize = 64;
-/// Most entries of a message.
-pub const MAX_ENTRIES: usize = 4_096;
-/// Most messages of a batch.
-pub const MAX_BATCH: usize = 1_024;
-/// Largest encoded message without the data of a snapshot, bytes: one entry of the largest command, or
-/// several that are smaller.
-pub const MAX_MESSAGE: usize = MAX_COMMAND + (64 << 10);
-/// Largest batch, bytes.
-pub const MAX_BATCH_BYTES: usize = MAX_MESSAGE + (64 << 10);
-/// Levels of nesting: message, snapshot, metadata, members.
-pub const MAX_DEPTH: usize = 4;
+pub use fields::{
+    MAX_BATCH, MAX_BATCH_BYTES, MAX_DEPTH, MAX_ENTRIES, MAX_MEMBERS, MAX_MESSAGE, Malformed,
+};
 
 /// Bytes of the length in front of each message.
 const LENGTH: usize = 4;

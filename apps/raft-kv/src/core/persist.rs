@@ -20,7 +20,7 @@ pub enum Record {
     Reset(u64, u64),
 }
 
-/// What must be durable before the messages that wait for it are sent.
+/// Data that must be durable before the messages that wait for it are sent.
 #[derive(Clone, Default, Debug)]
 pub struct Frame {
     /// Its parts.

@@ -2,16 +2,15 @@ use proptest::prelude::*;
 use raft::eraftpb::{Entry, MessageType, Snapshot};
 
 use super::*;
+use crate::command::MAX_COMMAND;
 
 fn append(entries: usize, len: usize) -> Message {
     let mut message = Message::default();
     message.set_msg_type(MessageType::MsgAppend);
     (message.to, message.from, message.term, message.index) = (2, 1, u64::MAX, 7);
     let entry = |at: usize| {
-        let mut entry = Entry::default();
-        entry.index = 8 + at as u64;
-        entry.data = vec![at as u8; len].into();
-        entry
+        let data = vec![at as u8; len].into();
+        Entry { index: 8 + at as u64, data, ..Entry::default() }
     };
     message.set_entries((0..entries).map(entry).collect());
     message
