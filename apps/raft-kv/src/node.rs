@@ -236,7 +236,7 @@ impl Node {
                     node.with(|core| core.snapshot_sent(to, done));
                 }));
             }
-            Some(peer) if peer.push(message) => {}
+            Some(peer) if crate::wire::split(message).into_iter().all(|part| peer.push(part)) => {}
             // Its queue is full, or it is no member.
             _ => self.with(|core| core.unreachable(to)),
         }

@@ -38,6 +38,33 @@ pub fn push(batch: &mut Vec<u8>, message: &Message) -> bool {
     true
 }
 
+/// Entries of a part of a message, and their bytes.
+const PART: (usize, usize) = (1_024, 256 << 10);
+
+/// Cuts a message with more entries or bytes than fit a batch. The Raft library puts everything that was
+/// proposed since its last step into one message, whatever its limit of bytes is.
+pub fn split(mut message: Message) -> Vec<Message> {
+    let mut parts = Vec::new();
+    let mut entries = std::mem::take(&mut message.entries).into_iter().peekable();
+    loop {
+        let mut part = message.clone();
+        let mut bytes = 0;
+        while let Some(entry) = entries.next_if(|entry| {
+            bytes += entry.compute_size() as usize;
+            part.entries.is_empty() || (part.entries.len() < PART.0 && bytes <= PART.1)
+        }) {
+            part.entries.push(entry);
+        }
+        if let Some(last) = part.entries.last() {
+            (message.index, message.log_term) = (last.index, last.term);
+        }
+        parts.push(part);
+        if entries.peek().is_none() {
+            return parts;
+        }
+    }
+}
+
 /// Encoded bytes of a message in a batch.
 pub fn size(message: &Message) -> usize {
     LENGTH + message.compute_size() as usize

@@ -38,6 +38,24 @@ fn messages_are_read_back_from_their_batch() {
 }
 
 #[test]
+fn a_message_is_cut_into_parts_that_follow_each_other_and_fit() {
+    for (entries, len, parts) in [(0, 0, 1), (3, 100, 1), (10_000, 10, 10), (3, MAX_COMMAND, 3)] {
+        let whole = append(entries, len);
+        let cut = split(whole.clone());
+        assert_eq!(cut.len(), parts);
+        let mut index = whole.index;
+        for part in &cut {
+            assert_eq!((part.index, part.commit, part.term), (index, whole.commit, whole.term));
+            index += part.entries.len() as u64;
+            assert!(push(&mut Vec::new(), part));
+            assert_eq!(message(&encode(part)).as_ref(), Ok(part));
+        }
+        let joined: Vec<_> = cut.into_iter().flat_map(|part| part.entries).collect();
+        assert_eq!(joined, whole.entries.to_vec());
+    }
+}
+
+#[test]
 fn a_batch_takes_no_more_than_its_limit() {
     let mut batch = Vec::new();
     assert!(!push(&mut batch, &append(3, MAX_COMMAND)));

@@ -1,5 +1,6 @@
 //! Nodes in the simulated datacenter: the same code as over sockets.
 
 mod basics;
+mod disks;
 mod histories;
 mod world;
