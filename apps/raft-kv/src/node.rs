@@ -82,6 +82,8 @@ pub struct Node {
     disk: Signal,
     /// A snapshot is durable: segments can be removed.
     is_dirty: Cell<bool>,
+    /// It is time for a snapshot.
+    snapshot: Signal,
     /// Index of the last entry that was applied.
     applied: Progress,
     /// Held while a snapshot is written, as there is one file for it.
@@ -158,6 +160,7 @@ impl Node {
             wake: Signal::default(),
             disk: Signal::default(),
             is_dirty: Cell::new(false),
+            snapshot: Signal::default(),
             applied: Progress::default(),
             saving: futures::lock::Mutex::default(),
             peers: RefCell::default(),
@@ -210,6 +213,9 @@ impl Node {
         core.process();
         let messages = core.take_messages();
         let applied = core.store().applied().0;
+        if core.is_snapshot_due() {
+            self.snapshot.set();
+        }
         drop(core);
         self.follow_members();
         self.disk.set();

@@ -158,6 +158,25 @@ fn a_node_joins_with_an_empty_disk_while_clients_write() {
 }
 
 #[test]
+fn a_node_joins_while_no_client_writes() {
+    let mut cluster = Cluster::hosts(13, 4, 1);
+    (1..=3).for_each(|id| cluster.start(id, false, |_| {}));
+    fill(&mut cluster, 3, 100);
+    cluster.start(4, true, |_| {});
+    let uri = cluster.world.uri(host(4));
+    let ended = cluster.spawn(0, |kv, local| async move {
+        kv.change(&MemberChange::Add { id: 4, uri }).await.unwrap();
+        while kv.change(&MemberChange::Promote { id: 4 }).await.is_err() {
+            local.sleep(50 * MS).await;
+        }
+    });
+    cluster.finish(&ended);
+    let nodes = cluster.nodes.clone();
+    let has_all = move |_: &mut courser_sim::World| nodes.borrow()[&4].core().store().size().0 == 3;
+    assert!(cluster.world.run_until(10 * SECOND, has_all));
+}
+
+#[test]
 fn a_slow_follower_delays_no_write_and_fills_no_memory() {
     let mut cluster = Cluster::new(12, 3, 1, |settings| settings.snapshot_entries = 1_000_000);
     let id = follower(&mut cluster);
