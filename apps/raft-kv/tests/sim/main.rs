@@ -3,4 +3,5 @@
 mod basics;
 mod disks;
 mod histories;
+mod latency;
 mod world;
