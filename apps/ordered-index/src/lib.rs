@@ -3,10 +3,12 @@
 //! * [`index`] is the map, [`message`] the bytes of requests and responses.
 //! * [`service`] registers its handlers: point operations where requests arrive, scans in workers.
 //! * [`client`] makes single calls, [`driver`] keeps calls outstanding, [`load`] fills an index.
-//! * [`sim`] measures in the simulated datacenter.
+//! * [`bench`](mod@bench) measures over sockets and shared memory, [`sim`] in the simulated datacenter: the same
+//!   server and the same driver.
 
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod client;
 pub mod driver;
 pub mod index;
