@@ -21,6 +21,15 @@ fn churn(index: &Index, ends: &AtomicBool, seed: u64, mut step: impl FnMut(&Inde
     }
 }
 
+/// Ends the other threads, also when this one panics.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The keys between those that stay are inserted and removed, so that leaves split and merge.
 fn insert_and_remove(index: &Index, rng: &mut Rng) {
     // Whole regions at a time: single keys split no leaf.
@@ -50,6 +59,7 @@ fn a_scan_visits_keys_that_stay_in_order_and_once() {
                 assert!(index.put(2 * rng.below(STABLE), 1), "a key that stays is missing");
             })
         });
+        let _ends = Ends(&ends);
         let mut rng = Rng::new(7);
         for _ in 0..10_000 {
             let from = rng.below(2 * STABLE);
@@ -62,7 +72,6 @@ fn a_scan_visits_keys_that_stay_in_order_and_once() {
             let key = 2 * rng.below(STABLE);
             assert_eq!(index.get(key), Some(1), "{key}");
         }
-        ends.store(true, Ordering::Relaxed);
     });
     let odd = index.keys(0, usize::MAX).into_iter().filter(|key| key % 2 == 1);
     for key in odd {
@@ -88,8 +97,8 @@ fn operations_on_a_key_are_linearizable() {
                 scope.spawn(move || {
                     let mut rng = Rng::new(seed * THREADS + thread);
                     let mut own = Vec::new();
-                    for turn in 0..400 {
-                        let key = rng.below(4);
+                    for turn in 0..2_000 {
+                        let key = rng.below(8);
                         let value = 1 + turn * THREADS + thread;
                         let begin_ns = now_ns();
                         let (op, answer) = match rng.below(4) {
@@ -113,7 +122,7 @@ fn operations_on_a_key_are_linearizable() {
             }
         });
         let history = history.into_inner().unwrap();
-        assert_eq!(history.calls().len(), 1_200);
+        assert_eq!(history.calls().len(), 6_000);
         history.assert_linearizable(&KvModel::default(), Limits::default());
     }
 }
