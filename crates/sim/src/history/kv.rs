@@ -34,9 +34,9 @@ pub enum KvAnswer<V> {
     Done,
     /// The value, of `Get`.
     Value(Option<V>),
-    /// The answer of `Delete`: there was a value.
+    /// Whether there was a value, of `Delete`.
     Removed(bool),
-    /// The answer of `Cas`: the new value was stored.
+    /// Whether the new value was stored, of `Cas`.
     Swapped(bool),
 }
 

@@ -118,7 +118,7 @@ async fn append(local: Local, uri: String, from: u64, acknowledged: Rc<RefCell<B
     }
 }
 
-/// The findings of a world of crashes.
+/// What a world of crashes showed.
 struct Shown {
     acknowledged: usize,
     /// Acknowledged records that were not found after a crash.
