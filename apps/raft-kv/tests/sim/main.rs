@@ -1,4 +1,0 @@
-//! Nodes in the simulated datacenter: the same code as over sockets.
-
-mod basics;
-mod world;
