@@ -1,5 +1,0 @@
-//! The `raft-kv` program.
-
-#![forbid(unsafe_code)]
-
-fn main() {}
