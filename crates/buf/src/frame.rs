@@ -232,7 +232,8 @@ pub struct RxFrame<'a> {
     pub data: &'a [u8],
     /// Its congestion mark.
     pub ecn: Ecn,
-    /// Time for which it has waited in the host, in units of [`WAIT_UNIT_NS`]; 0: it has not waited, or that is not known.
+    /// Time for which it has waited in the host, in units of [`WAIT_UNIT_NS`]; 0: it has not waited, or
+    /// that is not known.
     waited: u16,
     /// The two parts of a [`Tail`].
     tail_at: TailStart<'a>,
@@ -257,7 +258,8 @@ impl<'a> RxFrame<'a> {
     }
 
     /// The same frame, which has waited for this time between its arrival at the host and the receive
-    /// burst, ns: in the kernel, in the socket. Up to 4.2 ms; longer waits count as that, those below 64 ns as none.
+    /// burst, ns: in the kernel, in the socket. Up to 4.2 ms; longer waits count as that, those below 64 ns
+    /// as none.
     #[inline]
     pub fn with_wait(self, wait_ns: u64) -> Self {
         let units = (wait_ns / u64::from(WAIT_UNIT_NS)).min(u16::MAX.into());

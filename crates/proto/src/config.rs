@@ -314,6 +314,12 @@ impl Config {
         if self.rx_queue_per_peer { Control::None } else { self.control }
     }
 
+    /// Returns whether the default control is applied, which both ends have a part in: receivers share out
+    /// a budget, senders keep the queue of their own host short, and neither counts waits in a host.
+    pub(crate) fn is_two_window(&self) -> bool {
+        self.applied_control() == Control::TwoWindow
+    }
+
     /// Checks the settings of MELO's pools.
     fn validate_melo(&self) -> Result<(), ConfigError> {
         let check = |ok: bool, name, value: u64, range| {

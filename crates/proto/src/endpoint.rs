@@ -24,7 +24,7 @@ use courser_buf::{AllocError, Arena, MsgBuf, PathId};
 
 use crate::admission::Admission;
 use crate::budget::{Budget, ReceiveLink};
-use crate::cc::{Control, packet_wire_bytes};
+use crate::cc::packet_wire_bytes;
 use crate::config::{Config, ConfigError};
 use crate::deferred::Deferred;
 use crate::event::{Completion, Notice};
@@ -115,7 +115,6 @@ impl<C> Endpoint<C> {
         let short_max = if cfg.factors.prealloc_responses { SHORT.min(cfg.inline_max) } else { 0 };
         let io = Io {
             requests_to_check: requests_to_check(&cfg),
-            excludes_waits: cfg.applied_control() == Control::TwoWindow,
             cfg,
             arena,
             now_ns: 0,
@@ -168,10 +167,9 @@ impl<C> Endpoint<C> {
 
 /// The receiver's budget: part of the default control, where peers share a receive queue.
 fn budget_of(cfg: &Config, framing: &Framing) -> Budget {
-    let enabled = cfg.applied_control() == Control::TwoWindow;
     let packet_bytes = packet_wire_bytes(framing.max_frame) as u32;
     let link = ReceiveLink::new(cfg.line_rate_bps);
-    Budget::new(enabled, link, (packet_bytes, cfg.rx_queue_frames / 2))
+    Budget::new(cfg.is_two_window(), link, (packet_bytes, cfg.rx_queue_frames / 2))
 }
 
 /// Largest frame for which the size of MELO's pools is derived: that of an MTU of 1,500. Larger ones

@@ -70,7 +70,7 @@ impl<C> Endpoint<C> {
     #[inline(always)]
     fn wait_ns(driver: &mut impl Driver<C>, frame: &RxFrame<'_>) -> u32 {
         let Some(ns) = frame.waited_ns() else { return 0 };
-        if driver.endpoint().io.excludes_waits {
+        if driver.endpoint().io.cfg.is_two_window() {
             ns.saturating_add(driver.since_burst_ns())
         } else {
             0

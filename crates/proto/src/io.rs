@@ -33,8 +33,6 @@ pub(crate) struct Io {
     pub(crate) held: HeldCalls,
     /// The current frame is a signal for the congestion controller of its path.
     pub(crate) signal: Option<FrameSignal>,
-    /// The congestion control does not count the time for which received frames have waited in this host.
-    pub(crate) excludes_waits: bool,
     pub(crate) tail_loss: TailLoss,
     pub(crate) boards: Boards,
     /// Longest response that is stored in its slot, bytes.

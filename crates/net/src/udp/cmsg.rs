@@ -45,9 +45,7 @@ impl Msg<'_> {
             None => self.data.first().map(|&b| c_int::from(b)),
         }
     }
-}
 
-impl Msg<'_> {
     /// The data as a time of 64-bit seconds and nanoseconds, ns; `None`: it is of another form.
     pub(super) fn time_ns(&self) -> Option<u64> {
         let (sec, nsec) = self.data.split_first_chunk::<8>()?;

@@ -112,8 +112,8 @@ fn send_buffer(socket: &Socket, want: usize, warnings: &mut Vec<String>) -> io::
     Ok(())
 }
 
-/// ECN both ways, no fragmentation, drop counts, times of arrival. Correctness does not depend on them, so missing
-/// options are ignored. A dual-stack socket has both families' options.
+/// ECN both ways, no fragmentation, drop counts, times of arrival. Correctness does not depend on them, so
+/// missing options are ignored. A dual-stack socket has both families' options.
 fn ip_options(socket: &Socket, v6: bool) {
     let mut options = vec![
         (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1),

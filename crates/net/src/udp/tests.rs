@@ -17,17 +17,36 @@ fn frame(arena: &Arena, path: PathId, len: usize) -> TxFrame {
     TxFrame::one(path, m.data_seg(0..len).unwrap())
 }
 
-/// Receives until `n` frames have arrived; panics after a timeout.
-fn receive(rx: &mut UdpTransport, n: usize) -> Vec<(Addr, Vec<u8>)> {
+/// Receives until `n` frames have arrived, each of which it passes to `see`; panics after a timeout.
+fn each_frame(rx: &mut UdpTransport, n: usize, mut see: impl FnMut(&RxFrame<'_>)) {
     let deadline = Instant::now() + Duration::from_secs(20);
-    let mut got = Vec::new();
-    while got.len() < n {
-        assert!(Instant::now() < deadline, "{} of {n} frames came", got.len());
+    let mut got = 0;
+    while got < n {
+        assert!(Instant::now() < deadline, "{got} of {n} frames came");
         let mut out = RxBurst::new();
         rx.rx_burst(&mut out);
-        got.extend(out.iter().map(|f| (f.src, f.data.to_vec())));
+        out.iter().for_each(&mut see);
+        got += out.len();
     }
+}
+
+fn receive(rx: &mut UdpTransport, n: usize) -> Vec<(Addr, Vec<u8>)> {
+    let mut got = Vec::new();
+    each_frame(rx, n, |f| got.push((f.src, f.data.to_vec())));
     got
+}
+
+/// Two transports on each loopback that there is, and the path from the first to the second.
+fn each_loopback(mut run: impl FnMut(bool, (&mut UdpTransport, PathId), &mut UdpTransport)) {
+    for (ip, v6) in [("127.0.0.1:0", false), ("[::1]:0", true)] {
+        let Ok(_) = std::net::UdpSocket::bind(ip) else {
+            println!("skipped {ip}: no such loopback");
+            continue;
+        };
+        let (mut a, mut b) = (bind(ip), bind(ip));
+        let path = a.path_open(b.local_addr(), None).unwrap().id;
+        run(v6, (&mut a, path), &mut b);
+    }
 }
 
 #[test]
@@ -276,62 +295,37 @@ fn a_transport_moves_between_threads() {
 
 #[test]
 fn congestion_marks_are_seen_on_every_frame() {
-    for (ip, level, name) in [
-        ("127.0.0.1:0", libc::IPPROTO_IP, libc::IP_TOS),
-        ("[::1]:0", libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
-    ] {
-        let Ok(_) = std::net::UdpSocket::bind(ip) else {
-            println!("skipped {ip}: no such loopback");
-            continue;
+    each_loopback(|v6, (a, path), b| {
+        let (level, name) = match v6 {
+            false => (libc::IPPROTO_IP, libc::IP_TOS),
+            true => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
         };
-        let (mut a, mut b) = (bind(ip), bind(ip));
-        let path = a.path_open(b.local_addr(), None).unwrap().id;
         let arena = Arena::heap();
         for (tos, want) in [(2, Ecn::Ect0), (3, Ecn::Ce), (0, Ecn::NotEct), (1, Ecn::Ect1)] {
             socket::set(&a.socket, level, name, tos).unwrap();
             a.tx_burst(&mut (0..40).map(|_| frame(&arena, path, 48)).collect());
-            let mut got = 0;
-            let deadline = Instant::now() + Duration::from_secs(20);
-            while got < 40 {
-                assert!(Instant::now() < deadline);
-                let mut out = RxBurst::new();
-                b.rx_burst(&mut out);
-                assert!(out.iter().all(|f| f.ecn == want), "{ip} {tos}");
-                got += out.len();
-            }
+            each_frame(b, 40, |f| assert_eq!(f.ecn, want, "{tos}, IPv6: {v6}"));
         }
-    }
+    });
 }
 
 #[test]
 fn the_time_that_frames_wait_in_the_socket_is_known() {
-    for ip in ["127.0.0.1:0", "[::1]:0"] {
-        let Ok(_) = std::net::UdpSocket::bind(ip) else {
-            println!("skipped {ip}: no such loopback");
-            continue;
-        };
-        let (mut a, mut b) = (bind(ip), bind(ip));
-        let path = a.path_open(b.local_addr(), None).unwrap().id;
+    each_loopback(|v6, (a, path), b| {
         let arena = Arena::heap();
         // The kernel begins to take times a while after a socket has asked for them.
         let known = (0..1_000).any(|_| {
             a.tx_burst(&mut (0..40).map(|_| frame(&arena, path, 300)).collect());
             std::thread::sleep(Duration::from_millis(2));
-            let (mut got, mut waited) = (0, 0);
-            let deadline = Instant::now() + Duration::from_secs(20);
-            while got < 40 {
-                assert!(Instant::now() < deadline);
-                let mut out = RxBurst::new();
-                b.rx_burst(&mut out);
-                assert!(out.iter().all(|f| f.waited_ns().is_some()), "{ip}");
-                let late = |f: &&RxFrame<'_>| f.waited_ns() >= Some(1_900_000);
-                waited += out.iter().filter(late).count();
-                got += out.len();
-            }
+            let mut waited = 0;
+            each_frame(b, 40, |f| {
+                assert!(f.waited_ns().is_some(), "IPv6: {v6}");
+                waited += u32::from(f.waited_ns() >= Some(1_900_000));
+            });
             waited == 40
         });
-        assert!(known, "{ip}");
-    }
+        assert!(known, "IPv6: {v6}");
+    });
 }
 
 /// The kernel refuses trains without checksums, as for devices without checksum offload.

@@ -23,17 +23,6 @@ const RUN: usize = 32;
 /// The smallest budget, and the budget before anything was measured, full packets.
 const LEAST: u64 = 2;
 const FIRST: u64 = 32;
-/// Delays of a frame that has arrived, ns.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Delays {
-    /// In queues, of the network and of its sender.
-    pub(crate) queue_ns: u64,
-    /// In this host, behind the network; 0 when unknown.
-    pub(crate) host_ns: u32,
-    /// The smallest round trip to its sender; 0 when unknown.
-    pub(crate) base_ns: u64,
-}
-
 /// Hosts are allowed this delay, ns: interrupts, wake-ups and other tasks of a thread take tens of
 /// microseconds. A receiver that delays frames for longer is one that cannot keep up.
 pub(crate) const HOST_WAIT_NS: u64 = 32_000;
@@ -59,6 +48,17 @@ const OVERCOMMIT: u64 = 8;
 const ELSEWHERE_MOST: u64 = 4;
 /// More is in flight at no rate, bytes.
 const IN_FLIGHT_MOST: u64 = 1 << 48;
+
+/// Delays of a frame that has arrived, ns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delays {
+    /// In queues, of the network and of its sender.
+    pub(crate) queue_ns: u64,
+    /// In this host, behind the network; 0 when unknown.
+    pub(crate) host_ns: u32,
+    /// The smallest round trip to its sender; 0 when unknown.
+    pub(crate) base_ns: u64,
+}
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -209,10 +209,9 @@ impl Size {
         let delay_ns = u64::from(median(self.run));
         // Senders delay packets as this host does, so that they arrive in bursts of that length.
         let host_ns = self.run_host_ns / self.run_frames as u64;
-        let target_ns = (self.base_ns / 2).max(TARGET_PACKETS * self.packet_ns);
-        let target_ns = target_ns.max(2 * u64::from(noise_ns));
-        let elsewhere_ns = ELSEWHERE_MOST * (self.base_ns + target_ns);
-        let target_ns = target_ns.max(host_ns);
+        let of_network_ns =
+            (self.base_ns / 2).max(TARGET_PACKETS * self.packet_ns).max(2 * u64::from(noise_ns));
+        let target_ns = of_network_ns.max(host_ns);
         let target_ns =
             if mutant::is_on(Mutant::QueueEightfold) { 8 * target_ns } else { target_ns };
         let seen_ns = (self.base_ns + delay_ns).max(1);
@@ -221,7 +220,8 @@ impl Size {
         let run_ns = now_ns.saturating_sub(self.run_begin_ns).max(1);
         let is_full = self.rate.is_full((self.run_bytes << 20) / run_ns);
         let is_behind = 8 * host_ns >= 7 * HOST_WAIT_NS;
-        if !is_full && !is_behind && delay_ns <= elsewhere_ns {
+        let is_known = delay_ns <= ELSEWHERE_MOST * (self.base_ns + of_network_ns);
+        if !is_full && !is_behind && is_known {
             let rate = &self.rate;
             let most = OVERCOMMIT * rate.in_flight(self.base_ns) + 2 * rate.in_flight(delay_ns);
             ratio = ratio.max(if self.size < most { 1280 } else { 1024 });
@@ -401,7 +401,7 @@ mod tests {
     }
 
     /// A receiver that delays each frame by `host_ns` behind a link whose queue follows the budget; returns
-    /// the mean size, packets. `own` packets of the budget wait in the receiver at most.
+    /// the mean size, packets.
     fn settle_behind(size: &mut Size, packet_ns: u64, host_ns: impl Fn(u64) -> u64) -> u64 {
         let (base_ns, mut now_ns, mut sum) = (2_800, 1, 0);
         for n in 0..40_000_u64 {

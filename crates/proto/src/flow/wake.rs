@@ -3,7 +3,6 @@
 
 use super::ClientFlow;
 use crate::budget::HOST_WAIT_NS;
-use crate::cc::Control;
 use crate::config::Config;
 use crate::event::Notice;
 use crate::loss::Recovery;
@@ -30,7 +29,7 @@ pub(crate) fn slot_timeout_ns<C>(
         false => path.timeout_ns(recovery, slot.retries, cfg),
     };
     // Round trips do not contain the waits in the host of a peer that receives large messages.
-    let excluded_ns = if cfg.applied_control() == Control::TwoWindow { HOST_WAIT_NS } else { 0 };
+    let excluded_ns = if cfg.is_two_window() { HOST_WAIT_NS } else { 0 };
     timeout_ns.saturating_add(excluded_ns).min(cfg.rto_max_ns)
 }
 

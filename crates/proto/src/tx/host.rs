@@ -40,7 +40,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::cc::Control;
 use crate::config::Config;
 use crate::session::SessionId;
 use crate::shortest_first::ShortestFirst;
@@ -200,7 +199,7 @@ impl HostQueue {
         let quantum = train.min(packets / LEAST_TRAINS) as u32;
         HostQueue {
             limit: u64::MAX,
-            is_bounded: cfg.applied_control() == Control::TwoWindow,
+            is_bounded: cfg.is_two_window(),
             least: (packets * frame).min(MOST_BYTES),
             backlog: 0,
             asks: false,

@@ -87,6 +87,21 @@ pub struct Crossing {
 /// A test's own choice of packets: `None` leaves the decision to the rates of the link.
 pub type FaultRule = Box<dyn FnMut(&Packet, &Crossing) -> Option<Fate>>;
 
+/// The rule that delays each packet to a host behind its NIC by a time that `draw_ns` returns, in order: one
+/// that is drawn a shorter time waits for those before it, as in a receive queue. It leaves the queue
+/// `apart_ns` of the one before it later than that.
+pub fn delay_in_order(
+    mut draw_ns: impl FnMut() -> u64 + 'static,
+    apart_ns: impl Fn(&Packet) -> u64 + 'static,
+) -> FaultRule {
+    let mut free_ns = 0_u64;
+    Box::new(move |packet, crossing| {
+        let at_ns = free_ns.max(crossing.now_ns + draw_ns());
+        free_ns = at_ns + apart_ns(packet);
+        Some(Fate::DelayInHost(at_ns - crossing.now_ns))
+    })
+}
+
 /// Result of the faults for a packet on a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {

@@ -40,7 +40,7 @@ use faults::FaultState;
 use port::Port;
 use route::Routes;
 
-pub use faults::{Burst, Crossing, Fate, FaultRule, Flap, LinkFaults, MIN_FLAP_NS};
+pub use faults::{Burst, Crossing, Fate, FaultRule, Flap, LinkFaults, MIN_FLAP_NS, delay_in_order};
 pub use policy::{Buffer, Marking, Pfc};
 pub use port::{LinkCounters, QueueCounters};
 pub use presets::{

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use courser::{BindError, Context, EndpointStats, MsgBuf, Nexus, Rpc, SessionId, SessionState};
-use courser_sim::fabric::{Fate, Topology};
-use courser_sim::{HostId, World, WorldConfig};
+use courser_sim::fabric::{Topology, delay_in_order};
+use courser_sim::{HostId, Rng, World, WorldConfig};
 
 const SINK: u16 = 1;
 const SERVER: HostId = HostId(0);
@@ -51,17 +51,8 @@ fn packets(clients: u32, stamps: bool) -> (u64, u64) {
     }
     for host in w.hosts() {
         let link = w.fabric().uplink(host).reverse();
-        let (mut free_ns, mut n) = (0, u64::from(host.0));
-        w.set_link_rule(
-            link,
-            Some(Box::new(move |_, crossing| {
-                n = n
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                free_ns = crossing.now_ns.max(free_ns).max(crossing.now_ns + (n >> 33) % 20_000);
-                Some(Fate::DelayInHost(free_ns - crossing.now_ns))
-            })),
-        );
+        let mut rng = Rng::stream(7, host.0.into());
+        w.set_link_rule(link, Some(delay_in_order(move || rng.below(20_000), |_| 0)));
     }
     w.run_for(10 * MS);
     let again =

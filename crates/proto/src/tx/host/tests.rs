@@ -1,4 +1,5 @@
 use super::*;
+use crate::cc::Control;
 
 mod link;
 

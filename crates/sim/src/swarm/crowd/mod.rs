@@ -21,7 +21,7 @@ use self::client::SharedTally;
 pub(super) use self::draw::Crowd;
 use self::recorder::{Recorder, Seen, SharedSeen};
 use self::totals::Totals;
-use crate::fabric::{Crossing, Fate};
+use crate::fabric::delay_in_order;
 use crate::{HostId, Packet, Rng, SetupError, Tap, Violation, World, WorldError};
 
 /// One seed in this number is a congested world.
@@ -121,13 +121,9 @@ fn delay(world: &mut World, crowd: &Crowd) {
     for host in hosts {
         let link = world.fabric().uplink(host).reverse();
         let mut rng = Rng::stream(crowd.seed, draw::purpose::JITTER + u64::from(host.0));
-        let mut free_ns = 0;
         let rate_bps = crowd.rate_bps;
-        let rule = move |packet: &Packet, crossing: &Crossing| {
-            let at_ns = free_ns.max(crossing.now_ns + rng.below(most_ns));
-            free_ns = at_ns + u64::from(packet.wire_bytes()) * 8_000_000_000 / rate_bps;
-            Some(Fate::DelayInHost(at_ns - crossing.now_ns))
-        };
-        world.set_link_rule(link, Some(Box::new(rule)));
+        let wire_ns =
+            move |packet: &Packet| u64::from(packet.wire_bytes()) * 8_000_000_000 / rate_bps;
+        world.set_link_rule(link, Some(delay_in_order(move || rng.below(most_ns), wire_ns)));
     }
 }

@@ -47,7 +47,7 @@ impl Device {
     }
 }
 
-/// What a large message had of the link.
+/// The part of the link that a large message had.
 #[derive(Debug)]
 struct Share {
     /// Its part of what small frames leave, in percent.
