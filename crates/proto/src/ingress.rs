@@ -3,6 +3,7 @@
 
 use courser_buf::RxFrame;
 
+use crate::budget::HOST_WAIT_NS;
 use crate::driver::Driver;
 use crate::endpoint::Endpoint;
 use crate::path::{Seen, Times};
@@ -65,13 +66,13 @@ impl<C> Endpoint<C> {
         peer.is_some_and(|peer| peer.protection.covers_frames())
     }
 
-    /// Time for which a frame has waited in this host, in its kernel and behind other frames of its burst;
-    /// 0: not known, or of no use to the congestion control.
+    /// The part of the time for which a frame has waited in this host, in its kernel and behind other frames
+    /// of its burst, that is no delay to the congestion control: at most [`HOST_WAIT_NS`].
     #[inline(always)]
     fn wait_ns(driver: &mut impl Driver<C>, frame: &RxFrame<'_>) -> u32 {
         let Some(ns) = frame.waited_ns() else { return 0 };
         if driver.endpoint().io.cfg.is_two_window() {
-            ns.saturating_add(driver.since_burst_ns())
+            ns.saturating_add(driver.since_burst_ns()).min(HOST_WAIT_NS)
         } else {
             0
         }

@@ -6,7 +6,7 @@
 
 use courser_buf::Ecn;
 
-use crate::budget::{Delays, Grant, HOST_WAIT_NS, QueueDelay, UNSCHEDULED};
+use crate::budget::{Delays, Grant, QueueDelay, UNSCHEDULED};
 use crate::cc::{PART, PathControl};
 use crate::config::Config;
 use crate::loss::rto::Rtt;
@@ -238,8 +238,7 @@ impl Path {
             self.signal_ns = self.signal_ns.saturating_sub(wait_ns).max(1);
         }
         if let Some(echo) = self.echo.as_mut().filter(|_| is_excluded) {
-            let excluded_ns = u64::from(wait_ns).min(HOST_WAIT_NS);
-            echo.arrived_ns = now_ns.saturating_sub(excluded_ns);
+            echo.arrived_ns = now_ns.saturating_sub(wait_ns.into());
         }
     }
 

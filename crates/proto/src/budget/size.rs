@@ -25,7 +25,7 @@ const LEAST: u64 = 2;
 const FIRST: u64 = 32;
 /// Hosts are allowed this delay, ns: interrupts, wake-ups and other tasks of a thread take tens of
 /// microseconds. A receiver that delays frames for longer is one that cannot keep up.
-pub(crate) const HOST_WAIT_NS: u64 = 32_000;
+pub(crate) const HOST_WAIT_NS: u32 = 32_000;
 /// Packets whose time is allowed as delay.
 const TARGET_PACKETS: u64 = 4;
 /// Period of drains, ns; at first, and at most. Two are in a period of the minimum of delays.
@@ -52,9 +52,9 @@ const IN_FLIGHT_MOST: u64 = 1 << 48;
 /// Delays of a frame that has arrived, ns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delays {
-    /// In queues, of the network and of its sender.
+    /// In queues: of the network, of its sender, and of this host beyond `host_ns`.
     pub(crate) queue_ns: u64,
-    /// In this host, behind the network; 0 when unknown.
+    /// In this host, behind the network, at most [`HOST_WAIT_NS`]; 0 when unknown.
     pub(crate) host_ns: u32,
     /// The smallest round trip to its sender; 0 when unknown.
     pub(crate) base_ns: u64,
@@ -74,7 +74,7 @@ pub(crate) struct Size {
     /// Delays of the run's newest frames, ns.
     run: [u32; RUN],
     run_frames: usize,
-    /// Sum of the allowed part of their delays in this host, ns.
+    /// Sum of their waits in this host, ns.
     run_host_ns: u64,
     run_begin_ns: u64,
     /// Smallest round trip of the run's senders.
@@ -175,10 +175,8 @@ impl Size {
         if self.drain_ends_ns > 0 {
             return false;
         }
-        let allowed_ns = u64::from(host_ns).min(HOST_WAIT_NS);
-        let delay_ns = queue_ns + (u64::from(host_ns) - allowed_ns);
-        self.run[self.run_frames % RUN] = delay_ns.min(u32::MAX.into()) as u32;
-        self.run_host_ns += allowed_ns;
+        self.run[self.run_frames % RUN] = queue_ns.min(u32::MAX.into()) as u32;
+        self.run_host_ns += u64::from(host_ns);
         if base_ns > 0 {
             self.run_base_ns = self.run_base_ns.min(base_ns);
         }
@@ -219,9 +217,8 @@ impl Size {
         let mut ratio = ((self.base_ns + target_ns) * 1024 / seen_ns).clamp(512, 1280);
         let run_ns = now_ns.saturating_sub(self.run_begin_ns).max(1);
         let is_full = self.rate.is_full((self.run_bytes << 20) / run_ns);
-        let is_behind = 8 * host_ns >= 7 * HOST_WAIT_NS;
-        let is_known = delay_ns <= ELSEWHERE_MOST * (self.base_ns + of_network_ns);
-        if !is_full && !is_behind && is_known {
+        let known_ns = ELSEWHERE_MOST * (self.base_ns + of_network_ns) + host_ns;
+        if !is_full && delay_ns <= known_ns {
             let rate = &self.rate;
             let most = OVERCOMMIT * rate.in_flight(self.base_ns) + 2 * rate.in_flight(delay_ns);
             ratio = ratio.max(if self.size < most { 1280 } else { 1024 });
@@ -409,7 +406,9 @@ mod tests {
             let host_ns = host_ns(frames(size));
             // Senders wait as long as the receiver does.
             let queue_ns = (frames(size) * 364).saturating_sub(base_ns + 2 * host_ns);
-            let delays = Delays { queue_ns, host_ns: host_ns as u32, base_ns };
+            let allowed_ns = (host_ns as u32).min(HOST_WAIT_NS);
+            let queue_ns = queue_ns + host_ns - u64::from(allowed_ns);
+            let delays = Delays { queue_ns, host_ns: allowed_ns, base_ns };
             size.on_bytes(FRAME.into(), now_ns);
             size.on_delay(delays, (20, true), now_ns);
             sum += if n >= 30_000 { frames(size) } else { 0 };
@@ -433,20 +432,25 @@ mod tests {
 
     #[test]
     fn frames_that_wait_elsewhere_do_not_shrink_it() {
-        let mut size = size(100_000, 364);
-        let mut now_ns = 1;
-        // A frame each `apart_ns`, delayed by 20 us; returns the packets at the end.
-        let mut delayed = |size: &mut Size, apart_ns: u64| {
-            for _ in 0..20_000 {
-                now_ns += apart_ns;
-                frame(size, (20_000, 5_200), 2, now_ns);
-            }
-            frames(size)
-        };
-        assert_eq!(delayed(&mut size, 364), 2, "at the rate of the link a queue shrinks it");
-        let overcommitted = delayed(&mut size, 728);
-        assert!((57..=260).contains(&overcommitted), "{overcommitted}");
-        assert_eq!(delayed(&mut size, 364), 2);
+        // Frames may wait in this host, too.
+        for (host_ns, base_ns, queue_ns) in [(0, 5_200, 20_000), (HOST_WAIT_NS, 26_000, 60_000)] {
+            let mut size = size(100_000, 364);
+            let mut now_ns = 1;
+            // A frame each `apart_ns`; returns the packets at the end.
+            let mut delayed = |size: &mut Size, apart_ns: u64| {
+                for _ in 0..20_000 {
+                    now_ns += apart_ns;
+                    size.on_bytes(FRAME.into(), now_ns);
+                    size.on_delay(Delays { queue_ns, host_ns, base_ns }, (2, true), now_ns);
+                }
+                frames(size)
+            };
+            assert_eq!(delayed(&mut size, 364), 2, "at the rate of the link a queue shrinks it");
+            let overcommitted = delayed(&mut size, 728);
+            let (least_ns, most_ns) = (4 * base_ns, 6 * base_ns + 3 * queue_ns);
+            assert!((least_ns / 364..=most_ns / 364).contains(&overcommitted), "{overcommitted}");
+            assert_eq!(delayed(&mut size, 364), 2);
+        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(crate) fn slot_timeout_ns<C>(
         false => path.timeout_ns(recovery, slot.retries, cfg),
     };
     // Round trips do not contain the waits in the host of a peer that receives large messages.
-    let excluded_ns = if cfg.is_two_window() { HOST_WAIT_NS } else { 0 };
+    let excluded_ns = if cfg.is_two_window() { HOST_WAIT_NS.into() } else { 0 };
     timeout_ns.saturating_add(excluded_ns).min(cfg.rto_max_ns)
 }
 
