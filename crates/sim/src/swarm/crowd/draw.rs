@@ -89,11 +89,28 @@ const LEAST_NS: u64 = 10 * MS;
 /// Most packets of all flows.
 const PACKETS: u64 = 90_000;
 
+/// Shortest measurement all to all, and time of flows before it, ns: some tens of round trips. Shorter
+/// ones show the start of all flows only.
+const LEAST_ALL_NS: u64 = 250 * US;
+
+/// Fewest hosts, and most.
+const HOSTS: (u64, u64) = (16, 100);
+
 /// Hosts that a host sends to, all to all.
 const PEERS: u64 = 4;
 
 /// Bytes of a frame beside the data of its packet.
 const OVERHEAD: usize = FRAME_HEADER + PACKET_HEADER;
+
+/// Time of a full frame on a link, ns.
+fn packet_ns(rate_bps: u64, max_frame: usize) -> u64 {
+    8 * (max_frame as u64 + u64::from(crate::WIRE_OVERHEAD)) * 1_000_000_000 / rate_bps
+}
+
+/// Most hosts that can send to each other for long enough.
+fn all_to_all_hosts(rate_bps: u64, max_frame: usize) -> u64 {
+    (PACKETS * packet_ns(rate_bps, max_frame) / (2 * LEAST_ALL_NS)).max(HOSTS.0)
+}
 
 impl Crowd {
     /// The world of a seed.
@@ -104,12 +121,16 @@ impl Crowd {
             1 => Pattern::AllToAll,
             _ => Pattern::Incast,
         };
-        let hosts = rng.between(16, 100) as u32;
+        let drawn_hosts = rng.between(HOSTS.0, HOSTS.1);
         let endpoints = rng.one(&[1, 1, 2, 4, 8]);
         let rate_bps = rng.one(&[10, 25, 25, 40, 100]) * 1_000_000_000;
         let delay_ns = rng.one(&[15, 15, 100, 1_000]);
         let max_frame = rng.one(&[1_072, 1_472, 1_472, 4_096, 8_972]);
-        let topology = Topology::one_switch(hosts)
+        let hosts = match pattern {
+            Pattern::AllToAll => drawn_hosts.min(all_to_all_hosts(rate_bps, max_frame)),
+            _ => drawn_hosts,
+        };
+        let topology = Topology::one_switch(hosts as u32)
             .each_cable(|c| (c.spec.rate_bps, c.spec.delay_ns) = (rate_bps, delay_ns));
         let mut world = WorldConfig::new(seed, topology);
         world.nic.max_frame = max_frame;
@@ -204,8 +225,7 @@ impl Crowd {
 
     /// Time of a full frame on a link, ns.
     pub(super) fn packet_ns(&self) -> u64 {
-        let bits = 8 * (self.world.nic.max_frame as u64 + u64::from(crate::WIRE_OVERHEAD));
-        bits * 1_000_000_000 / self.rate_bps
+        packet_ns(self.rate_bps, self.world.nic.max_frame)
     }
 
     /// Packets of the largest request.
@@ -273,10 +293,11 @@ mod tests {
     }
 
     #[test]
-    fn each_flow_is_to_another_host_and_ends_several_requests_in_an_incast() {
+    fn flows_are_to_other_hosts_and_last_for_some_round_trips_and_requests() {
         for crowd in (0..200).map(Crowd::draw) {
             assert!(crowd.flows.iter().all(|flow| flow.from != flow.to), "{crowd}");
             let measured_ns = crowd.end_ns - crowd.warm_up_ns;
+            assert!(measured_ns >= LEAST_ALL_NS, "{crowd}");
             if crowd.pattern == Pattern::Incast {
                 let flows = crowd.flows.len() as u64;
                 let request_ns = flows * crowd.packets_of_request() * crowd.packet_ns();
