@@ -413,6 +413,7 @@ impl<N: Network> Driver<N> {
         let flushed = conn.flush();
         conn.count_pending(&mut self.pending);
         if let Err(reason) = flushed {
+            self.read(n); // the peer may have refused the connection since the last read
             self.close(n, reason);
         }
     }

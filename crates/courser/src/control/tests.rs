@@ -6,6 +6,7 @@ mod accepting;
 mod heartbeat;
 mod hostile;
 mod limits;
+mod refused;
 mod support;
 mod unix;
 mod usage;
