@@ -258,12 +258,12 @@ impl<'a> RxFrame<'a> {
     }
 
     /// The same frame, which has waited for this time between its arrival at the host and the receive
-    /// burst, ns: in the kernel, in the socket. Up to 4.2 ms; longer waits count as that, those below 64 ns
-    /// as none.
+    /// burst, ns: in the kernel, in the socket. Those below 64 ns count as none, those of 4.2 ms and more as
+    /// not known: the clocks may have been set meanwhile.
     #[inline]
     pub fn with_wait(self, wait_ns: u64) -> Self {
-        let units = (wait_ns / u64::from(WAIT_UNIT_NS)).min(u16::MAX.into());
-        RxFrame { waited: units as u16, ..self }
+        let units = wait_ns / u64::from(WAIT_UNIT_NS);
+        RxFrame { waited: u16::try_from(units).unwrap_or(0), ..self }
     }
 
     /// Time between the arrival at the host and the receive burst, ns; `None`: none, or the transport
@@ -327,9 +327,13 @@ mod tests {
     fn a_wait_is_known_or_not_and_has_a_limit() {
         let frame = RxFrame::new(Addr { host: 0, port: 0 }, b"head", Ecn::Ce);
         assert_eq!(frame.waited_ns(), None);
-        for (ns, seen) in
-            [(0, None), (63, None), (20_000, Some(19_968)), (u64::MAX, Some(4_194_240))]
-        {
+        for (ns, seen) in [
+            (0, None),
+            (63, None),
+            (20_000, Some(19_968)),
+            (4_194_303, Some(4_194_240)),
+            (u64::MAX, None),
+        ] {
             assert_eq!(frame.with_wait(ns).waited_ns(), seen, "{ns}");
             assert_eq!(frame.with_wait(ns).join(&mut Vec::new()).waited_ns(), seen);
         }

@@ -31,6 +31,8 @@ const STORE: usize = 4096;
 struct Stored {
     src: Addr,
     ecn: Ecn,
+    /// In the inner transport; 0: not known.
+    waited_ns: u64,
     data: Vec<u8>,
 }
 
@@ -191,7 +193,8 @@ impl<T: Transport> FaultTransport<T> {
             let mut data = self.spare.pop().unwrap_or_default();
             data.clear();
             frame.copy_to(&mut data);
-            arrived.push(Stored { src: frame.src, ecn: frame.ecn, data });
+            let waited_ns = frame.waited_ns().unwrap_or(0).into();
+            arrived.push(Stored { src: frame.src, ecn: frame.ecn, waited_ns, data });
         }
         drop(burst);
         if arrived.is_empty() {
@@ -280,7 +283,7 @@ impl<T: Transport> crate::Middleware for FaultTransport<T> {
         let count = out.remaining_capacity().min(self.rx.ready.len());
         self.lent.extend(self.rx.ready.drain(..count));
         let frames = self.lent.iter();
-        out.extend(frames.map(|f| RxFrame::new(f.src, &f.data, f.ecn)));
+        out.extend(frames.map(|f| RxFrame::new(f.src, &f.data, f.ecn).with_wait(f.waited_ns)));
     }
 
     fn fall_asleep(&mut self) -> bool {

@@ -37,7 +37,7 @@ struct Arrived {
     /// Bytes of each frame but the last; not 0.
     segment: u32,
     /// When the kernel has received it, in the time of the system's clock, ns; 0: not known. Of a train,
-    /// when its first frame was received.
+    /// at the latest when it was passed on.
     at_ns: u64,
 }
 
