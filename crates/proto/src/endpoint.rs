@@ -118,6 +118,7 @@ impl<C> Endpoint<C> {
             cfg,
             arena,
             now_ns: 0,
+            empty_ns: 0,
             tx,
             timers: Timers::new(),
             wheel: Wheel::default(),
@@ -154,6 +155,12 @@ impl<C> Endpoint<C> {
     #[inline]
     pub fn now_ns(&self) -> u64 {
         self.io.now_ns
+    }
+
+    /// The transport had no frame when it was asked before the burst that it has returned now.
+    #[inline]
+    pub fn on_empty_queue(&mut self) {
+        self.io.empty_ns = self.io.now_ns;
     }
 
     /// Sets the time, which must not be before an earlier one. Frames without a send time count as

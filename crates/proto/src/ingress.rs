@@ -3,7 +3,6 @@
 
 use courser_buf::RxFrame;
 
-use crate::budget::HOST_WAIT_NS;
 use crate::driver::Driver;
 use crate::endpoint::Endpoint;
 use crate::path::{Seen, Times};
@@ -67,15 +66,12 @@ impl<C> Endpoint<C> {
     }
 
     /// The part of the time for which a frame has waited in this host, in its kernel and behind other frames
-    /// of its burst, that is no delay to the congestion control: at most [`HOST_WAIT_NS`].
+    /// of its burst, that is no delay to the congestion control.
     #[inline(always)]
     fn wait_ns(driver: &mut impl Driver<C>, frame: &RxFrame<'_>) -> u32 {
         let Some(ns) = frame.waited_ns() else { return 0 };
-        if driver.endpoint().io.cfg.is_two_window() {
-            ns.saturating_add(driver.since_burst_ns()).min(HOST_WAIT_NS)
-        } else {
-            0
-        }
+        let most_ns = driver.endpoint().io.allowed_wait_ns();
+        if most_ns > 0 { ns.saturating_add(driver.since_burst_ns()).min(most_ns) } else { 0 }
     }
 
     /// All packets of a frame were handled.
@@ -114,7 +110,7 @@ impl<C> Endpoint<C> {
         let times = Times {
             now_ns: self.io.now_ns,
             wait_ns,
-            is_excluded: !self.admission.budget.is_idle(),
+            is_excluded: wait_ns > 0 && self.admission.budget.has_sender(h.peer),
         };
         let Seen { is_gap, is_signal } = peer.path.on_frame(&h, frame.ecn, times);
         self.io.stats.rx_frames += 1;

@@ -3,6 +3,7 @@
 
 use courser_buf::Arena;
 
+use crate::budget::{BUSY_WAIT_NS, HOST_WAIT_NS};
 use crate::cc::PART;
 use crate::config::Config;
 use crate::error::CallError;
@@ -23,6 +24,8 @@ pub(crate) struct Io {
     pub(crate) arena: Arena,
     /// The newest time passed to the endpoint.
     pub(crate) now_ns: u64,
+    /// When the first burst after an empty receive queue was received.
+    pub(crate) empty_ns: u64,
     pub(crate) tx: TxBatch,
     /// See [`requests_to_check`].
     pub(crate) requests_to_check: u32,
@@ -43,6 +46,19 @@ pub(crate) struct Io {
 }
 
 impl Io {
+    /// The wait of a frame in this host that is no delay to the congestion control, at most, ns. While
+    /// the receive queue is never empty, this host is slower than its link.
+    #[inline]
+    pub(crate) fn allowed_wait_ns(&self) -> u32 {
+        if !self.cfg.is_two_window() {
+            0
+        } else if self.now_ns.saturating_sub(self.empty_ns) <= HOST_WAIT_NS.into() {
+            HOST_WAIT_NS
+        } else {
+            BUSY_WAIT_NS
+        }
+    }
+
     // ---- room in the credit pool of a peer ----------------------------------------------------
 
     /// Room of the peer's sessions returns to the pool.

@@ -41,7 +41,7 @@ use link::LinkShare;
 pub use link::ReceiveLink;
 use memory::MemoryQueue;
 pub(crate) use memory::Reserved;
-pub(crate) use size::{Delays, HOST_WAIT_NS, QueueDelay};
+pub(crate) use size::{BUSY_WAIT_NS, Delays, HOST_WAIT_NS, QueueDelay};
 
 /// Packets that a message may send before its receiver has answered, while nothing is known of the
 /// receiver.
@@ -270,6 +270,11 @@ impl Budget {
     /// Returns whether no message arrives.
     pub(crate) fn is_idle(&self) -> bool {
         self.live == 0
+    }
+
+    /// Returns whether messages of this peer arrive.
+    pub(crate) fn has_sender(&self, peer: u32) -> bool {
+        self.peers.binary_search_by_key(&peer, |s| s.peer).is_ok()
     }
 
     /// Limits messages from now on, or no longer.

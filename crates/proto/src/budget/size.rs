@@ -26,6 +26,9 @@ const FIRST: u64 = 32;
 /// Hosts are allowed this delay, ns: interrupts, wake-ups and other tasks of a thread take tens of
 /// microseconds. A receiver that delays frames for longer is one that cannot keep up.
 pub(crate) const HOST_WAIT_NS: u32 = 32_000;
+/// The same for a host whose receive queue has not been empty for that time, ns: it is slower than its
+/// link, and the queue is its own.
+pub(crate) const BUSY_WAIT_NS: u32 = 4_000;
 /// Packets whose time is allowed as delay.
 const TARGET_PACKETS: u64 = 4;
 /// Period of drains, ns; at first, and at most. Two are in a period of the minimum of delays.

@@ -193,3 +193,31 @@ impl<C> ClientFlow<'_, C> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use courser_buf::Arena;
+
+    use super::*;
+    use crate::cc::Control;
+
+    #[test]
+    fn requests_of_several_packets_wait_for_the_host_of_the_peer_too() {
+        let arena = Arena::heap();
+        let mut large = ClientSlot::new(0);
+        large.start(8, 1, arena.alloc(4_000).unwrap(), 4, ());
+        let mut small = ClientSlot::new(0);
+        small.start(8, 1, arena.alloc(8).unwrap(), 1, ());
+        small.sent_single(1, 0);
+        let waits = |cfg: &Config, slot: &ClientSlot<()>| {
+            let path = Path::new(cfg);
+            let network_ns = path.timeout_ns(Recovery::Selective, 0, cfg);
+            slot_timeout_ns(&path, slot, Recovery::Selective, 0, cfg) - network_ns
+        };
+        let cfg = Config { rto_initial_ns: 100_000, ..Config::default() };
+        assert_eq!(waits(&cfg, &large), HOST_WAIT_NS.into());
+        assert_eq!(waits(&cfg, &small), 0);
+        let cfg = Config { control: Control::None, ..cfg };
+        assert_eq!(waits(&cfg, &large), 0);
+    }
+}
