@@ -118,6 +118,7 @@ impl<C> Endpoint<C> {
             cfg,
             arena,
             now_ns: 0,
+            was_empty: true,
             empty_ns: 0,
             tx,
             timers: Timers::new(),
@@ -157,10 +158,10 @@ impl<C> Endpoint<C> {
         self.io.now_ns
     }
 
-    /// The transport had no frame when it was asked before the burst that it has returned now.
+    /// The transport had no frame when it was asked.
     #[inline]
     pub fn on_empty_queue(&mut self) {
-        self.io.empty_ns = self.io.now_ns;
+        self.io.was_empty = true;
     }
 
     /// Sets the time, which must not be before an earlier one. Frames without a send time count as

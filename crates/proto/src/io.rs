@@ -24,7 +24,9 @@ pub(crate) struct Io {
     pub(crate) arena: Arena,
     /// The newest time passed to the endpoint.
     pub(crate) now_ns: u64,
-    /// When the first burst after an empty receive queue was received.
+    /// The receive queue was empty after the last frame that had waited.
+    pub(crate) was_empty: bool,
+    /// When the first frame that had waited was received after an empty receive queue.
     pub(crate) empty_ns: u64,
     pub(crate) tx: TxBatch,
     /// See [`requests_to_check`].
@@ -49,10 +51,14 @@ impl Io {
     /// The wait of a frame in this host that is no delay to the congestion control, at most, ns. While
     /// the receive queue is never empty, this host is slower than its link.
     #[inline]
-    pub(crate) fn allowed_wait_ns(&self) -> u32 {
+    pub(crate) fn allowed_wait_ns(&mut self) -> u32 {
         if !self.cfg.is_two_window() {
-            0
-        } else if self.now_ns.saturating_sub(self.empty_ns) <= HOST_WAIT_NS.into() {
+            return 0;
+        }
+        if std::mem::take(&mut self.was_empty) {
+            self.empty_ns = self.now_ns;
+        }
+        if self.now_ns.saturating_sub(self.empty_ns) <= HOST_WAIT_NS.into() {
             HOST_WAIT_NS
         } else {
             BUSY_WAIT_NS

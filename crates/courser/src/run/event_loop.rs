@@ -65,9 +65,6 @@ impl<T: Transport, A: Events> Rpc<T, A> {
                 self.core.proto.advance(now_ns);
                 burst_ns = Some(now_ns);
             }
-            if std::mem::take(&mut self.event_loop.was_empty) {
-                self.core.proto.on_empty_queue();
-            }
             let (core, handlers) = (&mut self.core, &mut self.handlers);
             let batched = self.event_loop.batched_timestamps;
             dispatch::receive(core, handlers, batched, burst_ns, &frames);
@@ -76,7 +73,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
             self.after_frames(received, again);
             return true;
         }
-        self.event_loop.was_empty = true;
+        self.core.proto.on_empty_queue();
         self.without_frames(virtual_ns)
     }
 

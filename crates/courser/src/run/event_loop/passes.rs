@@ -26,8 +26,6 @@ pub(crate) struct Loop {
     /// The clock was read in the previous pass, and nothing else ran since: frames without a time
     /// count as received at that reading.
     pub(super) clock_is_fresh: bool,
-    /// The previous pass has received nothing.
-    pub(super) was_empty: bool,
     /// The time of the last whole pass, ns.
     pub(super) pass_ns: u64,
     /// When loss timeouts were scanned last, ns.
@@ -60,7 +58,6 @@ impl Loop {
         Ok(Loop {
             idle: Idle::on(platform, config.spin),
             clock_is_fresh: false,
-            was_empty: true,
             pass_ns: 0,
             scan_ns: 0,
             trim_ns: u64::MAX,
