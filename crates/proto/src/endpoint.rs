@@ -29,7 +29,7 @@ use crate::config::{Config, ConfigError};
 use crate::deferred::Deferred;
 use crate::event::{Completion, Notice};
 use crate::held::HeldCalls;
-use crate::io::{Io, requests_to_check};
+use crate::io::{Io, ReceiveQueue, requests_to_check};
 use crate::loss::{Boards, PoolSize, TailLoss};
 use crate::pace::Wheel;
 use crate::peer::Peers;
@@ -118,8 +118,7 @@ impl<C> Endpoint<C> {
             cfg,
             arena,
             now_ns: 0,
-            was_empty: true,
-            empty_ns: 0,
+            rx_queue: ReceiveQueue::default(),
             tx,
             timers: Timers::new(),
             wheel: Wheel::default(),
@@ -161,7 +160,7 @@ impl<C> Endpoint<C> {
     /// The transport had no frame when it was asked.
     #[inline]
     pub fn on_empty_queue(&mut self) {
-        self.io.was_empty = true;
+        self.io.rx_queue.on_empty();
     }
 
     /// Sets the time, which must not be before an earlier one. Frames without a send time count as

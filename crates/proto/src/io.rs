@@ -24,10 +24,7 @@ pub(crate) struct Io {
     pub(crate) arena: Arena,
     /// The newest time passed to the endpoint.
     pub(crate) now_ns: u64,
-    /// The receive queue was empty after the last frame that had waited.
-    pub(crate) was_empty: bool,
-    /// When the first frame that had waited was received after an empty receive queue.
-    pub(crate) empty_ns: u64,
+    pub(crate) rx_queue: ReceiveQueue,
     pub(crate) tx: TxBatch,
     /// See [`requests_to_check`].
     pub(crate) requests_to_check: u32,
@@ -47,22 +44,41 @@ pub(crate) struct Io {
     pub(crate) stats: EndpointStats,
 }
 
+/// When the transport's receive queue was last empty.
+#[derive(Debug, Default)]
+pub(crate) struct ReceiveQueue {
+    /// It was empty after the last frame that had waited.
+    was_empty: bool,
+    /// When the first frame that had waited was received after that.
+    empty_ns: u64,
+}
+
+impl ReceiveQueue {
+    /// The transport had no frame when it was asked.
+    #[inline]
+    pub(crate) fn on_empty(&mut self) {
+        self.was_empty = true;
+    }
+
+    /// A frame that was received at `now_ns` has waited; returns how long it may. While the queue is never
+    /// empty, this host is slower than its link.
+    #[inline]
+    fn allowed_wait_ns(&mut self, now_ns: u64) -> u32 {
+        if std::mem::take(&mut self.was_empty) {
+            self.empty_ns = now_ns;
+        }
+        match now_ns.saturating_sub(self.empty_ns) <= HOST_WAIT_NS.into() {
+            true => HOST_WAIT_NS,
+            false => BUSY_WAIT_NS,
+        }
+    }
+}
+
 impl Io {
-    /// The wait of a frame in this host that is no delay to the congestion control, at most, ns. While
-    /// the receive queue is never empty, this host is slower than its link.
+    /// The wait of a frame in this host that is no delay to the congestion control, at most, ns.
     #[inline]
     pub(crate) fn allowed_wait_ns(&mut self) -> u32 {
-        if !self.cfg.is_two_window() {
-            return 0;
-        }
-        if std::mem::take(&mut self.was_empty) {
-            self.empty_ns = self.now_ns;
-        }
-        if self.now_ns.saturating_sub(self.empty_ns) <= HOST_WAIT_NS.into() {
-            HOST_WAIT_NS
-        } else {
-            BUSY_WAIT_NS
-        }
+        if self.cfg.is_two_window() { self.rx_queue.allowed_wait_ns(self.now_ns) } else { 0 }
     }
 
     // ---- room in the credit pool of a peer ----------------------------------------------------

@@ -553,7 +553,8 @@ impl Path {
     /// frame.
     #[inline(never)]
     fn set_deadline_base(&mut self) {
-        let mut age_ns = self.transit.age_ns(self.rtt.least_ns(), decode_held(self.waited) * 1_000);
+        let waited_ns = if self.waited == 0 { 0 } else { decode_held(self.waited) * 1_000 };
+        let mut age_ns = self.transit.age_ns(self.rtt.least_ns(), waited_ns);
         if mutant::is_on(Mutant::AgeForgotten) {
             age_ns = 0;
         }
