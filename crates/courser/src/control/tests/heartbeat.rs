@@ -16,13 +16,15 @@ fn limits(failure_timeout: Duration) -> Limits {
     Limits { failure_timeout, ..Limits::default() }
 }
 
-/// Answers `pings` pings and keeps the connection open; returns the time of the last answer.
+/// Answers `pings` pings and keeps the connection open; returns the time before the last answer.
 fn answer(peer: &mut Peer, pings: usize) -> Instant {
+    let mut last = Instant::now();
     for _ in 0..pings {
         assert_eq!(peer.recv_any(), Some(ControlMsg::Ping));
+        last = Instant::now();
         peer.send(&ControlMsg::Pong);
     }
-    Instant::now()
+    last
 }
 
 /// A server that passes its one connection, after the greetings, to `f`.
