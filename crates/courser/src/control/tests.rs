@@ -7,6 +7,7 @@ mod heartbeat;
 mod hostile;
 mod limits;
 mod refused;
+mod scripted;
 mod support;
 mod unix;
 mod usage;
