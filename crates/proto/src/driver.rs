@@ -15,8 +15,9 @@ pub trait Driver<C> {
     /// The current time, ns; monotonic. Called for frames with a send time.
     fn now_ns(&mut self) -> u64;
 
-    /// Time since the transport has received the burst of the current frame, ns. Called after
-    /// [`Driver::now_ns`]. The default is for a driver whose time does not pass within a burst.
+    /// Time since the transport has received the burst of the current frame, ns; 0 before the first
+    /// [`Driver::now_ns`] of the burst. The default is for a driver whose time does not pass within
+    /// a burst.
     fn since_burst_ns(&self) -> u32 {
         0
     }

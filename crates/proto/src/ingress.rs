@@ -71,7 +71,7 @@ impl<C> Endpoint<C> {
     fn wait_ns(driver: &mut impl Driver<C>, frame: &RxFrame<'_>) -> u32 {
         let Some(ns) = frame.waited_ns() else { return 0 };
         let most_ns = driver.endpoint().io.allowed_wait_ns();
-        if most_ns > 0 { ns.saturating_add(driver.since_burst_ns()).min(most_ns) } else { 0 }
+        ns.saturating_add(driver.since_burst_ns()).min(most_ns)
     }
 
     /// All packets of a frame were handled.

@@ -75,7 +75,8 @@ pub(crate) struct Path {
     watch_ns: u32,
     /// The round trip of the current frame; 0: it has none.
     signal_ns: u32,
-    /// Time for which the current frame has waited in this host, coded as `held`, rounded up.
+    /// Time for which the current frame has waited in this host, coded as `held`, rounded up. A byte
+    /// keeps a peer within its size.
     waited: u8,
     /// Departures are paced.
     paced: bool,
@@ -553,8 +554,7 @@ impl Path {
     /// frame.
     #[inline(never)]
     fn set_deadline_base(&mut self) {
-        let waited_ns = if self.waited == 0 { 0 } else { decode_held(self.waited) * 1_000 };
-        let mut age_ns = self.transit.age_ns(self.rtt.least_ns(), waited_ns);
+        let mut age_ns = self.transit.age_ns(self.rtt.least_ns(), decode_held(self.waited) * 1_000);
         if mutant::is_on(Mutant::AgeForgotten) {
             age_ns = 0;
         }

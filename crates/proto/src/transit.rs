@@ -95,8 +95,9 @@ impl Transit {
 
     /// Time since the current frame left its sender, ns; `rtt_min_ns` is the smallest round trip to
     /// it, 0 when unknown, and `wait_ns` how long the frame has waited since it arrived. Rounded up: the
-    /// transit without queueing is taken as a whole round trip. It is at most the round trip that this frame completed, whatever the clocks show; if that
-    /// contradicts the minimum transit, the latter is corrected.
+    /// transit without queueing is taken as a whole round trip. It is at most the round trip that this
+    /// frame completed, whatever the clocks show; if that contradicts the minimum transit, the latter is
+    /// corrected.
     pub(crate) fn age_ns(&mut self, rtt_min_ns: u64, wait_ns: u64) -> u64 {
         let excess = self.frame.wrapping_sub(self.least);
         let excess = if excess >= FASTER { 0 } else { excess };
