@@ -41,8 +41,9 @@ pub(super) fn judge(
     let all = [
         (Invariant::Application, failed),
         (Invariant::Liveness, open),
-        (Invariant::Starvation, starvation(crowd, seen)),
+        // Before the starvation that it causes.
         (Invariant::Queue, queue(crowd, base_rtt_ns, seen)),
+        (Invariant::Starvation, starvation(crowd, seen)),
         (Invariant::Recovery, again(crowd, totals)),
     ];
     all.into_iter().filter_map(|(invariant, detail)| Some((invariant, detail?))).collect()
