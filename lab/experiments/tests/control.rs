@@ -154,8 +154,12 @@ fn small_calls_of_an_uncongested_network_take_as_long_as_without_control() {
     );
     assert!(with.small.p99_ns * 20 <= without.small.p99_ns * 21, "{seen:?}");
     assert_eq!(with.paced, 0, "{seen:?}");
-    // More calls end with it: they do not wait behind large ones in their host's own queue.
-    assert!(with.calls_rps * 1_000 >= without.calls_rps * 999, "{seen:?}");
+    // Slightly more calls end with it: they do not wait behind large ones in their host's own queue.
+    let least_and_most = [999, 1_002].map(|parts| without.calls_rps * parts);
+    assert!(
+        (least_and_most[0]..=least_and_most[1]).contains(&(with.calls_rps * 1_000)),
+        "{seen:?}"
+    );
 }
 
 /// Other rates, lengths and frames need no other settings.
