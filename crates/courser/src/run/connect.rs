@@ -2,6 +2,9 @@
 //! (ADR 13). The state machines are in `courser-proto`; this module opens the transport's paths for
 //! them and sends their control messages.
 
+#[cfg(test)]
+mod tests;
+
 use std::net::{IpAddr, SocketAddr};
 
 use courser_buf::{Addr, PathId};
@@ -141,6 +144,10 @@ impl<T: Transport, A: Events> Rpc<T, A> {
         let mut mail = std::mem::take(&mut self.connections.mail);
         A::take_mail(self, &mut mail);
         for item in mail.drain(..) {
+            // The servers of sessions that are closed already are notified first. After a later
+            // request a server would name the peer of such a session, which is gone here, and the loss
+            // of another server would take the session for one of its own.
+            self.run_pending_commands();
             match item {
                 Mail::Dialed { ticket, result } => self.on_dialed(ticket, result),
                 Mail::Msg { control, remote, local, same_host, msg } => {
