@@ -143,11 +143,11 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     pub(crate) fn on_mail(&mut self) {
         let mut mail = std::mem::take(&mut self.connections.mail);
         A::take_mail(self, &mut mail);
+        // The servers of sessions that are closed already are notified first. After a later request a
+        // server would name the peer of such a session, which is gone here, and the loss of another
+        // server would take the session for one of its own. Mail itself closes none.
+        self.run_pending_commands();
         for item in mail.drain(..) {
-            // The servers of sessions that are closed already are notified first. After a later
-            // request a server would name the peer of such a session, which is gone here, and the loss
-            // of another server would take the session for one of its own.
-            self.run_pending_commands();
             match item {
                 Mail::Dialed { ticket, result } => self.on_dialed(ticket, result),
                 Mail::Msg { control, remote, local, same_host, msg } => {
