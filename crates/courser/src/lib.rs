@@ -81,6 +81,8 @@ mod control;
 mod core;
 mod counters;
 mod error;
+#[cfg(test)]
+mod in_memory;
 mod machine;
 mod panics;
 mod platform;

@@ -5,10 +5,8 @@ mod burst;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use courser_net::{MemConfig, MemNetwork, MemTransport};
-use courser_proto::SessionState;
-
-use crate::{Config, Nexus, ReplyHandle, Rpc};
+use crate::in_memory::{Memory, connect, endpoints};
+use crate::{Config, Nexus, ReplyHandle};
 
 const SESSIONS: usize = 40;
 const CALLS: usize = 12;
@@ -17,8 +15,8 @@ const STARTED: usize = 2;
 
 /// A client and a server that defers its answers.
 struct Pair {
-    client: Rpc<MemTransport>,
-    server: Rpc<MemTransport>,
+    client: Memory,
+    server: Memory,
     deferred: Rc<RefCell<Vec<ReplyHandle>>>,
     ended: Rc<Cell<usize>>,
     failed: Rc<Cell<usize>>,
@@ -27,23 +25,16 @@ struct Pair {
 impl Pair {
     /// Spawns [`CALLS`] tasks with a call each on [`SESSIONS`] sessions.
     fn of_waiting_calls() -> Pair {
-        let network = MemNetwork::new();
-        let host = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
-        let transport = || network.endpoint(MemConfig { host, ..MemConfig::default() }).unwrap();
         let config = Config { slots: 1, call_queue: 1, ..Config::default() };
         let nexus = Nexus::bind_with("mem://127.0.0.1:0", config).unwrap();
-        let mut server = nexus.endpoint_on(transport()).unwrap();
-        let mut client = nexus.endpoint_on(transport()).unwrap();
+        let [mut server, mut client] = endpoints(&nexus);
         let deferred: Rc<RefCell<Vec<_>>> = Rc::default();
         let (ended, failed): (Rc<Cell<usize>>, Rc<Cell<usize>>) = Default::default();
         let handles = deferred.clone();
         server.on(1, move |cx, _| handles.borrow_mut().extend(cx.defer()));
         let local = client.local();
         for _ in 0..SESSIONS {
-            let id = client.connect(&nexus.local_uri()).unwrap();
-            while client.session_state(id) == SessionState::Connecting {
-                let _ = (client.poll(), server.poll());
-            }
+            let id = connect(&mut client, &mut server, &nexus.local_uri());
             for _ in 0..CALLS {
                 let (session, ended, failed) = (local.session(id), ended.clone(), failed.clone());
                 drop(local.spawn(async move {
@@ -127,12 +118,8 @@ fn a_cancelled_request_ends_its_own_handler_among_hundreds() {
             self.0.borrow_mut().push(self.1);
         }
     }
-    let network = MemNetwork::new();
-    let host = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
-    let transport = || network.endpoint(MemConfig { host, ..MemConfig::default() }).unwrap();
     let nexus = Nexus::bind("mem://127.0.0.1:0").unwrap();
-    let mut server = nexus.endpoint_on(transport()).unwrap();
-    let mut client = nexus.endpoint_on(transport()).unwrap();
+    let [mut server, mut client] = endpoints(&nexus);
     let ended: Rc<RefCell<Vec<u8>>> = Rc::default();
     let log = ended.clone();
     server.on_async(1, move |request| {
@@ -145,10 +132,7 @@ fn a_cancelled_request_ends_its_own_handler_among_hundreds() {
     });
     let mut calls = Vec::new();
     while calls.len() < 200 {
-        let session = client.connect(&nexus.local_uri()).unwrap();
-        while client.session_state(session) == SessionState::Connecting {
-            let _ = (client.poll(), server.poll());
-        }
+        let session = connect(&mut client, &mut server, &nexus.local_uri());
         for _ in 0..8 {
             let mut request = client.alloc(1).unwrap();
             request[0] = calls.len() as u8;

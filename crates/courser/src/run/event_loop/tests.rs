@@ -3,34 +3,27 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use courser_net::{MemConfig, MemNetwork, MemTransport};
-use courser_proto::{SessionId, SessionState};
+use courser_proto::SessionId;
 
-use crate::{Config, Nexus, Rpc};
+use crate::in_memory::{Memory, connect, endpoints};
+use crate::{Config, Nexus};
 
 /// Calls of a batch, each with a request and a response of one packet.
 const CALLS: u64 = 16;
 
 /// A client and its server.
 struct Pair {
-    client: Rpc<MemTransport>,
-    server: Rpc<MemTransport>,
+    client: Memory,
+    server: Memory,
     session: SessionId,
 }
 
 impl Pair {
     fn connect(config: Config) -> Pair {
-        let network = MemNetwork::new();
-        let host = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
-        let transport = || network.endpoint(MemConfig { host, ..MemConfig::default() }).unwrap();
         let nexus = Nexus::bind_with("mem://127.0.0.1:0", config).unwrap();
-        let mut server = nexus.endpoint_on(transport()).unwrap();
-        let mut client = nexus.endpoint_on(transport()).unwrap();
+        let [mut server, mut client] = endpoints(&nexus);
         server.on(1, |cx, request| cx.reply(request));
-        let session = client.connect(&nexus.local_uri()).unwrap();
-        while client.session_state(session) == SessionState::Connecting {
-            let _ = (client.poll(), server.poll());
-        }
+        let session = connect(&mut client, &mut server, &nexus.local_uri());
         Pair { client, server, session }
     }
 

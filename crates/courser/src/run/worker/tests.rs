@@ -9,8 +9,7 @@ use std::sync::{Arc, Barrier, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use courser_buf::Arena;
-use courser_net::{MemConfig, MemNetwork};
-use courser_proto::{RequestId, SessionState, Status};
+use courser_proto::{RequestId, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::origin::Origin;
@@ -19,24 +18,18 @@ use super::work::{Incoming, Work};
 use crate::Nexus;
 use crate::control::mailbox::{Answer, AnswerBody, Mailbox};
 use crate::core::deadline::Deadline;
+use crate::in_memory::{connect, endpoints};
 use crate::platform::{Clock, Platform};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A request number, which only the protocol can create.
 fn some_id() -> RequestId {
-    let network = MemNetwork::new();
-    let host = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
-    let config = MemConfig { host, ..MemConfig::default() };
     let nexus = Nexus::bind("mem://127.0.0.1:0").unwrap();
-    let mut server = nexus.endpoint_on(network.endpoint(config).unwrap()).unwrap();
-    let mut client = nexus.endpoint_on(network.endpoint(config).unwrap()).unwrap();
+    let [mut server, mut client] = endpoints(&nexus);
     let (tell, told) = mpsc::channel();
     server.on(1, move |cx, _| tell.send(cx.request.unwrap()).unwrap());
-    let session = client.connect(&nexus.local_uri()).unwrap();
-    while client.session_state(session) == SessionState::Connecting {
-        let _ = (client.poll(), server.poll());
-    }
+    let session = connect(&mut client, &mut server, &nexus.local_uri());
     client.call(session, 1, client.alloc(0).unwrap(), |_, _| {}).unwrap();
     loop {
         let _ = (client.poll(), server.poll());

@@ -7,36 +7,29 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use courser_net::{MemConfig, MemNetwork, MemTransport};
-use courser_proto::{SessionId, SessionState};
+use courser_proto::SessionId;
 
 use crate::channel::{Answer, CallOptions, Channel};
 use crate::core::tasks::TaskStats;
-use crate::{Call, Nexus, Rpc, Session};
+use crate::in_memory::{Memory, connect, endpoints};
+use crate::{Call, Nexus, Session};
 
 const ECHO: u16 = 1;
 
 /// A client and a server that echoes, each of them polled by the test.
 struct Pair {
-    client: Rpc<MemTransport>,
-    server: Rpc<MemTransport>,
+    client: Memory,
+    server: Memory,
     session: SessionId,
     log: Rc<RefCell<Vec<String>>>,
 }
 
 impl Pair {
     fn new() -> Pair {
-        let network = MemNetwork::new();
-        let host = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
-        let transport = || network.endpoint(MemConfig { host, ..MemConfig::default() }).unwrap();
         let nexus = Nexus::bind("mem://127.0.0.1:0").unwrap();
-        let mut server = nexus.endpoint_on(transport()).unwrap();
-        let mut client = nexus.endpoint_on(transport()).unwrap();
+        let [mut server, mut client] = endpoints(&nexus);
         server.on(ECHO, |cx, request| cx.reply(request));
-        let session = client.connect(&nexus.local_uri()).unwrap();
-        while client.session_state(session) == SessionState::Connecting {
-            let _ = (client.poll(), server.poll());
-        }
+        let session = connect(&mut client, &mut server, &nexus.local_uri());
         Pair { client, server, session, log: Rc::default() }
     }
 
