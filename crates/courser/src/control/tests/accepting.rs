@@ -35,10 +35,6 @@ impl Script for Waiting {
         let [high, low] = self.left.to_be_bytes();
         Some((Silent(self.log.clone()), SocketAddr::from(([10, 0, high, low], 7))))
     }
-
-    fn connect(&mut self) -> Option<Silent> {
-        None
-    }
 }
 
 impl Bytes for Silent {

@@ -1,7 +1,6 @@
 //! A peer that refuses the connection and closes it before the greeting is written.
 
 use std::io::{self, ErrorKind, Read};
-use std::net::SocketAddr;
 
 use courser_proto::{ControlError, ControlRefusal};
 
@@ -18,10 +17,6 @@ struct Refusing;
 
 impl Script for Refusing {
     type Bytes = Closed;
-
-    fn accept(&mut self) -> Option<(Closed, SocketAddr)> {
-        None
-    }
 
     fn connect(&mut self) -> Option<Closed> {
         Some(Closed::default())

@@ -60,10 +60,14 @@ pub(in crate::control) trait Script {
     type Bytes: Bytes;
 
     /// The next connection that waits.
-    fn accept(&mut self) -> Option<(Self::Bytes, SocketAddr)>;
+    fn accept(&mut self) -> Option<(Self::Bytes, SocketAddr)> {
+        None
+    }
 
     /// A connection that this side makes; `None`: it makes none.
-    fn connect(&mut self) -> Option<Self::Bytes>;
+    fn connect(&mut self) -> Option<Self::Bytes> {
+        None
+    }
 }
 
 impl<S: Script> Network for S {
