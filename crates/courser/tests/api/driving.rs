@@ -31,8 +31,8 @@ fn must_end(f: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Starts timers that append their names to `order`; returns how long that took.
-fn start_timers(cx: &mut Context<'_>, order: &Rc<RefCell<Vec<u32>>>) -> (Vec<TimerId>, u64) {
+/// Starts timers that append their names to `order`. Returns them, and how long that took, ns.
+fn start_timers(cx: &mut Context<'_>, order: &Rc<RefCell<Vec<u32>>>) -> ([TimerId; 4], u64) {
     let start_ns = cx.now_ns();
     let timers = [(30, 3), (10, 1), (20, 2), (0, 0)].map(|(ms, name)| {
         let order = order.clone();
@@ -43,7 +43,7 @@ fn start_timers(cx: &mut Context<'_>, order: &Rc<RefCell<Vec<u32>>>) -> (Vec<Tim
             }
         })
     });
-    (timers.into(), cx.now_ns() - start_ns)
+    (timers, cx.now_ns() - start_ns)
 }
 
 #[test]
