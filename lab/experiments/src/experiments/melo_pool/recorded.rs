@@ -110,8 +110,8 @@ const SWAPS: Recorded<MeloPool, PoolRun> = Recorded {
     model: "As figure 6b (experiment M26), with 20 or 100 connections and a loss of 0.5 %. A \
         limited number of connections hold bits at once; the state that was used longest ago is \
         swapped out, and in again when a packet of its connection arrives. A swap takes no time in \
-        the simulation. A NIC, by a model, waits for 1 us for each state (\"at least\" in section 3.2.1), and PCIe \
-        carries state and bitmap with 26 bytes around each transaction.",
+        the simulation. A NIC, by a model, waits for 1 us for each state (\"at least\" in section \
+        3.2.1), and PCIe carries state and bitmap with 26 bytes around each transaction.",
     axis: Axis { label: "connections that hold bits", unit: Unit::Count, log: false },
     x: |_, o| if o.resident == 0 { o.connections } else { o.resident }.into(),
     series: |_, o| format!("{} connections", o.connections),
