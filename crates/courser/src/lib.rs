@@ -81,8 +81,6 @@ mod control;
 mod core;
 mod counters;
 mod error;
-#[cfg(test)]
-mod in_memory;
 mod machine;
 mod panics;
 mod platform;
@@ -93,6 +91,10 @@ pub mod service;
 mod submit;
 mod sync;
 mod task;
+#[cfg(test)]
+mod tests {
+    pub(crate) mod in_memory;
+}
 
 pub use self::core::{
     context::Context,

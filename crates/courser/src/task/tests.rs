@@ -5,7 +5,7 @@ mod burst;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use crate::in_memory::{Memory, connect, endpoints};
+use crate::tests::in_memory::{Memory, connect, endpoints};
 use crate::{Config, Nexus, ReplyHandle};
 
 const SESSIONS: usize = 40;

@@ -2,7 +2,7 @@
 
 use courser_proto::SessionState;
 
-use crate::in_memory::{Memory, connect, drive_until, endpoints, finish_connect};
+use crate::tests::in_memory::{Memory, connect, drive_until, endpoints, finish_connect};
 use crate::{Config, Nexus};
 
 fn wait_for_mail(client: &Memory) {

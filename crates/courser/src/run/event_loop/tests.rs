@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use courser_proto::SessionId;
 
-use crate::in_memory::{Memory, connect, endpoints};
+use crate::tests::in_memory::{Memory, connect, endpoints};
 use crate::{Config, Nexus};
 
 /// Calls of a batch, each with a request and a response of one packet.

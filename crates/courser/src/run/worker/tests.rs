@@ -18,8 +18,8 @@ use super::work::{Incoming, Work};
 use crate::Nexus;
 use crate::control::mailbox::{Answer, AnswerBody, Mailbox};
 use crate::core::deadline::Deadline;
-use crate::in_memory::{connect, endpoints};
 use crate::platform::{Clock, Platform};
+use crate::tests::in_memory::{connect, endpoints};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

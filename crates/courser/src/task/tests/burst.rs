@@ -11,7 +11,7 @@ use courser_proto::SessionId;
 
 use crate::channel::{Answer, CallOptions, Channel};
 use crate::core::tasks::TaskStats;
-use crate::in_memory::{Memory, connect, endpoints};
+use crate::tests::in_memory::{Memory, connect, endpoints};
 use crate::{Call, Nexus, Session};
 
 const ECHO: u16 = 1;
