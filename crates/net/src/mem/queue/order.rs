@@ -1,5 +1,6 @@
 //! The memory orders of the queue, which a model can break one at a time.
 
+#[cfg(not(all(loom, test)))]
 use std::sync::atomic::Ordering;
 
 /// A rule that a model breaks: the model has to fail then.
