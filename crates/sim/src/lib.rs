@@ -5,6 +5,7 @@
 //!   applications on its hosts, advance time, inject faults, inspect.
 //! * An application is set-up plus callbacks, the same as in production: a function from a
 //!   [`courser::Nexus`] to its endpoints.
+//! * [`SimDisk`] is the disk of a host: a [`courser_disk::Storage`] that loses what was not synced.
 //! * [`fabric`] is the network, [`observe`] the observers, [`CpuCosts`] and [`NicConfig`] the model
 //!   of a host, [`Checks`] and [`Invariant`] the checked invariants.
 //!
@@ -40,6 +41,7 @@
 
 #![forbid(unsafe_code)]
 
+mod disk;
 mod event;
 pub mod fabric;
 mod host;
@@ -51,6 +53,7 @@ pub mod swarm;
 pub mod web_search;
 mod world;
 
+pub use disk::{DiskCounts, DiskFaults, SimDisk, Unsynced};
 pub use host::costs::CpuCosts;
 pub use host::machine::Numbers;
 pub use host::port::{NicConfig, SimTransport};

@@ -27,7 +27,8 @@ const LOOK_EVERY: Duration = Duration::from_micros(200);
 impl World {
     /// Starts a process on a host: `setup` creates its endpoints and registers handlers; everything
     /// else happens in callbacks. It is kept and runs again when the process is restarted: state
-    /// that it captures by reference counting survives a crash, like a disk. A process that runs
+    /// that it captures by reference counting survives a crash; a disk that loses what was not synced
+    /// is [`World::disk`]. A process that runs
     /// there is killed first.
     ///
     /// # Errors
@@ -113,16 +114,20 @@ impl World {
     }
 
     /// Kills the host's process: memory is lost, its kernel closes its control connections, packets
-    /// to it are dropped.
+    /// to it are dropped. Its disk keeps what was written.
     pub fn kill(&mut self, host: HostId) {
         self.end_process(host, false);
     }
 
-    /// Crashes the host's whole machine without a notice to its peers. [`World::restart`] starts it
-    /// again.
+    /// Crashes the host's whole machine without a notice to its peers. Its disk loses a part of what
+    /// was not synced ([`crate::Unsynced`]). [`World::restart`] starts it again.
     pub fn crash(&mut self, host: HostId) {
         self.end_process(host, true);
-        self.host(host).up = false;
+        let h = self.host(host);
+        h.up = false;
+        if let Some(disk) = &h.disk {
+            disk.crash();
+        }
         // Segments that its kernel would have repeated are lost with it.
         self.held.retain(|sent| sent.from != host);
     }
@@ -166,6 +171,9 @@ impl World {
         if let Some(process) = self.host(life.host).process.take() {
             self.checker.ended(now_ns, life);
             process.leave();
+            if let Some(disk) = &self.host(life.host).disk {
+                disk.process_ends();
+            }
             lock(&self.streams).process_ends(life, false);
             self.bury(life);
         }
@@ -178,6 +186,9 @@ impl World {
         let life = process.life;
         lock(&self.streams).process_ends(life, silently);
         drop(process);
+        if let Some(disk) = &self.host(host).disk {
+            disk.process_ends();
+        }
         self.bury(life);
     }
 

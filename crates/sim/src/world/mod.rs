@@ -6,6 +6,7 @@
 //! the previous pass. A pass is the same `Rpc::poll` as over sockets.
 
 mod check;
+mod disks;
 mod faults;
 mod life;
 mod pass;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use courser::{Config, Control, Integrity, Nexus, Packing, Recovery, Rpc};
 
+use crate::disk::{Begun, SimDisk};
 use crate::event::{EventQueue, nanos};
 use crate::fabric::{Fabric, FabricEvent, Schedule, Topology, TopologyError};
 use crate::host::clock::Oscillator;
@@ -139,6 +141,8 @@ enum Event {
     WorkerDone(Life, u64),
     /// A segment of a control connection arrives.
     Segment(Sent),
+    /// An operation of a disk ends.
+    Disk(HostId, u64),
     /// A function planned with [`World::at`].
     Plan(Plan),
 }
@@ -166,6 +170,8 @@ struct Host {
     kick_at_ns: Option<u64>,
     /// Takes the packets of a host outside.
     sink: Option<plain::Sink>,
+    /// Made when it is first used.
+    disk: Option<SimDisk>,
 }
 
 /// A function to run at a time.
@@ -180,6 +186,7 @@ pub struct World {
     hosts: Vec<Host>,
     streams: SharedStreams,
     wakes: Wakes,
+    begun: Begun,
     /// Segments that a partition delays.
     held: Vec<Sent>,
     /// One segment of each connection to a machine that is down.
@@ -214,6 +221,8 @@ pub(crate) mod purpose {
     pub(crate) const WORLD: u64 = 3;
     /// Plus the life of a process, by host.
     pub(crate) const PROCESS: u64 = 1 << 32;
+    /// Plus the host.
+    pub(crate) const DISK: u64 = 1 << 60;
 }
 
 impl World {
@@ -242,6 +251,7 @@ impl World {
                 next_tx: 0,
                 kick_at_ns: None,
                 sink: None,
+                disk: None,
             }
         });
         Ok(World {
@@ -251,6 +261,7 @@ impl World {
             hosts: hosts.collect(),
             streams: Arc::new(Mutex::new(Streams::new(count))),
             wakes: Wakes::default(),
+            begun: Begun::default(),
             held: Vec::new(),
             unanswered: Vec::new(),
             groups: None,
@@ -451,6 +462,10 @@ impl World {
             }
             Event::Segment(sent) => {
                 self.segment(sent);
+                self.settle();
+            }
+            Event::Disk(host, operation) => {
+                self.disk_ended(host, operation);
                 self.settle();
             }
             Event::Plan(plan) => {

@@ -128,6 +128,7 @@ impl World {
     /// streams are ready.
     pub(super) fn settle(&mut self) {
         loop {
+            self.schedule_disks();
             if lock(&self.wakes).is_empty() && lock(&self.streams).is_quiet() {
                 return;
             }
@@ -145,6 +146,26 @@ impl World {
             for &life in &stirred {
                 self.wake_control(life, 0);
             }
+        }
+    }
+
+    /// Schedules the ends of operations of disks that have begun.
+    fn schedule_disks(&mut self) {
+        let begun = std::mem::take(&mut *lock(&self.begun));
+        for begin in begun {
+            let at_ns = begin.at_ns.unwrap_or(self.now_ns);
+            let disk = self.host(begin.host).disk.as_ref();
+            if let Some(end_ns) = disk.and_then(|disk| disk.schedule(begin.number, at_ns)) {
+                self.events.push(end_ns, Event::Disk(begin.host, begin.number));
+            }
+        }
+    }
+
+    /// Ends an operation of a disk.
+    pub(super) fn disk_ended(&mut self, host: HostId, operation: u64) {
+        self.checker.note(self.now_ns, u64::from(host.0) << 32 ^ operation);
+        if let Some(disk) = &self.host(host).disk {
+            disk.carry_out(operation);
         }
     }
 
