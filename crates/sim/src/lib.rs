@@ -6,6 +6,7 @@
 //! * An application is set-up plus callbacks, the same as in production: a function from a
 //!   [`courser::Nexus`] to its endpoints.
 //! * [`SimDisk`] is the disk of a host: a [`courser_disk::Storage`] that loses what was not synced.
+//! * [`history`] checks whether the answers of a service are linearizable.
 //! * [`fabric`] is the network, [`observe`] the observers, [`CpuCosts`] and [`NicConfig`] the model
 //!   of a host, [`Checks`] and [`Invariant`] the checked invariants.
 //!
@@ -44,6 +45,7 @@
 mod disk;
 mod event;
 pub mod fabric;
+pub mod history;
 mod host;
 pub mod observe;
 mod packet;

@@ -1,10 +1,12 @@
 //! Whole worlds: real endpoints on simulated hosts. One program, because each program of its own
 //! compiles the library for the simulated transport once more; `mutants.rs` sets the process's panic hook.
 
+mod disk;
 mod futures;
 mod go_back_zero;
 mod host_queue;
 mod host_waits;
+mod history;
 mod memory;
 mod packing;
 mod races;

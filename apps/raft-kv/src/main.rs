@@ -1,0 +1,5 @@
+//! The `raft-kv` program.
+
+#![forbid(unsafe_code)]
+
+fn main() {}
