@@ -1,0 +1,446 @@
+//! A node without I/O: the Raft library, its log in memory, and the state machine. Messages, time and the
+//! results of writes to disk are passed in; messages and frames for the disk are taken out. So the same
+//! code runs over sockets and in the simulator.
+//!
+//! ```text
+//! propose, read, receive, tick --> process --> take_messages      to the peers, at once
+//!                                         \--> take_frame         to the disk, one at a time
+//!                      persisted(frame) --> process: messages that waited for it, commits, results
+//! ```
+//!
+//! Invariants:
+//! 1. A message that promises something (a vote, entries that are stored) leaves after the frame that
+//!    has it is durable. A leader's own entries count for its quorum after that too.
+//! 2. A write is answered after its entry was committed and applied, a read after a quorum confirmed
+//!    that this node leads, at or after the begin of the read, and the log was applied up to the
+//!    commit index of that time.
+//! 3. Writes and reads that a leader cannot finish end with [`Refused::NotLeader`] when it stops leading.
+//!    Such a write may have been applied; its retry with the same ticket is applied once.
+
+mod apply;
+pub mod guard;
+mod members;
+mod persist;
+mod reads;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use futures::channel::oneshot::Sender;
+use raft::eraftpb::Message;
+use raft::{RawNode, ReadOnlyOption, SnapshotStatus, StateRole};
+
+use crate::command::{Applied, Command, Op, Ticket, Written};
+use crate::log::Log;
+use crate::planted::{Bug, Planted};
+use crate::store::Store;
+use guard::Suspect;
+pub use members::{MemberChange, MemberError};
+use persist::Held;
+pub use persist::{Frame, Record};
+use reads::Reads;
+pub use status::{Counters, Status};
+
+/// Most writes that a leader has not answered.
+pub const MAX_WRITES: usize = 16_384;
+/// Most reads that a leader has not answered.
+pub const MAX_READS: usize = 65_536;
+
+/// How a leader makes sure that a read is not stale.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReadMode {
+    /// By a round of messages with a quorum, one for all reads that wait.
+    Quorum,
+    /// Without messages while a lease holds: after a round, for the shortest election timeout less a
+    /// part of it. Assumption: the clock rates of two members differ by at most so many parts per million.
+    Lease {
+        /// The difference.
+        drift_ppm: u32,
+    },
+}
+
+/// Settings of a node. All members should have the same times.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The node's number, from 1.
+    pub id: u64,
+    /// Interval of [`Core::tick`].
+    pub tick: Duration,
+    /// Ticks between heartbeats of a leader.
+    pub heartbeat_ticks: usize,
+    /// Ticks without a leader after which a node becomes a candidate: drawn from this range each time.
+    /// A range of one value is deterministic; members need different ones then. The lower end is also
+    /// the time after which a leader without a quorum stops leading.
+    pub election_ticks: std::ops::Range<usize>,
+    /// How reads are made.
+    pub reads: ReadMode,
+    /// Several entries may share a message.
+    pub batching: bool,
+    /// Time without a write after which a client's session ends.
+    pub session_ttl: Duration,
+    /// Entries between snapshots.
+    pub snapshot_entries: u64,
+    /// Bytes of entries in memory above which a snapshot is made earlier.
+    pub snapshot_bytes: usize,
+    /// Entries before a snapshot that are kept for followers that are a little behind.
+    pub kept_entries: u64,
+    /// False: the log is in memory only.
+    pub durable: bool,
+    /// A bug, for tests.
+    pub bugs: Planted,
+}
+
+impl Settings {
+    /// The defaults: ticks of 25 ms, heartbeats every 50 ms, elections after 250 to 500 ms.
+    pub fn new(id: u64) -> Settings {
+        Settings {
+            id,
+            tick: Duration::from_millis(25),
+            heartbeat_ticks: 2,
+            election_ticks: 10..20,
+            reads: ReadMode::Quorum,
+            batching: true,
+            session_ttl: Duration::from_secs(600),
+            snapshot_entries: 100_000,
+            snapshot_bytes: 64 << 20,
+            kept_entries: 10_000,
+            durable: true,
+            bugs: Planted::default(),
+        }
+    }
+
+    fn raft(&self, applied: u64) -> raft::Config {
+        raft::Config {
+            id: self.id,
+            election_tick: self.election_ticks.start,
+            min_election_tick: self.election_ticks.start,
+            max_election_tick: self.election_ticks.end,
+            heartbeat_tick: self.heartbeat_ticks,
+            applied,
+            // Bytes of entries in a message, at least one entry: 0 is one entry.
+            max_size_per_msg: if self.batching { 64 << 10 } else { 0 },
+            max_inflight_msgs: 128,
+            check_quorum: true,
+            pre_vote: true,
+            // Leases are made here, from rounds of quorum reads.
+            read_only_option: ReadOnlyOption::Safe,
+            batch_append: self.batching,
+            max_uncommitted_size: 64 << 20,
+            max_committed_size_per_ready: 4 << 20,
+            ..raft::Config::default()
+        }
+    }
+}
+
+/// Why a write or a read has no result.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// Another node leads, or none. A write that was accepted before may be applied.
+    NotLeader {
+        /// The leader, if there is one.
+        leader: Option<u64>,
+    },
+    /// Too many writes or reads are not answered.
+    Busy,
+    /// The node has stopped.
+    Stopped,
+}
+
+/// Receives the result of a write.
+pub type Writer = Sender<Result<Applied, Refused>>;
+/// Receives the word that the store may be read.
+pub type Reader = Sender<Result<(), Refused>>;
+
+/// A node. See the module.
+pub struct Core {
+    raw: RawNode<Log>,
+    store: Store,
+    settings: Settings,
+    /// Writes by index, with their term.
+    writes: BTreeMap<u64, (u64, Writer)>,
+    reads: Reads,
+    out: Vec<Message>,
+    /// What the next frame will have.
+    frame: Frame,
+    /// Number of the frame that is being written.
+    writing: Option<u64>,
+    /// Messages that wait for frames.
+    held: VecDeque<Held>,
+    /// A store that was received, until its snapshot is durable.
+    incoming: Option<(Store, crate::store::Image)>,
+    /// The last durable image, which lagging followers get.
+    image: Option<crate::store::Image>,
+    /// The store before the last entry, for [`Bug::ShortSnapshot`].
+    before: Option<Store>,
+    /// Term in which this node leads, and the cluster's and its own time when that began.
+    leads: Option<(u64, u64, u64)>,
+    now_ns: u64,
+    started_ns: u64,
+    counters: Counters,
+    failed: Option<String>,
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("id", &self.settings.id).finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    /// A node from its log and the store of its snapshot.
+    ///
+    /// # Errors
+    /// The Raft library refuses the settings.
+    pub fn new(
+        settings: Settings,
+        log: Log,
+        store: Store,
+        image: Option<crate::store::Image>,
+        now_ns: u64,
+    ) -> Result<Core, String> {
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let raw = RawNode::new(&settings.raft(store.applied().0), log, &logger)
+            .map_err(|error| format!("the settings of Raft: {error}"))?;
+        Ok(Core {
+            raw,
+            store,
+            settings,
+            writes: BTreeMap::new(),
+            reads: Reads::default(),
+            out: Vec::new(),
+            frame: Frame::default(),
+            writing: None,
+            held: VecDeque::new(),
+            incoming: None,
+            image,
+            before: None,
+            leads: None,
+            now_ns,
+            started_ns: now_ns,
+            counters: Counters::default(),
+            failed: None,
+        })
+    }
+
+    /// The state machine. A client's reads need [`Core::read`] first.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Returns whether this node leads, as far as it knows.
+    pub fn is_leader(&self) -> bool {
+        self.raw.raft.state == StateRole::Leader
+    }
+
+    /// The leader that this node follows.
+    pub fn leader(&self) -> Option<u64> {
+        Some(self.raw.raft.leader_id).filter(|id| *id != 0)
+    }
+
+    /// Why the node has stopped.
+    pub fn failed(&self) -> Option<&str> {
+        self.failed.as_deref()
+    }
+
+    /// Stops the node: it answers and sends nothing any more.
+    pub fn fail(&mut self, reason: String) {
+        if self.failed.is_none() {
+            self.failed = Some(reason);
+            self.out.clear();
+            self.held.clear();
+            self.refuse_all(&Refused::Stopped);
+        }
+    }
+
+    /// Sets the time; it does not go backwards.
+    pub fn set_now(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+    }
+
+    /// An interval of [`Settings::tick`] has passed.
+    pub fn tick(&mut self) {
+        self.guarded(|core| {
+            core.raw.tick();
+            core.retry_reads();
+        });
+    }
+
+    /// Proposes a write of a client.
+    pub fn write(&mut self, ticket: Ticket, op: Op, writer: Writer) {
+        let now_ms = self.cluster_ms();
+        self.propose(&Command::Write { now_ms, ticket, op }, Some(writer));
+    }
+
+    /// Opens a session.
+    pub fn open(&mut self, writer: Writer) {
+        let ttl_ms = self.settings.session_ttl.as_millis() as u64;
+        let now_ms = self.cluster_ms();
+        self.propose(&Command::Open { now_ms, ttl_ms }, Some(writer));
+    }
+
+    /// Ends a session.
+    pub fn close(&mut self, session: u64, writer: Writer) {
+        self.propose(&Command::Close { session }, Some(writer));
+    }
+
+    /// The cluster's time, ms: it passes with the clock of the leader, and with a new leader goes on from
+    /// the last command.
+    fn cluster_ms(&self) -> u64 {
+        let since = |(_, began_ms, began_ns): (u64, u64, u64)| {
+            began_ms + self.now_ns.saturating_sub(began_ns) / 1_000_000
+        };
+        self.leads.map_or(0, since).max(self.store.now_ms())
+    }
+
+    fn propose(&mut self, command: &Command, writer: Option<Writer>) {
+        let refusal = self.why_not(self.writes.len() >= MAX_WRITES);
+        if let Some(refusal) = refusal {
+            refuse(writer, refusal);
+            return;
+        }
+        let proposed = self.guarded(|core| core.raw.propose(Vec::new(), command.encode()).is_ok());
+        if proposed != Some(true) {
+            // Bytes of entries that are not committed are at their limit.
+            self.counters.writes_refused += 1;
+            refuse(writer, Refused::Busy);
+            return;
+        }
+        self.counters.writes += 1;
+        let (index, term) = (self.raw.raft.raft_log.last_index(), self.raw.raft.term);
+        let Some(writer) = writer else { return };
+        if self.settings.bugs.has(Bug::ReplyBeforeCommit)
+            && matches!(command, Command::Write { .. })
+        {
+            let _ = writer.send(Ok(Applied::Written(Written { index, changed: true })));
+            return;
+        }
+        self.writes.insert(index, (term, writer));
+    }
+
+    fn why_not(&self, is_full: bool) -> Option<Refused> {
+        if self.failed.is_some() {
+            return Some(Refused::Stopped);
+        }
+        if !self.is_leader() {
+            return Some(Refused::NotLeader { leader: self.leader() });
+        }
+        is_full.then_some(Refused::Busy)
+    }
+
+    /// Takes a message of a peer. One that contradicts the state of this node is dropped and counted.
+    pub fn receive(&mut self, message: Message) {
+        match self.examine(&message) {
+            Ok(()) => {
+                self.guarded(|core| {
+                    // Errors are messages of nodes that are no members.
+                    if core.raw.step(message).is_err() {
+                        core.counters.messages_refused += 1;
+                    }
+                });
+            }
+            Err(Suspect(reason)) => {
+                self.counters.messages_refused += 1;
+                self.counters.last_refusal = Some(reason);
+            }
+        }
+    }
+
+    /// Takes a snapshot: its message, and its data.
+    pub fn receive_snapshot(&mut self, message: Message, bytes: std::sync::Arc<[u8]>) {
+        match self.examine_snapshot(&message, bytes) {
+            Ok(incoming) => {
+                if self.incoming.is_none() {
+                    self.incoming = Some(incoming);
+                    self.receive(message);
+                    // The log has all of it, or another leader was newer.
+                    if self.raw.snap().is_none() {
+                        self.incoming = None;
+                    }
+                }
+            }
+            Err(Suspect(reason)) => {
+                self.counters.messages_refused += 1;
+                self.counters.last_refusal = Some(reason);
+            }
+        }
+    }
+
+    /// A peer could not be sent a message.
+    pub fn unreachable(&mut self, id: u64) {
+        self.guarded(|core| core.raw.report_unreachable(id));
+    }
+
+    /// A snapshot was sent to a peer, or could not be.
+    pub fn snapshot_sent(&mut self, id: u64, done: bool) {
+        let status = if done { SnapshotStatus::Finish } else { SnapshotStatus::Failure };
+        self.guarded(|core| core.raw.report_snapshot(id, status));
+    }
+
+    /// Messages for the peers.
+    pub fn take_messages(&mut self) -> Vec<Message> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Runs a part that uses the Raft library. A panic in it stops the node: its state is not known
+    /// then. [`guard`] drops the messages that would cause one.
+    fn guarded<R>(&mut self, f: impl FnOnce(&mut Core) -> R) -> Option<R> {
+        if self.failed.is_some() {
+            return None;
+        }
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| f(self))) {
+            Ok(result) => Some(result),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text =
+                    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+                self.fail(format!(
+                    "the Raft library stopped ({text}); remove this node, and add it again with an empty \
+                     directory"
+                ));
+                None
+            }
+        }
+    }
+
+    /// Ends writes and reads in progress.
+    fn refuse_all(&mut self, refusal: &Refused) {
+        for (_, (_, writer)) in std::mem::take(&mut self.writes) {
+            refuse(Some(writer), refusal.clone());
+        }
+        self.reads.refuse_all(refusal);
+    }
+
+    /// Notices a change of leadership.
+    fn follow_leadership(&mut self) {
+        let term = self.raw.raft.term;
+        let leads = self.is_leader();
+        match self.leads {
+            Some((since, ..)) if leads && since == term => {}
+            None if !leads => {}
+            _ => {
+                self.reads.end_lease();
+                if self.leads.is_some() {
+                    let refusal = Refused::NotLeader { leader: self.leader().filter(|_| !leads) };
+                    self.refuse_all(&refusal);
+                }
+                self.leads = leads.then_some((term, self.store.now_ms(), self.now_ns));
+                self.counters.elections_won += u64::from(leads);
+            }
+        }
+    }
+}
+
+/// Answers with a refusal. A client that is gone does not matter.
+fn refuse(writer: Option<Writer>, refusal: Refused) {
+    if let Some(writer) = writer {
+        let _ = writer.send(Err(refusal));
+    }
+}

@@ -1,0 +1,201 @@
+//! The steps of the Raft library, and the frames for the disk.
+//!
+//! One frame is written at a time. Entries that come meanwhile are in the next one, so that a slow disk
+//! has fewer and larger writes.
+
+use raft::eraftpb::{Entry, HardState, Message};
+
+use super::Core;
+use crate::planted::Bug;
+use crate::store::Image;
+
+/// A part of a frame, in the order in which they are applied.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Record {
+    /// Term, vote and commit index.
+    Hard(HardState),
+    /// An entry, which replaces those of its index and behind.
+    Entry(Entry),
+    /// A snapshot with this index and term replaces all entries.
+    Reset(u64, u64),
+}
+
+/// What must be durable before the messages that wait for it are sent.
+#[derive(Clone, Default, Debug)]
+pub struct Frame {
+    /// Its parts.
+    pub records: Vec<Record>,
+    /// A snapshot, which must be durable before the records.
+    pub image: Option<Image>,
+    /// Number of the last step of the Raft library that is in it.
+    number: u64,
+}
+
+impl Frame {
+    /// Returns whether it has nothing.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.image.is_none()
+    }
+
+    /// Its number, for [`Core::persisted`].
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+/// Messages that wait for a frame.
+#[derive(Debug)]
+pub(super) struct Held {
+    number: u64,
+    messages: Vec<Message>,
+}
+
+impl Core {
+    /// Does what was requested: after calls of any other function.
+    pub fn process(&mut self) {
+        self.issue_reads();
+        self.guarded(|core| {
+            while core.raw.has_ready() {
+                core.step();
+            }
+        });
+        if self.failed.is_none() {
+            self.follow_leadership();
+            self.finish_reads();
+        }
+    }
+
+    fn step(&mut self) {
+        let mut ready = self.raw.ready();
+        for state in ready.take_read_states() {
+            self.confirm_read(state.index, &state.request_ctx);
+        }
+        self.out.append(&mut ready.take_messages());
+        let messages = ready.take_persisted_messages();
+        let number = ready.number();
+        self.frame.number = number;
+        if !ready.snapshot().is_empty() {
+            self.take_incoming(ready.snapshot().get_metadata().index);
+        }
+        let entries = ready.take_entries();
+        if let Some(hard) = ready.hs() {
+            self.raw.mut_store().set_hard(hard.clone());
+            // A commit index alone is known again from the leader.
+            if ready.must_sync() {
+                self.frame.records.push(Record::Hard(hard.clone()));
+            }
+        }
+        if !entries.is_empty() {
+            self.frame.records.extend(entries.iter().cloned().map(Record::Entry));
+            assert!(self.raw.mut_store().append(entries), "entries follow the log");
+        }
+        let committed = ready.take_committed_entries();
+        self.raw.advance_append_async(ready);
+        self.apply(committed);
+        let waits = self.settings.durable && (self.writing.is_some() || !self.frame.is_empty());
+        if waits {
+            self.held.push_back(Held { number, messages });
+        } else {
+            self.out.extend(messages);
+            self.finish_frames(number);
+        }
+    }
+
+    /// The next frame for the disk, when none is being written.
+    pub fn take_frame(&mut self) -> Option<Frame> {
+        if self.writing.is_some() || self.frame.is_empty() || self.failed.is_some() {
+            return None;
+        }
+        let number = self.frame.number;
+        let frame = std::mem::replace(&mut self.frame, Frame { number, ..Frame::default() });
+        self.writing = Some(frame.number);
+        Some(frame)
+    }
+
+    /// The frame of this number is durable.
+    pub fn persisted(&mut self, number: u64) {
+        if self.writing == Some(number) {
+            self.writing = None;
+            self.guarded(|core| core.finish_frames(number));
+        }
+    }
+
+    /// Everything up to this number is durable, and steps behind it that have nothing for the disk.
+    fn finish_frames(&mut self, number: u64) {
+        let mut number = number;
+        while let Some(held) = self.held.front()
+            && (held.number <= number || self.frame.is_empty())
+        {
+            number = number.max(held.number);
+            self.out.extend(self.held.pop_front().map(|held| held.messages).unwrap_or_default());
+        }
+        if !self.settings.durable {
+            self.frame = Frame::default();
+        }
+        let installed = self.incoming.take_if(|(store, _)| {
+            store.applied().0 == self.raw.store().snapshot_at().0 && self.frame.image.is_none()
+        });
+        self.raw.on_persist_ready(number);
+        if let Some((store, image)) = installed {
+            self.raw.advance_apply_to(store.applied().0);
+            self.store = store;
+            self.image = Some(image);
+            self.counters.snapshots_installed += 1;
+        }
+    }
+
+    /// A snapshot was accepted by the Raft library.
+    fn take_incoming(&mut self, index: u64) {
+        let (store, image) = self.incoming.as_ref().expect("a snapshot is stepped with its store");
+        let (at, membership) = (store.applied(), store.membership().clone());
+        assert_eq!(at.0, index, "the snapshot that was examined");
+        // It makes the frames before it superfluous, but their promises are sent after it.
+        self.frame.records.push(Record::Reset(at.0, at.1));
+        self.frame.image = Some(image.clone());
+        self.raw.mut_store().reset(at, membership);
+    }
+
+    /// An image of the store, when it is time for a snapshot. The caller makes it durable.
+    pub fn wants_snapshot(&mut self) -> Option<Image> {
+        let applied = self.store.applied().0;
+        let log = self.raw.store();
+        let since = applied.saturating_sub(log.snapshot_at().0);
+        let kept = self.settings.kept_entries;
+        let is_due = since >= self.settings.snapshot_entries
+            || (log.wants_snapshot() && since > 0)
+            || (log.bytes() >= self.settings.snapshot_bytes && since > kept.min(1_000));
+        if !is_due || self.failed.is_some() || self.incoming.is_some() {
+            return None;
+        }
+        let mut image = self.store.image();
+        if let Some(before) =
+            self.before.as_ref().filter(|_| self.settings.bugs.has(Bug::ShortSnapshot))
+        {
+            image.bytes = before.image_at(image.at).bytes;
+        }
+        Some(image)
+    }
+
+    /// The image is durable: the log before it, but for the entries that are kept, is not needed.
+    pub fn snapshot_made(&mut self, image: Image) {
+        let to = image.at.0.saturating_sub(self.settings.kept_entries);
+        let log = self.raw.mut_store();
+        if image.at.0 <= log.snapshot_at().0 {
+            return;
+        }
+        log.set_snapshot(image.at, image.membership.clone());
+        log.truncate(to);
+        self.image = Some(image);
+        self.counters.snapshots_made += 1;
+    }
+
+    /// The durable image with this index, for a follower.
+    pub fn image(&self, index: u64) -> Option<Image> {
+        self.image.clone().filter(|image| image.at.0 == index)
+    }
+
+    /// The log, for the journal's new segments.
+    pub fn log(&self) -> &crate::log::Log {
+        self.raw.store()
+    }
+}

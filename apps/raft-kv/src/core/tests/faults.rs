@@ -1,0 +1,69 @@
+//! Disks that are slow, and followers that lag.
+
+use super::*;
+
+#[test]
+fn nothing_is_promised_before_it_is_durable() {
+    let mut cluster = Cluster::new(3, |_| {});
+    let session = cluster.open();
+    let leader = cluster.leader();
+    cluster.disks_work = false;
+    let mut write = cluster.put_at(leader, (session, 1), "a", "1");
+    let second = cluster.put_at(leader, (session, 2), "a", "2");
+    cluster.settle();
+    assert_eq!(write.try_recv(), Ok(None));
+    // One follower's disk works: with its word there are two of three, of which one is not durable.
+    let follower = if leader == 1 { 2 } else { 1 };
+    let frame = cluster.node(follower).take_frame().unwrap();
+    assert!(cluster.node(follower).take_frame().is_none());
+    cluster.node(follower).persisted(frame.number());
+    cluster.settle();
+    assert_eq!(write.try_recv(), Ok(None));
+    let frame = cluster.node(leader).take_frame().unwrap();
+    let entries = frame.records.iter().filter(|record| matches!(record, Record::Entry(_)));
+    assert_eq!(entries.count(), 2);
+    cluster.node(leader).persisted(frame.number());
+    cluster.settle();
+    assert!(matches!(write.try_recv(), Ok(Some(Ok(Applied::Written(_))))));
+    drop(second);
+}
+
+#[test]
+fn a_lagging_follower_catches_up_by_a_snapshot() {
+    for durable in [true, false] {
+        let mut cluster = Cluster::new(3, |s| {
+            (s.snapshot_entries, s.kept_entries, s.durable) = (50, 10, durable);
+        });
+        let session = cluster.open();
+        let leader = cluster.leader();
+        let lagging = if leader == 1 { 2 } else { 1 };
+        cluster.cut = vec![lagging];
+        for seq in 1..=200 {
+            cluster.put((session, seq), &format!("k{seq}"), "value");
+        }
+        let (first, last) = cluster.node(leader).status().log;
+        assert!(first > 100 && last > 200, "{first} to {last}");
+        cluster.cut.clear();
+        cluster.ticks(20);
+        assert_eq!(cluster.node(lagging).counters().snapshots_installed, 1);
+        cluster.agree();
+        assert_eq!(cluster.node(lagging).store().size().0, 200);
+        cluster.put((session, 201), "more", "value");
+        cluster.agree();
+    }
+}
+
+#[test]
+fn a_leader_bounds_the_bytes_that_are_not_committed() {
+    let mut cluster = Cluster::new(3, |_| {});
+    let session = cluster.open();
+    let leader = cluster.leader();
+    cluster.cut = (1..=3).filter(|id| *id != leader).collect();
+    let value = "x".repeat(crate::command::MAX_VALUE);
+    let mut results: Vec<_> =
+        (1..60).map(|seq| cluster.put_at(leader, (session, seq), "k", &value)).collect();
+    let refused = |result: &mut Written| result.try_recv() == Ok(Some(Err(Refused::Busy)));
+    let count = results.iter_mut().filter_map(|result| refused(result).then_some(())).count();
+    assert!((25..35).contains(&count), "{count} of 59 writes of 2 MiB are refused");
+    assert!(cluster.node(leader).log().bytes() < 80 << 20);
+}

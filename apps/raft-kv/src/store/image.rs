@@ -1,0 +1,127 @@
+//! The whole state as bytes: the contents of a snapshot.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_bytes::{ByteBuf, Bytes};
+
+use super::sessions::Sessions;
+use super::{Changes, Membership, Store};
+use crate::command::{MAX_KEY, MAX_URI, MAX_VALUE};
+use crate::wire::MAX_MEMBERS;
+
+/// Bytes that are no image of a store.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "the snapshot is malformed ({0}); remove this node, and add it again with an empty directory"
+)]
+pub struct ImageError(pub(crate) &'static str);
+
+/// An encoded store with the position in the log that it has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Image {
+    /// Index and term of the last entry in it.
+    pub at: (u64, u64),
+    /// The members after this entry.
+    pub membership: Membership,
+    /// The encoding.
+    pub bytes: std::sync::Arc<[u8]>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    version: u32,
+    applied: (u64, u64),
+    now_ms: u64,
+    membership: Membership,
+    addresses: BTreeMap<u64, String>,
+    sessions: Sessions,
+    keys: u64,
+}
+
+const VERSION: u32 = 1;
+
+impl Store {
+    /// Encodes the store.
+    pub fn image(&self) -> Image {
+        let head = Head {
+            version: VERSION,
+            applied: self.applied,
+            now_ms: self.now_ms,
+            membership: self.membership.clone(),
+            addresses: self.addresses.clone(),
+            sessions: self.sessions.clone(),
+            keys: self.entries.len() as u64,
+        };
+        let mut bytes = Vec::with_capacity(self.bytes as usize + 8 * self.entries.len() + 256);
+        let mut write = |part: Result<Vec<u8>, postcard::Error>| {
+            bytes.extend_from_slice(&part.expect("an image is data"));
+        };
+        write(postcard::to_stdvec(&head));
+        for (key, value) in &self.entries {
+            write(postcard::to_stdvec(&(Bytes::new(key), Bytes::new(value))));
+        }
+        Image { at: self.applied, membership: self.membership.clone(), bytes: bytes.into() }
+    }
+
+    /// An image that claims another position, for a planted bug.
+    pub(crate) fn image_at(&self, at: (u64, u64)) -> Image {
+        Store { applied: at, ..self.clone() }.image()
+    }
+
+    /// Decodes an image. It takes memory in proportion to the bytes.
+    ///
+    /// # Errors
+    /// The bytes are no image, or exceed a limit.
+    pub fn from_image(bytes: &[u8]) -> Result<Store, ImageError> {
+        let malformed = |_| ImageError("its encoding");
+        let (head, mut rest) = postcard::take_from_bytes::<Head>(bytes).map_err(malformed)?;
+        check(&head)?;
+        let mut store = Store {
+            applied: head.applied,
+            now_ms: head.now_ms,
+            membership: head.membership,
+            addresses: head.addresses,
+            sessions: head.sessions,
+            changes: Changes::after(head.applied.0),
+            ..Store::default()
+        };
+        let mut last: Option<Vec<u8>> = None;
+        for _ in 0..head.keys {
+            let ((key, value), after) =
+                postcard::take_from_bytes::<(ByteBuf, ByteBuf)>(rest).map_err(malformed)?;
+            rest = after;
+            let (key, value) = (key.into_vec(), value.into_vec());
+            if key.len() > MAX_KEY || value.len() > MAX_VALUE || last.as_ref() >= Some(&key) {
+                return Err(ImageError("its keys"));
+            }
+            store.bytes += (key.len() + value.len()) as u64;
+            last = Some(key.clone());
+            store.entries.insert(key, value);
+        }
+        if rest.is_empty() { Ok(store) } else { Err(ImageError("bytes behind its end")) }
+    }
+}
+
+fn check(head: &Head) -> Result<(), ImageError> {
+    let Membership { voters, learners } = &head.membership;
+    let mut ids: Vec<u64> = voters.iter().chain(learners).copied().collect();
+    let count = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    let known = head.addresses.keys().all(|id| ids.contains(id));
+    let short = head.addresses.values().all(|uri| uri.len() <= MAX_URI);
+    if head.version != VERSION {
+        return Err(ImageError("its version"));
+    }
+    if voters.is_empty() || count > MAX_MEMBERS || ids.len() < count || ids.contains(&0) {
+        return Err(ImageError("its members"));
+    }
+    if !known || !short {
+        return Err(ImageError("its addresses"));
+    }
+    if !head.sessions.is_consistent() {
+        return Err(ImageError("its sessions"));
+    }
+    Ok(())
+}

@@ -1,0 +1,218 @@
+use super::*;
+use crate::command::{Ticket, Unwritten};
+use serde_bytes::ByteBuf;
+
+fn put(key: &str, value: &str) -> Op {
+    Op::Put { key: ByteBuf::from(key), value: ByteBuf::from(value) }
+}
+
+fn cas(key: &str, expected: Option<&str>, value: Option<&str>) -> Op {
+    let bytes = |text: Option<&str>| text.map(ByteBuf::from);
+    Op::Cas { key: ByteBuf::from(key), expected: bytes(expected), value: bytes(value) }
+}
+
+/// A store with the index of its last entry.
+struct Log(Store, u64);
+
+impl Log {
+    fn new() -> Log {
+        let members = [(1, "a".to_owned()), (2, "b".to_owned())].into();
+        Log(Store::founded(&members), 1)
+    }
+
+    fn apply(&mut self, command: Command) -> Applied {
+        self.1 += 1;
+        self.0.apply((self.1, 1), Some(command), Planted::default())
+    }
+
+    fn open(&mut self, now_ms: u64) -> u64 {
+        match self.apply(Command::Open { now_ms, ttl_ms: 10_000 }) {
+            Applied::Opened(session) => session,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn write(&mut self, now_ms: u64, session: u64, seq: u64, first: u64, op: Op) -> Applied {
+        self.apply(Command::Write { now_ms, ticket: Ticket { session, seq, first }, op })
+    }
+}
+
+#[test]
+fn a_retry_has_the_first_result_and_changes_nothing() {
+    let mut log = Log::new();
+    let session = log.open(0);
+    let first = log.write(0, session, 1, 1, put("a", "1"));
+    log.write(0, session, 2, 1, put("a", "2"));
+    assert_eq!(log.write(0, session, 1, 1, put("a", "1")), first);
+    assert_eq!(log.0.get(b"a").unwrap(), b"2");
+    // The client has the first two results.
+    log.write(0, session, 3, 3, put("b", "1"));
+    let stale = log.write(0, session, 1, 1, put("a", "1"));
+    assert_eq!(stale, Applied::Refused(Unwritten::Stale));
+    assert_eq!(log.0.get(b"a").unwrap(), b"2");
+}
+
+#[test]
+fn a_session_ends_by_the_time_of_the_log_and_its_retries_are_refused() {
+    let mut log = Log::new();
+    let (idle, busy) = (log.open(0), log.open(0));
+    log.write(0, idle, 1, 1, put("a", "1"));
+    log.write(9_000, busy, 1, 1, put("b", "1"));
+    // A leader whose clock is behind.
+    log.write(1, busy, 2, 1, put("b", "2"));
+    assert_eq!(log.0.now_ms(), 9_000);
+    log.write(10_000, busy, 3, 1, put("b", "3"));
+    let retry = log.write(10_000, idle, 1, 1, put("a", "0"));
+    assert_eq!(retry, Applied::Refused(Unwritten::Expired));
+    assert_eq!((log.0.get(b"a").unwrap(), log.0.sessions()), (&b"1".to_vec(), 1));
+    log.apply(Command::Close { session: busy });
+    let closed = log.write(10_000, busy, 4, 1, put("a", "0"));
+    assert_eq!(closed, Applied::Refused(Unwritten::Expired));
+}
+
+#[test]
+fn a_session_keeps_a_limited_number_of_results() {
+    let mut log = Log::new();
+    let session = log.open(0);
+    for seq in 1..=SESSION_WINDOW {
+        assert!(matches!(log.write(0, session, seq, 1, put("a", "1")), Applied::Written(_)));
+    }
+    let beyond = log.write(0, session, SESSION_WINDOW + 1, 1, put("a", "1"));
+    assert_eq!(beyond, Applied::Refused(Unwritten::Window));
+    let later = log.write(0, session, SESSION_WINDOW + 1, 2, put("a", "1"));
+    assert!(matches!(later, Applied::Written(_)));
+    // A client that claims to have results of writes that it did not send yet.
+    let odd = log.write(0, session, SESSION_WINDOW + 5, u64::MAX, put("a", "1"));
+    assert!(matches!(odd, Applied::Written(_)), "{odd:?}");
+}
+
+#[test]
+fn there_is_a_limit_of_sessions() {
+    let mut log = Log::new();
+    for _ in 0..MAX_SESSIONS {
+        log.open(0);
+    }
+    let refused = log.apply(Command::Open { now_ms: 0, ttl_ms: 1 });
+    assert_eq!(refused, Applied::Refused(Unwritten::Sessions));
+    log.open(10_000);
+    assert_eq!(log.0.sessions(), 1);
+}
+
+#[test]
+fn cas_and_delete_state_whether_they_changed_something() {
+    let mut log = Log::new();
+    let session = log.open(0);
+    let mut seq = 0;
+    let mut changed = |log: &mut Log, op| {
+        seq += 1;
+        match log.write(0, session, seq, seq, op) {
+            Applied::Written(written) => written.changed,
+            other => panic!("{other:?}"),
+        }
+    };
+    let delete = || Op::Delete { key: ByteBuf::from("a") };
+    assert!(!changed(&mut log, delete()));
+    assert!(!changed(&mut log, cas("a", Some("1"), Some("2"))));
+    assert!(changed(&mut log, cas("a", None, Some("1"))));
+    assert!(!changed(&mut log, cas("a", None, Some("1"))));
+    assert!(changed(&mut log, cas("a", Some("1"), Some("22"))));
+    assert_eq!(log.0.size(), (1, 3));
+    assert!(changed(&mut log, cas("a", Some("22"), None)));
+    assert!(changed(&mut log, put("a", "3")) && changed(&mut log, delete()));
+    assert_eq!(log.0.size(), (0, 0));
+}
+
+#[test]
+fn an_image_makes_the_same_store() {
+    let mut log = Log::new();
+    let session = log.open(0);
+    for seq in 1..100 {
+        log.write(seq, session, seq, seq.saturating_sub(5), put(&seq.to_string(), "value"));
+    }
+    let image = log.0.image();
+    let mut copy = Log(Store::from_image(&image.bytes).unwrap(), log.1);
+    assert_eq!(copy.0.image(), image);
+    assert_eq!(copy.0.size(), log.0.size());
+    let retry = |log: &mut Log| log.write(100, session, 98, 90, put("98", "again"));
+    assert_eq!(retry(&mut copy), retry(&mut log));
+    assert_eq!(copy.0.image(), log.0.image());
+}
+
+#[test]
+fn images_that_are_cut_changed_or_too_large_are_refused_or_bounded() {
+    let mut log = Log::new();
+    let session = log.open(0);
+    for seq in 1..20 {
+        log.write(seq, session, seq, seq, put(&seq.to_string(), "value"));
+    }
+    let bytes = log.0.image().bytes.to_vec();
+    for len in 0..bytes.len() {
+        assert!(Store::from_image(&bytes[..len]).is_err(), "{len}");
+    }
+    for at in 0..bytes.len() {
+        for bit in 0..8 {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1 << bit;
+            let _ = Store::from_image(&changed);
+        }
+    }
+    assert!(Store::from_image(&[&bytes[..], &[0]].concat()).is_err());
+}
+
+#[test]
+fn a_range_is_ordered_and_ends_before_its_end() {
+    let mut log = Log::new();
+    let session = log.open(0);
+    for (seq, key) in (1..).zip(["c", "a", "d", "b"]) {
+        log.write(0, session, seq, seq, put(key, "1"));
+    }
+    let keys = |from: &str, end: Option<&str>| {
+        let range = log.0.range(from.as_bytes(), end.map(str::as_bytes));
+        range.map(|(key, _)| String::from_utf8(key.clone()).unwrap()).collect::<String>()
+    };
+    assert_eq!(keys("", None), "abcd");
+    assert_eq!(keys("b", Some("d")), "bc");
+    assert_eq!(keys("d", Some("b")), "");
+    assert_eq!(keys("b", Some("b")), "");
+}
+
+#[test]
+fn a_watch_reads_changes_of_its_prefix_and_learns_of_missed_ones() {
+    let mut log = Log::new();
+    let session = log.open(0);
+    let begin = log.1;
+    for seq in 1..=10 {
+        log.write(0, session, seq, seq, put(&format!("{}{seq}", seq % 2), "1"));
+    }
+    let changes = log.0.changes();
+    let mut seen = Vec::new();
+    let mut index = begin;
+    while let Ok(change) = changes.next(index, b"1", log.1) {
+        index = change.index;
+        seen.push(String::from_utf8(change.key.into_vec()).unwrap());
+    }
+    assert_eq!(seen, ["11", "13", "15", "17", "19"]);
+    assert_eq!(changes.next(index, b"1", log.1), Err(log.1));
+    for seq in 11..=5_000 {
+        log.write(0, session, seq, seq, put("x", "1"));
+    }
+    let missed = log.0.changes().next(begin, b"x", log.1).unwrap();
+    assert_eq!((missed.kind, missed.index), (Kind::Missed, log.1 - 4_096));
+    let next = log.0.changes().next(missed.index, b"x", log.1).unwrap();
+    assert_eq!((next.kind, next.index), (Kind::Put, missed.index + 1));
+}
+
+#[test]
+fn addresses_follow_members() {
+    let mut log = Log::new();
+    let members = |voters: &[u64], learners: &[u64]| Membership {
+        voters: voters.into(),
+        learners: learners.into(),
+    };
+    log.0.apply_members((2, 1), members(&[1, 2], &[3]), Some((3, "c".to_owned())));
+    log.apply(Command::Address { id: 1, uri: "a2".to_owned() });
+    log.apply(Command::Address { id: 9, uri: "x".to_owned() });
+    log.0.apply_members((4, 1), members(&[1, 3], &[]), None);
+    let known: Vec<_> = log.0.addresses().iter().map(|(id, uri)| (*id, &uri[..])).collect();
+    assert_eq!(known, [(1, "a2"), (3, "c")]);
+}
