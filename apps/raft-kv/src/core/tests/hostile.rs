@@ -22,6 +22,17 @@ fn a_commit_index_behind_the_log_is_refused_and_named() {
     assert!(status.note.unwrap().contains("was its directory replaced?"));
 }
 
+#[test]
+fn an_append_behind_the_log_with_term_0_is_refused() {
+    let mut node = founded(settings(1), 3);
+    let mut message = Message::default();
+    message.set_msg_type(MessageType::MsgAppend);
+    (message.from, message.to, message.term) = (2, 1, 1);
+    (message.index, message.commit) = (2, 2);
+    node.receive(message);
+    assert_eq!((node.failed(), node.counters().messages_refused), (None, 1));
+}
+
 fn message() -> impl Strategy<Value = Message> {
     let number = || prop_oneof![4 => 0..12u64, 1 => any::<u64>()];
     let entry = (number(), number(), 0..3i32, proptest::collection::vec(any::<u8>(), 0..8));

@@ -1,0 +1,139 @@
+//! The services: what clients call, and what nodes send to each other.
+
+use courser::service::Stream;
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+use crate::command::{Ticket, Unwritten, Written};
+use crate::core::{MemberChange, MemberError, Status};
+use crate::store::Change;
+
+/// Why a call of a client has no result.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+pub enum KvError {
+    /// Another node leads. A write may have been accepted before; its retry with the same ticket is
+    /// applied once.
+    #[error("this node does not lead; call {}", leader.as_deref().unwrap_or("another one"))]
+    NotLeader {
+        /// Address of the leader, if it is known.
+        leader: Option<String>,
+    },
+    /// The write was not applied.
+    #[error(transparent)]
+    Unwritten(Unwritten),
+    /// A key or a value is too large.
+    #[error("a key or value has {size} bytes, and at most {limit} are stored; split it")]
+    TooLarge {
+        /// Its bytes.
+        size: u64,
+        /// Most bytes.
+        limit: u64,
+    },
+    /// The members cannot be changed like this.
+    #[error(transparent)]
+    Members(MemberError),
+    /// Too many calls are not answered. Nothing was done.
+    #[error("the node has too many calls in progress; call again later")]
+    Busy,
+    /// The node has stopped.
+    #[error("the node has stopped: {0}")]
+    Stopped(String),
+}
+
+/// A part of the entries, in order.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Page {
+    /// Keys with their values.
+    pub entries: Vec<(ByteBuf, ByteBuf)>,
+    /// There are more, from the last key on.
+    pub more: bool,
+}
+
+/// The service for clients. All but `watch` and `status` are for the leader; another node answers with
+/// [`KvError::NotLeader`].
+#[courser::service]
+pub trait Kv {
+    /// Opens a session for writes.
+    async fn open(&self) -> Result<u64, KvError>;
+    /// Ends a session.
+    async fn close(&self, session: u64) -> Result<(), KvError>;
+    /// Stores a value.
+    async fn put(&self, ticket: Ticket, key: Vec<u8>, value: Vec<u8>) -> Result<Written, KvError>;
+    /// Removes a key.
+    async fn delete(&self, ticket: Ticket, key: Vec<u8>) -> Result<Written, KvError>;
+    /// Replaces a value if the present one is the expected one; `None` is an absent key.
+    async fn cas(
+        &self,
+        ticket: Ticket,
+        key: Vec<u8>,
+        expected: Option<ByteBuf>,
+        value: Option<ByteBuf>,
+    ) -> Result<Written, KvError>;
+    /// Reads a key: the value of the last write that ended before this call began, or of a later one.
+    async fn get(&self, key: Vec<u8>) -> Result<Option<ByteBuf>, KvError>;
+    /// Reads a page of entries from a key on, up to and without `end`: all of one point in time.
+    async fn scan(&self, from: Vec<u8>, end: Option<ByteBuf>, limit: u32) -> Result<Page, KvError>;
+    /// Changes of keys with a prefix, after an index of the log, or from the present on. Any node has
+    /// them, in the same order.
+    fn watch(&self, prefix: Vec<u8>, after: Option<u64>) -> impl Stream<Item = Change>;
+    /// The state of this node.
+    async fn status(&self) -> Status;
+    /// Changes the members by one.
+    async fn change(&self, change: MemberChange) -> Result<(), KvError>;
+}
+
+/// The first message on a connection between nodes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// The sender's number.
+    pub id: u64,
+    /// The sender's address.
+    pub uri: String,
+}
+
+/// A part of a snapshot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Chunk {
+    /// The sender.
+    pub from: u64,
+    /// Its term.
+    pub term: u64,
+    /// Index of the snapshot.
+    pub index: u64,
+    /// Bytes of the whole.
+    pub total: u64,
+    /// Place of this part.
+    pub offset: u64,
+    /// The Raft message, in the last part.
+    pub head: ByteBuf,
+}
+
+/// Why a node refuses another one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+pub enum PeerError {
+    /// It belongs to another cluster.
+    #[error("the node belongs to the cluster {0:?}; check the addresses")]
+    Cluster(String),
+    /// The message is malformed, or exceeds a limit.
+    #[error("{0}; use the same version of raft-kv on all nodes")]
+    Malformed(String),
+    /// A part of a snapshot does not follow the one before.
+    #[error("the node expects another part of a snapshot; send it again from the begin")]
+    Order,
+}
+
+/// The service between nodes.
+#[courser::service]
+pub trait Peers {
+    /// Introduces the sender. Returns the number of the receiver.
+    async fn hello(&self, hello: Hello) -> Result<u64, PeerError>;
+    /// Raft messages that fit a packet.
+    #[oneway]
+    async fn send(&self, batch: Vec<u8>);
+    /// Raft messages that need more: the sender waits, so that they keep their order.
+    async fn deliver(&self, batch: Vec<u8>) -> Result<(), PeerError>;
+    /// A part of a snapshot. Returns the place of the next one.
+    async fn chunk(&self, chunk: Chunk, data: Vec<u8>) -> Result<u64, PeerError>;
+}

@@ -1,0 +1,381 @@
+//! The client library: finds the leader, retries, and applies each write once.
+//!
+//! It runs on an endpoint's own thread ([`Local`]), in production and in the simulator; calls may be
+//! concurrent. Programs with other runtimes implement [`Net`] for theirs.
+
+mod session;
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::time::Duration;
+
+use courser::service::{Channel, NoError, Postcard, RpcError, Streaming};
+use courser::{Executed, Local, Session};
+use serde_bytes::ByteBuf;
+
+use crate::api::{KvClient, KvError, Page};
+use crate::command::{Ticket, Unwritten, Written};
+use crate::core::{MemberChange, Status};
+use crate::store::Change;
+use session::{Numbers, Open};
+
+/// Connections and time, as the client needs them.
+pub trait Net: Clone + 'static {
+    /// A connection.
+    type Channel: Channel;
+
+    /// Connects with a node.
+    fn connect(&self, uri: &str) -> impl Future<Output = Option<KvClient<Self::Channel>>>;
+
+    /// Waits.
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()>;
+
+    /// The time, ns.
+    fn now_ns(&self) -> u64;
+}
+
+/// Longest time to connect with a node.
+const CONNECT: Duration = Duration::from_secs(1);
+
+impl Net for Local {
+    type Channel = Session;
+
+    async fn connect(&self, uri: &str) -> Option<KvClient<Session>> {
+        let attempt = async { KvClient::new(Local::connect(self, uri).await.ok()?).await.ok() };
+        self.timeout(CONNECT, attempt).await.ok().flatten()
+    }
+
+    async fn sleep(&self, time: Duration) {
+        Local::sleep(self, time).await;
+    }
+
+    fn now_ns(&self) -> u64 {
+        Local::now_ns(self)
+    }
+}
+
+/// Why a call has no result.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The time was up.
+    #[error(
+        "no leader answered in time{}; see that a majority of the nodes runs, with `raft-kv status`",
+        if *executed == Executed::Never { "" } else { ", and the write may be applied" }
+    )]
+    TimedOut {
+        /// Whether a write was applied.
+        executed: Executed,
+    },
+    /// The session expired while a write was tried again, so its result is lost.
+    #[error("the session expired during a retry, and the write may be applied; read the key")]
+    Unknown,
+    /// The node refused the call. Nothing was done.
+    #[error(transparent)]
+    Refused(KvError),
+}
+
+/// A connection that is in use, with its number.
+struct Connection<C: Channel> {
+    number: u64,
+    kv: KvClient<C>,
+    uri: String,
+}
+
+/// A client of a cluster. See the module.
+pub struct Client<N: Net> {
+    net: N,
+    members: Vec<String>,
+    /// Time of a call with all its attempts, and of one attempt.
+    times: (Duration, Duration),
+    connection: RefCell<Option<Connection<N::Channel>>>,
+    last: Cell<u64>,
+    connecting: futures::lock::Mutex<()>,
+    /// Address of the leader, as a node named it.
+    leader: RefCell<Option<String>>,
+    session: RefCell<Option<Numbers>>,
+    opening: futures::lock::Mutex<()>,
+}
+
+impl<N: Net> std::fmt::Debug for Client<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("members", &self.members).finish_non_exhaustive()
+    }
+}
+
+/// Pause between attempts.
+const PAUSE: Duration = Duration::from_millis(10);
+
+impl<N: Net> Client<N> {
+    /// A client of the cluster with these members, of which one that can be reached is enough. Calls end
+    /// after `patience` at the latest.
+    pub fn new(net: N, members: Vec<String>, patience: Duration) -> Self {
+        let attempt = patience.min(Duration::from_secs(1));
+        Client {
+            net,
+            members,
+            times: (patience, attempt),
+            connection: RefCell::default(),
+            last: Cell::new(0),
+            connecting: futures::lock::Mutex::default(),
+            leader: RefCell::default(),
+            session: RefCell::default(),
+            opening: futures::lock::Mutex::default(),
+        }
+    }
+
+    /// Sets the time of one attempt. Default 1 s.
+    #[must_use]
+    pub fn attempt(mut self, time: Duration) -> Self {
+        self.times.1 = time;
+        self
+    }
+
+    /// Address of the node that is called.
+    pub fn connected(&self) -> Option<String> {
+        self.connection.borrow().as_ref().map(|connection| connection.uri.clone())
+    }
+
+    fn present(&self) -> Option<(u64, KvClient<N::Channel>)> {
+        let connection = self.connection.borrow();
+        connection.as_ref().map(|connection| (connection.number, connection.kv.clone()))
+    }
+
+    /// A connection to the leader, or to a node that names it. `None`: this attempt failed.
+    async fn connection(&self) -> Option<(u64, KvClient<N::Channel>)> {
+        if let Some(present) = self.present() {
+            return Some(present);
+        }
+        let _one = self.connecting.lock().await;
+        if let Some(present) = self.present() {
+            return Some(present);
+        }
+        let number = self.last.get() + 1;
+        self.last.set(number);
+        let named = self.leader.borrow_mut().take();
+        let next = self.members.get(number as usize % self.members.len().max(1)).cloned();
+        let uri = named.or(next)?;
+        let kv = self.net.connect(&uri).await?;
+        *self.connection.borrow_mut() = Some(Connection { number, kv: kv.clone(), uri });
+        Some((number, kv))
+    }
+
+    /// Gives up a connection, for the named leader or for any other node.
+    fn give_up(&self, number: u64, leader: Option<String>) {
+        let mut connection = self.connection.borrow_mut();
+        if connection.as_ref().is_some_and(|present| present.number == number) {
+            *connection = None;
+            *self.leader.borrow_mut() = leader;
+        }
+    }
+
+    /// Calls until there is a result. The call gets the number of attempts before that may have run.
+    async fn run<T>(
+        &self,
+        call: impl AsyncFn(&KvClient<N::Channel>, u32) -> Result<T, RpcError<KvError>>,
+    ) -> Result<T, ClientError> {
+        let end_ns = self.net.now_ns().saturating_add(self.times.0.as_nanos() as u64);
+        let mut tries = 0;
+        loop {
+            if self.net.now_ns() >= end_ns {
+                let executed = if tries == 0 { Executed::Never } else { Executed::Maybe };
+                return Err(ClientError::TimedOut { executed });
+            }
+            let Some((number, kv)) = self.connection().await else {
+                self.net.sleep(PAUSE).await;
+                continue;
+            };
+            match call(&kv, tries).await {
+                Ok(result) => return Ok(result),
+                Err(RpcError::Service(KvError::NotLeader { leader })) => {
+                    // The entry of this attempt may be in the log.
+                    tries += 1;
+                    let is_named = leader.is_some();
+                    self.give_up(number, leader);
+                    if !is_named {
+                        self.net.sleep(PAUSE).await;
+                    }
+                }
+                Err(RpcError::Service(KvError::Busy)) => self.net.sleep(PAUSE).await,
+                Err(RpcError::Service(KvError::Unwritten(Unwritten::Expired))) if tries > 0 => {
+                    self.session.borrow_mut().take();
+                    return Err(ClientError::Unknown);
+                }
+                Err(RpcError::Service(KvError::Stopped(_))) => {
+                    tries += 1;
+                    self.give_up(number, None);
+                    self.net.sleep(PAUSE).await;
+                }
+                Err(RpcError::Service(refused)) => return Err(ClientError::Refused(refused)),
+                Err(error) => {
+                    tries += u32::from(error.executed() != Executed::Never);
+                    self.give_up(number, None);
+                    self.net.sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// The session for writes, which is opened at first.
+    async fn ticket(&self) -> Result<Open<'_>, ClientError> {
+        loop {
+            let free = self.session.borrow_mut().as_mut().map(Numbers::take);
+            match free {
+                Some(Some((session, seq))) => return Ok(Open::new(&self.session, session, seq)),
+                // As many writes are in progress as the session may have.
+                Some(None) => self.net.sleep(PAUSE).await,
+                None => {
+                    let _one = self.opening.lock().await;
+                    if self.session.borrow().is_none() {
+                        let patience = self.times.1;
+                        let open =
+                            self.run(async |kv, _| kv.open().deadline(patience).await).await?;
+                        *self.session.borrow_mut() = Some(Numbers::new(open));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn write(
+        &self,
+        call: impl AsyncFn(&KvClient<N::Channel>, Ticket) -> Result<Written, RpcError<KvError>>,
+    ) -> Result<Written, ClientError> {
+        loop {
+            let open = self.ticket().await?;
+            let result = self.run(async |kv, _| call(kv, open.ticket()).await).await;
+            match result {
+                // The session expired before the write was sent: it was never applied.
+                Err(ClientError::Refused(KvError::Unwritten(Unwritten::Expired))) => open.expired(),
+                result => return result,
+            }
+        }
+    }
+
+    /// Stores a value.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<Written, ClientError> {
+        let time = self.times.1;
+        self.write(async |kv, ticket| {
+            kv.put(ticket, key.to_vec(), value.to_vec()).deadline(time).await
+        })
+        .await
+    }
+
+    /// Removes a key.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn delete(&self, key: &[u8]) -> Result<Written, ClientError> {
+        let time = self.times.1;
+        self.write(async |kv, ticket| kv.delete(ticket, key.to_vec()).deadline(time).await).await
+    }
+
+    /// Replaces a value if the present one is the expected one; `None` is an absent key.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn cas(
+        &self,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        value: Option<&[u8]>,
+    ) -> Result<Written, ClientError> {
+        let time = self.times.1;
+        let bytes = |value: Option<&[u8]>| value.map(|value| ByteBuf::from(value.to_vec()));
+        self.write(async |kv, ticket| {
+            kv.cas(ticket, key.to_vec(), bytes(expected), bytes(value)).deadline(time).await
+        })
+        .await
+    }
+
+    /// Reads a key.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ClientError> {
+        let time = self.times.1;
+        let value = self.run(async |kv, _| kv.get(key.to_vec()).deadline(time).await).await?;
+        Ok(value.map(ByteBuf::into_vec))
+    }
+
+    /// Reads a page of entries from a key on, up to and without `end`.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn scan(
+        &self,
+        from: &[u8],
+        end: Option<&[u8]>,
+        limit: u32,
+    ) -> Result<Page, ClientError> {
+        let time = self.times.1;
+        let end = end.map(|end| ByteBuf::from(end.to_vec()));
+        self.run(async |kv, _| kv.scan(from.to_vec(), end.clone(), limit).deadline(time).await)
+            .await
+    }
+
+    /// Changes of keys with a prefix, from one node, until that is lost; then watch again after the
+    /// index of the last change.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn watch(
+        &self,
+        prefix: &[u8],
+        after: Option<u64>,
+    ) -> Result<Streaming<N::Channel, Postcard, Change, NoError>, ClientError> {
+        self.run(async |kv, _| {
+            let opened = kv.watch(prefix.to_vec(), after).await;
+            opened.map_err(|error| match error.into_service() {
+                Ok(never) => match never {},
+                Err(error) => widen(error),
+            })
+        })
+        .await
+    }
+
+    /// The state of the node that is called, usually the leader.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn status(&self) -> Result<Status, ClientError> {
+        let time = self.times.1;
+        self.run(async |kv, _| kv.status().deadline(time).await.map_err(widen)).await
+    }
+
+    /// Changes the members by one.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn change(&self, change: &MemberChange) -> Result<(), ClientError> {
+        let time = self.times.1;
+        self.run(async |kv, _| kv.change(change.clone()).deadline(time).await).await
+    }
+
+    /// Ends the session, if there is one.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn close(&self) -> Result<(), ClientError> {
+        let session = self.session.borrow_mut().take();
+        let Some(session) = session.map(|numbers| numbers.session()) else { return Ok(()) };
+        let time = self.times.1;
+        self.run(async |kv, _| kv.close(session).deadline(time).await).await
+    }
+}
+
+/// The error of a method without errors of its own.
+fn widen(error: RpcError<NoError>) -> RpcError<KvError> {
+    match error {
+        RpcError::Service(never) => match never {},
+        RpcError::Call(error) => RpcError::Call(error),
+        RpcError::Encode(error) => RpcError::Encode(error),
+        RpcError::Decode(error) => RpcError::Decode(error),
+        RpcError::Denied(error) => RpcError::Denied(error),
+        RpcError::Stream(error) => RpcError::Stream(error),
+        RpcError::MidStream(error) => RpcError::MidStream(error),
+        _ => RpcError::Denied("an error of another version".into()),
+    }
+}

@@ -1,0 +1,115 @@
+//! Frames as bytes.
+
+use crc_fast::{CrcAlgorithm, Digest};
+use raft::eraftpb::{Entry, EntryType, HardState};
+
+use crate::command::MAX_COMMAND;
+use crate::core::Record;
+
+const MAGIC: [u8; 4] = *b"rkv1";
+/// Magic, length of the records, number, checksum of all of it.
+pub(super) const HEADER: usize = 4 + 4 + 8 + 8;
+/// Largest length of the records of a frame, bytes. Frames that the node writes are much smaller.
+const MAX_LEN: usize = 1 << 30;
+
+const HARD: u8 = 1;
+const ENTRY: u8 = 2;
+const RESET: u8 = 3;
+
+pub(super) fn checksum(parts: &[&[u8]]) -> u64 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
+    parts.iter().for_each(|part| digest.update(part));
+    digest.finalize()
+}
+
+/// Encodes a frame.
+pub(super) fn encode(number: u64, records: &[Record]) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER];
+    for record in records {
+        write(record, &mut bytes);
+    }
+    let len = bytes.len() - HEADER;
+    debug_assert!(len <= MAX_LEN, "the Raft library bounds the entries of a step");
+    bytes[..4].copy_from_slice(&MAGIC);
+    bytes[4..8].copy_from_slice(&(len as u32).to_le_bytes());
+    bytes[8..16].copy_from_slice(&number.to_le_bytes());
+    let sum = checksum(&[&bytes[..16], &bytes[HEADER..]]);
+    bytes[16..HEADER].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+fn write(record: &Record, bytes: &mut Vec<u8>) {
+    let mut numbers = |kind: u8, numbers: &[u64]| {
+        bytes.push(kind);
+        numbers.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
+    };
+    match record {
+        Record::Hard(hard) => numbers(HARD, &[hard.term, hard.vote, hard.commit]),
+        Record::Reset(index, term) => numbers(RESET, &[*index, *term]),
+        Record::Entry(entry) => {
+            numbers(ENTRY, &[entry.index, entry.term]);
+            bytes.push(u8::from(entry.get_entry_type() == EntryType::EntryConfChange));
+            bytes.extend_from_slice(&(entry.data.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(&entry.data);
+        }
+    }
+}
+
+/// Reads the frame at the begin of the bytes: its number, its records as bytes, its length.
+/// `None`: there is no intact frame.
+pub(super) fn read(bytes: &[u8]) -> Option<(u64, &[u8], usize)> {
+    let header = bytes.first_chunk::<HEADER>()?;
+    if header[..4] != MAGIC {
+        return None;
+    }
+    let number = |at: usize| header[at..at + 8].try_into().map(u64::from_le_bytes).ok();
+    let len = u32::from_le_bytes(header[4..8].try_into().ok()?) as usize;
+    let records = bytes.get(HEADER..HEADER.checked_add(len)?).filter(|_| len <= MAX_LEN)?;
+    let is_intact = number(16)? == checksum(&[&header[..16], records]);
+    is_intact.then_some((number(8)?, records, HEADER + len))
+}
+
+/// Returns whether an intact frame with this number or a later one is anywhere in the bytes.
+pub(super) fn has_later(bytes: &[u8], number: u64) -> bool {
+    let begins = bytes.windows(MAGIC.len()).enumerate().filter(|(_, at)| *at == MAGIC);
+    let mut frames = begins.filter_map(|(at, _)| read(&bytes[at..]));
+    frames.any(|(found, ..)| found >= number)
+}
+
+/// Decodes the records of a frame. `None`: they are malformed, although the checksum is right.
+pub(super) fn records(mut bytes: &[u8]) -> Option<Vec<Record>> {
+    let mut records = Vec::new();
+    while let Some((&kind, rest)) = bytes.split_first() {
+        bytes = rest;
+        let mut number = || {
+            let (number, rest) = bytes.split_first_chunk::<8>()?;
+            bytes = rest;
+            Some(u64::from_le_bytes(*number))
+        };
+        records.push(match kind {
+            HARD => {
+                let mut hard = HardState::default();
+                (hard.term, hard.vote, hard.commit) = (number()?, number()?, number()?);
+                Record::Hard(hard)
+            }
+            RESET => Record::Reset(number()?, number()?),
+            ENTRY => {
+                let mut entry = Entry::default();
+                (entry.index, entry.term) = (number()?, number()?);
+                let (&[kind, ref len @ ..], rest) = bytes.split_first_chunk::<5>()?;
+                let len = u32::from_le_bytes(*len) as usize;
+                if len > MAX_COMMAND || len > rest.len() || kind > 1 {
+                    return None;
+                }
+                if kind == 1 {
+                    entry.set_entry_type(EntryType::EntryConfChange);
+                }
+                entry.data = rest[..len].to_vec().into();
+                bytes = &rest[len..];
+                Record::Entry(entry)
+            }
+            _ => return None,
+        });
+    }
+    Some(records)
+}

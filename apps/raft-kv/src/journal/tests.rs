@@ -1,0 +1,257 @@
+use std::collections::BTreeMap;
+
+use courser_disk::Directory;
+use raft::eraftpb::Entry;
+use tempfile::TempDir;
+
+use super::*;
+
+fn hard(term: u64, commit: u64) -> Record {
+    let mut hard = HardState::default();
+    (hard.term, hard.vote, hard.commit) = (term, 1, commit);
+    Record::Hard(hard)
+}
+
+fn entry(index: u64, term: u64) -> Record {
+    let mut entry = Entry::default();
+    (entry.index, entry.term) = (index, term);
+    entry.data = vec![index as u8; 20].into();
+    Record::Entry(entry)
+}
+
+fn store() -> Store {
+    Store::founded(&BTreeMap::from([(1, "a".to_owned()), (2, "b".to_owned())]))
+}
+
+/// A directory, whose earlier user may be about to end.
+fn storage(path: &std::path::Path) -> Arc<dyn Storage> {
+    loop {
+        match Directory::open(path) {
+            Ok(directory) => return Arc::new(directory),
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// A directory with its journal.
+struct Disk {
+    folder: TempDir,
+}
+
+impl Disk {
+    fn new() -> Disk {
+        let disk = Disk { folder: tempfile::tempdir().unwrap() };
+        Journal::found(disk.storage(), Some(&store())).unwrap();
+        disk
+    }
+
+    fn storage(&self) -> Arc<dyn Storage> {
+        storage(self.folder.path())
+    }
+
+    fn open(&self) -> Result<Recovered, JournalError> {
+        Journal::open(self.storage(), Planted::default()).map(|found| found.expect("a log"))
+    }
+
+    /// Opens the journal and writes frames.
+    fn write(&self, frames: &[&[Record]]) {
+        let mut journal = self.open().unwrap().journal;
+        for records in frames {
+            journal.write_records(records).wait().unwrap();
+        }
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn bytes(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap()
+    }
+
+    fn set(&self, name: &str, bytes: &[u8]) {
+        std::fs::write(self.path(name), bytes).unwrap();
+    }
+}
+
+fn entries(recovered: &Recovered) -> Vec<(u64, u64)> {
+    recovered.state.2.from(0).map(|entry| (entry.index, entry.term)).collect()
+}
+
+fn block<F: Future>(future: F) -> F::Output {
+    futures::executor::block_on(future)
+}
+
+#[test]
+fn frames_are_read_back_with_replaced_entries_and_the_last_term() {
+    let disk = Disk::new();
+    disk.write(&[&[hard(1, 1), entry(2, 1), entry(3, 1), entry(4, 1)], &[hard(2, 2), entry(3, 2)]]);
+    disk.write(&[&[entry(4, 2)], &[hard(3, 4)]]);
+    let recovered = disk.open().unwrap();
+    assert_eq!((entries(&recovered), recovered.cut), (vec![(2, 1), (3, 2), (4, 2)], 0));
+    let (state, image, log) = recovered.state;
+    assert_eq!((log.hard().term, log.hard().vote, log.hard().commit), (3, 1, 4));
+    assert_eq!((state.image(), image.unwrap()), (store().image(), store().image()));
+}
+
+#[test]
+fn an_empty_directory_has_no_log_and_one_that_joins_has_no_members() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || storage(folder.path());
+    assert!(Journal::open(open(), Planted::default()).unwrap().is_none());
+    Journal::found(open(), None).unwrap();
+    let (state, image, log) = Journal::open(open(), Planted::default()).unwrap().unwrap().state;
+    assert_eq!((state.applied(), image, log.last()), ((0, 0), None, 0));
+}
+
+#[test]
+fn a_tail_that_is_torn_anywhere_is_cut_off_and_the_log_goes_on() {
+    let disk = Disk::new();
+    disk.write(&[&[hard(1, 1), entry(2, 1)]]);
+    let whole = disk.bytes("log-0000000000000001").len();
+    disk.write(&[&[entry(3, 1), entry(4, 1)]]);
+    let bytes = disk.bytes("log-0000000000000001");
+    for len in whole..bytes.len() {
+        for zeros in [0, 100] {
+            let mut torn = bytes[..len].to_vec();
+            torn.resize(len + zeros, 0);
+            disk.set("log-0000000000000001", &torn);
+            let recovered = disk.open().unwrap();
+            assert_eq!(recovered.cut, (len + zeros - whole) as u64);
+            assert_eq!(entries(&recovered), [(2, 1)]);
+            drop(recovered);
+            disk.write(&[&[entry(3, 2)]]);
+            assert_eq!(entries(&disk.open().unwrap()), [(2, 1), (3, 2)]);
+        }
+    }
+}
+
+#[test]
+fn a_damaged_frame_before_another_one_is_reported_with_its_place() {
+    let disk = Disk::new();
+    disk.write(&[&[entry(2, 1)]]);
+    let first = disk.bytes("log-0000000000000001").len();
+    disk.write(&[&[entry(3, 1)]]);
+    let second = disk.bytes("log-0000000000000001").len();
+    disk.write(&[&[entry(4, 1)]]);
+    let bytes = disk.bytes("log-0000000000000001");
+    for at in 0..second {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x10;
+        disk.set("log-0000000000000001", &damaged);
+        let error = disk.open().unwrap_err();
+        let JournalError::Corrupt { file, at: found, .. } = &error else { panic!("{error}") };
+        let frame = if at < first { 0 } else { first };
+        assert_eq!((&file[..], *found), ("log-0000000000000001", frame as u64));
+        assert_eq!(error.to_string().lines().count(), 1);
+    }
+}
+
+#[test]
+fn a_damaged_snapshot_is_reported() {
+    let disk = Disk::new();
+    let name = "snapshot-0000000000000001";
+    let bytes = disk.bytes(name);
+    for at in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1;
+        disk.set(name, &damaged);
+        assert!(matches!(disk.open(), Err(JournalError::Corrupt { .. })), "{at}");
+    }
+    disk.set(name, &bytes[..bytes.len() - 1]);
+    assert!(matches!(disk.open(), Err(JournalError::Corrupt { .. })));
+}
+
+/// A journal with entries up to 9, a snapshot at 6, and another segment with two more entries.
+fn with_snapshot(disk: &Disk) -> Store {
+    let frames: Vec<Vec<Record>> =
+        (2..=9).map(|index| vec![hard(1, index), entry(index, 1)]).collect();
+    disk.write(&frames.iter().map(|frame| &frame[..]).collect::<Vec<_>>());
+    let mut recovered = disk.open().unwrap();
+    let mut store = store();
+    for index in 2..=6 {
+        store.apply((index, 1), None, Planted::default());
+    }
+    block(save_snapshot(disk.storage_of(&recovered.journal), store.image())).unwrap();
+    let mut log = recovered.state.2;
+    log.set_snapshot((6, 1), store.membership().clone());
+    log.truncate(9);
+    block(recovered.journal.rotate(log.hard().clone())).unwrap();
+    recovered.journal.write_records(&[entry(10, 1)]).wait().unwrap();
+    recovered.journal.clean(&log).unwrap();
+    store
+}
+
+impl Disk {
+    fn storage_of(&self, journal: &Journal) -> Arc<dyn Storage> {
+        journal.storage().clone()
+    }
+}
+
+#[test]
+fn segments_are_removed_when_a_snapshot_has_their_entries() {
+    let disk = Disk::new();
+    let store = with_snapshot(&disk);
+    // Entries 7 to 9 are only in the first segment.
+    let first = disk.bytes("log-0000000000000001");
+    assert!(!disk.path("snapshot-0000000000000001").exists());
+    let mut recovered = disk.open().unwrap();
+    assert_eq!(entries(&recovered), [(7, 1), (8, 1), (9, 1), (10, 1)]);
+    assert_eq!(recovered.state.0.image(), store.image());
+    let mut later = store.clone();
+    for index in 7..=10 {
+        later.apply((index, 1), None, Planted::default());
+    }
+    block(save_snapshot(disk.storage_of(&recovered.journal), later.image())).unwrap();
+    let mut log = recovered.state.2;
+    log.set_snapshot((10, 1), later.membership().clone());
+    log.truncate(10);
+    block(recovered.journal.rotate(log.hard().clone())).unwrap();
+    recovered.journal.clean(&log).unwrap();
+    drop(recovered.journal);
+    assert!(!disk.path("log-0000000000000001").exists());
+    // The removal of the first segment was lost in a crash, that of the second was not.
+    disk.set("log-0000000000000001", &first);
+    let recovered = disk.open().unwrap();
+    assert_eq!((entries(&recovered), recovered.state.2.last()), (vec![], 10));
+    assert_eq!(recovered.state.2.hard().term, 1);
+}
+
+#[test]
+fn a_missing_segment_or_snapshot_is_reported() {
+    let disk = Disk::new();
+    with_snapshot(&disk);
+    let first = disk.bytes("log-0000000000000001");
+    std::fs::remove_file(disk.path("log-0000000000000001")).unwrap();
+    let error = disk.open().unwrap_err().to_string();
+    assert!(error.contains("entries between the snapshot and the log are missing"), "{error}");
+    disk.set("log-0000000000000001", &first);
+    disk.write(&[&[Record::Reset(50, 2), entry(51, 2)]]);
+    let error = disk.open().unwrap_err().to_string();
+    assert!(error.contains("the snapshot that the log continues is missing"), "{error}");
+}
+
+#[test]
+fn a_received_snapshot_counts_with_or_without_the_frame_behind_it() {
+    for has_frame in [false, true] {
+        let disk = Disk::new();
+        disk.write(&[&[hard(1, 2), entry(2, 1), entry(3, 1), entry(4, 1), entry(5, 1)]]);
+        let mut received = store();
+        for index in 2..=4 {
+            received.apply((index, 3), None, Planted::default());
+        }
+        let journal = disk.open().unwrap().journal;
+        block(save_snapshot(disk.storage_of(&journal), received.image())).unwrap();
+        drop(journal);
+        if has_frame {
+            disk.write(&[&[hard(3, 4), Record::Reset(4, 3), entry(5, 3)]]);
+        }
+        let recovered = disk.open().unwrap();
+        // Entry 5 of term 1 contradicts the snapshot.
+        let expected: &[(u64, u64)] = if has_frame { &[(5, 3)] } else { &[] };
+        assert_eq!(entries(&recovered), expected);
+        assert_eq!(recovered.state.2.base(), (4, 3));
+        assert_eq!((recovered.state.2.hard().term, recovered.state.2.hard().commit), (3, 4));
+    }
+}

@@ -1,0 +1,344 @@
+//! A node at an endpoint: the tasks around [`Core`]. The same code runs over sockets and in the simulator,
+//! because all of it is on the endpoint's thread, and files are behind a trait.
+//!
+//! ```text
+//! serve      clients' calls ----\                    /--> peer (one task each): batches of messages
+//! receive    peers' messages ----> Core, turn (task) ---> disk (task): one frame at a time
+//! ticker     (task) ------------/                    \--> snapshot: own ones, and parts to peers
+//! ```
+
+mod disk;
+mod peer;
+mod receive;
+mod serve;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use courser::service::RegisterError;
+use courser::{Local, Rpc};
+use courser_disk::Storage;
+use raft::eraftpb::Message;
+
+use crate::api::{KvServer, PeersServer};
+use crate::core::{Core, Settings};
+use crate::journal::{Journal, JournalError};
+use crate::log::Log;
+use crate::signal::{Progress, Signal};
+use crate::store::Store;
+use peer::Peer;
+use receive::Transfer;
+
+/// What a node needs besides an endpoint.
+#[derive(Clone)]
+pub struct Options {
+    /// Name of the cluster, the same for all members.
+    pub cluster: String,
+    /// Address of this node, for others.
+    pub uri: String,
+    /// Addresses of members by number. Without [`Options::join`] these are the first members of the
+    /// cluster, and the same on each of them, with this node; further members get addresses from the log.
+    pub members: BTreeMap<u64, String>,
+    /// The node waits until it is added to a cluster.
+    pub join: bool,
+    /// Times and limits.
+    pub settings: Settings,
+    /// Largest snapshot that is received, bytes.
+    pub max_snapshot: u64,
+    /// Receives one line for each event that an operator should know.
+    pub report: Rc<dyn Fn(&str)>,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options").field("uri", &self.uri).finish_non_exhaustive()
+    }
+}
+
+/// Why a node does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The disk, or a file on it.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The options.
+    #[error("{0}")]
+    Options(String),
+    /// The services.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+}
+
+/// A node.
+pub struct Node {
+    core: RefCell<Core>,
+    local: Local,
+    options: Options,
+    wake: Signal,
+    /// A frame for the disk, or segments to remove.
+    disk: Signal,
+    /// A snapshot is durable: segments can be removed.
+    is_dirty: Cell<bool>,
+    /// Index of the last entry that was applied.
+    applied: Progress,
+    /// Held while a snapshot is written, as there is one file for it.
+    saving: futures::lock::Mutex<()>,
+    peers: RefCell<BTreeMap<u64, Rc<Peer>>>,
+    /// Addresses that members announced.
+    announced: RefCell<BTreeMap<u64, String>>,
+    transfer: RefCell<Option<Transfer>>,
+    storage: Option<Arc<dyn Storage>>,
+    /// The last role that was reported.
+    role: RefCell<String>,
+    ended: Progress,
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").field("core", &self.core).finish_non_exhaustive()
+    }
+}
+
+/// The state of the directory, which is founded if it is empty.
+fn recover(
+    options: &Options,
+    storage: &Arc<dyn Storage>,
+) -> Result<(Journal, crate::journal::State), StartError> {
+    let bugs = options.settings.bugs;
+    let recovered = match Journal::open(storage.clone(), bugs)? {
+        Some(recovered) => recovered,
+        None => {
+            let store = (!options.join).then(|| Store::founded(&options.members));
+            Journal::found(storage.clone(), store.as_ref())?;
+            Journal::open(storage.clone(), bugs)?.ok_or(JournalError::Empty)?
+        }
+    };
+    if recovered.cut > 0 {
+        let text = format!("cut off {} bytes of a frame that a crash interrupted", recovered.cut);
+        (options.report)(&text);
+    }
+    Ok((recovered.journal, recovered.state))
+}
+
+impl Node {
+    /// Starts a node at an endpoint: reads the directory, registers the services, spawns the tasks.
+    /// Without a storage the log is in memory, and the node may not be started again under its number.
+    ///
+    /// # Errors
+    /// What is wrong, with what to do.
+    pub fn start(
+        rpc: &mut Rpc,
+        mut options: Options,
+        storage: Option<Arc<dyn Storage>>,
+    ) -> Result<Rc<Node>, StartError> {
+        check(&options)?;
+        options.settings.durable = storage.is_some();
+        let (journal, (store, image, log)) = match &storage {
+            Some(storage) => {
+                let (journal, state) = recover(&options, storage)?;
+                (Some(journal), state)
+            }
+            None if options.join => (None, (Store::default(), None, Log::default())),
+            None => {
+                let store = Store::founded(&options.members);
+                let log = Log::new(store.applied(), store.membership().clone());
+                (None, (store.clone(), Some(store.image()), log))
+            }
+        };
+        let now_ns = rpc.context().now_ns();
+        let core = Core::new(options.settings.clone(), log, store, image, now_ns)
+            .map_err(StartError::Options)?;
+        let node = Rc::new(Node {
+            core: RefCell::new(core),
+            local: rpc.local(),
+            options,
+            wake: Signal::default(),
+            disk: Signal::default(),
+            is_dirty: Cell::new(false),
+            applied: Progress::default(),
+            saving: futures::lock::Mutex::default(),
+            peers: RefCell::default(),
+            announced: RefCell::default(),
+            transfer: RefCell::default(),
+            storage,
+            role: RefCell::default(),
+            ended: Progress::default(),
+        });
+        rpc.add_service(KvServer::shared(node.clone()))?;
+        rpc.add_service(PeersServer::shared(node.clone()))?;
+        node.spawn(journal);
+        Ok(node)
+    }
+
+    fn spawn(self: &Rc<Self>, journal: Option<Journal>) {
+        let (driver, ticker, saver) = (self.clone(), self.clone(), self.clone());
+        drop(self.local.spawn(async move {
+            loop {
+                driver.turn();
+                driver.wake.wait().await;
+            }
+        }));
+        drop(self.local.spawn(async move {
+            loop {
+                ticker.local.sleep(ticker.options.settings.tick).await;
+                ticker.with(Core::tick);
+            }
+        }));
+        drop(self.local.spawn(async move { saver.save_snapshots().await }));
+        if let Some(journal) = journal {
+            let writer = self.clone();
+            drop(self.local.spawn(async move { writer.write_frames(journal).await }));
+        }
+    }
+
+    /// Uses the core, with the time of now, and has its results processed.
+    fn with<R>(&self, f: impl FnOnce(&mut Core) -> R) -> R {
+        let mut core = self.core.borrow_mut();
+        core.set_now(self.local.now_ns());
+        let result = f(&mut core);
+        self.wake.set();
+        result
+    }
+
+    /// Processes everything that was requested since the last turn.
+    fn turn(self: &Rc<Self>) {
+        let mut core = self.core.borrow_mut();
+        core.set_now(self.local.now_ns());
+        core.process();
+        let messages = core.take_messages();
+        let applied = core.store().applied().0;
+        drop(core);
+        self.follow_members();
+        self.disk.set();
+        for message in messages {
+            self.post(message);
+        }
+        self.applied.advance(applied);
+        self.report_role();
+    }
+
+    fn post(self: &Rc<Self>, message: Message) {
+        let to = message.to;
+        let peer = self.peers.borrow().get(&to).cloned();
+        match peer {
+            Some(peer) if message.has_snapshot() => {
+                let index = message.get_snapshot().get_metadata().index;
+                let image = self.core.borrow().image(index);
+                let node = self.clone();
+                drop(self.local.spawn(async move {
+                    let done = match image {
+                        Some(image) => node.send_snapshot(&peer, message, image).await,
+                        None => false,
+                    };
+                    node.with(|core| core.snapshot_sent(to, done));
+                }));
+            }
+            Some(peer) if peer.push(message) => {}
+            // Its queue is full, or it is no member.
+            _ => self.with(|core| core.unreachable(to)),
+        }
+    }
+
+    /// Reports changes of the role, and the end of the node.
+    fn report_role(&self) {
+        let core = self.core.borrow();
+        let role = match core.failed() {
+            Some(reason) => format!("the node has stopped: {reason}"),
+            None if core.is_leader() => format!("leads in term {}", core.term()),
+            None => core
+                .leader()
+                .map_or("follows no leader".to_owned(), |id| format!("follows node {id}")),
+        };
+        if core.failed().is_some() {
+            self.ended.advance(1);
+        }
+        drop(core);
+        if *self.role.borrow() != role {
+            (self.options.report)(&role);
+            *self.role.borrow_mut() = role;
+        }
+    }
+
+    /// Ends when the node has stopped, with the reason.
+    pub async fn stopped(&self) -> String {
+        self.ended.above(0).await;
+        self.core.borrow().failed().unwrap_or_default().to_owned()
+    }
+
+    /// The core, for inspection.
+    pub fn core(&self) -> std::cell::Ref<'_, Core> {
+        self.core.borrow()
+    }
+
+    /// The last known addresses of a member, the most likely first.
+    fn addresses(&self, id: u64) -> Vec<String> {
+        let core = self.core.borrow();
+        let announced = self.announced.borrow().get(&id).cloned();
+        let known = core.store().addresses().get(&id).cloned();
+        let given = self.options.members.get(&id).cloned();
+        let mut all: Vec<String> = Vec::new();
+        for uri in [announced, known, given].into_iter().flatten() {
+            if !uri.is_empty() && !all.contains(&uri) {
+                all.push(uri);
+            }
+        }
+        all
+    }
+
+    /// Begins and ends the tasks of peers.
+    fn follow_members(self: &Rc<Self>) {
+        let own = self.options.settings.id;
+        let core = self.core.borrow();
+        let members = core.store().membership();
+        let mut ids: Vec<u64> = members.voters.iter().chain(&members.learners).copied().collect();
+        if ids.is_empty() {
+            // A node that joins is sent messages by members that it does not know yet.
+            ids.extend(self.options.members.keys());
+        }
+        drop(core);
+        ids.retain(|id| *id != own);
+        let mut peers = self.peers.borrow_mut();
+        if peers.len() == ids.len() && ids.iter().all(|id| peers.contains_key(id)) {
+            return;
+        }
+        peers.retain(|id, peer| ids.contains(id) || peer.end());
+        for id in ids {
+            peers.entry(id).or_insert_with(|| Peer::start(self, id));
+        }
+    }
+}
+
+/// Longest time of an answer of a peer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+fn check(options: &Options) -> Result<(), StartError> {
+    let settings = &options.settings;
+    let refuse = |text: &str| Err(StartError::Options(text.to_owned()));
+    if settings.id == 0 || settings.id > 1 << 62 {
+        return refuse("the number of a node is from 1 on; correct --id");
+    }
+    if options.join && options.members.is_empty() {
+        return refuse("a node that joins needs the address of a member; add --peers");
+    }
+    if !options.join && !options.members.contains_key(&settings.id) {
+        return refuse(
+            "the members have to include this node; add its number and address to --peers",
+        );
+    }
+    if options.members.len() > crate::wire::MAX_MEMBERS
+        || options.members.values().any(|uri| uri.len() > crate::command::MAX_URI)
+    {
+        return refuse("a cluster has at most 64 members with addresses of 256 bytes; use fewer");
+    }
+    if settings.heartbeat_ticks == 0
+        || settings.election_ticks.start <= settings.heartbeat_ticks
+        || settings.election_ticks.is_empty()
+        || settings.tick.is_zero()
+    {
+        return refuse("an election timeout has to be longer than a heartbeat; raise --election");
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! Writes to the disk.
+
+use std::rc::Rc;
+
+use super::Node;
+use crate::core::Core;
+use crate::journal::{Journal, JournalError, save_snapshot};
+use crate::store::Image;
+
+impl Node {
+    /// Writes the frames of the core, one at a time. It ends when the disk fails, and stops the node.
+    pub(super) async fn write_frames(self: Rc<Self>, mut journal: Journal) {
+        loop {
+            self.disk.wait().await;
+            if let Err(error) = self.write_all(&mut journal).await {
+                self.with(|core| core.fail(error.to_string()));
+                return;
+            }
+        }
+    }
+
+    async fn write_all(&self, journal: &mut Journal) -> Result<(), JournalError> {
+        loop {
+            let frame = self.core.borrow_mut().take_frame();
+            let Some(frame) = frame else { break };
+            if let Some(image) = frame.image.clone() {
+                self.save(image).await?;
+                self.is_dirty.set(true);
+            }
+            if !frame.records.is_empty()
+                && let Err(error) = journal.write(&frame).await
+            {
+                return Err(journal.failed(error));
+            }
+            self.with(|core| core.persisted(frame.number()));
+        }
+        let is_dirty = self.is_dirty.take();
+        if is_dirty || journal.is_full() {
+            let hard = self.core.borrow().log().hard().clone();
+            journal.rotate(hard).await?;
+            journal.clean(self.core.borrow().log())?;
+        }
+        Ok(())
+    }
+
+    async fn save(&self, image: Image) -> Result<(), JournalError> {
+        let Some(storage) = &self.storage else { return Ok(()) };
+        let _one = self.saving.lock().await;
+        save_snapshot(storage.clone(), image).await
+    }
+
+    /// Makes a snapshot of the state whenever it is time.
+    pub(super) async fn save_snapshots(self: Rc<Self>) {
+        let mut applied = 0;
+        loop {
+            self.applied.above(applied).await;
+            let image = {
+                let mut core = self.core.borrow_mut();
+                applied = core.store().applied().0;
+                core.wants_snapshot()
+            };
+            let Some(image) = image else { continue };
+            match self.save(image.clone()).await {
+                Ok(()) => {
+                    self.with(|core| core.snapshot_made(image));
+                    self.is_dirty.set(true);
+                }
+                Err(error) => {
+                    self.with(|core: &mut Core| core.fail(error.to_string()));
+                    return;
+                }
+            }
+        }
+    }
+}

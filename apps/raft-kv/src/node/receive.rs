@@ -1,0 +1,112 @@
+//! The service for peers.
+
+use std::rc::Rc;
+
+use super::Node;
+use crate::api::{Chunk, Hello, LocalPeers, PeerError};
+use crate::wire;
+
+/// Largest part of a snapshot, bytes.
+const MAX_CHUNK: usize = 1 << 20;
+/// Time without a part after which a transfer is given up, ns.
+const IDLE_NS: u64 = 5_000_000_000;
+
+/// A snapshot that is being received.
+pub(super) struct Transfer {
+    from: u64,
+    term: u64,
+    index: u64,
+    total: u64,
+    bytes: Vec<u8>,
+    last_ns: u64,
+}
+
+fn malformed(error: impl std::fmt::Display) -> PeerError {
+    PeerError::Malformed(error.to_string())
+}
+
+impl Node {
+    fn take(&self, batch: &[u8]) -> Result<(), PeerError> {
+        let messages = wire::decode(batch).map_err(malformed)?;
+        self.with(|core| messages.into_iter().for_each(|message| core.receive(message)));
+        Ok(())
+    }
+
+    /// Adds a part to the transfer that it belongs to. Returns the place of the next part, and the bytes
+    /// if they are complete.
+    fn assemble(&self, chunk: &Chunk, data: &[u8]) -> Result<(u64, Option<Vec<u8>>), PeerError> {
+        let now_ns = self.local.now_ns();
+        let mut slot = self.transfer.borrow_mut();
+        if data.len() > MAX_CHUNK || chunk.total > self.options.max_snapshot {
+            return Err(malformed("a snapshot is larger than this node receives"));
+        }
+        if chunk.offset == 0 {
+            let is_busy = slot.as_ref().is_some_and(|transfer| {
+                transfer.term >= chunk.term
+                    && transfer.from != chunk.from
+                    && now_ns.saturating_sub(transfer.last_ns) < IDLE_NS
+            });
+            if is_busy {
+                return Err(PeerError::Order);
+            }
+            let (from, term, index, total) = (chunk.from, chunk.term, chunk.index, chunk.total);
+            *slot = Some(Transfer { from, term, index, total, bytes: Vec::new(), last_ns: now_ns });
+        }
+        let transfer = slot.as_mut().ok_or(PeerError::Order)?;
+        let is_next = (transfer.from, transfer.term, transfer.index, transfer.total)
+            == (chunk.from, chunk.term, chunk.index, chunk.total)
+            && transfer.bytes.len() as u64 == chunk.offset
+            && chunk.offset + data.len() as u64 <= chunk.total;
+        if !is_next {
+            return Err(PeerError::Order);
+        }
+        transfer.bytes.extend_from_slice(data);
+        transfer.last_ns = now_ns;
+        let next = transfer.bytes.len() as u64;
+        let is_complete = next == transfer.total;
+        Ok((next, slot.take_if(|_| is_complete).map(|transfer| transfer.bytes)))
+    }
+}
+
+impl LocalPeers for Node {
+    async fn hello(&self, hello: Hello) -> Result<u64, PeerError> {
+        let Hello { cluster, id, uri } = hello;
+        if cluster != self.options.cluster {
+            return Err(PeerError::Cluster(self.options.cluster.clone()));
+        }
+        let is_member = self.core.borrow().store().addresses().contains_key(&id)
+            || self.options.members.contains_key(&id);
+        if is_member && uri.len() <= crate::command::MAX_URI {
+            let known = self.addresses(id).first().cloned();
+            if known.as_ref() != Some(&uri) {
+                self.announced.borrow_mut().insert(id, uri.clone());
+                let peer: Option<Rc<_>> = self.peers.borrow().get(&id).cloned();
+                peer.inspect(|peer| peer.moved());
+            }
+            self.with(|core| core.announce(id, &uri));
+        }
+        Ok(self.options.settings.id)
+    }
+
+    async fn send(&self, batch: Vec<u8>) {
+        if self.take(&batch).is_err() {
+            self.core.borrow_mut().malformed();
+        }
+    }
+
+    async fn deliver(&self, batch: Vec<u8>) -> Result<(), PeerError> {
+        self.take(&batch)
+    }
+
+    async fn chunk(&self, chunk: Chunk, data: Vec<u8>) -> Result<u64, PeerError> {
+        let (next, complete) = self.assemble(&chunk, &data)?;
+        if let Some(bytes) = complete {
+            let message = wire::message(&chunk.head).map_err(malformed)?;
+            if !message.has_snapshot() {
+                return Err(malformed("a snapshot without its head"));
+            }
+            self.with(|core| core.receive_snapshot(message, bytes.into()));
+        }
+        Ok(next)
+    }
+}

@@ -1,0 +1,165 @@
+//! The service for clients.
+
+use courser::service::Stream;
+use futures::channel::oneshot;
+use futures::stream;
+use serde_bytes::ByteBuf;
+
+use super::Node;
+use crate::api::{KvError, LocalKv, Page};
+use crate::command::{Applied, Op, Ticket, Written};
+use crate::core::{MemberChange, Refused, Status, Writer};
+use crate::store::Change;
+
+/// Most entries of a page, and the bytes after which it ends.
+const PAGE: (usize, usize) = (4_096, 1 << 20);
+
+impl Node {
+    fn refusal(&self, refused: Refused) -> KvError {
+        match refused {
+            Refused::NotLeader { leader } => {
+                let leader = leader.filter(|id| *id != self.options.settings.id);
+                let uri = leader.and_then(|id| self.addresses(id).into_iter().next());
+                KvError::NotLeader { leader: uri }
+            }
+            Refused::Busy => KvError::Busy,
+            Refused::Stopped => self.stopped_error(),
+        }
+    }
+
+    fn stopped_error(&self) -> KvError {
+        let core = self.core.borrow();
+        KvError::Stopped(core.failed().unwrap_or("it is ending").to_owned())
+    }
+
+    /// Proposes something, and waits for its result.
+    async fn applied(&self, propose: impl FnOnce(&Node, Writer)) -> Result<Applied, KvError> {
+        let (writer, result) = oneshot::channel();
+        propose(self, writer);
+        match result.await {
+            Ok(Ok(Applied::Refused(reason))) => Err(KvError::Unwritten(reason)),
+            Ok(Ok(applied)) => Ok(applied),
+            Ok(Err(refused)) => Err(self.refusal(refused)),
+            Err(oneshot::Canceled) => Err(self.stopped_error()),
+        }
+    }
+
+    async fn write(&self, ticket: Ticket, op: Op) -> Result<Written, KvError> {
+        if let Some((size, limit)) = op.oversized() {
+            return Err(KvError::TooLarge { size: size as u64, limit: limit as u64 });
+        }
+        let propose = |node: &Node, writer| node.with(|core| core.write(ticket, op, writer));
+        match self.applied(propose).await? {
+            Applied::Written(written) => Ok(written),
+            _ => Err(self.stopped_error()),
+        }
+    }
+
+    /// Waits until the store may be read.
+    async fn readable(&self) -> Result<(), KvError> {
+        let (reader, word) = oneshot::channel();
+        self.with(|core| core.read(reader));
+        match word.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(refused)) => Err(self.refusal(refused)),
+            Err(oneshot::Canceled) => Err(self.stopped_error()),
+        }
+    }
+
+    /// The next change for a watch, and the index from which it goes on.
+    async fn next_change(&self, prefix: &[u8], mut after: u64) -> Change {
+        loop {
+            let found = {
+                let core = self.core.borrow();
+                core.store().changes().next(after, prefix, core.store().applied().0)
+            };
+            match found {
+                Ok(change) => return change,
+                Err(index) => after = index,
+            }
+            self.applied.above(after).await;
+        }
+    }
+}
+
+impl LocalKv for Node {
+    async fn open(&self) -> Result<u64, KvError> {
+        match self.applied(|node, writer| node.with(|core| core.open(writer))).await? {
+            Applied::Opened(session) => Ok(session),
+            _ => Err(self.stopped_error()),
+        }
+    }
+
+    async fn close(&self, session: u64) -> Result<(), KvError> {
+        let propose = |node: &Node, writer| node.with(|core| core.close(session, writer));
+        self.applied(propose).await.map(|_| ())
+    }
+
+    async fn put(&self, ticket: Ticket, key: Vec<u8>, value: Vec<u8>) -> Result<Written, KvError> {
+        self.write(ticket, Op::Put { key: key.into(), value: value.into() }).await
+    }
+
+    async fn delete(&self, ticket: Ticket, key: Vec<u8>) -> Result<Written, KvError> {
+        self.write(ticket, Op::Delete { key: key.into() }).await
+    }
+
+    async fn cas(
+        &self,
+        ticket: Ticket,
+        key: Vec<u8>,
+        expected: Option<ByteBuf>,
+        value: Option<ByteBuf>,
+    ) -> Result<Written, KvError> {
+        self.write(ticket, Op::Cas { key: key.into(), expected, value }).await
+    }
+
+    async fn get(&self, key: Vec<u8>) -> Result<Option<ByteBuf>, KvError> {
+        self.readable().await?;
+        Ok(self.core.borrow().store().get(&key).map(|value| ByteBuf::from(value.clone())))
+    }
+
+    async fn scan(&self, from: Vec<u8>, end: Option<ByteBuf>, limit: u32) -> Result<Page, KvError> {
+        self.readable().await?;
+        let core = self.core.borrow();
+        let limit = PAGE.0.min(limit as usize);
+        let mut range = core.store().range(&from, end.as_ref().map(|end| &end[..]));
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        while entries.len() < limit
+            && bytes < PAGE.1
+            && let Some((key, value)) = range.next()
+        {
+            bytes += key.len() + value.len();
+            entries.push((ByteBuf::from(key.clone()), ByteBuf::from(value.clone())));
+        }
+        Ok(Page { entries, more: range.next().is_some() })
+    }
+
+    fn watch(&self, prefix: Vec<u8>, after: Option<u64>) -> impl Stream<Item = Change> {
+        let after = after.unwrap_or_else(|| self.core.borrow().store().applied().0);
+        stream::unfold((prefix, after), move |(prefix, after)| async move {
+            let change = self.next_change(&prefix, after).await;
+            let index = change.index;
+            Some((change, (prefix, index)))
+        })
+    }
+
+    async fn status(&self) -> Status {
+        let mut status = self.core.borrow().status();
+        for member in &mut status.members {
+            if member.uri.is_empty() || self.announced.borrow().contains_key(&member.id) {
+                member.uri = self.addresses(member.id).into_iter().next().unwrap_or_default();
+            }
+        }
+        status
+    }
+
+    async fn change(&self, change: MemberChange) -> Result<(), KvError> {
+        let (writer, result) = oneshot::channel();
+        self.with(|core| core.change_members(&change, writer)).map_err(KvError::Members)?;
+        match result.await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(refused)) => Err(self.refusal(refused)),
+            Err(oneshot::Canceled) => Err(self.stopped_error()),
+        }
+    }
+}

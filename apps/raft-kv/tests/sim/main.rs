@@ -1,0 +1,4 @@
+//! Nodes in the simulated datacenter: the same code as over sockets.
+
+mod basics;
+mod world;
