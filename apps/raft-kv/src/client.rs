@@ -63,7 +63,7 @@ pub enum ClientError {
         if *executed == Executed::Never { "" } else { ", and the write may be applied" }
     )]
     TimedOut {
-        /// Whether a write was applied.
+        /// States whether a write was applied.
         executed: Executed,
     },
     /// The session expired while a write was tried again, so its result is lost.

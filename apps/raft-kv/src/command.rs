@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. Every node applies the same commands in the same order, so a command contains everything that its
-//!    result depends on: also the time ([`Command::now_ms`]).
+//!    result depends on, also the time (`now_ms`).
 //! 2. Decoding takes memory in proportion to the bytes of the entry.
 
 use serde::{Deserialize, Serialize};

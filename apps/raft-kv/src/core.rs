@@ -55,9 +55,9 @@ pub enum ReadMode {
     /// By a round of messages with a quorum, one for all reads that wait.
     Quorum,
     /// Without messages while a lease holds: after a round, for the shortest election timeout less a
-    /// part of it. Assumption: the clock rates of two members differ by at most so many parts per million.
+    /// part of it. Assumption: the clock rates of two members differ by at most `drift_ppm`.
     Lease {
-        /// The difference.
+        /// The largest difference, parts per million.
         drift_ppm: u32,
     },
 }
@@ -163,7 +163,7 @@ pub struct Core {
     writes: BTreeMap<u64, (u64, Writer)>,
     reads: Reads,
     out: Vec<Message>,
-    /// What the next frame will have.
+    /// The next frame, which grows until the present one is durable.
     frame: Frame,
     /// Number of the frame that is being written.
     writing: Option<u64>,
@@ -267,8 +267,13 @@ impl Core {
 
     /// An interval of [`Settings::tick`] has passed.
     pub fn tick(&mut self) {
+        // A candidate reads the entries that it has not applied. While a received snapshot is written, they
+        // are in neither the log nor the store.
+        let installs = self.incoming.is_some();
         self.guarded(|core| {
-            core.raw.tick();
+            if !installs {
+                core.raw.tick();
+            }
             core.retry_reads();
         });
     }

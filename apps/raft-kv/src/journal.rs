@@ -62,7 +62,7 @@ pub enum JournalError {
         file: String,
         /// The place.
         at: u64,
-        /// What is wrong.
+        /// The part that is wrong.
         detail: &'static str,
     },
     /// There is nothing to start from.
@@ -205,5 +205,5 @@ impl Journal {
     }
 }
 
-/// What a node starts from: the store of the last snapshot, and the log.
+/// The state that a node starts from: the store of the last snapshot, and the log.
 pub type State = (Store, Option<Image>, Log);

@@ -2,4 +2,12 @@
 
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod cli;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    courser_kit::end(cli::run(cli::Cli::parse().command))
+}

@@ -32,7 +32,7 @@ use crate::store::Store;
 use peer::Peer;
 use receive::Transfer;
 
-/// What a node needs besides an endpoint.
+/// Settings of a node, besides an endpoint and a storage.
 #[derive(Clone)]
 pub struct Options {
     /// Name of the cluster, the same for all members.
@@ -82,6 +82,8 @@ pub struct Node {
     disk: Signal,
     /// A snapshot is durable: segments can be removed.
     is_dirty: Cell<bool>,
+    /// It is time for a snapshot.
+    snapshot: Signal,
     /// Index of the last entry that was applied.
     applied: Progress,
     /// Held while a snapshot is written, as there is one file for it.
@@ -158,6 +160,7 @@ impl Node {
             wake: Signal::default(),
             disk: Signal::default(),
             is_dirty: Cell::new(false),
+            snapshot: Signal::default(),
             applied: Progress::default(),
             saving: futures::lock::Mutex::default(),
             peers: RefCell::default(),
@@ -210,6 +213,9 @@ impl Node {
         core.process();
         let messages = core.take_messages();
         let applied = core.store().applied().0;
+        if core.is_snapshot_due() {
+            self.snapshot.set();
+        }
         drop(core);
         self.follow_members();
         self.disk.set();
@@ -236,7 +242,7 @@ impl Node {
                     node.with(|core| core.snapshot_sent(to, done));
                 }));
             }
-            Some(peer) if peer.push(message) => {}
+            Some(peer) if crate::wire::split(message).into_iter().all(|part| peer.push(part)) => {}
             // Its queue is full, or it is no member.
             _ => self.with(|core| core.unreachable(to)),
         }

@@ -18,24 +18,10 @@ mod tests;
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChange, Message};
 
-pub use fields::Malformed;
 use fields::{CONF_CHANGE, MESSAGE, check};
-
-use crate::command::MAX_COMMAND;
-
-/// Most members of a cluster.
-pub const MAX_MEMBERS: usize = 64;
-/// Most entries of a message.
-pub const MAX_ENTRIES: usize = 4_096;
-/// Most messages of a batch.
-pub const MAX_BATCH: usize = 1_024;
-/// Largest encoded message without the data of a snapshot, bytes: one entry of the largest command, or
-/// several that are smaller.
-pub const MAX_MESSAGE: usize = MAX_COMMAND + (64 << 10);
-/// Largest batch, bytes.
-pub const MAX_BATCH_BYTES: usize = MAX_MESSAGE + (64 << 10);
-/// Levels of nesting: message, snapshot, metadata, members.
-pub const MAX_DEPTH: usize = 4;
+pub use fields::{
+    MAX_BATCH, MAX_BATCH_BYTES, MAX_DEPTH, MAX_ENTRIES, MAX_MEMBERS, MAX_MESSAGE, Malformed,
+};
 
 /// Bytes of the length in front of each message.
 const LENGTH: usize = 4;
@@ -50,6 +36,33 @@ pub fn push(batch: &mut Vec<u8>, message: &Message) -> bool {
     // Writing to memory fails for a message that lacks a required field, and these have none.
     message.write_to_vec(batch).expect("proto3 has no required fields");
     true
+}
+
+/// Entries of a part of a message, and their bytes.
+const PART: (usize, usize) = (1_024, 256 << 10);
+
+/// Cuts a message with more entries or bytes than fit a batch. The Raft library puts everything that was
+/// proposed since its last step into one message, whatever its limit of bytes is.
+pub fn split(mut message: Message) -> Vec<Message> {
+    let mut parts = Vec::new();
+    let mut entries = std::mem::take(&mut message.entries).into_iter().peekable();
+    loop {
+        let mut part = message.clone();
+        let mut bytes = 0;
+        while let Some(entry) = entries.next_if(|entry| {
+            bytes += entry.compute_size() as usize;
+            part.entries.is_empty() || (part.entries.len() < PART.0 && bytes <= PART.1)
+        }) {
+            part.entries.push(entry);
+        }
+        if let Some(last) = part.entries.last() {
+            (message.index, message.log_term) = (last.index, last.term);
+        }
+        parts.push(part);
+        if entries.peek().is_none() {
+            return parts;
+        }
+    }
 }
 
 /// Encoded bytes of a message in a batch.

@@ -117,7 +117,7 @@ impl Core {
                 let progress = self.raw.raft.prs().get(*id).filter(|_| is_learner(id));
                 let matched = progress.ok_or(MemberError::NoMember(*id))?.matched;
                 let entries = self.raw.raft.raft_log.committed.saturating_sub(matched);
-                if entries > CLOSE {
+                if entries > CLOSE || matched == 0 {
                     return Err(MemberError::Behind { id: *id, entries });
                 }
                 proposal.set_change_type(ConfChangeType::AddNode);

@@ -20,7 +20,7 @@ pub enum Record {
     Reset(u64, u64),
 }
 
-/// What must be durable before the messages that wait for it are sent.
+/// Data that must be durable before the messages that wait for it are sent.
 #[derive(Clone, Default, Debug)]
 pub struct Frame {
     /// Its parts.
@@ -155,16 +155,20 @@ impl Core {
         self.raw.mut_store().reset(at, membership);
     }
 
-    /// An image of the store, when it is time for a snapshot. The caller makes it durable.
-    pub fn wants_snapshot(&mut self) -> Option<Image> {
-        let applied = self.store.applied().0;
+    /// Returns whether it is time for a snapshot: the log is long, or a member needs one.
+    pub fn is_snapshot_due(&self) -> bool {
         let log = self.raw.store();
-        let since = applied.saturating_sub(log.snapshot_at().0);
-        let kept = self.settings.kept_entries;
-        let is_due = since >= self.settings.snapshot_entries
-            || (log.wants_snapshot() && since > 0)
-            || (log.bytes() >= self.settings.snapshot_bytes && since > kept.min(1_000));
-        if !is_due || self.failed.is_some() || self.incoming.is_some() {
+        let since = self.store.applied().0.saturating_sub(log.snapshot_at().0);
+        let is_large = log.bytes() >= self.settings.snapshot_bytes
+            && since > self.settings.kept_entries.min(1_000);
+        let is_long = since >= self.settings.snapshot_entries;
+        let is_due = is_long || is_large || (log.wants_snapshot() && since > 0);
+        is_due && self.failed.is_none() && self.incoming.is_none()
+    }
+
+    /// An image of the store, when it is time for a snapshot. The caller makes it durable.
+    pub fn wants_snapshot(&self) -> Option<Image> {
+        if !self.is_snapshot_due() {
             return None;
         }
         let mut image = self.store.image();

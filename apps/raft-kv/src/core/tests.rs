@@ -22,6 +22,8 @@ struct Cluster {
     now_ns: u64,
     /// Frames are durable at once.
     disks_work: bool,
+    /// But not those of this node.
+    stuck: Option<u64>,
 }
 
 fn settings(id: u64) -> Settings {
@@ -45,7 +47,8 @@ impl Cluster {
             (id, founded(settings, members))
         };
         let nodes = (1..=members).map(node).collect();
-        let mut cluster = Cluster { nodes, cut: Vec::new(), now_ns: 0, disks_work: true };
+        let mut cluster =
+            Cluster { nodes, cut: Vec::new(), now_ns: 0, disks_work: true, stuck: None };
         cluster.ticks(40);
         cluster
     }
@@ -61,6 +64,7 @@ impl Cluster {
                     node.snapshot_made(image);
                 }
                 while self.disks_work
+                    && self.stuck != Some(node.settings().id)
                     && let Some(frame) = node.take_frame()
                 {
                     node.persisted(frame.number());

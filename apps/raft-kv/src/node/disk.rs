@@ -51,14 +51,9 @@ impl Node {
 
     /// Makes a snapshot of the state whenever it is time.
     pub(super) async fn save_snapshots(self: Rc<Self>) {
-        let mut applied = 0;
         loop {
-            self.applied.above(applied).await;
-            let image = {
-                let mut core = self.core.borrow_mut();
-                applied = core.store().applied().0;
-                core.wants_snapshot()
-            };
+            self.snapshot.wait().await;
+            let image = self.core.borrow().wants_snapshot();
             let Some(image) = image else { continue };
             match self.save(image.clone()).await {
                 Ok(()) => {

@@ -94,10 +94,10 @@ impl Peer {
             && count < wire::MAX_BATCH
         {
             let size = wire::size(message);
-            if !wire::push(&mut batch, message) && count > 0 {
+            if !wire::push(&mut batch, message) {
+                assert!(count > 0, "messages are cut into parts that fit a batch");
                 break;
             }
-            // A message that fits no batch is none that a node makes.
             count += 1;
             self.bytes.set(self.bytes.get() - size);
             queue.pop_front();

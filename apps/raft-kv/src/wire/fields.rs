@@ -1,7 +1,20 @@
 //! The fields of Raft's messages, and the check of bytes against them.
 
 use crate::command::{MAX_COMMAND, MAX_URI};
-use crate::wire::{MAX_ENTRIES, MAX_MEMBERS};
+
+/// Most members of a cluster.
+pub const MAX_MEMBERS: usize = 64;
+/// Most entries of a message.
+pub const MAX_ENTRIES: usize = 4_096;
+/// Most messages of a batch.
+pub const MAX_BATCH: usize = 1_024;
+/// Largest encoded message without the data of a snapshot, bytes: one entry of the largest command, or
+/// several that are smaller.
+pub const MAX_MESSAGE: usize = MAX_COMMAND + (64 << 10);
+/// Largest batch, bytes.
+pub const MAX_BATCH_BYTES: usize = MAX_MESSAGE + (64 << 10);
+/// Levels of nesting: message, snapshot, metadata, members.
+pub const MAX_DEPTH: usize = 4;
 
 /// Bytes that are refused, with what is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -2,16 +2,15 @@ use proptest::prelude::*;
 use raft::eraftpb::{Entry, MessageType, Snapshot};
 
 use super::*;
+use crate::command::MAX_COMMAND;
 
 fn append(entries: usize, len: usize) -> Message {
     let mut message = Message::default();
     message.set_msg_type(MessageType::MsgAppend);
     (message.to, message.from, message.term, message.index) = (2, 1, u64::MAX, 7);
     let entry = |at: usize| {
-        let mut entry = Entry::default();
-        entry.index = 8 + at as u64;
-        entry.data = vec![at as u8; len].into();
-        entry
+        let data = vec![at as u8; len].into();
+        Entry { index: 8 + at as u64, data, ..Entry::default() }
     };
     message.set_entries((0..entries).map(entry).collect());
     message
@@ -36,6 +35,24 @@ fn messages_are_read_back_from_their_batch() {
         assert_eq!(decode(&batch).unwrap(), messages);
     }
     assert!(decode(&[]).unwrap().is_empty());
+}
+
+#[test]
+fn a_message_is_cut_into_parts_that_follow_each_other_and_fit() {
+    for (entries, len, parts) in [(0, 0, 1), (3, 100, 1), (10_000, 10, 10), (3, MAX_COMMAND, 3)] {
+        let whole = append(entries, len);
+        let cut = split(whole.clone());
+        assert_eq!(cut.len(), parts);
+        let mut index = whole.index;
+        for part in &cut {
+            assert_eq!((part.index, part.commit, part.term), (index, whole.commit, whole.term));
+            index += part.entries.len() as u64;
+            assert!(push(&mut Vec::new(), part));
+            assert_eq!(message(&encode(part)).as_ref(), Ok(part));
+        }
+        let joined: Vec<_> = cut.into_iter().flat_map(|part| part.entries).collect();
+        assert_eq!(joined, whole.entries.to_vec());
+    }
 }
 
 #[test]

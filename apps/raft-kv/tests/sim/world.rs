@@ -23,7 +23,7 @@ pub(crate) struct Cluster {
     pub(crate) world: World,
     pub(crate) nodes: Rc<RefCell<BTreeMap<u64, Rc<Node>>>>,
     pub(crate) disks: Vec<SimDisk>,
-    /// What nodes reported.
+    /// The events that nodes reported.
     pub(crate) reports: Rc<RefCell<Vec<String>>>,
     pub(crate) count: u64,
     clients: u32,

@@ -34,9 +34,9 @@ pub enum KvAnswer<V> {
     Done,
     /// The value, of `Get`.
     Value(Option<V>),
-    /// Whether there was a value, of `Delete`.
+    /// The answer of `Delete`: there was a value.
     Removed(bool),
-    /// Whether the new value was stored, of `Cas`.
+    /// The answer of `Cas`: the new value was stored.
     Swapped(bool),
 }
 

@@ -118,7 +118,7 @@ async fn append(local: Local, uri: String, from: u64, acknowledged: Rc<RefCell<B
     }
 }
 
-/// What a world of crashes showed.
+/// The findings of a world of crashes.
 struct Shown {
     acknowledged: usize,
     /// Acknowledged records that were not found after a crash.

@@ -54,6 +54,32 @@ fn a_lagging_follower_catches_up_by_a_snapshot() {
 }
 
 #[test]
+fn a_node_does_not_become_a_candidate_while_it_writes_a_received_snapshot() {
+    let mut cluster = Cluster::new(3, |s| (s.snapshot_entries, s.kept_entries) = (50, 10));
+    let session = cluster.open();
+    let leader = cluster.leader();
+    let lagging = if leader == 1 { 2 } else { 1 };
+    cluster.cut = vec![lagging];
+    for seq in 1..=100 {
+        cluster.put((session, seq), &format!("k{seq}"), "value");
+    }
+    cluster.cut.clear();
+    cluster.stuck = Some(lagging);
+    for _ in 0..200 {
+        cluster.ticks(1);
+        if cluster.node(lagging).log().base().0 > 50 {
+            cluster.cut = vec![lagging];
+        }
+    }
+    assert_eq!(cluster.node(lagging).failed(), None);
+    assert_eq!(cluster.node(lagging).status().role, "follower");
+    cluster.stuck = None;
+    cluster.cut.clear();
+    cluster.agree();
+    assert_eq!(cluster.node(lagging).counters().snapshots_installed, 1);
+}
+
+#[test]
 fn a_leader_bounds_the_bytes_that_are_not_committed() {
     let mut cluster = Cluster::new(3, |_| {});
     let session = cluster.open();

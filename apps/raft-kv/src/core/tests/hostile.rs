@@ -47,9 +47,9 @@ fn message() -> impl Strategy<Value = Message> {
         (message.index, message.commit, message.reject_hint) = (tail.0, tail.1, tail.2);
         (message.reject, message.commit_term) = (tail.3, tail.4);
         let entry = |(at, (index, term, kind, data)): (usize, (u64, u64, i32, Vec<u8>))| {
-            let mut entry = Entry::default();
-            entry.index = if follows { tail.0.wrapping_add(1 + at as u64) } else { index };
-            entry.term = if follows { head.4.max(1) } else { term };
+            let index = if follows { tail.0.wrapping_add(1 + at as u64) } else { index };
+            let term = if follows { head.4.max(1) } else { term };
+            let mut entry = Entry { index, term, ..Entry::default() };
             entry.set_entry_type(protobuf::ProtobufEnum::from_i32(kind).expect("a kind"));
             entry.data = data.into();
             entry

@@ -1,0 +1,59 @@
+//! How commands reach a cluster.
+
+use std::future::Future;
+use std::time::Duration;
+
+use clap::Args;
+use courser::{Local, Nexus};
+use courser_kit::{Failure, units};
+use courser_raft_kv::client::{Client, ClientError};
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Reach {
+    /// Addresses of nodes, of which one that runs is enough
+    #[arg(long, env = "RAFT_KV_NODES", value_delimiter = ',', required = true, value_name = "URI")]
+    pub(crate) nodes: Vec<String>,
+    /// Time after which the command gives up
+    #[arg(long, default_value = "10s", value_parser = units::nonzero_time)]
+    pub(crate) timeout: Duration,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The address of an endpoint for calls to a node.
+pub(crate) fn own_address(node: &str) -> String {
+    match node.split_once("://") {
+        Some(("udp", rest)) if rest.starts_with('[') => "udp://[::]:0".to_owned(),
+        Some((scheme @ "shm", _)) => format!("{scheme}://127.0.0.1:0"),
+        Some((scheme, _)) => format!("{scheme}://0.0.0.0:0"),
+        None => "udp://0.0.0.0:0".to_owned(),
+    }
+}
+
+/// Runs a future at an endpoint of this thread.
+pub(crate) fn at_endpoint<T, F>(node: &str, task: impl FnOnce(Local) -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    let mut rpc = Nexus::bind(&own_address(node))?.endpoint()?;
+    let local = rpc.local();
+    rpc.block_on(task(local)).map_err(|error| Failure::Runtime(error.to_string()))?
+}
+
+/// Runs a future with a client.
+pub(crate) fn with_client<T, F>(
+    reach: &Reach,
+    task: impl FnOnce(Client<Local>) -> F,
+) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    let first = reach.nodes.first().cloned().unwrap_or_default();
+    at_endpoint(&first, |local| task(Client::new(local, reach.nodes.clone(), reach.timeout)))
+}
+
+/// The error of a call, as one of a command.
+pub(crate) fn failure(error: ClientError) -> Failure {
+    Failure::Runtime(error.to_string())
+}

@@ -1,0 +1,212 @@
+//! Disks that are full, fail or lag; nodes that lag or join.
+
+use std::rc::Rc;
+
+use courser_raft_kv::core::{MemberChange, Settings};
+
+use crate::world::{Cluster, MS, SECOND, host};
+
+/// A node that does not lead.
+fn follower(cluster: &mut Cluster) -> u64 {
+    if cluster.leader() == 1 { 2 } else { 1 }
+}
+
+/// Writes until a number of writes is acknowledged.
+fn fill(cluster: &mut Cluster, keys: u32, len: usize) {
+    let ended = cluster.spawn(0, |kv, _| async move {
+        for n in 0..keys {
+            kv.put(format!("k{n:06}").as_bytes(), &vec![n as u8; len]).await.unwrap();
+        }
+    });
+    cluster.finish(&ended);
+}
+
+fn assert_filled(cluster: &mut Cluster, keys: u32, len: usize) {
+    let ended = cluster.spawn(0, |kv, _| async move {
+        let (mut from, mut found) = (Vec::new(), 0);
+        loop {
+            let page = kv.scan(&from, None, 1_000).await.unwrap();
+            for (key, value) in &page.entries {
+                assert_eq!(&key[..], format!("k{found:06}").as_bytes());
+                assert_eq!(&value[..], vec![found as u8; len]);
+                found += 1;
+            }
+            let Some((last, _)) = page.entries.last().filter(|_| page.more) else { break };
+            from = [&last[..], &[0]].concat();
+        }
+        assert_eq!(found, keys);
+    });
+    cluster.finish(&ended);
+}
+
+fn reports_of(cluster: &Cluster, id: u64) -> Vec<String> {
+    let own = |text: &&String| text.starts_with(&format!("{id}: the node has stopped"));
+    cluster.reports.borrow().iter().filter(own).cloned().collect()
+}
+
+fn frequent(settings: &mut Settings) {
+    (settings.snapshot_entries, settings.kept_entries) = (100, 10);
+}
+
+#[test]
+fn a_full_disk_stops_its_node_with_one_line_and_nothing_is_lost() {
+    for leads in [false, true] {
+        let mut cluster = Cluster::new(7, 3, 1, |_| {});
+        let id = if leads { cluster.leader() } else { follower(&mut cluster) };
+        let disk = cluster.disks[id as usize - 1].clone();
+        disk.set_capacity(disk.used() + 20_000);
+        fill(&mut cluster, 200, 500);
+        assert!(disk.counts().full > 0);
+        let reports = reports_of(&cluster, id);
+        assert_eq!(reports.len(), 1, "{reports:?}");
+        assert!(reports[0].contains("see that the disk has space"), "{reports:?}");
+        assert_eq!(reports[0].lines().count(), 1);
+        assert_filled(&mut cluster, 200, 500);
+        // With space it starts again, and is needed for the quorum.
+        disk.set_capacity(u64::MAX);
+        cluster.world.kill(host(id));
+        cluster.world.restart(host(id)).unwrap();
+        let other = follower(&mut cluster);
+        let gone = if other == id { 6 - id - cluster.leader() } else { other };
+        cluster.world.crash(host(gone));
+        cluster.nodes.borrow_mut().remove(&gone);
+        assert_filled(&mut cluster, 200, 500);
+    }
+}
+
+#[test]
+fn a_failed_sync_stops_its_node_with_one_line() {
+    let mut cluster = Cluster::new(8, 3, 1, |_| {});
+    let id = cluster.leader();
+    cluster.disks[id as usize - 1].fail_syncs(1);
+    fill(&mut cluster, 50, 100);
+    assert_eq!(reports_of(&cluster, id).len(), 1);
+    assert_filled(&mut cluster, 50, 100);
+}
+
+#[test]
+fn a_corrupt_snapshot_keeps_its_node_from_starting() {
+    let mut cluster = Cluster::new(9, 3, 1, frequent);
+    fill(&mut cluster, 300, 100);
+    let id = follower(&mut cluster);
+    cluster.world.kill(host(id));
+    let disk = cluster.disks[id as usize - 1].clone();
+    let names = courser_disk::Storage::list(&disk).unwrap();
+    let snapshot = names.iter().rfind(|name| name.starts_with("snapshot-0")).unwrap();
+    assert!(disk.flip_bit(snapshot, 4_000));
+    let error = cluster.world.restart(host(id)).unwrap_err().to_string();
+    assert!(error.contains(snapshot) && error.contains("is damaged at byte"), "{error}");
+    assert_filled(&mut cluster, 300, 100);
+}
+
+#[test]
+fn a_lagging_node_catches_up_by_a_snapshot_in_parts() {
+    for durable in [true, false] {
+        let change = if durable {
+            frequent
+        } else {
+            |settings: &mut Settings| {
+                frequent(settings);
+                settings.durable = false;
+            }
+        };
+        let mut cluster = Cluster::new(10, 3, 1, change);
+        let id = follower(&mut cluster);
+        let others: Vec<_> = (1..=4).filter(|other| *other != id).map(host).collect();
+        cluster.world.partition(&[&[host(id)], &others]);
+        // Ten parts.
+        fill(&mut cluster, 250, 10_000);
+        cluster.world.heal();
+        let nodes = cluster.nodes.clone();
+        let caught_up = move |_: &mut courser_sim::World| {
+            let nodes = nodes.borrow();
+            nodes[&id].core().store().size().0 == 250
+        };
+        assert!(cluster.world.run_until(20 * SECOND, caught_up), "durable: {durable}");
+        let installed = cluster.nodes.borrow()[&id].core().counters().snapshots_installed;
+        assert_eq!(installed, 1);
+        // It has what the others have.
+        let leader = cluster.leader();
+        let gone = 6 - id - leader;
+        cluster.world.crash(host(gone));
+        cluster.nodes.borrow_mut().remove(&gone);
+        assert_filled(&mut cluster, 250, 10_000);
+    }
+}
+
+#[test]
+fn a_node_joins_with_an_empty_disk_while_clients_write() {
+    let mut cluster = Cluster::hosts(11, 4, 2);
+    (1..=3).for_each(|id| cluster.start(id, false, frequent));
+    fill(&mut cluster, 300, 1_000);
+    cluster.start(4, true, frequent);
+    let uri = cluster.world.uri(host(4));
+    let ended = cluster.spawn(1, |kv, local| async move {
+        kv.change(&MemberChange::Add { id: 4, uri }).await.unwrap();
+        while kv.change(&MemberChange::Promote { id: 4 }).await.is_err() {
+            local.sleep(50 * MS).await;
+        }
+    });
+    fill(&mut cluster, 300, 1_000);
+    cluster.finish(&ended);
+    // Three of four are needed.
+    let gone = follower(&mut cluster);
+    cluster.world.crash(host(gone));
+    cluster.nodes.borrow_mut().remove(&gone);
+    assert_filled(&mut cluster, 300, 1_000);
+    assert_eq!(cluster.nodes.borrow()[&4].core().status().role, "follower");
+}
+
+#[test]
+fn a_node_joins_while_no_client_writes() {
+    let mut cluster = Cluster::hosts(13, 4, 1);
+    (1..=3).for_each(|id| cluster.start(id, false, |_| {}));
+    fill(&mut cluster, 3, 100);
+    cluster.start(4, true, |_| {});
+    let uri = cluster.world.uri(host(4));
+    let ended = cluster.spawn(0, |kv, local| async move {
+        kv.change(&MemberChange::Add { id: 4, uri }).await.unwrap();
+        while kv.change(&MemberChange::Promote { id: 4 }).await.is_err() {
+            local.sleep(50 * MS).await;
+        }
+    });
+    cluster.finish(&ended);
+    let nodes = cluster.nodes.clone();
+    let has_all = move |_: &mut courser_sim::World| nodes.borrow()[&4].core().store().size().0 == 3;
+    assert!(cluster.world.run_until(10 * SECOND, has_all));
+}
+
+#[test]
+fn a_slow_follower_delays_no_write_and_fills_no_memory() {
+    let mut cluster = Cluster::new(12, 3, 1, |settings| settings.snapshot_entries = 1_000_000);
+    let id = follower(&mut cluster);
+    let faults = courser_sim::DiskFaults {
+        sync_ns: (300_000_000, 400_000_000),
+        ..courser_sim::DiskFaults::default()
+    };
+    cluster.disks[id as usize - 1].set_faults(faults);
+    let began_ns = cluster.world.now_ns();
+    let ended = cluster.spawn(0, |kv, local| async move {
+        let kv = Rc::new(kv);
+        let put = |n: u32| {
+            let kv = kv.clone();
+            local.spawn(async move {
+                for round in 0..20_u32 {
+                    let key = format!("k{:06}", n * 20 + round);
+                    kv.put(key.as_bytes(), &vec![(n * 20 + round) as u8; 20_000]).await.unwrap();
+                }
+            })
+        };
+        for task in (0..32).map(put).collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+    });
+    cluster.finish(&ended);
+    // 640 writes, one after the other, would take 200 s.
+    let took_ns = cluster.world.now_ns() - began_ns;
+    assert!(took_ns < 10_000_000_000, "{took_ns} ns");
+    cluster.disks[id as usize - 1].set_faults(courser_sim::DiskFaults::default());
+    cluster.world.run_for(5 * SECOND);
+    assert_eq!(cluster.nodes.borrow()[&id].core().store().size().0, 640);
+    assert_filled(&mut cluster, 640, 20_000);
+}

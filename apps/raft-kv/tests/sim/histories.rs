@@ -1,0 +1,311 @@
+//! Random histories under faults of network, processes and disks, checked for linearizability.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use courser::Local;
+use courser_raft_kv::client::{Client, ClientError};
+use courser_raft_kv::core::{ReadMode, Settings};
+use courser_raft_kv::planted::{Bug, Planted};
+use courser_sim::fabric::LinkFaults;
+use courser_sim::history::{KvAnswer, KvModel, KvOp, Limits, Recorder, Verdict};
+use courser_sim::{DiskFaults, HostId, LinkId, Rng, Unsynced};
+
+use crate::world::{Cluster, MS, SECOND, host};
+
+type Op = KvOp<u8, u32>;
+type Answer = KvAnswer<u32>;
+
+const CLIENTS: u32 = 3;
+const KEYS: u64 = 6;
+/// Time with faults.
+const FAULTS: Duration = Duration::from_secs(3);
+/// Time without, at the end.
+const CALM: Duration = Duration::from_secs(1);
+
+/// A history, and what happened.
+pub(crate) struct Outcome {
+    pub(crate) verdict: Verdict<u8>,
+    pub(crate) answered: usize,
+    pub(crate) snapshots: u64,
+    pub(crate) installed: u64,
+    pub(crate) elections: u64,
+    pub(crate) leases: u64,
+    pub(crate) text: String,
+}
+
+fn bytes(value: u32) -> [u8; 4] {
+    value.to_le_bytes()
+}
+
+fn number(value: Option<Vec<u8>>) -> Option<u32> {
+    value.map(|value| u32::from_le_bytes(value.try_into().expect("a value of this test")))
+}
+
+/// Calls until the end, each recorded.
+async fn client(
+    kv: Rc<Client<Local>>,
+    local: Local,
+    recorder: Recorder<Op, Answer>,
+    mut rng: Rng,
+    next: Rc<Cell<u32>>,
+    stop: Rc<Cell<bool>>,
+) {
+    let mut seen: [Option<u32>; KEYS as usize] = [None; KEYS as usize];
+    while !stop.get() {
+        let key = rng.below(KEYS) as u8;
+        let name = [key];
+        let value = || {
+            next.set(next.get() + 1);
+            next.get()
+        };
+        let (op, kind) = match rng.below(10) {
+            0..4 => (KvOp::Get(key), 0),
+            4..7 => (KvOp::Put(key, value()), 1),
+            7..9 => (KvOp::Cas { key, expected: seen[usize::from(key)], new: value() }, 2),
+            _ => (KvOp::Delete(key), 3),
+        };
+        let recording = recorder.begin(op.clone());
+        let result: Result<Answer, ClientError> = match &op {
+            KvOp::Get(_) => kv.get(&name).await.map(|value| KvAnswer::Value(number(value))),
+            KvOp::Put(_, new) => kv.put(&name, &bytes(*new)).await.map(|_| KvAnswer::Done),
+            KvOp::Cas { expected, new, .. } => {
+                let expected = expected.map(bytes);
+                let expected = expected.as_ref().map(|value| &value[..]);
+                let swapped = kv.cas(&name, expected, Some(&bytes(*new))).await;
+                swapped.map(|written| KvAnswer::Swapped(written.changed))
+            }
+            KvOp::Delete(_) => {
+                kv.delete(&name).await.map(|written| KvAnswer::Removed(written.changed))
+            }
+        };
+        match (result, kind) {
+            (Ok(answer), _) => {
+                if let KvAnswer::Value(value) = &answer {
+                    seen[usize::from(key)] = *value;
+                }
+                recording.end(answer);
+            }
+            (Err(ClientError::TimedOut { executed: courser::Executed::Never }), _) => {
+                recording.end_without_effect();
+            }
+            (Err(_), _) => drop(recording),
+        }
+        local.sleep(Duration::from_micros(rng.between(100, 20_000))).await;
+    }
+}
+
+/// Draws one fault.
+fn fault(cluster: &mut Cluster, rng: &mut Rng) {
+    let world = &mut cluster.world;
+    let node = HostId(rng.below(3) as u32);
+    let hosts = 3 + CLIENTS;
+    match rng.below(12) {
+        0 => world.kill(node),
+        1 => world.crash(node),
+        2 => (0..3).for_each(|host| world.crash(HostId(host))),
+        3..6 => {
+            // Every host is on one side: often a leader with some clients, and the other nodes.
+            let (mut left, mut right) = (Vec::new(), Vec::new());
+            for host in (0..hosts).map(HostId) {
+                if host == node || (host.0 >= 3 && rng.chance_ppm(500_000)) {
+                    left.push(host);
+                } else {
+                    right.push(host);
+                }
+            }
+            world.partition(&[&left, &right]);
+        }
+        6 | 7 => world.heal(),
+        8 => {
+            let faults = LinkFaults {
+                loss_ppm: rng.below(100_000) as u32,
+                duplicate_ppm: rng.below(50_000) as u32,
+                reorder_ppm: rng.below(100_000) as u32,
+                reorder_max_ns: 2_000_000,
+                extra_delay_ns: rng.below(3_000_000),
+                ..LinkFaults::default()
+            };
+            for link in 0..world.fabric().links() {
+                world.set_link_faults(LinkId(link), faults);
+            }
+        }
+        9 => world.pause(node, Duration::from_millis(rng.between(10, 800))),
+        10 => world.set_drift(node, rng.below(100_001) as i32 - 50_000),
+        _ => cluster.disks[node.0 as usize].set_faults(DiskFaults {
+            slow_sync_ppm: rng.below(300_000) as u32,
+            sync_error_ppm: rng.below(2) as u32 * 1_000,
+            unsynced: *rng.pick(&[Unsynced::Drawn, Unsynced::Torn, Unsynced::Lost]).unwrap(),
+            ..DiskFaults::default()
+        }),
+    }
+}
+
+/// Starts the nodes that do not run, and those that have stopped.
+fn revive(cluster: &mut Cluster, rng: &mut Rng, share_ppm: u32, may_refuse: bool) {
+    for id in 1..=3 {
+        let stopped =
+            cluster.nodes.borrow().get(&id).is_some_and(|node| node.core().failed().is_some());
+        if stopped && cluster.world.is_running(host(id)) {
+            cluster.world.kill(host(id));
+        }
+        if !cluster.world.is_running(host(id)) && rng.chance_ppm(share_ppm) {
+            // Without syncs a node finds its log damaged.
+            let started = cluster.world.restart(host(id));
+            assert!(started.is_ok() || may_refuse, "{started:?}");
+        }
+    }
+}
+
+/// Ends all faults.
+fn calm(cluster: &mut Cluster, rng: &mut Rng, may_refuse: bool) {
+    cluster.world.heal();
+    for link in 0..cluster.world.fabric().links() {
+        cluster.world.set_link_faults(LinkId(link), LinkFaults::default());
+    }
+    for id in 1..=3 {
+        cluster.disks[id as usize - 1].set_faults(DiskFaults::default());
+        cluster.world.set_drift(host(id), 0);
+    }
+    revive(cluster, rng, 1_000_000, may_refuse);
+}
+
+/// Runs a history.
+pub(crate) fn run(seed: u64, change: fn(&mut Settings)) -> Outcome {
+    let mut cluster = Cluster::new(seed, 3, CLIENTS, change);
+    let mut settings = Settings::new(1);
+    change(&mut settings);
+    let may_refuse = settings.bugs.has(Bug::SkipSync);
+    let mut rng = Rng::stream(seed, 77);
+    let recorder = Recorder::<Op, Answer>::default();
+    let (next, stop) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+    let mut tasks = Vec::new();
+    for number in 0..CLIENTS {
+        let local = cluster.local(number);
+        // One session for two concurrent tasks.
+        let kv = Client::new(local.clone(), cluster.uris(), SECOND).attempt(150 * MS);
+        let kv = Rc::new(kv);
+        for _ in 0..2 {
+            let (own, local) = (kv.clone(), local.clone());
+            let (recorder, rng) = (recorder.clone(), Rng::new(rng.next_u64()));
+            let (next, stop) = (next.clone(), stop.clone());
+            tasks.push(cluster.spawn(number, |_, _| client(own, local, recorder, rng, next, stop)));
+        }
+    }
+    let end_ns = FAULTS.as_nanos() as u64;
+    let mut elections = 0;
+    while cluster.world.now_ns() < end_ns {
+        cluster.world.run_for(Duration::from_millis(rng.between(20, 400)));
+        fault(&mut cluster, &mut rng);
+        elections += count(&cluster, |counters| counters.elections_won);
+        cluster.world.run_for(Duration::from_millis(rng.between(1, 200)));
+        revive(&mut cluster, &mut rng, 600_000, may_refuse);
+    }
+    calm(&mut cluster, &mut rng, may_refuse);
+    cluster.world.run_for(CALM);
+    stop.set(true);
+    let ended = |_: &mut courser_sim::World| tasks.iter().all(|ended| ended.get());
+    assert!(cluster.world.run_until(20 * SECOND, ended), "seed {seed}: a client hangs");
+    let stopped = cluster.reports.borrow().iter().find(|text| text.contains("library")).cloned();
+    assert_eq!(stopped, None, "seed {seed}");
+    let verdict = recorder.with(|history| history.check(&KvModel::default(), Limits::default()));
+    let answered = recorder.with(|h| h.calls().iter().filter(|call| call.end.is_some()).count());
+    let text = match &verdict {
+        Verdict::Violation { around, .. } => {
+            recorder.with(|history| history.lines(around.iter().copied()))
+        }
+        _ => String::new(),
+    };
+    let snapshots = count(&cluster, |counters| counters.snapshots_made);
+    let installed = count(&cluster, |counters| counters.snapshots_installed);
+    let leases = count(&cluster, |counters| counters.reads_by_lease);
+    Outcome { verdict, answered, snapshots, installed, elections, leases, text }
+}
+
+fn count(cluster: &Cluster, of: fn(&courser_raft_kv::core::Counters) -> u64) -> u64 {
+    cluster.nodes.borrow().values().map(|node| of(node.core().counters())).sum()
+}
+
+/// Frequent snapshots, so that they are made and installed in a history.
+fn small(settings: &mut Settings) {
+    (settings.snapshot_entries, settings.kept_entries) = (40, 5);
+    settings.tick = 10 * MS;
+}
+
+fn leases(settings: &mut Settings) {
+    small(settings);
+    settings.reads = ReadMode::Lease { drift_ppm: 110_000 };
+}
+
+/// Histories of a test; `RAFT_KV_HISTORIES` is another number.
+fn histories(default: u64) -> u64 {
+    std::env::var("RAFT_KV_HISTORIES").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn all_are_linearizable(first: u64, count: u64, change: fn(&mut Settings)) {
+    let (mut answered, mut snapshots, mut installed, mut elections) = (0, 0, 0, 0);
+    let mut by_lease = 0;
+    for seed in first..first + count {
+        let outcome = run(seed, change);
+        assert_eq!(outcome.verdict, Verdict::Linearizable, "seed {seed}:\n{}", outcome.text);
+        answered += outcome.answered;
+        snapshots += outcome.snapshots;
+        installed += outcome.installed;
+        elections += outcome.elections;
+        by_lease += outcome.leases;
+    }
+    println!(
+        "{count} histories: {answered} answered calls, {snapshots} snapshots made and {installed} \
+         installed by the last lives of nodes, {elections} elections, {by_lease} reads by lease"
+    );
+    // The faults leave some service, and each part was used.
+    assert!(answered as u64 > 50 * count, "{answered} answered calls");
+    assert!(snapshots > 0 && elections > count, "{snapshots} snapshots, {elections} elections");
+}
+
+#[test]
+fn histories_under_faults_are_linearizable() {
+    all_are_linearizable(0, histories(20), small);
+}
+
+#[test]
+fn histories_with_leases_are_linearizable_while_clocks_keep_their_assumption() {
+    all_are_linearizable(1_000_000, histories(10), leases);
+}
+
+/// The first history that shows a bug.
+fn found(bug: Bug, change: fn(&mut Settings)) -> u64 {
+    const MOST: u64 = 500;
+    for seed in 0..MOST {
+        let outcome = run(seed, change);
+        if matches!(outcome.verdict, Verdict::Violation { .. }) {
+            println!("{bug:?}: found by history {seed}");
+            return seed;
+        }
+    }
+    panic!("{bug:?} is not found by {MOST} histories");
+}
+
+macro_rules! finds {
+    ($($name:ident: $bug:ident,)*) => {
+        $(
+            #[test]
+            fn $name() {
+                fn planted(settings: &mut Settings) {
+                    small(settings);
+                    settings.bugs = Planted::with(Bug::$bug);
+                }
+                found(Bug::$bug, planted);
+            }
+        )*
+    };
+}
+
+finds! {
+    an_answer_before_the_commit_is_found: ReplyBeforeCommit,
+    a_retry_that_is_applied_twice_is_found: ApplyTwice,
+    a_read_without_a_quorum_is_found: ReadWithoutQuorum,
+    a_sync_that_is_skipped_is_found: SkipSync,
+    a_snapshot_without_its_last_entry_is_found: ShortSnapshot,
+}
