@@ -4,9 +4,9 @@
 mod disk;
 mod futures;
 mod go_back_zero;
+mod history;
 mod host_queue;
 mod host_waits;
-mod history;
 mod memory;
 mod packing;
 mod races;

@@ -1,0 +1,145 @@
+//! The program over real sockets and shared memory.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ordered-index");
+
+/// A server, killed at the end.
+struct Server {
+    child: Child,
+    uri: String,
+}
+
+impl Server {
+    fn start(scheme: &str, more: &[&str]) -> Server {
+        let mut child = Command::new(PROGRAM)
+            .args(["serve", "--bind", &format!("{scheme}://127.0.0.1:0")])
+            .args(more)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let uri = lines.by_ref().map(Result::unwrap).find(|line| line.contains("://")).unwrap();
+        let uri = uri.split(';').next().unwrap().to_owned();
+        // The rest is read, so that the server can write it.
+        std::thread::spawn(move || lines.count());
+        Server { child, uri }
+    }
+
+    fn client(&self, operation: &str, args: &[&str]) -> Output {
+        Command::new(PROGRAM).args(["client", operation, &self.uri]).args(args).output().unwrap()
+    }
+
+    /// The line that a successful operation prints.
+    fn line(&self, operation: &str, args: &[&str]) -> String {
+        let output = self.client(operation, args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{operation} {args:?}: {error}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn operations(server: &Server) {
+    assert_eq!(server.line("put", &["7", "42"]), "stored");
+    assert_eq!(server.line("put", &["7", "43"]), "replaced");
+    assert_eq!(server.line("put", &["9", "5"]), "stored");
+    assert_eq!(server.line("get", &["7"]), "43");
+    assert_eq!(server.line("scan", &["7", "--count", "2"]), "48 of 2 values");
+    assert_eq!(server.line("delete", &["7"]), "removed");
+    assert_eq!(server.line("delete", &["7"]), "there was none");
+    let missing = server.client("get", &["7"]);
+    let text = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(missing.status.code() == Some(1) && text.contains("no key 7"), "{text}");
+}
+
+#[test]
+fn operations_over_udp() {
+    operations(&Server::start("udp", &[]));
+}
+
+#[test]
+fn operations_over_shared_memory_with_scans_in_dispatch_handlers() {
+    operations(&Server::start("shm", &["--scans", "dispatch", "--threads", "2"]));
+}
+
+#[test]
+fn keys_are_loaded_over_the_network_and_at_the_start() {
+    let loaded = Server::start("udp", &[]);
+    assert_eq!(loaded.line("load", &["--keys", "20000"]), "loaded 20000 keys");
+    let filled = Server::start("udp", &["--keys", "20000"]);
+    let sum = loaded.line("scan", &["0", "--count", "16384"]);
+    assert!(sum.ends_with("of 16384 values"), "{sum}");
+    assert_eq!(filled.line("scan", &["0", "--count", "16384"]), sum);
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let run = |args: &[&str]| Command::new(PROGRAM).args(args).output().unwrap();
+    for (args, hint) in [
+        (&["bench", "--mix", "get=90"][..], "100 per cent"),
+        (&["serve", "--bind", "nothing"], "://"),
+        (&["client", "get", "udp://127.0.0.1:31860", "x"], "invalid"),
+    ] {
+        let output = run(args);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && text.contains(hint), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn the_benchmark_reports_its_quantities() {
+    for transport in ["udp", "shm"] {
+        let output = Command::new(PROGRAM)
+            .args(["bench", "--transport", transport, "--keys", "20000", "--time", "300ms"])
+            .args(["--window", "10ms", "--mix", "get=80,scan=5,put=10,delete=5", "--anyway"])
+            .args(["--json", "-"])
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(
+            (report["bench"].as_str(), report["transport"].as_str()),
+            (Some("ordered-index"), Some(transport),)
+        );
+        let result = &report["results"];
+        for workload in ["workers", "dispatch", "plain"] {
+            for kind in ["get", "scan", "put", "delete"] {
+                for quantity in ["rate_rps", "latency_p50_ns", "latency_p99_ns"] {
+                    let value = &result[workload][format!("{kind}_{quantity}")];
+                    assert!(
+                        value.as_f64().is_some_and(|v| v > 0.0),
+                        "{workload} {kind}_{quantity}"
+                    );
+                }
+            }
+        }
+        for key in ["get_p99_workers_over_dispatch", "get_rate_workers_over_plain", "index_scan_ns"]
+        {
+            assert!(result[key].as_f64().is_some_and(|value| value > 0.0), "{key}: {result}");
+        }
+        assert!(report["environment"]["cpu_model"].is_string());
+    }
+}
+
+#[test]
+fn the_simulation_reports_both_placements() {
+    let output = Command::new(PROGRAM)
+        .args(["sim", "--keys", "10000", "--time", "200us", "--seeds", "1", "--json", "-"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let results = report["results"].as_array().unwrap();
+    let places: Vec<_> = results.iter().map(|result| result["scans"].as_str().unwrap()).collect();
+    assert_eq!(places, ["workers", "dispatch"]);
+    assert!(results.iter().all(|result| result["get_latency_p99_ns"].as_u64().unwrap() > 0));
+}
