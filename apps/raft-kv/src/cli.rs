@@ -1,9 +1,12 @@
 //! The command line: subcommands, flags and help texts.
 
 mod admin;
+mod apart;
 mod bench;
 mod data;
+mod drill;
 mod file;
+mod load;
 mod local;
 mod node;
 mod quickstart;
@@ -62,6 +65,8 @@ pub(crate) enum Command {
     Member(admin::MemberArgs),
     /// Measure latency and rate
     Bench(bench::BenchArgs),
+    /// Kill the leader or cut it off again and again under load, and check what clients see
+    Drill(drill::DrillArgs),
 }
 
 /// Runs a command.
@@ -79,5 +84,6 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Stat(args) => admin::stat(&args),
         Command::Member(args) => admin::member(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Drill(args) => drill::run(&args),
     }
 }

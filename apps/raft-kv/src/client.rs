@@ -24,8 +24,12 @@ pub trait Net: Clone + 'static {
     /// A connection.
     type Channel: Channel;
 
-    /// Connects with a node.
-    fn connect(&self, uri: &str) -> impl Future<Output = Option<KvClient<Self::Channel>>>;
+    /// Connects with a node. `None`: that failed, or took longer than `time`.
+    fn connect(
+        &self,
+        uri: &str,
+        time: Duration,
+    ) -> impl Future<Output = Option<KvClient<Self::Channel>>>;
 
     /// Waits.
     fn sleep(&self, time: Duration) -> impl Future<Output = ()>;
@@ -34,15 +38,12 @@ pub trait Net: Clone + 'static {
     fn now_ns(&self) -> u64;
 }
 
-/// Longest time to connect with a node.
-const CONNECT: Duration = Duration::from_secs(1);
-
 impl Net for Local {
     type Channel = Session;
 
-    async fn connect(&self, uri: &str) -> Option<KvClient<Session>> {
+    async fn connect(&self, uri: &str, time: Duration) -> Option<KvClient<Session>> {
         let attempt = async { KvClient::new(Local::connect(self, uri).await.ok()?).await.ok() };
-        self.timeout(CONNECT, attempt).await.ok().flatten()
+        self.timeout(time, attempt).await.ok().flatten()
     }
 
     async fn sleep(&self, time: Duration) {
@@ -123,7 +124,7 @@ impl<N: Net> Client<N> {
         }
     }
 
-    /// Sets the time of one attempt. Default 1 s.
+    /// Sets the time of one attempt, and of connecting with a node. Default 1 s.
     #[must_use]
     pub fn attempt(mut self, time: Duration) -> Self {
         self.times.1 = time;
@@ -154,7 +155,7 @@ impl<N: Net> Client<N> {
         let named = self.leader.borrow_mut().take();
         let next = self.members.get(number as usize % self.members.len().max(1)).cloned();
         let uri = named.or(next)?;
-        let kv = self.net.connect(&uri).await?;
+        let kv = self.net.connect(&uri, self.times.1).await?;
         *self.connection.borrow_mut() = Some(Connection { number, kv: kv.clone(), uri });
         Some((number, kv))
     }

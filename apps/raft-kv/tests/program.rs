@@ -4,5 +4,7 @@
 mod basics;
 #[path = "program/disk.rs"]
 mod disk;
+#[path = "program/drill.rs"]
+mod drill;
 #[path = "program/processes.rs"]
 mod processes;

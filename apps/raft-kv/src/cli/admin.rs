@@ -1,6 +1,7 @@
 //! `raft-kv status`, `stat` and `member`.
 
 use std::io::Write;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use courser_kit::table::Table;
@@ -54,6 +55,9 @@ enum ChangeArgs {
     },
 }
 
+/// Longest time to connect with a node.
+const CONNECT: Duration = Duration::from_secs(1);
+
 /// The states of the nodes, and of the members that they name.
 pub(crate) fn states(reach: &Reach) -> Result<Vec<(String, Option<Status>)>, Failure> {
     let first = reach.nodes.first().cloned().unwrap_or_default();
@@ -61,7 +65,7 @@ pub(crate) fn states(reach: &Reach) -> Result<Vec<(String, Option<Status>)>, Fai
         let mut states: Vec<(String, Option<Status>)> = Vec::new();
         let mut uris = reach.nodes.clone();
         while let Some(uri) = uris.pop() {
-            let state = match Net::connect(&local, &uri).await {
+            let state = match Net::connect(&local, &uri, reach.timeout.min(CONNECT)).await {
                 Some(kv) => kv.status().deadline(reach.timeout).await.ok(),
                 None => None,
             };

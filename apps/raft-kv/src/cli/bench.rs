@@ -95,7 +95,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     flags.extend(args.lease_reads.then(|| "--lease-reads".to_owned()));
     flags.extend(args.no_batching.then(|| "--no-batching".to_owned()));
     let election = Duration::from_millis(500);
-    let kind = Kind { scheme, memory: args.memory, election, flags: &flags };
+    let kind = Kind { scheme, memory: args.memory, election, flags: &flags, is_apart: false };
     let started = args.nodes.is_empty().then(|| Nodes::start(3, kind)).transpose()?;
     let uris = started.as_ref().map_or(args.nodes.clone(), |nodes| nodes.uris().to_vec());
     let first = uris.first().cloned().unwrap_or_default();

@@ -4,10 +4,13 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use courser_kit::Failure;
+
+use super::apart::Apart;
 
 /// A transport and a log for nodes.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +19,8 @@ pub(super) struct Kind<'a> {
     pub(super) memory: bool,
     pub(super) election: Duration,
     pub(super) flags: &'a [String],
+    /// Each node has a network namespace of its own.
+    pub(super) is_apart: bool,
 }
 
 /// Nodes 1 to N. They end when this is dropped.
@@ -26,6 +31,7 @@ pub(super) struct Nodes {
     arguments: Vec<String>,
     memory: bool,
     lines: Arc<Mutex<Vec<String>>>,
+    apart: Option<Apart>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -46,13 +52,26 @@ fn free_port() -> io::Result<(u16, TcpListener)> {
     Err(last)
 }
 
+/// Addresses of this machine.
+fn free_uris(scheme: &str, count: usize) -> io::Result<Vec<String>> {
+    // All listeners are held until each has its port.
+    let ports = (0..count).map(|_| free_port()).collect::<io::Result<Vec<_>>>()?;
+    Ok(ports.iter().map(|(port, _)| format!("{scheme}://127.0.0.1:{port}")).collect())
+}
+
+/// The failure of a node that ended before it was ready.
+pub(super) fn ended(at: usize) -> Failure {
+    Failure::Runtime(format!("node {} ended at its start", at + 1))
+}
+
 impl Nodes {
     /// Starts nodes, and waits until each is ready.
     pub(super) fn start(count: usize, kind: Kind<'_>) -> Result<Nodes, Failure> {
-        let ports = (0..count).map(|_| free_port()).collect::<io::Result<Vec<_>>>()?;
-        let uris: Vec<String> =
-            ports.iter().map(|(port, _)| format!("{}://127.0.0.1:{port}", kind.scheme)).collect();
-        drop(ports);
+        let apart = kind.is_apart.then(|| Apart::new(count)).transpose()?;
+        let uris = match &apart {
+            Some(apart) => (0..count).map(|at| apart.uri(at)).collect(),
+            None => free_uris(kind.scheme, count)?,
+        };
         let peers: Vec<String> = (1..).zip(&uris).map(|(id, uri)| format!("{id}={uri}")).collect();
         let directory = if kind.memory {
             None
@@ -67,7 +86,7 @@ impl Nodes {
         let children = (0..count).map(|_| None).collect();
         let memory = kind.memory;
         let lines = Arc::default();
-        let mut nodes = Nodes { uris, children, directory, arguments, memory, lines };
+        let mut nodes = Nodes { uris, children, directory, arguments, memory, lines, apart };
         for at in 0..count {
             nodes.run(at)?;
         }
@@ -76,7 +95,18 @@ impl Nodes {
 
     /// Runs a node, and waits until it is ready.
     pub(super) fn run(&mut self, at: usize) -> Result<(), Failure> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let ready = self.launch(at)?;
+        // The sender is dropped when the node ends.
+        ready.recv().map_err(|_| ended(at))
+    }
+
+    /// Starts a node. The receiver gets a word when it is ready, or is disconnected if it ends before.
+    pub(super) fn launch(&mut self, at: usize) -> Result<Receiver<()>, Failure> {
+        let program = std::env::current_exe()?;
+        let mut command = match &self.apart {
+            Some(apart) => apart.command(at, &program.to_string_lossy()),
+            None => Command::new(program),
+        };
         command.args(["node", "--with-parent", "--id", &(at + 1).to_string()]);
         command.args(["--listen", &self.uris[at]]).args(&self.arguments);
         match &self.directory {
@@ -85,23 +115,20 @@ impl Nodes {
         };
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
-        let stdout = child.stdout.take().expect("piped");
+        let said = BufReader::new(child.stdout.take().expect("piped"));
         self.children[at] = Some(child);
-        let mut said = BufReader::new(stdout);
-        loop {
-            let mut line = String::new();
-            if said.read_line(&mut line)? == 0 {
-                return Err(Failure::Runtime(format!("node {} ended at its start", at + 1)));
-            }
-            if line.contains(" is ready at ") {
-                break;
-            }
-        }
         let lines = self.lines.clone();
+        let (sender, ready) = channel();
         std::thread::spawn(move || {
-            said.lines().map_while(Result::ok).for_each(|line| lock(&lines).push(line));
+            let mut sender = Some(sender);
+            for line in said.lines().map_while(Result::ok) {
+                if line.contains(" is ready at ") {
+                    sender.take().map(|sender| sender.send(()));
+                }
+                lock(&lines).push(line);
+            }
         });
-        Ok(())
+        Ok(ready)
     }
 
     /// Kills a node as `kill -9` does.
@@ -110,6 +137,12 @@ impl Nodes {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+
+    /// The namespaces of the nodes.
+    pub(super) fn apart(&self) -> Result<&Apart, Failure> {
+        let missing = || Failure::Runtime("the nodes share a network; report this".to_owned());
+        self.apart.as_ref().ok_or_else(missing)
     }
 
     pub(super) fn uris(&self) -> &[String] {

@@ -1,9 +1,6 @@
 //! `raft-kv quickstart`: three nodes and a client, and the end of the leader under load.
 
-mod load;
-
 use std::io::{IsTerminal, Write};
-use std::rc::Rc;
 use std::time::Duration;
 
 use clap::Args;
@@ -12,12 +9,11 @@ use courser_kit::out::{self, BOLD};
 use courser_kit::text::{WIDTH, wrap};
 use courser_kit::units::show_per_second;
 use courser_kit::{Failure, json, units};
-use courser_raft_kv::client::Client;
 use serde_json::json;
 
+use super::load::{Callers, Faults, Load};
 use super::local::{Kind, Nodes};
 use super::reach::at_endpoint;
-use load::Load;
 
 #[derive(Debug, Args)]
 pub(crate) struct QuickstartArgs {
@@ -40,6 +36,8 @@ pub(crate) struct QuickstartArgs {
 
 /// Writers of the client, each with a key of its own.
 const WRITERS: usize = 8;
+/// Longest time of an attempt of a call.
+const ATTEMPT: Duration = Duration::from_secs(1);
 /// Interval of the live line.
 const LINE: Duration = Duration::from_millis(200);
 
@@ -87,7 +85,13 @@ pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
     let is_live = !is_silent && std::io::stdout().is_terminal();
     let screen = Screen { is_silent, is_live };
     screen.say(&format!("{BOLD}Three nodes{BOLD:#}"))?;
-    let kind = Kind { scheme: "udp", memory: args.memory, election: args.election, flags: &[] };
+    let kind = Kind {
+        scheme: "udp",
+        memory: args.memory,
+        election: args.election,
+        flags: &[],
+        is_apart: false,
+    };
     let mut nodes = Nodes::start(3, kind)?;
     for (at, uri) in nodes.uris().iter().enumerate() {
         let log = if args.memory { "log in memory" } else { "log on disk, synced" };
@@ -95,7 +99,8 @@ pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
     }
     let first = nodes.uris()[0].clone();
     let (load, kills) = at_endpoint(&first, async |local| {
-        let load = Load::start(&local, nodes.uris().to_vec(), WRITERS);
+        let callers = Callers { writers: WRITERS, readers: 0, attempt: ATTEMPT };
+        let load = Load::start(&local, nodes.uris(), &callers);
         let mut kills = Vec::new();
         screen.say(&format!(
             "{BOLD}A client{BOLD:#} with {WRITERS} writers: each replaces the value of its key by the \
@@ -175,7 +180,7 @@ fn report(
     load: &Load,
     kills: &[Kill],
 ) -> Result<(), Failure> {
-    let (lost, twice) = load.faults();
+    let Faults { lost, twice, .. } = load.faults();
     screen.say(&format!(
         "{BOLD}Result:{BOLD:#} {} acknowledged writes, {lost} lost, {twice} applied twice",
         load.acknowledged()
@@ -217,6 +222,3 @@ fn report(
     }
     Ok(())
 }
-
-/// The client of a load.
-type Kv = Rc<Client<Local>>;

@@ -238,12 +238,18 @@ fn leases(settings: &mut Settings) {
     settings.reads = ReadMode::Lease { drift_ppm: 110_000 };
 }
 
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
 /// Histories of a test; `RAFT_KV_HISTORIES` is another number.
 fn histories(default: u64) -> u64 {
-    std::env::var("RAFT_KV_HISTORIES").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    variable("RAFT_KV_HISTORIES").unwrap_or(default)
 }
 
 fn all_are_linearizable(first: u64, count: u64, change: fn(&mut Settings)) {
+    // Another part of them, to run parts side by side.
+    let first = first + variable("RAFT_KV_FIRST").unwrap_or(0);
     let (mut answered, mut snapshots, mut installed, mut elections) = (0, 0, 0, 0);
     let mut by_lease = 0;
     for seed in first..first + count {
