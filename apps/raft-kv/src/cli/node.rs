@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use courser::Nexus;
+use courser::{Config, Nexus};
 use courser_disk::{Directory, Storage};
 use courser_kit::interrupt::Interrupt;
 use courser_kit::{Failure, parent, units};
@@ -186,6 +186,15 @@ impl NodeArgs {
     }
 }
 
+/// Packets to a node whose network was away are sent again soon after it is back: the node may be needed
+/// for the next vote.
+fn config(settings: &Settings) -> Config {
+    let mut config = Config::default();
+    let election = settings.tick * settings.election_ticks.start as u32;
+    config.rto.1 = config.rto.1.min(election / 2).max(config.rto.0);
+    config
+}
+
 pub(crate) fn run(args: &NodeArgs) -> Result<(), Failure> {
     let file = args.config.as_deref().map_or_else(|| Ok(NodeFile::default()), file::load)?;
     let settings = args.settings(&file)?;
@@ -194,7 +203,7 @@ pub(crate) fn run(args: &NodeArgs) -> Result<(), Failure> {
     let storage = args.storage(&file)?;
     let interrupt = Interrupt::stop(Vec::new())?;
     let stop = if args.with_parent { Some(parent::stop_with_stdin()?) } else { None };
-    let nexus = Nexus::bind(&listen)?;
+    let nexus = Nexus::bind_with(&listen, config(&settings))?;
     let mut rpc = nexus.endpoint()?;
     let uri = args.advertise.clone().or_else(|| file.advertise.clone());
     let uri = uri.unwrap_or_else(|| nexus.local_uri());

@@ -151,8 +151,12 @@ impl Node {
         }
     }
 
-    /// Connects with a peer at any of its addresses.
+    /// Connects with a peer at any of its addresses. An attempt takes an election timeout at most: the
+    /// system repeats a packet that begins a connection after a second and more, and a peer whose network
+    /// is back may be needed for the next vote.
     async fn introduce(&self, id: u64) -> Option<PeersClient<Session>> {
+        let settings = &self.options.settings;
+        let patience = settings.tick * settings.election_ticks.start as u32;
         for uri in self.addresses(id) {
             let attempt = async {
                 let session = self.local.connect(&uri).await.ok()?;
@@ -163,7 +167,7 @@ impl Node {
                 // Another node may have taken its address.
                 (found == id).then_some(client)
             };
-            if let Ok(Some(client)) = self.local.timeout(PATIENCE, attempt).await {
+            if let Ok(Some(client)) = self.local.timeout(patience, attempt).await {
                 return Some(client);
             }
         }
