@@ -67,6 +67,11 @@ impl SimDisk {
         self.store().faults = faults;
     }
 
+    /// The present faults and times.
+    pub fn faults(&self) -> DiskFaults {
+        self.store().faults.clone()
+    }
+
     /// Sets the size of the disk, bytes. A disk that has more data already is full. Default: no limit.
     pub fn set_capacity(&self, bytes: u64) {
         self.store().capacity = bytes;
