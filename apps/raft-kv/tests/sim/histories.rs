@@ -279,6 +279,12 @@ fn histories_under_faults_are_linearizable() {
 }
 
 #[test]
+fn a_sync_that_fails_at_the_start_of_a_node_only_delays_it() {
+    // In this history one does.
+    assert_eq!(run(4978, small).verdict, Verdict::Linearizable);
+}
+
+#[test]
 fn histories_with_leases_are_linearizable_while_clocks_keep_their_assumption() {
     all_are_linearizable(1_000_000, histories(10), leases);
 }
