@@ -114,6 +114,23 @@ fn number(name: &str, prefix: &str) -> Option<u64> {
     (digits.len() == 16).then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
+/// The indexes of a log all of whose frames and snapshots are durable. The log itself may be ahead: a
+/// snapshot that the Raft library has accepted begins the log before it is on disk.
+#[derive(Clone, Copy, Debug)]
+pub struct Durable {
+    /// The last entry before the log.
+    base: u64,
+    /// The last entry of the last snapshot.
+    snapshot: u64,
+}
+
+impl Durable {
+    /// The indexes of this log, which has nothing for the disk.
+    pub fn of(log: &Log) -> Durable {
+        Durable { base: log.base().0, snapshot: log.snapshot_at().0 }
+    }
+}
+
 impl Journal {
     /// Makes the directory of a new node: with the state of a new cluster, or empty for a node that joins
     /// one. Blocks.
@@ -185,14 +202,14 @@ impl Journal {
     ///
     /// # Errors
     /// The disk's.
-    pub fn clean(&mut self, log: &Log) -> Result<(), JournalError> {
-        while self.segments.len() > 1 && self.segments[0].last <= log.base().0 {
+    pub fn clean(&mut self, durable: Durable) -> Result<(), JournalError> {
+        while self.segments.len() > 1 && self.segments[0].last <= durable.base {
             let name = segment_name(self.segments[0].number);
             self.storage.remove(&name).map_err(disk(&name))?;
             self.segments.pop_front();
         }
         for name in self.storage.list().map_err(disk("the directory"))? {
-            if number(&name, "snapshot-").is_some_and(|index| index < log.snapshot_at().0) {
+            if number(&name, "snapshot-").is_some_and(|index| index < durable.snapshot) {
                 self.storage.remove(&name).map_err(disk(&name))?;
             }
         }

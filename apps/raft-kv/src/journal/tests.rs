@@ -179,7 +179,7 @@ fn with_snapshot(disk: &Disk) -> Store {
     log.truncate(9);
     block(recovered.journal.rotate(log.hard().clone())).unwrap();
     recovered.journal.write_records(&[entry(10, 1)]).wait().unwrap();
-    recovered.journal.clean(&log).unwrap();
+    recovered.journal.clean(Durable::of(&log)).unwrap();
     store
 }
 
@@ -208,7 +208,7 @@ fn segments_are_removed_when_a_snapshot_has_their_entries() {
     log.set_snapshot((10, 1), later.membership().clone());
     log.truncate(10);
     block(recovered.journal.rotate(log.hard().clone())).unwrap();
-    recovered.journal.clean(&log).unwrap();
+    recovered.journal.clean(Durable::of(&log)).unwrap();
     drop(recovered.journal);
     assert!(!disk.path("log-0000000000000001").exists());
     // The removal of the first segment was lost in a crash, that of the second was not.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::Node;
 use crate::core::Core;
-use crate::journal::{Journal, JournalError, save_snapshot};
+use crate::journal::{Durable, Journal, JournalError, save_snapshot};
 use crate::store::Image;
 
 impl Node {
@@ -34,13 +34,19 @@ impl Node {
             }
             self.with(|core| core.persisted(frame.number()));
         }
-        let is_dirty = self.is_dirty.take();
-        if is_dirty || journal.is_full() {
-            let hard = self.core.borrow().log().hard().clone();
-            journal.rotate(hard).await?;
-            journal.clean(self.core.borrow().log())?;
+        if !self.is_dirty.take() && !journal.is_full() {
+            return Ok(());
         }
-        Ok(())
+        let (hard, durable) = {
+            let core = self.core.borrow();
+            // A node that has failed may have a frame that is not on disk.
+            if core.failed().is_some() {
+                return Ok(());
+            }
+            (core.log().hard().clone(), Durable::of(core.log()))
+        };
+        journal.rotate(hard).await?;
+        journal.clean(durable)
     }
 
     async fn save(&self, image: Image) -> Result<(), JournalError> {

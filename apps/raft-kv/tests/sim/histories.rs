@@ -279,6 +279,12 @@ fn histories_under_faults_are_linearizable() {
 }
 
 #[test]
+fn a_snapshot_is_kept_until_the_one_that_replaces_it_is_on_disk() {
+    // In this history a node accepts a second snapshot while it removes what the first one replaces.
+    assert_eq!(run(4176, small).verdict, Verdict::Linearizable);
+}
+
+#[test]
 fn a_sync_that_fails_at_the_start_of_a_node_only_delays_it() {
     // In this history one does.
     assert_eq!(run(4978, small).verdict, Verdict::Linearizable);
