@@ -61,18 +61,9 @@ impl Cluster {
         node.serving.await.unwrap();
     }
 
-    /// A connection to a node. All nodes of this process share an endpoint for calls, and openraft drops
-    /// connects that take too long. Beside one of those another one may fail, and is made again.
+    /// A connection to a node.
     async fn client(&self, id: u64) -> NodeClient {
-        let connect = async {
-            loop {
-                match NodeClient::connect(&self.nodes[&id].0).await {
-                    Ok(client) => return client,
-                    Err(error) => println!("connecting with node {id} again: {error}"),
-                }
-            }
-        };
-        tokio::time::timeout(LIMIT, connect).await.expect("a connection")
+        NodeClient::connect(&self.nodes[&id].0).await.unwrap()
     }
 
     /// The leader, besides one that has ended.
