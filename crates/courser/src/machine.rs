@@ -82,10 +82,10 @@ pub trait Machine: Send + Sync + fmt::Debug {
     /// before the thread takes it.
     fn wake(&self, thread: Thread);
 
-    /// A dispatch handler of an endpoint is about to run. The machine charges its cost to the
-    /// thread's clock and may keep account of what was executed. Worker handlers are reported by
-    /// [`VirtualJob`].
-    fn handler_runs(&self, endpoint: u16, req_type: u16, request: RequestId);
+    /// A dispatch handler of an endpoint is about to run, of a request or, `None`, of a one-way
+    /// message. The machine charges its cost to the thread's clock and may keep account of what was
+    /// executed. Worker handlers are reported by [`VirtualJob`].
+    fn handler_runs(&self, endpoint: u16, number: u16, request: Option<RequestId>);
 }
 
 /// A listening socket for control connections.

@@ -47,21 +47,21 @@ impl<T: Transport> Rpc<T> {
         req_type: u16,
         handler: impl FnMut(&mut Context<'_>, Request<'_>) + 'static,
     ) {
-        let mut handler: Handler = Box::new(handler);
-        let Some(machine) = self.core.platform.machine().cloned() else {
-            return self.register(req_type, handler);
-        };
-        // Notifies the simulator here, so that the path of packets has no branch for it.
+        let observed = self.observed(Box::new(handler));
+        self.register(req_type, observed);
+    }
+
+    /// Notifies the simulator, if there is one, when the handler runs: here, so that the path of packets
+    /// has no branch for it.
+    fn observed(&self, mut handler: Handler) -> Handler {
+        let Some(machine) = self.core.platform.machine().cloned() else { return handler };
         let endpoint = self.index;
-        let observed = move |cx: &mut Context<'_>, request: Request<'_>| {
-            if let Some(id) = cx.request {
-                machine.handler_runs(endpoint, req_type, id);
-            }
+        Box::new(move |cx: &mut Context<'_>, request: Request<'_>| {
             let Request { body, req_type, session, expires_ns } = request;
+            machine.handler_runs(endpoint, req_type, cx.request);
             let (body, owned) = parts(body);
             handler.handle(cx, body, owned, req_type, session, expires_ns);
-        };
-        self.register(req_type, Box::new(observed));
+        })
     }
 
     /// Registers the function that gets the completions of calls started by

@@ -169,7 +169,8 @@ impl<T: Transport> Rpc<T> {
         if self.handlers.messages.len() <= at {
             self.handlers.messages.resize_with(at + 1, || None);
         }
-        self.handlers.messages[at] = Some(self.handlers.gated(Box::new(handler), true));
+        let handler = self.observed(Box::new(handler));
+        self.handlers.messages[at] = Some(self.handlers.gated(handler, true));
         self.accept_sessions();
     }
 

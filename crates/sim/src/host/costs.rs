@@ -25,9 +25,9 @@ pub struct CpuCosts {
     pub tx_packet_ns: u64,
     /// Copying received bytes, picoseconds per byte.
     pub rx_byte_ps: u64,
-    /// A dispatch or worker handler whose request type is not in `handlers`.
+    /// A dispatch or worker handler whose type is not in `handlers`.
     pub handler_ns: u64,
-    /// Handlers by request type.
+    /// Handlers by the type of their requests or one-way messages.
     pub handlers: BTreeMap<u16, u64>,
     /// Flushing the transmit queue, 2 us on the paper's NICs `[eRPC §4.2.2]`.
     pub flush_ns: u64,

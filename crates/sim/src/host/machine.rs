@@ -226,12 +226,12 @@ impl Machine for SimMachine {
         lock(&self.wakes).push((self.life, thread));
     }
 
-    fn handler_runs(&self, endpoint: u16, req_type: u16, request: RequestId) {
+    fn handler_runs(&self, endpoint: u16, number: u16, request: Option<RequestId>) {
         handler_begins(None);
         let mut inner = lock(&self.inner);
         if let Some(clock) = inner.clocks.get(&Thread::Endpoint(endpoint)) {
-            clock.spend(self.costs.get().handler(req_type));
+            clock.spend(self.costs.get().handler(number));
         }
-        inner.runs.push(Run { endpoint, req_type, request });
+        inner.runs.extend(request.map(|request| Run { endpoint, req_type: number, request }));
     }
 }

@@ -161,6 +161,34 @@ fn handlers_that_spend_time_delay_others() {
 }
 
 #[test]
+fn handlers_of_one_way_messages_take_the_time_of_their_type() {
+    const NOTE: u16 = 7;
+    let mut cfg = WorldConfig::new(5, Topology::two_hosts());
+    cfg.costs = CpuCosts { handlers: [(NOTE, 100_000)].into(), ..CpuCosts::none() };
+    let mut w = World::new(cfg).unwrap();
+    w.start(HostId(0), |nexus| {
+        let mut rpc = nexus.endpoint()?;
+        rpc.on_message(NOTE, |_, _| ());
+        rpc.on(ECHO, |cx, request| cx.reply(request));
+        Ok::<_, courser::BindError>(rpc)
+    })
+    .unwrap();
+    w.start(HostId(1), echo).unwrap();
+    let s = connect(&mut w, HostId(1), HostId(0));
+    let begin_ns = w.now_ns();
+    for _ in 0..8 {
+        let rpc = w.rpc(HostId(1));
+        let message = rpc.alloc(10).unwrap();
+        rpc.send(s, NOTE, message).unwrap();
+    }
+    let results = Results::default();
+    call(&mut w, HostId(1), s, b"x", &results);
+    assert!(w.run_until(MS * 10, |_| results.borrow().len() == 1));
+    let took_us = (w.now_ns() - begin_ns) / 1000;
+    assert!((800..820).contains(&took_us), "{took_us} us behind eight handlers of 100 us");
+}
+
+#[test]
 fn timers_workers_and_pauses_use_virtual_time() {
     let mut w = World::new(WorldConfig::new(6, Topology::two_hosts())).unwrap();
     let fired = Rc::new(Cell::new(0));

@@ -323,8 +323,8 @@ impl Machine for Host {
         self.state().woken.insert(thread);
     }
 
-    fn handler_runs(&self, endpoint: u16, req_type: u16, request: RequestId) {
-        self.note(format_args!("handler {endpoint} {req_type} {request:?}"));
+    fn handler_runs(&self, endpoint: u16, number: u16, request: Option<RequestId>) {
+        self.note(format_args!("handler {endpoint} {number} {request:?}"));
     }
 }
 
