@@ -9,13 +9,17 @@
 //! node has one for each write, within the `raft` of its side.
 //!
 //! As many writes before them are not counted: [`begin`] and [`end`] are called around the others.
+//!
+//! `put_instructions times PUTS`: the same parts, and prints the median time of the steps that a write
+//! waits for, ns: those of the leader up to its messages to both followers, those of a follower, and those
+//! of the leader from both answers, which arrive together, to the result.
 
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use courser::{Nexus, Rpc};
 use courser_raft_kv::client::Client;
@@ -31,6 +35,8 @@ use raft::eraftpb::Message;
 
 type Failure = Box<dyn std::error::Error>;
 
+/// The follower whose part is timed.
+const TIMED_FOLLOWER: u64 = 2;
 /// Keys that are written in turn.
 const KEYS: u64 = 1_000;
 /// The node that becomes the leader, as its election timeout is the shortest.
@@ -89,8 +95,9 @@ fn main() -> Result<(), Failure> {
     match &args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["nodes", puts] => nodes(puts.parse()?, 1),
         ["nodes", puts, in_flight] => nodes(puts.parse()?, in_flight.parse()?),
-        ["parts", puts] => parts(puts.parse()?),
-        _ => Err("usage: put_instructions nodes PUTS [IN_FLIGHT] | parts PUTS".into()),
+        ["parts", puts] => parts(puts.parse()?, false),
+        ["times", puts] => parts(puts.parse()?, true),
+        _ => Err("usage: put_instructions nodes PUTS [IN_FLIGHT] | (parts | times) PUTS".into()),
     }
 }
 
@@ -203,9 +210,55 @@ fn apply(store: &mut Store, at: (u64, u64), entry: &[u8]) -> Applied {
 struct Parts {
     cores: Vec<Core>,
     now_ns: u64,
+    times: Option<Times>,
+}
+
+/// Times of the steps that a write waits for.
+#[derive(Default)]
+struct Times {
+    /// Of this write, ns: its proposal with the messages to both followers, a follower's part, and the
+    /// result from both answers. The second element is the time without the codec.
+    steps: [(u64, u64); 3],
+    /// Of all writes.
+    all: [Vec<(u64, u64)>; 3],
+    /// Answers of followers to this write that have arrived; more, once both are handled.
+    answers: u32,
+}
+
+impl Times {
+    fn end_write(&mut self) {
+        for (all, step) in self.all.iter_mut().zip(std::mem::take(&mut self.steps)) {
+            all.push(step);
+        }
+        self.answers = 0;
+    }
+
+    fn print(&mut self) {
+        for (all, name) in self.all.iter_mut().zip(["proposal", "follower", "result"]) {
+            let middle = all.len() / 2;
+            let (in_all, _) = *all.select_nth_unstable_by_key(middle, |(ns, _)| *ns).1;
+            let (_, core) = *all.select_nth_unstable_by_key(middle, |(_, ns)| *ns).1;
+            println!("{name}: {in_all} ns, of which {core} ns without the codec");
+        }
+    }
 }
 
 impl Parts {
+    /// A part of a write at a node took the time since `start`. The write does not wait for the other
+    /// follower, nor for anything after both answers, which arrive together.
+    fn took(&mut self, start: Instant, at: u64, is_codec: bool) {
+        let Some(times) = self.times.as_mut().filter(|times| times.answers <= 2) else { return };
+        let step = match at {
+            LEADER if times.answers > 0 => 2,
+            LEADER => 0,
+            TIMED_FOLLOWER => 1,
+            _ => return,
+        };
+        let ns = start.elapsed().as_nanos() as u64;
+        times.steps[step].0 += ns;
+        times.steps[step].1 += if is_codec { 0 } else { ns };
+    }
+
     fn core(&mut self, id: u64) -> Result<&mut Core, Failure> {
         Ok(self.cores.get_mut(id as usize - 1).ok_or("a message for no node")?)
     }
@@ -220,12 +273,20 @@ impl Parts {
                     wire::push(&mut batch, &message).then_some(batch)
                 };
                 let is_leaders = message.from == LEADER;
+                let start = Instant::now();
                 let batch = if is_leaders { leader_codec(encode) } else { follower_codec(encode) };
                 let batch = batch.ok_or("a message of too many bytes")?;
+                self.took(start, message.from, true);
                 let (to, now_ns) = (message.to, self.now_ns);
+                if to == LEADER {
+                    self.times.iter_mut().for_each(|times| times.answers += 1);
+                }
+                let start = Instant::now();
                 let decode = || wire::decode(&batch);
                 let decoded =
                     if to == LEADER { leader_codec(decode) } else { follower_codec(decode) };
+                self.took(start, to, true);
+                let start = Instant::now();
                 let decoded = decoded.map_err(|malformed| format!("{malformed:?}"))?;
                 let core = self.core(to)?;
                 let receive = |core: &mut Core| {
@@ -237,8 +298,11 @@ impl Parts {
                 } else {
                     follower_raft(core, receive)
                 };
+                self.took(start, to, false);
                 next.extend(out);
             }
+            let both = self.times.iter_mut().filter(|times| times.answers == 2);
+            both.for_each(|times| times.answers += 1);
             messages = next;
         }
         Ok(())
@@ -250,7 +314,9 @@ impl Parts {
         propose: impl FnOnce(&mut Core, oneshot::Sender<Result<Applied, Refused>>),
     ) -> Result<Applied, Failure> {
         let (sender, mut result) = oneshot::channel();
+        let start = Instant::now();
         let ((), messages) = leader_raft(self.core(LEADER)?, |core| propose(core, sender));
+        self.took(start, LEADER, false);
         self.pass(messages)?;
         match result.try_recv()? {
             Some(Ok(applied)) => Ok(applied),
@@ -259,9 +325,9 @@ impl Parts {
     }
 }
 
-fn parts(puts: u64) -> Result<(), Failure> {
+fn parts(puts: u64, is_timed: bool) -> Result<(), Failure> {
     let cores = (1..=3).map(founded).collect::<Result<_, _>>()?;
-    let mut parts = Parts { cores, now_ns: 0 };
+    let mut parts = Parts { cores, now_ns: 0, times: None };
     while !parts.cores[0].is_leader() {
         parts.now_ns += 1_000_000_000;
         for id in 1..=3 {
@@ -280,14 +346,17 @@ fn parts(puts: u64) -> Result<(), Failure> {
     for n in 0..2 * puts {
         if n == puts {
             begin();
+            parts.times = is_timed.then(Times::default);
         }
         let ticket = Ticket { session, seq: n + 1, first: n + 1 };
         let op = Op::Put { key: key(n).to_vec().into(), value: vec![n as u8; 64].into() };
         let command = Command::Write { now_ms: 0, ticket, op: op.clone() }.encode();
         parts.propose(|core, sender| core.write(ticket, op, sender))?;
         apply(&mut store, parts.cores[0].store().applied(), &command);
+        parts.times.iter_mut().for_each(Times::end_write);
     }
     end();
+    parts.times.iter_mut().for_each(Times::print);
     println!("{puts} writes");
     Ok(())
 }
