@@ -47,6 +47,7 @@ fn settings(id: u64) -> Settings {
         // Callgrind is about 50 times slower than a CPU: heartbeats are rare in relation to writes.
         tick: Duration::from_secs(1),
         heartbeat_ticks: 10,
+        silent_ticks: 11,
         election_ticks: 10 + id as usize..11 + id as usize,
         durable: false,
         ..Settings::new(id)

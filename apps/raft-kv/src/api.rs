@@ -91,6 +91,12 @@ pub struct Hello {
     pub id: u64,
     /// The sender's address.
     pub uri: String,
+    /// The sender's shortest election timeout, ns.
+    pub election_ns: u64,
+    /// The sender's tick, ns.
+    pub tick_ns: u64,
+    /// The sender reads by leases.
+    pub leases: bool,
 }
 
 /// A part of a snapshot.
@@ -116,6 +122,17 @@ pub enum PeerError {
     /// It belongs to another cluster.
     #[error("the node belongs to the cluster {0:?}; check the addresses")]
     Cluster(String),
+    /// Its election timeout is another one, and one of both nodes reads by leases.
+    #[error(
+        "the node has an election timeout of {own_ns} ns in ticks of {own_tick_ns} ns, the caller another \
+         one, and reads by leases need the same on all nodes; start both with the same --election"
+    )]
+    Election {
+        /// The timeout of the node that refuses, ns.
+        own_ns: u64,
+        /// Its tick, ns.
+        own_tick_ns: u64,
+    },
     /// The message is malformed, or exceeds a limit.
     #[error("{0}; use the same version of raft-kv on all nodes")]
     Malformed(String),

@@ -54,15 +54,17 @@ pub const MAX_READS: usize = 65_536;
 pub enum ReadMode {
     /// By a round of messages with a quorum, one for all reads that wait.
     Quorum,
-    /// Without messages while a lease holds: after a round, for the shortest election timeout less a
-    /// part of it. Assumption: the clock rates of two members differ by at most `drift_ppm`.
+    /// Without messages while a lease holds: after a round, for the shortest election timeout less a tick
+    /// and less a part of it. All members keep the promise that makes it safe, with leases of their own
+    /// or without. Assumption: the clock rates of two members differ by at most `drift_ppm`, and no
+    /// clock stands still.
     Lease {
         /// The largest difference, parts per million.
         drift_ppm: u32,
     },
 }
 
-/// Settings of a node. All members should have the same times.
+/// Settings of a node. All members should have the same times; with leases they have to.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The node's number, from 1.
@@ -71,9 +73,13 @@ pub struct Settings {
     pub tick: Duration,
     /// Ticks between heartbeats of a leader.
     pub heartbeat_ticks: usize,
-    /// Ticks without a leader after which a node becomes a candidate: drawn from this range each time.
-    /// A range of one value is deterministic; members need different ones then. The lower end is also
-    /// the time after which a leader without a quorum stops leading.
+    /// Ticks after a message of a leader in which a node ignores other candidates, and after which a
+    /// leader without a quorum stops leading: the shortest election timeout of the cluster, the same
+    /// on all members.
+    pub silent_ticks: usize,
+    /// Ticks without a leader after which a node becomes a candidate: drawn from this range each time,
+    /// which does not begin before `silent_ticks`. A range of one value is deterministic; members need
+    /// different ones then.
     pub election_ticks: std::ops::Range<usize>,
     /// How reads are made.
     pub reads: ReadMode,
@@ -100,6 +106,7 @@ impl Settings {
             id,
             tick: Duration::from_millis(25),
             heartbeat_ticks: 2,
+            silent_ticks: 10,
             election_ticks: 10..20,
             reads: ReadMode::Quorum,
             batching: true,
@@ -112,10 +119,15 @@ impl Settings {
         }
     }
 
+    /// The shortest election timeout.
+    pub fn election(&self) -> Duration {
+        self.tick * u32::try_from(self.silent_ticks).unwrap_or(u32::MAX)
+    }
+
     fn raft(&self, applied: u64) -> raft::Config {
         raft::Config {
             id: self.id,
-            election_tick: self.election_ticks.start,
+            election_tick: self.silent_ticks,
             min_election_tick: self.election_ticks.start,
             max_election_tick: self.election_ticks.end,
             heartbeat_tick: self.heartbeat_ticks,
@@ -178,7 +190,8 @@ pub struct Core {
     /// Term in which this node leads, and the cluster's and its own time when that began.
     leads: Option<(u64, u64, u64)>,
     now_ns: u64,
-    started_ns: u64,
+    /// Time at which this node last heard of a leader, or may have heard before its start.
+    heard_ns: Option<u64>,
     counters: Counters,
     failed: Option<String>,
 }
@@ -202,6 +215,9 @@ impl Core {
         now_ns: u64,
     ) -> Result<Core, String> {
         let logger = slog::Logger::root(slog::Discard, slog::o!());
+        // A leader's term is durable before it is answered, and the first one is above that of a
+        // cluster's foundation.
+        let may_have_heard = log.hard().term > 1;
         let raw = RawNode::new(&settings.raft(store.applied().0), log, &logger)
             .map_err(|error| format!("the settings of Raft: {error}"))?;
         Ok(Core {
@@ -219,7 +235,7 @@ impl Core {
             before: None,
             leads: None,
             now_ns,
-            started_ns: now_ns,
+            heard_ns: may_have_heard.then_some(now_ns),
             counters: Counters::default(),
             failed: None,
         })
@@ -343,12 +359,15 @@ impl Core {
     /// Takes a message of a peer. One that contradicts the state of this node is dropped and counted.
     pub fn receive(&mut self, message: Message) {
         match self.examine(&message) {
+            Ok(()) if self.is_ignored(&message) => self.counters.votes_ignored += 1,
             Ok(()) => {
+                let (from, kind) = (message.from, message.get_msg_type());
                 self.guarded(|core| {
                     // Errors are messages of nodes that are no members.
                     if core.raw.step(message).is_err() {
                         core.counters.messages_refused += 1;
                     }
+                    core.hear(from, kind);
                 });
             }
             Err(Suspect(reason)) => {

@@ -340,7 +340,8 @@ fn check(options: &Options) -> Result<(), StartError> {
         return refuse("a cluster has at most 64 members with addresses of 256 bytes; use fewer");
     }
     if settings.heartbeat_ticks == 0
-        || settings.election_ticks.start <= settings.heartbeat_ticks
+        || settings.silent_ticks <= settings.heartbeat_ticks
+        || settings.election_ticks.start < settings.silent_ticks
         || settings.election_ticks.is_empty()
         || settings.tick.is_zero()
     {

@@ -40,6 +40,12 @@ The first members are the same --peers on each of them. A further node is starte
 added by `raft-kv member add`. A node may be started again with another --listen: it announces its \
 address to the others.
 
+With --lease-reads a leader answers reads without messages for most of an election timeout after a \
+majority has confirmed it. The others need not have the flag, but have to have the same --election: \
+nodes with another one are refused. Assumption: within an election timeout the clocks of two nodes differ \
+by less than 10 %, and no clock stands still. Do not use it on machines that are suspended, or virtual \
+machines that are paused or moved while they run: reads may be stale then.
+
 --config FILE has the same settings, which flags replace:
   {}
 ",
@@ -80,7 +86,7 @@ pub(crate) struct NodeArgs {
     /// Shortest election timeout; the longest is twice that
     #[arg(long, value_parser = units::nonzero_time)]
     election: Option<Duration>,
-    /// Answer reads by leases, if the clocks of two nodes drift apart by less than 10 %
+    /// Answer reads by leases; see below
     #[arg(long)]
     lease_reads: bool,
     /// Send each entry in a message of its own
@@ -134,7 +140,7 @@ impl NodeArgs {
         let mut settings = Settings::new(id);
         let election = self.election.or(file.election).unwrap_or(ELECTION);
         settings.tick = (election / TICKS as u32).max(Duration::from_millis(1));
-        settings.election_ticks = TICKS..2 * TICKS;
+        (settings.silent_ticks, settings.election_ticks) = (TICKS, TICKS..2 * TICKS);
         settings.batching = !self.no_batching;
         if self.lease_reads || file.lease_reads == Some(true) {
             settings.reads = ReadMode::Lease { drift_ppm: DRIFT_PPM };
@@ -190,8 +196,7 @@ impl NodeArgs {
 /// for the next vote.
 fn config(settings: &Settings) -> Config {
     let mut config = Config::default();
-    let election = settings.tick * settings.election_ticks.start as u32;
-    config.rto.1 = config.rto.1.min(election / 2).max(config.rto.0);
+    config.rto.1 = config.rto.1.min(settings.election() / 2).max(config.rto.0);
     config
 }
 

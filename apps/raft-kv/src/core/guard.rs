@@ -54,9 +54,6 @@ impl Core {
                 }
                 Ok(())
             }
-            MessageType::MsgRequestVote | MessageType::MsgRequestPreVote if self.is_silent() => {
-                Err(Suspect("a candidate within an election timeout after the start, with leases"))
-            }
             MessageType::MsgRequestVote | MessageType::MsgRequestPreVote
                 if !message.context.is_empty() =>
             {

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use raft::eraftpb::{Message, MessageType};
+
 use super::{Core, MAX_READS, ReadMode, Reader, Refused};
 use crate::planted::Bug;
 
@@ -105,22 +107,32 @@ impl Core {
         }
     }
 
-    /// A follower that has heard of the leader ignores candidates for the shortest election timeout,
-    /// of which a part of a tick may have passed. Its clock may be faster than the leader's.
+    /// A follower that has heard of the leader votes for no other node for the shortest election timeout:
+    /// it ignores candidates, and becomes one itself after as many ticks, of which the first may be a
+    /// part. Its clock may be faster than the leader's.
     fn lease(&self) -> Option<Duration> {
         let ReadMode::Lease { drift_ppm } = self.settings.reads else { return None };
-        let ticks = self.settings.election_ticks.start.saturating_sub(1);
-        let whole = self.settings.tick * u32::try_from(ticks).unwrap_or(u32::MAX);
+        let whole = self.settings.election().saturating_sub(self.settings.tick);
         Some(whole.mul_f64(1.0 - f64::from(drift_ppm.min(1_000_000)) / 1e6))
     }
 
-    /// A node with leases ignores candidates for an election timeout after its start, because it does
-    /// not know whether it has confirmed a leader before.
-    pub(super) fn is_silent(&self) -> bool {
-        let ticks = self.settings.election_ticks.start as u32 + 1;
-        let since = self.now_ns.saturating_sub(self.started_ns);
-        matches!(self.settings.reads, ReadMode::Lease { .. })
-            && since < (self.settings.tick * ticks).as_nanos() as u64
+    /// Notes the time of a message of the leader.
+    pub(super) fn hear(&mut self, from: u64, kind: MessageType) {
+        use MessageType::{MsgAppend, MsgHeartbeat, MsgSnapshot};
+        let is_of_leader = matches!(kind, MsgAppend | MsgHeartbeat | MsgSnapshot);
+        if is_of_leader && self.leader() == Some(from) {
+            self.heard_ns = Some(self.now_ns);
+        }
+    }
+
+    /// A candidate is ignored for an election timeout after a message of a leader, which may have a lease
+    /// by the answer, and after the start of a node that may have heard one before. The Raft library
+    /// ignores candidates too, but forgets the leader when the node starts again or is sent another term.
+    pub(super) fn is_ignored(&self, message: &Message) -> bool {
+        use MessageType::{MsgRequestPreVote, MsgRequestVote};
+        let election_ns = self.settings.election().as_nanos() as u64;
+        matches!(message.get_msg_type(), MsgRequestVote | MsgRequestPreVote)
+            && self.heard_ns.is_some_and(|at| self.now_ns.saturating_sub(at) < election_ns)
     }
 
     /// Rounds that the Raft library has dropped, as its messages were lost, are tried again.

@@ -25,6 +25,8 @@ pub struct Counters {
     pub snapshots_made: u64,
     /// Snapshots that were received and installed.
     pub snapshots_installed: u64,
+    /// Candidates that were ignored because of the leader.
+    pub votes_ignored: u64,
     /// Messages that contradict the state of this node.
     pub messages_refused: u64,
     /// Batches of messages that could not be decoded.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use futures::channel::oneshot;
+use raft::eraftpb::MessageType;
 use serde_bytes::ByteBuf;
 
 use super::*;
@@ -240,30 +241,78 @@ fn a_lease_answers_reads_without_messages_and_ends_before_an_election() {
     cluster.settle();
     assert_eq!(second.try_recv(), Ok(Some(Ok(()))));
     assert_eq!(cluster.node(leader).counters().reads_by_lease, 1);
-    // The shortest election timeout of this leader is `10 + 3 id` ticks.
-    cluster.ticks(9 + 3 * leader as u32);
+    // The promise of the others ends after 9 or 10 ticks.
+    cluster.ticks(9);
     let mut late = cluster.read_at(leader);
     cluster.settle();
     assert_ne!(late.try_recv(), Ok(Some(Ok(()))));
 }
 
-#[test]
-fn a_node_with_leases_does_not_vote_directly_after_its_start() {
-    let lease = |s: &mut Settings| s.reads = ReadMode::Lease { drift_ppm: 0 };
-    let mut cluster = Cluster::new(3, lease);
-    let mut own = settings(9);
-    own.id = 1;
-    lease(&mut own);
-    let now_ns = cluster.now_ns;
-    let log = cluster.node(1).log().clone();
-    let store = Store::founded(&BTreeMap::from([(1, String::new())]));
-    let mut node = Core::new(own, log, store, None, now_ns).unwrap();
+/// A vote that the log of a candidate deserves.
+fn vote(from: u64, to: u64, term: u64) -> Message {
     let mut vote = Message::default();
-    vote.set_msg_type(raft::eraftpb::MessageType::MsgRequestVote);
-    (vote.from, vote.to, vote.term, vote.index, vote.log_term) = (2, 1, 1_000, 1_000, 1_000);
-    node.receive(vote.clone());
-    assert_eq!((node.status().term < 1_000, node.counters().messages_refused), (true, 1));
-    node.set_now(now_ns + 2_000_000_000);
-    node.receive(vote);
-    assert_eq!(node.status().term, 1_000);
+    vote.set_msg_type(MessageType::MsgRequestVote);
+    (vote.from, vote.to, vote.term, vote.index, vote.log_term) = (from, to, term, 1_000, term - 1);
+    vote
+}
+
+/// Returns whether the node, after a message, grants a vote in a term.
+fn grants(node: &mut Core, message: Message) -> bool {
+    let term = message.term;
+    node.receive(message);
+    node.process();
+    while let Some(frame) = node.take_frame() {
+        node.persisted(frame.number());
+        node.process();
+    }
+    let is_grant = |message: &Message| {
+        message.get_msg_type() == MessageType::MsgRequestVoteResponse
+            && (message.term, message.reject) == (term, false)
+    };
+    node.take_messages().iter().any(is_grant)
+}
+
+#[test]
+fn a_node_does_not_vote_directly_after_its_start_whether_it_has_leases_or_not() {
+    for reads in [ReadMode::Quorum, ReadMode::Lease { drift_ppm: 0 }] {
+        let mut cluster = Cluster::new(3, |_| {});
+        let own = Settings { reads, ..settings(1) };
+        let now_ns = cluster.now_ns;
+        let log = cluster.node(1).log().clone();
+        let store = Store::founded(&BTreeMap::from([(1, String::new())]));
+        let mut node = Core::new(own, log, store, None, now_ns).unwrap();
+        assert!(!grants(&mut node, vote(2, 1, 1_000)));
+        assert_eq!((node.status().term < 1_000, node.counters().votes_ignored), (true, 1));
+        node.set_now(now_ns + node.settings().election().as_nanos() as u64 - 1);
+        assert!(!grants(&mut node, vote(2, 1, 1_000)));
+        node.set_now(now_ns + node.settings().election().as_nanos() as u64);
+        assert!(grants(&mut node, vote(2, 1, 1_000)));
+    }
+}
+
+#[test]
+fn a_node_of_a_new_cluster_votes_at_once() {
+    let mut node = founded(settings(1), 3);
+    assert!(grants(&mut node, vote(2, 1, 2)));
+}
+
+#[test]
+fn a_node_that_forgets_its_leader_by_a_late_answer_does_not_vote_before_the_end_of_its_promise() {
+    let mut cluster = Cluster::new(3, |_| {});
+    let leader = cluster.leader();
+    let node = if leader == 1 { 2 } else { 1 };
+    let other = 6 - leader - node;
+    let term = cluster.node(node).term() + 1;
+    let now_ns = cluster.now_ns;
+    let node = cluster.node(node);
+    // It was a candidate before it heard of the leader, and the other one leads the way to a term.
+    let mut late = vote(other, node.settings().id, term);
+    late.set_msg_type(MessageType::MsgRequestPreVoteResponse);
+    (late.reject, late.index, late.log_term) = (true, 0, 0);
+    assert!(!grants(node, late));
+    assert_eq!((node.term(), node.leader()), (term, None));
+    let candidate = vote(other, node.settings().id, term);
+    assert!(!grants(node, candidate.clone()));
+    node.set_now(now_ns + node.settings().election().as_nanos() as u64);
+    assert!(grants(node, candidate));
 }

@@ -6,10 +6,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use courser::Session;
+use courser::service::RpcError;
 use raft::eraftpb::Message;
 
 use super::{Node, PATIENCE};
-use crate::api::{Chunk, Hello, PeersClient};
+use crate::api::{Chunk, PeerError, PeersClient};
 use crate::signal::Signal;
 use crate::store::Image;
 use crate::wire;
@@ -35,6 +36,8 @@ pub(super) struct Peer {
     /// Another address is known.
     has_moved: Cell<bool>,
     has_ended: Cell<bool>,
+    /// The last reason for which it refused this node.
+    refusal: RefCell<String>,
 }
 
 impl Peer {
@@ -47,6 +50,7 @@ impl Peer {
             signal: Signal::default(),
             has_moved: Cell::new(false),
             has_ended: Cell::new(false),
+            refusal: RefCell::default(),
         });
         let (of_task, node) = (peer.clone(), node.clone());
         let local = node.local.clone();
@@ -112,7 +116,7 @@ impl Node {
         let mut pause = PAUSES.0;
         while !peer.has_ended.get() {
             peer.has_moved.set(false);
-            match self.introduce(peer.id).await {
+            match self.introduce(peer).await {
                 Some(client) => {
                     pause = PAUSES.0;
                     self.send_all(peer, &client).await;
@@ -154,18 +158,21 @@ impl Node {
     /// Connects with a peer at any of its addresses. An attempt takes an election timeout at most: the
     /// system repeats a packet that begins a connection after a second and more, and a peer whose network
     /// is back may be needed for the next vote.
-    async fn introduce(&self, id: u64) -> Option<PeersClient<Session>> {
-        let settings = &self.options.settings;
-        let patience = settings.tick * settings.election_ticks.start as u32;
-        for uri in self.addresses(id) {
+    async fn introduce(&self, peer: &Peer) -> Option<PeersClient<Session>> {
+        let patience = self.options.settings.election();
+        for uri in self.addresses(peer.id) {
             let attempt = async {
                 let session = self.local.connect(&uri).await.ok()?;
                 let client = PeersClient::new(session).await.ok()?;
-                let (cluster, own) = (self.options.cluster.clone(), self.options.uri.clone());
-                let hello = Hello { cluster, id: self.options.settings.id, uri: own };
-                let found = client.hello(hello).await.ok()?;
-                // Another node may have taken its address.
-                (found == id).then_some(client)
+                match client.hello(self.own_hello()).await {
+                    // Another node may have taken its address.
+                    Ok(found) => (found == peer.id).then_some(client),
+                    Err(RpcError::Service(refusal)) => {
+                        self.report_refusal(peer, &refusal);
+                        None
+                    }
+                    Err(_) => None,
+                }
             };
             if let Ok(Some(client)) = self.local.timeout(patience, attempt).await {
                 return Some(client);
@@ -174,9 +181,18 @@ impl Node {
         None
     }
 
+    /// Reports that a peer refuses this node, once for each reason.
+    fn report_refusal(&self, peer: &Peer, refusal: &PeerError) {
+        let text = refusal.to_string();
+        if *peer.refusal.borrow() != text {
+            (self.options.report)(&format!("is refused by node {}: {text}", peer.id));
+            *peer.refusal.borrow_mut() = text;
+        }
+    }
+
     /// Sends a snapshot in parts, on a connection of its own. Returns whether it was received.
     pub(super) async fn send_snapshot(&self, peer: &Peer, message: Message, image: Image) -> bool {
-        let Some(client) = self.introduce(peer.id).await else { return false };
+        let Some(client) = self.introduce(peer).await else { return false };
         let total = image.bytes.len() as u64;
         let mut offset = 0;
         loop {

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use super::Node;
 use crate::api::{Chunk, Hello, LocalPeers, PeerError};
+use crate::core::ReadMode;
 use crate::wire;
 
 /// Largest part of a snapshot, bytes.
@@ -68,12 +69,39 @@ impl Node {
     }
 }
 
+impl Node {
+    /// The introduction of this node.
+    pub(super) fn own_hello(&self) -> Hello {
+        let settings = &self.options.settings;
+        Hello {
+            cluster: self.options.cluster.clone(),
+            id: settings.id,
+            uri: self.options.uri.clone(),
+            election_ns: settings.election().as_nanos() as u64,
+            tick_ns: settings.tick.as_nanos() as u64,
+            leases: matches!(settings.reads, ReadMode::Lease { .. }),
+        }
+    }
+
+    fn check_hello(&self, hello: &Hello) -> Result<(), PeerError> {
+        let own = self.own_hello();
+        if hello.cluster != own.cluster {
+            return Err(PeerError::Cluster(own.cluster));
+        }
+        // The follower's promise to vote for no other node has to last as long as the leader's lease.
+        let is_same = (hello.election_ns, hello.tick_ns) == (own.election_ns, own.tick_ns);
+        if !is_same && (hello.leases || own.leases) {
+            let (own_ns, own_tick_ns) = (own.election_ns, own.tick_ns);
+            return Err(PeerError::Election { own_ns, own_tick_ns });
+        }
+        Ok(())
+    }
+}
+
 impl LocalPeers for Node {
     async fn hello(&self, hello: Hello) -> Result<u64, PeerError> {
-        let Hello { cluster, id, uri } = hello;
-        if cluster != self.options.cluster {
-            return Err(PeerError::Cluster(self.options.cluster.clone()));
-        }
+        self.check_hello(&hello)?;
+        let Hello { id, uri, .. } = hello;
         let is_member = self.core.borrow().store().addresses().contains_key(&id)
             || self.options.members.contains_key(&id);
         if is_member && uri.len() <= crate::command::MAX_URI {

@@ -1,5 +1,7 @@
 //! Calls of clients, ends of nodes, moves.
 
+use courser_raft_kv::core::ReadMode;
+
 use crate::world::{Cluster, MS, SECOND, host};
 
 #[test]
@@ -57,4 +59,28 @@ fn the_service_is_back_after_the_leader_is_killed() {
         }
         cluster.finish(&ended);
     }
+}
+
+#[test]
+fn a_node_with_another_election_timeout_is_refused_while_one_has_leases() {
+    let mut cluster = Cluster::hosts(2, 3, 1);
+    for id in 1..=3 {
+        cluster.start(id, false, |settings| match settings.id {
+            1 => settings.reads = ReadMode::Lease { drift_ppm: 100_000 },
+            3 => settings.silent_ticks = 9,
+            _ => {}
+        });
+    }
+    let ended = cluster.spawn(0, |kv, _| async move {
+        kv.put(b"a", b"1").await.unwrap();
+    });
+    cluster.finish(&ended);
+    let refusal =
+        |of: u64, by: u64| format!("{of}: is refused by node {by}: the node has an election");
+    let reports = cluster.reports.borrow();
+    let count = |of, by| reports.iter().filter(|line| line.starts_with(&refusal(of, by))).count();
+    assert_eq!([(3, 1), (1, 3)].map(|(of, by)| count(of, by)), [1, 1], "{reports:?}");
+    // Neither of these has leases.
+    assert_eq!([(3, 2), (2, 3), (1, 2)].map(|(of, by)| count(of, by)), [0; 3], "{reports:?}");
+    assert!(reports.iter().any(|line| line.contains("start both with the same --election")));
 }

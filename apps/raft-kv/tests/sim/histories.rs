@@ -295,6 +295,14 @@ fn histories_with_leases_are_linearizable_while_clocks_keep_their_assumption() {
     all_are_linearizable(1_000_000, histories(10), leases);
 }
 
+#[test]
+fn histories_in_which_one_node_has_leases_are_linearizable() {
+    all_are_linearizable(2_000_000, histories(5), |settings| match settings.id {
+        1 => leases(settings),
+        _ => small(settings),
+    });
+}
+
 /// The first history that shows a bug.
 fn found(bug: Bug, change: fn(&mut Settings)) -> u64 {
     const MOST: u64 = 500;
