@@ -46,6 +46,9 @@ pub use status::{Counters, Status};
 
 /// Most writes that a leader has not answered.
 pub const MAX_WRITES: usize = 16_384;
+/// Bytes of entries that may be applied while a snapshot is written, in parts of
+/// [`Settings::snapshot_bytes`].
+const BACKLOG: usize = 2;
 /// Most reads that a leader has not answered.
 pub const MAX_READS: usize = 65_536;
 
@@ -89,9 +92,10 @@ pub struct Settings {
     pub session_ttl: Duration,
     /// Entries between snapshots.
     pub snapshot_entries: u64,
-    /// Bytes of entries in memory above which a snapshot is made earlier.
+    /// Bytes of entries between snapshots: the next one is made at either limit.
     pub snapshot_bytes: usize,
-    /// Entries before a snapshot that are kept for followers that are a little behind.
+    /// Entries before a snapshot that are kept for followers that are a little behind, up to half of
+    /// `snapshot_bytes`.
     pub kept_entries: u64,
     /// False: the log is in memory only.
     pub durable: bool,
@@ -185,6 +189,8 @@ pub struct Core {
     incoming: Option<(Store, crate::store::Image)>,
     /// The last durable image, which lagging followers get.
     image: Option<crate::store::Image>,
+    /// Bytes of the entries that were applied since the last snapshot.
+    unsaved_bytes: usize,
     /// The store before the last entry, for [`Bug::ShortSnapshot`].
     before: Option<Store>,
     /// Term in which this node leads, and the cluster's and its own time when that began.
@@ -232,6 +238,7 @@ impl Core {
             held: VecDeque::new(),
             incoming: None,
             image,
+            unsaved_bytes: 0,
             before: None,
             leads: None,
             now_ns,
@@ -322,8 +329,8 @@ impl Core {
     }
 
     fn propose(&mut self, command: &Command, writer: Option<Writer>) {
-        let refusal = self.why_not(self.writes.len() >= MAX_WRITES);
-        if let Some(refusal) = refusal {
+        let is_full = self.writes.len() >= MAX_WRITES || self.is_backlogged();
+        if let Some(refusal) = self.why_not(is_full) {
             refuse(writer, refusal);
             return;
         }
@@ -360,6 +367,10 @@ impl Core {
     pub fn receive(&mut self, message: Message) {
         match self.examine(&message) {
             Ok(()) if self.is_ignored(&message) => self.counters.votes_ignored += 1,
+            // The leader sends them again.
+            Ok(()) if !message.entries.is_empty() && self.is_backlogged() => {
+                self.counters.appends_dropped += 1;
+            }
             Ok(()) => {
                 let (from, kind) = (message.from, message.get_msg_type());
                 self.guarded(|core| {

@@ -47,7 +47,8 @@ pub(crate) fn membership(conf: &ConfState) -> Membership {
 /// Memory of an entry besides its bytes.
 const ENTRY: usize = size_of::<Entry>();
 
-fn size(entry: &Entry) -> usize {
+/// Memory of an entry.
+pub(crate) fn size(entry: &Entry) -> usize {
     ENTRY + entry.data.len() + entry.context.len()
 }
 
@@ -137,6 +138,25 @@ impl Log {
             self.bytes -= size(&entry);
             self.base = (entry.index, entry.term);
         }
+    }
+
+    /// Bytes of the entries behind an index, up to another one.
+    pub fn bytes_between(&self, after: u64, to: u64) -> usize {
+        self.from(after + 1).take_while(|entry| entry.index <= to).map(size).sum()
+    }
+
+    /// Removes entries up to an index, but for at most this many, and this many bytes, of the last of
+    /// them.
+    pub fn truncate_but(&mut self, to: u64, (most, most_bytes): (u64, usize)) {
+        let behind = (to.min(self.last()) - self.base.0.min(to)) as usize;
+        let mut bytes = 0;
+        let fits = |entry: &&Entry| {
+            bytes += size(entry);
+            bytes <= most_bytes
+        };
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        let kept = self.entries.range(..behind).rev().take(most).take_while(fits).count();
+        self.truncate(to - kept as u64);
     }
 
     /// The term of an entry; `None`: it is not here.
@@ -264,6 +284,30 @@ mod tests {
         assert_eq!(log.term(6).unwrap(), 1);
         assert_eq!(log.snapshot(0, 2).unwrap().get_metadata().index, 6);
         assert!(log.snapshot(7, 2).is_err());
+    }
+
+    #[test]
+    fn truncation_keeps_entries_up_to_a_count_and_bytes() {
+        let one = size(&entry(1, 1));
+        for (limit, base) in [
+            ((3, usize::MAX), 4),
+            ((u64::MAX, 2 * one), 5),
+            ((u64::MAX, 2 * one - 1), 6),
+            ((0, usize::MAX), 7),
+            ((u64::MAX, usize::MAX), 3),
+        ] {
+            let mut log = log(9);
+            log.set_snapshot((7, 1), Membership { voters: vec![1, 2], learners: vec![] });
+            log.truncate_but(7, limit);
+            assert_eq!((log.base().0, log.last()), (base, 9), "{limit:?}");
+            assert_eq!(log.bytes_between(7, 8), one);
+            // A second time there are fewer.
+            log.truncate_but(7, limit);
+            assert_eq!(log.base().0, base, "{limit:?}");
+        }
+        let mut log = Log::new((9, 1), Membership::default());
+        log.truncate_but(7, (1, 1));
+        assert_eq!(log.base().0, 9);
     }
 
     #[test]

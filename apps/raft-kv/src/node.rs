@@ -279,6 +279,11 @@ impl Node {
         self.core.borrow()
     }
 
+    /// Bytes of the messages that wait for the peer that has the most of them.
+    pub fn queued(&self) -> usize {
+        self.peers.borrow().values().map(|peer| peer.queued()).max().unwrap_or(0)
+    }
+
     /// The last known addresses of a member, the most likely first.
     fn addresses(&self, id: u64) -> Vec<String> {
         let core = self.core.borrow();

@@ -15,6 +15,7 @@ impl Core {
             let (index, term) = (entry.index, entry.term);
             let result = self.apply_entry(&entry);
             self.counters.applied += 1;
+            self.unsaved_bytes += crate::log::size(&entry);
             let Some((proposed, writer)) = self.writes.remove(&index) else { continue };
             // Another leader's entry took the place of the one that was proposed.
             let other = || Err(Refused::NotLeader { leader: self.leader() });

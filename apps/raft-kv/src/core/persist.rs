@@ -5,7 +5,7 @@
 
 use raft::eraftpb::{Entry, HardState, Message};
 
-use super::Core;
+use super::{BACKLOG, Core};
 use crate::planted::Bug;
 use crate::store::Image;
 
@@ -139,6 +139,7 @@ impl Core {
         if let Some((store, image)) = installed {
             self.raw.advance_apply_to(store.applied().0);
             self.store = store;
+            self.unsaved_bytes = 0;
             self.image = Some(image);
             self.counters.snapshots_installed += 1;
         }
@@ -155,12 +156,18 @@ impl Core {
         self.raw.mut_store().reset(at, membership);
     }
 
+    /// Returns whether the log takes no more entries until a snapshot is durable. The disk is too slow for
+    /// them, and they would fill the memory. Only entries that were applied count: a snapshot is made
+    /// without others, and removes them.
+    pub(super) fn is_backlogged(&self) -> bool {
+        self.unsaved_bytes >= (1 + BACKLOG).saturating_mul(self.settings.snapshot_bytes)
+    }
+
     /// Returns whether it is time for a snapshot: the log is long, or a member needs one.
     pub fn is_snapshot_due(&self) -> bool {
         let log = self.raw.store();
         let since = self.store.applied().0.saturating_sub(log.snapshot_at().0);
-        let is_large = log.bytes() >= self.settings.snapshot_bytes
-            && since > self.settings.kept_entries.min(1_000);
+        let is_large = self.unsaved_bytes >= self.settings.snapshot_bytes;
         let is_long = since >= self.settings.snapshot_entries;
         let is_due = is_long || is_large || (log.wants_snapshot() && since > 0);
         is_due && self.failed.is_none() && self.incoming.is_none()
@@ -182,13 +189,15 @@ impl Core {
 
     /// The image is durable: the log before it, but for the entries that are kept, is not needed.
     pub fn snapshot_made(&mut self, image: Image) {
-        let to = image.at.0.saturating_sub(self.settings.kept_entries);
+        let applied = self.store.applied().0;
+        let limit = (self.settings.kept_entries, self.settings.snapshot_bytes / 2);
         let log = self.raw.mut_store();
         if image.at.0 <= log.snapshot_at().0 {
             return;
         }
         log.set_snapshot(image.at, image.membership.clone());
-        log.truncate(to);
+        self.unsaved_bytes = log.bytes_between(image.at.0, applied);
+        log.truncate_but(image.at.0, limit);
         self.image = Some(image);
         self.counters.snapshots_made += 1;
     }

@@ -27,6 +27,8 @@ pub struct Counters {
     pub snapshots_installed: u64,
     /// Candidates that were ignored because of the leader.
     pub votes_ignored: u64,
+    /// Messages with entries that were dropped because a snapshot was not written yet.
+    pub appends_dropped: u64,
     /// Messages that contradict the state of this node.
     pub messages_refused: u64,
     /// Batches of messages that could not be decoded.
@@ -66,6 +68,8 @@ pub struct Status {
     pub applied: u64,
     /// Indexes of the first and the last entry in the log.
     pub log: (u64, u64),
+    /// Bytes of these entries in memory.
+    pub log_bytes: u64,
     /// Index of the last snapshot.
     pub snapshot: u64,
     /// Keys.
@@ -116,6 +120,7 @@ impl Core {
             committed: raft.raft_log.committed,
             applied: self.store.applied().0,
             log: (self.log().base().0 + 1, self.log().last()),
+            log_bytes: self.log().bytes() as u64,
             snapshot: self.log().snapshot_at().0,
             keys: keys as u64,
             bytes,

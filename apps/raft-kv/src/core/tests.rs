@@ -25,6 +25,8 @@ struct Cluster {
     disks_work: bool,
     /// But not those of this node.
     stuck: Option<u64>,
+    /// The node whose snapshots are not written.
+    unsaved: Option<u64>,
 }
 
 fn settings(id: u64) -> Settings {
@@ -48,8 +50,14 @@ impl Cluster {
             (id, founded(settings, members))
         };
         let nodes = (1..=members).map(node).collect();
-        let mut cluster =
-            Cluster { nodes, cut: Vec::new(), now_ns: 0, disks_work: true, stuck: None };
+        let mut cluster = Cluster {
+            nodes,
+            cut: Vec::new(),
+            now_ns: 0,
+            disks_work: true,
+            stuck: None,
+            unsaved: None,
+        };
         cluster.ticks(40);
         cluster
     }
@@ -61,7 +69,9 @@ impl Cluster {
             for node in self.nodes.values_mut() {
                 node.set_now(self.now_ns);
                 node.process();
-                if let Some(image) = node.wants_snapshot() {
+                if self.unsaved != Some(node.settings().id)
+                    && let Some(image) = node.wants_snapshot()
+                {
                     node.snapshot_made(image);
                 }
                 while self.disks_work

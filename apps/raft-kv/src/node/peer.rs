@@ -83,6 +83,11 @@ impl Peer {
         false
     }
 
+    /// Bytes of the messages that wait.
+    pub(super) fn queued(&self) -> usize {
+        self.bytes.get()
+    }
+
     fn clear(&self) {
         self.queue.borrow_mut().clear();
         self.bytes.set(0);

@@ -1,5 +1,6 @@
 //! Disks that are full, fail or lag; nodes that lag or join.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use courser_raft_kv::core::{MemberChange, Settings};
@@ -132,6 +133,43 @@ fn a_lagging_node_catches_up_by_a_snapshot_in_parts() {
         cluster.nodes.borrow_mut().remove(&gone);
         assert_filled(&mut cluster, 250, 10_000);
     }
+}
+
+#[test]
+fn large_values_leave_a_bounded_log_and_queue_for_a_follower_that_lags() {
+    const SNAPSHOT: usize = 4 << 20;
+    let mut cluster = Cluster::new(14, 3, 1, |settings| settings.snapshot_bytes = SNAPSHOT);
+    let id = follower(&mut cluster);
+    let slow = courser_sim::DiskFaults {
+        sync_ns: (300_000_000, 400_000_000),
+        ..courser_sim::DiskFaults::default()
+    };
+    cluster.disks[id as usize - 1].set_faults(slow);
+    let (nodes, most) = (cluster.nodes.clone(), Rc::new(Cell::new((0, 0))));
+    let peak = most.clone();
+    let ended = cluster.spawn(0, |kv, _| async move {
+        for n in 0..150_u32 {
+            kv.put(format!("k{:06}", n % 10).as_bytes(), &vec![(n % 10) as u8; 256 << 10])
+                .await
+                .unwrap();
+            for node in nodes.borrow().values() {
+                let (log, queue) = peak.get();
+                peak.set((log.max(node.core().log().bytes()), queue.max(node.queued())));
+            }
+        }
+    });
+    cluster.finish(&ended);
+    let (log, queue) = most.get();
+    // 38 MiB were written. The slow one may take three times the bytes of a snapshot before it drops.
+    assert!(log < 4 * SNAPSHOT, "{log} bytes of log");
+    assert!(queue <= 16 << 20, "{queue} bytes in a queue");
+    cluster.disks[id as usize - 1].set_faults(courser_sim::DiskFaults::default());
+    cluster.world.run_for(5 * SECOND);
+    let leader = cluster.leader();
+    let gone = 6 - id - leader;
+    cluster.world.crash(host(gone));
+    cluster.nodes.borrow_mut().remove(&gone);
+    assert_filled(&mut cluster, 10, 256 << 10);
 }
 
 #[test]

@@ -80,6 +80,65 @@ fn a_node_does_not_become_a_candidate_while_it_writes_a_received_snapshot() {
 }
 
 #[test]
+fn the_log_in_memory_is_bounded_by_bytes_and_a_follower_that_lags_gets_a_snapshot() {
+    const SNAPSHOT: usize = 4 << 20;
+    let mut cluster = Cluster::new(3, |s| s.snapshot_bytes = SNAPSHOT);
+    let session = cluster.open();
+    let leader = cluster.leader();
+    let lagging = if leader == 1 { 2 } else { 1 };
+    cluster.cut = vec![lagging];
+    let value = "x".repeat(256 << 10);
+    // The part that is kept, the one since the snapshot, and the entry that exceeds it.
+    let limit = SNAPSHOT / 2 + SNAPSHOT + (257 << 10);
+    for seq in 1..=100 {
+        cluster.put((session, seq), &format!("k{}", seq % 3), &value);
+        for node in cluster.nodes.values() {
+            assert!(node.log().bytes() <= limit, "{} bytes", node.log().bytes());
+        }
+    }
+    let status = cluster.node(leader).status();
+    assert_eq!(status.log_bytes as usize, cluster.node(leader).log().bytes());
+    assert!((4..=8).contains(&status.counters.snapshots_made), "{status:?}");
+    // Some entries are kept for followers that are a little behind.
+    assert!(status.log.0 < status.snapshot && status.snapshot - status.log.0 < 8, "{status:?}");
+    cluster.cut.clear();
+    cluster.ticks(20);
+    assert_eq!(cluster.node(lagging).counters().snapshots_installed, 1);
+    cluster.agree();
+}
+
+#[test]
+fn a_node_takes_no_more_entries_while_its_snapshot_is_not_written() {
+    const SNAPSHOT: usize = 4 << 20;
+    for leads in [true, false] {
+        let mut cluster = Cluster::new(3, |s| s.snapshot_bytes = SNAPSHOT);
+        let session = cluster.open();
+        let leader = cluster.leader();
+        let other = if leader == 1 { 2 } else { 1 };
+        let slow = if leads { leader } else { other };
+        cluster.unsaved = Some(slow);
+        let value = "x".repeat(256 << 10);
+        let (mut refused, mut most) = (0, 0);
+        for seq in 1..=100 {
+            let mut result = cluster.put_at(leader, (session, seq), "k", &value);
+            cluster.settle();
+            refused += u32::from(result.try_recv() == Ok(Some(Err(Refused::Busy))));
+            most = most.max(cluster.node(slow).log().bytes());
+        }
+        assert!((3 * SNAPSHOT..4 * SNAPSHOT).contains(&most), "{most} bytes");
+        assert_eq!(
+            (refused > 0, cluster.node(slow).counters().appends_dropped > 0),
+            (leads, !leads)
+        );
+        cluster.unsaved = None;
+        cluster.ticks(20);
+        cluster.put((session, 101), "k", "last");
+        cluster.agree();
+        assert!(cluster.node(slow).log().bytes() < 2 * SNAPSHOT);
+    }
+}
+
+#[test]
 fn a_leader_bounds_the_bytes_that_are_not_committed() {
     let mut cluster = Cluster::new(3, |_| {});
     let session = cluster.open();
