@@ -121,6 +121,7 @@ fn nodes(puts: u64, in_flight: u64) -> Result<(), Failure> {
             uri: uri.clone(),
             members: members.clone(),
             join: false,
+            new: true,
             settings: settings(id),
             max_snapshot: 1 << 30,
             report: Rc::new(|_| ()),

@@ -6,7 +6,7 @@ use serde_bytes::ByteBuf;
 
 use crate::command::{Ticket, Unwritten, Written};
 use crate::core::{MemberChange, MemberError, Status};
-use crate::store::Change;
+use crate::store::{Change, Identity};
 
 /// Why a call of a client has no result.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
@@ -82,11 +82,13 @@ pub trait Kv {
     async fn change(&self, change: MemberChange) -> Result<(), KvError>;
 }
 
-/// The first message on a connection between nodes.
+/// The first messages on a connection between nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hello {
     /// Name of the cluster.
     pub cluster: String,
+    /// The sender's cluster.
+    pub identity: Identity,
     /// The sender's number.
     pub id: u64,
     /// The sender's address.
@@ -122,6 +124,17 @@ pub enum PeerError {
     /// It belongs to another cluster.
     #[error("the node belongs to the cluster {0:?}; check the addresses")]
     Cluster(String),
+    /// It belongs to another cluster of the same name.
+    #[error(
+        "the nodes have data of different clusters; compare --peers, --id and --data of all nodes"
+    )]
+    Identity,
+    /// It introduced itself with data before, and has none.
+    #[error(
+        "node {0} has lost its data; remove it with `raft-kv member remove`, and add it again under \
+         another number"
+    )]
+    Lost(u64),
     /// Its election timeout is another one, and one of both nodes reads by leases.
     #[error(
         "the node has an election timeout of {own_ns} ns in ticks of {own_tick_ns} ns, the caller another \
@@ -144,8 +157,8 @@ pub enum PeerError {
 /// The service between nodes.
 #[courser::service]
 pub trait Peers {
-    /// Introduces the sender. Returns the number of the receiver.
-    async fn hello(&self, hello: Hello) -> Result<u64, PeerError>;
+    /// Introduces the sender. Returns the introduction of the receiver.
+    async fn hello(&self, hello: Hello) -> Result<Hello, PeerError>;
     /// Raft messages that fit a packet.
     #[oneway]
     async fn send(&self, batch: Vec<u8>);

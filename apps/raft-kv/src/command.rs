@@ -99,6 +99,11 @@ pub enum Command {
         /// Its number.
         session: u64,
     },
+    /// Gives a new cluster its number; a later one changes nothing.
+    Found {
+        /// A random number, not 0.
+        cluster: u64,
+    },
     /// A member has another address.
     Address {
         /// The member.

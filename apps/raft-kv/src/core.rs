@@ -97,6 +97,8 @@ pub struct Settings {
     /// Entries before a snapshot that are kept for followers that are a little behind, up to half of
     /// `snapshot_bytes`.
     pub kept_entries: u64,
+    /// A random number, that of a cluster whose first leader is this node.
+    pub cluster: u64,
     /// False: the log is in memory only.
     pub durable: bool,
     /// A bug, for tests.
@@ -118,6 +120,7 @@ impl Settings {
             snapshot_entries: 100_000,
             snapshot_bytes: 64 << 20,
             kept_entries: 10_000,
+            cluster: 1,
             durable: true,
             bugs: Planted::default(),
         }
@@ -453,7 +456,7 @@ impl Core {
         self.reads.refuse_all(refusal);
     }
 
-    /// Notices a change of leadership.
+    /// Notices a change of leadership. The first leader gives the cluster its number.
     fn follow_leadership(&mut self) {
         let term = self.raw.raft.term;
         let leads = self.is_leader();
@@ -468,6 +471,10 @@ impl Core {
                 }
                 self.leads = leads.then_some((term, self.store.now_ms(), self.now_ns));
                 self.counters.elections_won += u64::from(leads);
+                if leads && self.store.identity().cluster == 0 {
+                    let cluster = self.settings.cluster.max(1);
+                    self.propose(&Command::Found { cluster }, None);
+                }
             }
         }
     }

@@ -4,7 +4,9 @@
 //! log-N, log-N+1, ...     segments: frames, each written and synced before the next one
 //! frame                   magic, length, number, checksum | records: term and vote, entries, resets
 //! snapshot-I              length, checksum | image of the store with all entries up to I
-//! snapshot.new            a snapshot that is being written
+//! owner                   checksum | number of the node, name and identity of the cluster
+//! snapshot.new, owner.new files that are being written
+//! founding                is there until a new directory has its first files: they do not count
 //! ```
 //!
 //! Invariants:
@@ -18,7 +20,9 @@
 //!
 //! A bit that flips in the last frame looks like a torn tail. The other members have its entries.
 
+mod files;
 mod frame;
+mod owner;
 mod recover;
 mod snapshot;
 #[cfg(test)]
@@ -34,50 +38,15 @@ use raft::eraftpb::HardState;
 use crate::core::{Frame, Record};
 use crate::log::Log;
 use crate::planted::{Bug, Planted};
-use crate::store::{Image, Store};
+use crate::store::{Identity, Image, Store};
+pub use files::JournalError;
+use files::{disk, number, segment_name};
+pub use owner::Owner;
 pub use recover::Recovered;
 pub use snapshot::save as save_snapshot;
 
 /// Bytes of a segment after which another one begins.
 const SEGMENT: u64 = 32 << 20;
-
-/// Why a directory cannot be used, or the disk failed.
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    /// The system's error.
-    #[error("{file}: {error}; see that the disk has space and works, and start the node again")]
-    Disk {
-        /// The file.
-        file: String,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// A file was damaged after it was written.
-    #[error(
-        "{file} is damaged at byte {at} ({detail}); remove this node from the cluster, and add it again \
-         under another number with an empty directory"
-    )]
-    Corrupt {
-        /// The file.
-        file: String,
-        /// The place.
-        at: u64,
-        /// The part that is wrong.
-        detail: &'static str,
-    },
-    /// There is nothing to start from.
-    #[error(
-        "the directory has no cluster; start the first members with --peers, further ones with --join"
-    )]
-    Empty,
-    /// There is a cluster already, of another node.
-    #[error("{0}")]
-    Other(String),
-}
-
-fn disk(file: &str) -> impl FnOnce(io::Error) -> JournalError + '_ {
-    move |error| JournalError::Disk { file: file.to_owned(), error }
-}
 
 /// A closed segment, or the present one.
 #[derive(Debug)]
@@ -97,21 +66,8 @@ pub struct Journal {
     /// Number of the next frame.
     next: u64,
     segments: VecDeque<Segment>,
+    owner: Owner,
     bugs: Planted,
-}
-
-fn segment_name(number: u64) -> String {
-    format!("log-{number:016x}")
-}
-
-fn snapshot_name(index: u64) -> String {
-    format!("snapshot-{index:016x}")
-}
-
-/// The number in the name of a file.
-fn number(name: &str, prefix: &str) -> Option<u64> {
-    let digits = name.strip_prefix(prefix)?;
-    (digits.len() == 16).then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
 /// The indexes of a log all of whose frames and snapshots are durable. The log itself may be ahead: a
@@ -137,15 +93,39 @@ impl Journal {
     ///
     /// # Errors
     /// The disk's.
-    pub fn found(storage: Arc<dyn Storage>, store: Option<&Store>) -> Result<(), JournalError> {
+    pub fn found(
+        storage: Arc<dyn Storage>,
+        owner: &Owner,
+        store: Option<&Store>,
+    ) -> Result<(), JournalError> {
+        Owner::mark(&*storage, true)?;
         if let Some(store) = store {
-            let image = store.image();
-            snapshot::save_blocking(&*storage, &image)?;
+            snapshot::save_blocking(&*storage, &store.image())?;
         }
+        let identity = store.map_or_else(Identity::default, Store::identity);
+        let file = storage.create(owner::OWNER).map_err(disk(owner::OWNER))?;
+        let bytes = Owner { identity, ..owner.clone() }.encode();
+        file.write_at(0, &bytes).map_err(disk(owner::OWNER))?;
+        file.sync_blocking().map_err(disk(owner::OWNER))?;
         let name = segment_name(1);
         let file = storage.create(&name).map_err(disk(&name))?;
         file.sync_blocking().map_err(disk(&name))?;
-        storage.sync_dir_blocking().map_err(disk("the directory"))
+        storage.sync_dir_blocking().map_err(disk("the directory"))?;
+        Owner::mark(&*storage, false)
+    }
+
+    /// The cluster, as far as the directory names it.
+    pub fn identity(&self) -> Identity {
+        self.owner.identity
+    }
+
+    /// Writes down the cluster.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub async fn identify(&mut self, identity: Identity) -> Result<(), JournalError> {
+        self.owner.identity = identity;
+        self.owner.save(&*self.storage).await
     }
 
     /// Writes a frame. Its entries are durable when the future ends. The previous one has ended.

@@ -13,7 +13,7 @@ mod receive;
 mod serve;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,10 +25,10 @@ use raft::eraftpb::Message;
 
 use crate::api::{KvServer, PeersServer};
 use crate::core::{Core, Settings};
-use crate::journal::{Journal, JournalError};
+use crate::journal::{Journal, JournalError, Owner};
 use crate::log::Log;
 use crate::signal::{Progress, Signal};
-use crate::store::Store;
+use crate::store::{Identity, Store};
 use peer::Peer;
 use receive::Transfer;
 
@@ -44,6 +44,8 @@ pub struct Options {
     pub members: BTreeMap<u64, String>,
     /// The node waits until it is added to a cluster.
     pub join: bool,
+    /// An empty directory founds a cluster; without it, the node expects its data there.
+    pub new: bool,
     /// Times and limits.
     pub settings: Settings,
     /// Largest snapshot that is received, bytes.
@@ -89,6 +91,10 @@ pub struct Node {
     /// Held while a snapshot is written, as there is one file for it.
     saving: futures::lock::Mutex<()>,
     peers: RefCell<BTreeMap<u64, Rc<Peer>>>,
+    /// The cluster, as far as it is known.
+    identity: Cell<Identity>,
+    /// Members that have introduced themselves with this cluster.
+    introduced: RefCell<BTreeSet<u64>>,
     /// Addresses that members announced.
     announced: RefCell<BTreeMap<u64, String>>,
     transfer: RefCell<Option<Transfer>>,
@@ -104,20 +110,29 @@ impl std::fmt::Debug for Node {
     }
 }
 
-/// The state of the directory, which is founded if it is empty.
+/// The state of the directory, which is founded if it is empty and the options state that.
 fn recover(
     options: &Options,
     storage: &Arc<dyn Storage>,
 ) -> Result<(Journal, crate::journal::State), StartError> {
-    let bugs = options.settings.bugs;
-    let recovered = match Journal::open(storage.clone(), bugs)? {
+    let (bugs, id) = (options.settings.bugs, options.settings.id);
+    let owner = Owner { id, name: options.cluster.clone(), identity: Identity::default() };
+    let recovered = match Journal::open(storage.clone(), &owner, bugs)? {
         Some(recovered) => recovered,
+        None if !options.join && !options.new => return Err(JournalError::Empty.into()),
         None => {
             let store = (!options.join).then(|| Store::founded(&options.members));
-            Journal::found(storage.clone(), store.as_ref())?;
-            Journal::open(storage.clone(), bugs)?.ok_or(JournalError::Empty)?
+            Journal::found(storage.clone(), &owner, store.as_ref())?;
+            Journal::open(storage.clone(), &owner, bugs)?.ok_or(JournalError::Empty)?
         }
     };
+    if options.new && !recovered.journal.identity().fits(Identity::of_founders(&options.members)) {
+        return Err(StartError::Options(
+            "the directory is of a cluster that was founded with other --peers; leave out --new, or \
+             name another directory"
+                .to_owned(),
+        ));
+    }
     if recovered.cut > 0 {
         let text = format!("cut off {} bytes of a frame that a crash interrupted", recovered.cut);
         (options.report)(&text);
@@ -151,6 +166,8 @@ impl Node {
             }
         };
         let now_ns = rpc.context().now_ns();
+        let identity = journal.as_ref().map_or(store.identity(), Journal::identity);
+        options.settings.cluster = rpc.context().random().max(1);
         let core = Core::new(options.settings.clone(), log, store, image, now_ns)
             .map_err(StartError::Options)?;
         let node = Rc::new(Node {
@@ -164,6 +181,8 @@ impl Node {
             applied: Progress::default(),
             saving: futures::lock::Mutex::default(),
             peers: RefCell::default(),
+            identity: Cell::new(identity),
+            introduced: RefCell::default(),
             announced: RefCell::default(),
             transfer: RefCell::default(),
             storage,
@@ -213,11 +232,15 @@ impl Node {
         core.process();
         let messages = core.take_messages();
         let applied = core.store().applied().0;
+        let identity = core.store().identity();
         if core.is_snapshot_due() {
             self.snapshot.set();
         }
         drop(core);
         self.follow_members();
+        if self.storage.is_none() {
+            self.belong(identity);
+        }
         self.disk.set();
         for message in messages {
             self.post(message);
@@ -279,6 +302,14 @@ impl Node {
         self.core.borrow()
     }
 
+    /// Notes the cluster, once the directory names it: a node that has introduced itself with its cluster
+    /// knows that after every start, unless its data was lost. So it introduces itself again.
+    fn belong(&self, to: Identity) {
+        if to.cluster != 0 && self.identity.replace(to) != to {
+            self.peers.borrow().values().for_each(|peer| peer.moved());
+        }
+    }
+
     /// Bytes of the messages that wait for the peer that has the most of them.
     pub fn queued(&self) -> usize {
         self.peers.borrow().values().map(|peer| peer.queued()).max().unwrap_or(0)
@@ -330,6 +361,9 @@ fn check(options: &Options) -> Result<(), StartError> {
     let refuse = |text: &str| Err(StartError::Options(text.to_owned()));
     if settings.id == 0 || settings.id > 1 << 62 {
         return refuse("the number of a node is from 1 on; correct --id");
+    }
+    if options.join && options.new {
+        return refuse("a node joins a cluster or founds one; leave out --new or --join");
     }
     if options.join && options.members.is_empty() {
         return refuse("a node that joins needs the address of a member; add --peers");

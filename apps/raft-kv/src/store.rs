@@ -32,6 +32,34 @@ pub struct Membership {
     pub learners: Vec<u64>,
 }
 
+/// A cluster, apart from others with the same name. A number is 0 while it is not known.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Identity {
+    /// Checksum of the first members with their addresses.
+    pub founders: u64,
+    /// A random number of the first leader.
+    pub cluster: u64,
+}
+
+impl Identity {
+    /// Makes the identity of a new cluster, which has no leader yet.
+    pub fn of_founders(members: &BTreeMap<u64, String>) -> Identity {
+        let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme);
+        for (id, uri) in members {
+            digest.update(&id.to_le_bytes());
+            digest.update(&(uri.len() as u64).to_le_bytes());
+            digest.update(uri.as_bytes());
+        }
+        Identity { founders: digest.finalize().max(1), cluster: 0 }
+    }
+
+    /// Returns whether both may be of one cluster.
+    pub fn fits(self, other: Identity) -> bool {
+        let fits = |one, other| one == 0 || other == 0 || one == other;
+        fits(self.founders, other.founders) && fits(self.cluster, other.cluster)
+    }
+}
+
 /// The state machine.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
@@ -42,6 +70,7 @@ pub struct Store {
     /// The cluster's time, ms.
     now_ms: u64,
     applied: (u64, u64),
+    identity: Identity,
     membership: Membership,
     addresses: BTreeMap<u64, String>,
     changes: Changes,
@@ -53,12 +82,19 @@ impl Store {
     pub fn founded(members: &BTreeMap<u64, String>) -> Store {
         let membership =
             Membership { voters: members.keys().copied().collect(), learners: Vec::new() };
-        Store { applied: (1, 1), membership, addresses: members.clone(), ..Store::default() }
+        let identity = Identity::of_founders(members);
+        let addresses = members.clone();
+        Store { applied: (1, 1), identity, membership, addresses, ..Store::default() }
     }
 
     /// Index and term of the last entry that was applied.
     pub fn applied(&self) -> (u64, u64) {
         self.applied
+    }
+
+    /// The cluster.
+    pub fn identity(&self) -> Identity {
+        self.identity
     }
 
     /// The cluster's time, ms: that of the last command.
@@ -138,6 +174,12 @@ impl Store {
             }
             Some(Command::Close { session }) => {
                 self.sessions.close(session);
+                Applied::Done
+            }
+            Some(Command::Found { cluster }) => {
+                if self.identity.cluster == 0 {
+                    self.identity.cluster = cluster;
+                }
                 Applied::Done
             }
             Some(Command::Address { id, uri }) => {

@@ -110,7 +110,7 @@ impl Nodes {
         command.args(["node", "--with-parent", "--id", &(at + 1).to_string()]);
         command.args(["--listen", &self.uris[at]]).args(&self.arguments);
         match &self.directory {
-            Some(path) => command.arg("--data").arg(path.join((at + 1).to_string())),
+            Some(path) => command.arg("--new").arg("--data").arg(path.join((at + 1).to_string())),
             None => command.arg("--memory"),
         };
         command.stdin(Stdio::piped()).stdout(Stdio::piped());

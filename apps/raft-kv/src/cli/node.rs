@@ -36,7 +36,9 @@ fn help() -> String {
 A node keeps its log and snapshots in --data, and syncs each write before it counts. With --memory \
 it keeps them in memory: it must not be started again under its number.
 
-The first members are the same --peers on each of them. A further node is started with --join, and \
+The first members found the cluster: they have the same --peers, and --new, which is left out later: \
+without it a node does not start from a directory that has lost its data. Nodes with data of different \
+clusters refuse each other. A further node is started with --join, and \
 added by `raft-kv member add`. A node may be started again with another --listen: it announces its \
 address to the others.
 
@@ -80,6 +82,9 @@ pub(crate) struct NodeArgs {
     /// Keep the log in memory
     #[arg(long, conflicts_with = "data")]
     memory: bool,
+    /// Found a cluster if the directory is empty
+    #[arg(long, conflicts_with = "join")]
+    new: bool,
     /// Wait until the node is added to a cluster
     #[arg(long)]
     join: bool,
@@ -182,6 +187,7 @@ impl NodeArgs {
             uri,
             members,
             join: self.join || file.join == Some(true),
+            new: self.new,
             max_snapshot: 4 << 30,
             report: Rc::new({
                 let id = settings.id;

@@ -116,6 +116,11 @@ impl Core {
         let store = Store::from_image(&bytes).map_err(|error| Suspect(error.0))?;
         let is_same = store.applied() == (metadata.index, metadata.term)
             && *store.membership() == membership(conf);
+        if !store.identity().fits(self.store.identity()) {
+            return Err(Suspect(
+                "a snapshot of another cluster; compare the addresses and directories of all nodes",
+            ));
+        }
         if !is_same {
             return Err(Suspect("a snapshot that does not have what its head states"));
         }

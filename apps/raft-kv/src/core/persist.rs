@@ -54,15 +54,20 @@ impl Core {
     /// Does what was requested: after calls of any other function.
     pub fn process(&mut self) {
         self.issue_reads();
+        self.steps();
+        if self.failed.is_none() {
+            self.follow_leadership();
+            self.steps();
+            self.finish_reads();
+        }
+    }
+
+    fn steps(&mut self) {
         self.guarded(|core| {
             while core.raw.has_ready() {
                 core.step();
             }
         });
-        if self.failed.is_none() {
-            self.follow_leadership();
-            self.finish_reads();
-        }
     }
 
     fn step(&mut self) {

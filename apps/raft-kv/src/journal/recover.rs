@@ -6,7 +6,9 @@ use std::sync::Arc;
 use courser_disk::Storage;
 use raft::eraftpb::HardState;
 
-use super::{Journal, JournalError, Segment, State, disk, frame, number, segment_name, snapshot};
+use super::{
+    Journal, JournalError, Owner, Segment, State, disk, frame, number, segment_name, snapshot,
+};
 use crate::core::Record;
 use crate::log::Log;
 use crate::planted::Planted;
@@ -36,19 +38,25 @@ struct Read {
 }
 
 impl Journal {
-    /// Reads a directory. `None`: it is empty. Blocks.
+    /// Reads the directory of this node in this cluster, whose identity does not matter. `None`: it is
+    /// empty. Blocks.
     ///
     /// # Errors
-    /// The disk's, or a file is damaged.
+    /// The disk's, or a file is damaged or missing, or the directory is that of another node.
     pub fn open(
         storage: Arc<dyn Storage>,
+        owner: &Owner,
         bugs: Planted,
     ) -> Result<Option<Recovered>, JournalError> {
         let names = storage.list().map_err(disk("the directory"))?;
+        let Some(owner) = owner.load(&*storage, &names)? else { return Ok(None) };
         let mut numbers: Vec<u64> = names.iter().filter_map(|name| number(name, "log-")).collect();
         numbers.sort_unstable();
-        let Some(&last) = numbers.last() else { return Ok(None) };
+        let Some(&last) = numbers.last() else { return Err(JournalError::Missing("log")) };
         let snapshot = snapshot::load(&*storage, &names)?;
+        if snapshot.as_ref().is_some_and(|(store, _)| !store.identity().fits(owner.identity)) {
+            return Err(JournalError::Mixed);
+        }
         let mut segments: VecDeque<Read> = VecDeque::new();
         for number in numbers {
             let segment = read(&*storage, number, number == last)?;
@@ -74,7 +82,7 @@ impl Journal {
         let image = snapshot.as_ref().map(|(_, image)| image.clone());
         let store = snapshot.map_or_else(Store::default, |(store, _)| store);
         let log = replay(&store, records.into_iter().flatten(), &name)?;
-        let journal = Journal { storage, file, offset, next, segments: closed, bugs };
+        let journal = Journal { storage, file, offset, next, segments: closed, owner, bugs };
         Ok(Some(Recovered { journal, state: (store, image, log), cut: len - offset }))
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use courser_disk::Storage;
 
+use super::files::{JournalError, disk, number, snapshot_name};
 use super::frame::checksum;
-use super::{JournalError, disk, number, snapshot_name};
 use crate::store::{Image, Store};
 
 const MAGIC: [u8; 8] = *b"rkvsnap1";

@@ -23,6 +23,10 @@ fn store() -> Store {
     Store::founded(&BTreeMap::from([(1, "a".to_owned()), (2, "b".to_owned())]))
 }
 
+fn owner() -> Owner {
+    Owner { id: 1, name: "test".to_owned(), identity: Identity::default() }
+}
+
 /// A directory, whose earlier user may be about to end.
 fn storage(path: &std::path::Path) -> Arc<dyn Storage> {
     loop {
@@ -42,7 +46,7 @@ struct Disk {
 impl Disk {
     fn new() -> Disk {
         let disk = Disk { folder: tempfile::tempdir().unwrap() };
-        Journal::found(disk.storage(), Some(&store())).unwrap();
+        Journal::found(disk.storage(), &owner(), Some(&store())).unwrap();
         disk
     }
 
@@ -51,7 +55,8 @@ impl Disk {
     }
 
     fn open(&self) -> Result<Recovered, JournalError> {
-        Journal::open(self.storage(), Planted::default()).map(|found| found.expect("a log"))
+        Journal::open(self.storage(), &owner(), Planted::default())
+            .map(|found| found.expect("a log"))
     }
 
     /// Opens the journal and writes frames.
@@ -99,9 +104,10 @@ fn frames_are_read_back_with_replaced_entries_and_the_last_term() {
 fn an_empty_directory_has_no_log_and_one_that_joins_has_no_members() {
     let folder = tempfile::tempdir().unwrap();
     let open = || storage(folder.path());
-    assert!(Journal::open(open(), Planted::default()).unwrap().is_none());
-    Journal::found(open(), None).unwrap();
-    let (state, image, log) = Journal::open(open(), Planted::default()).unwrap().unwrap().state;
+    let read = || Journal::open(open(), &owner(), Planted::default()).unwrap();
+    assert!(read().is_none());
+    Journal::found(open(), &owner(), None).unwrap();
+    let (state, image, log) = read().unwrap().state;
     assert_eq!((state.applied(), image, log.last()), ((0, 0), None, 0));
 }
 
@@ -253,5 +259,55 @@ fn a_received_snapshot_counts_with_or_without_the_frame_behind_it() {
         assert_eq!(entries(&recovered), expected);
         assert_eq!(recovered.state.2.base(), (4, 3));
         assert_eq!((recovered.state.2.hard().term, recovered.state.2.hard().commit), (3, 4));
+    }
+}
+
+#[test]
+fn a_directory_of_another_node_or_cluster_is_refused() {
+    let disk = Disk::new();
+    let open = |owner: Owner| Journal::open(disk.storage(), &owner, Planted::default());
+    for other in [Owner { id: 2, ..owner() }, Owner { name: "other".to_owned(), ..owner() }] {
+        let error = open(other).unwrap_err();
+        assert!(matches!(&error, JournalError::Owner { id: 1, name } if name == "test"), "{error}");
+        assert_eq!(error.to_string().lines().count(), 1);
+    }
+    // The cluster has its number, and then a file of another one is put there.
+    let mut journal = open(owner()).unwrap().unwrap().journal;
+    assert_eq!(journal.identity(), store().identity());
+    let identity = Identity { cluster: 7, ..store().identity() };
+    block(journal.identify(identity)).unwrap();
+    drop(journal);
+    assert_eq!(open(owner()).unwrap().unwrap().journal.identity(), identity);
+    let mut other = store();
+    other.apply((2, 1), Some(crate::command::Command::Found { cluster: 8 }), Planted::default());
+    block(save_snapshot(disk.storage(), other.image())).unwrap();
+    assert!(matches!(open(owner()), Err(JournalError::Mixed)));
+    let bytes = disk.bytes("owner");
+    for at in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1;
+        disk.set("owner", &damaged);
+        assert!(matches!(disk.open(), Err(JournalError::Corrupt { .. })), "{at}");
+    }
+}
+
+#[test]
+fn a_directory_that_lacks_a_part_is_refused_and_one_whose_foundation_was_interrupted_is_empty() {
+    for (file, part) in [
+        ("owner", "file `owner`"),
+        ("log-0000000000000001", "log"),
+        ("snapshot-0000000000000001", "snapshot"),
+    ] {
+        let disk = Disk::new();
+        std::fs::remove_file(disk.path(file)).unwrap();
+        let error = disk.open().unwrap_err();
+        assert!(matches!(error, JournalError::Missing(missing) if missing == part), "{error}");
+        assert_eq!(error.to_string().lines().count(), 1);
+        disk.set("founding", b"");
+        let found = Journal::open(disk.storage(), &owner(), Planted::default());
+        assert!(found.unwrap().is_none());
+        Journal::found(disk.storage(), &owner(), Some(&store())).unwrap();
+        assert!(!disk.path("founding").exists());
+        assert!(disk.open().unwrap().state.1.is_some());
     }
 }

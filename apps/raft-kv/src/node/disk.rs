@@ -34,6 +34,11 @@ impl Node {
             }
             self.with(|core| core.persisted(frame.number()));
         }
+        let identity = self.core.borrow().store().identity();
+        if identity.cluster != 0 && identity != journal.identity() {
+            journal.identify(identity).await?;
+            self.belong(identity);
+        }
         if !self.is_dirty.take() && !journal.is_full() {
             return Ok(());
         }

@@ -36,7 +36,7 @@ pub(super) struct Peer {
     /// Another address is known.
     has_moved: Cell<bool>,
     has_ended: Cell<bool>,
-    /// The last reason for which it refused this node.
+    /// The last reason for which it and this node do not talk.
     refusal: RefCell<String>,
 }
 
@@ -171,9 +171,16 @@ impl Node {
                 let client = PeersClient::new(session).await.ok()?;
                 match client.hello(self.own_hello()).await {
                     // Another node may have taken its address.
-                    Ok(found) => (found == peer.id).then_some(client),
+                    Ok(found) if found.id != peer.id => None,
+                    Ok(found) => match self.check_hello(&found) {
+                        Ok(()) => Some(client),
+                        Err(refusal) => {
+                            self.report_refusal(peer, "refuses", &refusal);
+                            None
+                        }
+                    },
                     Err(RpcError::Service(refusal)) => {
-                        self.report_refusal(peer, &refusal);
+                        self.report_refusal(peer, "is refused by", &refusal);
                         None
                     }
                     Err(_) => None,
@@ -186,11 +193,11 @@ impl Node {
         None
     }
 
-    /// Reports that a peer refuses this node, once for each reason.
-    fn report_refusal(&self, peer: &Peer, refusal: &PeerError) {
-        let text = refusal.to_string();
+    /// Reports that this node and a peer do not talk, once for each reason.
+    fn report_refusal(&self, peer: &Peer, relation: &str, refusal: &PeerError) {
+        let text = format!("{relation} node {}: {refusal}", peer.id);
         if *peer.refusal.borrow() != text {
-            (self.options.report)(&format!("is refused by node {}: {text}", peer.id));
+            (self.options.report)(&text);
             *peer.refusal.borrow_mut() = text;
         }
     }

@@ -75,6 +75,7 @@ impl Node {
         let settings = &self.options.settings;
         Hello {
             cluster: self.options.cluster.clone(),
+            identity: self.identity.get(),
             id: settings.id,
             uri: self.options.uri.clone(),
             election_ns: settings.election().as_nanos() as u64,
@@ -83,10 +84,21 @@ impl Node {
         }
     }
 
-    fn check_hello(&self, hello: &Hello) -> Result<(), PeerError> {
+    /// Checks the introduction of a peer.
+    pub(super) fn check_hello(&self, hello: &Hello) -> Result<(), PeerError> {
         let own = self.own_hello();
         if hello.cluster != own.cluster {
             return Err(PeerError::Cluster(own.cluster));
+        }
+        if !hello.identity.fits(own.identity) {
+            return Err(PeerError::Identity);
+        }
+        let is_known = hello.identity.cluster != 0;
+        if !is_known && self.introduced.borrow().contains(&hello.id) {
+            return Err(PeerError::Lost(hello.id));
+        }
+        if is_known && self.core.borrow().store().addresses().contains_key(&hello.id) {
+            self.introduced.borrow_mut().insert(hello.id);
         }
         // The follower's promise to vote for no other node has to last as long as the leader's lease.
         let is_same = (hello.election_ns, hello.tick_ns) == (own.election_ns, own.tick_ns);
@@ -99,7 +111,7 @@ impl Node {
 }
 
 impl LocalPeers for Node {
-    async fn hello(&self, hello: Hello) -> Result<u64, PeerError> {
+    async fn hello(&self, hello: Hello) -> Result<Hello, PeerError> {
         self.check_hello(&hello)?;
         let Hello { id, uri, .. } = hello;
         let is_member = self.core.borrow().store().addresses().contains_key(&id)
@@ -113,7 +125,7 @@ impl LocalPeers for Node {
             }
             self.with(|core| core.announce(id, &uri));
         }
-        Ok(self.options.settings.id)
+        Ok(self.own_hello())
     }
 
     async fn send(&self, batch: Vec<u8>) {

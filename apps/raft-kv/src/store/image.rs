@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::{ByteBuf, Bytes};
 
 use super::sessions::Sessions;
-use super::{Changes, Membership, Store};
+use super::{Changes, Identity, Membership, Store};
 use crate::command::{MAX_KEY, MAX_URI, MAX_VALUE};
 use crate::wire::MAX_MEMBERS;
 
@@ -33,13 +33,14 @@ struct Head {
     version: u32,
     applied: (u64, u64),
     now_ms: u64,
+    identity: Identity,
     membership: Membership,
     addresses: BTreeMap<u64, String>,
     sessions: Sessions,
     keys: u64,
 }
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 impl Store {
     /// Encodes the store.
@@ -48,6 +49,7 @@ impl Store {
             version: VERSION,
             applied: self.applied,
             now_ms: self.now_ms,
+            identity: self.identity,
             membership: self.membership.clone(),
             addresses: self.addresses.clone(),
             sessions: self.sessions.clone(),
@@ -80,6 +82,7 @@ impl Store {
         let mut store = Store {
             applied: head.applied,
             now_ms: head.now_ms,
+            identity: head.identity,
             membership: head.membership,
             addresses: head.addresses,
             sessions: head.sessions,

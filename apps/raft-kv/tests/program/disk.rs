@@ -45,6 +45,74 @@ fn a_corrupt_frame_is_reported_in_one_line_and_the_node_does_not_start() {
 }
 
 #[test]
+fn a_node_whose_directory_is_lost_founds_nothing_and_is_refused() {
+    let mut cluster = Cluster::start();
+    cluster.call(&["put", "a", "1"]);
+    let node = if cluster.leader() == 1 { 2 } else { 1 };
+    cluster.kill(node);
+    std::fs::remove_dir_all(cluster.data(node)).unwrap();
+    let uri = cluster.uris[node - 1].clone();
+    let (code, errors) = cluster.launch(node, &uri, &["--old"]).end();
+    assert_eq!((code, errors.lines().count()), (Some(1), 1), "{errors}");
+    assert!(errors.contains("if this node had data, it is lost"), "{errors}");
+    // With --new it starts, but the others know that it had data.
+    let mut started = cluster.launch(node, &uri, &[]);
+    started.line_with(&format!("node {node} has lost its data; remove it"));
+    cluster.call(&["put", "b", "2"]);
+    let states = cluster.states();
+    let lost = states.iter().find(|state| state["id"] == node).unwrap();
+    assert_eq!(lost["keys"], 0, "{lost}");
+}
+
+#[test]
+fn a_directory_of_another_node_or_founder_is_refused_in_one_line() {
+    let mut cluster = Cluster::start();
+    cluster.kill(1);
+    cluster.kill(2);
+    std::fs::rename(cluster.data(1), cluster.data(4)).unwrap();
+    std::fs::rename(cluster.data(2), cluster.data(1)).unwrap();
+    let uri = cluster.uris[0].clone();
+    let (code, errors) = cluster.launch(1, &uri, &[]).end();
+    assert_eq!((code, errors.lines().count()), (Some(1), 1), "{errors}");
+    assert!(errors.contains("the directory is that of node 2"), "{errors}");
+    cluster.kill(3);
+    let uri = cluster.uris[2].clone();
+    let (code, errors) = cluster.launch(3, &uri, &["--cluster", "other"]).end();
+    assert_eq!(code, Some(1), "{errors}");
+    assert!(errors.contains("that of node 3 in the cluster \"\""), "{errors}");
+    let (code, errors) = cluster.launch(3, &uri, &["--peers", "4=udp://127.0.0.1:1"]).end();
+    assert_eq!(code, Some(2), "{errors}");
+    assert!(errors.contains("was founded with other --peers"), "{errors}");
+}
+
+#[test]
+fn nodes_with_data_of_two_clusters_do_not_mix() {
+    let mut cluster = Cluster::start();
+    cluster.call(&["put", "a", "old"]);
+    cluster.wait("not all have it", |states| {
+        states.len() == 3 && states.iter().all(|state| state["keys"] == 1)
+    });
+    (1..=3).for_each(|id| cluster.kill(id));
+    // Two of them found another cluster with the same name and the same members.
+    for id in [1, 2] {
+        std::fs::remove_dir_all(cluster.data(id)).unwrap();
+        cluster.run(id, &[]);
+    }
+    cluster.call(&["put", "b", "new"]);
+    let uri = cluster.uris[2].clone();
+    let mut third = cluster.launch(3, &uri, &[]);
+    third.line_with("the nodes have data of different clusters");
+    cluster.nodes[2] = Some(third);
+    assert_eq!(cluster.call(&["scan"]), "b new\n");
+    let third = cluster.states().into_iter().find(|state| state["id"] == 3).unwrap();
+    // No leader has committed or replaced its entries.
+    assert!(
+        third["leader"].is_null() && third["applied"].as_u64() < third["log"][1].as_u64(),
+        "{third}"
+    );
+}
+
+#[test]
 fn a_directory_is_used_by_one_process() {
     let cluster = Cluster::start();
     let (code, errors) = cluster.launch(1, &free_uri(), &[]).end();

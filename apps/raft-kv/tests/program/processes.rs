@@ -109,7 +109,11 @@ impl Cluster {
         let id = id.to_string();
         let mut args = vec!["node", "--id", &id, "--listen", uri, "--peers", &self.peers];
         args.extend(["--data", &data]);
-        args.extend(more);
+        if !more.contains(&"--join") && !more.contains(&"--old") {
+            args.push("--new");
+        }
+        let more = more.iter().filter(|arg| **arg != "--old");
+        args.extend(more.copied());
         Process::start(&args)
     }
 

@@ -81,6 +81,7 @@ impl Cluster {
                 uri: uri.clone(),
                 members: members.clone(),
                 join,
+                new: !join,
                 settings: settings.clone(),
                 max_snapshot: 1 << 30,
                 report: Rc::new(move |text| reports.borrow_mut().push(format!("{id}: {text}"))),

@@ -45,6 +45,23 @@ fn a_node_is_added_catches_up_is_promoted_and_another_removed() {
 }
 
 #[test]
+fn the_first_leader_gives_the_cluster_its_number_for_good() {
+    let mut cluster = Cluster::new(3, |settings| settings.cluster = 70 + settings.id);
+    let leader = cluster.leader();
+    let identity = cluster.node(leader).store().identity();
+    assert_eq!(identity.cluster, 70 + leader);
+    assert_ne!(identity.founders, 0);
+    cluster.cut = vec![leader];
+    cluster.ticks(60);
+    assert_ne!(cluster.leader(), leader);
+    cluster.cut.clear();
+    cluster.agree();
+    assert_eq!(cluster.node(leader).store().identity(), identity);
+    let other = Cluster::new(2, |_| {}).node(1).store().identity();
+    assert!(!other.fits(identity) && identity.fits(Default::default()));
+}
+
+#[test]
 fn an_announced_address_goes_through_the_log() {
     let mut cluster = Cluster::new(3, |_| {});
     let leader = cluster.leader();
