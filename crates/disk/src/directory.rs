@@ -48,11 +48,7 @@ impl Directory {
     /// [`io::ErrorKind::ResourceBusy`] if it is open already, or the error of the system.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Directory> {
         let path = path.as_ref();
-        match fs::create_dir(path) {
-            Ok(()) => sync_parent(path)?,
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(e),
-        }
+        create_folder(path, &mut sync_folder)?;
         let folder = fs::File::open(path)?;
         let lock =
             fs::File::options().create(true).truncate(false).write(true).open(path.join(LOCK))?;
@@ -71,6 +67,15 @@ impl Directory {
         Ok(Directory { path: path.to_owned(), sender: Arc::new(Sender(queue)) })
     }
 
+    /// [`Directory::open`], which creates missing folders above, too, and makes their names durable.
+    ///
+    /// # Errors
+    /// See [`Directory::open`].
+    pub fn create(path: impl AsRef<Path>) -> io::Result<Directory> {
+        create_above(path.as_ref(), &mut sync_folder)?;
+        Directory::open(path)
+    }
+
     fn file(&self, name: &str, options: &fs::OpenOptions) -> io::Result<Box<dyn File>> {
         check_name(name)?;
         let opened = Opened::new(options.open(self.path.join(name))?);
@@ -78,13 +83,34 @@ impl Directory {
     }
 }
 
-/// Makes the name of a new folder durable.
-fn sync_parent(path: &Path) -> io::Result<()> {
+type Sync<'a> = &'a mut dyn FnMut(&Path) -> io::Result<()>;
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    fs::File::open(path)?.sync_all()
+}
+
+/// Creates a folder unless it exists, and makes its name durable. An earlier run may have ended between
+/// both, so the name of one that exists is synced too, if the folder above can be read.
+fn create_folder(path: &Path, sync: Sync<'_>) -> io::Result<()> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    fs::File::open(parent)?.sync_all()
+    match fs::create_dir(path) {
+        Ok(()) => sync(parent),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => match sync(parent) {
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            result => result,
+        },
+        Err(e) => Err(e),
+    }
+}
+
+/// Creates the missing folders above a path, from the outermost on.
+fn create_above(path: &Path, sync: Sync<'_>) -> io::Result<()> {
+    let above = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
+    let missing: Vec<&Path> = above.take_while(|above| !above.exists()).collect();
+    missing.into_iter().rev().try_for_each(|folder| create_folder(folder, sync))
 }
 
 impl Storage for Directory {
@@ -179,5 +205,39 @@ impl fmt::Debug for Directory {
 impl fmt::Debug for OpenFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OpenFile").field("file", &self.opened.file).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_all_new_folders_and_of_an_earlier_run_are_synced() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a/b/data");
+        let mut synced = Vec::new();
+        let mut sync = |folder: &Path| {
+            synced.push(folder.strip_prefix(root.path()).unwrap().to_owned());
+            Ok(())
+        };
+        create_above(&path, &mut sync).unwrap();
+        create_folder(&path, &mut sync).unwrap();
+        // It exists, but may not have been synced.
+        create_folder(&path, &mut sync).unwrap();
+        let expected = ["", "a", "a/b", "a/b"].map(PathBuf::from);
+        assert_eq!(synced, expected);
+        let again = Directory::create(&path).unwrap();
+        assert_eq!(again.list().unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_sync_of_the_folder_above_that_fails_is_an_error_unless_it_cannot_be_read() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("data");
+        let failing = |kind: io::ErrorKind| move |_: &Path| Err(io::Error::from(kind));
+        assert!(create_folder(&path, &mut failing(io::ErrorKind::Other)).is_err());
+        assert!(create_folder(&path, &mut failing(io::ErrorKind::Other)).is_err());
+        assert!(create_folder(&path, &mut failing(io::ErrorKind::PermissionDenied)).is_ok());
     }
 }

@@ -162,11 +162,7 @@ impl NodeArgs {
         let path = self.data.clone().or_else(|| file.data.clone()).ok_or_else(|| {
             Failure::Usage("--data is missing; name a directory, or add --memory".to_owned())
         })?;
-        let open = || {
-            std::fs::create_dir_all(&path)?;
-            Directory::open(&path)
-        };
-        match open() {
+        match Directory::create(&path) {
             Ok(directory) => Ok(Some(Arc::new(directory))),
             Err(error) => Err(Failure::Usage(format!("--data {}: {error}", path.display()))),
         }
