@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod address;
 pub mod api;
 pub mod client;
 pub mod command;

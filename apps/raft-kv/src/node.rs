@@ -23,6 +23,7 @@ use courser::{Local, Rpc};
 use courser_disk::Storage;
 use raft::eraftpb::Message;
 
+use crate::address;
 use crate::api::{KvServer, PeersServer};
 use crate::core::{Core, Settings};
 use crate::journal::{Journal, JournalError, Owner};
@@ -373,10 +374,11 @@ fn check(options: &Options) -> Result<(), StartError> {
             "the members have to include this node; add its number and address to --peers",
         );
     }
-    if options.members.len() > crate::wire::MAX_MEMBERS
-        || options.members.values().any(|uri| uri.len() > crate::command::MAX_URI)
-    {
-        return refuse("a cluster has at most 64 members with addresses of 256 bytes; use fewer");
+    if options.members.len() > crate::wire::MAX_MEMBERS {
+        return refuse("a cluster has at most 64 members; use fewer");
+    }
+    for uri in options.members.values().chain([&options.uri]) {
+        address::check(uri).map_err(|error| StartError::Options(error.to_string()))?;
     }
     if settings.heartbeat_ticks == 0
         || settings.silent_ticks <= settings.heartbeat_ticks

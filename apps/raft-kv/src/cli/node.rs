@@ -12,6 +12,7 @@ use courser::{Config, Nexus};
 use courser_disk::{Directory, Storage};
 use courser_kit::interrupt::Interrupt;
 use courser_kit::{Failure, parent, units};
+use courser_raft_kv::address;
 use courser_raft_kv::core::{ReadMode, Settings};
 use courser_raft_kv::node::{Node, Options, StartError};
 use futures::future::{Either, select};
@@ -70,7 +71,7 @@ pub(crate) struct NodeArgs {
     /// Address to listen on
     #[arg(long, value_name = "URI")]
     listen: Option<String>,
-    /// Address for the others, if it is another one
+    /// Address for the others, if it is another one; needed if --listen is a wildcard
     #[arg(long, value_name = "URI")]
     advertise: Option<String>,
     /// Members, as 1=udp://host:port,2=...
@@ -212,8 +213,9 @@ pub(crate) fn run(args: &NodeArgs) -> Result<(), Failure> {
     let stop = if args.with_parent { Some(parent::stop_with_stdin()?) } else { None };
     let nexus = Nexus::bind_with(&listen, config(&settings))?;
     let mut rpc = nexus.endpoint()?;
-    let uri = args.advertise.clone().or_else(|| file.advertise.clone());
-    let uri = uri.unwrap_or_else(|| nexus.local_uri());
+    let advertised = args.advertise.as_deref().or(file.advertise.as_deref());
+    let uri = address::for_others(&listen, &nexus.local_uri(), advertised)
+        .map_err(|error| Failure::Usage(error.to_string()))?;
     let id = settings.id;
     let options = args.options(&file, settings, uri.clone())?;
     let node = Node::start(&mut rpc, options, storage).map_err(|error| Start::from(error).0)?;

@@ -55,6 +55,9 @@ pub enum MemberError {
     /// No voter would be left.
     #[error("node {0} is the only voter; add and promote another one first")]
     Last(u64),
+    /// Other nodes cannot connect to the address.
+    #[error("{0}")]
+    Address(String),
     /// A limit.
     #[error(
         "a cluster has at most {MAX_MEMBERS} members, with addresses of at most {MAX_URI} bytes"

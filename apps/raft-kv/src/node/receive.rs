@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::Node;
+use crate::address;
 use crate::api::{Chunk, Hello, LocalPeers, PeerError};
 use crate::core::ReadMode;
 use crate::wire;
@@ -116,7 +117,7 @@ impl LocalPeers for Node {
         let Hello { id, uri, .. } = hello;
         let is_member = self.core.borrow().store().addresses().contains_key(&id)
             || self.options.members.contains_key(&id);
-        if is_member && uri.len() <= crate::command::MAX_URI {
+        if is_member && address::check(&uri).is_ok() {
             let known = self.addresses(id).first().cloned();
             if known.as_ref() != Some(&uri) {
                 self.announced.borrow_mut().insert(id, uri.clone());

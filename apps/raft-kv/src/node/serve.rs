@@ -6,9 +6,10 @@ use futures::stream;
 use serde_bytes::ByteBuf;
 
 use super::Node;
+use crate::address;
 use crate::api::{KvError, LocalKv, Page};
 use crate::command::{Applied, Op, Ticket, Written};
-use crate::core::{MemberChange, Refused, Status, Writer};
+use crate::core::{MemberChange, MemberError, Refused, Status, Writer};
 use crate::store::Change;
 
 /// Most entries of a page, and the bytes after which it ends.
@@ -154,6 +155,10 @@ impl LocalKv for Node {
     }
 
     async fn change(&self, change: MemberChange) -> Result<(), KvError> {
+        if let MemberChange::Add { uri, .. } = &change {
+            let wrong = |error: address::AddressError| MemberError::Address(error.to_string());
+            address::check(uri).map_err(|error| KvError::Members(wrong(error)))?;
+        }
         let (writer, result) = oneshot::channel();
         self.with(|core| core.change_members(&change, writer)).map_err(KvError::Members)?;
         match result.await {

@@ -97,6 +97,8 @@ fn a_fourth_node_joins_and_a_member_is_removed() {
     cluster.wait("it does not catch up", |states| {
         states.iter().any(|state| state["role"] == "learner" && state["keys"] == 1)
     });
+    let wrong = cluster.output(&["member", "add", "5", "udp://0.0.0.0:31850"]);
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("cannot connect to it"), "{wrong:?}");
     cluster.call(&["member", "promote", "4"]);
     let leader = cluster.leader();
     let refused = cluster.output(&["member", "remove", &leader.to_string()]);
@@ -120,7 +122,13 @@ fn an_interrupted_node_ends_and_a_wrong_one_says_what_to_do() {
     assert_eq!(node.end().0, Some(0));
     let uri = free_uri();
     let data = cluster.data(9).display().to_string();
-    let cases: [(&[&str], &str); 4] = [
+    let wild = format!("udp://0.0.0.0:{}", uri.rsplit_once(':').unwrap().1);
+    let peers = format!("1={uri}");
+    let cases: [(&[&str], &str); 5] = [
+        (
+            &["node", "--id", "1", "--listen", &wild, "--peers", &peers, "--memory"],
+            "others cannot connect to it; name one of them",
+        ),
         (&["node", "--listen", &uri, "--memory"], "--id is missing"),
         (&["node", "--id", "1", "--listen", &uri], "--data is missing"),
         (&["node", "--id", "1", "--listen", &uri, "--data", &data], "add its number and address"),
