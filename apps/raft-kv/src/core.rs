@@ -40,7 +40,7 @@ use crate::store::Store;
 use guard::Suspect;
 pub use members::{MemberChange, MemberError};
 use persist::Held;
-pub use persist::{Frame, Record};
+pub use persist::{Frame, Making, Record};
 use reads::Reads;
 pub use status::{Counters, Status};
 
@@ -392,7 +392,7 @@ impl Core {
     }
 
     /// Takes a snapshot: its message, and its data.
-    pub fn receive_snapshot(&mut self, message: Message, bytes: std::sync::Arc<[u8]>) {
+    pub fn receive_snapshot(&mut self, message: Message, bytes: std::sync::Arc<Vec<u8>>) {
         match self.examine_snapshot(&message, bytes) {
             Ok(incoming) => {
                 if self.incoming.is_none() {

@@ -9,6 +9,7 @@
 
 mod changes;
 mod image;
+mod making;
 mod sessions;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use crate::command::{Applied, Command, Op, Written};
 use crate::planted::{Bug, Planted};
 pub use changes::{Change, Changes, Kind};
 pub use image::{Image, ImageError};
+use making::Making;
 use sessions::Sessions;
 pub use sessions::{MAX_SESSIONS, SESSION_WINDOW};
 
@@ -60,6 +62,9 @@ impl Identity {
     }
 }
 
+/// Position in the log and members of an image.
+type About = ((u64, u64), Membership);
+
 /// The state machine.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
@@ -74,6 +79,8 @@ pub struct Store {
     membership: Membership,
     addresses: BTreeMap<u64, String>,
     changes: Changes,
+    /// The image that is being made.
+    making: Option<Box<Making<About>>>,
 }
 
 impl Store {
@@ -235,6 +242,9 @@ impl Store {
         };
         if let Some(old) = &old {
             self.bytes -= size(&key, old);
+        }
+        if let Some(making) = &mut self.making {
+            making.keep(&key, old.as_ref());
         }
         let changed = is_put || old.is_some();
         if changed {

@@ -104,7 +104,7 @@ impl Core {
     pub(super) fn examine_snapshot(
         &self,
         message: &Message,
-        bytes: Arc<[u8]>,
+        bytes: Arc<Vec<u8>>,
     ) -> Result<(Store, Image), Suspect> {
         let metadata = message.get_snapshot().get_metadata();
         let conf = metadata.get_conf_state();

@@ -43,6 +43,17 @@ impl Frame {
     }
 }
 
+/// The state of an image after a slice.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Making {
+    /// It is not time for a snapshot.
+    Idle,
+    /// More slices are needed.
+    Begun,
+    /// It is complete.
+    Done(Image),
+}
+
 /// Messages that wait for a frame.
 #[derive(Debug)]
 pub(super) struct Held {
@@ -178,18 +189,21 @@ impl Core {
         is_due && self.failed.is_none() && self.incoming.is_none()
     }
 
-    /// An image of the store, when it is time for a snapshot. The caller makes it durable.
-    pub fn wants_snapshot(&self) -> Option<Image> {
-        if !self.is_snapshot_due() {
-            return None;
+    /// Makes a slice of an image of the store, when it is time for a snapshot: some milliseconds of work
+    /// at most. The caller makes a complete image durable.
+    pub fn make_snapshot(&mut self) -> Making {
+        if self.failed.is_some() || !self.store.makes_image() && !self.is_snapshot_due() {
+            return Making::Idle;
         }
-        let mut image = self.store.image();
         if let Some(before) =
             self.before.as_ref().filter(|_| self.settings.bugs.has(Bug::ShortSnapshot))
         {
-            image.bytes = before.image_at(image.at).bytes;
+            return Making::Done(before.image_at(self.store.applied()));
         }
-        Some(image)
+        if !self.store.makes_image() {
+            self.store.begin_image();
+        }
+        self.store.continue_image().map_or(Making::Begun, Making::Done)
     }
 
     /// The image is durable: the log before it, but for the entries that are kept, is not needed.

@@ -42,6 +42,17 @@ fn founded(settings: Settings, members: u64) -> Core {
     Core::new(settings, log, store, Some(image), 0).unwrap()
 }
 
+/// Makes the snapshots that are due.
+fn make_snapshots(node: &mut Core) {
+    loop {
+        match node.make_snapshot() {
+            Making::Idle => return,
+            Making::Begun => {}
+            Making::Done(image) => node.snapshot_made(image),
+        }
+    }
+}
+
 impl Cluster {
     fn new(members: u64, change: impl Fn(&mut Settings)) -> Cluster {
         let node = |id| {
@@ -69,10 +80,8 @@ impl Cluster {
             for node in self.nodes.values_mut() {
                 node.set_now(self.now_ns);
                 node.process();
-                if self.unsaved != Some(node.settings().id)
-                    && let Some(image) = node.wants_snapshot()
-                {
-                    node.snapshot_made(image);
+                if self.unsaved != Some(node.settings().id) {
+                    make_snapshots(node);
                 }
                 while self.disks_work
                     && self.stuck != Some(node.settings().id)

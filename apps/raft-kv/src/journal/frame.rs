@@ -16,10 +16,29 @@ const HARD: u8 = 1;
 const ENTRY: u8 = 2;
 const RESET: u8 = 3;
 
+/// A checksum of bytes that come in parts.
+pub(super) struct Checksum(Digest);
+
+impl Default for Checksum {
+    fn default() -> Self {
+        Checksum(Digest::new(CrcAlgorithm::Crc64Nvme))
+    }
+}
+
+impl Checksum {
+    pub(super) fn add(&mut self, part: &[u8]) {
+        self.0.update(part);
+    }
+
+    pub(super) fn end(self) -> u64 {
+        self.0.finalize()
+    }
+}
+
 pub(super) fn checksum(parts: &[&[u8]]) -> u64 {
-    let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
-    parts.iter().for_each(|part| digest.update(part));
-    digest.finalize()
+    let mut sum = Checksum::default();
+    parts.iter().for_each(|part| sum.add(part));
+    sum.end()
 }
 
 /// Encodes a frame.

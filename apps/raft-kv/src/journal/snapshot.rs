@@ -5,7 +5,7 @@ use std::sync::Arc;
 use courser_disk::Storage;
 
 use super::files::{JournalError, disk, number, snapshot_name};
-use super::frame::checksum;
+use super::frame::{Checksum, checksum};
 use crate::store::{Image, Store};
 
 const MAGIC: [u8; 8] = *b"rkvsnap1";
@@ -15,27 +15,31 @@ const HEADER: usize = 24;
 const CHUNK: usize = 4 << 20;
 const NEW: &str = "snapshot.new";
 
-fn header(image: &Image) -> [u8; HEADER] {
-    let len = (image.bytes.len() as u64).to_le_bytes();
+fn header(len: [u8; 8], checksum: u64) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[..8].copy_from_slice(&MAGIC);
     header[8..16].copy_from_slice(&len);
-    header[16..].copy_from_slice(&checksum(&[&len, &image.bytes]).to_le_bytes());
+    header[16..].copy_from_slice(&checksum.to_le_bytes());
     header
 }
 
-/// Makes a snapshot durable, with its name.
+/// Makes a snapshot durable, with its name. Each poll copies and sums 4 MiB at most.
 ///
 /// # Errors
 /// The disk's.
 pub async fn save(storage: Arc<dyn Storage>, image: Image) -> Result<(), JournalError> {
     let file = storage.create(NEW).map_err(disk(NEW))?;
-    file.write_at(0, &header(&image)).map_err(disk(NEW))?;
+    let len = (image.bytes.len() as u64).to_le_bytes();
+    let mut sum = Checksum::default();
+    sum.add(&len);
     let mut at = HEADER as u64;
     for chunk in image.bytes.chunks(CHUNK) {
+        sum.add(chunk);
         file.write_and_sync(at, chunk.to_vec()).await.map_err(disk(NEW))?;
         at += chunk.len() as u64;
     }
+    let header = header(len, sum.end());
+    file.write_and_sync(0, header.to_vec()).await.map_err(disk(NEW))?;
     storage.rename(NEW, &snapshot_name(image.at.0)).map_err(disk(NEW))?;
     storage.sync_dir().await.map_err(disk("the directory"))
 }
@@ -43,7 +47,9 @@ pub async fn save(storage: Arc<dyn Storage>, image: Image) -> Result<(), Journal
 /// [`save`], for the set-up.
 pub(super) fn save_blocking(storage: &dyn Storage, image: &Image) -> Result<(), JournalError> {
     let file = storage.create(NEW).map_err(disk(NEW))?;
-    file.write_at(0, &header(image)).map_err(disk(NEW))?;
+    let len = (image.bytes.len() as u64).to_le_bytes();
+    let header = header(len, checksum(&[&len, &image.bytes]));
+    file.write_at(0, &header).map_err(disk(NEW))?;
     file.write_at(HEADER as u64, &image.bytes).map_err(disk(NEW))?;
     file.sync_blocking().map_err(disk(NEW))?;
     storage.rename(NEW, &snapshot_name(image.at.0)).map_err(disk(NEW))?;
@@ -83,5 +89,5 @@ pub(super) fn load(
         return Err(corrupt(HEADER as u64, "a snapshot under another name"));
     }
     let (at, membership) = (store.applied(), store.membership().clone());
-    Ok(Some((store, Image { at, membership, bytes: data.into() })))
+    Ok(Some((store, Image { at, membership, bytes: Arc::new(data) })))
 }

@@ -1,11 +1,15 @@
 //! Writes to the disk.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::Node;
-use crate::core::Core;
+use crate::core::{Core, Making};
 use crate::journal::{Durable, Journal, JournalError, save_snapshot};
 use crate::store::Image;
+
+/// Pause between two slices of an image: a part of the time that a slice takes.
+const PAUSE: Duration = Duration::from_micros(200);
 
 impl Node {
     /// Writes the frames of the core, one at a time. It ends when the disk fails, and stops the node.
@@ -60,12 +64,24 @@ impl Node {
         save_snapshot(storage.clone(), image).await
     }
 
+    /// Makes an image in slices, between which the event loop goes on: heartbeats are sent meanwhile.
+    /// `None`: it is not time for one, or a received snapshot took its place.
+    async fn make_image(&self) -> Option<Image> {
+        loop {
+            let made = self.core.borrow_mut().make_snapshot();
+            match made {
+                Making::Idle => return None,
+                Making::Begun => self.local.sleep(PAUSE).await,
+                Making::Done(image) => return Some(image),
+            }
+        }
+    }
+
     /// Makes a snapshot of the state whenever it is time.
     pub(super) async fn save_snapshots(self: Rc<Self>) {
         loop {
             self.snapshot.wait().await;
-            let image = self.core.borrow().wants_snapshot();
-            let Some(image) = image else { continue };
+            let Some(image) = self.make_image().await else { continue };
             match self.save(image.clone()).await {
                 Ok(()) => {
                     self.with(|core| core.snapshot_made(image));

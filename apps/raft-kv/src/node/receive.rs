@@ -1,6 +1,7 @@
 //! The service for peers.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::Node;
 use crate::address;
@@ -146,7 +147,7 @@ impl LocalPeers for Node {
             if !message.has_snapshot() {
                 return Err(malformed("a snapshot without its head"));
             }
-            self.with(|core| core.receive_snapshot(message, bytes.into()));
+            self.with(|core| core.receive_snapshot(message, Arc::new(bytes)));
         }
         Ok(next)
     }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_bytes::{ByteBuf, Bytes};
+use serde_bytes::ByteBuf;
 
+use super::making::{Making, SLICE};
 use super::sessions::Sessions;
-use super::{Changes, Identity, Membership, Store};
+use super::{About, Changes, Identity, Membership, Store};
 use crate::command::{MAX_KEY, MAX_URI, MAX_VALUE};
 use crate::wire::MAX_MEMBERS;
 
@@ -25,7 +26,7 @@ pub struct Image {
     /// The members after this entry.
     pub membership: Membership,
     /// The encoding.
-    pub bytes: std::sync::Arc<[u8]>,
+    pub bytes: std::sync::Arc<Vec<u8>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -42,9 +43,47 @@ struct Head {
 
 const VERSION: u32 = 2;
 
+fn complete(making: Making<About>) -> Image {
+    let ((at, membership), bytes) = making.end();
+    Image { at, membership, bytes: bytes.into() }
+}
+
 impl Store {
-    /// Encodes the store.
+    /// Encodes the store in one go. See [`Store::begin_image`].
     pub fn image(&self) -> Image {
+        let mut making = self.making();
+        while !making.advance(&self.entries, usize::MAX) {}
+        complete(making)
+    }
+
+    /// Begins an image of this state, in place of one that is not complete. Costs the encoding of the
+    /// sessions, and no entry.
+    pub fn begin_image(&mut self) {
+        self.making = Some(Box::new(self.making()));
+    }
+
+    /// Adds a slice of 256 KiB and one entry at most to the image that was begun. Returns the image
+    /// when it is complete: the state at its begin.
+    pub fn continue_image(&mut self) -> Option<Image> {
+        let making = self.making.as_mut()?;
+        if making.advance(&self.entries, SLICE) {
+            return self.making.take().map(|making| complete(*making));
+        }
+        None
+    }
+
+    /// Returns whether an image was begun that is not complete.
+    pub fn makes_image(&self) -> bool {
+        self.making.is_some()
+    }
+
+    pub(super) fn making(&self) -> Making<About> {
+        let size = self.bytes as usize + 8 * self.entries.len() + 256;
+        Making::begin((self.applied, self.membership.clone()), &self.head(), size)
+    }
+
+    /// Encodes everything but the entries.
+    fn head(&self) -> Vec<u8> {
         let head = Head {
             version: VERSION,
             applied: self.applied,
@@ -55,15 +94,7 @@ impl Store {
             sessions: self.sessions.clone(),
             keys: self.entries.len() as u64,
         };
-        let mut bytes = Vec::with_capacity(self.bytes as usize + 8 * self.entries.len() + 256);
-        let mut write = |part: Result<Vec<u8>, postcard::Error>| {
-            bytes.extend_from_slice(&part.expect("an image is data"));
-        };
-        write(postcard::to_stdvec(&head));
-        for (key, value) in &self.entries {
-            write(postcard::to_stdvec(&(Bytes::new(key), Bytes::new(value))));
-        }
-        Image { at: self.applied, membership: self.membership.clone(), bytes: bytes.into() }
+        postcard::to_stdvec(&head).expect("an image is data")
     }
 
     /// An image that claims another position, for a planted bug.

@@ -1,6 +1,9 @@
+use proptest::prelude::*;
+use serde_bytes::ByteBuf;
+
+use super::making::SLICE;
 use super::*;
 use crate::command::{Ticket, Unwritten};
-use serde_bytes::ByteBuf;
 
 fn put(key: &str, value: &str) -> Op {
     Op::Put { key: ByteBuf::from(key), value: ByteBuf::from(value) }
@@ -215,4 +218,77 @@ fn addresses_follow_members() {
     log.0.apply_members((4, 1), members(&[1, 3], &[]), None);
     let known: Vec<_> = log.0.addresses().iter().map(|(id, uri)| (*id, &uri[..])).collect();
     assert_eq!(known, [(1, "a2"), (3, "c")]);
+}
+
+/// A store with keys of one byte.
+fn small(keys: &[(u8, u8)]) -> Store {
+    let mut store = Store::founded(&[(1, "a".to_owned())].into());
+    keys.iter().for_each(|write| change(&mut store, *write, 1));
+    store
+}
+
+/// Removes a key with the value 0, and stores others.
+fn change(store: &mut Store, (key, value): (u8, u8), size: usize) {
+    let key = vec![key].into();
+    store.write(
+        1,
+        match value {
+            0 => Op::Delete { key },
+            value => Op::Put { key, value: vec![value; size].into() },
+        },
+    );
+}
+
+proptest! {
+    #[test]
+    fn an_image_has_the_state_at_its_begin_whatever_is_written_meanwhile(
+        first in prop::collection::vec((0..30_u8, 1..9_u8), 0..40),
+        slices in prop::collection::vec(prop::collection::vec((0..30_u8, 0..9_u8), 0..6), 0..40),
+        budget in 1..400_usize,
+    ) {
+        let mut store = small(&first);
+        let expected = store.image();
+        let mut making = store.making();
+        let mut writes = slices.into_iter();
+        while !making.advance(&store.entries, budget) {
+            for (key, value) in writes.next().unwrap_or_default() {
+                making.keep(&[key], store.get(&[key]));
+                change(&mut store, (key, value), 1);
+            }
+        }
+        prop_assert_eq!(making.end().1, &expected.bytes[..]);
+    }
+}
+
+#[test]
+fn a_slice_is_bounded_and_writes_between_slices_are_not_in_the_image() {
+    let mut store = Store::founded(&[(1, "a".to_owned())].into());
+    let put = |store: &mut Store, n: u32, value: usize| {
+        let key = n.to_be_bytes().to_vec().into();
+        store.write(1, Op::Put { key, value: vec![1; value].into() });
+    };
+    for n in 0..40_000 {
+        put(&mut store, n, 60);
+    }
+    // An entry that is larger than a slice ends one.
+    put(&mut store, 20_000, 2 * SLICE);
+    let expected = store.image();
+    store.begin_image();
+    let (mut made, mut slices) = (store.making.as_ref().unwrap().bytes.len(), 0);
+    let image = loop {
+        if let Some(image) = store.continue_image() {
+            break image;
+        }
+        slices += 1;
+        let now = store.making.as_ref().unwrap().bytes.len();
+        assert!(now - made <= 3 * SLICE + 16, "a slice has {} bytes", now - made);
+        made = now;
+        put(&mut store, 39_999 - slices, 1);
+        put(&mut store, 50_000 + slices, 1);
+    };
+    // 40,000 entries of 128 bytes, and one of two slices.
+    assert!((19..24).contains(&slices), "{slices} slices");
+    assert_eq!(image, expected);
+    assert_ne!(store.image(), expected);
+    assert!(!store.makes_image() && store.continue_image().is_none());
 }

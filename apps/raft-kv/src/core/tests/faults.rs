@@ -152,3 +152,31 @@ fn a_leader_bounds_the_bytes_that_are_not_committed() {
     assert!((25..35).contains(&count), "{count} of 59 writes of 2 MiB are refused");
     assert!(cluster.node(leader).log().bytes() < 80 << 20);
 }
+
+#[test]
+fn writes_are_answered_while_an_image_is_made() {
+    let mut cluster = Cluster::new(3, |_| {});
+    let session = cluster.open();
+    let leader = cluster.leader();
+    let value = "x".repeat(128 << 10);
+    for seq in 1..=20 {
+        cluster.put((session, seq), &format!("k{seq:02}"), &value);
+    }
+    let expected = cluster.node(leader).store().image();
+    cluster.unsaved = Some(leader);
+    cluster.node(leader).settings.snapshot_entries = 1;
+    for seq in 21..=28 {
+        assert_eq!(cluster.node(leader).make_snapshot(), Making::Begun);
+        cluster.put((session, seq), &format!("k{:02}", 40 - seq), "new");
+    }
+    cluster.node(leader).settings.snapshot_entries = u64::MAX;
+    let image = loop {
+        if let Making::Done(image) = cluster.node(leader).make_snapshot() {
+            break image;
+        }
+    };
+    assert_eq!(image, expected);
+    assert_eq!(cluster.node(leader).make_snapshot(), Making::Idle);
+    cluster.node(leader).snapshot_made(image.clone());
+    assert_eq!(cluster.node(leader).image(image.at.0), Some(image));
+}
