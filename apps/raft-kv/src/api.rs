@@ -78,8 +78,8 @@ pub trait Kv {
     fn watch(&self, prefix: Vec<u8>, after: Option<u64>) -> impl Stream<Item = Change>;
     /// The state of this node.
     async fn status(&self) -> Status;
-    /// Changes the members by one.
-    async fn change(&self, change: MemberChange) -> Result<(), KvError>;
+    /// Changes the members by one. Returns false if they are so already.
+    async fn change(&self, change: MemberChange) -> Result<bool, KvError>;
 }
 
 /// The first messages on a connection between nodes.

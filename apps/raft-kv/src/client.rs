@@ -15,7 +15,7 @@ use serde_bytes::ByteBuf;
 
 use crate::api::{KvClient, KvError, Page};
 use crate::command::{Ticket, Unwritten, Written};
-use crate::core::{MemberChange, Status};
+use crate::core::{MemberChange, MemberError, Status};
 use crate::store::Change;
 use session::{Numbers, Open};
 
@@ -175,9 +175,12 @@ impl<N: Net> Client<N> {
         call: impl AsyncFn(&KvClient<N::Channel>, u32) -> Result<T, RpcError<KvError>>,
     ) -> Result<T, ClientError> {
         let end_ns = self.net.now_ns().saturating_add(self.times.0.as_nanos() as u64);
-        let mut tries = 0;
+        let (mut tries, mut is_pending) = (0, false);
         loop {
             if self.net.now_ns() >= end_ns {
+                if is_pending {
+                    return Err(ClientError::Refused(KvError::Members(MemberError::Pending)));
+                }
                 let executed = if tries == 0 { Executed::Never } else { Executed::Maybe };
                 return Err(ClientError::TimedOut { executed });
             }
@@ -197,6 +200,11 @@ impl<N: Net> Client<N> {
                     }
                 }
                 Err(RpcError::Service(KvError::Busy)) => self.net.sleep(PAUSE).await,
+                Err(RpcError::Service(KvError::Members(MemberError::Pending))) => {
+                    // It may be an attempt of this call whose answer was lost.
+                    is_pending = true;
+                    self.net.sleep(PAUSE).await;
+                }
                 Err(RpcError::Service(KvError::Unwritten(Unwritten::Expired))) if tries > 0 => {
                     self.session.borrow_mut().take();
                     return Err(ClientError::Unknown);
@@ -346,11 +354,12 @@ impl<N: Net> Client<N> {
         self.run(async |kv, _| kv.status().deadline(time).await.map_err(widen)).await
     }
 
-    /// Changes the members by one.
+    /// Changes the members by one, after a change that is in progress. Returns false if they are so
+    /// already; that may be by an attempt whose answer was lost.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn change(&self, change: &MemberChange) -> Result<(), ClientError> {
+    pub async fn change(&self, change: &MemberChange) -> Result<bool, ClientError> {
         let time = self.times.1;
         self.run(async |kv, _| kv.change(change.clone()).deadline(time).await).await
     }

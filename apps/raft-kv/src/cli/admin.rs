@@ -157,6 +157,15 @@ pub(crate) fn stat(args: &StatusArgs) -> Result<(), Failure> {
     reachable(&states)
 }
 
+/// The state that a change would make, as a sentence.
+fn so_already(change: &MemberChange) -> String {
+    match change {
+        MemberChange::Add { id, uri } => format!("node {id} is a member at {uri}"),
+        MemberChange::Promote { id } => format!("node {id} is a voter"),
+        MemberChange::Remove { id, .. } => format!("node {id} is no member"),
+    }
+}
+
 pub(crate) fn member(args: &MemberArgs) -> Result<(), Failure> {
     let (change, reach) = match &args.change {
         ChangeArgs::Add { id, uri, reach } => {
@@ -165,5 +174,13 @@ pub(crate) fn member(args: &MemberArgs) -> Result<(), Failure> {
         ChangeArgs::Promote { id, reach } => (MemberChange::Promote { id: *id }, reach),
         ChangeArgs::Remove { id, reach } => (MemberChange::Remove { id: *id }, reach),
     };
-    with_client(reach, async |kv: Client<_>| kv.change(&change).await.map_err(failure))
+    let changed =
+        with_client(reach, async |kv: Client<_>| kv.change(&change).await.map_err(failure))?;
+    let mut out = out::stdout();
+    if reach.json {
+        writeln!(out, "{}", json!({ "changed": changed }))?;
+    } else if !changed {
+        writeln!(out, "{}; nothing was changed", so_already(&change))?;
+    }
+    Ok(out.flush()?)
 }

@@ -35,8 +35,13 @@ pub enum MemberChange {
 /// Why the members are not changed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum MemberError {
-    /// There is such a member.
-    #[error("node {0} is a member; add a node with a number that was never used")]
+    /// It is no number of a node.
+    #[error("the number of a node is from 1 on; choose another one")]
+    Number,
+    /// There is a member with this number at another address.
+    #[error(
+        "node {0} is a member at another address; add a node with a number that was never used"
+    )]
     Member(u64),
     /// There is none.
     #[error("node {0} is no member that this change applies to; see `raft-kv status`")]
@@ -69,7 +74,8 @@ pub enum MemberError {
 }
 
 impl Core {
-    /// Proposes a change. The writer has its result.
+    /// Proposes a change. The writer has its result. Returns false, and drops the writer, if the members
+    /// are so already, as they are when a change is repeated whose answer was lost.
     ///
     /// # Errors
     /// The change is refused; the writer is dropped.
@@ -77,13 +83,13 @@ impl Core {
         &mut self,
         change: &MemberChange,
         writer: Writer,
-    ) -> Result<(), MemberError> {
+    ) -> Result<bool, MemberError> {
         let refusal = self.why_not(self.writes.len() >= MAX_WRITES);
         if let Some(refusal) = refusal {
             refuse(Some(writer), refusal);
-            return Ok(());
+            return Ok(true);
         }
-        let proposal = self.proposal(change)?;
+        let Some(proposal) = self.proposal(change)? else { return Ok(false) };
         if self.raw.raft.has_pending_conf() {
             return Err(MemberError::Pending);
         }
@@ -95,18 +101,23 @@ impl Core {
         } else {
             refuse(Some(writer), Refused::Busy);
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn proposal(&self, change: &MemberChange) -> Result<ConfChange, MemberError> {
+    /// The entry of a change; `None`: there is nothing to change.
+    fn proposal(&self, change: &MemberChange) -> Result<Option<ConfChange>, MemberError> {
         let members = self.store.membership();
         let (is_voter, is_learner) =
             (|id| members.voters.contains(id), |id| members.learners.contains(id));
         let mut proposal = ConfChange::default();
         match change {
             MemberChange::Add { id, uri } => {
-                if *id == 0 || is_voter(id) || is_learner(id) {
-                    return Err(MemberError::Member(*id));
+                if *id == 0 {
+                    return Err(MemberError::Number);
+                }
+                if is_voter(id) || is_learner(id) {
+                    let is_same = self.store.addresses().get(id) == Some(uri);
+                    return if is_same { Ok(None) } else { Err(MemberError::Member(*id)) };
                 }
                 let count = members.voters.len() + members.learners.len();
                 if count >= MAX_MEMBERS || !(1..=MAX_URI).contains(&uri.len()) {
@@ -117,6 +128,9 @@ impl Core {
                 proposal.context = uri.clone().into_bytes().into();
             }
             MemberChange::Promote { id } => {
+                if is_voter(id) {
+                    return Ok(None);
+                }
                 let progress = self.raw.raft.prs().get(*id).filter(|_| is_learner(id));
                 let matched = progress.ok_or(MemberError::NoMember(*id))?.matched;
                 let entries = self.raw.raft.raft_log.committed.saturating_sub(matched);
@@ -131,7 +145,7 @@ impl Core {
                     return Err(MemberError::Leader(*id));
                 }
                 if !is_voter(id) && !is_learner(id) {
-                    return Err(MemberError::NoMember(*id));
+                    return Ok(None);
                 }
                 if members.voters == [*id] {
                     return Err(MemberError::Last(*id));
@@ -140,7 +154,7 @@ impl Core {
                 proposal.node_id = *id;
             }
         }
-        Ok(proposal)
+        Ok(Some(proposal))
     }
 
     /// A member has announced an address: a leader puts it in the log.

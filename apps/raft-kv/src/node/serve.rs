@@ -154,15 +154,19 @@ impl LocalKv for Node {
         status
     }
 
-    async fn change(&self, change: MemberChange) -> Result<(), KvError> {
+    async fn change(&self, change: MemberChange) -> Result<bool, KvError> {
         if let MemberChange::Add { uri, .. } = &change {
             let wrong = |error: address::AddressError| MemberError::Address(error.to_string());
             address::check(uri).map_err(|error| KvError::Members(wrong(error)))?;
         }
+        // A leader that was replaced may lack a change.
+        self.readable().await?;
         let (writer, result) = oneshot::channel();
-        self.with(|core| core.change_members(&change, writer)).map_err(KvError::Members)?;
+        if !self.with(|core| core.change_members(&change, writer)).map_err(KvError::Members)? {
+            return Ok(false);
+        }
         match result.await {
-            Ok(Ok(_)) => Ok(()),
+            Ok(Ok(_)) => Ok(true),
             Ok(Err(refused)) => Err(self.refusal(refused)),
             Err(oneshot::Canceled) => Err(self.stopped_error()),
         }

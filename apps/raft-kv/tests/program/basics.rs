@@ -93,7 +93,9 @@ fn a_fourth_node_joins_and_a_member_is_removed() {
     let uri = free_uri();
     let mut fourth = cluster.launch(4, &uri, &["--join"]);
     fourth.line_with(" is ready at ");
-    cluster.call(&["member", "add", "4", &uri]);
+    assert_eq!(cluster.call(&["member", "add", "4", &uri]), "");
+    let again = cluster.call(&["member", "add", "4", &uri]);
+    assert_eq!(again, format!("node 4 is a member at {uri}; nothing was changed\n"));
     cluster.wait("it does not catch up", |states| {
         states.iter().any(|state| state["role"] == "learner" && state["keys"] == 1)
     });
@@ -104,7 +106,9 @@ fn a_fourth_node_joins_and_a_member_is_removed() {
     let refused = cluster.output(&["member", "remove", &leader.to_string()]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("stop it first"), "{refused:?}");
     let gone = if leader == 1 { 2 } else { 1 };
-    cluster.call(&["member", "remove", &gone.to_string()]);
+    assert_eq!(cluster.call(&["member", "remove", &gone.to_string()]), "");
+    let again = cluster.call(&["member", "remove", &gone.to_string()]);
+    assert_eq!(again, format!("node {gone} is no member; nothing was changed\n"));
     cluster.kill(gone);
     // The fourth one is needed for a quorum.
     cluster.kill(6 - leader - gone);

@@ -2,13 +2,16 @@
 
 use super::*;
 
-fn change(cluster: &mut Cluster, change: MemberChange) -> Result<(), MemberError> {
+/// Changes the members. Returns false if they were so already.
+fn change(cluster: &mut Cluster, change: MemberChange) -> Result<bool, MemberError> {
     let (sender, mut result) = oneshot::channel();
     let leader = cluster.leader();
-    cluster.node(leader).change_members(&change, sender)?;
+    if !cluster.node(leader).change_members(&change, sender)? {
+        return Ok(false);
+    }
     cluster.settle();
     assert_eq!(result.try_recv(), Ok(Some(Ok(Applied::Done))));
-    Ok(())
+    Ok(true)
 }
 
 #[test]
@@ -18,20 +21,19 @@ fn a_node_is_added_catches_up_is_promoted_and_another_removed() {
     cluster.put((session, 1), "a", "1");
     let early = change(&mut cluster, MemberChange::Promote { id: 4 });
     assert_eq!(early, Err(MemberError::NoMember(4)));
-    change(&mut cluster, MemberChange::Add { id: 4, uri: "n4".to_owned() }).unwrap();
-    let again = change(&mut cluster, MemberChange::Add { id: 4, uri: "n4".to_owned() });
-    assert_eq!(again, Err(MemberError::Member(4)));
+    assert_eq!(change(&mut cluster, add("n4")), Ok(true));
+    assert_eq!(change(&mut cluster, add("other")), Err(MemberError::Member(4)));
     let node = Core::new(settings(4), Log::default(), Store::default(), None, cluster.now_ns);
     cluster.nodes.insert(4, node.unwrap());
     cluster.ticks(20);
     cluster.agree();
     assert_eq!(cluster.node(4).status().role, "learner");
-    change(&mut cluster, MemberChange::Promote { id: 4 }).unwrap();
+    assert_eq!(change(&mut cluster, MemberChange::Promote { id: 4 }), Ok(true));
     let leader = cluster.leader();
     let refused = change(&mut cluster, MemberChange::Remove { id: leader });
     assert_eq!(refused, Err(MemberError::Leader(leader)));
     let gone = if leader == 1 { 2 } else { 1 };
-    change(&mut cluster, MemberChange::Remove { id: gone }).unwrap();
+    assert_eq!(change(&mut cluster, MemberChange::Remove { id: gone }), Ok(true));
     cluster.nodes.remove(&gone);
     cluster.put((session, 2), "a", "2");
     cluster.agree();
@@ -42,6 +44,30 @@ fn a_node_is_added_catches_up_is_promoted_and_another_removed() {
     // The quorum is two of these three.
     cluster.cut = vec![4];
     cluster.put((session, 3), "a", "3");
+}
+
+fn add(uri: &str) -> MemberChange {
+    MemberChange::Add { id: 4, uri: uri.to_owned() }
+}
+
+#[test]
+fn a_change_that_is_repeated_after_a_lost_answer_has_nothing_to_do() {
+    let mut cluster = Cluster::new(3, |_| {});
+    assert_eq!(change(&mut cluster, add("n4")), Ok(true));
+    assert_eq!(change(&mut cluster, add("n4")), Ok(false));
+    let node = Core::new(settings(4), Log::default(), Store::default(), None, cluster.now_ns);
+    cluster.nodes.insert(4, node.unwrap());
+    cluster.ticks(20);
+    for is_new in [true, false] {
+        assert_eq!(change(&mut cluster, MemberChange::Promote { id: 4 }), Ok(is_new));
+        assert_eq!(change(&mut cluster, add("n4")), Ok(false));
+    }
+    assert_eq!(change(&mut cluster, add("other")), Err(MemberError::Member(4)));
+    for is_new in [true, false] {
+        assert_eq!(change(&mut cluster, MemberChange::Remove { id: 4 }), Ok(is_new));
+    }
+    let zero = MemberChange::Add { id: 0, uri: "n0".to_owned() };
+    assert_eq!(change(&mut cluster, zero), Err(MemberError::Number));
 }
 
 #[test]
