@@ -201,6 +201,8 @@ pub struct Core {
     now_ns: u64,
     /// Time at which this node last heard of a leader, or may have heard before its start.
     heard_ns: Option<u64>,
+    /// Times of the last messages of members, ns.
+    heard: BTreeMap<u64, u64>,
     counters: Counters,
     failed: Option<String>,
 }
@@ -246,6 +248,7 @@ impl Core {
             leads: None,
             now_ns,
             heard_ns: may_have_heard.then_some(now_ns),
+            heard: BTreeMap::new(),
             counters: Counters::default(),
             failed: None,
         })
@@ -366,6 +369,13 @@ impl Core {
         is_full.then_some(Refused::Busy)
     }
 
+    /// Notes that a member has sent a message.
+    fn note_peer(&mut self, id: u64) {
+        if self.raw.raft.prs().get(id).is_some() {
+            self.heard.insert(id, self.now_ns);
+        }
+    }
+
     /// Takes a message of a peer. One that contradicts the state of this node is dropped and counted.
     pub fn receive(&mut self, message: Message) {
         match self.examine(&message) {
@@ -376,6 +386,7 @@ impl Core {
             }
             Ok(()) => {
                 let (from, kind) = (message.from, message.get_msg_type());
+                self.note_peer(from);
                 self.guarded(|core| {
                     // Errors are messages of nodes that are no members.
                     if core.raw.step(message).is_err() {

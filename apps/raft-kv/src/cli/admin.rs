@@ -50,6 +50,9 @@ enum ChangeArgs {
     Remove {
         /// Its number
         id: u64,
+        /// Also if the other voters that answer are no majority: the cluster stops until more run
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         reach: Reach,
     },
@@ -172,7 +175,9 @@ pub(crate) fn member(args: &MemberArgs) -> Result<(), Failure> {
             (MemberChange::Add { id: *id, uri: uri.clone() }, reach)
         }
         ChangeArgs::Promote { id, reach } => (MemberChange::Promote { id: *id }, reach),
-        ChangeArgs::Remove { id, reach } => (MemberChange::Remove { id: *id }, reach),
+        ChangeArgs::Remove { id, force, reach } => {
+            (MemberChange::Remove { id: *id, force: *force }, reach)
+        }
     };
     let changed =
         with_client(reach, async |kv: Client<_>| kv.change(&change).await.map_err(failure))?;

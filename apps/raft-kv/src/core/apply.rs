@@ -58,5 +58,7 @@ impl Core {
         });
         let added = uri.map(|uri| (change.node_id, uri.to_owned()));
         self.store.apply_members(at, membership(&conf), added);
+        let addresses = self.store.addresses();
+        self.heard.retain(|id, _| addresses.contains_key(id));
     }
 }

@@ -29,6 +29,9 @@ pub enum MemberChange {
     Remove {
         /// Its number.
         id: u64,
+        /// Also if the other voters that answer are no majority: the cluster stops then until more of
+        /// them run.
+        force: bool,
     },
 }
 
@@ -57,6 +60,17 @@ pub enum MemberError {
     /// The leader cannot be removed.
     #[error("node {0} leads; stop it first, so that another node leads, and remove it then")]
     Leader(u64),
+    /// The voters that answer would be no majority.
+    #[error(
+        "the cluster would stop: of its voters after this change {} answer, and {} do not; start those, \
+         or remove them first, or remove with --force", numbers(.reachable), numbers(.silent)
+    )]
+    Quorum {
+        /// Voters that the leader has received a message from within an election timeout, with itself.
+        reachable: Vec<u64>,
+        /// The other voters.
+        silent: Vec<u64>,
+    },
     /// No voter would be left.
     #[error("node {0} is the only voter; add and promote another one first")]
     Last(u64),
@@ -71,6 +85,12 @@ pub enum MemberError {
     /// Another change is in progress.
     #[error("another change of the members is in progress; repeat this in a second")]
     Pending,
+}
+
+/// Numbers of nodes as text.
+fn numbers(ids: &[u64]) -> String {
+    let texts: Vec<_> = ids.iter().map(u64::to_string).collect();
+    if texts.is_empty() { "none".to_owned() } else { texts.join(", ") }
 }
 
 impl Core {
@@ -102,6 +122,19 @@ impl Core {
             refuse(Some(writer), Refused::Busy);
         }
         Ok(true)
+    }
+
+    /// Checks that a majority of the voters after a change answers.
+    fn check_quorum(&self, voters: impl Iterator<Item = u64>) -> Result<(), MemberError> {
+        let patience = self.settings.election();
+        let (reachable, silent): (Vec<u64>, Vec<u64>) = voters.partition(|id| {
+            let since = self.heard.get(id).map(|at_ns| self.now_ns.saturating_sub(*at_ns));
+            *id == self.settings.id || since.is_some_and(|ns| u128::from(ns) <= patience.as_nanos())
+        });
+        if reachable.len() > silent.len() {
+            return Ok(());
+        }
+        Err(MemberError::Quorum { reachable, silent })
     }
 
     /// The entry of a change; `None`: there is nothing to change.
@@ -137,10 +170,11 @@ impl Core {
                 if entries > CLOSE || matched == 0 {
                     return Err(MemberError::Behind { id: *id, entries });
                 }
+                self.check_quorum(members.voters.iter().copied().chain([*id]))?;
                 proposal.set_change_type(ConfChangeType::AddNode);
                 proposal.node_id = *id;
             }
-            MemberChange::Remove { id } => {
+            MemberChange::Remove { id, force } => {
                 if *id == self.settings.id {
                     return Err(MemberError::Leader(*id));
                 }
@@ -149,6 +183,9 @@ impl Core {
                 }
                 if members.voters == [*id] {
                     return Err(MemberError::Last(*id));
+                }
+                if is_voter(id) && !force {
+                    self.check_quorum(members.voters.iter().copied().filter(|other| other != id))?;
                 }
                 proposal.set_change_type(ConfChangeType::RemoveNode);
                 proposal.node_id = *id;

@@ -30,10 +30,10 @@ fn a_node_is_added_catches_up_is_promoted_and_another_removed() {
     assert_eq!(cluster.node(4).status().role, "learner");
     assert_eq!(change(&mut cluster, MemberChange::Promote { id: 4 }), Ok(true));
     let leader = cluster.leader();
-    let refused = change(&mut cluster, MemberChange::Remove { id: leader });
+    let refused = change(&mut cluster, remove(leader));
     assert_eq!(refused, Err(MemberError::Leader(leader)));
     let gone = if leader == 1 { 2 } else { 1 };
-    assert_eq!(change(&mut cluster, MemberChange::Remove { id: gone }), Ok(true));
+    assert_eq!(change(&mut cluster, remove(gone)), Ok(true));
     cluster.nodes.remove(&gone);
     cluster.put((session, 2), "a", "2");
     cluster.agree();
@@ -44,6 +44,10 @@ fn a_node_is_added_catches_up_is_promoted_and_another_removed() {
     // The quorum is two of these three.
     cluster.cut = vec![4];
     cluster.put((session, 3), "a", "3");
+}
+
+fn remove(id: u64) -> MemberChange {
+    MemberChange::Remove { id, force: false }
 }
 
 fn add(uri: &str) -> MemberChange {
@@ -64,7 +68,7 @@ fn a_change_that_is_repeated_after_a_lost_answer_has_nothing_to_do() {
     }
     assert_eq!(change(&mut cluster, add("other")), Err(MemberError::Member(4)));
     for is_new in [true, false] {
-        assert_eq!(change(&mut cluster, MemberChange::Remove { id: 4 }), Ok(is_new));
+        assert_eq!(change(&mut cluster, remove(4)), Ok(is_new));
     }
     let zero = MemberChange::Add { id: 0, uri: "n0".to_owned() };
     assert_eq!(change(&mut cluster, zero), Err(MemberError::Number));
@@ -99,4 +103,44 @@ fn an_announced_address_goes_through_the_log() {
     let addresses = cluster.node(1).store().addresses();
     let known: Vec<_> = addresses.values().map(String::as_str).collect();
     assert_eq!(known, ["n1", "moved", "n3"]);
+}
+
+#[test]
+fn a_removal_that_would_leave_no_quorum_is_refused_unless_forced() {
+    let mut cluster = Cluster::new(3, |_| {});
+    let leader = cluster.leader();
+    let (dead, live) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    cluster.cut = vec![dead];
+    cluster.ticks(20);
+    let refused = change(&mut cluster, remove(live)).unwrap_err();
+    assert_eq!(refused, MemberError::Quorum { reachable: vec![leader], silent: vec![dead] });
+    let text = refused.to_string();
+    assert!(text.contains(&format!("{leader} answer, and {dead} do not")), "{text}");
+    // The dead one can be removed, and then the last but one.
+    assert_eq!(change(&mut cluster, remove(dead)), Ok(true));
+    assert_eq!(change(&mut cluster, remove(live)), Ok(true));
+    assert_eq!(cluster.node(leader).status().members.len(), 1);
+}
+
+#[test]
+fn a_forced_removal_is_proposed_and_a_silent_learner_is_not_promoted() {
+    let mut cluster = Cluster::new(3, |_| {});
+    let leader = cluster.leader();
+    let (dead, live) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    assert_eq!(change(&mut cluster, add("n4")), Ok(true));
+    let node = Core::new(settings(4), Log::default(), Store::default(), None, cluster.now_ns);
+    cluster.nodes.insert(4, node.unwrap());
+    cluster.ticks(20);
+    cluster.cut = vec![dead, 4];
+    cluster.ticks(20);
+    let refused = change(&mut cluster, MemberChange::Promote { id: 4 });
+    let mut silent = vec![dead, 4];
+    silent.sort_unstable();
+    assert!(matches!(refused, Err(MemberError::Quorum { silent: found, .. }) if found == silent));
+    assert!(change(&mut cluster, remove(live)).is_err());
+    let (sender, _result) = oneshot::channel();
+    let forced = MemberChange::Remove { id: live, force: true };
+    assert_eq!(cluster.node(leader).change_members(&forced, sender), Ok(true));
+    cluster.settle();
+    assert_eq!(cluster.node(leader).status().members.len(), 3);
 }
