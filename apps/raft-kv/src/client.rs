@@ -16,7 +16,7 @@ use serde_bytes::ByteBuf;
 use crate::api::{KvClient, KvError, Page};
 use crate::command::{Ticket, Unwritten, Written};
 use crate::core::{MemberChange, MemberError, Status};
-use crate::store::Change;
+use crate::store::{Change, Kind};
 use session::{Numbers, Open};
 
 /// Connections and time, as the client needs them.
@@ -325,24 +325,9 @@ impl<N: Net> Client<N> {
             .await
     }
 
-    /// Changes of keys with a prefix, from one node, until that is lost; then watch again after the
-    /// index of the last change.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub async fn watch(
-        &self,
-        prefix: &[u8],
-        after: Option<u64>,
-    ) -> Result<Streaming<N::Channel, Postcard, Change, NoError>, ClientError> {
-        self.run(async |kv, _| {
-            let opened = kv.watch(prefix.to_vec(), after).await;
-            opened.map_err(|error| match error.into_service() {
-                Ok(never) => match never {},
-                Err(error) => widen(error),
-            })
-        })
-        .await
+    /// Changes of keys with a prefix, after an index of the log, or from the present on.
+    pub fn watch(&self, prefix: &[u8], after: Option<u64>) -> Watch<'_, N> {
+        Watch { client: self, prefix: prefix.to_vec(), after, stream: None }
     }
 
     /// The state of the node that is called, usually the leader.
@@ -373,6 +358,75 @@ impl<N: Net> Client<N> {
         let Some(session) = session.map(|numbers| numbers.session()) else { return Ok(()) };
         let time = self.times.1;
         self.run(async |kv, _| kv.close(session).deadline(time).await).await
+    }
+}
+
+/// The changes of a watch. When its node is lost it goes on at another one, after the last change that it
+/// had, so that it has each change once. Changes that no node keeps any more are reported as
+/// [`Kind::Missed`].
+pub struct Watch<'a, N: Net> {
+    client: &'a Client<N>,
+    prefix: Vec<u8>,
+    /// All changes up to this index were returned.
+    after: Option<u64>,
+    stream: Option<Streaming<N::Channel, Postcard, Change, NoError>>,
+}
+
+impl<N: Net> std::fmt::Debug for Watch<'_, N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch").field("after", &self.after).finish_non_exhaustive()
+    }
+}
+
+impl<N: Net> Watch<'_, N> {
+    /// The index after which the watch goes on, when it is known.
+    pub fn after(&self) -> Option<u64> {
+        self.after
+    }
+
+    /// The next change.
+    ///
+    /// # Errors
+    /// No node was reached in the time of a call. See [`ClientError`].
+    pub async fn next(&mut self) -> Result<Change, ClientError> {
+        loop {
+            let stream = match &mut self.stream {
+                Some(stream) => stream,
+                none => none.insert(self.client.open_watch(&self.prefix, self.after).await?),
+            };
+            match stream.next().await {
+                Some(Ok(change)) => {
+                    self.after = Some(change.index);
+                    if change.kind != Kind::Reached {
+                        return Ok(change);
+                    }
+                }
+                Some(Err(_)) | None => {
+                    self.stream = None;
+                    if let Some((number, _)) = self.client.present() {
+                        self.client.give_up(number, None);
+                    }
+                    self.client.net.sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+impl<N: Net> Client<N> {
+    async fn open_watch(
+        &self,
+        prefix: &[u8],
+        after: Option<u64>,
+    ) -> Result<Streaming<N::Channel, Postcard, Change, NoError>, ClientError> {
+        self.run(async |kv, _| {
+            let opened = kv.watch(prefix.to_vec(), after).await;
+            opened.map_err(|error| match error.into_service() {
+                Ok(never) => match never {},
+                Err(error) => widen(error),
+            })
+        })
+        .await
     }
 }
 

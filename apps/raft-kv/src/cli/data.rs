@@ -72,6 +72,10 @@ pub(crate) struct ScanArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+When the node of the watch ends, another one sends the changes after the last one; the command fails \
+if none answers within --timeout. A node keeps the last 4,096 changes (4 MiB): a watch that begins \
+before them, or is slower, prints the index up to which changes are missed.")]
 pub(crate) struct WatchArgs {
     #[command(flatten)]
     reach: Reach,
@@ -81,8 +85,8 @@ pub(crate) struct WatchArgs {
     /// Begin after this index of the log, if the node has the changes since
     #[arg(long, value_name = "INDEX")]
     after: Option<u64>,
-    /// End after this number of changes
-    #[arg(long, value_name = "N")]
+    /// End after this number of changes, from 1; without it the watch has no end
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 }
 
@@ -182,20 +186,14 @@ pub(crate) fn scan(args: &ScanArgs) -> Result<(), Failure> {
 
 pub(crate) fn watch(args: &WatchArgs) -> Result<(), Failure> {
     with_client(&args.reach, async |kv| {
-        let (mut after, mut left) = (args.after, args.count.unwrap_or(u64::MAX));
-        loop {
-            let mut changes = kv.watch(args.prefix.as_bytes(), after).await.map_err(failure)?;
-            while let Some(Ok(change)) = changes.next().await {
-                after = Some(change.index);
-                show(args.reach.json, &change)?;
-                left -= 1;
-                if left == 0 {
-                    return Ok(());
-                }
-            }
-            // The node has ended: another one has the changes after this one.
-            out::warn("the node of the watch is lost; another one is asked");
+        let mut watch = kv.watch(args.prefix.as_bytes(), args.after);
+        let mut left = args.count.unwrap_or(u64::MAX);
+        while left > 0 {
+            let change = watch.next().await.map_err(failure)?;
+            show(args.reach.json, &change)?;
+            left -= u64::from(change.kind != Kind::Missed);
         }
+        Ok(())
     })
 }
 
@@ -210,6 +208,10 @@ fn show(as_json: bool, change: &Change) -> Result<(), Failure> {
     match change.kind {
         Kind::Put => print(&format!("{} {key} {}", change.index, value.unwrap_or_default())),
         Kind::Deleted => print(&format!("{} {key} was deleted", change.index)),
-        Kind::Missed => print(&format!("{} changes before this are missed", change.index)),
+        Kind::Missed => print(&format!(
+            "{} changes up to this index are missed; read the keys with `raft-kv scan`",
+            change.index
+        )),
+        Kind::Reached => Ok(()),
     }
 }

@@ -2,7 +2,7 @@
 
 use courser::service::Stream;
 use futures::channel::oneshot;
-use futures::stream;
+use futures::{StreamExt, stream};
 use serde_bytes::ByteBuf;
 
 use super::Node;
@@ -10,10 +10,14 @@ use crate::address;
 use crate::api::{KvError, LocalKv, Page};
 use crate::command::{Applied, Op, Ticket, Written};
 use crate::core::{MemberChange, MemberError, Refused, Status, Writer};
-use crate::store::Change;
+use crate::store::{Change, Kind};
 
 /// Most entries of a page, and the bytes after which it ends.
 const PAGE: (usize, usize) = (4_096, 1 << 20);
+
+/// Entries without a change for a watch after which it is sent the index that it has reached. Less than
+/// the changes that a node keeps, so that the watch misses none when it begins again at another node.
+const QUIET: u64 = 1_024;
 
 impl Node {
     fn refusal(&self, refused: Refused) -> KvError {
@@ -69,6 +73,7 @@ impl Node {
 
     /// The next change for a watch, and the index from which it goes on.
     async fn next_change(&self, prefix: &[u8], mut after: u64) -> Change {
+        let begin = after;
         loop {
             let found = {
                 let core = self.core.borrow();
@@ -77,6 +82,9 @@ impl Node {
             match found {
                 Ok(change) => return change,
                 Err(index) => after = index,
+            }
+            if after - begin >= QUIET {
+                return Change::mark(after, Kind::Reached);
             }
             self.applied.above(after).await;
         }
@@ -136,12 +144,14 @@ impl LocalKv for Node {
     }
 
     fn watch(&self, prefix: Vec<u8>, after: Option<u64>) -> impl Stream<Item = Change> {
-        let after = after.unwrap_or_else(|| self.core.borrow().store().applied().0);
-        stream::unfold((prefix, after), move |(prefix, after)| async move {
+        let applied = self.core.borrow().store().applied().0;
+        let begin = after.is_none().then(|| Change::mark(applied, Kind::Reached));
+        let state = (prefix, after.unwrap_or(applied));
+        stream::iter(begin).chain(stream::unfold(state, move |(prefix, after)| async move {
             let change = self.next_change(&prefix, after).await;
             let index = change.index;
             Some((change, (prefix, index)))
-        })
+        }))
     }
 
     async fn status(&self) -> Status {

@@ -17,6 +17,9 @@ pub enum Kind {
     Deleted,
     /// Changes up to this index are lost for this watch, which was too slow: read the keys again.
     Missed,
+    /// All changes of this watch up to this index were sent: from there a watch that is begun again goes
+    /// on. The first item of a watch without an index, and an item after many changes of other keys.
+    Reached,
 }
 
 /// A change of a key.
@@ -30,6 +33,13 @@ pub struct Change {
     pub key: ByteBuf,
     /// The new value.
     pub value: Option<ByteBuf>,
+}
+
+impl Change {
+    /// A change of no key.
+    pub fn mark(index: u64, kind: Kind) -> Change {
+        Change { index, kind, key: ByteBuf::new(), value: None }
+    }
 }
 
 /// The last changes, in order.
@@ -65,8 +75,7 @@ impl Changes {
     /// to which there is none.
     pub fn next(&self, index: u64, prefix: &[u8], applied: u64) -> Result<Change, u64> {
         if index < self.after {
-            let (key, value) = (ByteBuf::new(), None);
-            return Ok(Change { index: self.after, kind: Kind::Missed, key, value });
+            return Ok(Change::mark(self.after, Kind::Missed));
         }
         let from = self.last.partition_point(|change| change.index <= index);
         let found = self.last.range(from..).find(|change| change.key.starts_with(prefix));

@@ -128,7 +128,8 @@ fn an_interrupted_node_ends_and_a_wrong_one_says_what_to_do() {
     let data = cluster.data(9).display().to_string();
     let wild = format!("udp://0.0.0.0:{}", uri.rsplit_once(':').unwrap().1);
     let peers = format!("1={uri}");
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 6] = [
+        (&["watch", "--nodes", &uri, "--count", "0"], "--count"),
         (
             &["node", "--id", "1", "--listen", &wild, "--peers", &peers, "--memory"],
             "others cannot connect to it; name one of them",

@@ -1,6 +1,7 @@
 //! Calls of clients, ends of nodes, moves.
 
 use courser_raft_kv::core::ReadMode;
+use courser_raft_kv::store::Kind;
 
 use crate::world::{Cluster, MS, SECOND, host};
 
@@ -83,4 +84,58 @@ fn a_node_with_another_election_timeout_is_refused_while_one_has_leases() {
     // Neither of these has leases.
     assert_eq!([(3, 2), (2, 3), (1, 2)].map(|(of, by)| count(of, by)), [0; 3], "{reports:?}");
     assert!(reports.iter().any(|line| line.contains("start both with the same --election")));
+}
+
+#[test]
+fn a_watch_goes_on_at_another_node_and_has_each_change_once() {
+    let mut cluster = Cluster::new(3, 3, 2, |_| {});
+    let watching = cluster.spawn(1, |kv, _| async move {
+        let mut watch = kv.watch(b"k", None);
+        for n in 0..3_000_u32 {
+            let change = watch.next().await.unwrap();
+            assert_eq!((change.kind, &change.key[1..]), (Kind::Put, &n.to_be_bytes()[..]));
+        }
+    });
+    cluster.world.run_for(SECOND);
+    let put_all = |cluster: &mut Cluster, first: u32, prefix: u8| {
+        let ended = cluster.spawn(0, move |kv, _| async move {
+            for n in first..first + 1_000 {
+                kv.put(&[&[prefix][..], &n.to_be_bytes()].concat(), b"").await.unwrap();
+            }
+        });
+        cluster.finish(&ended);
+    };
+    // Its first node is the second one, and has sent no change when it ends.
+    for (first, id) in [(0, 2), (1_000, 3), (2_000, 1)] {
+        // More changes of other keys than a node keeps.
+        for more in (0..5).filter(|_| first > 0) {
+            put_all(&mut cluster, more * 1_000, b'x');
+        }
+        cluster.world.kill(host(id));
+        cluster.nodes.borrow_mut().remove(&id);
+        put_all(&mut cluster, first, b'k');
+        cluster.world.restart(host(id)).unwrap();
+        cluster.world.run_for(SECOND);
+    }
+    cluster.finish(&watching);
+}
+
+#[test]
+fn a_watch_that_begins_before_the_kept_changes_has_the_index_of_the_gap() {
+    let mut cluster = Cluster::new(4, 3, 1, |_| {});
+    let ended = cluster.spawn(0, |kv, local| async move {
+        // A watch without an index has one before the first change, for its next node.
+        let mut quiet = kv.watch(b"none", None);
+        assert!(local.timeout(SECOND, quiet.next()).await.is_err());
+        assert!(quiet.after().is_some());
+        for n in 0..5_000_u32 {
+            kv.put(&n.to_be_bytes(), b"").await.unwrap();
+        }
+        let mut watch = kv.watch(b"", Some(1));
+        let missed = watch.next().await.unwrap();
+        assert_eq!((missed.kind, watch.after()), (Kind::Missed, Some(missed.index)));
+        let next = watch.next().await.unwrap();
+        assert_eq!((next.kind, next.index), (Kind::Put, missed.index + 1));
+    });
+    cluster.finish(&ended);
 }
