@@ -8,6 +8,10 @@ use crate::command::{Ticket, Unwritten, Written};
 use crate::core::{MemberChange, MemberError, Status};
 use crate::store::{Change, Identity};
 
+/// Most watches of a node. Each takes some kilobytes and the batches of its stream, and costs a wake-up for
+/// every batch of entries that is applied.
+pub const MAX_WATCHES: usize = 1_024;
+
 /// Why a call of a client has no result.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum KvError {
@@ -35,6 +39,11 @@ pub enum KvError {
     /// Too many calls are not answered. Nothing was done.
     #[error("the node has too many calls in progress; call again later")]
     Busy,
+    /// The node has as many watches as it may have.
+    #[error(
+        "the node has {MAX_WATCHES} watches, and at most these; end others, or watch another node"
+    )]
+    Watches,
     /// The node has stopped.
     #[error("the node has stopped: {0}")]
     Stopped(String),
@@ -75,7 +84,11 @@ pub trait Kv {
     async fn scan(&self, from: Vec<u8>, end: Option<ByteBuf>, limit: u32) -> Result<Page, KvError>;
     /// Changes of keys with a prefix, after an index of the log, or from the present on. Any node has
     /// them, in the same order.
-    fn watch(&self, prefix: Vec<u8>, after: Option<u64>) -> impl Stream<Item = Change>;
+    fn watch(
+        &self,
+        prefix: Vec<u8>,
+        after: Option<u64>,
+    ) -> impl Stream<Item = Result<Change, KvError>>;
     /// The state of this node.
     async fn status(&self) -> Status;
     /// Changes the members by one. Returns false if they are so already.

@@ -369,7 +369,7 @@ pub struct Watch<'a, N: Net> {
     prefix: Vec<u8>,
     /// All changes up to this index were returned.
     after: Option<u64>,
-    stream: Option<Streaming<N::Channel, Postcard, Change, NoError>>,
+    stream: Option<Streaming<N::Channel, Postcard, Change, KvError>>,
 }
 
 impl<N: Net> std::fmt::Debug for Watch<'_, N> {
@@ -389,6 +389,7 @@ impl<N: Net> Watch<'_, N> {
     /// # Errors
     /// No node was reached in the time of a call. See [`ClientError`].
     pub async fn next(&mut self) -> Result<Change, ClientError> {
+        let mut refused_ns = None;
         loop {
             let stream = match &mut self.stream {
                 Some(stream) => stream,
@@ -401,7 +402,14 @@ impl<N: Net> Watch<'_, N> {
                         return Ok(change);
                     }
                 }
-                Some(Err(_)) | None => {
+                lost => {
+                    let now_ns = self.client.net.now_ns();
+                    let since_ns = now_ns - *refused_ns.get_or_insert(now_ns);
+                    if let Some(Err(RpcError::Service(refused))) = lost
+                        && since_ns > self.client.times.0.as_nanos() as u64
+                    {
+                        return Err(ClientError::Refused(refused));
+                    }
                     self.stream = None;
                     if let Some((number, _)) = self.client.present() {
                         self.client.give_up(number, None);
@@ -418,15 +426,8 @@ impl<N: Net> Client<N> {
         &self,
         prefix: &[u8],
         after: Option<u64>,
-    ) -> Result<Streaming<N::Channel, Postcard, Change, NoError>, ClientError> {
-        self.run(async |kv, _| {
-            let opened = kv.watch(prefix.to_vec(), after).await;
-            opened.map_err(|error| match error.into_service() {
-                Ok(never) => match never {},
-                Err(error) => widen(error),
-            })
-        })
-        .await
+    ) -> Result<Streaming<N::Channel, Postcard, Change, KvError>, ClientError> {
+        self.run(async |kv, _| kv.watch(prefix.to_vec(), after).await).await
     }
 }
 

@@ -89,6 +89,8 @@ pub struct Node {
     snapshot: Signal,
     /// Index of the last entry that was applied.
     applied: Progress,
+    /// Number of the watches of clients.
+    watches: Cell<usize>,
     /// Held while a snapshot is written, as there is one file for it.
     saving: futures::lock::Mutex<()>,
     peers: RefCell<BTreeMap<u64, Rc<Peer>>>,
@@ -180,6 +182,7 @@ impl Node {
             is_dirty: Cell::new(false),
             snapshot: Signal::default(),
             applied: Progress::default(),
+            watches: Cell::new(0),
             saving: futures::lock::Mutex::default(),
             peers: RefCell::default(),
             identity: Cell::new(identity),
@@ -296,6 +299,11 @@ impl Node {
     pub async fn stopped(&self) -> String {
         self.ended.above(0).await;
         self.core.borrow().failed().unwrap_or_default().to_owned()
+    }
+
+    /// Number of the watches of clients, and of the tasks that wait for entries.
+    pub fn watches(&self) -> (usize, usize) {
+        (self.watches.get(), self.applied.waiting())
     }
 
     /// The core, for inspection.

@@ -1,6 +1,7 @@
 //! Wake-ups between tasks of one thread.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
@@ -38,7 +39,8 @@ impl Signal {
 #[derive(Debug, Default)]
 pub struct Progress {
     at: Cell<u64>,
-    waiting: RefCell<Vec<Waker>>,
+    waiting: RefCell<BTreeMap<u64, Waker>>,
+    last: Cell<u64>,
 }
 
 impl Progress {
@@ -47,24 +49,40 @@ impl Progress {
         if to > self.at.get() {
             self.at.set(to);
             let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
-            waiting.into_iter().for_each(Waker::wake);
+            waiting.into_values().for_each(Waker::wake);
         }
     }
 
-    /// Waits until the number is above this one.
+    /// Waits until the number is above this one. A wait has one entry, whatever the number of its polls,
+    /// and none when it has ended or was dropped.
     pub async fn above(&self, number: u64) {
+        let entry = Entry { of: self, key: self.last.get() + 1 };
+        self.last.set(entry.key);
         poll_fn(|cx| {
             if self.at.get() > number {
                 return Poll::Ready(());
             }
-            let mut waiting = self.waiting.borrow_mut();
-            // A task that is polled again for another reason has one entry.
-            if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-                waiting.push(cx.waker().clone());
-            }
+            self.waiting.borrow_mut().insert(entry.key, cx.waker().clone());
             Poll::Pending
         })
         .await;
+    }
+
+    /// Number of the waits.
+    pub fn waiting(&self) -> usize {
+        self.waiting.borrow().len()
+    }
+}
+
+/// The entry of a wait.
+struct Entry<'a> {
+    of: &'a Progress,
+    key: u64,
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        self.of.waiting.borrow_mut().remove(&self.key);
     }
 }
 
@@ -94,10 +112,24 @@ mod tests {
         assert!(
             waits.as_mut().poll(&mut cx).is_pending() && waits.as_mut().poll(&mut cx).is_pending()
         );
-        assert_eq!(progress.waiting.borrow().len(), 1);
+        assert_eq!(progress.waiting(), 1);
         progress.advance(3);
         assert!(waits.as_mut().poll(&mut cx).is_pending());
         progress.advance(4);
         assert!(waits.as_mut().poll(&mut cx).is_ready());
+    }
+
+    #[test]
+    fn a_wait_that_is_dropped_leaves_no_entry() {
+        let progress = Progress::default();
+        let mut cx = Context::from_waker(Waker::noop());
+        for _ in 0..10 {
+            let mut waits: Vec<_> = (0..100).map(|_| Box::pin(progress.above(0))).collect();
+            assert!(waits.iter_mut().all(|wait| wait.as_mut().poll(&mut cx).is_pending()));
+            assert_eq!(progress.waiting(), 100);
+            waits.truncate(1);
+            assert_eq!(progress.waiting(), 1);
+        }
+        assert_eq!(progress.waiting(), 0);
     }
 }

@@ -1,5 +1,8 @@
 //! The service for clients.
 
+use std::cell::Cell;
+use std::future::ready;
+
 use courser::service::Stream;
 use futures::channel::oneshot;
 use futures::{StreamExt, stream};
@@ -7,7 +10,7 @@ use serde_bytes::ByteBuf;
 
 use super::Node;
 use crate::address;
-use crate::api::{KvError, LocalKv, Page};
+use crate::api::{KvError, LocalKv, MAX_WATCHES, Page};
 use crate::command::{Applied, Op, Ticket, Written};
 use crate::core::{MemberChange, MemberError, Refused, Status, Writer};
 use crate::store::{Change, Kind};
@@ -91,6 +94,26 @@ impl Node {
     }
 }
 
+/// A watch of the node, as long as its client is there.
+struct Watching<'a>(&'a Cell<usize>);
+
+impl Watching<'_> {
+    /// Counts a watch. `None`: there are as many as there may be.
+    fn begin(count: &Cell<usize>) -> Option<Watching<'_>> {
+        let next = count.get() + 1;
+        (next <= MAX_WATCHES).then(|| {
+            count.set(next);
+            Watching(count)
+        })
+    }
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
 impl LocalKv for Node {
     async fn open(&self) -> Result<u64, KvError> {
         match self.applied(|node, writer| node.with(|core| core.open(writer))).await? {
@@ -143,15 +166,23 @@ impl LocalKv for Node {
         Ok(Page { entries, more: range.next().is_some() })
     }
 
-    fn watch(&self, prefix: Vec<u8>, after: Option<u64>) -> impl Stream<Item = Change> {
+    fn watch(
+        &self,
+        prefix: Vec<u8>,
+        after: Option<u64>,
+    ) -> impl Stream<Item = Result<Change, KvError>> {
+        let Some(place) = Watching::begin(&self.watches) else {
+            return stream::once(ready(Err(KvError::Watches))).left_stream();
+        };
         let applied = self.core.borrow().store().applied().0;
         let begin = after.is_none().then(|| Change::mark(applied, Kind::Reached));
-        let state = (prefix, after.unwrap_or(applied));
-        stream::iter(begin).chain(stream::unfold(state, move |(prefix, after)| async move {
+        let state = (place, prefix, after.unwrap_or(applied));
+        let changes = stream::unfold(state, move |(place, prefix, after)| async move {
             let change = self.next_change(&prefix, after).await;
             let index = change.index;
-            Some((change, (prefix, index)))
-        }))
+            Some((change, (place, prefix, index)))
+        });
+        stream::iter(begin).chain(changes).map(Ok).right_stream()
     }
 
     async fn status(&self) -> Status {
@@ -180,5 +211,21 @@ impl LocalKv for Node {
             Ok(Err(refused)) => Err(self.refusal(refused)),
             Err(oneshot::Canceled) => Err(self.stopped_error()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_has_a_limited_number_of_watches() {
+        let count = Cell::new(0);
+        let mut all: Vec<_> = std::iter::from_fn(|| Watching::begin(&count)).collect();
+        assert_eq!((all.len(), count.get()), (MAX_WATCHES, MAX_WATCHES));
+        all.pop();
+        assert!(Watching::begin(&count).is_some());
+        drop(all);
+        assert_eq!(count.get(), 0);
     }
 }

@@ -139,3 +139,26 @@ fn a_watch_that_begins_before_the_kept_changes_has_the_index_of_the_gap() {
     });
     cluster.finish(&ended);
 }
+
+#[test]
+fn watches_end_with_their_clients() {
+    let mut cluster = Cluster::new(5, 3, 1, |_| {});
+    cluster.leader();
+    for _ in 0..40 {
+        cluster.spawn(0, |kv, _| async move {
+            let mut watch = kv.watch(b"", None);
+            while watch.next().await.is_ok() {}
+        });
+    }
+    let nodes = cluster.nodes.clone();
+    let counts = move || {
+        let nodes = nodes.borrow();
+        let counts = nodes.values().map(|node| node.watches());
+        counts.fold((0, 0), |sum, (watches, waits)| (sum.0 + watches, sum.1 + waits))
+    };
+    let all = counts.clone();
+    assert!(cluster.world.run_until(20 * SECOND, move |_| all() == (40, 40)), "{:?}", counts());
+    cluster.world.kill(courser_sim::HostId(3));
+    let none = counts.clone();
+    assert!(cluster.world.run_until(60 * SECOND, move |_| none() == (0, 0)), "{:?}", counts());
+}
