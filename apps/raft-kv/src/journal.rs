@@ -40,7 +40,7 @@ use crate::log::Log;
 use crate::planted::{Bug, Planted};
 use crate::store::{Identity, Image, Store};
 pub use files::JournalError;
-use files::{disk, number, segment_name};
+use files::{disk, number, patiently, segment_name};
 pub use owner::Owner;
 pub use recover::Recovered;
 pub use snapshot::save as save_snapshot;
@@ -123,14 +123,27 @@ impl Journal {
     ///
     /// # Errors
     /// The disk's.
-    pub async fn identify(&mut self, identity: Identity) -> Result<(), JournalError> {
+    pub async fn identify(
+        &mut self,
+        identity: Identity,
+        pause: &impl AsyncFn(),
+    ) -> Result<(), JournalError> {
         self.owner.identity = identity;
-        self.owner.save(&*self.storage).await
+        self.owner.save(&*self.storage, pause).await
     }
 
-    /// Writes a frame. Its entries are durable when the future ends. The previous one has ended.
-    pub fn write(&mut self, frame: &Frame) -> Pending<()> {
-        self.write_records(&frame.records)
+    /// Writes a frame. Its entries are durable when the future ends. The previous one has ended. While the
+    /// queue of the disk is full, the write is repeated after pauses.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub async fn write(&mut self, frame: &Frame, pause: &impl AsyncFn()) -> io::Result<()> {
+        let begin = (self.next, self.offset);
+        patiently(pause, || {
+            (self.next, self.offset) = begin;
+            self.write_records(&frame.records)
+        })
+        .await
     }
 
     fn write_records(&mut self, records: &[Record]) -> Pending<()> {
@@ -167,15 +180,21 @@ impl Journal {
     ///
     /// # Errors
     /// The disk's.
-    pub async fn rotate(&mut self, hard: HardState) -> Result<(), JournalError> {
+    pub async fn rotate(
+        &mut self,
+        hard: HardState,
+        pause: &impl AsyncFn(),
+    ) -> Result<(), JournalError> {
         let number = self.segments.back().map_or(1, |segment| segment.number + 1);
         let name = segment_name(number);
         let file = self.storage.create(&name).map_err(disk(&name))?;
-        self.storage.sync_dir().await.map_err(disk("the directory"))?;
+        let synced = patiently(pause, || self.storage.sync_dir()).await;
+        synced.map_err(disk("the directory"))?;
         (self.file, self.offset) = (file, 0);
         self.segments.push_back(Segment { number, last: 0 });
         // Older segments, with the last term and vote, will be removed.
-        self.write_records(&[Record::Hard(hard)]).await.map_err(disk(&name))
+        let frame = Frame::of(vec![Record::Hard(hard)]);
+        self.write(&frame, pause).await.map_err(disk(&name))
     }
 
     /// Removes segments whose entries are before the begin of the log, and snapshots before the last one.

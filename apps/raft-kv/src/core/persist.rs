@@ -32,6 +32,11 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// A frame of records that wait for no message.
+    pub fn of(records: Vec<Record>) -> Frame {
+        Frame { records, ..Frame::default() }
+    }
+
     /// Returns whether it has nothing.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty() && self.image.is_none()

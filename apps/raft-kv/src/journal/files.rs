@@ -1,6 +1,8 @@
-//! Names of the files, and errors.
+//! Names of the files, errors, and operations that find no room in the disk's queue.
 
 use std::io;
+
+use courser_disk::Pending;
 
 /// Why a directory cannot be used, or the disk failed.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +60,20 @@ pub enum JournalError {
 
 pub(super) fn disk(file: &str) -> impl FnOnce(io::Error) -> JournalError + '_ {
     move |error| JournalError::Disk { file: file.to_owned(), error }
+}
+
+/// Repeats an operation after pauses, while the queue of the disk is full: it has other operations, which
+/// end. So the queue limits the rate of writes and stops no node.
+pub(super) async fn patiently<T>(
+    pause: &impl AsyncFn(),
+    mut operation: impl FnMut() -> Pending<T>,
+) -> io::Result<T> {
+    loop {
+        match operation().await {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => pause().await,
+            result => return result,
+        }
+    }
 }
 
 pub(super) fn segment_name(number: u64) -> String {

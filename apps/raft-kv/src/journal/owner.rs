@@ -3,7 +3,7 @@
 use courser_disk::Storage;
 use serde::{Deserialize, Serialize};
 
-use super::files::{JournalError, disk, number};
+use super::files::{JournalError, disk, number, patiently};
 use super::frame::checksum;
 use super::snapshot;
 use crate::store::Identity;
@@ -87,11 +87,16 @@ impl Owner {
     }
 
     /// Writes the file in place of the earlier one.
-    pub(super) async fn save(&self, storage: &dyn Storage) -> Result<(), JournalError> {
+    pub(super) async fn save(
+        &self,
+        storage: &dyn Storage,
+        pause: &impl AsyncFn(),
+    ) -> Result<(), JournalError> {
         let file = storage.create(NEW).map_err(disk(NEW))?;
-        file.write_and_sync(0, self.encode()).await.map_err(disk(NEW))?;
+        let written = patiently(pause, || file.write_and_sync(0, self.encode())).await;
+        written.map_err(disk(NEW))?;
         storage.rename(NEW, OWNER).map_err(disk(NEW))?;
-        storage.sync_dir().await.map_err(disk("the directory"))
+        patiently(pause, || storage.sync_dir()).await.map_err(disk("the directory"))
     }
 
     /// The first and the last step of a foundation.

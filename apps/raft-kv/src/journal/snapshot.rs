@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use courser_disk::Storage;
 
-use super::files::{JournalError, disk, number, snapshot_name};
+use super::files::{JournalError, disk, number, patiently, snapshot_name};
 use super::frame::{Checksum, checksum};
 use crate::store::{Image, Store};
 
@@ -27,7 +27,11 @@ fn header(len: [u8; 8], checksum: u64) -> [u8; HEADER] {
 ///
 /// # Errors
 /// The disk's.
-pub async fn save(storage: Arc<dyn Storage>, image: Image) -> Result<(), JournalError> {
+pub async fn save(
+    storage: Arc<dyn Storage>,
+    image: Image,
+    pause: &impl AsyncFn(),
+) -> Result<(), JournalError> {
     let file = storage.create(NEW).map_err(disk(NEW))?;
     let len = (image.bytes.len() as u64).to_le_bytes();
     let mut sum = Checksum::default();
@@ -35,13 +39,15 @@ pub async fn save(storage: Arc<dyn Storage>, image: Image) -> Result<(), Journal
     let mut at = HEADER as u64;
     for chunk in image.bytes.chunks(CHUNK) {
         sum.add(chunk);
-        file.write_and_sync(at, chunk.to_vec()).await.map_err(disk(NEW))?;
+        let written = patiently(pause, || file.write_and_sync(at, chunk.to_vec())).await;
+        written.map_err(disk(NEW))?;
         at += chunk.len() as u64;
     }
     let header = header(len, sum.end());
-    file.write_and_sync(0, header.to_vec()).await.map_err(disk(NEW))?;
+    let written = patiently(pause, || file.write_and_sync(0, header.to_vec())).await;
+    written.map_err(disk(NEW))?;
     storage.rename(NEW, &snapshot_name(image.at.0)).map_err(disk(NEW))?;
-    storage.sync_dir().await.map_err(disk("the directory"))
+    patiently(pause, || storage.sync_dir()).await.map_err(disk("the directory"))
 }
 
 /// [`save`], for the set-up.

@@ -6,6 +6,8 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod busy;
+
 fn hard(term: u64, commit: u64) -> Record {
     let mut hard = HardState::default();
     (hard.term, hard.vote, hard.commit) = (term, 1, commit);
@@ -83,6 +85,9 @@ impl Disk {
 fn entries(recovered: &Recovered) -> Vec<(u64, u64)> {
     recovered.state.2.from(0).map(|entry| (entry.index, entry.term)).collect()
 }
+
+/// A disk that is not busy needs no pause.
+const NO_PAUSE: fn() -> std::future::Ready<()> = || panic!("the queue is not full");
 
 fn block<F: Future>(future: F) -> F::Output {
     futures::executor::block_on(future)
@@ -179,11 +184,11 @@ fn with_snapshot(disk: &Disk) -> Store {
     for index in 2..=6 {
         store.apply((index, 1), None, Planted::default());
     }
-    block(save_snapshot(disk.storage_of(&recovered.journal), store.image())).unwrap();
+    block(save_snapshot(disk.storage_of(&recovered.journal), store.image(), &NO_PAUSE)).unwrap();
     let mut log = recovered.state.2;
     log.set_snapshot((6, 1), store.membership().clone());
     log.truncate(9);
-    block(recovered.journal.rotate(log.hard().clone())).unwrap();
+    block(recovered.journal.rotate(log.hard().clone(), &NO_PAUSE)).unwrap();
     recovered.journal.write_records(&[entry(10, 1)]).wait().unwrap();
     recovered.journal.clean(Durable::of(&log)).unwrap();
     store
@@ -209,11 +214,11 @@ fn segments_are_removed_when_a_snapshot_has_their_entries() {
     for index in 7..=10 {
         later.apply((index, 1), None, Planted::default());
     }
-    block(save_snapshot(disk.storage_of(&recovered.journal), later.image())).unwrap();
+    block(save_snapshot(disk.storage_of(&recovered.journal), later.image(), &NO_PAUSE)).unwrap();
     let mut log = recovered.state.2;
     log.set_snapshot((10, 1), later.membership().clone());
     log.truncate(10);
-    block(recovered.journal.rotate(log.hard().clone())).unwrap();
+    block(recovered.journal.rotate(log.hard().clone(), &NO_PAUSE)).unwrap();
     recovered.journal.clean(Durable::of(&log)).unwrap();
     drop(recovered.journal);
     assert!(!disk.path("log-0000000000000001").exists());
@@ -248,7 +253,7 @@ fn a_received_snapshot_counts_with_or_without_the_frame_behind_it() {
             received.apply((index, 3), None, Planted::default());
         }
         let journal = disk.open().unwrap().journal;
-        block(save_snapshot(disk.storage_of(&journal), received.image())).unwrap();
+        block(save_snapshot(disk.storage_of(&journal), received.image(), &NO_PAUSE)).unwrap();
         drop(journal);
         if has_frame {
             disk.write(&[&[hard(3, 4), Record::Reset(4, 3), entry(5, 3)]]);
@@ -275,12 +280,12 @@ fn a_directory_of_another_node_or_cluster_is_refused() {
     let mut journal = open(owner()).unwrap().unwrap().journal;
     assert_eq!(journal.identity(), store().identity());
     let identity = Identity { cluster: 7, ..store().identity() };
-    block(journal.identify(identity)).unwrap();
+    block(journal.identify(identity, &NO_PAUSE)).unwrap();
     drop(journal);
     assert_eq!(open(owner()).unwrap().unwrap().journal.identity(), identity);
     let mut other = store();
     other.apply((2, 1), Some(crate::command::Command::Found { cluster: 8 }), Planted::default());
-    block(save_snapshot(disk.storage(), other.image())).unwrap();
+    block(save_snapshot(disk.storage(), other.image(), &NO_PAUSE)).unwrap();
     assert!(matches!(open(owner()), Err(JournalError::Mixed)));
     let bytes = disk.bytes("owner");
     for at in 0..bytes.len() {

@@ -11,6 +11,9 @@ use crate::store::Image;
 /// Pause between two slices of an image: a part of the time that a slice takes.
 const PAUSE: Duration = Duration::from_micros(200);
 
+/// Pause before a write is tried again for which the queue of the disk had no room.
+const BUSY: Duration = Duration::from_millis(1);
+
 impl Node {
     /// Writes the frames of the core, one at a time. It ends when the disk fails, and stops the node.
     pub(super) async fn write_frames(self: Rc<Self>, mut journal: Journal) {
@@ -24,6 +27,7 @@ impl Node {
     }
 
     async fn write_all(&self, journal: &mut Journal) -> Result<(), JournalError> {
+        let pause = async || self.local.sleep(BUSY).await;
         loop {
             let frame = self.core.borrow_mut().take_frame();
             let Some(frame) = frame else { break };
@@ -32,7 +36,7 @@ impl Node {
                 self.is_dirty.set(true);
             }
             if !frame.records.is_empty()
-                && let Err(error) = journal.write(&frame).await
+                && let Err(error) = journal.write(&frame, &pause).await
             {
                 return Err(journal.failed(error));
             }
@@ -40,7 +44,7 @@ impl Node {
         }
         let identity = self.core.borrow().store().identity();
         if identity.cluster != 0 && identity != journal.identity() {
-            journal.identify(identity).await?;
+            journal.identify(identity, &pause).await?;
             self.belong(identity);
         }
         if !self.is_dirty.take() && !journal.is_full() {
@@ -54,14 +58,14 @@ impl Node {
             }
             (core.log().hard().clone(), Durable::of(core.log()))
         };
-        journal.rotate(hard).await?;
+        journal.rotate(hard, &pause).await?;
         journal.clean(durable)
     }
 
     async fn save(&self, image: Image) -> Result<(), JournalError> {
         let Some(storage) = &self.storage else { return Ok(()) };
         let _one = self.saving.lock().await;
-        save_snapshot(storage.clone(), image).await
+        save_snapshot(storage.clone(), image, &async || self.local.sleep(BUSY).await).await
     }
 
     /// Makes an image in slices, between which the event loop goes on: heartbeats are sent meanwhile.
