@@ -99,6 +99,9 @@ pub struct Settings {
     pub kept_entries: u64,
     /// A random number, that of a cluster whose first leader is this node.
     pub cluster: u64,
+    /// Bytes of entries that are not on disk above which a node drops messages with more of them: the
+    /// leader sends them again when the disk has caught up. Default 256 MiB.
+    pub frame_bytes: usize,
     /// False: the log is in memory only.
     pub durable: bool,
     /// A bug, for tests.
@@ -121,6 +124,7 @@ impl Settings {
             snapshot_bytes: 64 << 20,
             kept_entries: 10_000,
             cluster: 1,
+            frame_bytes: 256 << 20,
             durable: true,
             bugs: Planted::default(),
         }
@@ -184,6 +188,8 @@ pub struct Core {
     out: Vec<Message>,
     /// The next frame, which grows until the present one is durable.
     frame: Frame,
+    /// Bytes of entries of peers since the last step of the Raft library, which are in no frame yet.
+    arrived: usize,
     /// Number of the frame that is being written.
     writing: Option<u64>,
     /// Messages that wait for frames.
@@ -239,6 +245,7 @@ impl Core {
             reads: Reads::default(),
             out: Vec::new(),
             frame: Frame::default(),
+            arrived: 0,
             writing: None,
             held: VecDeque::new(),
             incoming: None,
@@ -381,12 +388,13 @@ impl Core {
         match self.examine(&message) {
             Ok(()) if self.is_ignored(&message) => self.counters.votes_ignored += 1,
             // The leader sends them again.
-            Ok(()) if !message.entries.is_empty() && self.is_backlogged() => {
+            Ok(()) if !message.entries.is_empty() && !self.takes_entries() => {
                 self.counters.appends_dropped += 1;
             }
             Ok(()) => {
                 let (from, kind) = (message.from, message.get_msg_type());
                 self.note_peer(from);
+                self.arrived += message.entries.iter().map(|entry| entry.data.len()).sum::<usize>();
                 self.guarded(|core| {
                     // Errors are messages of nodes that are no members.
                     if core.raw.step(message).is_err() {

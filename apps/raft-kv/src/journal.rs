@@ -147,7 +147,12 @@ impl Journal {
     }
 
     fn write_records(&mut self, records: &[Record]) -> Pending<()> {
-        let bytes = frame::encode(self.next, records);
+        let bytes = match frame::encode(self.next, records, frame::MAX_LEN) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                return Pending::ended(Err(io::Error::new(io::ErrorKind::InvalidInput, error)));
+            }
+        };
         let indexes = records.iter().filter_map(|record| match record {
             Record::Entry(entry) => Some(entry.index),
             _ => None,
@@ -166,6 +171,9 @@ impl Journal {
 
     /// The error of a write, with what to do.
     pub fn failed(&self, error: io::Error) -> JournalError {
+        if error.kind() == io::ErrorKind::InvalidInput {
+            return JournalError::Frame(error.to_string());
+        }
         let file =
             self.segments.back().map_or_else(String::new, |segment| segment_name(segment.number));
         JournalError::Disk { file, error }

@@ -27,6 +27,8 @@ pub struct Frame {
     pub records: Vec<Record>,
     /// A snapshot, which must be durable before the records.
     pub image: Option<Image>,
+    /// Bytes of its entries.
+    bytes: usize,
     /// Number of the last step of the Raft library that is in it.
     number: u64,
 }
@@ -40,6 +42,11 @@ impl Frame {
     /// Returns whether it has nothing.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty() && self.image.is_none()
+    }
+
+    /// Bytes of its entries.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Its number, for [`Core::persisted`].
@@ -69,6 +76,7 @@ pub(super) struct Held {
 impl Core {
     /// Does what was requested: after calls of any other function.
     pub fn process(&mut self) {
+        self.arrived = 0;
         self.issue_reads();
         self.steps();
         if self.failed.is_none() {
@@ -107,6 +115,7 @@ impl Core {
             }
         }
         if !entries.is_empty() {
+            self.frame.bytes += entries.iter().map(|entry| entry.data.len()).sum::<usize>();
             self.frame.records.extend(entries.iter().cloned().map(Record::Entry));
             assert!(self.raw.mut_store().append(entries), "entries follow the log");
         }
@@ -182,6 +191,11 @@ impl Core {
     /// without others, and removes them.
     pub(super) fn is_backlogged(&self) -> bool {
         self.unsaved_bytes >= (1 + BACKLOG).saturating_mul(self.settings.snapshot_bytes)
+    }
+
+    /// Returns whether a message of a leader may have entries.
+    pub(super) fn takes_entries(&self) -> bool {
+        !self.is_backlogged() && self.frame.bytes() + self.arrived < self.settings.frame_bytes
     }
 
     /// Returns whether it is time for a snapshot: the log is long, or a member needs one.

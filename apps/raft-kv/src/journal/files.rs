@@ -50,6 +50,9 @@ pub enum JournalError {
         /// Name of the cluster.
         name: String,
     },
+    /// A frame is too long.
+    #[error("{0}")]
+    Frame(String),
     /// Its files are of different clusters.
     #[error(
         "the directory has a snapshot of another cluster; remove this node from the cluster, and add it \

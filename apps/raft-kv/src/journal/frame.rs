@@ -9,8 +9,9 @@ use crate::core::Record;
 const MAGIC: [u8; 4] = *b"rkv1";
 /// Magic, length of the records, number, checksum of all of it.
 pub(super) const HEADER: usize = 4 + 4 + 8 + 8;
-/// Largest length of the records of a frame, bytes. Frames that the node writes are much smaller.
-const MAX_LEN: usize = 1 << 30;
+/// Largest length of the records of a frame, bytes. Frames that the node writes are smaller: see
+/// [`crate::core::Settings::frame_bytes`].
+pub(super) const MAX_LEN: usize = 1 << 30;
 
 const HARD: u8 = 1;
 const ENTRY: u8 = 2;
@@ -41,20 +42,32 @@ pub(super) fn checksum(parts: &[&[u8]]) -> u64 {
     sum.end()
 }
 
-/// Encodes a frame.
-pub(super) fn encode(number: u64, records: &[Record]) -> Vec<u8> {
+/// A frame that is too long to be read back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "a frame of the log has {len} bytes, and at most {most} can be read back; start the node again"
+)]
+pub(super) struct TooLong {
+    len: usize,
+    most: usize,
+}
+
+/// Encodes a frame with at most `most` bytes of records.
+pub(super) fn encode(number: u64, records: &[Record], most: usize) -> Result<Vec<u8>, TooLong> {
     let mut bytes = vec![0; HEADER];
     for record in records {
         write(record, &mut bytes);
     }
     let len = bytes.len() - HEADER;
-    debug_assert!(len <= MAX_LEN, "the Raft library bounds the entries of a step");
+    if len > most.min(MAX_LEN) {
+        return Err(TooLong { len, most });
+    }
     bytes[..4].copy_from_slice(&MAGIC);
     bytes[4..8].copy_from_slice(&(len as u32).to_le_bytes());
     bytes[8..16].copy_from_slice(&number.to_le_bytes());
     let sum = checksum(&[&bytes[..16], &bytes[HEADER..]]);
     bytes[16..HEADER].copy_from_slice(&sum.to_le_bytes());
-    bytes
+    Ok(bytes)
 }
 
 fn write(record: &Record, bytes: &mut Vec<u8>) {
@@ -131,4 +144,17 @@ pub(super) fn records(mut bytes: &[u8]) -> Option<Vec<Record>> {
         });
     }
     Some(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_that_is_too_long_is_refused() {
+        let records = [Record::Hard(HardState::default())];
+        assert!(encode(1, &records, 25).is_ok());
+        let refused = encode(1, &records, 24);
+        assert_eq!(refused, Err(TooLong { len: 25, most: 24 }));
+    }
 }

@@ -180,3 +180,30 @@ fn writes_are_answered_while_an_image_is_made() {
     cluster.node(leader).snapshot_made(image.clone());
     assert_eq!(cluster.node(leader).image(image.at.0), Some(image));
 }
+
+#[test]
+fn a_node_whose_disk_is_behind_bounds_its_frame_and_catches_up() {
+    let mut cluster = Cluster::new(3, |settings| settings.frame_bytes = 10_000);
+    let session = cluster.open();
+    let leader = cluster.leader();
+    let slow = if leader == 1 { 2 } else { 1 };
+    cluster.ticks(2);
+    let writing = cluster.node(slow).take_frame();
+    assert!(writing.is_none());
+    cluster.stuck = Some(slow);
+    let value = "x".repeat(1_000);
+    for seq in 1..=100 {
+        cluster.put((session, seq), &format!("k{seq}"), &value);
+    }
+    cluster.ticks(20);
+    assert!(cluster.node(slow).counters().appends_dropped > 0);
+    let last = cluster.node(slow).log().last();
+    assert!(cluster.node(leader).log().last() > last + 50);
+    let frame = cluster.node(slow).take_frame().unwrap();
+    // The last message that is not dropped has 64 KiB of entries at most.
+    assert!(frame.bytes() < 10_000 + (64 << 10), "{} bytes", frame.bytes());
+    cluster.node(slow).persisted(frame.number());
+    cluster.stuck = None;
+    cluster.ticks(20);
+    cluster.agree();
+}
