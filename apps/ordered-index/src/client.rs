@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use courser::{CallError, CallWaitError, Config, Nexus, Rpc, SessionId};
 
-use crate::index::Sum;
+use crate::index::{Full, Sum};
 use crate::message::{
-    DELETE, GET, PUT, SCAN, entry_bytes, key, nth_key, nth_value, number_and_count_bytes, sum,
+    DELETE, FULL, GET, PUT, SCAN, entry_bytes, key, nth_key, nth_value, number_and_count_bytes, sum,
 };
 
 /// Calls that are outstanding while keys are loaded.
@@ -31,6 +31,9 @@ pub enum ClientError {
     /// A call of many failed.
     #[error("a put failed: {0}; look at the server, and load again")]
     Load(CallError),
+    /// The index is full.
+    #[error(transparent)]
+    Full(#[from] Full),
     /// A call did not start.
     #[error(transparent)]
     Rejected(#[from] courser::CallRejected),
@@ -91,7 +94,11 @@ impl Client {
     /// # Errors
     /// The call failed. It may have been executed nevertheless; repeating it is harmless.
     pub fn put(&mut self, key: u64, value: u64) -> Result<bool, ClientError> {
-        self.call(PUT, &entry_bytes(key, value), flag)
+        let read = |bytes: &[u8]| match bytes {
+            [FULL] => Some(Err(Full)),
+            bytes => flag(bytes).map(Ok),
+        };
+        Ok(self.call(PUT, &entry_bytes(key, value), read)??)
     }
 
     /// Removes a key. Returns whether it was there.
@@ -113,7 +120,7 @@ impl Client {
     /// Puts the first keys of [`nth_key`], many at a time. `progress` gets the number of loaded keys.
     ///
     /// # Errors
-    /// A call failed. The keys before it may be there.
+    /// A call failed, or the index is full. The keys before it may be there.
     pub fn load(&mut self, keys: u64, mut progress: impl FnMut(u64)) -> Result<(), ClientError> {
         use std::cell::{Cell, RefCell};
         use std::rc::Rc;
@@ -129,7 +136,11 @@ impl Client {
                 let call = self.rpc.request(self.session, PUT, request).deadline(self.deadline);
                 call.then(move |_, done| {
                     of.0.set(of.0.get() + 1);
-                    if let Err(error) = done.result {
+                    let failed = match done.result {
+                        Ok(response) => (response[..] == [FULL]).then(|| Full.into()),
+                        Err(error) => Some(ClientError::Load(error)),
+                    };
+                    if let Some(error) = failed {
                         of.1.borrow_mut().get_or_insert(error);
                     }
                 })?;
@@ -137,7 +148,7 @@ impl Client {
             }
             self.rpc.poll();
             if let Some(error) = ended.1.take() {
-                return Err(ClientError::Load(error));
+                return Err(error);
             }
             progress(ended.0.get());
         }

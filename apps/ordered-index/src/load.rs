@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::index::Index;
+use crate::index::{DEFAULT_MOST, Index};
 use crate::message::{nth_key, nth_value};
 
 /// Most keys that a program loads.
@@ -11,12 +11,18 @@ pub const MOST_KEYS: u64 = 100_000_000;
 /// Keys between two reports of progress.
 const STEP: u64 = 4_096;
 
-/// An index with keys, in the order of their numbers, which is none of the keys. `progress` gets the
-/// number of loaded keys.
-pub fn filled(keys: u64, mut progress: impl FnMut(u64)) -> Arc<Index> {
-    let index = Index::default();
+/// An index with keys, in the order of their numbers, which is none of the keys, and with room for
+/// [`DEFAULT_MOST`]. `progress` gets the number of loaded keys.
+pub fn filled(keys: u64, progress: impl FnMut(u64)) -> Arc<Index> {
+    fill(Index::with_limit(keys.max(DEFAULT_MOST)), keys, progress)
+}
+
+/// Stores keys in an index, as many as there is room for.
+pub fn fill(index: Index, keys: u64, mut progress: impl FnMut(u64)) -> Arc<Index> {
     for n in 0..keys {
-        index.put(nth_key(n), nth_value(n));
+        if index.put(nth_key(n), nth_value(n)).is_err() {
+            break;
+        }
         if n % STEP == 0 {
             progress(n);
         }

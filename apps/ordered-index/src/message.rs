@@ -3,7 +3,7 @@
 //! | type | request | response |
 //! | --- | --- | --- |
 //! | [`GET`] | key | value; empty if there is none |
-//! | [`PUT`] | key, value | one byte: 1 if it replaced a value |
+//! | [`PUT`] | key, value | one byte: 1 if it replaced a value, 0 if the key is new, 2 if the index is full |
 //! | [`DELETE`] | key | one byte: 1 if the key was there |
 //! | [`SCAN`], [`SCAN_AT_ONCE`] | key, number of keys (4 bytes) | sum, number of values (4 bytes) |
 //! | [`ECHO`] | any | the request |
@@ -24,6 +24,9 @@ pub const SCAN: u16 = 4;
 pub const SCAN_AT_ONCE: u16 = 5;
 /// Plain RPCs, for comparison.
 pub const ECHO: u16 = 6;
+
+/// The answer to a [`PUT`] of a new key in a full index: nothing was stored.
+pub const FULL: u8 = 2;
 
 /// Most keys of a scan: 5 us or so for 128, a millisecond for this.
 pub const MOST_SCANNED: u32 = 16_384;

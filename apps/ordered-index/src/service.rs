@@ -6,7 +6,7 @@ use courser::{Context, Request, Rpc, Transport, Work, WorkerError};
 
 use crate::index::Index;
 use crate::message::{
-    DELETE, ECHO, GET, PUT, SCAN, SCAN_AT_ONCE, entry, key, number_and_count_bytes, scan,
+    DELETE, ECHO, FULL, GET, PUT, SCAN, SCAN_AT_ONCE, entry, key, number_and_count_bytes, scan,
 };
 
 /// Where scans run.
@@ -40,7 +40,7 @@ pub fn register<T: Transport>(
     });
     let of = index.clone();
     rpc.on(PUT, move |cx, request| match entry(&request) {
-        Some((key, value)) => cx.reply([u8::from(of.put(key, value))]),
+        Some((key, value)) => cx.reply([of.put(key, value).map_or(FULL, u8::from)]),
         None => cx.reject(),
     });
     let of = index.clone();

@@ -71,6 +71,24 @@ fn operations_over_shared_memory_with_scans_in_dispatch_handlers() {
 }
 
 #[test]
+fn a_full_index_refuses_keys_with_what_to_do() {
+    let server = Server::start("udp", &["--keys", "2", "--max-keys", "3"]);
+    assert_eq!(server.line("put", &["7", "42"]), "stored");
+    for (operation, args) in [("put", &["8", "1"][..]), ("load", &["--keys", "10"])] {
+        let refused = server.client(operation, args);
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(1), "{text}");
+        assert!(text.contains("the index is full; remove keys"), "{text}");
+    }
+    assert_eq!(server.line("put", &["7", "43"]), "replaced");
+    assert_eq!(server.line("delete", &["7"]), "removed");
+    assert_eq!(server.line("put", &["8", "1"]), "stored");
+    let args = ["serve", "--bind", "udp://127.0.0.1:0", "--keys", "2", "--max-keys", "1"];
+    let refused = Command::new(PROGRAM).args(args).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+}
+
+#[test]
 fn keys_are_loaded_over_the_network_and_at_the_start() {
     let loaded = Server::start("udp", &[]);
     assert_eq!(loaded.line("load", &["--keys", "20000"]), "loaded 20000 keys");

@@ -36,7 +36,7 @@ fn insert_and_remove(index: &Index, rng: &mut Rng) {
     let first = rng.below(STABLE);
     let keys = (first..STABLE.min(first + 200)).map(|n| 2 * n + 1);
     if rng.chance_ppm(500_000) {
-        keys.for_each(|key| _ = index.put(key, key));
+        keys.for_each(|key| _ = index.put(key, key).unwrap());
     } else {
         keys.for_each(|key| _ = index.delete(key));
     }
@@ -45,7 +45,7 @@ fn insert_and_remove(index: &Index, rng: &mut Rng) {
 #[test]
 fn a_scan_visits_keys_that_stay_in_order_and_once() {
     let index = Index::default();
-    (0..STABLE).for_each(|n| _ = index.put(2 * n, 1));
+    (0..STABLE).for_each(|n| _ = index.put(2 * n, 1).unwrap());
     let ends = AtomicBool::new(false);
     thread::scope(|scope| {
         for seed in 0..2 {
@@ -56,7 +56,11 @@ fn a_scan_visits_keys_that_stay_in_order_and_once() {
         let (of, flag) = (&index, &ends);
         scope.spawn(move || {
             churn(of, flag, 9, |index, rng| {
-                assert!(index.put(2 * rng.below(STABLE), 1), "a key that stays is missing");
+                assert_eq!(
+                    index.put(2 * rng.below(STABLE), 1),
+                    Ok(true),
+                    "a key that stays is missing"
+                );
             })
         });
         let _ends = Ends(&ends);
@@ -87,7 +91,7 @@ fn operations_on_a_key_are_linearizable() {
     for seed in 0..20 {
         let index = Arc::new(Index::default());
         // Neighbours, so that the keys share a leaf that splits.
-        (0..200).for_each(|n| _ = index.put(1_000 + n, 0));
+        (0..200).for_each(|n| _ = index.put(1_000 + n, 0).unwrap());
         let history = Mutex::new(History::default());
         let zero = Instant::now();
         let now_ns = || zero.elapsed().as_nanos() as u64;
@@ -104,14 +108,14 @@ fn operations_on_a_key_are_linearizable() {
                         let (op, answer) = match rng.below(4) {
                             0 | 1 => (KvOp::Get(key), KvAnswer::Value(index.get(key))),
                             2 => {
-                                index.put(key, value);
+                                index.put(key, value).unwrap();
                                 (KvOp::Put(key, value), KvAnswer::Done)
                             }
                             _ => (KvOp::Delete(key), KvAnswer::Removed(index.delete(key))),
                         };
                         own.push((begin_ns, now_ns(), op, answer));
                         // Splits of the leaf meanwhile.
-                        index.put(100 + nth_key(turn) % 100, 0);
+                        index.put(100 + nth_key(turn) % 100, 0).unwrap();
                     }
                     let mut history = history.lock().unwrap();
                     for (begin_ns, end_ns, op, answer) in own {

@@ -10,8 +10,8 @@ use clap::Args;
 use courser::{Config, EndpointHandle, Nexus, Rpc};
 use courser_kit::interrupt::Interrupt;
 use courser_kit::{Failure, VERSION, out};
-use courser_ordered_index::index::Index;
-use courser_ordered_index::load::filled;
+use courser_ordered_index::index::{DEFAULT_MOST, Index};
+use courser_ordered_index::load::fill;
 use courser_ordered_index::service::{self, Scans};
 
 /// Time for requests in progress when the server is interrupted.
@@ -21,7 +21,7 @@ const GRACE: Duration = Duration::from_secs(5);
 #[command(after_help = "\
 Keys and values have 8 bytes. Reads, writes and removals run on the threads of the endpoints; \
 scans, which take some microseconds, on worker threads. An index of a million keys takes some \
-60 MB.
+75 MB.
 
 Examples:
   ordered-index serve
@@ -34,6 +34,9 @@ pub(crate) struct ServeArgs {
     /// Keys to begin with, those of `client load`
     #[arg(long, default_value_t = 0, value_parser = super::keys(0))]
     keys: u64,
+    /// Most keys; a put of a further one is refused. 10 million take some 750 MB
+    #[arg(long, default_value_t = DEFAULT_MOST, value_parser = super::keys(1))]
+    max_keys: u64,
     /// Endpoints, each with a thread, 1 to 64; sessions are spread over them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
@@ -50,10 +53,14 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let config = Config { workers: args.workers.into(), ..Config::default() };
     // First: a wrong address is reported before the keys are loaded.
     let nexus = Arc::new(Nexus::bind_with(&args.bind, config)?);
-    let mut index = Arc::new(Index::default());
+    if args.keys > args.max_keys {
+        let text = "--keys is more than --max-keys; raise --max-keys, for some 75 bytes a key";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    let mut index = Arc::new(Index::with_limit(args.max_keys));
     if args.keys > 0 {
         super::loading(args.keys, |progress| {
-            index = filled(args.keys, progress);
+            index = fill(Index::with_limit(args.max_keys), args.keys, progress);
             Ok(())
         })?;
     }
