@@ -218,10 +218,10 @@ struct Parts {
 /// Times of the steps that a write waits for.
 #[derive(Default)]
 struct Times {
-    /// Of this write, ns: its proposal with the messages to both followers, a follower's part, and the
-    /// result from both answers. The second element is the time without the codec.
+    /// Times of this write, ns: its proposal with the messages to both followers, a follower's part, and
+    /// the result from both answers. The second element is the time without the codec.
     steps: [(u64, u64); 3],
-    /// Of all writes.
+    /// Times of all writes.
     all: [Vec<(u64, u64)>; 3],
     /// Answers of followers to this write that have arrived; more, once both are handled.
     answers: u32,
