@@ -32,6 +32,55 @@
 //! - `KvServer`, which registers the handlers: [`Service::register`],
 //!   [`LocalService::register_local`].
 //!
+//! # Services that call others
+//! One implementation runs in production and in the simulator (`courser-sim`) if it implements `LocalKv`
+//! and calls over [`crate::Session`]s of its endpoint. Then its futures need not be `Send`, and all that
+//! differs is who makes the nexus: [`crate::Nexus::bind`] with [`crate::Rpc::run`] on a thread for each
+//! endpoint, or a simulated host.
+//!
+//! ```
+//! use std::error::Error;
+//!
+//! use courser::{Local, Nexus, Rpc};
+//!
+//! #[courser::service]
+//! trait Store {
+//!     async fn get(&self, key: String) -> Option<String>;
+//! }
+//!
+//! #[courser::service]
+//! trait Front {
+//!     async fn has(&self, key: String) -> bool;
+//! }
+//!
+//! struct Pages {
+//!     local: Local,
+//!     store: String,
+//! }
+//!
+//! impl Pages {
+//!     async fn find(&self, key: String) -> Result<Option<String>, Box<dyn Error>> {
+//!         // A service would keep the client, which can be cloned.
+//!         let store = StoreClient::new(self.local.connect(&self.store).await?).await?;
+//!         Ok(store.get(key).await?)
+//!     }
+//! }
+//!
+//! impl LocalFront for Pages {
+//!     async fn has(&self, key: String) -> bool {
+//!         self.find(key).await.is_ok_and(|page| page.is_some())
+//!     }
+//! }
+//!
+//! /// For `Nexus::bind` and for a simulated host alike.
+//! fn start(nexus: &Nexus, store: &str) -> Result<Rpc, Box<dyn Error>> {
+//!     let mut rpc = nexus.endpoint()?;
+//!     let pages = Pages { local: rpc.local(), store: store.to_owned() };
+//!     rpc.add_service(FrontServer::local(pages))?;
+//!     Ok(rpc)
+//! }
+//! ```
+//!
 //! # Calls
 //! Errors are [`RpcError`]: the application's own, or that of the call, which states whether the
 //! handler ran. Requests that cannot be decoded are answered with an error and counted

@@ -8,6 +8,7 @@ mod history;
 mod host_queue;
 mod host_waits;
 mod memory;
+mod one_impl;
 mod packing;
 mod races;
 mod restart;
