@@ -7,7 +7,7 @@
 //! * `dispatch`: the same, with scans on the server's endpoint threads;
 //! * `plain`: as many requests of the same sizes to a handler that returns them.
 //!
-//! What slows the machine down slows all three, and ratios are taken within a round. A window ends when
+//! A busy machine slows all three, and ratios are taken within a round. A window ends when
 //! its last operation has ended.
 
 use std::sync::Arc;

@@ -23,7 +23,7 @@ pub type WriteError = RaftError<u64, ClientWriteError<u64, BasicNode>>;
 pub type ReadError = RaftError<u64, CheckIsLeaderError<u64, BasicNode>>;
 type PeerError<E> = RPCError<u64, BasicNode, E>;
 
-/// What nodes send to each other, and what clients call.
+/// The service between nodes, and for clients.
 #[courser::service]
 pub trait Node {
     /// Entries of the leader, or a heartbeat.

@@ -89,7 +89,7 @@ impl RaftLogStorage<Types> for Log {
     }
 }
 
-/// What a snapshot has.
+/// The contents of a snapshot.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct State {
     applied: Option<LogId<u64>>,
