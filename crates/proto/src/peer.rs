@@ -200,6 +200,11 @@ impl Peers {
         self.entries.get_mut(peer as usize)?.as_mut()
     }
 
+    /// Returns whether the peer of that number is live and with that party.
+    pub(crate) fn is_with(&self, peer: u32, party: Party) -> bool {
+        self.at(peer).is_some_and(|p| p.state == PeerState::Live && p.party == party)
+    }
+
     pub(crate) fn add(&mut self, peer: Peer) -> u32 {
         let at = self.vacant.pop().unwrap_or_else(|| {
             self.entries.push(None);

@@ -155,6 +155,11 @@ impl Mailbox {
         self.take_all(mail, &mut Vec::new());
     }
 
+    /// The mail that an endpoint has left at its end.
+    pub(super) fn take_rest(&self) -> VecDeque<Mail> {
+        std::mem::take(&mut self.lock().mail)
+    }
+
     /// Adds mail and wakes the endpoint. Returns false, without adding it, when the mailbox is
     /// full.
     ///

@@ -61,6 +61,12 @@ impl<N: Network> Driver<N> {
             self.note_use(n);
             self.send(n, &msg);
         }
+        // Another endpoint may accept them, and otherwise their clients need not wait in vain.
+        for mail in gone.mailbox.take_rest() {
+            if let Mail::Msg { control, msg: msg @ ControlMsg::Connect { .. }, .. } = mail {
+                self.route_connect(control, msg);
+            }
+        }
     }
 
     /// Sends a message of an endpoint.

@@ -22,6 +22,11 @@ use crate::error::{RunError, SessionError};
 use crate::run::connections::{Dialing, Link};
 use crate::run::endpoint::{Events, Rpc};
 
+/// Limit of requests of a connect after answers that name a peer which is gone here. Each round of requests
+/// follows the disconnects of the round before; more rounds are needed only when sessions that
+/// began in between have ended too.
+const MAX_REPEATS: u8 = 8;
+
 /// A deadline that is noticed late by this part of its time shows that this thread did not run.
 const LATE_PART: u64 = 32;
 
@@ -62,6 +67,8 @@ impl<T: Transport, A: Events> Rpc<T, A> {
             deadline_ns: self.core.now_ns().saturating_add(timeout_ns),
             excused: false,
             sent_ns: 0,
+            asked: false,
+            repeats: 0,
             control: None,
         });
         let Uri { host, port, .. } = uri;
@@ -97,6 +104,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     /// session uses that.
     fn closed(&mut self, session: SessionId, closed: Option<(RemoteSession, Option<PathId>)>) {
         self.connections.dialing.retain(|d| d.session != session);
+        self.ask_held();
         self.close_unused_paths();
         let Some((remote, path)) = closed else { return };
         if let Some(link) = self.connections.connected.remove(&session.index()) {
@@ -162,6 +170,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
             }
         }
         self.connections.mail = mail;
+        self.ask_held();
         self.close_unused_paths();
         self.renew_shield();
     }
@@ -198,18 +207,40 @@ impl<T: Transport, A: Events> Rpc<T, A> {
             Err(e) => return self.dial_failed(at, SessionError::Path(e.to_string())),
         };
         self.transport.path_close(path.id);
-        let from = self.me();
-        let sent_ns = self.core.now_ns();
         let integrity = self.connections.integrity(d.same_host);
+        let waits = self.connections.is_held(d.control);
         let dialing = &mut self.connections.dialing[at];
-        dialing.sent_ns = sent_ns;
         dialing.control = Some((d.control, remote, local));
         dialing.request.max_frame = path.max_frame as u32;
         // Packets that stay on the host use no switch buffer.
         let over = ConnectOver { control: d.control, integrity, same_host: d.same_host };
         self.core.proto.connect_over(dialing.session, &mut dialing.request, over);
-        let msg = ControlMsg::Connect { from, to: dialing.to, request: dialing.request.clone() };
-        self.control_plane.send(Command::Send { control: d.control, msg });
+        if !waits {
+            self.ask(at);
+        }
+    }
+
+    /// Sends the request of a connect.
+    fn ask(&mut self, at: usize) {
+        let (from, sent_ns) = (self.me(), self.core.now_ns());
+        let d = &mut self.connections.dialing[at];
+        let Some((control, ..)) = d.control else { return };
+        (d.sent_ns, d.asked) = (sent_ns, true);
+        let msg = ControlMsg::Connect { from, to: d.to, request: d.request.clone() };
+        self.control_plane.send(Command::Send { control, msg });
+    }
+
+    /// Sends the requests that wait for the answers of others over their connection, once all have
+    /// arrived. The server has none of the ended sessions then, because this endpoint has sent the
+    /// disconnect of each before.
+    fn ask_held(&mut self) {
+        let controls = self.connections.released();
+        for at in 0..self.connections.dialing.len() {
+            let d = &self.connections.dialing[at];
+            if d.held_on().is_some_and(|control| controls.contains(&control)) {
+                self.ask(at);
+            }
+        }
     }
 
     fn dial_failed(&mut self, at: usize, error: SessionError) {
@@ -321,9 +352,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     /// connect with the same session number.
     fn dialing(&self, control: u64, session: u32, cookie: u32) -> Option<usize> {
         self.connections.dialing.iter().position(|d| {
-            d.session.index() == session
-                && d.request.cookie == cookie
-                && d.control.is_some_and(|(c, ..)| c == control)
+            d.session.index() == session && d.request.cookie == cookie && d.is_on(control)
         })
     }
 
@@ -333,7 +362,13 @@ impl<T: Transport, A: Events> Rpc<T, A> {
             self.disconnect(control, from, accept.session);
             return;
         };
-        let Some((_, remote, local)) = self.connections.dialing[at].control else { return };
+        let d = &mut self.connections.dialing[at];
+        let Some((_, remote, local)) = d.control else { return };
+        if d.repeats < MAX_REPEATS && self.core.proto.names_gone_peer(accept, &d.request, control) {
+            (d.asked, d.repeats) = (false, d.repeats + 1);
+            self.disconnect(control, from, accept.session);
+            return;
+        }
         let server = Addr { port: accept.port, ..addr(remote, 0) };
         let path = match self.transport.path_open(server, Some(addr(local, 0))) {
             Ok(path) => path,
@@ -371,12 +406,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     }
 
     fn on_lost(&mut self, control: u64, reason: &LostReason) {
-        while let Some(at) = self
-            .connections
-            .dialing
-            .iter()
-            .position(|d| d.control.is_some_and(|(c, ..)| c == control))
-        {
+        while let Some(at) = self.connections.dialing.iter().position(|d| d.is_on(control)) {
             self.dial_failed(at, reason.clone().into());
         }
         let why = reason.clone().into();
@@ -433,6 +463,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
             self.dial_failed(at, error);
             any = true;
         }
+        self.ask_held();
         self.close_unused_paths();
         any
     }

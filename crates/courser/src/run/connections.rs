@@ -23,8 +23,24 @@ pub(super) struct Dialing {
     pub(super) excused: bool,
     /// When the connect request was sent, ns.
     pub(super) sent_ns: u64,
+    /// The request was sent, and its answer is outstanding.
+    pub(super) asked: bool,
+    /// Answers that named a peer which is gone here. After such an answer, the connect waits for the
+    /// answers to others before it sends its request again.
+    pub(super) repeats: u8,
     /// The number of the open control connection, with the remote and the local address.
     pub(super) control: Option<(u64, IpAddr, IpAddr)>,
+}
+
+impl Dialing {
+    pub(super) fn is_on(&self, control: u64) -> bool {
+        self.control.is_some_and(|(c, ..)| c == control)
+    }
+
+    /// The connection over which the request waits to be sent.
+    pub(super) fn held_on(&self) -> Option<u64> {
+        self.control.filter(|_| !self.asked).map(|(control, ..)| control)
+    }
 }
 
 /// A connected session: its server endpoint and datapath address.
@@ -92,6 +108,20 @@ impl Connections {
     pub(super) fn integrity(&self, same_host: bool) -> Integrity {
         let default = if same_host { Integrity::None } else { Integrity::Crc };
         self.integrity.unwrap_or(default)
+    }
+
+    /// Returns whether requests wait until the server has answered others over the connection.
+    pub(super) fn is_held(&self, control: u64) -> bool {
+        self.dialing.iter().any(|d| d.held_on() == Some(control))
+    }
+
+    /// The connections with waiting requests and without outstanding answers.
+    pub(super) fn released(&self) -> Vec<u64> {
+        let mut controls: Vec<u64> = self.dialing.iter().filter_map(Dialing::held_on).collect();
+        controls.sort_unstable();
+        controls.dedup();
+        controls.retain(|&control| !self.dialing.iter().any(|d| d.asked && d.is_on(control)));
+        controls
     }
 
     /// Returns whether a connect is under way, so that the event loop must check its deadline.

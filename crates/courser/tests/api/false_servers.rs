@@ -180,6 +180,34 @@ fn a_server_that_grants_more_credits_than_requested_is_refused() {
     thread.join().unwrap();
 }
 
+/// The named peer may be one that has ended, so the client sends its request again, but not for ever.
+#[test]
+fn a_server_that_always_names_another_peer_is_refused() {
+    let (uri, thread) = FalseServer::start(|mut server| {
+        let mut requests = 0;
+        while let Some(msg) = server.recv() {
+            match msg {
+                ControlMsg::Connect { from: to, request, .. } => {
+                    requests += 1;
+                    let accept = ConnectAccept { client_peer: 1234, ..answer(&request) };
+                    server.send(&ControlMsg::Accept { to, from: ME, accept });
+                }
+                ControlMsg::Disconnect { session, .. } => assert_eq!(session.number, 3),
+                ControlMsg::EndpointGone { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(requests, 9);
+    });
+    let mut client = client(Config::default());
+    let session = client.connect(&uri).unwrap();
+    let error = client.wait_connected(session).unwrap_err();
+    assert!(matches!(error, SessionError::Local(ConnectError::BadAnswer)), "{error:?}");
+    client.check();
+    drop(client);
+    thread.join().unwrap();
+}
+
 #[test]
 fn a_connect_to_a_silent_server_fails() {
     let (uri, thread) = FalseServer::start(|mut server| {
