@@ -162,9 +162,38 @@ pub enum PeerError {
     /// The message is malformed, or exceeds a limit.
     #[error("{0}; use the same version of raft-kv on all nodes")]
     Malformed(String),
+    /// A snapshot exceeds the limit of the node.
+    #[error(
+        "it has {total} bytes, and the node receives at most {limit}; start the node with a larger \
+         --max-snapshot"
+    )]
+    Large {
+        /// Bytes of the snapshot.
+        total: u64,
+        /// Most bytes.
+        limit: u64,
+    },
+    /// The contents of a snapshot contradict the state of the node.
+    #[error("{0}; use the same version of raft-kv on all nodes")]
+    Snapshot(String),
+    /// The node is making an earlier snapshot durable.
+    #[error("the node installs another snapshot; send this one later")]
+    Installs,
     /// A part of a snapshot does not follow the one before.
     #[error("the node expects another part of a snapshot; send it again from the begin")]
     Order,
+}
+
+impl PeerError {
+    /// Returns whether both have the same cause, for which an operator does the same.
+    pub(crate) fn has_cause_of(&self, other: &PeerError) -> bool {
+        match (self, other) {
+            (PeerError::Large { limit: one, .. }, PeerError::Large { limit: two, .. }) => {
+                one == two
+            }
+            _ => self == other,
+        }
+    }
 }
 
 /// The service between nodes.

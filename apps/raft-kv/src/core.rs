@@ -172,6 +172,15 @@ pub enum Refused {
     Stopped,
 }
 
+/// Why a node does not take a snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotTaken {
+    /// It contradicts the state of the node.
+    Suspect(&'static str),
+    /// Another one is made durable.
+    Installs,
+}
+
 /// Receives the result of a write.
 pub type Writer = Sender<Result<Applied, Refused>>;
 /// Receives the word that the store may be read.
@@ -411,23 +420,37 @@ impl Core {
     }
 
     /// Takes a snapshot: its message, and its data.
-    pub fn receive_snapshot(&mut self, message: Message, bytes: std::sync::Arc<Vec<u8>>) {
+    ///
+    /// # Errors
+    /// The snapshot contradicts the state of this node, or comes while another one is made durable.
+    pub fn receive_snapshot(
+        &mut self,
+        message: Message,
+        bytes: std::sync::Arc<Vec<u8>>,
+    ) -> Result<(), NotTaken> {
+        if self.incoming.is_some() {
+            return Err(NotTaken::Installs);
+        }
         match self.examine_snapshot(&message, bytes) {
             Ok(incoming) => {
-                if self.incoming.is_none() {
-                    self.incoming = Some(incoming);
-                    self.receive(message);
-                    // The log has all of it, or another leader was newer.
-                    if self.raw.snap().is_none() {
-                        self.incoming = None;
-                    }
+                self.incoming = Some(incoming);
+                self.receive(message);
+                // The log has all of it, or another leader was newer.
+                if self.raw.snap().is_none() {
+                    self.incoming = None;
                 }
+                Ok(())
             }
             Err(Suspect(reason)) => {
-                self.counters.messages_refused += 1;
                 self.counters.last_refusal = Some(reason);
+                Err(NotTaken::Suspect(reason))
             }
         }
+    }
+
+    /// Counts a snapshot of a peer that this node does not take.
+    pub fn snapshot_refused(&mut self) {
+        self.counters.snapshots_refused += 1;
     }
 
     /// A peer could not be sent a message.

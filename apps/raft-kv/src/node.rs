@@ -49,7 +49,8 @@ pub struct Options {
     pub new: bool,
     /// Times and limits.
     pub settings: Settings,
-    /// Largest snapshot that is received, bytes.
+    /// Largest snapshot that is received, bytes. A larger one is refused, so that a peer's snapshot does
+    /// not take all memory: it takes as much memory, and the state that it has.
     pub max_snapshot: u64,
     /// Receives one line for each event that an operator should know.
     pub report: Rc<dyn Fn(&str)>,
@@ -257,18 +258,7 @@ impl Node {
         let to = message.to;
         let peer = self.peers.borrow().get(&to).cloned();
         match peer {
-            Some(peer) if message.has_snapshot() => {
-                let index = message.get_snapshot().get_metadata().index;
-                let image = self.core.borrow().image(index);
-                let node = self.clone();
-                drop(self.local.spawn(async move {
-                    let done = match image {
-                        Some(image) => node.send_snapshot(&peer, message, image).await,
-                        None => false,
-                    };
-                    node.with(|core| core.snapshot_sent(to, done));
-                }));
-            }
+            Some(peer) if message.has_snapshot() => self.transfer(peer, message),
             Some(peer) if crate::wire::split(message).into_iter().all(|part| peer.push(part)) => {}
             // Its queue is full, or it is no member.
             _ => self.with(|core| core.unreachable(to)),

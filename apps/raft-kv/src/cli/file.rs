@@ -23,11 +23,18 @@ pub(super) struct NodeFile {
     #[serde(default, deserialize_with = "time")]
     pub(super) election: Option<Duration>,
     pub(super) lease_reads: Option<bool>,
+    #[serde(default, deserialize_with = "max_snapshot")]
+    pub(super) max_snapshot: Option<u64>,
 }
 
 fn time<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(from)?;
     units::nonzero_time(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn max_snapshot<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    let text = String::deserialize(from)?;
+    super::node::max_snapshot(&text).map(Some).map_err(serde::de::Error::custom)
 }
 
 /// Largest file, bytes.

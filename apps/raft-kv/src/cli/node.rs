@@ -25,6 +25,7 @@ cluster = "demo"                         # the same for all nodes
 listen = "udp://10.0.0.1:31850"
 data = "/var/lib/raft-kv"
 election = "250ms"                       # the shortest election timeout
+max_snapshot = "4GiB"                    # the largest snapshot that is received
 [peers]                                  # the first members
 1 = "udp://10.0.0.1:31850"
 2 = "udp://10.0.0.2:31850"
@@ -42,6 +43,10 @@ without it a node does not start from a directory that has lost its data. Nodes 
 clusters refuse each other. A further node is started with --join, and \
 added by `raft-kv member add`. A node may be started again with another --listen: it announces its \
 address to the others.
+
+A node that lacks entries which the leader's log no longer has is sent the whole state as a snapshot. It \
+takes memory for the snapshot and the state in it, and refuses one above --max-snapshot, which both nodes \
+report; the leader tries again every 10 s, and when the node is started again.
 
 With --lease-reads a leader answers reads without messages for most of an election timeout after a \
 majority has confirmed it. The others need not have the flag, but have to have the same --election: \
@@ -101,11 +106,18 @@ pub(crate) struct NodeArgs {
     /// Entries between snapshots
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     snapshot_entries: Option<u64>,
+    /// Largest snapshot that is received from another node, in bytes or as 512MiB [default: 4GiB]; a
+    /// larger one is refused
+    #[arg(long, value_name = "BYTES", value_parser = max_snapshot)]
+    max_snapshot: Option<u64>,
     /// End with the program that has started this one
     #[arg(long, hide = true)]
     with_parent: bool,
 }
 
+/// Default and least value of the largest snapshot, bytes.
+const MAX_SNAPSHOT: u64 = 4 << 30;
+const LEAST_SNAPSHOT: u64 = 1 << 20;
 /// Drift of clocks that leases allow for.
 const DRIFT_PPM: u32 = 100_000;
 /// Default of the shortest election timeout.
@@ -114,6 +126,16 @@ const ELECTION: Duration = Duration::from_millis(250);
 const TICKS: usize = 10;
 /// Time for calls in progress at the end.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// Parses the size of the largest snapshot, at least 1 MiB.
+pub(super) fn max_snapshot(text: &str) -> Result<u64, String> {
+    match units::bytes(text)? {
+        ..LEAST_SNAPSHOT => {
+            Err("write at least 1MiB, as a snapshot has the whole state".to_owned())
+        }
+        bytes => Ok(bytes),
+    }
+}
 
 fn peer(text: &str) -> Result<(u64, String), String> {
     let wrong =
@@ -185,7 +207,7 @@ impl NodeArgs {
             members,
             join: self.join || file.join == Some(true),
             new: self.new,
-            max_snapshot: 4 << 30,
+            max_snapshot: self.max_snapshot.or(file.max_snapshot).unwrap_or(MAX_SNAPSHOT),
             report: Rc::new({
                 let id = settings.id;
                 move |text| parent::say(&format!("node {id} {text}"))
@@ -253,5 +275,14 @@ mod tests {
         let file: NodeFile = toml::from_str(FILE).expect("valid");
         assert_eq!((file.id, file.members().expect("numbers").len()), (Some(1), 3));
         assert_eq!(file.election, Some(ELECTION));
+        assert_eq!(file.max_snapshot, Some(MAX_SNAPSHOT));
+    }
+
+    #[test]
+    fn the_largest_snapshot_has_a_unit_and_a_least_value() {
+        assert_eq!(max_snapshot("512MiB"), Ok(512 << 20));
+        assert_eq!(max_snapshot("1048576"), Ok(1 << 20));
+        assert!(max_snapshot("1048575").is_err_and(|text| text.contains("at least 1MiB")));
+        assert!(max_snapshot("some").is_err());
     }
 }

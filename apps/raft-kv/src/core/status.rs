@@ -25,6 +25,8 @@ pub struct Counters {
     pub snapshots_made: u64,
     /// Snapshots that were received and installed.
     pub snapshots_installed: u64,
+    /// Snapshots of peers that this node refused.
+    pub snapshots_refused: u64,
     /// Candidates that were ignored because of the leader.
     pub votes_ignored: u64,
     /// Messages with entries that were dropped because the disk is too far behind.

@@ -109,7 +109,8 @@ impl Cluster {
             let done = !is_cut && self.nodes.contains_key(&to);
             if let Some(node) = self.nodes.get_mut(&to).filter(|_| done) {
                 let bytes = crate::wire::encode(&message);
-                node.receive_snapshot(crate::wire::message(&bytes).unwrap(), image.unwrap().bytes);
+                let _ = node
+                    .receive_snapshot(crate::wire::message(&bytes).unwrap(), image.unwrap().bytes);
             }
             self.nodes.get_mut(&from).unwrap().snapshot_sent(to, done);
         } else if let Some(node) = self.nodes.get_mut(&to).filter(|_| !is_cut) {

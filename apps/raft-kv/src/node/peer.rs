@@ -1,4 +1,9 @@
-//! Messages to a peer: its connection, and a bounded queue in front of it.
+//! Messages to a peer: its connection, and a bounded queue in front of it; and snapshots, if the peer lacks
+//! entries which the log no longer has.
+//!
+//! The Raft library sends a peer nothing until the end of its transfer is reported, and after a failure
+//! asks for another one with the next answer to a heartbeat. So the report of a failure waits for the
+//! pause: a snapshot that is refused, or that is lost again and again, does not fill the network.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,7 +17,6 @@ use raft::eraftpb::Message;
 use super::{Node, PATIENCE};
 use crate::api::{Chunk, PeerError, PeersClient};
 use crate::signal::Signal;
-use crate::store::Image;
 use crate::wire;
 
 /// Bytes of messages that wait for a peer. Above it they are dropped, and the leader sends them again
@@ -24,12 +28,15 @@ const ONE_WAY: usize = 1_000;
 const BATCH: usize = 64 << 10;
 /// Bytes of a part of a snapshot.
 const CHUNK: usize = 256 << 10;
-/// Pauses between attempts to connect.
+/// Pauses after transfers that fail: the first one, which doubles, and the last one, which a peer that
+/// refuses the snapshot has at once.
+const SNAPSHOT_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// Pauses between attempts to connect, and after batches that the peer refuses.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(320));
 
 /// A peer.
 pub(super) struct Peer {
-    id: u64,
+    pub(super) id: u64,
     queue: RefCell<VecDeque<Message>>,
     bytes: Cell<usize>,
     signal: Signal,
@@ -37,7 +44,32 @@ pub(super) struct Peer {
     has_moved: Cell<bool>,
     has_ended: Cell<bool>,
     /// The last reason for which it and this node do not talk.
-    refusal: RefCell<String>,
+    refusal: LastRefusal,
+    /// Snapshots that are sent to it.
+    pub(super) transfers: Transfers,
+}
+
+/// The last refusal that was reported.
+#[derive(Default)]
+pub(super) struct LastRefusal(RefCell<Option<(&'static str, PeerError)>>);
+
+impl LastRefusal {
+    /// A later refusal is reported again, whatever its cause.
+    fn clear(&self) {
+        self.0.take();
+    }
+
+    /// Returns whether the refusal has another cause than the last one, and keeps it.
+    fn is_new(&self, relation: &'static str, refusal: &PeerError) -> bool {
+        let mut last = self.0.borrow_mut();
+        let is_same = last
+            .as_ref()
+            .is_some_and(|(reported, cause)| *reported == relation && cause.has_cause_of(refusal));
+        if !is_same {
+            *last = Some((relation, refusal.clone()));
+        }
+        !is_same
+    }
 }
 
 impl Peer {
@@ -50,7 +82,8 @@ impl Peer {
             signal: Signal::default(),
             has_moved: Cell::new(false),
             has_ended: Cell::new(false),
-            refusal: RefCell::default(),
+            refusal: LastRefusal::default(),
+            transfers: Transfers::default(),
         });
         let (of_task, node) = (peer.clone(), node.clone());
         let local = node.local.clone();
@@ -80,6 +113,7 @@ impl Peer {
     pub(super) fn end(&self) -> bool {
         self.has_ended.set(true);
         self.signal.set();
+        self.transfers.retry.set();
         false
     }
 
@@ -115,6 +149,19 @@ impl Peer {
     }
 }
 
+/// Snapshots that are sent to a peer.
+#[derive(Default)]
+pub(super) struct Transfers {
+    /// One is in progress, or its pause.
+    is_busy: Cell<bool>,
+    /// The last pause.
+    pause: Cell<Duration>,
+    /// Ends the pause: the peer has introduced itself, and may have another limit.
+    pub(super) retry: Signal,
+    /// The last refusal of a snapshot, by either node.
+    pub(super) refusal: LastRefusal,
+}
+
 impl Node {
     /// Sends the messages of a peer until it is no member any more.
     async fn talk(self: Rc<Self>, peer: &Peer) {
@@ -122,11 +169,9 @@ impl Node {
         while !peer.has_ended.get() {
             peer.has_moved.set(false);
             match self.introduce(peer).await {
-                Some(client) => {
-                    pause = PAUSES.0;
-                    self.send_all(peer, &client).await;
-                }
-                None => {
+                Some(client) if self.send_all(peer, &client).await => pause = PAUSES.0,
+                // It is not reached, or refuses.
+                _ => {
                     self.local.sleep(pause).await;
                     pause = (pause * 2).min(PAUSES.1);
                 }
@@ -139,12 +184,12 @@ impl Node {
         }
     }
 
-    /// Sends messages until that fails.
-    async fn send_all(&self, peer: &Peer, client: &PeersClient<Session>) {
+    /// Sends messages until that fails. Returns false if the peer refuses them.
+    async fn send_all(&self, peer: &Peer, client: &PeersClient<Session>) -> bool {
         loop {
             let batch = peer.batch();
             if peer.has_ended.get() || peer.has_moved.get() {
-                return;
+                return true;
             }
             let sent = if batch.is_empty() {
                 peer.signal.wait().await;
@@ -152,10 +197,17 @@ impl Node {
             } else if batch.len() <= ONE_WAY {
                 client.send(batch).deadline(PATIENCE).await.is_ok()
             } else {
-                matches!(client.deliver(batch).deadline(PATIENCE).await, Ok(()))
+                match client.deliver(batch).deadline(PATIENCE).await {
+                    Ok(()) => true,
+                    Err(RpcError::Service(refusal)) => {
+                        self.report_refusal(peer, "is refused by", &refusal);
+                        return false;
+                    }
+                    Err(_) => false,
+                }
             };
             if !sent {
-                return;
+                return true;
             }
         }
     }
@@ -194,23 +246,92 @@ impl Node {
     }
 
     /// Reports that this node and a peer do not talk, once for each reason.
-    fn report_refusal(&self, peer: &Peer, relation: &str, refusal: &PeerError) {
-        let text = format!("{relation} node {}: {refusal}", peer.id);
-        if *peer.refusal.borrow() != text {
-            (self.options.report)(&text);
-            *peer.refusal.borrow_mut() = text;
-        }
+    fn report_refusal(&self, peer: &Peer, relation: &'static str, refusal: &PeerError) {
+        self.report_once(&peer.refusal, peer.id, relation, refusal);
     }
 
-    /// Sends a snapshot in parts, on a connection of its own. Returns whether it was received.
-    pub(super) async fn send_snapshot(&self, peer: &Peer, message: Message, image: Image) -> bool {
-        let Some(client) = self.introduce(peer).await else { return false };
+    /// Reports a refusal unless the last one had the same cause.
+    pub(super) fn report_once(
+        &self,
+        last: &LastRefusal,
+        peer: u64,
+        relation: &'static str,
+        refusal: &PeerError,
+    ) {
+        if last.is_new(relation, refusal) {
+            (self.options.report)(&format!("{relation} node {peer}: {refusal}"));
+        }
+    }
+}
+
+/// Why a peer has no snapshot.
+enum Failure {
+    /// It cannot be reached or is busy, or this node does not lead any more.
+    Lost,
+    /// It does not take this snapshot.
+    Refused(PeerError),
+}
+
+impl Node {
+    /// Sends a snapshot in a task, unless a transfer to the peer is in progress: its report ends the wait of
+    /// the Raft library too.
+    pub(super) fn transfer(self: &Rc<Self>, peer: Rc<Peer>, message: Message) {
+        if peer.transfers.is_busy.replace(true) {
+            return;
+        }
+        let node = self.clone();
+        drop(self.local.spawn(async move {
+            let sent = node.send_snapshot(&peer, &message).await;
+            let done = sent.is_ok();
+            if let Some(pause) = node.pause_after(&peer, sent) {
+                let _ = node.local.timeout(pause, peer.transfers.retry.wait()).await;
+            }
+            peer.transfers.is_busy.set(false);
+            node.with(|core| core.snapshot_sent(peer.id, done));
+        }));
+    }
+
+    /// The pause after a transfer that has failed. Reports a refusal once.
+    fn pause_after(&self, peer: &Peer, sent: Result<(), Failure>) -> Option<Duration> {
+        let Transfers { pause, refusal: last, .. } = &peer.transfers;
+        match sent {
+            Ok(()) => {
+                pause.take();
+                last.clear();
+                return None;
+            }
+            Err(Failure::Refused(refusal)) => {
+                self.report_once(last, peer.id, "has its snapshot refused by", &refusal);
+                pause.set(SNAPSHOT_PAUSES.1);
+            }
+            Err(Failure::Lost) => {
+                pause.set((2 * pause.get()).clamp(SNAPSHOT_PAUSES.0, SNAPSHOT_PAUSES.1));
+            }
+        }
+        Some(pause.get())
+    }
+
+    /// Returns whether this node leads in the term of a snapshot, and the peer is a member.
+    fn is_wanted(&self, peer: &Peer, message: &Message) -> bool {
+        let core = self.core.borrow();
+        core.failed().is_none()
+            && core.is_leader()
+            && core.term() == message.term
+            && !peer.has_ended.get()
+    }
+
+    /// Sends a snapshot in parts, on a connection of its own.
+    async fn send_snapshot(&self, peer: &Peer, message: &Message) -> Result<(), Failure> {
+        let index = message.get_snapshot().get_metadata().index;
+        // Else a newer snapshot has taken its place.
+        let image = self.core.borrow().image(index).ok_or(Failure::Lost)?;
+        let client = self.introduce(peer).await.ok_or(Failure::Lost)?;
         let total = image.bytes.len() as u64;
         let mut offset = 0;
-        loop {
+        while self.is_wanted(peer, message) {
             let end = (offset + CHUNK).min(image.bytes.len());
             let is_last = end == image.bytes.len();
-            let head = if is_last { wire::encode(&message) } else { Vec::new() };
+            let head = if is_last { wire::encode(message) } else { Vec::new() };
             let chunk = Chunk {
                 from: message.from,
                 term: message.term,
@@ -221,10 +342,16 @@ impl Node {
             };
             let data = image.bytes[offset..end].to_vec();
             match client.chunk(chunk, data).deadline(PATIENCE).await {
-                Ok(next) if is_last => return next == total,
-                Ok(next) if next == end as u64 => offset = end,
-                _ => return false,
+                Ok(next) if next != end as u64 => return Err(Failure::Lost),
+                Ok(_) if is_last => return Ok(()),
+                Ok(_) => offset = end,
+                Err(RpcError::Service(PeerError::Order | PeerError::Installs)) => {
+                    return Err(Failure::Lost);
+                }
+                Err(RpcError::Service(refusal)) => return Err(Failure::Refused(refusal)),
+                Err(_) => return Err(Failure::Lost),
             }
         }
+        Err(Failure::Lost)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Node;
 use crate::address;
 use crate::api::{Chunk, Hello, LocalPeers, PeerError};
-use crate::core::ReadMode;
+use crate::core::{Core, NotTaken, ReadMode};
 use crate::wire;
 
 /// Largest part of a snapshot, bytes.
@@ -35,13 +35,34 @@ impl Node {
         Ok(())
     }
 
+    /// Takes a part of a snapshot. Returns the place of the next one.
+    fn take_chunk(&self, chunk: &Chunk, data: &[u8]) -> Result<u64, PeerError> {
+        let (next, complete) = self.assemble(chunk, data)?;
+        if let Some(bytes) = complete {
+            let message = wire::message(&chunk.head).map_err(malformed)?;
+            if !message.has_snapshot() {
+                return Err(malformed("a snapshot without its head"));
+            }
+            let taken = self.with(|core| core.receive_snapshot(message, Arc::new(bytes)));
+            taken.map_err(|refused| match refused {
+                NotTaken::Suspect(reason) => PeerError::Snapshot(reason.to_owned()),
+                NotTaken::Installs => PeerError::Installs,
+            })?;
+        }
+        Ok(next)
+    }
+
     /// Adds a part to the transfer that it belongs to. Returns the place of the next part, and the bytes
     /// if they are complete.
     fn assemble(&self, chunk: &Chunk, data: &[u8]) -> Result<(u64, Option<Vec<u8>>), PeerError> {
         let now_ns = self.local.now_ns();
         let mut slot = self.transfer.borrow_mut();
-        if data.len() > MAX_CHUNK || chunk.total > self.options.max_snapshot {
-            return Err(malformed("a snapshot is larger than this node receives"));
+        if data.len() > MAX_CHUNK {
+            return Err(malformed("a part of a snapshot has too many bytes"));
+        }
+        let (total, limit) = (chunk.total, self.options.max_snapshot);
+        if total > limit {
+            return Err(PeerError::Large { total, limit });
         }
         if chunk.offset == 0 {
             let is_busy = slot.as_ref().is_some_and(|transfer| {
@@ -116,6 +137,9 @@ impl LocalPeers for Node {
     async fn hello(&self, hello: Hello) -> Result<Hello, PeerError> {
         self.check_hello(&hello)?;
         let Hello { id, uri, .. } = hello;
+        if let Some(peer) = self.peers.borrow().get(&id) {
+            peer.transfers.retry.set();
+        }
         let is_member = self.core.borrow().store().addresses().contains_key(&id)
             || self.options.members.contains_key(&id);
         if is_member && address::check(&uri).is_ok() {
@@ -141,14 +165,14 @@ impl LocalPeers for Node {
     }
 
     async fn chunk(&self, chunk: Chunk, data: Vec<u8>) -> Result<u64, PeerError> {
-        let (next, complete) = self.assemble(&chunk, &data)?;
-        if let Some(bytes) = complete {
-            let message = wire::message(&chunk.head).map_err(malformed)?;
-            if !message.has_snapshot() {
-                return Err(malformed("a snapshot without its head"));
+        let taken = self.take_chunk(&chunk, &data);
+        if let Err(refusal @ (PeerError::Large { .. } | PeerError::Snapshot(_))) = &taken {
+            self.with(Core::snapshot_refused);
+            if let Some(peer) = self.peers.borrow().get(&chunk.from) {
+                let last = &peer.transfers.refusal;
+                self.report_once(last, peer.id, "refuses the snapshot of", refusal);
             }
-            self.with(|core| core.receive_snapshot(message, Arc::new(bytes)));
         }
-        Ok(next)
+        taken
     }
 }

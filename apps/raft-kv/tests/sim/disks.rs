@@ -112,12 +112,8 @@ fn a_lagging_node_catches_up_by_a_snapshot_in_parts() {
             }
         };
         let mut cluster = Cluster::new(10, 3, 1, change);
-        let id = follower(&mut cluster);
-        let others: Vec<_> = (1..=4).filter(|other| *other != id).map(host).collect();
-        cluster.world.partition(&[&[host(id)], &others]);
         // Ten parts.
-        fill(&mut cluster, 250, 10_000);
-        cluster.world.heal();
+        let id = left_behind(&mut cluster);
         let nodes = cluster.nodes.clone();
         let caught_up = move |_: &mut courser_sim::World| {
             let nodes = nodes.borrow();
@@ -133,6 +129,48 @@ fn a_lagging_node_catches_up_by_a_snapshot_in_parts() {
         cluster.nodes.borrow_mut().remove(&gone);
         assert_filled(&mut cluster, 250, 10_000);
     }
+}
+
+/// Leaves a node behind what the logs of the others have, with 2.5 MB of state.
+fn left_behind(cluster: &mut Cluster) -> u64 {
+    let id = follower(cluster);
+    let others: Vec<_> = (1..=4).filter(|other| *other != id).map(host).collect();
+    cluster.world.partition(&[&[host(id)], &others]);
+    fill(cluster, 250, 10_000);
+    cluster.world.heal();
+    id
+}
+
+#[test]
+fn a_snapshot_above_the_limit_is_reported_once_and_is_tried_again_slowly() {
+    let mut cluster = Cluster::hosts(15, 3, 1);
+    cluster.max_snapshot.set(1_000_000);
+    (1..=3).for_each(|id| cluster.start(id, false, frequent));
+    let id = left_behind(&mut cluster);
+    cluster.world.run_for(60 * SECOND);
+    let refused = cluster.nodes.borrow()[&id].core().counters().snapshots_refused;
+    // Every 10 s, and twice more after the nodes have introduced themselves.
+    assert!((2..=9).contains(&refused), "{refused} transfers");
+    let leader = cluster.leader();
+    for (node, relation) in [
+        (leader, format!("has its snapshot refused by node {id}: it has ")),
+        (id, format!("refuses the snapshot of node {leader}: it has ")),
+    ] {
+        let reports = cluster.reports.borrow();
+        let own = |line: &&String| {
+            line.starts_with(&format!("{node}: {relation}"))
+                && line.ends_with("at most 1000000; start the node with a larger --max-snapshot")
+        };
+        assert_eq!(reports.iter().filter(own).count(), 1, "{reports:?}");
+    }
+    // The leader tries again at once when the node is back.
+    cluster.max_snapshot.set(1 << 30);
+    cluster.world.kill(host(id));
+    cluster.world.restart(host(id)).unwrap();
+    let nodes = cluster.nodes.clone();
+    let caught_up =
+        move |_: &mut courser_sim::World| nodes.borrow()[&id].core().store().size().0 == 250;
+    assert!(cluster.world.run_until(3 * SECOND, caught_up));
 }
 
 #[test]

@@ -26,6 +26,8 @@ pub(crate) struct Cluster {
     /// The events that nodes reported.
     pub(crate) reports: Rc<RefCell<Vec<String>>>,
     pub(crate) count: u64,
+    /// The largest snapshot that nodes receive which start after this.
+    pub(crate) max_snapshot: Rc<Cell<u64>>,
     clients: u32,
 }
 
@@ -51,7 +53,8 @@ impl Cluster {
             world.start(HostId(count as u32 + client), Nexus::endpoint).unwrap();
         }
         let (nodes, reports) = (Rc::default(), Rc::default());
-        Cluster { world, nodes, disks, reports, count, clients }
+        let max_snapshot = Rc::new(Cell::new(1 << 30));
+        Cluster { world, nodes, disks, reports, count, max_snapshot, clients }
     }
 
     /// A cluster whose nodes all run.
@@ -71,6 +74,7 @@ impl Cluster {
         settings.durable = true;
         change(&mut settings);
         let (nodes, reports) = (self.nodes.clone(), self.reports.clone());
+        let max_snapshot = self.max_snapshot.clone();
         let disk: Option<Arc<dyn Storage>> = settings
             .durable
             .then(|| Arc::new(self.disks[id as usize - 1].clone()) as Arc<dyn Storage>);
@@ -83,7 +87,7 @@ impl Cluster {
                 join,
                 new: !join,
                 settings: settings.clone(),
-                max_snapshot: 1 << 30,
+                max_snapshot: max_snapshot.get(),
                 report: Rc::new(move |text| reports.borrow_mut().push(format!("{id}: {text}"))),
             };
             let mut rpc = nexus.endpoint()?;

@@ -33,6 +33,19 @@ fn an_append_behind_the_log_with_term_0_is_refused() {
     assert_eq!((node.failed(), node.counters().messages_refused), (None, 1));
 }
 
+#[test]
+fn a_snapshot_whose_contents_are_refused_is_answered_with_the_reason() {
+    let mut node = founded(settings(1), 3);
+    let mut message = Message::default();
+    message.set_msg_type(MessageType::MsgSnapshot);
+    (message.from, message.to, message.term) = (2, 1, 5);
+    let metadata = message.mut_snapshot().mut_metadata();
+    (metadata.index, metadata.term) = (10, 5);
+    let taken = node.receive_snapshot(message, vec![7; 100].into());
+    let Err(NotTaken::Suspect(reason)) = taken else { panic!("{taken:?}") };
+    assert_eq!((node.failed(), node.status().note), (None, Some(reason.to_owned())));
+}
+
 fn message() -> impl Strategy<Value = Message> {
     let number = || prop_oneof![4 => 0..12u64, 1 => any::<u64>()];
     let entry = (number(), number(), 0..3i32, proptest::collection::vec(any::<u8>(), 0..8));
