@@ -176,9 +176,9 @@ pub enum PeerError {
     /// The contents of a snapshot contradict the state of the node.
     #[error("{0}; use the same version of raft-kv on all nodes")]
     Snapshot(String),
-    /// The node is making an earlier snapshot durable.
-    #[error("the node installs another snapshot; send this one later")]
-    Installs,
+    /// The disk of the node has not taken what came before.
+    #[error("the disk of the node has not taken earlier data; send the snapshot later")]
+    Busy,
     /// A part of a snapshot does not follow the one before.
     #[error("the node expects another part of a snapshot; send it again from the begin")]
     Order,

@@ -67,6 +67,20 @@ pub enum ReadMode {
     },
 }
 
+/// Limits of data that waits for the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unsynced {
+    /// Bytes of entries above which a node drops messages with more of them: the leader sends them again
+    /// when the disk has caught up. Default 256 MiB.
+    pub entry_bytes: usize,
+    /// Steps of the Raft library above which the node stops leading, and drops all messages until the disk
+    /// has taken everything: other nodes lead meanwhile, and repeat them. A step takes 100 bytes or so.
+    /// Default 65,536.
+    pub steps: u64,
+    /// Bytes of messages above which the node does the same. Default 32 MiB.
+    pub message_bytes: usize,
+}
+
 /// Settings of a node. All members should have the same times; with leases they have to.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -99,9 +113,8 @@ pub struct Settings {
     pub kept_entries: u64,
     /// A random number, that of a cluster whose first leader is this node.
     pub cluster: u64,
-    /// Bytes of entries that are not on disk above which a node drops messages with more of them: the
-    /// leader sends them again when the disk has caught up. Default 256 MiB.
-    pub frame_bytes: usize,
+    /// Limits of data that waits for the disk.
+    pub unsynced: Unsynced,
     /// False: the log is in memory only.
     pub durable: bool,
     /// A bug, for tests.
@@ -124,7 +137,7 @@ impl Settings {
             snapshot_bytes: 64 << 20,
             kept_entries: 10_000,
             cluster: 1,
-            frame_bytes: 256 << 20,
+            unsynced: Unsynced { entry_bytes: 256 << 20, steps: 65_536, message_bytes: 32 << 20 },
             durable: true,
             bugs: Planted::default(),
         }
@@ -177,8 +190,8 @@ pub enum Refused {
 pub enum NotTaken {
     /// It contradicts the state of the node.
     Suspect(&'static str),
-    /// Another one is made durable.
-    Installs,
+    /// The disk has not taken another one, or everything that came before.
+    Busy,
 }
 
 /// Receives the result of a write.
@@ -201,8 +214,13 @@ pub struct Core {
     arrived: usize,
     /// Number of the frame that is being written.
     writing: Option<u64>,
-    /// Messages that wait for frames.
+    /// Messages that wait for frames, and their bytes.
     held: VecDeque<Held>,
+    held_bytes: usize,
+    /// Number of the last step that is durable.
+    durable_step: u64,
+    /// Too much waits for the disk: the node takes no part until that has taken everything.
+    is_stalled: bool,
     /// A store that was received, until its snapshot is durable.
     incoming: Option<(Store, crate::store::Image)>,
     /// The last durable image, which lagging followers get.
@@ -257,6 +275,9 @@ impl Core {
             arrived: 0,
             writing: None,
             held: VecDeque::new(),
+            held_bytes: 0,
+            durable_step: 0,
+            is_stalled: false,
             incoming: None,
             image,
             unsaved_bytes: 0,
@@ -301,6 +322,7 @@ impl Core {
             self.failed = Some(reason);
             self.out.clear();
             self.held.clear();
+            self.held_bytes = 0;
             self.refuse_all(&Refused::Stopped);
         }
     }
@@ -314,9 +336,9 @@ impl Core {
     pub fn tick(&mut self) {
         // A candidate reads the entries that it has not applied. While a received snapshot is written, they
         // are in neither the log nor the store.
-        let installs = self.incoming.is_some();
+        let waits = self.incoming.is_some() || self.is_stalled;
         self.guarded(|core| {
-            if !installs {
+            if !waits {
                 core.raw.tick();
             }
             core.retry_reads();
@@ -395,10 +417,12 @@ impl Core {
     /// Takes a message of a peer. One that contradicts the state of this node is dropped and counted.
     pub fn receive(&mut self, message: Message) {
         match self.examine(&message) {
+            // The sender repeats it.
+            Ok(()) if self.is_stalled => self.counters.messages_dropped += 1,
             Ok(()) if self.is_ignored(&message) => self.counters.votes_ignored += 1,
             // The leader sends them again.
             Ok(()) if !message.entries.is_empty() && !self.takes_entries() => {
-                self.counters.appends_dropped += 1;
+                self.counters.messages_dropped += 1;
             }
             Ok(()) => {
                 let (from, kind) = (message.from, message.get_msg_type());
@@ -422,14 +446,14 @@ impl Core {
     /// Takes a snapshot: its message, and its data.
     ///
     /// # Errors
-    /// The snapshot contradicts the state of this node, or comes while another one is made durable.
+    /// The snapshot contradicts the state of this node, or the disk has not taken what came before.
     pub fn receive_snapshot(
         &mut self,
         message: Message,
         bytes: std::sync::Arc<Vec<u8>>,
     ) -> Result<(), NotTaken> {
-        if self.incoming.is_some() {
-            return Err(NotTaken::Installs);
+        if self.incoming.is_some() || self.is_stalled {
+            return Err(NotTaken::Busy);
         }
         match self.examine_snapshot(&message, bytes) {
             Ok(incoming) => {

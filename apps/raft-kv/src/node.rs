@@ -270,6 +270,9 @@ impl Node {
         let core = self.core.borrow();
         let role = match core.failed() {
             Some(reason) => format!("the node has stopped: {reason}"),
+            None if core.is_stalled() => {
+                "waits for its disk, which does not answer; see that it works".to_owned()
+            }
             None if core.is_leader() => format!("leads in term {}", core.term()),
             None => core
                 .leader()

@@ -8,6 +8,7 @@ use raft::eraftpb::{Entry, HardState, Message};
 use super::{BACKLOG, Core};
 use crate::planted::Bug;
 use crate::store::Image;
+use crate::wire;
 
 /// A part of a frame, in the order in which they are applied.
 #[derive(Clone, PartialEq, Debug)]
@@ -71,12 +72,21 @@ pub enum Making {
 pub(super) struct Held {
     number: u64,
     messages: Vec<Message>,
+    bytes: usize,
+}
+
+/// Memory of a message.
+fn size(message: &Message) -> usize {
+    size_of::<Message>() + wire::size(message)
 }
 
 impl Core {
     /// Does what was requested: after calls of any other function.
     pub fn process(&mut self) {
         self.arrived = 0;
+        if self.is_stalled {
+            return;
+        }
         self.issue_reads();
         self.steps();
         if self.failed.is_none() {
@@ -84,6 +94,32 @@ impl Core {
             self.steps();
             self.finish_reads();
         }
+        self.stall();
+    }
+
+    /// Ends the node's part in the cluster while too much waits for the disk. A leader stops leading, as
+    /// another node has a disk that answers.
+    fn stall(&mut self) {
+        let ((steps, bytes), limit) = (self.held(), self.settings.unsynced);
+        if self.failed.is_some() || steps < limit.steps && bytes < limit.message_bytes {
+            return;
+        }
+        self.is_stalled = true;
+        if self.is_leader() {
+            self.guarded(|core| core.raw.raft.become_follower(core.raw.raft.term, 0));
+            self.steps();
+            self.follow_leadership();
+        }
+    }
+
+    /// Steps of the Raft library that wait for the disk, and the bytes of their messages.
+    pub fn held(&self) -> (u64, usize) {
+        (self.frame.number - self.durable_step, self.held_bytes)
+    }
+
+    /// Returns whether the node takes no part in the cluster, as too much waits for the disk.
+    pub fn is_stalled(&self) -> bool {
+        self.is_stalled
     }
 
     fn steps(&mut self) {
@@ -124,7 +160,9 @@ impl Core {
         self.apply(committed);
         let waits = self.settings.durable && (self.writing.is_some() || !self.frame.is_empty());
         if waits {
-            self.held.push_back(Held { number, messages });
+            let bytes = messages.iter().map(size).sum();
+            self.held_bytes += bytes;
+            self.held.push_back(Held { number, messages, bytes });
         } else {
             self.out.extend(messages);
             self.finish_frames(number);
@@ -157,15 +195,19 @@ impl Core {
             && (held.number <= number || self.frame.is_empty())
         {
             number = number.max(held.number);
-            self.out.extend(self.held.pop_front().map(|held| held.messages).unwrap_or_default());
+            let Some(held) = self.held.pop_front() else { break };
+            self.held_bytes -= held.bytes;
+            self.out.extend(held.messages);
         }
         if !self.settings.durable {
-            self.frame = Frame::default();
+            self.frame = Frame { number: self.frame.number, ..Frame::default() };
         }
         let installed = self.incoming.take_if(|(store, _)| {
             store.applied().0 == self.raw.store().snapshot_at().0 && self.frame.image.is_none()
         });
         self.raw.on_persist_ready(number);
+        self.durable_step = number;
+        self.is_stalled &= self.writing.is_some() || !self.frame.is_empty();
         if let Some((store, image)) = installed {
             self.raw.advance_apply_to(store.applied().0);
             self.store = store;
@@ -195,7 +237,9 @@ impl Core {
 
     /// Returns whether a message of a leader may have entries.
     pub(super) fn takes_entries(&self) -> bool {
-        !self.is_backlogged() && self.frame.bytes() + self.arrived < self.settings.frame_bytes
+        let records = self.frame.records.len() * size_of::<Record>();
+        let bytes = self.frame.bytes() + records + self.arrived;
+        !self.is_backlogged() && bytes < self.settings.unsynced.entry_bytes
     }
 
     /// Returns whether it is time for a snapshot: the log is long, or a member needs one.

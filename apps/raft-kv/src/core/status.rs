@@ -29,8 +29,8 @@ pub struct Counters {
     pub snapshots_refused: u64,
     /// Candidates that were ignored because of the leader.
     pub votes_ignored: u64,
-    /// Messages with entries that were dropped because the disk is too far behind.
-    pub appends_dropped: u64,
+    /// Messages that were dropped because the disk is too far behind.
+    pub messages_dropped: u64,
     /// Messages that contradict the state of this node.
     pub messages_refused: u64,
     /// Batches of messages that could not be decoded.

@@ -345,7 +345,7 @@ impl Node {
                 Ok(next) if next != end as u64 => return Err(Failure::Lost),
                 Ok(_) if is_last => return Ok(()),
                 Ok(_) => offset = end,
-                Err(RpcError::Service(PeerError::Order | PeerError::Installs)) => {
+                Err(RpcError::Service(PeerError::Order | PeerError::Busy)) => {
                     return Err(Failure::Lost);
                 }
                 Err(RpcError::Service(refusal)) => return Err(Failure::Refused(refusal)),

@@ -46,7 +46,7 @@ impl Node {
             let taken = self.with(|core| core.receive_snapshot(message, Arc::new(bytes)));
             taken.map_err(|refused| match refused {
                 NotTaken::Suspect(reason) => PeerError::Snapshot(reason.to_owned()),
-                NotTaken::Installs => PeerError::Installs,
+                NotTaken::Busy => PeerError::Busy,
             })?;
         }
         Ok(next)

@@ -211,6 +211,21 @@ fn large_values_leave_a_bounded_log_and_queue_for_a_follower_that_lags() {
 }
 
 #[test]
+fn the_service_goes_on_when_the_disk_of_the_leader_never_answers() {
+    let mut cluster = Cluster::new(16, 3, 1, |settings| settings.unsynced.steps = 300);
+    let id = cluster.leader();
+    let never = (3_600_000_000_000, 3_600_000_000_001);
+    let faults = courser_sim::DiskFaults { sync_ns: never, ..courser_sim::DiskFaults::default() };
+    cluster.disks[id as usize - 1].set_faults(faults);
+    fill(&mut cluster, 1_000, 100);
+    assert_filled(&mut cluster, 1_000, 100);
+    let line = format!("{id}: waits for its disk, which does not answer; see that it works");
+    assert_eq!(cluster.reports.borrow().iter().filter(|report| **report == line).count(), 1);
+    let (steps, _) = cluster.nodes.borrow()[&id].core().held();
+    assert!((300..400).contains(&steps), "{steps} steps");
+}
+
+#[test]
 fn a_node_joins_with_an_empty_disk_while_clients_write() {
     let mut cluster = Cluster::hosts(11, 4, 2);
     (1..=3).for_each(|id| cluster.start(id, false, frequent));

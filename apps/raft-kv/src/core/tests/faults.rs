@@ -127,7 +127,7 @@ fn a_node_takes_no_more_entries_while_its_snapshot_is_not_written() {
         }
         assert!((3 * SNAPSHOT..4 * SNAPSHOT).contains(&most), "{most} bytes");
         assert_eq!(
-            (refused > 0, cluster.node(slow).counters().appends_dropped > 0),
+            (refused > 0, cluster.node(slow).counters().messages_dropped > 0),
             (leads, !leads)
         );
         cluster.unsaved = None;
@@ -183,7 +183,7 @@ fn writes_are_answered_while_an_image_is_made() {
 
 #[test]
 fn a_node_whose_disk_is_behind_bounds_its_frame_and_catches_up() {
-    let mut cluster = Cluster::new(3, |settings| settings.frame_bytes = 10_000);
+    let mut cluster = Cluster::new(3, |settings| settings.unsynced.entry_bytes = 10_000);
     let session = cluster.open();
     let leader = cluster.leader();
     let slow = if leader == 1 { 2 } else { 1 };
@@ -196,7 +196,7 @@ fn a_node_whose_disk_is_behind_bounds_its_frame_and_catches_up() {
         cluster.put((session, seq), &format!("k{seq}"), &value);
     }
     cluster.ticks(20);
-    assert!(cluster.node(slow).counters().appends_dropped > 0);
+    assert!(cluster.node(slow).counters().messages_dropped > 0);
     let last = cluster.node(slow).log().last();
     assert!(cluster.node(leader).log().last() > last + 50);
     let frame = cluster.node(slow).take_frame().unwrap();
@@ -206,4 +206,57 @@ fn a_node_whose_disk_is_behind_bounds_its_frame_and_catches_up() {
     cluster.stuck = None;
     cluster.ticks(20);
     cluster.agree();
+}
+
+#[test]
+fn a_node_whose_disk_never_answers_bounds_the_messages_that_wait_for_it() {
+    for held in [(100, usize::MAX), (u64::MAX, 50_000)] {
+        let mut cluster = Cluster::new(3, |settings| {
+            (settings.unsynced.steps, settings.unsynced.message_bytes) = held;
+        });
+        let session = cluster.open();
+        let leader = cluster.leader();
+        let slow = if leader == 1 { 2 } else { 1 };
+        cluster.stuck = Some(slow);
+        cluster.put((session, 1), "a", "1");
+        for _ in 0..1_000 {
+            let mut read = cluster.read_at(leader);
+            cluster.settle();
+            assert_eq!(read.try_recv(), Ok(Some(Ok(()))));
+            let (steps, bytes) = cluster.node(slow).held();
+            assert!(steps <= held.0 && bytes <= held.1.saturating_add(2_000), "{steps}, {bytes}");
+        }
+        cluster.ticks(100);
+        assert!(cluster.node(slow).is_stalled());
+        assert!(cluster.node(slow).counters().messages_dropped > 400);
+        cluster.put((session, 2), "a", "2");
+        cluster.stuck = None;
+        cluster.agree();
+        assert_eq!((cluster.node(slow).is_stalled(), cluster.node(slow).held()), (false, (0, 0)));
+    }
+}
+
+#[test]
+fn a_leader_whose_disk_never_answers_stops_leading() {
+    let mut cluster = Cluster::new(3, |settings| settings.unsynced.steps = 500);
+    let session = cluster.open();
+    let slow = cluster.leader();
+    cluster.stuck = Some(slow);
+    let mut last = 0;
+    while !cluster.node(slow).is_stalled() {
+        last += 1;
+        assert!(last < 1_000);
+        let written = cluster.put_at(slow, (session, last), "a", &last.to_string());
+        cluster.settle();
+        drop(written);
+    }
+    let mut refused = cluster.put_at(slow, (session, last + 1), "a", "refused");
+    assert_eq!(refused.try_recv(), Ok(Some(Err(Refused::NotLeader { leader: None }))));
+    cluster.ticks(60);
+    assert_ne!(cluster.leader(), slow);
+    cluster.put((session, last + 2), "a", "new");
+    assert!(cluster.node(slow).held().0 < 510);
+    cluster.stuck = None;
+    cluster.agree();
+    assert_eq!(cluster.node(slow).store().get(b"a").unwrap(), b"new");
 }
