@@ -11,26 +11,29 @@ use std::ops::Bound;
 
 use serde_bytes::Bytes;
 
-/// Bytes of a slice, after which it ends with its entry. Each entry counts [`ENTRY`] more than it has.
+use super::sessions::Frozen;
+
+/// Bytes of a slice, after which it ends with its session or entry. Each of them counts [`ENTRY`] more than it has.
 pub(super) const SLICE: usize = 256 << 10;
-/// Bytes that encoding an entry counts as, besides its own.
+/// Bytes that encoding a session or an entry counts as, besides its own.
 const ENTRY: usize = 64;
 
 /// An image that is not complete, with what it is about.
 #[derive(Clone, Debug)]
 pub(super) struct Making<T> {
     about: T,
+    sessions: Frozen,
     pub(super) bytes: Vec<u8>,
     last: Option<Vec<u8>>,
     old: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
 }
 
 impl<T> Making<T> {
-    /// Begins with the bytes before the entries. The entries take `size` bytes or so.
-    pub(super) fn begin(about: T, head: &[u8], size: usize) -> Making<T> {
+    /// Begins with the bytes before sessions and entries. The entries take `size` bytes or so.
+    pub(super) fn begin(about: T, head: &[u8], sessions: Frozen, size: usize) -> Making<T> {
         let mut bytes = Vec::with_capacity(head.len() + size);
         bytes.extend_from_slice(head);
-        Making { about, bytes, last: None, old: BTreeMap::new() }
+        Making { about, sessions, bytes, last: None, old: BTreeMap::new() }
     }
 
     /// A write replaces this value, or stores one under a key that has none.
@@ -41,11 +44,19 @@ impl<T> Making<T> {
         }
     }
 
-    /// Adds the next entries, about `budget` bytes of them. Returns whether the image is complete.
+    /// Adds the next sessions and entries, about `budget` bytes of them. Returns whether the image is
+    /// complete.
     pub(super) fn advance(&mut self, entries: &BTreeMap<Vec<u8>, Vec<u8>>, budget: usize) -> bool {
+        let mut left = budget;
+        while let Some(session) = self.sessions.encode_next() {
+            self.bytes.extend_from_slice(&session);
+            left = left.saturating_sub(ENTRY + session.len());
+            if left == 0 {
+                return false;
+            }
+        }
         let begin = self.last.take().map_or(Bound::Unbounded, Bound::Excluded);
         let mut present = entries.range((begin, Bound::Unbounded)).peekable();
-        let mut left = budget;
         loop {
             let next = present.peek().map(|(key, _)| *key);
             let is_old =

@@ -2,6 +2,7 @@
 //! [Raft dissertation, section 6.3].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,9 +25,9 @@ struct Session {
 }
 
 /// All sessions, by number.
-#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(super) struct Sessions {
-    all: BTreeMap<u64, Session>,
+    all: BTreeMap<u64, Arc<Session>>,
     /// Their ends.
     ends: BTreeSet<(u64, u64)>,
 }
@@ -44,7 +45,8 @@ impl Sessions {
         let ends_ms = now_ms.saturating_add(ttl_ms);
         self.ends.insert((ends_ms, number));
         let results = BTreeMap::new();
-        self.all.insert(number, Session { ttl_ms, ends_ms, first: 1, results });
+        let session = Session { ttl_ms, ends_ms, first: 1, results };
+        self.all.insert(number, Arc::new(session));
         Ok(())
     }
 
@@ -71,6 +73,7 @@ impl Sessions {
         now_ms: u64,
     ) -> Result<Option<Written>, Unwritten> {
         let session = self.all.get_mut(&ticket.session).ok_or(Unwritten::Expired)?;
+        let session = Arc::make_mut(session);
         self.ends.remove(&(session.ends_ms, ticket.session));
         session.ends_ms = now_ms.saturating_add(session.ttl_ms);
         self.ends.insert((session.ends_ms, ticket.session));
@@ -93,24 +96,49 @@ impl Sessions {
     /// Keeps a result.
     pub(super) fn keep(&mut self, ticket: Ticket, written: Written) {
         if let Some(session) = self.all.get_mut(&ticket.session) {
-            session.results.insert(ticket.seq, written);
+            Arc::make_mut(session).results.insert(ticket.seq, written);
         }
     }
 
-    /// Checks what was read from a snapshot: limits, and that the ends are those of the sessions.
-    pub(super) fn is_consistent(&self) -> bool {
-        let window = |session: &Session| {
-            session.results.len() as u64 <= SESSION_WINDOW
-                && session.results.first_key_value().is_none_or(|(&seq, _)| seq >= session.first)
-                && session
-                    .results
-                    .last_key_value()
-                    .is_none_or(|(&seq, _)| seq - session.first < SESSION_WINDOW)
-        };
-        let ends = self.all.iter().map(|(&number, session)| (session.ends_ms, number));
-        self.all.len() <= MAX_SESSIONS
-            && self.all.values().all(window)
-            && self.ends.len() == self.all.len()
-            && ends.into_iter().all(|end| self.ends.contains(&end))
+    /// The sessions as they are, for an image. Costs a pointer for each of them.
+    pub(super) fn freeze(&self) -> Frozen {
+        Frozen(self.all.clone())
+    }
+
+    /// Decodes a session of an image, and adds it. Returns the bytes behind it. `None`: it is malformed,
+    /// out of order or exceeds a limit.
+    pub(super) fn decode<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        let (one, rest) = postcard::take_from_bytes::<(u64, Session)>(bytes).ok()?;
+        let (number, session) = one;
+        let is_next = self.all.last_key_value().is_none_or(|(&last, _)| last < number);
+        if !is_next || self.all.len() == MAX_SESSIONS || !session.is_consistent() {
+            return None;
+        }
+        self.ends.insert((session.ends_ms, number));
+        self.all.insert(number, Arc::new(session));
+        Some(rest)
+    }
+}
+
+impl Session {
+    /// Returns whether the results are within the window.
+    fn is_consistent(&self) -> bool {
+        let (begin, last) = (self.results.first_key_value(), self.results.last_key_value());
+        self.results.len() as u64 <= SESSION_WINDOW
+            && begin.is_none_or(|(&seq, _)| seq >= self.first)
+            && last.is_none_or(|(&seq, _)| seq - self.first < SESSION_WINDOW)
+    }
+}
+
+/// Sessions that an image has still to be given, as they were at its begin. A write to a session copies it
+/// if it is one of them.
+#[derive(Clone, Debug)]
+pub(super) struct Frozen(BTreeMap<u64, Arc<Session>>);
+
+impl Frozen {
+    /// Removes the next session. Returns its encoding.
+    pub(super) fn encode_next(&mut self) -> Option<Vec<u8>> {
+        let (number, session) = self.0.pop_first()?;
+        Some(postcard::to_stdvec(&(number, &*session)).expect("an image is data"))
     }
 }

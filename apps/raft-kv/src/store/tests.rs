@@ -292,3 +292,40 @@ fn a_slice_is_bounded_and_writes_between_slices_are_not_in_the_image() {
     assert_ne!(store.image(), expected);
     assert!(!store.makes_image() && store.continue_image().is_none());
 }
+
+#[test]
+fn sessions_are_encoded_in_slices_as_they_were_at_the_begin() {
+    let mut log = Log::new();
+    let sessions: Vec<u64> = (0..200).map(|_| log.open(0)).collect();
+    for seq in 1..=SESSION_WINDOW {
+        for session in &sessions {
+            log.write(0, *session, seq, 1, put("a", "1"));
+        }
+    }
+    let expected = log.0.image();
+    log.0.begin_image();
+    let (mut made, mut slices) = (log.0.making.as_ref().unwrap().bytes.len(), 0);
+    assert!(made < 1_000, "the begin encodes {made} bytes");
+    let image = loop {
+        if let Some(image) = log.0.continue_image() {
+            break image;
+        }
+        let now = log.0.making.as_ref().unwrap().bytes.len();
+        assert!(now - made <= 2 * SLICE, "a slice has {} bytes", now - made);
+        made = now;
+        // One that is in the image already, or one that is not: its result is acknowledged, one is new.
+        let session = sessions[(7 * slices) % sessions.len()];
+        log.write(0, session, SESSION_WINDOW + 1, 2, put("b", "2"));
+        log.0.apply(
+            (log.1, 1),
+            Some(Command::Close { session: sessions[199 - slices] }),
+            Planted::default(),
+        );
+        slices += 1;
+    };
+    // 200 sessions of 1,024 results.
+    assert!(slices > 3, "{slices} slices");
+    assert_eq!(image, expected);
+    assert_ne!(log.0.image(), expected);
+    assert_eq!(Store::from_image(&image.bytes).unwrap().image(), image);
+}
