@@ -443,19 +443,20 @@ impl Core {
         }
     }
 
-    /// Takes a snapshot: its message, and its data.
+    /// Takes a snapshot: its message, the store that was decoded from its image, and the bytes of that.
     ///
     /// # Errors
     /// The snapshot contradicts the state of this node, or the disk has not taken what came before.
     pub fn receive_snapshot(
         &mut self,
         message: Message,
+        store: Store,
         bytes: std::sync::Arc<Vec<u8>>,
     ) -> Result<(), NotTaken> {
         if self.incoming.is_some() || self.is_stalled {
             return Err(NotTaken::Busy);
         }
-        match self.examine_snapshot(&message, bytes) {
+        match self.examine_snapshot(&message, store, bytes) {
             Ok(incoming) => {
                 self.incoming = Some(incoming);
                 self.receive(message);

@@ -20,7 +20,7 @@ use std::ops::Bound;
 use crate::command::{Applied, Command, Op, Written};
 use crate::planted::{Bug, Planted};
 pub use changes::{Change, Changes, Kind};
-pub use image::{Image, ImageError};
+pub use image::{Decoder, Image, ImageError};
 use making::Making;
 use sessions::Sessions;
 pub use sessions::{MAX_SESSIONS, SESSION_WINDOW};

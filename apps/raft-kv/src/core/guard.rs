@@ -100,10 +100,11 @@ impl Core {
         Ok(())
     }
 
-    /// Checks a snapshot, and decodes its store.
+    /// Checks a snapshot with its store.
     pub(super) fn examine_snapshot(
         &self,
         message: &Message,
+        store: Store,
         bytes: Arc<Vec<u8>>,
     ) -> Result<(Store, Image), Suspect> {
         let metadata = message.get_snapshot().get_metadata();
@@ -113,7 +114,6 @@ impl Core {
         if is_joint || metadata.index > MOST || metadata.term > message.term {
             return Err(Suspect("a snapshot with a head that nodes do not send"));
         }
-        let store = Store::from_image(&bytes).map_err(|error| Suspect(error.0))?;
         let is_same = store.applied() == (metadata.index, metadata.term)
             && *store.membership() == membership(conf);
         if !store.identity().fits(self.store.identity()) {

@@ -109,8 +109,10 @@ impl Cluster {
             let done = !is_cut && self.nodes.contains_key(&to);
             if let Some(node) = self.nodes.get_mut(&to).filter(|_| done) {
                 let bytes = crate::wire::encode(&message);
-                let _ = node
-                    .receive_snapshot(crate::wire::message(&bytes).unwrap(), image.unwrap().bytes);
+                let bytes_of = image.unwrap().bytes;
+                let store = Store::from_image(&bytes_of).unwrap();
+                let message = crate::wire::message(&bytes).unwrap();
+                let _ = node.receive_snapshot(message, store, bytes_of);
             }
             self.nodes.get_mut(&from).unwrap().snapshot_sent(to, done);
         } else if let Some(node) = self.nodes.get_mut(&to).filter(|_| !is_cut) {

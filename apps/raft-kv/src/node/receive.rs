@@ -1,12 +1,12 @@
 //! The service for peers.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use super::Node;
 use crate::address;
 use crate::api::{Chunk, Hello, LocalPeers, PeerError};
 use crate::core::{Core, NotTaken, ReadMode};
+use crate::store::{Decoder, ImageError, Store};
 use crate::wire;
 
 /// Largest part of a snapshot, bytes.
@@ -21,11 +21,20 @@ pub(super) struct Transfer {
     index: u64,
     total: u64,
     bytes: Vec<u8>,
+    /// Has decoded the bytes, but for a part of an entry.
+    decoder: Decoder,
     last_ns: u64,
 }
 
+/// The place of the next part, and a complete store with its bytes.
+type Assembled = (u64, Option<(Store, Vec<u8>)>);
+
 fn malformed(error: impl std::fmt::Display) -> PeerError {
     PeerError::Malformed(error.to_string())
+}
+
+fn refused(error: ImageError) -> PeerError {
+    PeerError::Snapshot(format!("the snapshot is malformed ({})", error.0))
 }
 
 impl Node {
@@ -38,12 +47,12 @@ impl Node {
     /// Takes a part of a snapshot. Returns the place of the next one.
     fn take_chunk(&self, chunk: &Chunk, data: &[u8]) -> Result<u64, PeerError> {
         let (next, complete) = self.assemble(chunk, data)?;
-        if let Some(bytes) = complete {
+        if let Some((store, bytes)) = complete {
             let message = wire::message(&chunk.head).map_err(malformed)?;
             if !message.has_snapshot() {
                 return Err(malformed("a snapshot without its head"));
             }
-            let taken = self.with(|core| core.receive_snapshot(message, Arc::new(bytes)));
+            let taken = self.with(|core| core.receive_snapshot(message, store, bytes.into()));
             taken.map_err(|refused| match refused {
                 NotTaken::Suspect(reason) => PeerError::Snapshot(reason.to_owned()),
                 NotTaken::Busy => PeerError::Busy,
@@ -52,9 +61,9 @@ impl Node {
         Ok(next)
     }
 
-    /// Adds a part to the transfer that it belongs to. Returns the place of the next part, and the bytes
-    /// if they are complete.
-    fn assemble(&self, chunk: &Chunk, data: &[u8]) -> Result<(u64, Option<Vec<u8>>), PeerError> {
+    /// Adds a part to the transfer that it belongs to, and decodes it. Returns the place of the next part,
+    /// and the store with its bytes if they are complete.
+    fn assemble(&self, chunk: &Chunk, data: &[u8]) -> Result<Assembled, PeerError> {
         let now_ns = self.local.now_ns();
         let mut slot = self.transfer.borrow_mut();
         if data.len() > MAX_CHUNK {
@@ -74,7 +83,8 @@ impl Node {
                 return Err(PeerError::Order);
             }
             let (from, term, index, total) = (chunk.from, chunk.term, chunk.index, chunk.total);
-            *slot = Some(Transfer { from, term, index, total, bytes: Vec::new(), last_ns: now_ns });
+            let (bytes, decoder) = (Vec::new(), Decoder::default());
+            *slot = Some(Transfer { from, term, index, total, bytes, decoder, last_ns: now_ns });
         }
         let transfer = slot.as_mut().ok_or(PeerError::Order)?;
         let is_next = (transfer.from, transfer.term, transfer.index, transfer.total)
@@ -86,9 +96,14 @@ impl Node {
         }
         transfer.bytes.extend_from_slice(data);
         transfer.last_ns = now_ns;
+        let decoded = transfer.decoder.advance(&transfer.bytes);
         let next = transfer.bytes.len() as u64;
         let is_complete = next == transfer.total;
-        Ok((next, slot.take_if(|_| is_complete).map(|transfer| transfer.bytes)))
+        let ended = slot.take_if(|_| is_complete || decoded.is_err());
+        decoded.map_err(refused)?;
+        let Some(Transfer { bytes, decoder, .. }) = ended else { return Ok((next, None)) };
+        let store = decoder.end(&bytes).map_err(refused)?;
+        Ok((next, Some((store, bytes))))
     }
 }
 

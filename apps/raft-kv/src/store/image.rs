@@ -102,40 +102,114 @@ impl Store {
         Store { applied: at, ..self.clone() }.image()
     }
 
-    /// Decodes an image. It takes memory in proportion to the bytes.
+    /// Decodes an image in one go. It takes memory in proportion to the bytes.
     ///
     /// # Errors
     /// The bytes are no image, or exceed a limit.
     pub fn from_image(bytes: &[u8]) -> Result<Store, ImageError> {
-        let malformed = |_| ImageError("its encoding");
-        let (head, mut rest) = postcard::take_from_bytes::<Head>(bytes).map_err(malformed)?;
-        check(&head)?;
-        let mut store = Store {
-            applied: head.applied,
-            now_ms: head.now_ms,
-            identity: head.identity,
-            membership: head.membership,
-            addresses: head.addresses,
-            changes: Changes::after(head.applied.0),
-            ..Store::default()
-        };
-        for _ in 0..head.sessions {
-            rest = store.sessions.decode(rest).ok_or(ImageError("its sessions"))?;
-        }
-        let mut last: Option<Vec<u8>> = None;
-        for _ in 0..head.keys {
-            let ((key, value), after) =
-                postcard::take_from_bytes::<(ByteBuf, ByteBuf)>(rest).map_err(malformed)?;
+        let mut decoder = Decoder::default();
+        decoder.advance(bytes)?;
+        decoder.end(bytes)
+    }
+}
+
+/// Decodes an image whose bytes come in parts, so that each part costs its own bytes, and the last one no
+/// more than the others.
+#[derive(Clone, Debug, Default)]
+pub struct Decoder {
+    store: Store,
+    /// Place of the first byte that is not decoded.
+    at: usize,
+    has_head: bool,
+    /// Sessions and keys that are not decoded.
+    sessions: u64,
+    keys: u64,
+}
+
+/// A value and the bytes behind it; `None`: it is not complete.
+fn take<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<Option<(T, &'a [u8])>, ImageError> {
+    match postcard::take_from_bytes(bytes) {
+        Ok(taken) => Ok(Some(taken)),
+        Err(postcard::Error::DeserializeUnexpectedEnd) => Ok(None),
+        Err(_) => Err(ImageError("its encoding")),
+    }
+}
+
+impl Decoder {
+    /// Decodes everything that is complete in the bytes of the image up to now: those of the last call, and
+    /// more.
+    ///
+    /// # Errors
+    /// The bytes are no image, or exceed a limit.
+    pub fn advance(&mut self, bytes: &[u8]) -> Result<(), ImageError> {
+        let mut rest = bytes.get(self.at..).unwrap_or_default();
+        while let Some(after) = self.next(rest)? {
+            self.at += rest.len() - after.len();
             rest = after;
-            let (key, value) = (key.into_vec(), value.into_vec());
-            if key.len() > MAX_KEY || value.len() > MAX_VALUE || last.as_ref() >= Some(&key) {
-                return Err(ImageError("its keys"));
-            }
-            store.bytes += (key.len() + value.len()) as u64;
-            last = Some(key.clone());
-            store.entries.insert(key, value);
         }
-        if rest.is_empty() { Ok(store) } else { Err(ImageError("bytes behind its end")) }
+        Ok(())
+    }
+
+    /// Place of the first byte that is not decoded.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// The store of an image whose bytes are complete.
+    ///
+    /// # Errors
+    /// Bytes are missing, or there are more.
+    pub fn end(self, bytes: &[u8]) -> Result<Store, ImageError> {
+        if !self.has_head || self.sessions > 0 || self.keys > 0 {
+            return Err(ImageError("its encoding"));
+        }
+        if self.at == bytes.len() {
+            Ok(self.store)
+        } else {
+            Err(ImageError("bytes behind its end"))
+        }
+    }
+
+    /// Decodes the next part. Returns the bytes behind it. `None`: it is not complete, or was the last.
+    fn next<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<&'a [u8]>, ImageError> {
+        if !self.has_head {
+            let Some((head, rest)) = take::<Head>(bytes)? else { return Ok(None) };
+            check(&head)?;
+            (self.has_head, self.sessions, self.keys) = (true, head.sessions, head.keys);
+            self.store = Store {
+                applied: head.applied,
+                now_ms: head.now_ms,
+                identity: head.identity,
+                membership: head.membership,
+                addresses: head.addresses,
+                changes: Changes::after(head.applied.0),
+                ..Store::default()
+            };
+            return Ok(Some(rest));
+        }
+        if self.sessions > 0 {
+            let Some(((number, session), rest)) = take(bytes)? else { return Ok(None) };
+            if !self.store.sessions.restore(number, session) {
+                return Err(ImageError("its sessions"));
+            }
+            self.sessions -= 1;
+            return Ok(Some(rest));
+        }
+        if self.keys == 0 {
+            return Ok(None);
+        }
+        let Some(((key, value), rest)) = take::<(ByteBuf, ByteBuf)>(bytes)? else {
+            return Ok(None);
+        };
+        self.keys -= 1;
+        let (key, value) = (key.into_vec(), value.into_vec());
+        let last = self.store.entries.last_key_value().map(|(last, _)| last);
+        if key.len() > MAX_KEY || value.len() > MAX_VALUE || last >= Some(&key) {
+            return Err(ImageError("its keys"));
+        }
+        self.store.bytes += (key.len() + value.len()) as u64;
+        self.store.entries.insert(key, value);
+        Ok(Some(rest))
     }
 }
 

@@ -16,7 +16,7 @@ pub const SESSION_WINDOW: u64 = 1_024;
 const TTL_MS: (u64, u64) = (1_000, 86_400_000);
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct Session {
+pub(super) struct Session {
     ttl_ms: u64,
     ends_ms: u64,
     /// The client has all results below this number.
@@ -105,18 +105,15 @@ impl Sessions {
         Frozen(self.all.clone())
     }
 
-    /// Decodes a session of an image, and adds it. Returns the bytes behind it. `None`: it is malformed,
-    /// out of order or exceeds a limit.
-    pub(super) fn decode<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
-        let (one, rest) = postcard::take_from_bytes::<(u64, Session)>(bytes).ok()?;
-        let (number, session) = one;
+    /// Adds a session of an image. False: it is out of order or exceeds a limit.
+    pub(super) fn restore(&mut self, number: u64, session: Session) -> bool {
         let is_next = self.all.last_key_value().is_none_or(|(&last, _)| last < number);
         if !is_next || self.all.len() == MAX_SESSIONS || !session.is_consistent() {
-            return None;
+            return false;
         }
         self.ends.insert((session.ends_ms, number));
         self.all.insert(number, Arc::new(session));
-        Some(rest)
+        true
     }
 }
 

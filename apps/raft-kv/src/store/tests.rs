@@ -329,3 +329,28 @@ fn sessions_are_encoded_in_slices_as_they_were_at_the_begin() {
     assert_ne!(log.0.image(), expected);
     assert_eq!(Store::from_image(&image.bytes).unwrap().image(), image);
 }
+
+#[test]
+fn an_image_is_decoded_as_its_parts_come() {
+    let mut log = Log::new();
+    let sessions: Vec<u64> = (0..20).map(|_| log.open(0)).collect();
+    for n in 0..2_000_u64 {
+        let op = put(&format!("k{n:06}"), &"v".repeat(n as usize % 100));
+        log.write(0, sessions[n as usize % 20], 1 + n / 20, 1, op);
+    }
+    let image = log.0.image();
+    for part in [1, 100, 4_096] {
+        let mut decoder = Decoder::default();
+        for end in (0..image.bytes.len()).step_by(part) {
+            decoder.advance(&image.bytes[..end]).unwrap();
+            // A session with its 100 results is the largest part of an image.
+            assert!(end - decoder.at() < 1_500, "{} of {end} bytes", decoder.at());
+        }
+        assert!(decoder.clone().end(&image.bytes).is_err());
+        decoder.advance(&image.bytes).unwrap();
+        assert_eq!(decoder.end(&image.bytes).unwrap().image(), image);
+    }
+    let mut wrong = image.bytes.to_vec();
+    wrong[0] ^= 1;
+    assert_eq!(Decoder::default().advance(&wrong[..200]), Err(ImageError("its version")));
+}

@@ -34,14 +34,14 @@ fn an_append_behind_the_log_with_term_0_is_refused() {
 }
 
 #[test]
-fn a_snapshot_whose_contents_are_refused_is_answered_with_the_reason() {
+fn a_snapshot_that_does_not_have_what_its_head_states_is_answered_with_the_reason() {
     let mut node = founded(settings(1), 3);
     let mut message = Message::default();
     message.set_msg_type(MessageType::MsgSnapshot);
     (message.from, message.to, message.term) = (2, 1, 5);
     let metadata = message.mut_snapshot().mut_metadata();
     (metadata.index, metadata.term) = (10, 5);
-    let taken = node.receive_snapshot(message, vec![7; 100].into());
+    let taken = node.receive_snapshot(message, node.store().clone(), vec![7; 100].into());
     let Err(NotTaken::Suspect(reason)) = taken else { panic!("{taken:?}") };
     assert_eq!((node.failed(), node.status().note), (None, Some(reason.to_owned())));
 }
