@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! log-N, log-N+1, ...     segments: frames, each written and synced before the next one
-//! frame                   magic, length, number, checksum | records: term and vote, entries, resets
+//! frame                   magic, length, number, checksums | records: term and vote, entries, resets
 //! snapshot-I              length, checksum | image of the store with all entries up to I
-//! owner                   checksum | number of the node, name and identity of the cluster
+//! owner                   checksum | number of the node, name and identity of the cluster, nonce
 //! snapshot.new, owner.new files that are being written
 //! founding                is there until a new directory has its first files: they do not count
 //! ```
@@ -17,6 +17,9 @@
 //!    segments and snapshots that it replaces.
 //! 3. Segments are removed from the oldest on. After a crash some removals may be undone: only the last
 //!    run of consecutive frames counts.
+//!
+//! The bytes of a damaged frame are searched for a later one. The nonce, a random number of the directory, is
+//! in the checksums of frames, so that no value of a client looks like a frame.
 //!
 //! A bit that flips in the last frame looks like a torn tail. The other members have its entries.
 
@@ -147,7 +150,7 @@ impl Journal {
     }
 
     fn write_records(&mut self, records: &[Record]) -> Pending<()> {
-        let bytes = match frame::encode(self.next, records, frame::MAX_LEN) {
+        let bytes = match frame::encode(self.owner.nonce, self.next, records, frame::MAX_LEN) {
             Ok(bytes) => bytes,
             Err(error) => {
                 return Pending::ended(Err(io::Error::new(io::ErrorKind::InvalidInput, error)));

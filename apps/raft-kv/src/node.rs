@@ -118,9 +118,11 @@ impl std::fmt::Debug for Node {
 fn recover(
     options: &Options,
     storage: &Arc<dyn Storage>,
+    nonce: u64,
 ) -> Result<(Journal, crate::journal::State), StartError> {
     let (bugs, id) = (options.settings.bugs, options.settings.id);
-    let owner = Owner { id, name: options.cluster.clone(), identity: Identity::default() };
+    let name = options.cluster.clone();
+    let owner = Owner { id, name, identity: Identity::default(), nonce };
     let recovered = match Journal::open(storage.clone(), &owner, bugs)? {
         Some(recovered) => recovered,
         None if !options.join && !options.new => return Err(JournalError::Empty.into()),
@@ -159,7 +161,7 @@ impl Node {
         options.settings.durable = storage.is_some();
         let (journal, (store, image, log)) = match &storage {
             Some(storage) => {
-                let (journal, state) = recover(&options, storage)?;
+                let (journal, state) = recover(&options, storage, rpc.context().random())?;
                 (Some(journal), state)
             }
             None if options.join => (None, (Store::default(), None, Log::default())),

@@ -7,8 +7,10 @@ use crate::command::MAX_COMMAND;
 use crate::core::Record;
 
 const MAGIC: [u8; 4] = *b"rkv1";
-/// Magic, length of the records, number, checksum of all of it.
-pub(super) const HEADER: usize = 4 + 4 + 8 + 8;
+/// Length of the records, number, checksum of these.
+const PLACE: usize = 4 + 4 + 8;
+/// Magic, length of the records, number, checksum of these, checksum of the records.
+pub(super) const HEADER: usize = PLACE + 8 + 8;
 /// Largest length of the records of a frame, bytes. Frames that the node writes are smaller: see
 /// [`crate::core::Settings::frame_bytes`].
 pub(super) const MAX_LEN: usize = 1 << 30;
@@ -52,8 +54,20 @@ pub(super) struct TooLong {
     most: usize,
 }
 
+/// The checksums of a frame. The random number of the directory is in them: users can store bytes that
+/// look like a frame, but not like one of this directory.
+fn sums(nonce: u64, place: &[u8], records: &[u8]) -> (u64, u64) {
+    let nonce = nonce.to_le_bytes();
+    (checksum(&[&nonce, place]), checksum(&[&nonce, place, records]))
+}
+
 /// Encodes a frame with at most `most` bytes of records.
-pub(super) fn encode(number: u64, records: &[Record], most: usize) -> Result<Vec<u8>, TooLong> {
+pub(super) fn encode(
+    nonce: u64,
+    number: u64,
+    records: &[Record],
+    most: usize,
+) -> Result<Vec<u8>, TooLong> {
     let mut bytes = vec![0; HEADER];
     for record in records {
         write(record, &mut bytes);
@@ -65,8 +79,9 @@ pub(super) fn encode(number: u64, records: &[Record], most: usize) -> Result<Vec
     bytes[..4].copy_from_slice(&MAGIC);
     bytes[4..8].copy_from_slice(&(len as u32).to_le_bytes());
     bytes[8..16].copy_from_slice(&number.to_le_bytes());
-    let sum = checksum(&[&bytes[..16], &bytes[HEADER..]]);
-    bytes[16..HEADER].copy_from_slice(&sum.to_le_bytes());
+    let (place, all) = sums(nonce, &bytes[..PLACE], &bytes[HEADER..]);
+    bytes[PLACE..PLACE + 8].copy_from_slice(&place.to_le_bytes());
+    bytes[PLACE + 8..HEADER].copy_from_slice(&all.to_le_bytes());
     Ok(bytes)
 }
 
@@ -87,25 +102,40 @@ fn write(record: &Record, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Reads the frame at the begin of the bytes: its number, its records as bytes, its length.
-/// `None`: there is no intact frame.
-pub(super) fn read(bytes: &[u8]) -> Option<(u64, &[u8], usize)> {
+/// The header of a frame of this directory at the begin of the bytes: its number, and the length of the
+/// frame. `None`: there is no intact header.
+fn header(nonce: u64, bytes: &[u8]) -> Option<(u64, usize)> {
     let header = bytes.first_chunk::<HEADER>()?;
     if header[..4] != MAGIC {
         return None;
     }
     let number = |at: usize| header[at..at + 8].try_into().map(u64::from_le_bytes).ok();
     let len = u32::from_le_bytes(header[4..8].try_into().ok()?) as usize;
-    let records = bytes.get(HEADER..HEADER.checked_add(len)?).filter(|_| len <= MAX_LEN)?;
-    let is_intact = number(16)? == checksum(&[&header[..16], records]);
-    is_intact.then_some((number(8)?, records, HEADER + len))
+    let is_intact = number(PLACE)? == sums(nonce, &header[..PLACE], &[]).0 && len <= MAX_LEN;
+    is_intact.then_some((number(8)?, HEADER + len))
 }
 
-/// Returns whether an intact frame with this number or a later one is anywhere in the bytes.
-pub(super) fn has_later(bytes: &[u8], number: u64) -> bool {
-    let begins = bytes.windows(MAGIC.len()).enumerate().filter(|(_, at)| *at == MAGIC);
-    let mut frames = begins.filter_map(|(at, _)| read(&bytes[at..]));
-    frames.any(|(found, ..)| found >= number)
+/// Reads the frame at the begin of the bytes: its number, its records as bytes, its length.
+/// `None`: there is no intact frame.
+pub(super) fn read(nonce: u64, bytes: &[u8]) -> Option<(u64, &[u8], usize)> {
+    let (number, len) = header(nonce, bytes)?;
+    let records = bytes.get(HEADER..len)?;
+    let sum = sums(nonce, &bytes[..PLACE], records).1.to_le_bytes();
+    (bytes[PLACE + 8..HEADER] == sum).then_some((number, records, len))
+}
+
+/// Returns whether the frame that begins these bytes, which is not intact and has to have this number, is
+/// followed by a later one. The header of that suffices. The time is proportional to the bytes, whatever
+/// they are.
+pub(super) fn has_later(nonce: u64, bytes: &[u8], number: u64) -> bool {
+    let skipped = match header(nonce, bytes) {
+        Some((found, len)) if found == number => len.min(bytes.len()),
+        _ => 0,
+    };
+    let rest = &bytes[skipped..];
+    let begins = rest.windows(MAGIC.len()).enumerate().filter(|(_, at)| *at == MAGIC);
+    let mut frames = begins.filter_map(|(at, _)| header(nonce, &rest[at..]));
+    frames.any(|(found, _)| found >= number)
 }
 
 /// Decodes the records of a frame. `None`: they are malformed, although the checksum is right.
@@ -153,8 +183,8 @@ mod tests {
     #[test]
     fn a_frame_that_is_too_long_is_refused() {
         let records = [Record::Hard(HardState::default())];
-        assert!(encode(1, &records, 25).is_ok());
-        let refused = encode(1, &records, 24);
+        assert!(encode(7, 1, &records, 25).is_ok());
+        let refused = encode(7, 1, &records, 24);
         assert_eq!(refused, Err(TooLong { len: 25, most: 24 }));
     }
 }

@@ -26,6 +26,8 @@ pub struct Owner {
     pub name: String,
     /// The cluster, as far as it is known.
     pub identity: Identity,
+    /// A random number of the directory. It counts when the directory is founded.
+    pub nonce: u64,
 }
 
 impl Owner {

@@ -59,7 +59,7 @@ impl Journal {
         }
         let mut segments: VecDeque<Read> = VecDeque::new();
         for number in numbers {
-            let segment = read(&*storage, number, number == last)?;
+            let segment = read(&*storage, owner.nonce, number, number == last)?;
             // Segments whose removal was undone by a crash.
             if !segments.back().is_none_or(|before| follows(before, &segment)) {
                 segments.clear();
@@ -102,7 +102,12 @@ fn follows(before: &Read, after: &Read) -> bool {
     after.frames.is_none_or(|(first, _)| first == last + 1)
 }
 
-fn read(storage: &dyn Storage, number: u64, is_last: bool) -> Result<Read, JournalError> {
+fn read(
+    storage: &dyn Storage,
+    nonce: u64,
+    number: u64,
+    is_last: bool,
+) -> Result<Read, JournalError> {
     let name = segment_name(number);
     let bytes = snapshot::contents(storage, &name)?;
     let corrupt =
@@ -111,10 +116,11 @@ fn read(storage: &dyn Storage, number: u64, is_last: bool) -> Result<Read, Journ
     let mut tail = 0..0;
     while at < bytes.len() {
         let expected = frames.map(|(_, last): (u64, u64)| last + 1);
-        let intact = frame::read(&bytes[at..]);
+        let intact = frame::read(nonce, &bytes[at..]);
         let found = intact.filter(|(number, ..)| expected.is_none_or(|next| next == *number));
         let Some((number, part, len)) = found else {
-            if !is_last || frame::has_later(&bytes[at..], expected.unwrap_or(0)) {
+            let next = expected.unwrap_or(0);
+            if !is_last || frame::has_later(nonce, &bytes[at..], next) {
                 return Err(corrupt(at, "the checksum of a frame"));
             }
             break;

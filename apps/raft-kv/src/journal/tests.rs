@@ -26,7 +26,7 @@ fn store() -> Store {
 }
 
 fn owner() -> Owner {
-    Owner { id: 1, name: "test".to_owned(), identity: Identity::default() }
+    Owner { id: 1, name: "test".to_owned(), identity: Identity::default(), nonce: 0x1234_5678 }
 }
 
 /// A directory, whose earlier user may be about to end.
@@ -136,6 +136,47 @@ fn a_tail_that_is_torn_anywhere_is_cut_off_and_the_log_goes_on() {
             assert_eq!(entries(&disk.open().unwrap()), [(2, 1), (3, 2)]);
         }
     }
+}
+
+/// Of a frame whose value is a frame, the header is lost. Users do not know the nonce.
+#[test]
+fn a_torn_frame_is_cut_off_although_its_value_looks_like_a_frame() {
+    let name = "log-0000000000000001";
+    for (nonce, is_cut) in [(0, true), (owner().nonce, false)] {
+        let disk = Disk::new();
+        disk.write(&[&[entry(2, 1)]]);
+        let whole = disk.bytes(name).len();
+        let mut forged = Entry::default();
+        (forged.index, forged.term) = (3, 1);
+        forged.data = frame::encode(nonce, 7, &[entry(9, 9)], frame::MAX_LEN).unwrap().into();
+        disk.write(&[&[Record::Entry(forged)]]);
+        let mut bytes = disk.bytes(name);
+        bytes[whole..whole + frame::HEADER].fill(0);
+        disk.set(name, &bytes);
+        match disk.open() {
+            Ok(recovered) => assert!(is_cut && entries(&recovered) == [(2, 1)]),
+            Err(JournalError::Corrupt { at, .. }) => {
+                assert_eq!((at, is_cut), (whole as u64, false))
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// If each of these headers were believed, billions of bytes would be summed a million times.
+#[test]
+fn a_tail_that_looks_like_headers_of_long_frames_is_searched_once() {
+    let disk = Disk::new();
+    disk.write(&[&[entry(2, 1)]]);
+    let name = "log-0000000000000001";
+    let mut bytes = disk.bytes(name);
+    let whole = bytes.len();
+    let mut header = bytes[..frame::HEADER].to_vec();
+    header[4..8].copy_from_slice(&(1u32 << 24).to_le_bytes());
+    bytes.extend(header.repeat((32 << 20) / frame::HEADER));
+    disk.set(name, &bytes);
+    let recovered = disk.open().unwrap();
+    assert_eq!((recovered.cut, entries(&recovered)), ((bytes.len() - whole) as u64, vec![(2, 1)]));
 }
 
 #[test]
