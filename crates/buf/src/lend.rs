@@ -46,6 +46,12 @@ impl<T> Lent<T> {
 }
 
 impl<T: ?Sized> Shown<T> {
+    /// A place that shows nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Shown(Cell::new(None))
+    }
+
     /// Shows `value` while `run` runs.
     #[inline]
     pub fn show<R>(&self, value: &T, run: impl FnOnce() -> R) -> R {
@@ -73,7 +79,7 @@ impl<T> Default for Lent<T> {
 
 impl<T: ?Sized> Default for Shown<T> {
     fn default() -> Self {
-        Shown(Cell::new(None))
+        Shown::new()
     }
 }
 

@@ -139,7 +139,8 @@ pub use rpc::{
 pub use run::worker::{Work, WorkerStats};
 pub use server::{HandlerFuture, Server, ServerHandle, ServerStats, Serving, Spawn};
 pub use task::{
-    Another, Call, Connecting, Elapsed, JoinHandle, Local, Sent, Session, Sleep, TaskEnded,
+    Another, Call, Connecting, Elapsed, Entered, JoinHandle, Local, Sent, Session, Sleep,
+    TaskEnded, Timeout,
 };
 
 /// For authors of transports and of simulators. The protocol is not part of the public API; a

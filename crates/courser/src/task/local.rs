@@ -12,7 +12,7 @@ use courser_proto::SessionId;
 use super::call::{Call, Sent};
 use super::connect::Connecting;
 use super::join::{self, JoinHandle};
-use super::time::{self, Elapsed, Sleep};
+use super::time::{Sleep, Timeout};
 use crate::core::context::Context;
 use crate::core::lent;
 use crate::core::queue::{LocalCommand, LocalQueue};
@@ -92,19 +92,26 @@ impl Local {
 
     /// Ends `after` from its first poll, or as soon after that as the event loop comes to it.
     pub fn sleep(&self, after: Duration) -> Sleep {
-        Sleep::new(self.clone(), after)
+        Sleep::after(self.clone(), after)
     }
 
-    /// The result of a future, if it ends within `after`; else the future is dropped.
+    /// Ends at a time of [`Local::now_ns`], or as soon after that as the event loop comes to it.
+    pub fn sleep_until(&self, at_ns: u64) -> Sleep {
+        Sleep::until(self.clone(), at_ns)
+    }
+
+    /// The result of a future, if it ends within `after` of its first poll; else [`Elapsed`].
     ///
-    /// # Errors
-    /// The time is up.
-    pub async fn timeout<F: Future>(
-        &self,
-        after: Duration,
-        future: F,
-    ) -> Result<F::Output, Elapsed> {
-        time::timeout(self.sleep(after), future).await
+    /// [`Elapsed`]: super::Elapsed
+    pub fn timeout<F: Future>(&self, after: Duration, future: F) -> Timeout<F> {
+        Timeout::new(self.sleep(after), future)
+    }
+
+    /// The result of a future, if it ends before a time of [`Local::now_ns`]; else [`Elapsed`].
+    ///
+    /// [`Elapsed`]: super::Elapsed
+    pub fn timeout_at<F: Future>(&self, at_ns: u64, future: F) -> Timeout<F> {
+        Timeout::new(self.sleep_until(at_ns), future)
     }
 
     /// Allocates a message buffer of `len` bytes, all 0. [`Self::alloc_recycled`] saves the time of

@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -14,16 +14,23 @@ use crate::core::queue::LocalCommand;
 use crate::core::queue::Waiter;
 use crate::core::timer::TimerId;
 
-/// A future that ends at a time, and stays at its end, made by [`Local::sleep`]. Costs a timer
-/// ([`crate::Context::after`]) and an allocation.
+/// A future that ends at a time, and stays at its end, made by [`Local::sleep`] and
+/// [`Local::sleep_until`]. Costs a timer ([`crate::Context::after`]) and an allocation.
 ///
 /// # Panics
 /// A poll outside of the endpoint: see [`Local`].
 #[must_use = "a sleep begins when it is awaited"]
 pub struct Sleep {
     local: Local,
-    after: Duration,
+    end: End,
     begun: Option<(TimerId, Rc<RefCell<Alarm>>)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// From the first poll.
+    After(Duration),
+    At(u64),
 }
 
 enum Alarm {
@@ -31,14 +38,18 @@ enum Alarm {
     Rung,
 }
 
-/// The time of [`Local::timeout`] is up.
+/// The time of a [`Timeout`] is up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the time of the future is up; set a longer one, or check what it waits for")]
 pub struct Elapsed;
 
 impl Sleep {
-    pub(super) fn new(local: Local, after: Duration) -> Self {
-        Sleep { local, after, begun: None }
+    pub(super) fn after(local: Local, after: Duration) -> Self {
+        Sleep { local, end: End::After(after), begun: None }
+    }
+
+    pub(super) fn until(local: Local, at_ns: u64) -> Self {
+        Sleep { local, end: End::At(at_ns), begun: None }
     }
 }
 
@@ -59,8 +70,12 @@ impl Future for Sleep {
             }
             let alarm = Rc::new(RefCell::new(Alarm::Set(waiter)));
             let ring = alarm.clone();
+            let end_ns = match this.end {
+                End::After(after) => core.deadline_ns(after),
+                End::At(at_ns) => at_ns,
+            };
             let timer = core.timers.add_once(
-                core.deadline_ns(this.after),
+                end_ns,
                 Box::new(move |cx| {
                     if let Alarm::Set(waiter) = ring.replace(Alarm::Rung) {
                         cx.core.tasks.wake(waiter);
@@ -86,18 +101,45 @@ impl Drop for Sleep {
 
 impl fmt::Debug for Sleep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sleep").field("after", &self.after).finish_non_exhaustive()
+        f.debug_struct("Sleep").field("end", &self.end).finish_non_exhaustive()
     }
 }
 
-/// The result of `future`, if it ends before `sleep`.
-pub(super) async fn timeout<F: Future>(sleep: Sleep, future: F) -> Result<F::Output, Elapsed> {
-    let (mut sleep, mut future) = (pin!(sleep), pin!(future));
-    poll_fn(|cx| {
-        if let Poll::Ready(result) = future.as_mut().poll(cx) {
+pin_project_lite::pin_project! {
+    /// A future and a limit of its time, made by [`Local::timeout`] and [`Local::timeout_at`]. It
+    /// returns the future's result, or [`Elapsed`] if the time is up first. The future is dropped
+    /// with it.
+    ///
+    /// # Panics
+    /// A poll outside of the endpoint: see [`Local`].
+    #[must_use = "the future runs when the timeout is awaited"]
+    pub struct Timeout<F> {
+        #[pin]
+        future: F,
+        sleep: Sleep,
+    }
+}
+
+impl<F> Timeout<F> {
+    pub(super) fn new(sleep: Sleep, future: F) -> Self {
+        Timeout { future, sleep }
+    }
+}
+
+impl<F: Future> Future for Timeout<F> {
+    type Output = Result<F::Output, Elapsed>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(result) = this.future.poll(cx) {
             return Poll::Ready(Ok(result));
         }
-        sleep.as_mut().poll(cx).map(|()| Err(Elapsed))
-    })
-    .await
+        Pin::new(this.sleep).poll(cx).map(|()| Err(Elapsed))
+    }
+}
+
+impl<F> fmt::Debug for Timeout<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timeout").field("sleep", &self.sleep).finish_non_exhaustive()
+    }
 }

@@ -357,6 +357,54 @@ fn a_connect_that_is_given_up_leaves_no_session() {
     assert_eq!(rpc.sessions(), 0);
 }
 
+/// Tasks of two endpoints of a thread, one of which runs the other within a poll.
+#[test]
+fn a_future_finds_the_endpoint_that_it_has_entered() {
+    assert!(Local::current().is_none());
+    let [mut outer, mut inner] = [(); 2].map(|()| client(Config::default()));
+    let (local, other) = (outer.local(), inner.local());
+    let count = || drop(Local::current().unwrap().spawn(pending::<()>()));
+    let entered = local.enter(async {
+        count();
+        inner.block_on(other.enter(async { count() })).unwrap();
+        inner.poll();
+        assert_eq!(inner.task_stats().tasks, 1);
+        count();
+        local.sleep(MS).await;
+        count();
+        let spawned = local.spawn(async { Local::current().is_none() });
+        assert!(spawned.await.unwrap(), "a task enters by itself");
+    });
+    outer.block_on(entered).unwrap();
+    outer.poll();
+    assert_eq!(outer.task_stats().tasks, 3);
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        outer.block_on(local.enter(async { panic!("on purpose") }))
+    }));
+    assert!(caught.is_err() && Local::current().is_none());
+}
+
+#[test]
+fn sleeps_and_timeouts_end_at_a_time_of_the_clock() {
+    let mut rpc = client(Config::default());
+    let local = rpc.local();
+    rpc.block_on(async {
+        let begin_ns = local.now_ns();
+        let end_ns = begin_ns + 2_000_000;
+        let sleep = local.sleep_until(end_ns);
+        local.sleep(MS).await;
+        sleep.await;
+        assert!(local.now_ns() >= end_ns);
+        // A time in the past.
+        local.sleep_until(begin_ns).await;
+        assert_eq!(local.timeout_at(begin_ns, async { 1 }).await, Ok(1));
+        assert_eq!(local.timeout_at(begin_ns, pending::<()>()).await, Err(courser::Elapsed));
+        let never: courser::Timeout<_> = local.timeout_at(u64::MAX, local.sleep(MS));
+        assert_eq!(never.await, Ok(()));
+    })
+    .unwrap();
+}
+
 #[test]
 fn messages_wait_for_room_and_all_arrive() {
     let nexus = Nexus::bind(LOOPBACK).unwrap();
