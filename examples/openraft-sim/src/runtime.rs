@@ -1,68 +1,23 @@
 //! openraft's runtime over the tasks, timers and random numbers of an endpoint of Courser.
 //!
-//! The trait's functions have no `self`: they find the endpoint in a thread-local variable, which
-//! [`within`] sets while it polls a future.
+//! The trait's functions have no `self`. They find the endpoint with [`Local::current`], so all
+//! futures that call openraft have entered it ([`Local::enter`]).
 
-use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::Future;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use courser::{Elapsed, JoinHandle, Local, Sleep, TaskEnded};
+use courser::{Elapsed, JoinHandle, Local, Nexus, Sleep, TaskEnded, Timeout};
 use openraft::OptionalSend;
 use openraft::async_runtime::{self, AsyncRuntime};
-use openraft_rt_tokio::{TokioMpsc, TokioMutex, TokioOneshot, TokioWatch};
+use openraft_rt_tokio::{TokioMpsc, TokioMutex, TokioOneshot};
 
-thread_local! {
-    static CURRENT: RefCell<Option<Local>> = const { RefCell::new(None) };
-}
+use crate::watch::Watch;
 
-/// The endpoint whose future is being polled.
-fn current() -> Local {
-    let local = CURRENT.with_borrow(Clone::clone);
-    local.expect("openraft runs in futures that `within` wraps; wrap this one")
-}
-
-/// Restores the endpoint that was set before, also when a future panics.
-struct Restore(Option<Local>);
-
-impl Restore {
-    fn enter(local: &Local) -> Restore {
-        Restore(CURRENT.replace(Some(local.clone())))
-    }
-}
-
-impl Drop for Restore {
-    fn drop(&mut self) {
-        CURRENT.set(self.0.take());
-    }
-}
-
-pin_project_lite::pin_project! {
-    /// A future in which openraft finds its endpoint, made by [`within`].
-    pub struct Within<F> {
-        local: Local,
-        #[pin]
-        future: F,
-    }
-}
-
-/// Runs a future that calls openraft as one of an endpoint.
-pub fn within<F: Future>(local: Local, future: F) -> Within<F> {
-    Within { local, future }
-}
-
-impl<F: Future> Future for Within<F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let this = self.project();
-        let _restore = Restore::enter(this.local);
-        this.future.poll(cx)
-    }
+/// The endpoint of the caller.
+pub(crate) fn current() -> Local {
+    Local::current().expect("openraft runs in `Local::enter`; wrap the future that calls it")
 }
 
 /// The runtime. openraft uses it as a type only.
@@ -142,41 +97,17 @@ impl rand::TryRng for Random {
     }
 }
 
-pin_project_lite::pin_project! {
-    /// A future with a limit of its time. `Local::timeout` has no name for its type.
-    pub struct Timeout<F> {
-        #[pin]
-        future: F,
-        sleep: Sleep,
-    }
-}
-
-impl<F: Future> Future for Timeout<F> {
-    type Output = Result<F::Output, TimeUp>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        if let Poll::Ready(result) = this.future.poll(cx) {
-            return Poll::Ready(Ok(result));
-        }
-        Pin::new(this.sleep).poll(cx).map(|()| Err(Elapsed))
-    }
-}
-
-/// The error of a timeout.
-pub type TimeUp = Elapsed;
-
 impl AsyncRuntime for Runtime {
     type JoinError = TaskEnded;
     type JoinHandle<T: OptionalSend + 'static> = JoinHandle<T>;
     type Sleep = Sleep;
     type Instant = Instant;
-    type TimeoutError = TimeUp;
+    type TimeoutError = Elapsed;
     type Timeout<R, T: Future<Output = R> + OptionalSend> = Timeout<T>;
     type ThreadLocalRng = Random;
-    // Channels of tokio need none of its runtime.
+    // These of tokio need none of its runtime, and wake in order.
     type Mpsc = TokioMpsc;
-    type Watch = TokioWatch;
+    type Watch = Watch;
     type Oneshot = TokioOneshot;
     type Mutex<T: OptionalSend + 'static> = TokioMutex<T>;
 
@@ -186,7 +117,7 @@ impl AsyncRuntime for Runtime {
         T::Output: OptionalSend + 'static,
     {
         let local = current();
-        local.spawn(within(local.clone(), future))
+        local.spawn(local.enter(future))
     }
 
     fn sleep(duration: Duration) -> Sleep {
@@ -194,22 +125,21 @@ impl AsyncRuntime for Runtime {
     }
 
     fn sleep_until(deadline: Instant) -> Sleep {
-        let local = current();
-        local.sleep(deadline - Instant(local.now_ns()))
+        current().sleep_until(deadline.0)
     }
 
     fn timeout<R, F: Future<Output = R> + OptionalSend>(
         duration: Duration,
         future: F,
     ) -> Timeout<F> {
-        Timeout { future, sleep: Self::sleep(duration) }
+        current().timeout(duration, future)
     }
 
     fn timeout_at<R, F: Future<Output = R> + OptionalSend>(
         deadline: Instant,
         future: F,
     ) -> Timeout<F> {
-        Timeout { future, sleep: Self::sleep_until(deadline) }
+        current().timeout_at(deadline.0, future)
     }
 
     /// A task that panics ends the event loop with that panic, so no handle reports one.
@@ -221,14 +151,18 @@ impl AsyncRuntime for Runtime {
         Random(current())
     }
 
-    /// Endpoints run futures, and this is only their name: [`within`] is how a program enters it.
     fn new(_threads: usize) -> Runtime {
         Runtime
     }
 
+    /// Runs the future on an endpoint of its own. A node runs on one that has its address instead.
+    ///
     /// # Panics
-    /// Always: an endpoint's `Rpc::block_on` runs a future to its end, in [`within`].
-    fn block_on<F: Future<Output = T>, T>(&mut self, _future: F) -> T {
-        panic!("use `Rpc::block_on` with a future that `within` wraps")
+    /// The system has no memory or descriptors for an endpoint.
+    fn block_on<F: Future<Output = T>, T>(&mut self, future: F) -> T {
+        let nexus = Nexus::bind("mem://127.0.0.1:0").expect("a network in memory");
+        let mut rpc = nexus.endpoint().expect("an endpoint in memory");
+        let entered = rpc.local().enter(future);
+        rpc.block_on(entered).expect("an endpoint that runs")
     }
 }
