@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use courser::{Local, Nexus, Session};
 use courser_sim::fabric::{LinkFaults, Topology};
-use courser_sim::{HostId, LinkId, Rng, World, WorldConfig};
+use courser_sim::{HostId, LinkId, World, WorldConfig};
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 
@@ -18,6 +18,8 @@ use crate::{Command, Raft, node};
 
 const NODES: u64 = 3;
 const CLIENTS: u32 = 2;
+/// Writes that are acknowledged in a step.
+const WRITES: usize = 30;
 const MS: Duration = Duration::from_millis(1);
 /// Only a defect takes longer, in simulated time.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -36,8 +38,10 @@ pub struct Outcome {
     pub acknowledged: Values,
     /// The values of each node.
     pub nodes: BTreeMap<u64, Values>,
-    /// Snapshots that nodes installed or made.
-    pub snapshots: usize,
+    /// Snapshots of a leader that nodes installed.
+    pub installed: u64,
+    /// The leader handed over to the node that it was told to.
+    pub handed_over: bool,
 }
 
 impl Outcome {
@@ -70,6 +74,7 @@ struct Cluster {
     acknowledged: Rc<RefCell<Values>>,
     stop: Rc<Cell<bool>>,
     story: Vec<String>,
+    handed_over: bool,
 }
 
 fn host(id: u64) -> HostId {
@@ -159,6 +164,7 @@ impl Cluster {
             acknowledged: Rc::default(),
             stop: Rc::default(),
             story: Vec::new(),
+            handed_over: false,
         };
         let members: BTreeMap<_, _> =
             (1..=NODES).map(|id| (id, cluster.world.uri(host(id)))).collect();
@@ -193,14 +199,13 @@ impl Cluster {
     }
 
     /// Runs the world until `done`.
-    fn wait(&mut self, text: &str, mut done: impl FnMut(&Cluster) -> bool) {
+    fn wait(&mut self, what: &str, mut done: impl FnMut(&Cluster) -> bool) {
         let begin_ns = self.world.now_ns();
         while !done(self) {
             let took = Duration::from_nanos(self.world.now_ns() - begin_ns);
-            assert!(took < LIMIT, "{text}: not in time\n{}", self.story.join("\n"));
+            assert!(took < LIMIT, "not in time: {what}\n{}", self.story.join("\n"));
             self.world.run_for(MS);
         }
-        self.tell(text);
     }
 
     /// Waits for this many more acknowledged writes.
@@ -224,7 +229,26 @@ impl Cluster {
     /// Waits for a leader besides a node.
     fn wait_for_leader(&mut self, besides: Option<u64>) -> u64 {
         self.wait("a node leads", |cluster| cluster.leader(besides).is_some());
-        self.leader(besides).expect("a leader")
+        let leader = self.leader(besides).expect("a leader");
+        self.tell(&format!("node {leader} leads"));
+        leader
+    }
+
+    /// Lets the leader hand over to another node. On this network the request may be lost.
+    fn hand_over(&mut self) {
+        let leader = self.wait_for_leader(None);
+        let next = 1 + leader % NODES;
+        let raft = self.nodes.borrow()[&leader].raft.clone();
+        let rpc = self.world.rpc(host(leader));
+        let local = rpc.local();
+        let transfer = async move {
+            let _ = raft.trigger().transfer_leader(next).await;
+        };
+        drop(local.spawn(local.enter(transfer)));
+        rpc.handle().wake();
+        self.tell(&format!("node {leader} is told to hand over to node {next}"));
+        self.wait_for_writes(WRITES);
+        self.handed_over = self.wait_for_leader(None) == next;
     }
 
     /// All nodes have applied the same, last entry of the log.
@@ -241,15 +265,14 @@ impl Cluster {
 
     fn outcome(self) -> Outcome {
         let nodes = self.nodes.borrow();
-        let has_snapshot =
-            |node: &&Running| node.raft.metrics().borrow_watched().snapshot.is_some();
         Outcome {
             digest: self.world.digest(),
             took: Duration::from_nanos(self.world.now_ns()),
             story: self.story,
             acknowledged: self.acknowledged.take(),
             nodes: nodes.iter().map(|(id, node)| (*id, node.state.values())).collect(),
-            snapshots: nodes.values().filter(has_snapshot).count(),
+            installed: nodes.values().map(|node| node.state.installed()).sum(),
+            handed_over: self.handed_over,
         }
     }
 }
@@ -263,29 +286,31 @@ impl Cluster {
 /// A step does not end, or a read lacks a write: both are defects.
 pub fn run(seed: u64) -> anyhow::Result<Outcome> {
     let mut cluster = Cluster::start(seed)?;
-    let mut rng = Rng::new(seed);
     let leader = cluster.wait_for_leader(None);
-    cluster.wait_for_writes(50);
+    cluster.wait_for_writes(WRITES);
 
     // One client is with it, and gets no answer.
     cluster.world.partition(&[&[host(leader), client_host(0)]]);
     cluster.tell(&format!("node {leader} is cut off"));
     cluster.wait_for_leader(Some(leader));
-    cluster.wait_for_writes(50);
+    cluster.wait_for_writes(WRITES);
     cluster.world.heal();
     cluster.tell("the network is whole");
-    cluster.wait_for_writes(50);
+    cluster.wait_for_writes(WRITES);
+    cluster.hand_over();
 
-    let crashed = 1 + rng.below(NODES);
+    // Of three successive seeds one has the leader's.
+    let crashed = 1 + seed % NODES;
     cluster.nodes.borrow_mut().remove(&crashed);
     cluster.world.crash(host(crashed));
     cluster.tell(&format!("the machine of node {crashed} crashes"));
-    cluster.wait_for_writes(50);
+    cluster.wait_for_writes(WRITES);
     cluster.world.restart(host(crashed))?;
     cluster.tell(&format!("node {crashed} starts again"));
-    cluster.wait_for_writes(50);
+    cluster.wait_for_writes(WRITES);
 
     cluster.stop.set(true);
     cluster.wait("the nodes agree", Cluster::agree);
+    cluster.tell("the nodes agree");
     Ok(cluster.outcome())
 }

@@ -26,6 +26,8 @@ struct Kept {
     purged: Option<LogIdOf<Types>>,
     entries: BTreeMap<u64, EntryOf<Types>>,
     snapshot: Option<(SnapshotMetaOf<Types>, Vec<u8>)>,
+    /// Snapshots of the leader that were installed.
+    installed: u64,
 }
 
 /// The disk of a node, which is also its log. Clones are the same disk.
@@ -134,6 +136,11 @@ impl StateMachine {
         self.state.borrow().values.get(key).cloned()
     }
 
+    /// How many snapshots of a leader this node has installed.
+    pub fn installed(&self) -> u64 {
+        self.disk.0.borrow().installed
+    }
+
     /// All values.
     pub fn values(&self) -> BTreeMap<String, String> {
         self.state.borrow().values.clone()
@@ -192,7 +199,9 @@ impl RaftStateMachine<Types> for StateMachine {
         bytes: Vec<u8>,
     ) -> Result<()> {
         *self.state.borrow_mut() = read(&bytes)?;
-        self.disk.0.borrow_mut().snapshot = Some((meta.clone(), bytes));
+        let mut kept = self.disk.0.borrow_mut();
+        kept.snapshot = Some((meta.clone(), bytes));
+        kept.installed += 1;
         Ok(())
     }
 

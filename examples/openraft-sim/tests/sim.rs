@@ -10,25 +10,27 @@ fn checked(seed: u64) -> Outcome {
     let outcome = run(seed).unwrap();
     assert_eq!(outcome.faults(), Vec::<String>::new(), "seed {seed}: {:#?}", outcome.story);
     assert_eq!(outcome.nodes.len(), 3);
-    assert!(outcome.acknowledged.len() >= 250);
+    assert!(outcome.acknowledged.len() >= 180);
     outcome
 }
 
 #[test]
 fn acknowledged_writes_survive_and_a_seed_has_one_digest() {
     let mut digests = BTreeSet::new();
-    let mut snapshots = 0;
+    let (mut installed, mut handed_over) = (0, 0);
     for seed in 0..SEEDS {
         let outcome = checked(seed);
         let again = checked(seed);
         assert_eq!(outcome.story, again.story, "seed {seed}");
         assert_eq!(outcome.digest, again.digest, "seed {seed}");
-        println!("seed {seed}: {:016x} after {:?}", outcome.digest, outcome.took);
-        snapshots += outcome.snapshots;
+        println!("seed {seed}: {:016x}\n{}", outcome.digest, outcome.story.join("\n"));
+        installed += outcome.installed;
+        handed_over += u64::from(outcome.handed_over);
         digests.insert(outcome.digest);
     }
     assert_eq!(digests.len() as u64, SEEDS, "two seeds have the same digest");
-    assert!(snapshots > 0, "no node had a snapshot");
+    println!("{installed} snapshots installed, {handed_over} leaders handed over");
+    assert!(installed > 0 && handed_over > 0);
 }
 
 #[test]
