@@ -1,7 +1,8 @@
 //! A watch channel that wakes its receivers in the order in which they began to wait.
 //!
-//! tokio's spreads its receivers over eight lists with random numbers of the thread
-//! (`thread_rng_n` in `tokio::sync::watch`), so that two runs would wake them in different orders.
+//! tokio's spreads its receivers over eight lists, with random numbers that no program can seed
+//! (`BigNotify` in `tokio::sync::watch`), so that it wakes several receivers in another order in each
+//! run.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
