@@ -28,11 +28,11 @@ type Values = BTreeMap<String, String>;
 
 /// The result of a run.
 pub struct Outcome {
-    /// Of all that happened: two runs of a seed have the same.
+    /// The digest of all events. Two runs of a seed have the same.
     pub digest: u64,
     /// Simulated time.
     pub took: Duration,
-    /// What happened.
+    /// The steps, with their times.
     pub story: Vec<String>,
     /// Writes that clients were told of.
     pub acknowledged: Values,
@@ -45,7 +45,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// What is wrong: acknowledged writes that a node does not have, nodes that differ.
+    /// Acknowledged writes that a node does not have, and nodes that differ.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -299,7 +299,7 @@ pub fn run(seed: u64) -> anyhow::Result<Outcome> {
     cluster.wait_for_writes(WRITES);
     cluster.hand_over();
 
-    // Of three successive seeds one has the leader's.
+    // One of three successive seeds has the leader's.
     let crashed = 1 + seed % NODES;
     cluster.nodes.borrow_mut().remove(&crashed);
     cluster.world.crash(host(crashed));

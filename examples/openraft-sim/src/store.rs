@@ -119,7 +119,7 @@ pub struct StateMachine {
 }
 
 impl StateMachine {
-    /// That of a node that starts: its values are those of the last snapshot.
+    /// Opens it when the node starts, with the values of the last snapshot.
     ///
     /// # Errors
     /// The snapshot is damaged.
