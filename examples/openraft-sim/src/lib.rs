@@ -60,7 +60,7 @@ pub fn config() -> Config {
         election_timeout_max: 400,
         enable_pre_vote: Some(true),
         // A node that was away needs a snapshot.
-        snapshot_policy: SnapshotPolicy::LogsSinceLast(20),
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(15),
         max_in_snapshot_log_to_keep: 5,
         purge_batch_size: 1,
         ..Config::default()

@@ -19,7 +19,7 @@ use crate::{Command, Raft, node};
 const NODES: u64 = 3;
 const CLIENTS: u32 = 2;
 /// Writes that are acknowledged in a step.
-const WRITES: usize = 30;
+const WRITES: usize = 20;
 const MS: Duration = Duration::from_millis(1);
 /// Only a defect takes longer, in simulated time.
 const LIMIT: Duration = Duration::from_secs(60);
