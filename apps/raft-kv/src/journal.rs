@@ -73,8 +73,8 @@ pub struct Journal {
     bugs: Planted,
 }
 
-/// The indexes of a log all of whose frames and snapshots are durable. The log itself may be ahead: a
-/// snapshot that the Raft library has accepted begins the log before it is on disk.
+/// The indexes of a log whose snapshots are durable. The log itself may be ahead: a snapshot that the Raft
+/// library has accepted begins the log before it is on disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Durable {
     /// The last entry before the log.
@@ -84,7 +84,7 @@ pub struct Durable {
 }
 
 impl Durable {
-    /// The indexes of this log, which has nothing for the disk.
+    /// The indexes of this log, whose begin is durable.
     pub fn of(log: &Log) -> Durable {
         Durable { base: log.base().0, snapshot: log.snapshot_at().0 }
     }
@@ -187,13 +187,14 @@ impl Journal {
         self.offset >= SEGMENT
     }
 
-    /// Begins another segment.
+    /// Begins another segment with this term and vote. The commit index is not written: the entries up to
+    /// it may be in a later frame, and others with their indexes on disk.
     ///
     /// # Errors
     /// The disk's.
     pub async fn rotate(
         &mut self,
-        hard: HardState,
+        mut hard: HardState,
         pause: &impl AsyncFn(),
     ) -> Result<(), JournalError> {
         let number = self.segments.back().map_or(1, |segment| segment.number + 1);
@@ -204,6 +205,7 @@ impl Journal {
         (self.file, self.offset) = (file, 0);
         self.segments.push_back(Segment { number, last: 0 });
         // Older segments, with the last term and vote, will be removed.
+        hard.commit = 0;
         let frame = Frame::of(vec![Record::Hard(hard)]);
         self.write(&frame, pause).await.map_err(disk(&name))
     }

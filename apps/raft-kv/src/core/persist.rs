@@ -289,6 +289,11 @@ impl Core {
         self.image.clone().filter(|image| image.at.0 == index)
     }
 
+    /// Returns whether the begin of the log is durable: no received snapshot waits for the disk.
+    pub fn has_durable_begin(&self) -> bool {
+        self.frame.image.is_none() && self.incoming.is_none()
+    }
+
     /// The log, for the journal's new segments.
     pub fn log(&self) -> &crate::log::Log {
         self.raw.store()

@@ -271,6 +271,19 @@ fn segments_are_removed_when_a_snapshot_has_their_entries() {
 }
 
 #[test]
+fn a_commit_index_whose_entries_are_not_on_disk_is_not_in_a_new_segment() {
+    let disk = Disk::new();
+    disk.write(&[&[hard(1, 1), entry(2, 1), entry(3, 1)]]);
+    let mut recovered = disk.open().unwrap();
+    // A leader of term 2 has replaced entry 3, and committed its own, which waits for the disk.
+    let Record::Hard(state) = hard(2, 3) else { unreachable!() };
+    block(recovered.journal.rotate(state, &NO_PAUSE)).unwrap();
+    drop(recovered);
+    let log = disk.open().unwrap().state.2;
+    assert_eq!((log.hard().term, log.hard().commit, log.last()), (2, 1, 3));
+}
+
+#[test]
 fn a_missing_segment_or_snapshot_is_reported() {
     let disk = Disk::new();
     with_snapshot(&disk);

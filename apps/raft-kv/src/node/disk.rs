@@ -41,13 +41,22 @@ impl Node {
                 return Err(journal.failed(error));
             }
             self.with(|core| core.persisted(frame.number()));
+            // Under load there is always another frame.
+            self.tidy(journal).await?;
         }
+        self.tidy(journal).await
+    }
+
+    /// Writes down the cluster when it is known, begins another segment when the present one is full or a
+    /// snapshot was made, and removes files that are not needed.
+    async fn tidy(&self, journal: &mut Journal) -> Result<(), JournalError> {
+        let pause = async || self.local.sleep(BUSY).await;
         let identity = self.core.borrow().store().identity();
         if identity.cluster != 0 && identity != journal.identity() {
             journal.identify(identity, &pause).await?;
             self.belong(identity);
         }
-        if !self.is_dirty.take() && !journal.is_full() {
+        if !self.is_dirty.get() && !journal.is_full() {
             return Ok(());
         }
         let (hard, durable) = {
@@ -56,10 +65,14 @@ impl Node {
             if core.failed().is_some() {
                 return Ok(());
             }
-            (core.log().hard().clone(), Durable::of(core.log()))
+            (core.log().hard().clone(), core.has_durable_begin().then(|| Durable::of(core.log())))
         };
+        self.is_dirty.set(durable.is_none());
+        if durable.is_none() && !journal.is_full() {
+            return Ok(());
+        }
         journal.rotate(hard, &pause).await?;
-        journal.clean(durable)
+        durable.map_or(Ok(()), |durable| journal.clean(durable))
     }
 
     async fn save(&self, image: Image) -> Result<(), JournalError> {

@@ -268,6 +268,37 @@ fn a_node_joins_while_no_client_writes() {
 }
 
 #[test]
+fn old_files_are_removed_while_writes_leave_the_disk_no_pause() {
+    let mut cluster = Cluster::new(16, 3, 1, frequent);
+    let slow = courser_sim::DiskFaults {
+        sync_ns: (2_000_000, 3_000_000),
+        ..courser_sim::DiskFaults::default()
+    };
+    cluster.disks.iter().for_each(|disk| disk.set_faults(slow.clone()));
+    let (disks, most) = (cluster.disks.clone(), Rc::new(Cell::new(0)));
+    let peak = most.clone();
+    let ended = cluster.spawn(0, |kv, local| async move {
+        let kv = Rc::new(kv);
+        let put = |n: u32| {
+            let (kv, disks, peak) = (kv.clone(), disks.clone(), peak.clone());
+            local.spawn(async move {
+                for round in 0..150_u32 {
+                    kv.put(format!("k{n}").as_bytes(), &vec![round as u8; 1_000]).await.unwrap();
+                    disks.iter().for_each(|disk| peak.set(peak.get().max(disk.used())));
+                }
+            })
+        };
+        for task in (0..32).map(put).collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+    });
+    cluster.finish(&ended);
+    // 4,800 entries were written, and a snapshot is made after 100. A segment that a snapshot makes
+    // superfluous is removed behind the next frame.
+    assert!(most.get() < 1_500_000, "{} bytes", most.get());
+}
+
+#[test]
 fn a_slow_follower_delays_no_write_and_fills_no_memory() {
     let mut cluster = Cluster::new(12, 3, 1, |settings| settings.snapshot_entries = 1_000_000);
     let id = follower(&mut cluster);

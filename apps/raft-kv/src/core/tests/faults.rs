@@ -80,6 +80,28 @@ fn a_node_does_not_become_a_candidate_while_it_writes_a_received_snapshot() {
 }
 
 #[test]
+fn the_begin_of_the_log_is_not_durable_while_a_received_snapshot_is_not() {
+    let mut cluster = Cluster::new(3, |s| (s.snapshot_entries, s.kept_entries) = (50, 10));
+    let session = cluster.open();
+    let leader = cluster.leader();
+    let lagging = if leader == 1 { 2 } else { 1 };
+    assert!(cluster.node(lagging).has_durable_begin());
+    cluster.cut = vec![lagging];
+    for seq in 1..=100 {
+        cluster.put((session, seq), &format!("k{seq}"), "value");
+    }
+    cluster.cut.clear();
+    cluster.stuck = Some(lagging);
+    cluster.ticks(40);
+    assert!(cluster.node(lagging).log().base().0 > 50);
+    assert!(!cluster.node(lagging).has_durable_begin());
+    let frame = cluster.node(lagging).take_frame().unwrap();
+    assert!(frame.image.is_some() && !cluster.node(lagging).has_durable_begin());
+    cluster.node(lagging).persisted(frame.number());
+    assert!(cluster.node(lagging).has_durable_begin());
+}
+
+#[test]
 fn the_log_in_memory_is_bounded_by_bytes_and_a_follower_that_lags_gets_a_snapshot() {
     const SNAPSHOT: usize = 4 << 20;
     let mut cluster = Cluster::new(3, |s| s.snapshot_bytes = SNAPSHOT);
