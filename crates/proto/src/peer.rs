@@ -200,9 +200,10 @@ impl Peers {
         self.entries.get_mut(peer as usize)?.as_mut()
     }
 
-    /// Returns whether the peer of that number is live and with that party.
-    pub(crate) fn is_with(&self, peer: u32, party: Party) -> bool {
-        self.at(peer).is_some_and(|p| p.state == PeerState::Live && p.party == party)
+    /// Returns whether the peer of that number is live, with that party, and has this cookie there.
+    pub(crate) fn is_with(&self, peer: u32, party: Party, cookie: u32) -> bool {
+        let is_it = |p: &Peer| p.party == party && p.tx_cookie == cookie;
+        self.at(peer).is_some_and(|p| p.state == PeerState::Live && is_it(p))
     }
 
     pub(crate) fn add(&mut self, peer: Peer) -> u32 {

@@ -149,6 +149,12 @@ impl Mailbox {
         }
     }
 
+    /// The number of waiting messages.
+    #[cfg(test)]
+    pub(crate) fn mail(&self) -> usize {
+        self.lock().mail.len()
+    }
+
     /// [`Mailbox::take_all`] for mailboxes without workers.
     #[cfg(test)]
     pub(crate) fn take(&self, mail: &mut Vec<Mail>) {

@@ -61,7 +61,8 @@ impl<N: Network> Driver<N> {
             self.note_use(n);
             self.send(n, &msg);
         }
-        // Another endpoint may accept them, and otherwise their clients need not wait in vain.
+        // Connects that the endpoint has not handled go to another one, or are refused, so that their
+        // clients do not wait for the time-out.
         for mail in gone.mailbox.take_rest() {
             if let Mail::Msg { control, msg: msg @ ControlMsg::Connect { .. }, .. } = mail {
                 self.route_connect(control, msg);

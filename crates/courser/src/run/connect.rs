@@ -22,9 +22,8 @@ use crate::error::{RunError, SessionError};
 use crate::run::connections::{Dialing, Link};
 use crate::run::endpoint::{Events, Rpc};
 
-/// Limit of requests of a connect after answers that name a peer which is gone here. Each round of requests
-/// follows the disconnects of the round before; more rounds are needed only when sessions that
-/// began in between have ended too.
+/// Limit of repeated requests of a connect, after answers that name a peer which is gone here. One
+/// is enough, unless more connects end before their answers in the meantime.
 const MAX_REPEATS: u8 = 8;
 
 /// A deadline that is noticed late by this part of its time shows that this thread did not run.
@@ -69,6 +68,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
             sent_ns: 0,
             asked: false,
             repeats: 0,
+            held_by: None,
             control: None,
         });
         let Uri { host, port, .. } = uri;
@@ -104,12 +104,14 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     /// session uses that.
     fn closed(&mut self, session: SessionId, closed: Option<(RemoteSession, Option<PathId>)>) {
         self.connections.dialing.retain(|d| d.session != session);
-        self.ask_held();
         self.close_unused_paths();
-        let Some((remote, path)) = closed else { return };
-        if let Some(link) = self.connections.connected.remove(&session.index()) {
+        if let Some((remote, _)) = closed
+            && let Some(link) = self.connections.connected.remove(&session.index())
+        {
             self.disconnect(link.control, link.to, remote);
         }
+        self.ask_held();
+        let Some((_, path)) = closed else { return };
         if let Some(path) = path {
             self.transport.path_close(path);
         }
@@ -208,14 +210,15 @@ impl<T: Transport, A: Events> Rpc<T, A> {
         };
         self.transport.path_close(path.id);
         let integrity = self.connections.integrity(d.same_host);
-        let waits = self.connections.is_held(d.control);
+        let held_by = self.connections.held(d.control, self.connections.dialing[at].to);
         let dialing = &mut self.connections.dialing[at];
+        dialing.held_by = held_by;
         dialing.control = Some((d.control, remote, local));
         dialing.request.max_frame = path.max_frame as u32;
         // Packets that stay on the host use no switch buffer.
         let over = ConnectOver { control: d.control, integrity, same_host: d.same_host };
         self.core.proto.connect_over(dialing.session, &mut dialing.request, over);
-        if !waits {
+        if held_by.is_none() {
             self.ask(at);
         }
     }
@@ -230,14 +233,13 @@ impl<T: Transport, A: Events> Rpc<T, A> {
         self.control_plane.send(Command::Send { control, msg });
     }
 
-    /// Sends the requests that wait for the answers of others over their connection, once all have
-    /// arrived. The server has none of the ended sessions then, because this endpoint has sent the
-    /// disconnect of each before.
+    /// Sends the requests that wait for the answers of a server endpoint to others, once all have
+    /// arrived: this endpoint has sent the disconnects of the sessions that they began.
     fn ask_held(&mut self) {
-        let controls = self.connections.released();
+        let released = self.connections.released();
         for at in 0..self.connections.dialing.len() {
             let d = &self.connections.dialing[at];
-            if d.held_on().is_some_and(|control| controls.contains(&control)) {
+            if d.held_by().is_some_and(|held| released.contains(&held)) {
                 self.ask(at);
             }
         }
@@ -365,7 +367,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
         let d = &mut self.connections.dialing[at];
         let Some((_, remote, local)) = d.control else { return };
         if d.repeats < MAX_REPEATS && self.core.proto.names_gone_peer(accept, &d.request, control) {
-            (d.asked, d.repeats) = (false, d.repeats + 1);
+            (d.asked, d.repeats, d.held_by) = (false, d.repeats + 1, Some(from.index));
             self.disconnect(control, from, accept.session);
             return;
         }

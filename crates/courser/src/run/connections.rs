@@ -25,9 +25,11 @@ pub(super) struct Dialing {
     pub(super) sent_ns: u64,
     /// The request was sent, and its answer is outstanding.
     pub(super) asked: bool,
-    /// Answers that named a peer which is gone here. After such an answer, the connect waits for the
-    /// answers to others before it sends its request again.
+    /// Answers that named a peer which is gone here.
     pub(super) repeats: u8,
+    /// The server endpoint that gave such an answer last. The connect waits until that endpoint has
+    /// answered all others, and then sends its request again.
+    pub(super) held_by: Option<u16>,
     /// The number of the open control connection, with the remote and the local address.
     pub(super) control: Option<(u64, IpAddr, IpAddr)>,
 }
@@ -37,9 +39,15 @@ impl Dialing {
         self.control.is_some_and(|(c, ..)| c == control)
     }
 
-    /// The connection over which the request waits to be sent.
-    pub(super) fn held_on(&self) -> Option<u64> {
-        self.control.filter(|_| !self.asked).map(|(control, ..)| control)
+    /// The connection and the server endpoint whose answers to others the request waits for.
+    pub(super) fn held_by(&self) -> Option<(u64, u16)> {
+        let (control, ..) = self.control.filter(|_| !self.asked)?;
+        Some((control, self.held_by?))
+    }
+
+    /// Returns whether the request can reach that server endpoint.
+    fn is_for(&self, (control, endpoint): (u64, u16)) -> bool {
+        self.is_on(control) && self.to.is_none_or(|to| to == endpoint)
     }
 }
 
@@ -110,18 +118,20 @@ impl Connections {
         self.integrity.unwrap_or(default)
     }
 
-    /// Returns whether requests wait until the server has answered others over the connection.
-    pub(super) fn is_held(&self, control: u64) -> bool {
-        self.dialing.iter().any(|d| d.held_on() == Some(control))
+    /// The server endpoint for whose answers a new request to `to` has to wait.
+    pub(super) fn held(&self, control: u64, to: Option<u16>) -> Option<u16> {
+        let held = self.dialing.iter().filter_map(Dialing::held_by);
+        let mut on = held.filter(|held| held.0 == control).map(|(_, endpoint)| endpoint);
+        on.find(|&endpoint| to.is_none_or(|to| to == endpoint))
     }
 
-    /// The connections with waiting requests and without outstanding answers.
-    pub(super) fn released(&self) -> Vec<u64> {
-        let mut controls: Vec<u64> = self.dialing.iter().filter_map(Dialing::held_on).collect();
-        controls.sort_unstable();
-        controls.dedup();
-        controls.retain(|&control| !self.dialing.iter().any(|d| d.asked && d.is_on(control)));
-        controls
+    /// The server endpoints that requests wait for, and that have no answer outstanding.
+    pub(super) fn released(&self) -> Vec<(u64, u16)> {
+        let mut held: Vec<_> = self.dialing.iter().filter_map(Dialing::held_by).collect();
+        held.sort_unstable();
+        held.dedup();
+        held.retain(|&held| !self.dialing.iter().any(|d| d.asked && d.is_for(held)));
+        held
     }
 
     /// Returns whether a connect is under way, so that the event loop must check its deadline.

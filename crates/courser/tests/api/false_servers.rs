@@ -184,7 +184,7 @@ fn a_server_that_grants_more_credits_than_requested_is_refused() {
 #[test]
 fn a_server_that_always_names_another_peer_is_refused() {
     let (uri, thread) = FalseServer::start(|mut server| {
-        let mut requests = 0;
+        let (mut requests, mut disconnects) = (0, 0);
         while let Some(msg) = server.recv() {
             match msg {
                 ControlMsg::Connect { from: to, request, .. } => {
@@ -192,12 +192,15 @@ fn a_server_that_always_names_another_peer_is_refused() {
                     let accept = ConnectAccept { client_peer: 1234, ..answer(&request) };
                     server.send(&ControlMsg::Accept { to, from: ME, accept });
                 }
-                ControlMsg::Disconnect { session, .. } => assert_eq!(session.number, 3),
+                ControlMsg::Disconnect { session, .. } => {
+                    assert_eq!(session.number, 3);
+                    disconnects += 1;
+                }
                 ControlMsg::EndpointGone { .. } => {}
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(requests, 9);
+        assert_eq!((requests, disconnects), (9, 9));
     });
     let mut client = client(Config::default());
     let session = client.connect(&uri).unwrap();

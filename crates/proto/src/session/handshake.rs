@@ -272,9 +272,9 @@ impl<C> Endpoint<C> {
         Ok(dpp)
     }
 
-    /// Returns whether an acceptance names a peer that this endpoint does not have: the server has
-    /// accepted a connect before that has ended here before its answer. After the disconnects of all
-    /// sessions that it has accepted for such a peer, the same request gets a valid answer.
+    /// Returns whether an acceptance names a peer that this endpoint does not have: the server had
+    /// accepted an earlier connect, which ended here before its answer arrived. After the disconnects
+    /// of all sessions that it has accepted for such a peer, the same request gets a valid answer.
     pub fn names_gone_peer(
         &self,
         a: &ConnectAccept,
@@ -282,7 +282,7 @@ impl<C> Endpoint<C> {
         control: u64,
     ) -> bool {
         let party = Party { endpoint_id: a.endpoint_id, control };
-        a.client_peer != request.peer && !self.peers.is_with(a.client_peer, party)
+        a.client_peer != request.peer && !self.peers.is_with(a.client_peer, party, a.cookie)
     }
 
     /// Handles the server's acceptance. `addr` and `path` reach the server's datapath. The caller
