@@ -48,8 +48,11 @@ impl Local {
         Entered { local: self.clone(), future }
     }
 
-    /// The endpoint of the innermost future of [`Local::enter`] that is polled. `None`: this is called
-    /// outside of such a poll, also by a destructor of the future.
+    /// The endpoint of the innermost future of [`Local::enter`] that is polled. `None`: no such future
+    /// is being polled. A future that drives another endpoint by `poll` or `block_on` is being polled
+    /// meanwhile: the other endpoint's handlers and tasks see the endpoint that the future has entered,
+    /// unless they have entered their own. So does a future's destructor see the one of the poll in
+    /// which it is dropped.
     #[must_use]
     pub fn current() -> Option<Local> {
         ENTERED.with(|entered| entered.with(Local::clone))

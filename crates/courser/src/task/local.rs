@@ -107,7 +107,7 @@ impl Local {
         Timeout::new(self.sleep(after), future)
     }
 
-    /// The result of a future, if it ends before a time of [`Local::now_ns`]; else [`Elapsed`].
+    /// The result of a future, unless it still waits at a time of [`Local::now_ns`]; then [`Elapsed`].
     ///
     /// [`Elapsed`]: super::Elapsed
     pub fn timeout_at<F: Future>(&self, at_ns: u64, future: F) -> Timeout<F> {

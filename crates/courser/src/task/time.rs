@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::local::Local;
@@ -107,22 +107,22 @@ impl fmt::Debug for Sleep {
 
 pin_project_lite::pin_project! {
     /// A future and a limit of its time, made by [`Local::timeout`] and [`Local::timeout_at`]. It
-    /// returns the future's result, or [`Elapsed`] if the time is up first. The future is dropped
-    /// with it.
+    /// returns the future's result, or [`Elapsed`] if the future still waits when the time is up.
+    /// The future is dropped at either end, in the poll. A further poll returns [`Elapsed`].
     ///
     /// # Panics
     /// A poll outside of the endpoint: see [`Local`].
     #[must_use = "the future runs when the timeout is awaited"]
     pub struct Timeout<F> {
         #[pin]
-        future: F,
+        future: Option<F>,
         sleep: Sleep,
     }
 }
 
 impl<F> Timeout<F> {
     pub(super) fn new(sleep: Sleep, future: F) -> Self {
-        Timeout { future, sleep }
+        Timeout { future: Some(future), sleep }
     }
 }
 
@@ -130,11 +130,19 @@ impl<F: Future> Future for Timeout<F> {
     type Output = Result<F::Output, Elapsed>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        if let Poll::Ready(result) = this.future.poll(cx) {
-            return Poll::Ready(Ok(result));
-        }
-        Pin::new(this.sleep).poll(cx).map(|()| Err(Elapsed))
+        let mut this = self.project();
+        let Some(future) = this.future.as_mut().as_pin_mut() else {
+            return Poll::Ready(Err(Elapsed));
+        };
+        let result = match future.poll(cx) {
+            Poll::Ready(result) => Ok(result),
+            Poll::Pending => {
+                ready!(Pin::new(this.sleep).poll(cx));
+                Err(Elapsed)
+            }
+        };
+        this.future.set(None);
+        Poll::Ready(result)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Futures on an endpoint's own thread (ADR 40).
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, pending};
+use std::future::{Future, pending, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -403,6 +403,29 @@ fn sleeps_and_timeouts_end_at_a_time_of_the_clock() {
         assert_eq!(never.await, Ok(()));
     })
     .unwrap();
+}
+
+/// The destructor may use the endpoint, also when the timeout is all that the task does.
+#[test]
+fn a_timeout_drops_its_future_in_the_poll_that_ends_it() {
+    struct ReadsTheClock(Local, Rc<Cell<u32>>);
+    impl Drop for ReadsTheClock {
+        fn drop(&mut self) {
+            self.0.now_ns();
+            self.1.set(self.1.get() + 1);
+        }
+    }
+    let mut rpc = client(Config::default());
+    let (local, dropped) = (rpc.local(), Rc::new(Cell::new(0)));
+    let guard = || ReadsTheClock(local.clone(), dropped.clone());
+    let waits = |guard| async move {
+        let _guard = guard;
+        pending::<()>().await;
+    };
+    assert_eq!(rpc.block_on(local.timeout(MS, waits(guard()))).unwrap(), Err(courser::Elapsed));
+    let ends = |guard| poll_fn(move |_| Poll::Ready(drop(&guard)));
+    assert_eq!(rpc.block_on(local.timeout(MS, ends(guard()))).unwrap(), Ok(()));
+    assert_eq!(dropped.get(), 2);
 }
 
 #[test]
