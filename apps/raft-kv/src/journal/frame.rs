@@ -7,12 +7,12 @@ use crate::command::MAX_COMMAND;
 use crate::core::Record;
 
 const MAGIC: [u8; 4] = *b"rkv1";
-/// Length of the records, number, checksum of these.
+/// Magic, length of the records, number.
 const PLACE: usize = 4 + 4 + 8;
-/// Magic, length of the records, number, checksum of these, checksum of the records.
+/// Magic, length of the records, number, checksum of these, checksum of the whole frame.
 pub(super) const HEADER: usize = PLACE + 8 + 8;
 /// Largest length of the records of a frame, bytes. Frames that the node writes are smaller: see
-/// [`crate::core::Settings::frame_bytes`].
+/// [`crate::core::Unsynced`].
 pub(super) const MAX_LEN: usize = 1 << 30;
 
 const HARD: u8 = 1;
@@ -124,13 +124,15 @@ pub(super) fn read(nonce: u64, bytes: &[u8]) -> Option<(u64, &[u8], usize)> {
     (bytes[PLACE + 8..HEADER] == sum).then_some((number, records, len))
 }
 
-/// Returns whether the frame that begins these bytes, which is not intact and has to have this number, is
-/// followed by a later one. The header of that suffices. The time is proportional to the bytes, whatever
-/// they are.
-pub(super) fn has_later(nonce: u64, bytes: &[u8], number: u64) -> bool {
-    let skipped = match header(nonce, bytes) {
-        Some((found, len)) if found == number => len.min(bytes.len()),
-        _ => 0,
+/// Returns whether the frame that begins these bytes, which is not intact, is followed by a later one. Its
+/// number is known if there is a frame before it in the file. The header of the later frame suffices. The
+/// time is proportional to the bytes, whatever they are.
+pub(super) fn has_later(nonce: u64, bytes: &[u8], number: Option<u64>) -> bool {
+    let (skipped, number) = match header(nonce, bytes) {
+        Some((found, len)) if number.is_none_or(|number| number == found) => {
+            (len.min(bytes.len()), found)
+        }
+        _ => (0, number.unwrap_or(0)),
     };
     let rest = &bytes[skipped..];
     let begins = rest.windows(MAGIC.len()).enumerate().filter(|(_, at)| *at == MAGIC);

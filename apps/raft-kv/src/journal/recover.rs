@@ -119,8 +119,7 @@ fn read(
         let intact = frame::read(nonce, &bytes[at..]);
         let found = intact.filter(|(number, ..)| expected.is_none_or(|next| next == *number));
         let Some((number, part, len)) = found else {
-            let next = expected.unwrap_or(0);
-            if !is_last || frame::has_later(nonce, &bytes[at..], next) {
+            if !is_last || frame::has_later(nonce, &bytes[at..], expected) {
                 return Err(corrupt(at, "the checksum of a frame"));
             }
             break;

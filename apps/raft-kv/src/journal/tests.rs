@@ -138,7 +138,7 @@ fn a_tail_that_is_torn_anywhere_is_cut_off_and_the_log_goes_on() {
     }
 }
 
-/// Of a frame whose value is a frame, the header is lost. Users do not know the nonce.
+/// The frame loses its header, and its value is a frame. Users do not know the nonce.
 #[test]
 fn a_torn_frame_is_cut_off_although_its_value_looks_like_a_frame() {
     let name = "log-0000000000000001";
@@ -163,7 +163,7 @@ fn a_torn_frame_is_cut_off_although_its_value_looks_like_a_frame() {
     }
 }
 
-/// If each of these headers were believed, billions of bytes would be summed a million times.
+/// A search that trusts each of these headers sums 16 MiB a million times, and does not end.
 #[test]
 fn a_tail_that_looks_like_headers_of_long_frames_is_searched_once() {
     let disk = Disk::new();
@@ -177,6 +177,19 @@ fn a_tail_that_looks_like_headers_of_long_frames_is_searched_once() {
     disk.set(name, &bytes);
     let recovered = disk.open().unwrap();
     assert_eq!((recovered.cut, entries(&recovered)), ((bytes.len() - whole) as u64, vec![(2, 1)]));
+}
+
+#[test]
+fn a_first_frame_of_a_segment_that_is_torn_anywhere_is_cut_off() {
+    let disk = Disk::new();
+    let name = "log-0000000000000001";
+    disk.write(&[&[hard(1, 1), entry(2, 1), entry(3, 1)]]);
+    let bytes = disk.bytes(name);
+    for len in 0..bytes.len() {
+        disk.set(name, &bytes[..len]);
+        let recovered = disk.open().unwrap();
+        assert_eq!((recovered.cut, entries(&recovered)), (len as u64, vec![]), "{len}");
+    }
 }
 
 #[test]
