@@ -79,6 +79,9 @@ pub struct Unsynced {
     pub steps: u64,
     /// Bytes of messages above which the node does the same. Default 32 MiB.
     pub message_bytes: usize,
+    /// Ticks that the disk may take for a frame of a leader: after these it does the same. Clients get no
+    /// answers meanwhile. Default 200, 5 s.
+    pub ticks: usize,
 }
 
 /// Settings of a node. All members should have the same times; with leases they have to.
@@ -137,7 +140,12 @@ impl Settings {
             snapshot_bytes: 64 << 20,
             kept_entries: 10_000,
             cluster: 1,
-            unsynced: Unsynced { entry_bytes: 256 << 20, steps: 65_536, message_bytes: 32 << 20 },
+            unsynced: Unsynced {
+                entry_bytes: 256 << 20,
+                steps: 65_536,
+                message_bytes: 32 << 20,
+                ticks: 200,
+            },
             durable: true,
             bugs: Planted::default(),
         }
@@ -214,6 +222,8 @@ pub struct Core {
     arrived: usize,
     /// Number of the frame that is being written.
     writing: Option<u64>,
+    /// Ticks since that frame was taken.
+    writing_ticks: usize,
     /// Messages that wait for frames, and their bytes.
     held: VecDeque<Held>,
     held_bytes: usize,
@@ -274,6 +284,7 @@ impl Core {
             frame: Frame::default(),
             arrived: 0,
             writing: None,
+            writing_ticks: 0,
             held: VecDeque::new(),
             held_bytes: 0,
             durable_step: 0,
@@ -334,6 +345,7 @@ impl Core {
 
     /// An interval of [`Settings::tick`] has passed.
     pub fn tick(&mut self) {
+        self.writing_ticks += usize::from(self.writing.is_some());
         // A candidate reads the entries that it has not applied. While a received snapshot is written, they
         // are in neither the log nor the store.
         let waits = self.incoming.is_some() || self.is_stalled;

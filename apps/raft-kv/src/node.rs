@@ -14,6 +14,7 @@ mod serve;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hasher};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -146,6 +147,14 @@ fn recover(
     Ok((recovered.journal, recovered.state))
 }
 
+/// A number that others may know. The generator's state, and with it the nonce of the directory, cannot be
+/// computed from it.
+fn published(random: u64) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write_u64(random);
+    hasher.finish().max(1)
+}
+
 impl Node {
     /// Starts a node at an endpoint: reads the directory, registers the services, spawns the tasks.
     /// Without a storage the log is in memory, and the node may not be started again under its number.
@@ -173,7 +182,7 @@ impl Node {
         };
         let now_ns = rpc.context().now_ns();
         let identity = journal.as_ref().map_or(store.identity(), Journal::identity);
-        options.settings.cluster = rpc.context().random().max(1);
+        options.settings.cluster = published(rpc.context().random());
         let core = Core::new(options.settings.clone(), log, store, image, now_ns)
             .map_err(StartError::Options)?;
         let node = Rc::new(Node {

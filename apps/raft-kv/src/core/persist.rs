@@ -97,11 +97,13 @@ impl Core {
         self.stall();
     }
 
-    /// Ends the node's part in the cluster while too much waits for the disk. A leader stops leading, as
-    /// another node has a disk that answers.
+    /// Ends the node's part in the cluster while too much waits for the disk. A leader stops leading, also
+    /// after a time, as another node has a disk that answers.
     fn stall(&mut self) {
         let ((steps, bytes), limit) = (self.held(), self.settings.unsynced);
-        if self.failed.is_some() || steps < limit.steps && bytes < limit.message_bytes {
+        let is_late = self.writing.is_some() && self.writing_ticks >= limit.ticks;
+        let is_behind = steps >= limit.steps || bytes >= limit.message_bytes;
+        if self.failed.is_some() || !(is_behind || is_late && self.is_leader()) {
             return;
         }
         self.is_stalled = true;
@@ -176,7 +178,7 @@ impl Core {
         }
         let number = self.frame.number;
         let frame = std::mem::replace(&mut self.frame, Frame { number, ..Frame::default() });
-        self.writing = Some(frame.number);
+        (self.writing, self.writing_ticks) = (Some(frame.number), 0);
         Some(frame)
     }
 

@@ -212,7 +212,9 @@ fn large_values_leave_a_bounded_log_and_queue_for_a_follower_that_lags() {
 
 #[test]
 fn the_service_goes_on_when_the_disk_of_the_leader_never_answers() {
-    let mut cluster = Cluster::new(16, 3, 1, |settings| settings.unsynced.steps = 300);
+    let mut cluster = Cluster::new(16, 3, 1, |settings| {
+        (settings.unsynced.steps, settings.unsynced.ticks) = (300, usize::MAX);
+    });
     let id = cluster.leader();
     let never = (3_600_000_000_000, 3_600_000_000_001);
     let faults = courser_sim::DiskFaults { sync_ns: never, ..courser_sim::DiskFaults::default() };
@@ -223,6 +225,19 @@ fn the_service_goes_on_when_the_disk_of_the_leader_never_answers() {
     assert_eq!(cluster.reports.borrow().iter().filter(|report| **report == line).count(), 1);
     let (steps, _) = cluster.nodes.borrow()[&id].core().held();
     assert!((300..400).contains(&steps), "{steps} steps");
+}
+
+#[test]
+fn with_default_limits_another_node_leads_soon_when_the_disk_of_the_leader_hangs() {
+    let mut cluster = Cluster::new(16, 3, 1, |_| {});
+    let id = cluster.leader();
+    let never = (3_600_000_000_000, 3_600_000_000_001);
+    let faults = courser_sim::DiskFaults { sync_ns: never, ..courser_sim::DiskFaults::default() };
+    cluster.disks[id as usize - 1].set_faults(faults);
+    fill(&mut cluster, 1, 100);
+    cluster.world.run_for(8 * SECOND);
+    assert_ne!(cluster.leader(), id);
+    assert_filled(&mut cluster, 1, 100);
 }
 
 #[test]

@@ -259,6 +259,28 @@ fn a_node_whose_disk_never_answers_bounds_the_messages_that_wait_for_it() {
 }
 
 #[test]
+fn a_leader_whose_disk_is_late_stops_leading_and_a_follower_goes_on() {
+    for leads in [true, false] {
+        let mut cluster = Cluster::new(3, |settings| settings.unsynced.ticks = 50);
+        let session = cluster.open();
+        let leader = cluster.leader();
+        let slow = if leads { leader } else { leader % 3 + 1 };
+        cluster.stuck = Some(slow);
+        drop(cluster.put_at(leader, (session, 1), "a", "1"));
+        cluster.settle();
+        let frame = cluster.node(slow).take_frame().unwrap();
+        cluster.ticks(49);
+        assert_eq!((cluster.leader(), cluster.node(slow).is_stalled()), (leader, false));
+        cluster.ticks(30);
+        assert_eq!((cluster.leader() != leader, cluster.node(slow).is_stalled()), (leads, leads));
+        cluster.stuck = None;
+        cluster.node(slow).persisted(frame.number());
+        cluster.agree();
+        assert!(!cluster.node(slow).is_stalled());
+    }
+}
+
+#[test]
 fn a_leader_whose_disk_never_answers_stops_leading() {
     let mut cluster = Cluster::new(3, |settings| settings.unsynced.steps = 500);
     let session = cluster.open();
