@@ -423,7 +423,12 @@ fn a_timeout_drops_its_future_in_the_poll_that_ends_it() {
         pending::<()>().await;
     };
     assert_eq!(rpc.block_on(local.timeout(MS, waits(guard()))).unwrap(), Err(courser::Elapsed));
-    let ends = |guard| poll_fn(move |_| Poll::Ready(drop(&guard)));
+    let ends = |guard| {
+        poll_fn(move |_| {
+            let _ = &guard;
+            Poll::Ready(())
+        })
+    };
     assert_eq!(rpc.block_on(local.timeout(MS, ends(guard()))).unwrap(), Ok(()));
     assert_eq!(dropped.get(), 2);
 }
