@@ -1,41 +1,61 @@
 //! Raft messages as bytes. The parser of the Raft library is an old Protocol Buffers that recurses
-//! without a limit and keeps unknown fields, so bytes from the network pass a decoder first that knows
-//! the fields of these messages and accepts nothing else.
+//! without a limit and keeps unknown fields, so bytes from the network never reach it: messages have a
+//! form of ours, by serde and postcard, which has no recursion and no fields but the known ones.
 //!
 //! ```text
-//! received bytes -> batch: lengths, count -> check: fields, wire types, sizes, counts, depth
-//!                -> the parser of the library -> crate::core::guard: what a message may state
+//! received bytes -> batch: lengths, count -> form: fields, counts, kinds
+//!                -> crate::core::guard: what a message may state
 //! ```
 //!
-//! Invariant: the parser is passed only messages that consist of known fields, each of them once unless
-//! it is a list within its limit, at most [`MAX_DEPTH`] deep, with all lengths within their enclosing
-//! message. So it takes memory in proportion to the bytes.
+//! Invariant: a message takes memory in proportion to its bytes, and all of its lists are within their
+//! limits.
 
-mod fields;
+mod conf_change;
+mod form;
 #[cfg(test)]
 mod tests;
 
-use protobuf::Message as _;
-use raft::eraftpb::{ConfChange, Message};
+use raft::eraftpb::Message;
 
-use fields::{CONF_CHANGE, MESSAGE, check};
-pub use fields::{
-    MAX_BATCH, MAX_BATCH_BYTES, MAX_DEPTH, MAX_ENTRIES, MAX_MEMBERS, MAX_MESSAGE, Malformed,
-};
+pub use conf_change::conf_change;
+pub use form::{MAX_ENTRIES, MAX_MEMBERS};
+
+use crate::command::MAX_COMMAND;
+use form::{Form, Received};
+
+/// Most messages of a batch.
+pub const MAX_BATCH: usize = 1_024;
+/// Largest message without the data of a snapshot, bytes: one entry of the largest command, or several
+/// that are smaller.
+pub const MAX_MESSAGE: usize = MAX_COMMAND + (64 << 10);
+/// Largest batch, bytes.
+pub const MAX_BATCH_BYTES: usize = MAX_MESSAGE + (64 << 10);
+
+/// Bytes that are refused, with what is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}; use the same version of raft-kv on all nodes")]
+pub struct Malformed(pub &'static str);
 
 /// Bytes of the length in front of each message.
 const LENGTH: usize = 4;
 
 /// Appends a message to a batch. False: the batch has no room for it, and is as before.
 pub fn push(batch: &mut Vec<u8>, message: &Message) -> bool {
-    let len = message.compute_size() as usize;
-    if len > MAX_MESSAGE || batch.len() + LENGTH + len > MAX_BATCH_BYTES {
+    let most = form::bound(message);
+    if most > MAX_MESSAGE || batch.len() + LENGTH + most > MAX_BATCH_BYTES {
         return false;
     }
-    batch.extend_from_slice(&(len as u32).to_le_bytes());
-    // Writing to memory fails for a message that lacks a required field, and these have none.
-    message.write_to_vec(batch).expect("proto3 has no required fields");
+    let front = batch.len();
+    batch.extend_from_slice(&[0; LENGTH]);
+    *batch = append(std::mem::take(batch), message);
+    let len = (batch.len() - front - LENGTH) as u32;
+    batch[front..front + LENGTH].copy_from_slice(&len.to_le_bytes());
     true
+}
+
+fn append(bytes: Vec<u8>, message: &Message) -> Vec<u8> {
+    // Only a failed allocation or a type that is no data has an error, and neither is possible here.
+    postcard::to_extend(&Form::of(message), bytes).expect("messages are data")
 }
 
 /// Entries of a part of a message, and their bytes.
@@ -50,7 +70,7 @@ pub fn split(mut message: Message) -> Vec<Message> {
         let mut part = message.clone();
         let mut bytes = 0;
         while let Some(entry) = entries.next_if(|entry| {
-            bytes += entry.compute_size() as usize;
+            bytes += form::entry_bound(entry);
             part.entries.is_empty() || (part.entries.len() < PART.0 && bytes <= PART.1)
         }) {
             part.entries.push(entry);
@@ -65,9 +85,9 @@ pub fn split(mut message: Message) -> Vec<Message> {
     }
 }
 
-/// Encoded bytes of a message in a batch.
+/// Bytes that a message takes at most in a batch.
 pub fn size(message: &Message) -> usize {
-    LENGTH + message.compute_size() as usize
+    LENGTH + form::bound(message)
 }
 
 /// Decodes a batch.
@@ -104,18 +124,15 @@ pub fn message(bytes: &[u8]) -> Result<Message, Malformed> {
     if bytes.len() > MAX_MESSAGE {
         return Err(Malformed("a message of too many bytes"));
     }
-    check(bytes, &MESSAGE, MAX_DEPTH)?;
-    Message::parse_from_bytes(bytes).map_err(|_| Malformed("no Raft message"))
+    match postcard::take_from_bytes::<Form<'_, Received>>(bytes) {
+        Ok((form, [])) => {
+            form.message().ok_or(Malformed("a message with unknown or too large parts"))
+        }
+        _ => Err(Malformed("no Raft message")),
+    }
 }
 
 /// Encodes a message alone, for the head of a snapshot.
 pub fn encode(message: &Message) -> Vec<u8> {
-    message.write_to_bytes().expect("proto3 has no required fields")
-}
-
-/// Decodes the data of an entry that changes the members. `None`: it is malformed, and changes nothing
-/// on any node.
-pub fn conf_change(bytes: &[u8]) -> Option<ConfChange> {
-    check(bytes, &CONF_CHANGE, 1).ok()?;
-    ConfChange::parse_from_bytes(bytes).ok()
+    append(Vec::new(), message)
 }
