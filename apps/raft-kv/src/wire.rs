@@ -46,6 +46,7 @@ pub fn push(batch: &mut Vec<u8>, message: &Message) -> bool {
         return false;
     }
     let front = batch.len();
+    batch.reserve(LENGTH + most);
     batch.extend_from_slice(&[0; LENGTH]);
     *batch = append(std::mem::take(batch), message);
     let len = (batch.len() - front - LENGTH) as u32;
