@@ -8,6 +8,7 @@
 //! ```
 
 mod disk;
+mod incoming;
 mod peer;
 mod receive;
 mod serve;
@@ -31,8 +32,8 @@ use crate::journal::{Journal, JournalError, Owner};
 use crate::log::Log;
 use crate::signal::{Progress, Signal};
 use crate::store::{Identity, Store};
+use incoming::Incoming;
 use peer::Peer;
-use receive::Transfer;
 
 /// Settings of a node, besides an endpoint and a storage.
 #[derive(Clone)]
@@ -102,7 +103,8 @@ pub struct Node {
     introduced: RefCell<BTreeSet<u64>>,
     /// Addresses that members announced.
     announced: RefCell<BTreeMap<u64, String>>,
-    transfer: RefCell<Option<Transfer>>,
+    /// The snapshot that is being received.
+    incoming: RefCell<Incoming>,
     storage: Option<Arc<dyn Storage>>,
     /// The last role that was reported.
     role: RefCell<String>,
@@ -200,7 +202,7 @@ impl Node {
             identity: Cell::new(identity),
             introduced: RefCell::default(),
             announced: RefCell::default(),
-            transfer: RefCell::default(),
+            incoming: RefCell::default(),
             storage,
             role: RefCell::default(),
             ended: Progress::default(),
@@ -223,6 +225,7 @@ impl Node {
             loop {
                 ticker.local.sleep(ticker.options.settings.tick).await;
                 ticker.with(Core::tick);
+                ticker.incoming.borrow_mut().expire(ticker.local.now_ns());
             }
         }));
         drop(self.local.spawn(async move { saver.save_snapshots().await }));
@@ -326,6 +329,11 @@ impl Node {
     /// Bytes of the messages that wait for the peer that has the most of them.
     pub fn queued(&self) -> usize {
         self.peers.borrow().values().map(|peer| peer.queued()).max().unwrap_or(0)
+    }
+
+    /// Bytes of the snapshot that is being received.
+    pub fn receiving(&self) -> usize {
+        self.incoming.borrow().bytes()
     }
 
     /// The last known addresses of a member, the most likely first.

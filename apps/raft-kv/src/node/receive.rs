@@ -3,39 +3,11 @@
 use std::rc::Rc;
 
 use super::Node;
+use super::incoming::malformed;
 use crate::address;
 use crate::api::{Chunk, Hello, LocalPeers, PeerError};
 use crate::core::{Core, NotTaken, ReadMode};
-use crate::store::{Decoder, ImageError, Store};
 use crate::wire;
-
-/// Largest part of a snapshot, bytes.
-const MAX_CHUNK: usize = 1 << 20;
-/// Time without a part after which a transfer is given up, ns.
-const IDLE_NS: u64 = 5_000_000_000;
-
-/// A snapshot that is being received.
-pub(super) struct Transfer {
-    from: u64,
-    term: u64,
-    index: u64,
-    total: u64,
-    bytes: Vec<u8>,
-    /// Has decoded the bytes, but for a part of an entry.
-    decoder: Decoder,
-    last_ns: u64,
-}
-
-/// The place of the next part, and a complete store with its bytes.
-type Assembled = (u64, Option<(Store, Vec<u8>)>);
-
-fn malformed(error: impl std::fmt::Display) -> PeerError {
-    PeerError::Malformed(error.to_string())
-}
-
-fn refused(error: ImageError) -> PeerError {
-    PeerError::Snapshot(format!("the snapshot is malformed ({})", error.0))
-}
 
 impl Node {
     fn take(&self, batch: &[u8]) -> Result<(), PeerError> {
@@ -46,7 +18,8 @@ impl Node {
 
     /// Takes a part of a snapshot. Returns the place of the next one.
     fn take_chunk(&self, chunk: &Chunk, data: &[u8]) -> Result<u64, PeerError> {
-        let (next, complete) = self.assemble(chunk, data)?;
+        let (now_ns, limit) = (self.local.now_ns(), self.options.max_snapshot);
+        let (next, complete) = self.incoming.borrow_mut().add(chunk, data, limit, now_ns)?;
         if let Some((store, bytes)) = complete {
             let message = wire::message(&chunk.head).map_err(malformed)?;
             if !message.has_snapshot() {
@@ -59,51 +32,6 @@ impl Node {
             })?;
         }
         Ok(next)
-    }
-
-    /// Adds a part to the transfer that it belongs to, and decodes it. Returns the place of the next part,
-    /// and the store with its bytes if they are complete.
-    fn assemble(&self, chunk: &Chunk, data: &[u8]) -> Result<Assembled, PeerError> {
-        let now_ns = self.local.now_ns();
-        let mut slot = self.transfer.borrow_mut();
-        if data.len() > MAX_CHUNK {
-            return Err(malformed("a part of a snapshot has too many bytes"));
-        }
-        let (total, limit) = (chunk.total, self.options.max_snapshot);
-        if total > limit {
-            return Err(PeerError::Large { total, limit });
-        }
-        if chunk.offset == 0 {
-            let is_busy = slot.as_ref().is_some_and(|transfer| {
-                transfer.term >= chunk.term
-                    && transfer.from != chunk.from
-                    && now_ns.saturating_sub(transfer.last_ns) < IDLE_NS
-            });
-            if is_busy {
-                return Err(PeerError::Order);
-            }
-            let (from, term, index, total) = (chunk.from, chunk.term, chunk.index, chunk.total);
-            let (bytes, decoder) = (Vec::new(), Decoder::default());
-            *slot = Some(Transfer { from, term, index, total, bytes, decoder, last_ns: now_ns });
-        }
-        let transfer = slot.as_mut().ok_or(PeerError::Order)?;
-        let is_next = (transfer.from, transfer.term, transfer.index, transfer.total)
-            == (chunk.from, chunk.term, chunk.index, chunk.total)
-            && transfer.bytes.len() as u64 == chunk.offset
-            && chunk.offset + data.len() as u64 <= chunk.total;
-        if !is_next {
-            return Err(PeerError::Order);
-        }
-        transfer.bytes.extend_from_slice(data);
-        transfer.last_ns = now_ns;
-        let decoded = transfer.decoder.advance(&transfer.bytes);
-        let next = transfer.bytes.len() as u64;
-        let is_complete = next == transfer.total;
-        let ended = slot.take_if(|_| is_complete || decoded.is_err());
-        decoded.map_err(refused)?;
-        let Some(Transfer { bytes, decoder, .. }) = ended else { return Ok((next, None)) };
-        let store = decoder.end(&bytes).map_err(refused)?;
-        Ok((next, Some((store, bytes))))
     }
 }
 

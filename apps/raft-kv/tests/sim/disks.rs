@@ -142,6 +142,27 @@ fn left_behind(cluster: &mut Cluster) -> u64 {
 }
 
 #[test]
+fn a_snapshot_that_its_sender_abandons_is_dropped() {
+    let mut cluster = Cluster::new(10, 3, 1, frequent);
+    let id = left_behind(&mut cluster);
+    let nodes = cluster.nodes.clone();
+    let receiving = move || nodes.borrow()[&id].receiving();
+    let begun = receiving.clone();
+    assert!(cluster.world.run_until(20 * SECOND, move |_| begun() > 1_000_000));
+    let others: Vec<_> = (1..=4).filter(|other| *other != id).map(host).collect();
+    cluster.world.partition(&[&[host(id)], &others]);
+    cluster.world.run_for(4 * SECOND);
+    assert!(receiving() > 1_000_000);
+    cluster.world.run_for(2 * SECOND);
+    assert_eq!(receiving(), 0);
+    cluster.world.heal();
+    let nodes = cluster.nodes.clone();
+    let caught_up =
+        move |_: &mut courser_sim::World| nodes.borrow()[&id].core().store().size().0 == 250;
+    assert!(cluster.world.run_until(20 * SECOND, caught_up));
+}
+
+#[test]
 fn a_snapshot_above_the_limit_is_reported_once_and_is_tried_again_slowly() {
     let mut cluster = Cluster::hosts(15, 3, 1);
     cluster.max_snapshot.set(1_000_000);
