@@ -26,7 +26,7 @@ pub enum JournalError {
         /// The place.
         at: u64,
         /// The part that is wrong.
-        detail: &'static str,
+        detail: std::borrow::Cow<'static, str>,
     },
     /// There is nothing to start from.
     #[error(

@@ -76,7 +76,7 @@ impl Owner {
             }
         }
         let corrupt =
-            JournalError::Corrupt { file: OWNER.to_owned(), at: 0, detail: "its checksum" };
+            JournalError::Corrupt { file: OWNER.to_owned(), at: 0, detail: "its checksum".into() };
         let found = Owner::decode(&snapshot::contents(storage, OWNER)?).ok_or(corrupt)?;
         // A founder begins with a snapshot, and another node learns the cluster from one.
         if !has_snapshot && found.identity != Identity::default() {

@@ -110,8 +110,11 @@ fn read(
 ) -> Result<Read, JournalError> {
     let name = segment_name(number);
     let bytes = snapshot::contents(storage, &name)?;
-    let corrupt =
-        |at: usize, detail| JournalError::Corrupt { file: name.clone(), at: at as u64, detail };
+    let corrupt = |at: usize, detail: &'static str| JournalError::Corrupt {
+        file: name.clone(),
+        at: at as u64,
+        detail: detail.into(),
+    };
     let (mut at, mut frames, mut records) = (0, None, Vec::new());
     let mut tail = 0..0;
     while at < bytes.len() {
@@ -140,7 +143,11 @@ fn replay(
     file: &str,
 ) -> Result<Log, JournalError> {
     let (snapshot, membership) = (store.applied(), store.membership());
-    let corrupt = |detail| JournalError::Corrupt { file: file.to_owned(), at: 0, detail };
+    let corrupt = |detail: &'static str| JournalError::Corrupt {
+        file: file.to_owned(),
+        at: 0,
+        detail: detail.into(),
+    };
     let mut log = Log::new(snapshot, membership.clone());
     let mut hard = HardState::default();
     // The term that the log has for the last entry of the snapshot.

@@ -80,7 +80,10 @@ pub(super) fn load(
     let index = names.iter().filter_map(|name| number(name, "snapshot-")).max();
     let Some(index) = index else { return Ok(None) };
     let name = snapshot_name(index);
-    let corrupt = |at, detail| JournalError::Corrupt { file: name.clone(), at, detail };
+    let corrupt = |at, detail: &str| {
+        let detail = detail.to_owned().into();
+        JournalError::Corrupt { file: name.clone(), at, detail }
+    };
     let mut bytes = contents(storage, &name)?;
     if bytes.len() < HEADER || bytes[..8] != MAGIC {
         return Err(corrupt(0, "no snapshot begins there"));
@@ -90,7 +93,7 @@ pub(super) fn load(
     if len != (data.len() as u64).to_le_bytes() || sum != checksum(&[len, &data]).to_le_bytes() {
         return Err(corrupt(HEADER as u64, "the checksum of the snapshot"));
     }
-    let store = Store::from_image(&data).map_err(|error| corrupt(HEADER as u64, error.0))?;
+    let store = Store::from_image(&data).map_err(|error| corrupt(HEADER as u64, &error.0))?;
     if store.applied().0 != index {
         return Err(corrupt(HEADER as u64, "a snapshot under another name"));
     }

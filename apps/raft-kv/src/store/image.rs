@@ -1,12 +1,13 @@
 //! The whole state as bytes: the contents of a snapshot.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use super::making::{Making, SLICE};
-use super::{About, Changes, Identity, Membership, Store};
+use super::{About, Changes, Identity, Membership, SESSION_WINDOW, Store};
 use crate::command::{MAX_KEY, MAX_URI, MAX_VALUE};
 use crate::wire::MAX_MEMBERS;
 
@@ -15,7 +16,20 @@ use crate::wire::MAX_MEMBERS;
 #[error(
     "the snapshot is malformed ({0}); remove this node, and add it again with an empty directory"
 )]
-pub struct ImageError(pub(crate) &'static str);
+pub struct ImageError(pub(crate) Cow<'static, str>);
+
+fn wrong(part: impl Into<Cow<'static, str>>) -> ImageError {
+    ImageError(part.into())
+}
+
+/// Largest encoding of a number.
+const NUMBER: usize = 10;
+/// Largest encoding of everything before the sessions: 11 numbers, and each member with its address.
+const MAX_HEAD: usize = 11 * NUMBER + MAX_MEMBERS * (3 * NUMBER + MAX_URI);
+/// Largest encoding of a session with its number.
+const MAX_SESSION: usize = 5 * NUMBER + SESSION_WINDOW as usize * (2 * NUMBER + 1);
+/// Largest encoding of a key with its value.
+const MAX_ENTRY: usize = 2 * NUMBER + MAX_KEY + MAX_VALUE;
 
 /// An encoded store with the position in the log that it has.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -114,12 +128,21 @@ impl Store {
 }
 
 /// Decodes an image whose bytes come in parts, so that each part costs its own bytes, and the last one no
-/// more than the others.
+/// more than the others. Bytes that are not complete are decoded again when there are twice as many, and
+/// refused when there are more than the largest head, session or entry has: the work is proportional to
+/// the bytes, however they are cut.
 #[derive(Clone, Debug, Default)]
 pub struct Decoder {
     store: Store,
     /// Place of the first byte that is not decoded.
     at: usize,
+    /// Bytes of the image up to now.
+    len: usize,
+    /// Bytes from the place on that are needed for another attempt.
+    wanted: usize,
+    /// Bytes that were read in vain, as the part that they begin was not complete.
+    #[cfg(test)]
+    pub(super) repeated: usize,
     has_head: bool,
     /// Sessions and keys that are not decoded.
     sessions: u64,
@@ -131,7 +154,7 @@ fn take<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<Option<(T, &'a [u8])>
     match postcard::take_from_bytes(bytes) {
         Ok(taken) => Ok(Some(taken)),
         Err(postcard::Error::DeserializeUnexpectedEnd) => Ok(None),
-        Err(_) => Err(ImageError("its encoding")),
+        Err(_) => Err(wrong("its encoding")),
     }
 }
 
@@ -142,12 +165,35 @@ impl Decoder {
     /// # Errors
     /// The bytes are no image, or exceed a limit.
     pub fn advance(&mut self, bytes: &[u8]) -> Result<(), ImageError> {
+        self.len = bytes.len();
         let mut rest = bytes.get(self.at..).unwrap_or_default();
-        while let Some(after) = self.next(rest)? {
+        while rest.len() >= self.wanted {
+            let (part, limit) = self.largest();
+            let Some(after) = self.next(rest)? else {
+                if rest.len() > limit {
+                    return Err(wrong(format!("{part} of more than {limit} bytes")));
+                }
+                #[cfg(test)]
+                {
+                    self.repeated += rest.len();
+                }
+                self.wanted = (2 * rest.len()).clamp(1, limit + 1);
+                return Ok(());
+            };
             self.at += rest.len() - after.len();
+            self.wanted = 0;
             rest = after;
         }
         Ok(())
+    }
+
+    /// The kind of the next part, and its largest encoding.
+    fn largest(&self) -> (&'static str, usize) {
+        match self.has_head {
+            false => ("a head", MAX_HEAD),
+            true if self.sessions > 0 => ("a session", MAX_SESSION),
+            true => ("an entry", MAX_ENTRY),
+        }
     }
 
     /// Place of the first byte that is not decoded.
@@ -158,16 +204,17 @@ impl Decoder {
     /// The store of an image whose bytes are complete.
     ///
     /// # Errors
-    /// Bytes are missing, or there are more.
-    pub fn end(self, bytes: &[u8]) -> Result<Store, ImageError> {
+    /// Bytes are missing, or there are more than [`Decoder::advance`] had.
+    pub fn end(mut self, bytes: &[u8]) -> Result<Store, ImageError> {
+        if self.len != bytes.len() {
+            return Err(wrong("its length"));
+        }
+        self.wanted = 0;
+        self.advance(bytes)?;
         if !self.has_head || self.sessions > 0 || self.keys > 0 {
-            return Err(ImageError("its encoding"));
+            return Err(wrong("its encoding"));
         }
-        if self.at == bytes.len() {
-            Ok(self.store)
-        } else {
-            Err(ImageError("bytes behind its end"))
-        }
+        Ok(self.store)
     }
 
     /// Decodes the next part. Returns the bytes behind it. `None`: it is not complete, or was the last.
@@ -190,13 +237,13 @@ impl Decoder {
         if self.sessions > 0 {
             let Some(((number, session), rest)) = take(bytes)? else { return Ok(None) };
             if !self.store.sessions.restore(number, session) {
-                return Err(ImageError("its sessions"));
+                return Err(wrong("its sessions"));
             }
             self.sessions -= 1;
             return Ok(Some(rest));
         }
         if self.keys == 0 {
-            return Ok(None);
+            return if bytes.is_empty() { Ok(None) } else { Err(wrong("bytes behind its end")) };
         }
         let Some(((key, value), rest)) = take::<(ByteBuf, ByteBuf)>(bytes)? else {
             return Ok(None);
@@ -205,7 +252,7 @@ impl Decoder {
         let (key, value) = (key.into_vec(), value.into_vec());
         let last = self.store.entries.last_key_value().map(|(last, _)| last);
         if key.len() > MAX_KEY || value.len() > MAX_VALUE || last >= Some(&key) {
-            return Err(ImageError("its keys"));
+            return Err(wrong("its keys"));
         }
         self.store.bytes += (key.len() + value.len()) as u64;
         self.store.entries.insert(key, value);
@@ -222,13 +269,13 @@ fn check(head: &Head) -> Result<(), ImageError> {
     let known = head.addresses.keys().all(|id| ids.contains(id));
     let short = head.addresses.values().all(|uri| uri.len() <= MAX_URI);
     if head.version != VERSION {
-        return Err(ImageError("its version"));
+        return Err(wrong("its version"));
     }
     if voters.is_empty() || count > MAX_MEMBERS || ids.len() < count || ids.contains(&0) {
-        return Err(ImageError("its members"));
+        return Err(wrong("its members"));
     }
     if !known || !short {
-        return Err(ImageError("its addresses"));
+        return Err(wrong("its addresses"));
     }
     Ok(())
 }

@@ -352,5 +352,84 @@ fn an_image_is_decoded_as_its_parts_come() {
     }
     let mut wrong = image.bytes.to_vec();
     wrong[0] ^= 1;
-    assert_eq!(Decoder::default().advance(&wrong[..200]), Err(ImageError("its version")));
+    assert_eq!(Decoder::default().advance(&wrong[..200]), Err(ImageError("its version".into())));
+}
+
+/// The undecoded bytes of a part of an image that never ends, sent in pieces, and the refusal.
+fn endless(head: &[u8], piece: &[u8]) -> (usize, Decoder, String) {
+    let (mut decoder, mut bytes) = (Decoder::default(), head.to_vec());
+    loop {
+        bytes.extend_from_slice(piece);
+        if let Err(refusal) = decoder.advance(&bytes) {
+            return (bytes.len() - decoder.at(), decoder, refusal.to_string());
+        }
+        assert!(bytes.len() < 8 << 20, "it is not refused");
+    }
+}
+
+#[test]
+fn a_part_of_an_image_that_never_ends_is_refused_at_the_largest_legal_size() {
+    let mut log = Log::new();
+    let session = log.open(0);
+    let with_session = log.0.image().bytes.to_vec();
+    log.write(0, session, 1, 1, put("a", "1"));
+    log.apply(Command::Close { session });
+    let mut without_keys = log.0.clone();
+    without_keys.entries.clear();
+    let (one, none) = (log.0.image().bytes, without_keys.image().bytes);
+    // The heads end before the number of sessions and that of keys; those that follow are 2^63.
+    let many = [&[0x80; 9][..], &[1]].concat();
+    let before_keys = &none[..none.len() - 1];
+    let before_entry = &one[..one.len() - 4];
+    // The number, the times and the first write of a session, and then results of a number without end.
+    let session = [&with_session[..with_session.len() - 1], &many].concat();
+    for (part, limit, head, byte) in [
+        ("a head", 18_414, [&[3][..], &[1; 5], &[0; 2], &many].concat(), 1),
+        ("a session", 21_554, session, 1),
+        ("an entry", (64 << 10) + (2 << 20) + 20, [before_keys, &many, &many].concat(), 1),
+        ("an entry", (64 << 10) + (2 << 20) + 20, [before_entry, &[1, b'a'], &many].concat(), 1),
+    ] {
+        for len in [1_usize, 1_000, 256 << 10] {
+            let (kept, decoder, refusal) = endless(&head, &vec![byte; len]);
+            assert!(refusal.contains(&format!("({part} of more than {limit} bytes)")), "{refusal}");
+            assert!((limit..=limit + 1 + len.max(head.len())).contains(&kept), "{part}: {kept}");
+            // However small the pieces are, all attempts together read twice the bytes.
+            assert!(decoder.repeated <= 2 * kept, "{part}: {} of {kept}", decoder.repeated);
+        }
+    }
+}
+
+#[test]
+fn bytes_behind_the_end_of_an_image_are_refused_at_once() {
+    let mut bytes = Log::new().0.image().bytes.to_vec();
+    let mut decoder = Decoder::default();
+    decoder.advance(&bytes).unwrap();
+    bytes.push(0);
+    let refusal = ImageError("bytes behind its end".into());
+    assert_eq!(decoder.advance(&bytes), Err(refusal));
+}
+
+#[test]
+fn the_largest_parts_of_an_image_are_taken() {
+    let mut log = Log::new();
+    let members = 1..=crate::wire::MAX_MEMBERS as u64;
+    log.0.membership.voters = members.clone().map(|id| u64::MAX - id).rev().collect();
+    let uri = "u".repeat(crate::command::MAX_URI);
+    log.0.addresses = members.map(|id| (u64::MAX - id, uri.clone())).collect();
+    (log.0.now_ms, log.1) = (u64::MAX / 2, u64::MAX / 2);
+    let session = log.open(u64::MAX / 2);
+    let last = u64::MAX - SESSION_WINDOW;
+    for seq in 0..SESSION_WINDOW {
+        log.write(0, session, last + seq, last, put("a", "1"));
+    }
+    let key = "k".repeat(crate::command::MAX_KEY);
+    let session = log.open(0);
+    log.write(0, session, 1, 1, put(&key, &"v".repeat(2 << 20)));
+    let image = log.0.image();
+    let mut decoder = Decoder::default();
+    for end in (0..image.bytes.len()).step_by(100) {
+        decoder.advance(&image.bytes[..end]).unwrap();
+    }
+    decoder.advance(&image.bytes).unwrap();
+    assert_eq!(decoder.end(&image.bytes).unwrap().image(), image);
 }
