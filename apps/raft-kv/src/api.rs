@@ -176,8 +176,12 @@ pub enum PeerError {
     /// The contents of a snapshot contradict the state of the node.
     #[error("{0}; use the same version of raft-kv on all nodes")]
     Snapshot(String),
-    /// The disk of the node has not taken what came before.
-    #[error("the disk of the node has not taken earlier data; send the snapshot later")]
+    /// The node receives the snapshot of another one, or its disk has not taken what came before. The part
+    /// may be sent again later.
+    #[error(
+        "the node receives another snapshot, or its disk has not taken earlier data; send the part \
+         again later"
+    )]
     Busy,
     /// A part of a snapshot does not follow the one before.
     #[error("the node expects another part of a snapshot; send it again from the begin")]

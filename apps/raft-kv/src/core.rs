@@ -455,6 +455,11 @@ impl Core {
         }
     }
 
+    /// Returns whether the disk has taken enough of what came before for another snapshot.
+    pub fn takes_snapshot(&self) -> bool {
+        self.incoming.is_none() && !self.is_stalled
+    }
+
     /// Takes a snapshot: its message, the store that was decoded from its image, and the bytes of that.
     ///
     /// # Errors
@@ -465,7 +470,7 @@ impl Core {
         store: Store,
         bytes: std::sync::Arc<Vec<u8>>,
     ) -> Result<(), NotTaken> {
-        if self.incoming.is_some() || self.is_stalled {
+        if !self.takes_snapshot() {
             return Err(NotTaken::Busy);
         }
         match self.examine_snapshot(&message, store, bytes) {

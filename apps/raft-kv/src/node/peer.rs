@@ -31,6 +31,9 @@ const CHUNK: usize = 256 << 10;
 /// Pauses after transfers that fail: the first one, which doubles, and the last one, which a peer that
 /// refuses the snapshot has at once.
 const SNAPSHOT_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// Pause before a part is sent again to a peer that is busy, and the times that this is done: for a minute.
+/// A peer keeps the other parts meanwhile.
+const BUSY: (Duration, u32) = (Duration::from_millis(500), 120);
 /// Pauses between attempts to connect, and after batches that the peer refuses.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(320));
 
@@ -266,7 +269,7 @@ impl Node {
 
 /// Why a peer has no snapshot.
 enum Failure {
-    /// It cannot be reached or is busy, or this node does not lead any more.
+    /// It cannot be reached or is busy for long, or this node does not lead any more.
     Lost,
     /// It does not take this snapshot.
     Refused(PeerError),
@@ -327,7 +330,7 @@ impl Node {
         let image = self.core.borrow().image(index).ok_or(Failure::Lost)?;
         let client = self.introduce(peer).await.ok_or(Failure::Lost)?;
         let total = image.bytes.len() as u64;
-        let mut offset = 0;
+        let (mut offset, mut busy) = (0, 0);
         while self.is_wanted(peer, message) {
             let end = (offset + CHUNK).min(image.bytes.len());
             let is_last = end == image.bytes.len();
@@ -344,7 +347,11 @@ impl Node {
             match client.chunk(chunk, data).deadline(PATIENCE).await {
                 Ok(next) if next != end as u64 => return Err(Failure::Lost),
                 Ok(_) if is_last => return Ok(()),
-                Ok(_) => offset = end,
+                Ok(_) => (offset, busy) = (end, 0),
+                Err(RpcError::Service(PeerError::Busy)) if busy < BUSY.1 => {
+                    busy += 1;
+                    self.local.sleep(BUSY.0).await;
+                }
                 Err(RpcError::Service(PeerError::Order | PeerError::Busy)) => {
                     return Err(Failure::Lost);
                 }

@@ -18,7 +18,8 @@ impl Node {
 
     /// Takes a part of a snapshot. Returns the place of the next one.
     fn take_chunk(&self, chunk: &Chunk, data: &[u8]) -> Result<u64, PeerError> {
-        let (now_ns, limit) = (self.local.now_ns(), self.options.max_snapshot);
+        let limit = (self.options.max_snapshot, self.core.borrow().takes_snapshot());
+        let now_ns = self.local.now_ns();
         let (next, complete) = self.incoming.borrow_mut().add(chunk, data, limit, now_ns)?;
         if let Some((store, bytes)) = complete {
             let message = wire::message(&chunk.head).map_err(malformed)?;

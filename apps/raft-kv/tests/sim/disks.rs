@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use courser::service::RpcError;
+use courser_raft_kv::api::{Chunk, PeerError, PeersClient};
 use courser_raft_kv::core::{MemberChange, Settings};
 
 use crate::world::{Cluster, MS, SECOND, host};
@@ -160,6 +162,34 @@ fn a_snapshot_that_its_sender_abandons_is_dropped() {
     let caught_up =
         move |_: &mut courser_sim::World| nodes.borrow()[&id].core().store().size().0 == 250;
     assert!(cluster.world.run_until(20 * SECOND, caught_up));
+}
+
+#[test]
+fn a_snapshot_waits_until_the_node_has_received_another_one() {
+    let mut cluster = Cluster::new(10, 3, 1, frequent);
+    let id = left_behind(&mut cluster);
+    let leader = cluster.leader();
+    let term = cluster.nodes.borrow()[&leader].core().term();
+    let (local, uri) = (cluster.local(0), cluster.world.uri(host(id)));
+    let ended = cluster.spawn(0, move |_, _| async move {
+        let peer = PeersClient::new(local.connect(&uri).await.unwrap()).await.unwrap();
+        for n in 0..10 {
+            let chunk =
+                Chunk { from: 9, term, index: 1, total: 10_000, offset: 0, head: vec![].into() };
+            // A newer transfer of the same node takes the place of its last one.
+            let sent = peer.chunk(chunk, vec![3]).await;
+            assert!(n == 0 && sent == Err(RpcError::Service(PeerError::Busy)) || sent == Ok(1));
+            local.sleep(SECOND).await;
+        }
+    });
+    cluster.finish(&ended);
+    assert_eq!(cluster.nodes.borrow()[&id].receiving(), 1);
+    assert!(cluster.nodes.borrow()[&id].core().store().size().0 < 250);
+    // The other one is dropped after 5 s without a part, and the leader asks every half second.
+    let nodes = cluster.nodes.clone();
+    let caught_up =
+        move |_: &mut courser_sim::World| nodes.borrow()[&id].core().store().size().0 == 250;
+    assert!(cluster.world.run_until(6 * SECOND, caught_up));
 }
 
 #[test]
