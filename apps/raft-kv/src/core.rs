@@ -19,6 +19,7 @@
 
 mod apply;
 pub mod guard;
+mod late;
 mod members;
 mod persist;
 mod reads;
@@ -38,6 +39,7 @@ use crate::log::Log;
 use crate::planted::{Bug, Planted};
 use crate::store::Store;
 use guard::Suspect;
+use late::Late;
 pub use members::{MemberChange, MemberError};
 use persist::Held;
 pub use persist::{Frame, Making, Record};
@@ -79,8 +81,8 @@ pub struct Unsynced {
     pub steps: u64,
     /// Bytes of messages above which the node does the same. Default 32 MiB.
     pub message_bytes: usize,
-    /// Ticks that the disk may take for a frame of a leader: after these it does the same. Clients get no
-    /// answers meanwhile. Default 200, 5 s.
+    /// Ticks for which data of a leader may wait without progress of the disk: after these it does the
+    /// same. Clients get no answers meanwhile. Default 200, 5 s.
     pub ticks: usize,
 }
 
@@ -222,15 +224,13 @@ pub struct Core {
     arrived: usize,
     /// Number of the frame that is being written.
     writing: Option<u64>,
-    /// Ticks since that frame was taken.
-    writing_ticks: usize,
     /// Messages that wait for frames, and their bytes.
     held: VecDeque<Held>,
     held_bytes: usize,
     /// Number of the last step that is durable.
     durable_step: u64,
-    /// Too much waits for the disk: the node takes no part until that has taken everything.
-    is_stalled: bool,
+    /// Progress of the disk.
+    late: Late,
     /// A store that was received, until its snapshot is durable.
     incoming: Option<(Store, crate::store::Image)>,
     /// The last durable image, which lagging followers get.
@@ -284,11 +284,10 @@ impl Core {
             frame: Frame::default(),
             arrived: 0,
             writing: None,
-            writing_ticks: 0,
             held: VecDeque::new(),
             held_bytes: 0,
             durable_step: 0,
-            is_stalled: false,
+            late: Late::default(),
             incoming: None,
             image,
             unsaved_bytes: 0,
@@ -345,10 +344,11 @@ impl Core {
 
     /// An interval of [`Settings::tick`] has passed.
     pub fn tick(&mut self) {
-        self.writing_ticks += usize::from(self.writing.is_some());
+        let waits = self.waits_for_disk();
+        self.late.tick(waits, self.now_ns);
         // A candidate reads the entries that it has not applied. While a received snapshot is written, they
         // are in neither the log nor the store.
-        let waits = self.incoming.is_some() || self.is_stalled;
+        let waits = self.incoming.is_some() || self.is_stalled();
         self.guarded(|core| {
             if !waits {
                 core.raw.tick();
@@ -430,7 +430,7 @@ impl Core {
     pub fn receive(&mut self, message: Message) {
         match self.examine(&message) {
             // The sender repeats it.
-            Ok(()) if self.is_stalled => self.counters.messages_dropped += 1,
+            Ok(()) if self.is_stalled() => self.counters.messages_dropped += 1,
             Ok(()) if self.is_ignored(&message) => self.counters.votes_ignored += 1,
             // The leader sends them again.
             Ok(()) if !message.entries.is_empty() && !self.takes_entries() => {
@@ -457,7 +457,7 @@ impl Core {
 
     /// Returns whether the disk has taken enough of what came before for another snapshot.
     pub fn takes_snapshot(&self) -> bool {
-        self.incoming.is_none() && !self.is_stalled
+        self.incoming.is_none() && !self.is_stalled()
     }
 
     /// Takes a snapshot: its message, the store that was decoded from its image, and the bytes of that.

@@ -151,7 +151,13 @@ pub(crate) fn stat(args: &StatusArgs) -> Result<(), Failure> {
     let mut out = out::stdout();
     for state in states.iter().filter_map(|(_, state)| state.as_ref()) {
         let counters = serde_json::to_value(&state.counters).unwrap_or_default();
-        writeln!(out, "node {}", state.id)?;
+        writeln!(out, "node {} ({})", state.id, state.role)?;
+        if let Some(note) = &state.note {
+            writeln!(out, "  {note}")?;
+        }
+        for (name, value) in [("disk_wait_ms", state.disk_wait_ms()), ("stalls", state.stalls())] {
+            writeln!(out, "  {name:<20} {value:>12}")?;
+        }
         for (name, value) in counters.as_object().into_iter().flatten() {
             writeln!(out, "  {name:<20} {value:>12}")?;
         }

@@ -84,7 +84,7 @@ impl Core {
     /// Does what was requested: after calls of any other function.
     pub fn process(&mut self) {
         self.arrived = 0;
-        if self.is_stalled {
+        if self.is_stalled() {
             return;
         }
         self.issue_reads();
@@ -101,17 +101,23 @@ impl Core {
     /// after a time, as another node has a disk that answers.
     fn stall(&mut self) {
         let ((steps, bytes), limit) = (self.held(), self.settings.unsynced);
-        let is_late = self.writing.is_some() && self.writing_ticks >= limit.ticks;
+        let is_late = self.waits_for_disk() && self.late.ticks() >= limit.ticks;
         let is_behind = steps >= limit.steps || bytes >= limit.message_bytes;
         if self.failed.is_some() || !(is_behind || is_late && self.is_leader()) {
             return;
         }
-        self.is_stalled = true;
+        self.late.stall(self.now_ns);
         if self.is_leader() {
             self.guarded(|core| core.raw.raft.become_follower(core.raw.raft.term, 0));
             self.steps();
             self.follow_leadership();
         }
+    }
+
+    /// Returns whether data waits for the disk: a frame is being written, or one is to be written. The
+    /// latter alone counts too, as the disk may hang in another operation.
+    pub(super) fn waits_for_disk(&self) -> bool {
+        self.writing.is_some() || !self.frame.is_empty()
     }
 
     /// Steps of the Raft library that wait for the disk, and the bytes of their messages.
@@ -121,7 +127,7 @@ impl Core {
 
     /// Returns whether the node takes no part in the cluster, as too much waits for the disk.
     pub fn is_stalled(&self) -> bool {
-        self.is_stalled
+        self.late.is_stalled()
     }
 
     fn steps(&mut self) {
@@ -178,7 +184,7 @@ impl Core {
         }
         let number = self.frame.number;
         let frame = std::mem::replace(&mut self.frame, Frame { number, ..Frame::default() });
-        (self.writing, self.writing_ticks) = (Some(frame.number), 0);
+        self.writing = Some(frame.number);
         Some(frame)
     }
 
@@ -186,6 +192,7 @@ impl Core {
     pub fn persisted(&mut self, number: u64) {
         if self.writing == Some(number) {
             self.writing = None;
+            self.late.progress();
             self.guarded(|core| core.finish_frames(number));
         }
     }
@@ -209,7 +216,9 @@ impl Core {
         });
         self.raw.on_persist_ready(number);
         self.durable_step = number;
-        self.is_stalled &= self.writing.is_some() || !self.frame.is_empty();
+        if !self.waits_for_disk() {
+            self.late.end_stall();
+        }
         if let Some((store, image)) = installed {
             self.raw.advance_apply_to(store.applied().0);
             self.store = store;

@@ -58,7 +58,8 @@ pub struct Member {
 pub struct Status {
     /// Its number.
     pub id: u64,
-    /// `leader`, `follower`, `candidate`, `learner`, or `stopped`.
+    /// `leader`, `follower`, `candidate`, `learner`, `stalled` (too much waits for its disk, so it takes no
+    /// part), or `stopped`.
     pub role: String,
     /// The leader that it follows.
     pub leader: Option<u64>,
@@ -80,12 +81,28 @@ pub struct Status {
     pub bytes: u64,
     /// Sessions of clients.
     pub sessions: u64,
+    disk_wait_ms: u64,
+    stalls: u64,
     /// Members.
     pub members: Vec<Member>,
     /// Counters.
     pub counters: Counters,
-    /// Why it has stopped, or the reason for which the last message was dropped.
+    /// Why it has stopped, the state of a disk that does not answer, or the reason for which the last
+    /// message was dropped.
     pub note: Option<String>,
+}
+
+impl Status {
+    /// Time for which data has waited since the disk took a frame, ms. 0: none waits.
+    pub fn disk_wait_ms(&self) -> u64 {
+        self.disk_wait_ms
+    }
+
+    /// Times since the start at which the node took no part in the cluster, as too much waited for its
+    /// disk.
+    pub fn stalls(&self) -> u64 {
+        self.stalls
+    }
 }
 
 impl Core {
@@ -107,6 +124,7 @@ impl Core {
         let is_learner = members.learners.contains(&self.settings.id);
         let role = match raft.state {
             _ if self.failed.is_some() => "stopped",
+            _ if self.is_stalled() => "stalled",
             raft::StateRole::Leader => "leader",
             raft::StateRole::Follower if is_learner => "learner",
             raft::StateRole::Follower => "follower",
@@ -127,9 +145,11 @@ impl Core {
             keys: keys as u64,
             bytes,
             sessions: self.store.sessions() as u64,
+            disk_wait_ms: self.late.wait_ns(self.now_ns) / 1_000_000,
+            stalls: self.late.stalls(),
             members: ids.chain(members.learners.iter().map(|id| (id, false))).map(member).collect(),
             counters: self.counters.clone(),
-            note: self.failed.clone().or(refusal),
+            note: self.failed.clone().or_else(|| self.late.note(self.now_ns)).or(refusal),
         }
     }
 

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use courser::service::RpcError;
-use courser_raft_kv::api::{Chunk, PeerError, PeersClient};
+use courser_raft_kv::api::{Chunk, KvClient, PeerError, PeersClient};
 use courser_raft_kv::core::{MemberChange, Settings};
 
 use crate::world::{Cluster, MS, SECOND, host};
@@ -289,6 +289,32 @@ fn with_default_limits_another_node_leads_soon_when_the_disk_of_the_leader_hangs
     cluster.world.run_for(8 * SECOND);
     assert_ne!(cluster.leader(), id);
     assert_filled(&mut cluster, 1, 100);
+}
+
+#[test]
+fn a_node_whose_disk_hangs_answers_with_its_state() {
+    let mut cluster = Cluster::new(16, 3, 2, |_| {});
+    let id = cluster.leader();
+    let (local, uri) = (cluster.local(1), cluster.world.uri(host(id)));
+    let for_30_s = (30_000_000_000, 30_000_000_001);
+    let faults =
+        courser_sim::DiskFaults { sync_ns: for_30_s, ..courser_sim::DiskFaults::default() };
+    cluster.disks[id as usize - 1].set_faults(faults);
+    fill(&mut cluster, 1, 100);
+    cluster.world.run_for(10 * SECOND);
+    cluster.disks[id as usize - 1].set_faults(courser_sim::DiskFaults::default());
+    let ended = cluster.spawn(1, move |_, _| async move {
+        let node = KvClient::new(local.connect(&uri).await.unwrap()).await.unwrap();
+        let status = node.status().await.unwrap();
+        let note = status.note.clone().unwrap();
+        assert!(status.role == "stalled" && status.disk_wait_ms() > 5_000, "{}", status.role);
+        assert!(note.starts_with("stalled for ") && note.contains("does not answer"), "{note}");
+        local.sleep(60 * SECOND).await;
+        let status = node.status().await.unwrap();
+        assert_eq!((&status.role[..], status.disk_wait_ms()), ("follower", 0));
+        assert_eq!(status.note, None);
+    });
+    cluster.finish(&ended);
 }
 
 #[test]

@@ -304,3 +304,58 @@ fn a_leader_whose_disk_never_answers_stops_leading() {
     cluster.agree();
     assert_eq!(cluster.node(slow).store().get(b"a").unwrap(), b"new");
 }
+
+#[test]
+fn a_leader_whose_disk_hangs_between_two_frames_stops_leading() {
+    let mut cluster = Cluster::new(3, |settings| settings.unsynced.ticks = 50);
+    let session = cluster.open();
+    let slow = cluster.leader();
+    // The frame is not even taken.
+    cluster.stuck = Some(slow);
+    drop(cluster.put_at(slow, (session, 1), "a", "1"));
+    cluster.settle();
+    cluster.ticks(49);
+    assert_eq!((cluster.leader(), cluster.node(slow).is_stalled()), (slow, false));
+    cluster.ticks(30);
+    assert!(cluster.leader() != slow && cluster.node(slow).is_stalled());
+    cluster.stuck = None;
+    cluster.agree();
+}
+
+#[test]
+fn the_state_of_a_node_names_a_disk_that_does_not_answer() {
+    for leads in [true, false] {
+        let mut cluster = Cluster::new(3, |settings| settings.unsynced.ticks = 80);
+        let session = cluster.open();
+        let leader = cluster.leader();
+        let slow = if leads { leader } else { leader % 3 + 1 };
+        let note = |cluster: &mut Cluster| {
+            let status = cluster.node(slow).status();
+            (status.role.clone(), status.disk_wait_ms(), status.note)
+        };
+        let role = if leads { "leader" } else { "follower" }.to_owned();
+        assert_eq!(note(&mut cluster), (role.clone(), 0, None));
+        cluster.stuck = Some(slow);
+        drop(cluster.put_at(leader, (session, 1), "a", "1"));
+        cluster.settle();
+        let frame = cluster.node(slow).take_frame().unwrap();
+        // 25 ms each. The first one begins the time.
+        cluster.ticks(40);
+        assert_eq!(note(&mut cluster), (role.clone(), 975, None));
+        cluster.ticks(21);
+        let text = "waits for its disk for 1.5 s; see that it works".to_owned();
+        assert_eq!(note(&mut cluster), (role.clone(), 1_500, Some(text)));
+        cluster.ticks(100);
+        let (role, text) = match leads {
+            true => ("stalled", "stalled for 2.0 s: the disk does not answer; see that it works"),
+            false => ("follower", "waits for its disk for 4.0 s; see that it works"),
+        };
+        assert_eq!(note(&mut cluster), (role.to_owned(), 4_000, Some(text.to_owned())));
+        assert_eq!(cluster.node(slow).status().stalls(), u64::from(leads));
+        cluster.stuck = None;
+        cluster.node(slow).persisted(frame.number());
+        cluster.agree();
+        let (role, wait_ms, text) = note(&mut cluster);
+        assert_eq!((&role[..], wait_ms, text), ("follower", 0, None));
+    }
+}
