@@ -33,7 +33,7 @@ pub struct Counters {
     pub messages_dropped: u64,
     /// Messages that contradict the state of this node.
     pub messages_refused: u64,
-    /// Batches of messages that could not be decoded.
+    /// Batches of messages, and parts of snapshots, that could not be decoded.
     pub messages_malformed: u64,
     /// The reason of the last one.
     #[serde(skip)]
@@ -158,7 +158,7 @@ impl Core {
         self.raw.raft.term
     }
 
-    /// Counts a batch that could not be decoded.
+    /// Counts a batch or a part of a snapshot that could not be decoded.
     pub fn malformed(&mut self) {
         self.counters.messages_malformed += 1;
     }

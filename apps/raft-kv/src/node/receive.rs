@@ -11,7 +11,10 @@ use crate::wire;
 
 impl Node {
     fn take(&self, batch: &[u8]) -> Result<(), PeerError> {
-        let messages = wire::decode(batch).map_err(malformed)?;
+        let messages = wire::decode(batch).map_err(|error| {
+            self.core.borrow_mut().malformed();
+            malformed(error)
+        })?;
         self.with(|core| messages.into_iter().for_each(|message| core.receive(message)));
         Ok(())
     }
@@ -99,9 +102,8 @@ impl LocalPeers for Node {
     }
 
     async fn send(&self, batch: Vec<u8>) {
-        if self.take(&batch).is_err() {
-            self.core.borrow_mut().malformed();
-        }
+        // It is counted, and the sender has no answer.
+        let _ = self.take(&batch);
     }
 
     async fn deliver(&self, batch: Vec<u8>) -> Result<(), PeerError> {
@@ -110,6 +112,9 @@ impl LocalPeers for Node {
 
     async fn chunk(&self, chunk: Chunk, data: Vec<u8>) -> Result<u64, PeerError> {
         let taken = self.take_chunk(&chunk, &data);
+        if matches!(taken, Err(PeerError::Malformed(_))) {
+            self.core.borrow_mut().malformed();
+        }
         if let Err(refusal @ (PeerError::Large { .. } | PeerError::Snapshot(_))) = &taken {
             self.with(Core::snapshot_refused);
             if let Some(peer) = self.peers.borrow().get(&chunk.from) {

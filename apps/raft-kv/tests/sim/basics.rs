@@ -1,7 +1,10 @@
 //! Calls of clients, ends of nodes, moves.
 
+use courser::service::RpcError;
+use courser_raft_kv::api::{PeerError, PeersClient};
 use courser_raft_kv::core::ReadMode;
 use courser_raft_kv::store::Kind;
+use raft::eraftpb::Message;
 
 use crate::world::{Cluster, MS, SECOND, host};
 
@@ -84,6 +87,35 @@ fn a_node_with_another_election_timeout_is_refused_while_one_has_leases() {
     // Neither of these has leases.
     assert_eq!([(3, 2), (2, 3), (1, 2)].map(|(of, by)| count(of, by)), [0; 3], "{reports:?}");
     assert!(reports.iter().any(|line| line.contains("start both with the same --election")));
+}
+
+#[test]
+fn a_batch_that_the_decoder_refuses_is_answered_and_counted_and_the_node_goes_on() {
+    let mut cluster = Cluster::new(6, 3, 2, |_| {});
+    let id = cluster.leader();
+    let (local, uri) = (cluster.local(1), cluster.world.uri(host(id)));
+    // A message with a byte behind its end, after a good one.
+    let good = courser_raft_kv::wire::encode(&Message::default());
+    let framed = |message: &[u8]| [&(message.len() as u32).to_le_bytes()[..], message].concat();
+    assert!(courser_raft_kv::wire::decode(&framed(&good)).is_ok());
+    let batch = [framed(&good), framed(&[&good[..], &[0]].concat())].concat();
+    let ended = cluster.spawn(1, move |kv, _| async move {
+        let session = local.connect(&uri).await.unwrap();
+        let peer = PeersClient::new(session).await.unwrap();
+        let refused = peer.deliver(batch.clone()).await;
+        let Err(RpcError::Service(PeerError::Malformed(text))) = refused else {
+            panic!("{refused:?}")
+        };
+        assert!(text.starts_with("no Raft message; use the same version"), "{text}");
+        peer.send(batch).await.unwrap();
+        kv.put(b"a", b"1").await.unwrap();
+        assert_eq!(kv.get(b"a").await.unwrap(), Some(b"1".to_vec()));
+    });
+    cluster.finish(&ended);
+    let nodes = cluster.nodes.borrow();
+    let counters = nodes[&id].core().counters().clone();
+    assert_eq!((counters.messages_malformed, counters.messages_refused), (2, 0));
+    assert!(nodes[&id].core().is_leader());
 }
 
 #[test]
