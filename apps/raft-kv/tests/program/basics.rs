@@ -32,6 +32,23 @@ fn a_client_reads_what_was_written_scans_and_watches() {
 }
 
 #[test]
+fn the_example_of_the_client_library_reads_what_it_has_written() {
+    let cluster = Cluster::start();
+    for count in 1..=2 {
+        let lines = crate::example::run(cluster.uris.clone()).unwrap();
+        let expected = [
+            "get: fruit/apple is green",
+            &format!("cas: count is {count}"),
+            "scan: fruit/apple is green",
+            "scan: fruit/pear is yellow",
+            "watch: fruit/apple became green",
+            "watch: fruit/pear became yellow",
+        ];
+        assert_eq!(lines, expected);
+    }
+}
+
+#[test]
 fn writes_go_on_after_the_leader_is_killed_and_it_catches_up() {
     let mut cluster = Cluster::start();
     cluster.call(&["put", "before", "1"]);
