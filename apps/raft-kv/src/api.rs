@@ -135,7 +135,10 @@ pub struct Chunk {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum PeerError {
     /// It belongs to another cluster.
-    #[error("the node belongs to the cluster {0:?}; check the addresses")]
+    #[error(
+        "the node that refuses belongs to the cluster {0:?}; start both with the same --cluster, or \
+         correct --peers"
+    )]
     Cluster(String),
     /// It belongs to another cluster of the same name.
     #[error(
@@ -144,7 +147,8 @@ pub enum PeerError {
     Identity,
     /// It introduced itself with data before, and has none.
     #[error(
-        "node {0} has lost its data; remove it with `raft-kv member remove`, and add it again under \
+        "node {0} had data, and this one has none: its directory was lost, or two nodes have one number; \
+         correct --id or --data, or remove it with `raft-kv member remove`, and add it again under \
          another number"
     )]
     Lost(u64),
@@ -164,8 +168,8 @@ pub enum PeerError {
     Malformed(String),
     /// A snapshot exceeds the limit of the node.
     #[error(
-        "it has {total} bytes, and the node receives at most {limit}; start the node with a larger \
-         --max-snapshot"
+        "the snapshot has {total} bytes, and its receiver takes at most {limit}; start the receiver with a \
+         larger --max-snapshot"
     )]
     Large {
         /// Bytes of the snapshot.

@@ -18,7 +18,8 @@ use courser_kit::{Failure, VERSION};
 const EXAMPLES: &str = "\
 Examples:
   raft-kv quickstart                 three nodes and a client on this machine
-  raft-kv node --id 1 --data /var/lib/kv1 --listen udp://10.0.0.1:31850 \\
+  raft-kv node --new --id 1 --data /var/lib/raft-kv \\
+    --listen udp://10.0.0.1:31850 \\
     --peers 1=udp://10.0.0.1:31850,2=udp://10.0.0.2:31850,3=udp://10.0.0.3:31850
   raft-kv put --nodes udp://10.0.0.1:31850 apple green
   raft-kv get --nodes udp://10.0.0.1:31850 apple
@@ -59,7 +60,7 @@ pub(crate) enum Command {
     Watch(data::WatchArgs),
     /// Show the state of nodes and members
     Status(admin::StatusArgs),
-    /// Show the counters of nodes
+    /// Show the counters of nodes since their start
     Stat(admin::StatusArgs),
     /// Add, promote or remove a member
     Member(admin::MemberArgs),

@@ -54,7 +54,8 @@ pub struct Options {
     /// Largest snapshot that is received, bytes. A larger one is refused, so that a peer's snapshot does
     /// not take all memory: it takes as much memory, and the state that it has.
     pub max_snapshot: u64,
-    /// Receives one line for each event that an operator should know.
+    /// Receives one line for each event that an operator should know. Its subject is this node, which is
+    /// named in front of it: `leads in term 3`.
     pub report: Rc<dyn Fn(&str)>,
 }
 
@@ -283,7 +284,7 @@ impl Node {
     fn report_role(&self) {
         let core = self.core.borrow();
         let role = match core.failed() {
-            Some(reason) => format!("the node has stopped: {reason}"),
+            Some(reason) => format!("has stopped: {reason}"),
             None if core.is_stalled() => {
                 "waits for its disk, which does not answer; see that it works".to_owned()
             }

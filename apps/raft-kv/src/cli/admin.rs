@@ -13,6 +13,11 @@ use serde_json::json;
 use super::reach::{Reach, at_endpoint, failure, with_client};
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+`applied`, `log` and `snapshot` are indexes of the log: of the last entry in the state, of the first and \
+last entry that the node keeps, and of the last entry in its last snapshot. A node has caught up when its \
+`applied` is that of the leader. Roles: leader, follower, learner (does not vote), candidate (there is no \
+leader), stalled (its disk is behind, and it takes no part), stopped.")]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     reach: Reach,

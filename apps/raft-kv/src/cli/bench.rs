@@ -13,7 +13,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use super::local::{Kind, Nodes};
-use super::reach::{at_endpoint, failure};
+use super::reach::{at_endpoint, failure, node};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -24,8 +24,8 @@ Examples:
   raft-kv bench --memory --transport shm
   raft-kv bench --nodes udp://10.0.0.1:31850 --in-flight 64 --json result.json")]
 pub(crate) struct BenchArgs {
-    /// Addresses of nodes
-    #[arg(long, env = "RAFT_KV_NODES", value_delimiter = ',', value_name = "URI")]
+    /// Addresses of nodes that run; without them three are started here
+    #[arg(long, env = "RAFT_KV_NODES", value_delimiter = ',', value_name = "URI", value_parser = node)]
     nodes: Vec<String>,
     /// Calls in flight
     #[arg(long, value_delimiter = ',', default_value = "1,64", value_parser = clap::value_parser!(u32).range(1..=1_024))]
@@ -39,7 +39,7 @@ pub(crate) struct BenchArgs {
     /// Bytes of a value: up to 2 MiB
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=2_097_152))]
     value_bytes: u32,
-    /// Keys
+    /// Number of keys
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     keys: u64,
     /// Transport of nodes that are started here

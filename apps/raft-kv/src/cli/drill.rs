@@ -14,19 +14,19 @@ use super::reach::at_endpoint;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Three nodes with logs on disk. Writers replace the value of their key by the next number, if they find
-their last one; readers compare with the last acknowledged number. It fails if an acknowledged write is
-lost, a write is applied twice, a read is stale, or no write is acknowledged for longer than three of the
-longest election timeouts, which are twice --election.
+The command starts three nodes with logs on disk. Writers replace the value of their key by the next \
+number, if they find their last one; readers compare with the last acknowledged number. The command \
+fails if an acknowledged write is lost, a write is applied twice, a read is stale, or no write is \
+acknowledged for longer than three of the longest election timeouts, which are twice --election.
 
 A node that was killed is started again, and one that was cut off is joined again, at half of --every.
 
 Examples:
-  raft-kv drill                          kill -9 every 2 s, for 60 s
-  raft-kv drill --by cut                 the network of the leader is cut (root, network namespaces)
-  raft-kv drill --by peers               the leader reaches clients, but no other node (as above)")]
+  raft-kv drill                kill -9 every 2 s, for 60 s
+  raft-kv drill --by cut       cut the network of the leader (needs root)
+  raft-kv drill --by peers     cut it to other nodes only (needs root)")]
 pub(crate) struct DrillArgs {
-    /// Event that the leader has
+    /// Event that happens to the leader
     #[arg(long, value_enum, default_value = "kill")]
     by: By,
     /// Time with events

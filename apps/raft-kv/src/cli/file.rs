@@ -62,6 +62,7 @@ impl NodeFile {
             })?;
             Ok((number, uri.clone()))
         };
-        self.peers.iter().map(parse).collect()
+        let peers = self.peers.iter().map(parse).collect::<Result<Vec<_>, Failure>>()?;
+        super::node::distinct(&peers)
     }
 }

@@ -24,8 +24,8 @@ const FILE: &str = r#"id = 1
 cluster = "demo"                         # the same for all nodes
 listen = "udp://10.0.0.1:31850"
 data = "/var/lib/raft-kv"
-election = "250ms"                       # the shortest election timeout
-max_snapshot = "4GiB"                    # the largest snapshot that is received
+election = "250ms"                       # shortest election timeout
+max_snapshot = "4GiB"                    # the largest that is received
 [peers]                                  # the first members
 1 = "udp://10.0.0.1:31850"
 2 = "udp://10.0.0.2:31850"
@@ -35,6 +35,10 @@ max_snapshot = "4GiB"                    # the largest snapshot that is received
 fn help() -> String {
     format!(
         "\
+The first start of the first of three nodes, the others alike with --id 2 and --id 3:
+  raft-kv node --new --id 1 --data /var/lib/raft-kv --listen udp://10.0.0.1:31850 \\
+    --peers 1=udp://10.0.0.1:31850,2=udp://10.0.0.2:31850,3=udp://10.0.0.3:31850
+
 A node keeps its log and snapshots in --data, and syncs each write before it counts. With --memory \
 it keeps them in memory: it must not be started again under its number.
 
@@ -44,9 +48,9 @@ clusters refuse each other. A further node is started with --join, and \
 added by `raft-kv member add`. A node may be started again with another --listen: it announces its \
 address to the others.
 
-A node that lacks entries which the leader's log no longer has is sent the whole state as a snapshot. It \
-takes memory for the snapshot and the state in it, and refuses one above --max-snapshot, which both nodes \
-report; the leader tries again every 10 s, and when the node is started again.
+A node that lacks entries which the leader's log no longer has is sent the whole state as a snapshot. The \
+node takes memory for the snapshot and the state in it, and refuses one above --max-snapshot, which both \
+nodes report; the leader tries again every 10 s, and when the node is started again.
 
 With --lease-reads a leader answers reads without messages for most of an election timeout after a \
 majority has confirmed it. The others need not have the flag, but have to have the same --election: \
@@ -70,7 +74,7 @@ pub(crate) struct NodeArgs {
     /// The node's number, from 1
     #[arg(long)]
     id: Option<u64>,
-    /// Name of the cluster
+    /// Name of the cluster, the same for all nodes; empty by default
     #[arg(long)]
     cluster: Option<String>,
     /// Address to listen on
@@ -79,7 +83,7 @@ pub(crate) struct NodeArgs {
     /// Address for the others, if it is another one; needed if --listen is a wildcard
     #[arg(long, value_name = "URI")]
     advertise: Option<String>,
-    /// Members, as 1=udp://host:port,2=...
+    /// Numbers and addresses of the first members, as 1=udp://host:port,2=...
     #[arg(long, value_delimiter = ',', value_name = "ID=URI", value_parser = peer)]
     peers: Vec<(u64, String)>,
     /// Directory of the log and the snapshots
@@ -94,7 +98,7 @@ pub(crate) struct NodeArgs {
     /// Wait until the node is added to a cluster
     #[arg(long)]
     join: bool,
-    /// Shortest election timeout; the longest is twice that
+    /// Shortest election timeout; the longest is twice that [default: 250ms]
     #[arg(long, value_parser = units::nonzero_time)]
     election: Option<Duration>,
     /// Answer reads by leases; see below
@@ -103,7 +107,7 @@ pub(crate) struct NodeArgs {
     /// Send each entry in a message of its own
     #[arg(long)]
     no_batching: bool,
-    /// Entries between snapshots
+    /// Entries between snapshots [default: 100000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     snapshot_entries: Option<u64>,
     /// Largest snapshot that is received from another node, in bytes or as 512MiB [default: 4GiB]; a
@@ -142,6 +146,21 @@ fn peer(text: &str) -> Result<(u64, String), String> {
         || "write the number and the address of a node, as 1=udp://10.0.0.1:31850".to_owned();
     let (id, uri) = text.split_once('=').ok_or_else(wrong)?;
     Ok((id.parse().map_err(|_| wrong())?, uri.to_owned()))
+}
+
+/// Members by number, each of them with an address of its own.
+pub(super) fn distinct(peers: &[(u64, String)]) -> Result<BTreeMap<u64, String>, Failure> {
+    let mut members = BTreeMap::new();
+    for (id, uri) in peers {
+        if members.values().any(|other| other == uri) || members.insert(*id, uri.clone()).is_some()
+        {
+            return Err(Failure::Usage(format!(
+                "the members have node {id} or the address {uri} twice; give each node a number and an \
+                 address of its own"
+            )));
+        }
+    }
+    Ok(members)
 }
 
 fn missing(flag: &str) -> Failure {
@@ -197,9 +216,9 @@ impl NodeArgs {
         settings: Settings,
         uri: String,
     ) -> Result<Options, Failure> {
-        let members: BTreeMap<u64, String> = match self.peers.is_empty() {
+        let members = match self.peers.is_empty() {
             true => file.members()?,
-            false => self.peers.iter().cloned().collect(),
+            false => distinct(&self.peers)?,
         };
         Ok(Options {
             cluster: self.cluster.clone().or_else(|| file.cluster.clone()).unwrap_or_default(),
@@ -276,6 +295,17 @@ mod tests {
         assert_eq!((file.id, file.members().expect("numbers").len()), (Some(1), 3));
         assert_eq!(file.election, Some(ELECTION));
         assert_eq!(file.max_snapshot, Some(MAX_SNAPSHOT));
+    }
+
+    #[test]
+    fn members_have_numbers_and_addresses_of_their_own() {
+        let peers = |texts: &[&str]| {
+            let peers: Vec<_> = texts.iter().map(|text| peer(text).unwrap()).collect();
+            distinct(&peers).map(|members| members.len()).ok()
+        };
+        assert_eq!(peers(&["1=udp://a:1", "2=udp://a:2"]), Some(2));
+        assert_eq!(peers(&["1=udp://a:1", "1=udp://a:2"]), None);
+        assert_eq!(peers(&["1=udp://a:1", "2=udp://a:1"]), None);
     }
 
     #[test]

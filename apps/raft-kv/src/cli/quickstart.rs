@@ -23,7 +23,7 @@ pub(crate) struct QuickstartArgs {
     /// Shortest election timeout of the nodes
     #[arg(long, default_value = "250ms", value_parser = units::nonzero_time)]
     election: Duration,
-    /// Times at which the leader is killed
+    /// Number of times that the leader is killed
     #[arg(long, default_value_t = 1)]
     kills: u32,
     /// Time between kills

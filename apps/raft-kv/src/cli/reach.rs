@@ -6,12 +6,13 @@ use std::time::Duration;
 use clap::Args;
 use courser::{Local, Nexus};
 use courser_kit::{Failure, units};
+use courser_raft_kv::address;
 use courser_raft_kv::client::{Client, ClientError};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Reach {
     /// Addresses of nodes, of which one that runs is enough
-    #[arg(long, env = "RAFT_KV_NODES", value_delimiter = ',', required = true, value_name = "URI")]
+    #[arg(long, env = "RAFT_KV_NODES", value_delimiter = ',', required = true, value_name = "URI", value_parser = node)]
     pub(crate) nodes: Vec<String>,
     /// Time after which the command gives up
     #[arg(long, default_value = "10s", value_parser = units::nonzero_time)]
@@ -19,6 +20,12 @@ pub(crate) struct Reach {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Checks the address of a node.
+pub(crate) fn node(text: &str) -> Result<String, String> {
+    address::check(text).map_err(|error| error.to_string())?;
+    Ok(text.to_owned())
 }
 
 /// The address of an endpoint for calls to a node.

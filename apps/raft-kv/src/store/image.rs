@@ -75,8 +75,8 @@ impl Store {
         self.making = Some(Box::new(self.making()));
     }
 
-    /// Adds a slice of 256 KiB and one session or entry at most to the image that was begun. Returns the image
-    /// when it is complete: the state at its begin.
+    /// Adds a slice of 256 KiB and one session or entry at most to the image that was begun. Returns
+    /// the image when it is complete: the state at its begin.
     pub fn continue_image(&mut self) -> Option<Image> {
         let making = self.making.as_mut()?;
         if making.advance(&self.entries, SLICE) {

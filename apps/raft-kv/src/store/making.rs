@@ -13,7 +13,8 @@ use serde_bytes::Bytes;
 
 use super::sessions::Frozen;
 
-/// Bytes of a slice, after which it ends with its session or entry. Each of them counts [`ENTRY`] more than it has.
+/// Bytes of a slice, after which it ends with its session or entry. Each of them counts [`ENTRY`]
+/// more than it has.
 pub(super) const SLICE: usize = 256 << 10;
 /// Bytes that encoding a session or an entry counts as, besides its own.
 const ENTRY: usize = 64;

@@ -127,8 +127,8 @@ impl Session {
     }
 }
 
-/// Sessions that an image has still to be given, as they were at its begin. A write to a session copies it
-/// if it is one of them.
+/// Sessions that an image has still to be given, as they were at its begin. A write to a session
+/// copies it if it is one of them.
 #[derive(Clone, Debug)]
 pub(super) struct Frozen(BTreeMap<u64, Arc<Session>>);
 

@@ -49,6 +49,20 @@ fn the_example_of_the_client_library_reads_what_it_has_written() {
 }
 
 #[test]
+fn a_malformed_address_is_refused_at_once_and_stat_names_the_state_of_each_node() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_raft-kv"));
+    let output = command.args(["get", "--nodes", "somewhere", "a"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("the port is missing; write one like"), "{errors}");
+    assert_eq!(output.status.code(), Some(2));
+    let cluster = Cluster::start();
+    let leader = cluster.leader();
+    let text = cluster.call(&["stat"]);
+    assert!(text.contains(&format!("node {leader} (leader)\n  disk_wait_ms ")), "{text}");
+    assert_eq!(text.matches("  stalls                          0\n").count(), 3, "{text}");
+}
+
+#[test]
 fn writes_go_on_after_the_leader_is_killed_and_it_catches_up() {
     let mut cluster = Cluster::start();
     cluster.call(&["put", "before", "1"]);

@@ -57,7 +57,7 @@ fn a_node_whose_directory_is_lost_founds_nothing_and_is_refused() {
     assert!(errors.contains("if this node had data, it is lost"), "{errors}");
     // With --new it starts, but the others know that it had data.
     let mut started = cluster.launch(node, &uri, &[]);
-    started.line_with(&format!("node {node} has lost its data; remove it"));
+    started.line_with(&format!("node {node} had data, and this one has none: "));
     cluster.call(&["put", "b", "2"]);
     let states = cluster.states();
     let lost = states.iter().find(|state| state["id"] == node).unwrap();

@@ -43,7 +43,7 @@ fn assert_filled(cluster: &mut Cluster, keys: u32, len: usize) {
 }
 
 fn reports_of(cluster: &Cluster, id: u64) -> Vec<String> {
-    let own = |text: &&String| text.starts_with(&format!("{id}: the node has stopped"));
+    let own = |text: &&String| text.starts_with(&format!("{id}: has stopped: "));
     cluster.reports.borrow().iter().filter(own).cloned().collect()
 }
 
@@ -204,13 +204,14 @@ fn a_snapshot_above_the_limit_is_reported_once_and_is_tried_again_slowly() {
     assert!((2..=9).contains(&refused), "{refused} transfers");
     let leader = cluster.leader();
     for (node, relation) in [
-        (leader, format!("has its snapshot refused by node {id}: it has ")),
-        (id, format!("refuses the snapshot of node {leader}: it has ")),
+        (leader, format!("has its snapshot refused by node {id}: the snapshot has ")),
+        (id, format!("refuses the snapshot of node {leader}: the snapshot has ")),
     ] {
         let reports = cluster.reports.borrow();
         let own = |line: &&String| {
             line.starts_with(&format!("{node}: {relation}"))
-                && line.ends_with("at most 1000000; start the node with a larger --max-snapshot")
+                && line
+                    .ends_with("at most 1000000; start the receiver with a larger --max-snapshot")
         };
         assert_eq!(reports.iter().filter(own).count(), 1, "{reports:?}");
     }
