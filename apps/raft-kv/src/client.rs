@@ -103,6 +103,8 @@ impl<N: Net> std::fmt::Debug for Client<N> {
     }
 }
 
+/// Times that the time of an attempt is doubled.
+const LATE: u32 = 5;
 /// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -124,7 +126,9 @@ impl<N: Net> Client<N> {
         }
     }
 
-    /// Sets the time of one attempt, and of connecting with a node. Default 1 s.
+    /// Sets the time of one attempt, and of connecting with a node. Default 1 s. An attempt after one that
+    /// took all of its time has twice as much, up to 32 times, within the time of the call: a leader that is
+    /// slow is not sent everything again and again.
     #[must_use]
     pub fn attempt(mut self, time: Duration) -> Self {
         self.times.1 = time;
@@ -169,13 +173,20 @@ impl<N: Net> Client<N> {
         }
     }
 
-    /// Calls until there is a result. The call gets the number of attempts before that may have run.
+    /// The time of an attempt, after some that took all of theirs.
+    fn attempt_time(&self, late: u32, end_ns: u64) -> Duration {
+        let left = Duration::from_nanos(end_ns.saturating_sub(self.net.now_ns()));
+        let time = self.times.1.saturating_mul(1 << late.min(LATE));
+        time.min(left.max(self.times.1))
+    }
+
+    /// Calls until there is a result. The call gets the time of its attempt.
     async fn run<T>(
         &self,
-        call: impl AsyncFn(&KvClient<N::Channel>, u32) -> Result<T, RpcError<KvError>>,
+        call: impl AsyncFn(&KvClient<N::Channel>, Duration) -> Result<T, RpcError<KvError>>,
     ) -> Result<T, ClientError> {
         let end_ns = self.net.now_ns().saturating_add(self.times.0.as_nanos() as u64);
-        let (mut tries, mut is_pending) = (0, false);
+        let (mut tries, mut late, mut is_pending) = (0, 0, false);
         loop {
             if self.net.now_ns() >= end_ns {
                 if is_pending {
@@ -188,7 +199,8 @@ impl<N: Net> Client<N> {
                 self.net.sleep(PAUSE).await;
                 continue;
             };
-            match call(&kv, tries).await {
+            let (began_ns, time) = (self.net.now_ns(), self.attempt_time(late, end_ns));
+            match call(&kv, time).await {
                 Ok(result) => return Ok(result),
                 Err(RpcError::Service(KvError::NotLeader { leader })) => {
                     // The entry of this attempt may be in the log.
@@ -217,6 +229,7 @@ impl<N: Net> Client<N> {
                 Err(RpcError::Service(refused)) => return Err(ClientError::Refused(refused)),
                 Err(error) => {
                     tries += u32::from(error.executed() != Executed::Never);
+                    late += u32::from(self.net.now_ns() - began_ns >= time.as_nanos() as u64);
                     self.give_up(number, None);
                     self.net.sleep(PAUSE).await;
                 }
@@ -235,9 +248,8 @@ impl<N: Net> Client<N> {
                 None => {
                     let _one = self.opening.lock().await;
                     if self.session.borrow().is_none() {
-                        let patience = self.times.1;
                         let open =
-                            self.run(async |kv, _| kv.open().deadline(patience).await).await?;
+                            self.run(async |kv, time| kv.open().deadline(time).await).await?;
                         *self.session.borrow_mut() = Some(Numbers::new(open));
                     }
                 }
@@ -247,11 +259,15 @@ impl<N: Net> Client<N> {
 
     async fn write(
         &self,
-        call: impl AsyncFn(&KvClient<N::Channel>, Ticket) -> Result<Written, RpcError<KvError>>,
+        call: impl AsyncFn(
+            &KvClient<N::Channel>,
+            Ticket,
+            Duration,
+        ) -> Result<Written, RpcError<KvError>>,
     ) -> Result<Written, ClientError> {
         loop {
             let open = self.ticket().await?;
-            let result = self.run(async |kv, _| call(kv, open.ticket()).await).await;
+            let result = self.run(async |kv, time| call(kv, open.ticket(), time).await).await;
             match result {
                 // The session expired before the write was sent: it was never applied.
                 Err(ClientError::Refused(KvError::Unwritten(Unwritten::Expired))) => open.expired(),
@@ -265,8 +281,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// See [`ClientError`].
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<Written, ClientError> {
-        let time = self.times.1;
-        self.write(async |kv, ticket| {
+        self.write(async |kv, ticket, time| {
             kv.put(ticket, key.to_vec(), value.to_vec()).deadline(time).await
         })
         .await
@@ -277,8 +292,8 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// See [`ClientError`].
     pub async fn delete(&self, key: &[u8]) -> Result<Written, ClientError> {
-        let time = self.times.1;
-        self.write(async |kv, ticket| kv.delete(ticket, key.to_vec()).deadline(time).await).await
+        self.write(async |kv, ticket, time| kv.delete(ticket, key.to_vec()).deadline(time).await)
+            .await
     }
 
     /// Replaces a value if the present one is the expected one; `None` is an absent key.
@@ -291,9 +306,8 @@ impl<N: Net> Client<N> {
         expected: Option<&[u8]>,
         value: Option<&[u8]>,
     ) -> Result<Written, ClientError> {
-        let time = self.times.1;
         let bytes = |value: Option<&[u8]>| value.map(|value| ByteBuf::from(value.to_vec()));
-        self.write(async |kv, ticket| {
+        self.write(async |kv, ticket, time| {
             kv.cas(ticket, key.to_vec(), bytes(expected), bytes(value)).deadline(time).await
         })
         .await
@@ -304,8 +318,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// See [`ClientError`].
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ClientError> {
-        let time = self.times.1;
-        let value = self.run(async |kv, _| kv.get(key.to_vec()).deadline(time).await).await?;
+        let value = self.run(async |kv, time| kv.get(key.to_vec()).deadline(time).await).await?;
         Ok(value.map(ByteBuf::into_vec))
     }
 
@@ -319,9 +332,8 @@ impl<N: Net> Client<N> {
         end: Option<&[u8]>,
         limit: u32,
     ) -> Result<Page, ClientError> {
-        let time = self.times.1;
         let end = end.map(|end| ByteBuf::from(end.to_vec()));
-        self.run(async |kv, _| kv.scan(from.to_vec(), end.clone(), limit).deadline(time).await)
+        self.run(async |kv, time| kv.scan(from.to_vec(), end.clone(), limit).deadline(time).await)
             .await
     }
 
@@ -335,8 +347,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// See [`ClientError`].
     pub async fn status(&self) -> Result<Status, ClientError> {
-        let time = self.times.1;
-        self.run(async |kv, _| kv.status().deadline(time).await.map_err(widen)).await
+        self.run(async |kv, time| kv.status().deadline(time).await.map_err(widen)).await
     }
 
     /// Changes the members by one, after a change that is in progress. Returns false if they are so
@@ -345,8 +356,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// See [`ClientError`].
     pub async fn change(&self, change: &MemberChange) -> Result<bool, ClientError> {
-        let time = self.times.1;
-        self.run(async |kv, _| kv.change(change.clone()).deadline(time).await).await
+        self.run(async |kv, time| kv.change(change.clone()).deadline(time).await).await
     }
 
     /// Ends the session, if there is one.
@@ -356,8 +366,7 @@ impl<N: Net> Client<N> {
     pub async fn close(&self) -> Result<(), ClientError> {
         let session = self.session.borrow_mut().take();
         let Some(session) = session.map(|numbers| numbers.session()) else { return Ok(()) };
-        let time = self.times.1;
-        self.run(async |kv, _| kv.close(session).deadline(time).await).await
+        self.run(async |kv, time| kv.close(session).deadline(time).await).await
     }
 }
 

@@ -26,6 +26,7 @@ mod reads;
 mod status;
 #[cfg(test)]
 mod tests;
+mod writes;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -45,6 +46,7 @@ use persist::Held;
 pub use persist::{Frame, Making, Record};
 use reads::Reads;
 pub use status::{Counters, Status};
+use writes::Writes;
 
 /// Most writes that a leader has not answered.
 pub const MAX_WRITES: usize = 16_384;
@@ -184,7 +186,8 @@ impl Settings {
 /// Why a write or a read has no result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refused {
-    /// Another node leads, or none. A write that was accepted before may be applied.
+    /// Another node leads, or none, or a retry has taken the place of this attempt. A write that was
+    /// accepted before may be applied.
     NotLeader {
         /// The leader, if there is one.
         leader: Option<u64>,
@@ -214,8 +217,7 @@ pub struct Core {
     raw: RawNode<Log>,
     store: Store,
     settings: Settings,
-    /// Writes by index, with their term.
-    writes: BTreeMap<u64, (u64, Writer)>,
+    writes: Writes<Writer>,
     reads: Reads,
     out: Vec<Message>,
     /// The next frame, which grows until the present one is durable.
@@ -278,7 +280,7 @@ impl Core {
             raw,
             store,
             settings,
-            writes: BTreeMap::new(),
+            writes: Writes::default(),
             reads: Reads::default(),
             out: Vec::new(),
             frame: Frame::default(),
@@ -357,8 +359,16 @@ impl Core {
         });
     }
 
-    /// Proposes a write of a client.
+    /// Proposes a write of a client. A retry of a write that is not applied yet waits for that: else a
+    /// leader that is slow would be sent the same again and again, and be slower.
     pub fn write(&mut self, ticket: Ticket, op: Op, writer: Writer) {
+        let writer = match self.writes.join(ticket, writer) {
+            Ok(earlier) => {
+                refuse(Some(earlier), Refused::NotLeader { leader: None });
+                return;
+            }
+            Err(writer) => writer,
+        };
         let now_ms = self.cluster_ms();
         self.propose(&Command::Write { now_ms, ticket, op }, Some(writer));
     }
@@ -406,7 +416,11 @@ impl Core {
             let _ = writer.send(Ok(Applied::Written(Written { index, changed: true })));
             return;
         }
-        self.writes.insert(index, (term, writer));
+        let ticket = match command {
+            Command::Write { ticket, .. } => Some(*ticket),
+            _ => None,
+        };
+        self.writes.insert((index, term), ticket, writer);
     }
 
     fn why_not(&self, is_full: bool) -> Option<Refused> {
@@ -534,9 +548,7 @@ impl Core {
 
     /// Ends writes and reads in progress.
     fn refuse_all(&mut self, refusal: &Refused) {
-        for (_, (_, writer)) in std::mem::take(&mut self.writes) {
-            refuse(Some(writer), refusal.clone());
-        }
+        self.writes.take_all().for_each(|writer| refuse(Some(writer), refusal.clone()));
         self.reads.refuse_all(refusal);
     }
 

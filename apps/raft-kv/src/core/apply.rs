@@ -16,7 +16,7 @@ impl Core {
             let result = self.apply_entry(&entry);
             self.counters.applied += 1;
             self.unsaved_bytes += crate::log::size(&entry);
-            let Some((proposed, writer)) = self.writes.remove(&index) else { continue };
+            let Some((proposed, writer)) = self.writes.take(index) else { continue };
             // Another leader's entry took the place of the one that was proposed.
             let other = || Err(Refused::NotLeader { leader: self.leader() });
             let _ = writer.send(if proposed == term { Ok(result) } else { other() });

@@ -117,7 +117,7 @@ impl Core {
             self.guarded(|core| core.raw.propose_conf_change(Vec::new(), proposal).is_ok());
         if proposed == Some(true) {
             let (index, term) = (self.raw.raft.raft_log.last_index(), self.raw.raft.term);
-            self.writes.insert(index, (term, writer));
+            self.writes.insert((index, term), None, writer);
         } else {
             refuse(Some(writer), Refused::Busy);
         }

@@ -293,6 +293,31 @@ fn with_default_limits_another_node_leads_soon_when_the_disk_of_the_leader_hangs
 }
 
 #[test]
+fn a_cluster_that_is_slower_than_an_attempt_is_not_sent_each_write_again_and_again() {
+    let mut cluster = Cluster::new(18, 3, 1, |_| {});
+    let leader = cluster.leader();
+    let slow = courser_sim::DiskFaults {
+        sync_ns: (150_000_000, 160_000_000),
+        ..courser_sim::DiskFaults::default()
+    };
+    cluster.disks.iter().for_each(|disk| disk.set_faults(slow.clone()));
+    let ended = cluster.spawn(0, |kv, local| async move {
+        let kv = Rc::new(kv.attempt(40 * MS));
+        let put = |n: u32| {
+            let kv = kv.clone();
+            local.spawn(async move { kv.put(&n.to_le_bytes(), b"1").await.unwrap() })
+        };
+        for task in (0..20).map(put).collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+    });
+    cluster.finish(&ended);
+    let counters = cluster.nodes.borrow()[&leader].core().counters().clone();
+    // An attempt has 40 ms, and then twice as much. The session is opened some times.
+    assert!((21..=30).contains(&counters.writes), "{} entries for 20 writes", counters.writes);
+}
+
+#[test]
 fn a_node_whose_disk_hangs_answers_with_its_state() {
     let mut cluster = Cluster::new(16, 3, 2, |_| {});
     let id = cluster.leader();

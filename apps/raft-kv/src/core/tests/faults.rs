@@ -359,3 +359,34 @@ fn the_state_of_a_node_names_a_disk_that_does_not_answer() {
         assert_eq!((&role[..], wait_ms, text), ("follower", 0, None));
     }
 }
+
+#[test]
+fn a_retry_of_a_write_that_is_not_applied_has_no_entry_of_its_own() {
+    let mut cluster = Cluster::new(3, |_| {});
+    let session = cluster.open();
+    let leader = cluster.leader();
+    cluster.cut = (1..=3).filter(|id| *id != leader).collect();
+    let mut attempts: Vec<_> =
+        (0..5).map(|_| cluster.put_at(leader, (session, 1), "a", "1")).collect();
+    let other = cluster.put_at(leader, (session, 2), "b", "1");
+    cluster.settle();
+    let last = cluster.node(leader).log().last();
+    let mut retry = attempts.pop().unwrap();
+    for mut attempt in attempts {
+        let replaced = Refused::NotLeader { leader: None };
+        assert_eq!(attempt.try_recv(), Ok(Some(Err(replaced))));
+    }
+    assert_eq!(retry.try_recv(), Ok(None));
+    cluster.cut.clear();
+    cluster.ticks(4);
+    for (mut result, index) in [(retry, last - 1), (other, last)] {
+        let written = crate::command::Written { index, changed: true };
+        assert_eq!(result.try_recv(), Ok(Some(Ok(Applied::Written(written)))));
+    }
+    // It is applied, so a further retry is proposed, and has the same result.
+    let mut late = cluster.put_at(leader, (session, 2), "b", "1");
+    cluster.settle();
+    let written = crate::command::Written { index: last, changed: true };
+    assert_eq!(late.try_recv(), Ok(Some(Ok(Applied::Written(written)))));
+    assert_eq!(cluster.node(leader).log().last(), last + 1);
+}
