@@ -112,6 +112,8 @@ pub struct Hello {
     pub tick_ns: u64,
     /// The sender reads by leases.
     pub leases: bool,
+    /// The sender's process, see [`Peers::who`].
+    pub start: u64,
 }
 
 /// A part of a snapshot.
@@ -163,6 +165,17 @@ pub enum PeerError {
         /// Its tick, ns.
         own_tick_ns: u64,
     },
+    /// Another process answers under its number at its known address.
+    #[error(
+        "node {id} runs at {uri} too, perhaps from a copy of its directory; end one of the two, and \
+         start that one no more"
+    )]
+    Twice {
+        /// The number.
+        id: u64,
+        /// The known address.
+        uri: String,
+    },
     /// The message is malformed, or exceeds a limit.
     #[error("{0}; use the same version of raft-kv on all nodes")]
     Malformed(String),
@@ -209,6 +222,8 @@ impl PeerError {
 pub trait Peers {
     /// Introduces the sender. Returns the introduction of the receiver.
     async fn hello(&self, hello: Hello) -> Result<Hello, PeerError>;
+    /// The number of the receiver, and a random number of its process.
+    async fn who(&self) -> (u64, u64);
     /// Raft messages that fit a packet.
     #[oneway]
     async fn send(&self, batch: Vec<u8>);

@@ -98,6 +98,8 @@ pub struct Node {
     /// Held while a snapshot is written, as there is one file for it.
     saving: futures::lock::Mutex<()>,
     peers: RefCell<BTreeMap<u64, Rc<Peer>>>,
+    /// A random number of this process.
+    start: u64,
     /// The cluster, as far as it is known.
     identity: Cell<Identity>,
     /// Members that have introduced themselves with this cluster.
@@ -200,6 +202,7 @@ impl Node {
             watches: Cell::new(0),
             saving: futures::lock::Mutex::default(),
             peers: RefCell::default(),
+            start: published(rpc.context().random()),
             identity: Cell::new(identity),
             introduced: RefCell::default(),
             announced: RefCell::default(),

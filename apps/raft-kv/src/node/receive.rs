@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::Node;
 use super::incoming::malformed;
 use crate::address;
-use crate::api::{Chunk, Hello, LocalPeers, PeerError};
+use crate::api::{Chunk, Hello, LocalPeers, PeerError, PeersClient};
 use crate::core::{Core, NotTaken, ReadMode};
 use crate::wire;
 
@@ -51,6 +51,7 @@ impl Node {
             election_ns: settings.election().as_nanos() as u64,
             tick_ns: settings.tick.as_nanos() as u64,
             leases: matches!(settings.reads, ReadMode::Lease { .. }),
+            start: self.start,
         }
     }
 
@@ -80,9 +81,32 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Checks that a member which introduces itself with another address does not run at the known one
+    /// too, from a copy of its directory. Both would vote, and each would acknowledge entries that the
+    /// other does not have.
+    async fn check_single(&self, hello: &Hello) -> Result<(), PeerError> {
+        let known = self.addresses(hello.id).into_iter().next();
+        let Some(uri) = known.filter(|known| *known != hello.uri) else { return Ok(()) };
+        let ask = async {
+            let session = self.local.connect(&uri).await.ok()?;
+            PeersClient::new(session).await.ok()?.who().await.ok()
+        };
+        // The sender waits an election timeout for its answer.
+        let patience = self.options.settings.election() / 2;
+        match self.local.timeout(patience, ask).await {
+            Ok(Some((id, start))) if id == hello.id && start != hello.start => {
+                Err(PeerError::Twice { id: hello.id, uri })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl LocalPeers for Node {
     async fn hello(&self, hello: Hello) -> Result<Hello, PeerError> {
         self.check_hello(&hello)?;
+        self.check_single(&hello).await?;
         let Hello { id, uri, .. } = hello;
         if let Some(peer) = self.peers.borrow().get(&id) {
             peer.transfers.retry.set();
@@ -99,6 +123,10 @@ impl LocalPeers for Node {
             self.with(|core| core.announce(id, &uri));
         }
         Ok(self.own_hello())
+    }
+
+    async fn who(&self) -> (u64, u64) {
+        (self.options.settings.id, self.start)
     }
 
     async fn send(&self, batch: Vec<u8>) {

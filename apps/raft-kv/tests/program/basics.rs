@@ -207,6 +207,7 @@ fn quickstart_kills_the_leader_and_loses_nothing() {
 fn a_short_bench_reports_rates_and_percentiles() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_raft-kv"));
     let args = ["bench", "--time", "200ms", "--in-flight", "8", "--memory", "--json", "-"];
+    command.env_remove("RAFT_KV_NODES");
     let output = command.args(args).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

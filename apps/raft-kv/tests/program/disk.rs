@@ -65,6 +65,32 @@ fn a_node_whose_directory_is_lost_founds_nothing_and_is_refused() {
 }
 
 #[test]
+fn a_copy_of_a_directory_is_refused_while_its_node_runs() {
+    let mut cluster = Cluster::start();
+    cluster.call(&["put", "a", "1"]);
+    cluster.kill(3);
+    let copy = cluster.folder.path().join("copy");
+    std::fs::create_dir(&copy).unwrap();
+    for file in std::fs::read_dir(cluster.data(3)).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), copy.join(file.file_name())).unwrap();
+    }
+    cluster.run(3, &[]);
+    let (known, other) = (cluster.uris[2].clone(), free_uri());
+    let copy = copy.display().to_string();
+    let mut second = cluster.launch(3, &other, &["--data", &copy]);
+    second.line_with(&format!(": node 3 runs at {known} too"));
+    cluster.call(&["put", "b", "2"]);
+    let has_both = |states: &[serde_json::Value]| {
+        states.iter().any(|state| state["id"] == 3 && state["keys"] == 2)
+    };
+    cluster.wait("node 3 lacks a write", has_both);
+    // Without the first one it is a node that has moved.
+    cluster.kill(3);
+    cluster.wait("the copy is refused although it is alone", has_both);
+}
+
+#[test]
 fn a_directory_of_another_node_or_founder_is_refused_in_one_line() {
     let mut cluster = Cluster::start();
     cluster.kill(1);

@@ -108,7 +108,9 @@ impl Cluster {
         let data = self.data(id).display().to_string();
         let id = id.to_string();
         let mut args = vec!["node", "--id", &id, "--listen", uri, "--peers", &self.peers];
-        args.extend(["--data", &data]);
+        if !more.contains(&"--data") {
+            args.extend(["--data", &data]);
+        }
         if !more.contains(&"--join") && !more.contains(&"--old") {
             args.push("--new");
         }
