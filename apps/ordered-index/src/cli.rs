@@ -10,6 +10,7 @@ use courser_kit::progress;
 use courser_kit::{Failure, VERSION};
 use courser_ordered_index::load::MOST_KEYS;
 use courser_ordered_index::service::Scans;
+use indicatif::ProgressBar;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,18 +68,28 @@ fn keys(lowest: u64) -> clap::builder::RangedU64ValueParser<u64> {
 }
 
 /// Shows how many of some keys are loaded.
-fn loading(
+struct Loading {
+    bar: ProgressBar,
     keys: u64,
-    load: impl FnOnce(&mut dyn FnMut(u64)) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let bar = progress::bar()?;
-    bar.set_prefix("loading");
-    let result = load(&mut |done| {
-        bar.set_position(done * 1_000 / keys.max(1));
-        bar.set_message(format!("{done} keys"));
-    });
-    bar.finish_and_clear();
-    result
+}
+
+impl Loading {
+    fn begin(keys: u64) -> Result<Loading, Failure> {
+        let bar = progress::bar()?;
+        bar.set_prefix("loading");
+        Ok(Loading { bar, keys })
+    }
+
+    fn show(&mut self, done: u64) {
+        self.bar.set_position(done * 1_000 / self.keys.max(1));
+        self.bar.set_message(format!("{done} keys"));
+    }
+}
+
+impl Drop for Loading {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
 }
 
 /// Runs a command.

@@ -1,8 +1,9 @@
-//! Single calls, for the command line and for tests.
+//! Calls of a client, on an endpoint's own thread: in production and in the simulator.
 
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use courser::{CallError, CallWaitError, Config, Nexus, Rpc, SessionId};
+use courser::{CallFailure, Executed, Local, Session};
 
 use crate::index::{Full, Sum};
 use crate::message::{
@@ -13,30 +14,23 @@ use crate::message::{
 const OUTSTANDING: u64 = 64;
 
 /// Why an operation failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// This side cannot be set up.
-    #[error(transparent)]
-    Bind(#[from] courser::BindError),
-    /// There is no session.
-    #[error(transparent)]
-    Session(#[from] courser::SessionError),
-    /// No memory for a request.
-    #[error(transparent)]
-    Memory(#[from] courser::AllocError),
     /// A call failed.
     #[error(transparent)]
-    Call(#[from] CallWaitError),
-    /// A call of many failed.
-    #[error("a put failed: {0}; look at the server, and load again")]
-    Load(CallError),
+    Call(#[from] CallFailure),
+    /// A put of many failed.
+    #[error("{loaded} keys are loaded, then a put failed: {cause}; load again, which is harmless")]
+    Load {
+        /// Keys whose puts were answered.
+        loaded: u64,
+        /// The failure of the first put that failed.
+        cause: CallFailure,
+    },
     /// The index is full.
     #[error(transparent)]
     Full(#[from] Full),
-    /// A call did not start.
-    #[error(transparent)]
-    Rejected(#[from] courser::CallRejected),
     /// The answer is none of an index.
     #[error(
         "the server's answer has {0} bytes, which no answer of an index has; check the address"
@@ -44,115 +38,142 @@ pub enum ClientError {
     Answer(usize),
 }
 
-/// A client with one session; its calls block.
-#[derive(Debug)]
+impl ClientError {
+    /// Returns whether the operation was carried out.
+    pub fn executed(&self) -> Executed {
+        match self {
+            ClientError::Call(failure) | ClientError::Load { cause: failure, .. } => {
+                failure.executed()
+            }
+            ClientError::Full(_) => Executed::Never,
+            ClientError::Answer(_) => Executed::Yes,
+        }
+    }
+}
+
+/// A client with one session. Calls may be concurrent; clones share the session.
+#[derive(Clone, Debug)]
 pub struct Client {
-    rpc: Rpc,
-    session: SessionId,
+    session: Session,
     deadline: Duration,
 }
 
 impl Client {
-    /// Connects to a server. `deadline` is the longest time of a call.
+    /// A client of a server. `deadline` is the longest time of a call.
+    pub fn new(session: Session, deadline: Duration) -> Client {
+        Client { session, deadline }
+    }
+
+    /// Connects to a server.
     ///
     /// # Errors
     /// The server cannot be reached.
-    pub fn connect(uri: &str, deadline: Duration) -> Result<Client, ClientError> {
-        let scheme = uri.split_once("://").map_or("udp", |(scheme, _)| scheme);
-        let host = if scheme == "shm" { "127.0.0.1" } else { "0.0.0.0" };
-        let nexus = Nexus::bind_with(&format!("{scheme}://{host}:0"), Config::default())?;
-        let mut rpc = nexus.endpoint()?;
-        let session = rpc.connect(uri)?;
-        rpc.wait_connected(session)?;
-        Ok(Client { rpc, session, deadline })
+    pub async fn connect(
+        local: &Local,
+        uri: &str,
+        deadline: Duration,
+    ) -> Result<Client, courser::SessionError> {
+        Ok(Client::new(local.connect(uri).await?, deadline))
     }
 
-    fn call<R>(
-        &mut self,
+    async fn call<R>(
+        &self,
         kind: u16,
         bytes: &[u8],
         read: impl FnOnce(&[u8]) -> Option<R>,
     ) -> Result<R, ClientError> {
-        let mut request = self.rpc.alloc(bytes.len())?;
+        let request = self.session.local().alloc_recycled(bytes.len());
+        let mut request = request.map_err(CallFailure::from)?;
         request.copy_from_slice(bytes);
-        let answered = self.rpc.call_wait(self.session, kind, request, self.deadline)?;
-        let len = answered.response.len();
-        read(&answered.response).ok_or(ClientError::Answer(len))
+        let response = self.session.call(kind, request).deadline(self.deadline).await?;
+        read(&response).ok_or(ClientError::Answer(response.len()))
     }
 
     /// The value of a key.
     ///
     /// # Errors
     /// The call failed.
-    pub fn get(&mut self, of: u64) -> Result<Option<u64>, ClientError> {
+    pub async fn get(&self, of: u64) -> Result<Option<u64>, ClientError> {
         let read = |bytes: &[u8]| if bytes.is_empty() { Some(None) } else { key(bytes).map(Some) };
-        self.call(GET, &of.to_le_bytes(), read)
+        self.call(GET, &of.to_le_bytes(), read).await
     }
 
     /// Stores a value. Returns whether it replaced one.
     ///
     /// # Errors
-    /// The call failed. It may have been executed nevertheless; repeating it is harmless.
-    pub fn put(&mut self, key: u64, value: u64) -> Result<bool, ClientError> {
+    /// The call failed. The value may be stored nevertheless ([`ClientError::executed`]). A repetition is
+    /// another put: a value that was stored in between is replaced.
+    pub async fn put(&self, key: u64, value: u64) -> Result<bool, ClientError> {
         let read = |bytes: &[u8]| match bytes {
             [FULL] => Some(Err(Full)),
             bytes => flag(bytes).map(Ok),
         };
-        Ok(self.call(PUT, &entry_bytes(key, value), read)??)
+        Ok(self.call(PUT, &entry_bytes(key, value), read).await??)
     }
 
     /// Removes a key. Returns whether it was there.
     ///
     /// # Errors
-    /// The call failed. It may have been executed nevertheless.
-    pub fn delete(&mut self, key: u64) -> Result<bool, ClientError> {
-        self.call(DELETE, &key.to_le_bytes(), flag)
+    /// The call failed. The key may be removed nevertheless ([`ClientError::executed`]).
+    pub async fn delete(&self, key: u64) -> Result<bool, ClientError> {
+        self.call(DELETE, &key.to_le_bytes(), flag).await
     }
 
     /// The sum of the values of a key and its successors.
     ///
     /// # Errors
     /// The call failed.
-    pub fn scan(&mut self, from: u64, count: u32) -> Result<Sum, ClientError> {
-        self.call(SCAN, &number_and_count_bytes(from, count), sum)
+    pub async fn scan(&self, from: u64, count: u32) -> Result<Sum, ClientError> {
+        self.call(SCAN, &number_and_count_bytes(from, count), sum).await
     }
 
     /// Puts the first keys of [`nth_key`], many at a time. `progress` gets the number of loaded keys.
     ///
     /// # Errors
     /// A call failed, or the index is full. The keys before it may be there.
-    pub fn load(&mut self, keys: u64, mut progress: impl FnMut(u64)) -> Result<(), ClientError> {
-        use std::cell::{Cell, RefCell};
-        use std::rc::Rc;
+    pub async fn load(&self, keys: u64, progress: impl FnMut(u64)) -> Result<(), ClientError> {
+        let loading = Loading {
+            client: self,
+            keys,
+            begun: Cell::new(0),
+            loaded: Cell::new(0),
+            failed: RefCell::default(),
+            progress: RefCell::new(progress),
+        };
+        let puts = (0..keys.min(OUTSTANDING)).map(|_| loading.puts());
+        futures::future::join_all(puts).await;
+        loading.failed.into_inner().map_or(Ok(()), Err)
+    }
+}
 
-        let ended = Rc::new((Cell::new(0_u64), RefCell::new(None)));
-        let mut begun = 0;
-        while ended.0.get() < keys {
-            while begun < keys && begun - ended.0.get() < OUTSTANDING {
-                let bytes = entry_bytes(nth_key(begun), nth_value(begun));
-                let mut request = self.rpc.alloc_recycled(bytes.len())?;
-                request.copy_from_slice(&bytes);
-                let of = ended.clone();
-                let call = self.rpc.request(self.session, PUT, request).deadline(self.deadline);
-                call.then(move |_, done| {
-                    of.0.set(of.0.get() + 1);
-                    let failed = match done.result {
-                        Ok(response) => (response[..] == [FULL]).then(|| Full.into()),
-                        Err(error) => Some(ClientError::Load(error)),
-                    };
-                    if let Some(error) = failed {
-                        of.1.borrow_mut().get_or_insert(error);
+/// Keys that are being loaded, by several futures.
+struct Loading<'a, P> {
+    client: &'a Client,
+    keys: u64,
+    begun: Cell<u64>,
+    loaded: Cell<u64>,
+    /// The first failure; no more puts begin after it.
+    failed: RefCell<Option<ClientError>>,
+    progress: RefCell<P>,
+}
+
+impl<P: FnMut(u64)> Loading<'_, P> {
+    /// Puts one key after the other.
+    async fn puts(&self) {
+        while self.begun.get() < self.keys && self.failed.borrow().is_none() {
+            let n = self.begun.replace(self.begun.get() + 1);
+            if let Err(error) = self.client.put(nth_key(n), nth_value(n)).await {
+                self.failed.borrow_mut().get_or_insert(match error {
+                    ClientError::Call(cause) => {
+                        ClientError::Load { loaded: self.loaded.get(), cause }
                     }
-                })?;
-                begun += 1;
+                    error => error,
+                });
+                return;
             }
-            self.rpc.poll();
-            if let Some(error) = ended.1.take() {
-                return Err(error);
-            }
-            progress(ended.0.get());
+            self.loaded.set(self.loaded.get() + 1);
+            (self.progress.borrow_mut())(self.loaded.get());
         }
-        Ok(())
     }
 }
 

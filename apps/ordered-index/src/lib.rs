@@ -2,7 +2,7 @@
 //!
 //! * [`index`] is the map, [`message`] the bytes of requests and responses.
 //! * [`service`] registers its handlers: point operations where requests arrive, scans in workers.
-//! * [`client`] makes single calls, [`driver`] keeps calls outstanding, [`load`] fills an index.
+//! * [`client`] makes calls as futures, [`driver`] keeps calls outstanding, [`load`] fills an index.
 //! * [`bench`](mod@bench) measures over sockets and shared memory, [`sim`] in the simulated datacenter: the same
 //!   server and the same driver.
 

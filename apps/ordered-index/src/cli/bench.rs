@@ -99,12 +99,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         window: args.window,
         time: args.time,
     };
-    let mut index = None;
-    super::loading(args.keys, |progress| {
-        index = Some(filled(args.keys, progress));
-        Ok(())
-    })?;
-    let Some(index) = index else { return Ok(()) };
+    let mut loading = super::Loading::begin(args.keys)?;
+    let index = filled(args.keys, |done| loading.show(done));
+    drop(loading);
     let bar = progress::bar()?;
     bar.set_prefix("measuring");
     let done = &mut |part: f64| bar.set_position((part * 1_000.0) as u64);

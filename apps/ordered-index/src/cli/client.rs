@@ -4,8 +4,9 @@ use std::io::Write;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use courser::{Local, Nexus};
 use courser_kit::{Failure, out, units};
-use courser_ordered_index::client::{Client, ClientError};
+use courser_ordered_index::client::Client;
 use courser_ordered_index::message::MOST_SCANNED;
 
 #[derive(Debug, Args)]
@@ -80,20 +81,33 @@ impl Operation {
     }
 }
 
-/// A failure that is not of this program's types.
-fn failed(error: ClientError) -> Failure {
-    match error {
-        ClientError::Bind(error) => error.into(),
-        error => Failure::Runtime(error.to_string()),
+/// The address of an endpoint for calls to a server.
+fn own_address(server: &str) -> String {
+    match server.split_once("://") {
+        Some(("udp", rest)) if rest.starts_with('[') => "udp://[::]:0".to_owned(),
+        Some((scheme @ "shm", _)) => format!("{scheme}://127.0.0.1:0"),
+        Some((scheme, _)) => format!("{scheme}://0.0.0.0:0"),
+        None => "udp://0.0.0.0:0".to_owned(),
     }
+}
+
+fn failed(error: impl std::error::Error) -> Failure {
+    Failure::Runtime(error.to_string())
 }
 
 /// Sends one operation.
 pub(crate) fn run(args: &ClientArgs) -> Result<(), Failure> {
-    let mut client = Client::connect(args.operation.uri(), args.deadline).map_err(failed)?;
+    let mut rpc = Nexus::bind(&own_address(args.operation.uri()))?.endpoint()?;
+    let local = rpc.local();
+    rpc.block_on(operate(args, &local)).map_err(failed)?
+}
+
+async fn operate(args: &ClientArgs, local: &Local) -> Result<(), Failure> {
+    let connected = Client::connect(local, args.operation.uri(), args.deadline).await;
+    let client = connected.map_err(failed)?;
     let mut out = out::stdout();
     match args.operation {
-        Operation::Get { key, .. } => match client.get(key).map_err(failed)? {
+        Operation::Get { key, .. } => match client.get(key).await.map_err(failed)? {
             Some(value) => writeln!(out, "{value}")?,
             None => {
                 let text = format!("there is no key {key}; put it first");
@@ -101,19 +115,22 @@ pub(crate) fn run(args: &ClientArgs) -> Result<(), Failure> {
             }
         },
         Operation::Put { key, value, .. } => {
-            let replaced = client.put(key, value).map_err(failed)?;
+            let replaced = client.put(key, value).await.map_err(failed)?;
             writeln!(out, "{}", if replaced { "replaced" } else { "stored" })?;
         }
         Operation::Delete { key, .. } => {
-            let removed = client.delete(key).map_err(failed)?;
+            let removed = client.delete(key).await.map_err(failed)?;
             writeln!(out, "{}", if removed { "removed" } else { "there was none" })?;
         }
         Operation::Scan { from, count, .. } => {
-            let sum = client.scan(from, count).map_err(failed)?;
+            let sum = client.scan(from, count).await.map_err(failed)?;
             writeln!(out, "{} of {} values", sum.sum, sum.count)?;
         }
         Operation::Load { keys, .. } => {
-            super::loading(keys, |progress| client.load(keys, progress).map_err(failed))?;
+            let mut loading = super::Loading::begin(keys)?;
+            let loaded = client.load(keys, |done| loading.show(done)).await;
+            drop(loading);
+            loaded.map_err(failed)?;
             writeln!(out, "loaded {keys} keys")?;
         }
     }

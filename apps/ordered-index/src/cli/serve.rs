@@ -59,10 +59,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     }
     let mut index = Arc::new(Index::with_limit(args.max_keys));
     if args.keys > 0 {
-        super::loading(args.keys, |progress| {
-            index = fill(Index::with_limit(args.max_keys), args.keys, progress);
-            Ok(())
-        })?;
+        let mut loading = super::Loading::begin(args.keys)?;
+        index = fill(Index::with_limit(args.max_keys), args.keys, |done| loading.show(done));
     }
     let (mut handles, mut threads) = (Vec::new(), Vec::new());
     for _ in 0..args.threads {

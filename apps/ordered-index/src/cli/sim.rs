@@ -69,12 +69,9 @@ enum CostsArg {
 
 pub(crate) fn run(args: &SimArgs) -> Result<(), Failure> {
     args.output.check()?;
-    let mut index = None;
-    super::loading(args.keys, |progress| {
-        index = Some(filled(args.keys, progress));
-        Ok(())
-    })?;
-    let Some(index) = index else { return Ok(()) };
+    let mut loading = super::Loading::begin(args.keys)?;
+    let index = filled(args.keys, |done| loading.show(done));
+    drop(loading);
     let known = match args.costs {
         CostsArg::Measured => Costs::MEASURED,
         CostsArg::Paper => Costs::PAPER,
