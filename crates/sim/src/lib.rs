@@ -6,7 +6,8 @@
 //! * An application is set-up plus callbacks, the same as in production: a function from a
 //!   [`courser::Nexus`] to its endpoints.
 //! * [`SimDisk`] is the disk of a host: a [`courser_disk::Storage`] that loses what was not synced.
-//! * [`history`] checks whether the answers of a service are linearizable.
+//! * [`history`] checks whether the answers of a service are linearizable, [`disturb`](mod@disturb) draws faults
+//!   for such tests.
 //! * [`fabric`] is the network, [`observe`] the observers, [`CpuCosts`] and [`NicConfig`] the model
 //!   of a host, [`Checks`] and [`Invariant`] the checked invariants.
 //!
@@ -43,6 +44,7 @@
 #![forbid(unsafe_code)]
 
 mod disk;
+pub mod disturb;
 mod event;
 pub mod fabric;
 pub mod history;

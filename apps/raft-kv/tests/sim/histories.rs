@@ -8,9 +8,9 @@ use courser::Local;
 use courser_raft_kv::client::{Client, ClientError};
 use courser_raft_kv::core::{ReadMode, Settings};
 use courser_raft_kv::planted::{Bug, Planted};
-use courser_sim::fabric::LinkFaults;
-use courser_sim::history::{KvAnswer, KvModel, KvOp, Limits, Recorder, Verdict};
-use courser_sim::{DiskFaults, HostId, LinkId, Rng, Unsynced};
+use courser_sim::disturb::{self, Disturbance, disturb};
+use courser_sim::history::{KvAnswer, KvModel, KvOp, Limits, Recorder, Seeds, Verdict};
+use courser_sim::{DiskFaults, HostId, Rng, Unsynced};
 
 use crate::world::{Cluster, MS, SECOND, host};
 
@@ -98,42 +98,14 @@ async fn client(
 
 /// Draws one fault.
 fn fault(cluster: &mut Cluster, rng: &mut Rng) {
-    let world = &mut cluster.world;
+    use Disturbance::{Crash, CrashAll, Drift, Heal, Kill, Links, Partition, Pause};
+    /// With a fault of a disk beside them.
+    const KINDS: [Disturbance; 11] =
+        [Kill, Crash, CrashAll, Partition, Partition, Partition, Heal, Heal, Links, Pause, Drift];
     let node = HostId(rng.below(3) as u32);
-    let hosts = 3 + CLIENTS;
-    match rng.below(12) {
-        0 => world.kill(node),
-        1 => world.crash(node),
-        2 => (0..3).for_each(|host| world.crash(HostId(host))),
-        3..6 => {
-            // Every host is on one side: often a leader with some clients, and the other nodes.
-            let (mut left, mut right) = (Vec::new(), Vec::new());
-            for host in (0..hosts).map(HostId) {
-                if host == node || (host.0 >= 3 && rng.chance_ppm(500_000)) {
-                    left.push(host);
-                } else {
-                    right.push(host);
-                }
-            }
-            world.partition(&[&left, &right]);
-        }
-        6 | 7 => world.heal(),
-        8 => {
-            let faults = LinkFaults {
-                loss_ppm: rng.below(100_000) as u32,
-                duplicate_ppm: rng.below(50_000) as u32,
-                reorder_ppm: rng.below(100_000) as u32,
-                reorder_max_ns: 2_000_000,
-                extra_delay_ns: rng.below(3_000_000),
-                ..LinkFaults::default()
-            };
-            for link in 0..world.fabric().links() {
-                world.set_link_faults(LinkId(link), faults);
-            }
-        }
-        9 => world.pause(node, Duration::from_millis(rng.between(10, 800))),
-        10 => world.set_drift(node, rng.below(100_001) as i32 - 50_000),
-        _ => cluster.disks[node.0 as usize].set_faults(DiskFaults {
+    match KINDS.get(rng.below(12) as usize) {
+        Some(kind) => disturb(&mut cluster.world, rng, *kind, node, 3),
+        None => cluster.disks[node.0 as usize].set_faults(DiskFaults {
             slow_sync_ppm: rng.below(300_000) as u32,
             sync_error_ppm: rng.below(2) as u32 * 1_000,
             unsynced: *rng.pick(&[Unsynced::Drawn, Unsynced::Torn, Unsynced::Lost]).unwrap(),
@@ -163,14 +135,8 @@ fn revive(cluster: &mut Cluster, rng: &mut Rng, share_ppm: u32, may_refuse: bool
 
 /// Ends all faults.
 fn calm(cluster: &mut Cluster, rng: &mut Rng, may_refuse: bool) {
-    cluster.world.heal();
-    for link in 0..cluster.world.fabric().links() {
-        cluster.world.set_link_faults(LinkId(link), LinkFaults::default());
-    }
-    for id in 1..=3 {
-        cluster.disks[id as usize - 1].set_faults(DiskFaults::default());
-        cluster.world.set_drift(host(id), 0);
-    }
+    disturb::calm(&mut cluster.world);
+    cluster.disks.iter().for_each(|disk| disk.set_faults(DiskFaults::default()));
     revive(cluster, rng, 1_000_000, may_refuse);
 }
 
@@ -214,12 +180,7 @@ pub(crate) fn run(seed: u64, change: fn(&mut Settings)) -> Outcome {
     assert_eq!(stopped, None, "seed {seed}");
     let verdict = recorder.with(|history| history.check(&KvModel::default(), Limits::default()));
     let answered = recorder.with(|h| h.calls().iter().filter(|call| call.end.is_some()).count());
-    let text = match &verdict {
-        Verdict::Violation { around, .. } => {
-            recorder.with(|history| history.lines(around.iter().copied()))
-        }
-        _ => String::new(),
-    };
+    let text = recorder.with(|history| history.explain(&verdict));
     let snapshots = count(&cluster, |counters| counters.snapshots_made);
     let installed = count(&cluster, |counters| counters.snapshots_installed);
     let leases = count(&cluster, |counters| counters.reads_by_lease);
@@ -241,23 +202,19 @@ fn leases(settings: &mut Settings) {
     settings.reads = ReadMode::Lease { drift_ppm: 110_000 };
 }
 
-fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+/// Seeds of a test; `RAFT_KV_HISTORIES` and `RAFT_KV_FIRST` select others.
+fn seeds(first: u64, count: u64) -> Seeds {
+    Seeds::from_env("RAFT_KV", first, count)
 }
 
-/// Histories of a test; `RAFT_KV_HISTORIES` is another number.
-fn histories(default: u64) -> u64 {
-    variable("RAFT_KV_HISTORIES").unwrap_or(default)
-}
-
-fn all_are_linearizable(first: u64, count: u64, change: fn(&mut Settings)) {
-    // Another part of them, to run parts side by side.
-    let first = first + variable("RAFT_KV_FIRST").unwrap_or(0);
+fn all_are_linearizable(seeds: &Seeds, change: fn(&mut Settings)) {
+    let count = seeds.count();
     let (mut answered, mut snapshots, mut installed, mut elections) = (0, 0, 0, 0);
     let mut by_lease = 0;
-    for seed in first..first + count {
+    for seed in seeds {
         let outcome = run(seed, change);
-        assert_eq!(outcome.verdict, Verdict::Linearizable, "seed {seed}:\n{}", outcome.text);
+        let is_linearizable = outcome.verdict == Verdict::Linearizable;
+        assert!(is_linearizable, "seed {seed} ({}): {}", seeds.only(seed), outcome.text);
         answered += outcome.answered;
         snapshots += outcome.snapshots;
         installed += outcome.installed;
@@ -275,7 +232,7 @@ fn all_are_linearizable(first: u64, count: u64, change: fn(&mut Settings)) {
 
 #[test]
 fn histories_under_faults_are_linearizable() {
-    all_are_linearizable(0, histories(20), small);
+    all_are_linearizable(&seeds(0, 20), small);
 }
 
 #[test]
@@ -292,12 +249,12 @@ fn a_sync_that_fails_at_the_start_of_a_node_only_delays_it() {
 
 #[test]
 fn histories_with_leases_are_linearizable_while_clocks_keep_their_assumption() {
-    all_are_linearizable(1_000_000, histories(10), leases);
+    all_are_linearizable(&seeds(1_000_000, 10), leases);
 }
 
 #[test]
 fn histories_in_which_one_node_has_leases_are_linearizable() {
-    all_are_linearizable(2_000_000, histories(5), |settings| match settings.id {
+    all_are_linearizable(&seeds(2_000_000, 5), |settings| match settings.id {
         1 => leases(settings),
         _ => small(settings),
     });

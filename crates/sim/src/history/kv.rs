@@ -29,9 +29,11 @@ pub enum KvOp<K, V> {
 /// The answer of a [`KvOp`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KvAnswer<V> {
-    /// It was carried out; the answer says nothing else. For `Put`, and `Delete` of a store that does
+    /// It was carried out; the answer says nothing else. For `Put` and `Delete` of a store that does
     /// not report whether there was a value.
     Done,
+    /// The answer of `Put`: there was a value.
+    Replaced(bool),
     /// The value, of `Get`.
     Value(Option<V>),
     /// The answer of `Delete`: there was a value.
@@ -77,7 +79,9 @@ impl<K: Ord + Clone + fmt::Debug, V: Clone + Eq + Hash> Model for KvModel<K, V> 
                 answer.is_none_or(|a| matches!(a, KvAnswer::Value(v) if v == state)),
             ),
             KvOp::Put(_, value) => {
-                (Some(value.clone()), answer.is_none_or(|a| *a == KvAnswer::Done))
+                let replaced = KvAnswer::Replaced(state.is_some());
+                let fits = answer.is_none_or(|a| *a == replaced || *a == KvAnswer::Done);
+                (Some(value.clone()), fits)
             }
             KvOp::Delete(_) => {
                 let removed = KvAnswer::Removed(state.is_some());

@@ -32,6 +32,7 @@ mod check;
 mod kv;
 mod order;
 mod recorder;
+mod seeds;
 #[cfg(test)]
 mod tests;
 
@@ -41,6 +42,7 @@ use std::hash::Hash;
 
 pub use kv::{KvAnswer, KvModel, KvOp};
 pub use recorder::{Recorder, Recording};
+pub use seeds::Seeds;
 
 /// The sequential behaviour of a service.
 pub trait Model {
@@ -243,14 +245,20 @@ impl<O: fmt::Debug, A: fmt::Debug> History<O, A> {
     /// # Panics
     /// It is not linearizable, or a limit was reached.
     pub fn assert_linearizable<M: Model<Op = O, Answer = A>>(&self, model: &M, limits: Limits) {
-        match self.check(model, limits) {
-            Verdict::Linearizable => {}
+        let verdict = self.check(model, limits);
+        assert!(matches!(verdict, Verdict::Linearizable), "{}", self.explain(&verdict));
+    }
+
+    /// A verdict in words, with the calls around a violation.
+    pub fn explain<K: fmt::Debug>(&self, verdict: &Verdict<K>) -> String {
+        match verdict {
+            Verdict::Linearizable => "linearizable".to_owned(),
             Verdict::Unknown { key, steps } => {
-                panic!("no verdict for key {key:?} after {steps} steps; record shorter histories")
+                format!("no verdict for key {key:?} after {steps} steps; record shorter histories")
             }
             Verdict::Violation { key, call, around } => {
-                let (this, others) = (self.lines([call]), self.lines(around));
-                panic!(
+                let (this, others) = (self.lines([*call]), self.lines(around.iter().copied()));
+                format!(
                     "key {key:?} is not linearizable:\n{this}no order explains it among\n{others}"
                 )
             }

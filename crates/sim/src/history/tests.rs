@@ -45,8 +45,9 @@ fn value(v: u8) -> Answer {
 
 #[test]
 fn histories_that_are_linearizable() {
-    let histories: [&[_]; 8] = [
+    let histories: [&[_]; 9] = [
         &[],
+        &[(1, 2, put(1), KvAnswer::Replaced(false)), (3, 4, put(2), KvAnswer::Replaced(true))],
         &[(1, 2, get(), value(0)), (3, 4, put(1), DONE), (5, 6, get(), value(1))],
         // A read during a write returns the old or the new value.
         &[(1, 9, put(1), DONE), (2, 3, get(), value(0)), (4, 5, get(), value(1))],
@@ -73,7 +74,7 @@ fn histories_that_are_linearizable() {
 
 #[test]
 fn histories_that_are_not() {
-    let histories: [&[_]; 9] = [
+    let histories: [&[_]; 11] = [
         // A stale read.
         &[(1, 2, put(1), DONE), (3, 4, get(), value(0))],
         // A value from nowhere.
@@ -99,6 +100,9 @@ fn histories_that_are_not() {
             (3, 4, KvOp::Delete(0), KvAnswer::Removed(true)),
             (5, 6, get(), value(1)),
         ],
+        // A write states the wrong presence of a value.
+        &[(1, 2, put(1), DONE), (3, 4, put(2), KvAnswer::Replaced(false))],
+        &[(1, 2, put(1), KvAnswer::Replaced(true))],
         // An answer of another operation.
         &[(1, 2, put(1), value(1))],
     ];
