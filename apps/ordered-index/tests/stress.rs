@@ -108,8 +108,8 @@ fn operations_on_a_key_are_linearizable() {
                         let (op, answer) = match rng.below(4) {
                             0 | 1 => (KvOp::Get(key), KvAnswer::Value(index.get(key))),
                             2 => {
-                                index.put(key, value).unwrap();
-                                (KvOp::Put(key, value), KvAnswer::Done)
+                                let replaced = index.put(key, value).unwrap();
+                                (KvOp::Put(key, value), KvAnswer::Replaced(replaced))
                             }
                             _ => (KvOp::Delete(key), KvAnswer::Removed(index.delete(key))),
                         };
