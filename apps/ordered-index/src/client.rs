@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use courser::{CallFailure, Executed, Local, Session};
+use courser::{CallError, CallFailure, Executed, Local, RejectReason, Session};
 
 use crate::index::{Full, Sum};
 use crate::message::{
@@ -18,10 +18,10 @@ const OUTSTANDING: u64 = 64;
 #[non_exhaustive]
 pub enum ClientError {
     /// A call failed.
-    #[error(transparent)]
+    #[error("{}", text(.0))]
     Call(#[from] CallFailure),
     /// A put of many failed.
-    #[error("{loaded} keys are loaded, then a put failed: {cause}; load again, which is harmless")]
+    #[error("a put failed after {loaded} keys: {}, and load again", text(.cause))]
     Load {
         /// Keys whose puts were answered.
         loaded: u64,
@@ -36,6 +36,19 @@ pub enum ClientError {
         "the server's answer has {0} bytes, which no answer of an index has; check the address"
     )]
     Answer(usize),
+}
+
+/// The text of a failure: the library's names its functions where a session is lost.
+fn text(failure: &CallFailure) -> String {
+    use CallError::{NotConnected, PeerFailed};
+    match failure {
+        CallFailure::Failed(NotConnected(_) | PeerFailed(_))
+        | CallFailure::Rejected(RejectReason::NoSession(_)) => {
+            let executed = failure.executed();
+            format!("the session with the server has ended ({executed}); see that the server runs")
+        }
+        failure => failure.to_string(),
+    }
 }
 
 impl ClientError {

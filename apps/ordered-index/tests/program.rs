@@ -2,8 +2,16 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ordered-index");
+
+/// Held by tests that use the processors for long, and by the benchmark, whose windows they empty.
+static BUSY: Mutex<()> = Mutex::new(());
+
+fn busy() -> MutexGuard<'static, ()> {
+    BUSY.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A server, killed at the end.
 struct Server {
@@ -99,6 +107,97 @@ fn keys_are_loaded_over_the_network_and_at_the_start() {
 }
 
 #[test]
+fn a_server_that_has_loaded_keys_ends_at_a_signal_and_reports_its_requests() {
+    let mut child = Command::new(PROGRAM)
+        .args(["serve", "--bind", "udp://127.0.0.1:0", "--keys", "100"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    lines.by_ref().find(|line| line.contains("client load")).unwrap();
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(killed.unwrap().success());
+    let last = lines.last().unwrap();
+    assert_eq!(last, "served 0 requests; 100 keys at the end");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_load_whose_server_is_killed_states_how_far_it_came() {
+    let _busy = busy();
+    for scheme in ["udp", "shm"] {
+        let mut server = Server::start(scheme, &[]);
+        let mut load = Command::new(PROGRAM)
+            .args(["client", "load", &server.uri, "--keys", "100000000", "--deadline", "60s"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        while server.line("scan", &["0", "--count", "1000"]).ends_with(" of 0 values") {
+            assert!(load.try_wait().unwrap().is_none(), "the load has ended");
+        }
+        server.child.kill().unwrap();
+        let output = load.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        let loaded =
+            text.strip_prefix("error: a put failed after ").unwrap_or_else(|| panic!("{text}"));
+        assert!(loaded.split(' ').next().unwrap().parse::<u64>().unwrap() > 0, "{text}");
+        assert!(text.ends_with("; see that the server runs, and load again\n"), "{text}");
+    }
+}
+
+#[test]
+fn keys_at_both_ends_are_stored_and_scanned() {
+    let server = Server::start("udp", &["--threads", "5", "--workers", "4"]);
+    let last = u64::MAX.to_string();
+    assert_eq!(server.line("scan", &["0"]), "0 of 0 values");
+    assert_eq!(server.line("put", &["0", &last]), "stored");
+    assert_eq!(server.line("put", &[&last, "7"]), "stored");
+    assert_eq!(server.line("scan", &[&last, "--count", "16384"]), "7 of 1 values");
+    // A sum is modulo 2^64.
+    assert_eq!(server.line("scan", &["0"]), "6 of 2 values");
+    assert_eq!(server.line("delete", &[&last]), "removed");
+    assert_eq!(server.line("scan", &["1"]), "0 of 0 values");
+}
+
+#[test]
+fn many_clients_load_a_server_with_more_threads_than_cores() {
+    let _busy = busy();
+    for scheme in ["udp", "shm"] {
+        let server =
+            Server::start(scheme, &["--threads", "8", "--workers", "8", "--max-keys", "1000"]);
+        let loads: Vec<_> = (0..64)
+            .map(|_| {
+                let mut load = Command::new(PROGRAM);
+                load.args(["client", "load", &server.uri, "--keys", "2000", "--deadline", "60s"]);
+                load.stderr(Stdio::piped()).spawn().unwrap()
+            })
+            .collect();
+        for load in loads {
+            let output = load.wait_with_output().unwrap();
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(
+                output.status.code() == Some(1) && text.contains("the index is full"),
+                "{text}"
+            );
+        }
+        let sum = server.line("scan", &["0", "--count", "16384"]);
+        assert!(sum.ends_with(" of 1000 values"), "{sum}");
+    }
+}
+
+#[test]
+fn a_second_server_on_a_port_is_refused() {
+    for scheme in ["udp", "shm"] {
+        let server = Server::start(scheme, &[]);
+        let second = Command::new(PROGRAM).args(["serve", "--bind", &server.uri]).output().unwrap();
+        let text = String::from_utf8_lossy(&second.stderr).into_owned();
+        assert!(second.status.code() == Some(2) && text.contains("port 0"), "{text}");
+        assert_eq!(server.line("put", &["7", "42"]), "stored");
+    }
+}
+
+#[test]
 fn mistakes_are_explained() {
     let run = |args: &[&str]| Command::new(PROGRAM).args(args).output().unwrap();
     for (args, hint) in [
@@ -114,6 +213,7 @@ fn mistakes_are_explained() {
 
 #[test]
 fn the_benchmark_reports_its_quantities() {
+    let _busy = busy();
     for transport in ["udp", "shm"] {
         let output = Command::new(PROGRAM)
             .args(["bench", "--transport", transport, "--keys", "20000", "--time", "300ms"])

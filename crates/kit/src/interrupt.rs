@@ -13,6 +13,9 @@ use signal_hook::low_level;
 /// Held while a file is between its temporary and its final name.
 static WRITING: Mutex<()> = Mutex::new(());
 
+/// The handlers of [`end_cleanly`], until an [`Interrupt`] takes over.
+static ENDING: Mutex<Vec<Handle>> = Mutex::new(Vec::new());
+
 /// Signals handled by a thread instead of ending the process.
 pub struct Interrupt {
     interrupted: Arc<AtomicBool>,
@@ -21,7 +24,7 @@ pub struct Interrupt {
 
 impl Interrupt {
     /// Handles signals: the first one sets [`Interrupt::is_set`] and stops the event loops of
-    /// `endpoints`; the second one ends the process.
+    /// `endpoints`; the second one ends the process. Clean-ups of [`end_cleanly`] do not run any more.
     ///
     /// # Errors
     /// A signal handler or the thread cannot be set up.
@@ -38,6 +41,7 @@ impl Interrupt {
                 endpoints.iter().for_each(EndpointHandle::stop);
             }
         })?;
+        lock(&ENDING).drain(..).for_each(|ending| ending.close());
         Ok(Self { interrupted, handle })
     }
 
@@ -53,13 +57,14 @@ impl Drop for Interrupt {
     }
 }
 
-/// Ends the process at a signal after calling `clean_up`, but not while a file is written. Child
-/// processes end with their parent.
+/// Ends the process at a signal after calling `clean_up`, but not while a file is written, until an
+/// [`Interrupt`] handles signals. Child processes end with their parent.
 ///
 /// # Errors
 /// A signal handler or the thread cannot be set up.
 pub fn end_cleanly(clean_up: impl Fn() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    lock(&ENDING).push(signals.handle());
     let thread = std::thread::Builder::new().name("courser-signals".to_owned());
     thread.spawn(move || {
         if let Some(signal) = signals.forever().next() {
@@ -73,7 +78,11 @@ pub fn end_cleanly(clean_up: impl Fn() + Send + 'static) -> io::Result<()> {
 
 /// Delays the end of the process by a signal while a file is written.
 pub fn writing() -> MutexGuard<'static, ()> {
-    WRITING.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&WRITING)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ends the process by the default action of the signal, so that the parent gets its number.

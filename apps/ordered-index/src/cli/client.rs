@@ -49,7 +49,7 @@ enum Operation {
         /// The key
         key: u64,
     },
-    /// Print the sum of the values of a key and its successors
+    /// Print the sum of the values of a key and its successors, modulo 2^64
     Scan {
         /// Address of the server
         uri: String,
