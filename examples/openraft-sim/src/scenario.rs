@@ -40,8 +40,12 @@ pub struct Outcome {
     pub nodes: BTreeMap<u64, Values>,
     /// Snapshots of a leader that nodes installed.
     pub installed: u64,
+    /// Reads that were answered, each with the value that the client had written.
+    pub reads: usize,
     /// The leader handed over to the node that it was told to.
     pub handed_over: bool,
+    /// The machine that crashed was that of the leader.
+    pub leader_crashed: bool,
 }
 
 impl Outcome {
@@ -74,7 +78,9 @@ struct Cluster {
     acknowledged: Rc<RefCell<Values>>,
     stop: Rc<Cell<bool>>,
     story: Vec<String>,
+    reads: Rc<Cell<usize>>,
     handed_over: bool,
+    leader_crashed: bool,
 }
 
 fn host(id: u64) -> HostId {
@@ -94,6 +100,8 @@ struct Writer {
     /// The node that is called, and its connection.
     at: usize,
     client: Option<NodeClient<Session>>,
+    /// Answered reads of all clients.
+    reads: Rc<Cell<usize>>,
 }
 
 impl Writer {
@@ -136,6 +144,7 @@ impl Writer {
                 && let Ok(read) = client.read(key).deadline(300 * MS).await
             {
                 assert_eq!(read, Some(value), "a read after the write");
+                self.reads.set(self.reads.get() + 1);
             }
             self.local.sleep(5 * MS).await;
         }
@@ -164,7 +173,9 @@ impl Cluster {
             acknowledged: Rc::default(),
             stop: Rc::default(),
             story: Vec::new(),
+            reads: Rc::default(),
             handed_over: false,
+            leader_crashed: false,
         };
         let members: BTreeMap<_, _> =
             (1..=NODES).map(|id| (id, cluster.world.uri(host(id)))).collect();
@@ -184,8 +195,8 @@ impl Cluster {
             cluster.world.start(client_host(name), Nexus::endpoint)?;
             let rpc = cluster.world.rpc(client_host(name));
             let local = rpc.local();
-            let (uris, at) = (uris.clone(), name as usize);
-            let writer = Writer { name, local: local.clone(), uris, at, client: None };
+            let (uris, at, reads) = (uris.clone(), name as usize, cluster.reads.clone());
+            let writer = Writer { name, local: local.clone(), uris, at, client: None, reads };
             drop(local.spawn(writer.run(cluster.stop.clone(), cluster.acknowledged.clone())));
             rpc.handle().wake();
         }
@@ -272,7 +283,9 @@ impl Cluster {
             acknowledged: self.acknowledged.take(),
             nodes: nodes.iter().map(|(id, node)| (*id, node.state.values())).collect(),
             installed: nodes.values().map(|node| node.state.installed()).sum(),
+            reads: self.reads.get(),
             handed_over: self.handed_over,
+            leader_crashed: self.leader_crashed,
         }
     }
 }
@@ -299,8 +312,10 @@ pub fn run(seed: u64) -> anyhow::Result<Outcome> {
     cluster.wait_for_writes(WRITES);
     cluster.hand_over();
 
-    // One of three successive seeds has the leader's.
+    // The machine follows from the seed, and the leader from random times, so it is the leader's with a
+    // chance of 1/3.
     let crashed = 1 + seed % NODES;
+    cluster.leader_crashed = cluster.leader(None) == Some(crashed);
     cluster.nodes.borrow_mut().remove(&crashed);
     cluster.world.crash(host(crashed));
     cluster.tell(&format!("the machine of node {crashed} crashes"));
