@@ -216,8 +216,8 @@ fn the_benchmark_reports_its_quantities() {
     let _busy = busy();
     for transport in ["udp", "shm"] {
         let output = Command::new(PROGRAM)
-            .args(["bench", "--transport", transport, "--keys", "20000", "--time", "300ms"])
-            .args(["--window", "10ms", "--mix", "get=80,scan=5,put=10,delete=5", "--anyway"])
+            .args(["bench", "--transport", transport, "--keys", "20000", "--time", "1s"])
+            .args(["--window", "100ms", "--mix", "get=80,scan=5,put=10,delete=5", "--anyway"])
             .args(["--json", "-"])
             .output()
             .unwrap();
