@@ -1,6 +1,7 @@
 //! Raft messages as bytes. The parser of the Raft library is an old Protocol Buffers that recurses
-//! without a limit and keeps unknown fields, so bytes from the network never reach it: messages have a
-//! form of ours, by serde and postcard, which has no recursion and no fields but the known ones.
+//! without a limit and keeps unknown fields, so messages from the network never reach it: they have a form
+//! of ours, by serde and postcard, which has no recursion and no fields but the known ones. Changes of
+//! members, which are the data of an entry, reach that parser after a check ([`conf_change`]).
 //!
 //! ```text
 //! received bytes -> batch: lengths, count -> form: fields, counts, kinds

@@ -287,6 +287,24 @@ fn segments_are_removed_when_a_snapshot_has_their_entries() {
 }
 
 #[test]
+fn files_are_removed_by_what_was_durable_before_the_new_segment() {
+    let disk = Disk::new();
+    let store = with_snapshot(&disk);
+    let mut recovered = disk.open().unwrap();
+    let mut log = recovered.state.2;
+    let durable = Durable::of(&log);
+    // The Raft library accepts a snapshot while the segment is begun; it is not on disk.
+    log.set_snapshot((20, 1), store.membership().clone());
+    log.truncate(20);
+    block(recovered.journal.rotate(log.hard().clone(), &NO_PAUSE)).unwrap();
+    recovered.journal.clean(durable).unwrap();
+    drop(recovered.journal);
+    let recovered = disk.open().unwrap();
+    assert_eq!(recovered.state.0.image(), store.image());
+    assert_eq!(entries(&recovered), [(7, 1), (8, 1), (9, 1), (10, 1)]);
+}
+
+#[test]
 fn a_commit_index_whose_entries_are_not_on_disk_is_not_in_a_new_segment() {
     let disk = Disk::new();
     disk.write(&[&[hard(1, 1), entry(2, 1), entry(3, 1)]]);

@@ -14,7 +14,7 @@ pub const MAX_ENTRIES: usize = 4_096;
 /// Largest context of a message, bytes. Heartbeats carry the number of a read there.
 pub(super) const MAX_CONTEXT: usize = 64;
 /// Most bytes of a message without its context, its entries and the members of its snapshot.
-const MAX_HEAD: usize = 128;
+const MAX_HEAD: usize = 144;
 /// Most bytes of an entry without its data.
 const MAX_ENTRY_HEAD: usize = 32;
 /// Most bytes of a number.
