@@ -217,7 +217,7 @@ fn the_benchmark_reports_its_quantities() {
     for transport in ["udp", "shm"] {
         let output = Command::new(PROGRAM)
             .args(["bench", "--transport", transport, "--keys", "20000", "--time", "1s"])
-            .args(["--window", "100ms", "--mix", "get=80,scan=5,put=10,delete=5", "--anyway"])
+            .args(["--window", "100ms", "--mix", "get=40,scan=20,put=20,delete=20", "--anyway"])
             .args(["--json", "-"])
             .output()
             .unwrap();

@@ -2,7 +2,7 @@
 //! the details are drawn.
 //!
 //! A test disturbs its world at random times, starts again the hosts that do not run, and at the end
-//! calls [`calm`], after which its application has to work again.
+//! calls [`calm`], after which its application has to work again once a paused host goes on.
 
 use std::time::Duration;
 
@@ -65,7 +65,8 @@ pub fn disturb(world: &mut World, rng: &mut Rng, kind: Disturbance, host: HostId
     }
 }
 
-/// Ends partitions, faults of links and drifts. Hosts that do not run stay so.
+/// Ends partitions, faults of links and drifts. Hosts that do not run stay so, and a host that is paused
+/// goes on by itself, at most 800 ms later.
 pub fn calm(world: &mut World) {
     world.heal();
     set_all_links(world, LinkFaults::default());
