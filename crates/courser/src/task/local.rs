@@ -66,7 +66,9 @@ impl Local {
         self.limit
     }
 
-    /// Connects a session with a server. The session is closed when its last handle is dropped.
+    /// Connects a session with a server, within [`crate::Config::connect_timeout`]. The session is closed
+    /// when its last handle is dropped. A future that is dropped gives up its session, and not the
+    /// control connection that is being opened: later connects to the same server wait for that one.
     pub fn connect(&self, uri: &str) -> Connecting {
         Connecting::new(self.clone(), uri)
     }
