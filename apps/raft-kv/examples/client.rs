@@ -36,10 +36,10 @@ pub(crate) fn run(nodes: Vec<String>) -> Result<Vec<String>, Failure> {
     // The endpoint has any free port; its thread runs the calls.
     let mut rpc = Nexus::bind("udp://0.0.0.0:0")?.endpoint()?;
     let kv = Client::new(rpc.local(), nodes, PATIENCE);
-    Ok(rpc.block_on(calls(&kv))??)
+    rpc.block_on(calls(&kv))?
 }
 
-async fn calls(kv: &Client<Local>) -> Result<Vec<String>, ClientError> {
+async fn calls(kv: &Client<Local>) -> Result<Vec<String>, Failure> {
     let mut lines = Vec::new();
     let first = put(kv, b"fruit/apple", b"green").await?;
     put(kv, b"fruit/pear", b"yellow").await?;
@@ -83,7 +83,10 @@ async fn calls(kv: &Client<Local>) -> Result<Vec<String>, ClientError> {
 
 /// Stores a value. The client itself repeats a write whose answer is lost, and it is applied once.
 /// If no node answers for the whole time, the outcome is unknown: here the same value is stored
-/// again. A program for which that is wrong reads the key first, or uses `cas`.
+/// again, over what others have written meanwhile. A program for which that is wrong uses `cas` with
+/// a value that carries its own mark, as its name and a counter, and repeats that until it has a
+/// result: if the value was not changed and has the mark, an earlier attempt was applied. A read
+/// alone does not settle the outcome, as the attempt may be applied after it.
 async fn put(kv: &Client<Local>, key: &[u8], value: &[u8]) -> Result<Written, ClientError> {
     match kv.put(key, value).await {
         Err(ClientError::Unknown | ClientError::TimedOut { executed: Executed::Maybe }) => {
@@ -93,11 +96,15 @@ async fn put(kv: &Client<Local>, key: &[u8], value: &[u8]) -> Result<Written, Cl
     }
 }
 
-/// Adds 1 to a number, whatever other clients do meanwhile.
-async fn increment(kv: &Client<Local>, key: &[u8]) -> Result<u64, ClientError> {
+/// Adds 1 to a number, whatever other clients do meanwhile. An absent one counts as 0.
+async fn increment(kv: &Client<Local>, key: &[u8]) -> Result<u64, Failure> {
     loop {
         let old = kv.get(key).await?;
-        let next = 1 + old.as_ref().and_then(|old| text(old).parse::<u64>().ok()).unwrap_or(0);
+        let number = old.as_ref().map_or(Some(0), |old| text(old).parse::<u64>().ok());
+        let next = number.and_then(|number| number.checked_add(1)).ok_or_else(|| {
+            let value = text(old.as_deref().unwrap_or_default());
+            format!("the value {value:?} of {} is no number to add 1 to", text(key))
+        })?;
         let new = next.to_string();
         if kv.cas(key, old.as_deref(), Some(new.as_bytes())).await?.changed {
             return Ok(next);

@@ -46,6 +46,12 @@ fn the_example_of_the_client_library_reads_what_it_has_written() {
         ];
         assert_eq!(lines, expected);
     }
+    for other in ["some", "18446744073709551615"] {
+        cluster.call(&["put", "count", other]);
+        let error = crate::example::run(cluster.uris.clone()).unwrap_err().to_string();
+        assert_eq!(error, format!("the value {other:?} of count is no number to add 1 to"));
+        assert_eq!(cluster.call(&["get", "count"]), format!("{other}\n"));
+    }
 }
 
 #[test]
