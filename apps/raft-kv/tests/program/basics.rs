@@ -55,6 +55,17 @@ fn the_example_of_the_client_library_reads_what_it_has_written() {
 }
 
 #[test]
+#[should_panic(expected = "printed no line with \"something else\"")]
+fn a_line_that_does_not_come_is_waited_for_with_a_limit() {
+    let uri = free_uri();
+    let peers = format!("1={uri}");
+    let mut node =
+        Process::start(&["node", "--id", "1", "--listen", &uri, "--peers", &peers, "--memory"]);
+    node.line_with(" leads in term ");
+    node.line_within("something else", std::time::Duration::from_millis(100));
+}
+
+#[test]
 fn a_malformed_address_is_refused_at_once_and_stat_names_the_state_of_each_node() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_raft-kv"));
     let output = command.args(["get", "--nodes", "somewhere", "a"]).output().unwrap();

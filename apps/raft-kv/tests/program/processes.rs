@@ -3,7 +3,9 @@
 use std::io::{BufRead, BufReader, Read};
 use std::net::{TcpListener, UdpSocket};
 use std::path::PathBuf;
-use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -16,7 +18,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// A node process; killed when dropped.
 pub(crate) struct Process {
     child: Child,
-    stdout: BufReader<ChildStdout>,
+    /// Lines of its output, which a thread reads.
+    lines: Receiver<String>,
     stderr: ChildStderr,
 }
 
@@ -27,17 +30,35 @@ impl Process {
         let mut child = command.spawn().expect("it starts");
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
         let stderr = child.stderr.take().expect("piped");
-        Process { child, stdout, stderr }
+        let (sender, lines) = channel();
+        // It ends with the process.
+        thread::spawn(move || {
+            let lines = stdout.lines().map_while(Result::ok);
+            lines.map_while(|line| sender.send(line).ok()).for_each(drop);
+        });
+        Process { child, lines, stderr }
     }
 
     /// The next line with a text.
     pub(crate) fn line_with(&mut self, text: &str) -> String {
+        self.line_within(text, LIMIT)
+    }
+
+    /// The next line with a text, which has to come in a time.
+    pub(crate) fn line_within(&mut self, text: &str, limit: Duration) -> String {
+        let end = Instant::now() + limit;
+        let mut others = Vec::new();
         loop {
-            let mut line = String::new();
-            let len = self.stdout.read_line(&mut line).expect("text");
-            assert!(len > 0, "the process ended before {text:?}: {}", self.end().1);
-            if line.contains(text) {
-                return line.trim().to_owned();
+            let left = end.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) if line.contains(text) => return line.trim().to_owned(),
+                Ok(line) => others.push(line),
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("the process printed no line with {text:?} in {limit:?}, but {others:?}")
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    panic!("the process ended before {text:?}: {}", self.end().1)
+                }
             }
         }
     }
