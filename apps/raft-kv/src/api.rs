@@ -112,8 +112,21 @@ pub struct Hello {
     pub tick_ns: u64,
     /// The sender reads by leases.
     pub leases: bool,
-    /// The sender's process, see [`Peers::who`].
-    pub start: u64,
+    /// A random number of the sender's process.
+    pub process: u64,
+}
+
+/// The process that answers at an address.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Who {
+    /// Name of its cluster.
+    pub cluster: String,
+    /// Its cluster.
+    pub identity: Identity,
+    /// Its number.
+    pub id: u64,
+    /// A random number of the process.
+    pub process: u64,
 }
 
 /// A part of a snapshot.
@@ -167,15 +180,22 @@ pub enum PeerError {
     },
     /// Another process answers under its number at its known address.
     #[error(
-        "node {id} runs at {uri} too, perhaps from a copy of its directory; end one of the two, and \
-         start that one no more"
+        "node {id} runs twice: one process answers at {known}, and another one introduced itself with \
+         the address {other}, perhaps from a copy of the directory; stop the copy, and do not start it \
+         again"
     )]
     Twice {
         /// The number.
         id: u64,
         /// The known address.
-        uri: String,
+        known: String,
+        /// The address of the process that is refused.
+        other: String,
     },
+    /// The node finds out whether another process has the caller's number. The caller introduces itself
+    /// again.
+    #[error("the node finds out whether another process has the caller's number; call again later")]
+    Checking,
     /// The message is malformed, or exceeds a limit.
     #[error("{0}; use the same version of raft-kv on all nodes")]
     Malformed(String),
@@ -222,8 +242,8 @@ impl PeerError {
 pub trait Peers {
     /// Introduces the sender. Returns the introduction of the receiver.
     async fn hello(&self, hello: Hello) -> Result<Hello, PeerError>;
-    /// The number of the receiver, and a random number of its process.
-    async fn who(&self) -> (u64, u64);
+    /// The process of the receiver.
+    async fn who(&self) -> Who;
     /// Raft messages that fit a packet.
     #[oneway]
     async fn send(&self, batch: Vec<u8>);

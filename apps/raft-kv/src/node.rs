@@ -7,6 +7,7 @@
 //! ticker     (task) ------------/                    \--> snapshot: own ones, and parts to peers
 //! ```
 
+mod copies;
 mod disk;
 mod incoming;
 mod peer;
@@ -16,7 +17,7 @@ mod serve;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -98,8 +99,11 @@ pub struct Node {
     /// Held while a snapshot is written, as there is one file for it.
     saving: futures::lock::Mutex<()>,
     peers: RefCell<BTreeMap<u64, Rc<Peer>>>,
+    /// This node, for tasks that calls begin.
+    me: Weak<Node>,
     /// A random number of this process.
-    start: u64,
+    process: u64,
+    checks: Rc<copies::Checks>,
     /// The cluster, as far as it is known.
     identity: Cell<Identity>,
     /// Members that have introduced themselves with this cluster.
@@ -190,7 +194,7 @@ impl Node {
         options.settings.cluster = published(rpc.context().random());
         let core = Core::new(options.settings.clone(), log, store, image, now_ns)
             .map_err(StartError::Options)?;
-        let node = Rc::new(Node {
+        let node = Rc::new_cyclic(|me| Node {
             core: RefCell::new(core),
             local: rpc.local(),
             options,
@@ -202,7 +206,9 @@ impl Node {
             watches: Cell::new(0),
             saving: futures::lock::Mutex::default(),
             peers: RefCell::default(),
-            start: published(rpc.context().random()),
+            me: me.clone(),
+            process: published(rpc.context().random()),
+            checks: Rc::default(),
             identity: Cell::new(identity),
             introduced: RefCell::default(),
             announced: RefCell::default(),

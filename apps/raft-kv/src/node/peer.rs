@@ -228,12 +228,18 @@ impl Node {
                     // Another node may have taken its address.
                     Ok(found) if found.id != peer.id => None,
                     Ok(found) => match self.check_hello(&found) {
-                        Ok(()) => Some(client),
+                        Ok(()) => {
+                            if self.addresses(peer.id).first() == Some(&uri) {
+                                self.checks.accept(peer.id, found.process);
+                            }
+                            Some(client)
+                        }
                         Err(refusal) => {
                             self.report_refusal(peer, "refuses", &refusal);
                             None
                         }
                     },
+                    Err(RpcError::Service(PeerError::Checking)) => None,
                     Err(RpcError::Service(refusal)) => {
                         self.report_refusal(peer, "is refused by", &refusal);
                         None

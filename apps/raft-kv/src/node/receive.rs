@@ -3,9 +3,10 @@
 use std::rc::Rc;
 
 use super::Node;
+use super::copies::Request;
 use super::incoming::malformed;
 use crate::address;
-use crate::api::{Chunk, Hello, LocalPeers, PeerError, PeersClient};
+use crate::api::{Chunk, Hello, LocalPeers, PeerError, Who};
 use crate::core::{Core, NotTaken, ReadMode};
 use crate::wire;
 
@@ -51,7 +52,7 @@ impl Node {
             election_ns: settings.election().as_nanos() as u64,
             tick_ns: settings.tick.as_nanos() as u64,
             leases: matches!(settings.reads, ReadMode::Lease { .. }),
-            start: self.start,
+            process: self.process,
         }
     }
 
@@ -82,32 +83,29 @@ impl Node {
 }
 
 impl Node {
-    /// Checks that a member which introduces itself with another address does not run at the known one
-    /// too, from a copy of its directory. Both would vote, and each would acknowledge entries that the
-    /// other does not have.
-    async fn check_single(&self, hello: &Hello) -> Result<(), PeerError> {
-        let known = self.addresses(hello.id).into_iter().next();
-        let Some(uri) = known.filter(|known| *known != hello.uri) else { return Ok(()) };
-        let ask = async {
-            let session = self.local.connect(&uri).await.ok()?;
-            PeersClient::new(session).await.ok()?.who().await.ok()
-        };
-        // The sender waits an election timeout for its answer.
-        let patience = self.options.settings.election() / 2;
-        match self.local.timeout(patience, ask).await {
-            Ok(Some((id, start))) if id == hello.id && start != hello.start => {
-                Err(PeerError::Twice { id: hello.id, uri })
-            }
-            _ => Ok(()),
+    fn own_who(&self) -> Who {
+        let Hello { cluster, identity, id, process, .. } = self.own_hello();
+        Who { cluster, identity, id, process }
+    }
+
+    /// Checks that a member runs as one process.
+    fn check_single(&self, hello: &Hello) -> Result<(), PeerError> {
+        let Hello { id, uri, process, .. } = hello.clone();
+        if process == self.process {
+            return Ok(());
         }
+        let me = self.me.clone();
+        let known = move || me.upgrade()?.addresses(id).into_iter().next();
+        let request = Request { id, uri, process, own: self.own_who() };
+        self.checks.examine(&self.local, request, known)
     }
 }
 
 impl LocalPeers for Node {
     async fn hello(&self, hello: Hello) -> Result<Hello, PeerError> {
         self.check_hello(&hello)?;
-        self.check_single(&hello).await?;
-        let Hello { id, uri, .. } = hello;
+        self.check_single(&hello)?;
+        let Hello { id, uri, process, .. } = hello;
         if let Some(peer) = self.peers.borrow().get(&id) {
             peer.transfers.retry.set();
         }
@@ -120,13 +118,14 @@ impl LocalPeers for Node {
                 let peer: Option<Rc<_>> = self.peers.borrow().get(&id).cloned();
                 peer.inspect(|peer| peer.moved());
             }
+            self.checks.accept(id, process);
             self.with(|core| core.announce(id, &uri));
         }
         Ok(self.own_hello())
     }
 
-    async fn who(&self) -> (u64, u64) {
-        (self.options.settings.id, self.start)
+    async fn who(&self) -> Who {
+        self.own_who()
     }
 
     async fn send(&self, batch: Vec<u8>) {

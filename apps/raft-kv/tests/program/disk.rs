@@ -79,7 +79,10 @@ fn a_copy_of_a_directory_is_refused_while_its_node_runs() {
     let (known, other) = (cluster.uris[2].clone(), free_uri());
     let copy = copy.display().to_string();
     let mut second = cluster.launch(3, &other, &["--data", &copy]);
-    second.line_with(&format!(": node 3 runs at {known} too"));
+    let line = second.line_with(": node 3 runs twice: ");
+    assert!(line.contains(&format!("one process answers at {known}, ")), "{line}");
+    assert!(line.contains(&format!("the address {other}, ")), "{line}");
+    assert!(line.ends_with("stop the copy, and do not start it again"), "{line}");
     cluster.call(&["put", "b", "2"]);
     let has_both = |states: &[serde_json::Value]| {
         states.iter().any(|state| state["id"] == 3 && state["keys"] == 2)

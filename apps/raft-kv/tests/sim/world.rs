@@ -31,6 +31,19 @@ pub(crate) struct Cluster {
     clients: u32,
 }
 
+/// A node, and the host of its process.
+#[derive(Clone)]
+pub(crate) struct Place {
+    /// Its key in [`Cluster::nodes`], which is in front of its reports too.
+    pub(crate) key: u64,
+    pub(crate) at: HostId,
+    pub(crate) uri: String,
+    pub(crate) cluster: &'static str,
+    pub(crate) members: BTreeMap<u64, String>,
+    pub(crate) join: bool,
+    pub(crate) new: bool,
+}
+
 pub(crate) fn settings(id: u64) -> Settings {
     let ticks = 10 + 3 * id as usize;
     Settings { election_ticks: ticks..ticks + 1, ..Settings::new(id) }
@@ -68,34 +81,43 @@ impl Cluster {
 
     /// Starts a node.
     pub(crate) fn start(&mut self, id: u64, join: bool, change: fn(&mut Settings)) {
-        let members = (1..=3).map(|id| (id, self.world.uri(host(id)))).collect::<BTreeMap<_, _>>();
-        let uri = self.world.uri(host(id));
         let mut settings = settings(id);
         settings.durable = true;
         change(&mut settings);
+        let members = (1..=3).map(|id| (id, self.world.uri(host(id)))).collect();
+        let (at, uri) = (host(id), self.world.uri(host(id)));
+        self.start_as(
+            Place { key: id, at, uri, cluster: "test", members, join, new: !join },
+            settings,
+        );
+    }
+
+    /// Starts a node anywhere.
+    pub(crate) fn start_as(&mut self, place: Place, settings: Settings) {
         let (nodes, reports) = (self.nodes.clone(), self.reports.clone());
         let max_snapshot = self.max_snapshot.clone();
         let disk: Option<Arc<dyn Storage>> = settings
             .durable
-            .then(|| Arc::new(self.disks[id as usize - 1].clone()) as Arc<dyn Storage>);
+            .then(|| Arc::new(self.disks[place.at.0 as usize].clone()) as Arc<dyn Storage>);
+        let at = place.at;
         let setup = move |nexus: &Nexus| {
-            let reports = reports.clone();
+            let (reports, key) = (reports.clone(), place.key);
             let options = Options {
-                cluster: "test".to_owned(),
-                uri: uri.clone(),
-                members: members.clone(),
-                join,
-                new: !join,
+                cluster: place.cluster.to_owned(),
+                uri: place.uri.clone(),
+                members: place.members.clone(),
+                join: place.join,
+                new: place.new,
                 settings: settings.clone(),
                 max_snapshot: max_snapshot.get(),
-                report: Rc::new(move |text| reports.borrow_mut().push(format!("{id}: {text}"))),
+                report: Rc::new(move |text| reports.borrow_mut().push(format!("{key}: {text}"))),
             };
             let mut rpc = nexus.endpoint()?;
             let node = Node::start(&mut rpc, options, disk.clone())?;
-            nodes.borrow_mut().insert(id, node);
+            nodes.borrow_mut().insert(key, node);
             anyhow_free(rpc)
         };
-        self.world.start(host(id), setup).unwrap();
+        self.world.start(at, setup).unwrap();
     }
 
     pub(crate) fn uris(&self) -> Vec<String> {
