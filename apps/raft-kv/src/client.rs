@@ -7,10 +7,12 @@ mod session;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use courser::service::{Channel, NoError, Postcard, RpcError, Streaming};
 use courser::{Executed, Local, Session};
+use futures::future::{Either, select};
 use serde_bytes::ByteBuf;
 
 use crate::api::{KvClient, KvError, Page};
@@ -103,14 +105,14 @@ impl<N: Net> std::fmt::Debug for Client<N> {
     }
 }
 
-/// Times that the time of an attempt is doubled.
+/// Most doublings of an attempt's time.
 const LATE: u32 = 5;
 /// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl<N: Net> Client<N> {
     /// A client of the cluster with these members, of which one that can be reached is enough. Calls end
-    /// after `patience` at the latest.
+    /// after `patience` at the latest, also those that wait for others to connect or to open the session.
     pub fn new(net: N, members: Vec<String>, patience: Duration) -> Self {
         let attempt = patience.min(Duration::from_secs(1));
         Client {
@@ -145,8 +147,29 @@ impl<N: Net> Client<N> {
         connection.as_ref().map(|connection| (connection.number, connection.kv.clone()))
     }
 
+    /// The time at which a call that begins now ends, ns.
+    fn end_ns(&self) -> u64 {
+        self.net.now_ns().saturating_add(self.times.0.as_nanos() as u64)
+    }
+
+    fn left(&self, end_ns: u64) -> Duration {
+        Duration::from_nanos(end_ns.saturating_sub(self.net.now_ns()))
+    }
+
+    /// The result of a future, unless it still waits at this time.
+    async fn within<T>(&self, end_ns: u64, future: impl Future<Output = T>) -> Option<T> {
+        match select(pin!(future), pin!(self.net.sleep(self.left(end_ns)))).await {
+            Either::Left((result, _)) => Some(result),
+            Either::Right(_) => None,
+        }
+    }
+
+    async fn pause(&self, end_ns: u64) {
+        self.net.sleep(PAUSE.min(self.left(end_ns))).await;
+    }
+
     /// A connection to the leader, or to a node that names it. `None`: this attempt failed.
-    async fn connection(&self) -> Option<(u64, KvClient<N::Channel>)> {
+    async fn connection(&self, end_ns: u64) -> Option<(u64, KvClient<N::Channel>)> {
         if let Some(present) = self.present() {
             return Some(present);
         }
@@ -159,7 +182,7 @@ impl<N: Net> Client<N> {
         let named = self.leader.borrow_mut().take();
         let next = self.members.get(number as usize % self.members.len().max(1)).cloned();
         let uri = named.or(next)?;
-        let kv = self.net.connect(&uri, self.times.1).await?;
+        let kv = self.net.connect(&uri, self.times.1.min(self.left(end_ns))).await?;
         *self.connection.borrow_mut() = Some(Connection { number, kv: kv.clone(), uri });
         Some((number, kv))
     }
@@ -175,17 +198,23 @@ impl<N: Net> Client<N> {
 
     /// The time of an attempt, after some that took all of theirs.
     fn attempt_time(&self, late: u32, end_ns: u64) -> Duration {
-        let left = Duration::from_nanos(end_ns.saturating_sub(self.net.now_ns()));
-        let time = self.times.1.saturating_mul(1 << late.min(LATE));
-        time.min(left.max(self.times.1))
+        self.times.1.saturating_mul(1 << late.min(LATE)).min(self.left(end_ns))
     }
 
-    /// Calls until there is a result. The call gets the time of its attempt.
+    /// Calls until there is a result.
     async fn run<T>(
         &self,
         call: impl AsyncFn(&KvClient<N::Channel>, Duration) -> Result<T, RpcError<KvError>>,
     ) -> Result<T, ClientError> {
-        let end_ns = self.net.now_ns().saturating_add(self.times.0.as_nanos() as u64);
+        self.run_until(self.end_ns(), call).await
+    }
+
+    /// Calls until there is a result, or until a time. The call gets the time of its attempt.
+    async fn run_until<T>(
+        &self,
+        end_ns: u64,
+        call: impl AsyncFn(&KvClient<N::Channel>, Duration) -> Result<T, RpcError<KvError>>,
+    ) -> Result<T, ClientError> {
         let (mut tries, mut late, mut is_pending) = (0, 0, false);
         loop {
             if self.net.now_ns() >= end_ns {
@@ -195,8 +224,9 @@ impl<N: Net> Client<N> {
                 let executed = if tries == 0 { Executed::Never } else { Executed::Maybe };
                 return Err(ClientError::TimedOut { executed });
             }
-            let Some((number, kv)) = self.connection().await else {
-                self.net.sleep(PAUSE).await;
+            let connected = self.within(end_ns, self.connection(end_ns)).await;
+            let Some((number, kv)) = connected.flatten() else {
+                self.pause(end_ns).await;
                 continue;
             };
             let (began_ns, time) = (self.net.now_ns(), self.attempt_time(late, end_ns));
@@ -208,14 +238,14 @@ impl<N: Net> Client<N> {
                     let is_named = leader.is_some();
                     self.give_up(number, leader);
                     if !is_named {
-                        self.net.sleep(PAUSE).await;
+                        self.pause(end_ns).await;
                     }
                 }
-                Err(RpcError::Service(KvError::Busy)) => self.net.sleep(PAUSE).await,
+                Err(RpcError::Service(KvError::Busy)) => self.pause(end_ns).await,
                 Err(RpcError::Service(KvError::Members(MemberError::Pending))) => {
                     // It may be an attempt of this call whose answer was lost.
                     is_pending = true;
-                    self.net.sleep(PAUSE).await;
+                    self.pause(end_ns).await;
                 }
                 Err(RpcError::Service(KvError::Unwritten(Unwritten::Expired))) if tries > 0 => {
                     self.session.borrow_mut().take();
@@ -224,32 +254,35 @@ impl<N: Net> Client<N> {
                 Err(RpcError::Service(KvError::Stopped(_))) => {
                     tries += 1;
                     self.give_up(number, None);
-                    self.net.sleep(PAUSE).await;
+                    self.pause(end_ns).await;
                 }
                 Err(RpcError::Service(refused)) => return Err(ClientError::Refused(refused)),
                 Err(error) => {
                     tries += u32::from(error.executed() != Executed::Never);
                     late += u32::from(self.net.now_ns() - began_ns >= time.as_nanos() as u64);
                     self.give_up(number, None);
-                    self.net.sleep(PAUSE).await;
+                    self.pause(end_ns).await;
                 }
             }
         }
     }
 
     /// The session for writes, which is opened at first.
-    async fn ticket(&self) -> Result<Open<'_>, ClientError> {
+    async fn ticket(&self, end_ns: u64) -> Result<Open<'_>, ClientError> {
+        const TIMED_OUT: ClientError = ClientError::TimedOut { executed: Executed::Never };
         loop {
             let free = self.session.borrow_mut().as_mut().map(Numbers::take);
             match free {
                 Some(Some((session, seq))) => return Ok(Open::new(&self.session, session, seq)),
                 // As many writes are in progress as the session may have.
-                Some(None) => self.net.sleep(PAUSE).await,
+                Some(None) if self.net.now_ns() >= end_ns => return Err(TIMED_OUT),
+                Some(None) => self.pause(end_ns).await,
                 None => {
-                    let _one = self.opening.lock().await;
+                    let _one = self.within(end_ns, self.opening.lock()).await.ok_or(TIMED_OUT)?;
                     if self.session.borrow().is_none() {
                         let open =
-                            self.run(async |kv, time| kv.open().deadline(time).await).await?;
+                            async |kv: &KvClient<N::Channel>, time| kv.open().deadline(time).await;
+                        let open = self.run_until(end_ns, open).await.map_err(unwritten)?;
                         *self.session.borrow_mut() = Some(Numbers::new(open));
                     }
                 }
@@ -265,9 +298,12 @@ impl<N: Net> Client<N> {
             Duration,
         ) -> Result<Written, RpcError<KvError>>,
     ) -> Result<Written, ClientError> {
+        let end_ns = self.end_ns();
         loop {
-            let open = self.ticket().await?;
-            let result = self.run(async |kv, time| call(kv, open.ticket(), time).await).await;
+            let open = self.ticket(end_ns).await?;
+            let attempt =
+                async |kv: &KvClient<N::Channel>, time| call(kv, open.ticket(), time).await;
+            let result = self.run_until(end_ns, attempt).await;
             match result {
                 // The session expired before the write was sent: it was never applied.
                 Err(ClientError::Refused(KvError::Unwritten(Unwritten::Expired))) => open.expired(),
@@ -436,7 +472,19 @@ impl<N: Net> Client<N> {
         prefix: &[u8],
         after: Option<u64>,
     ) -> Result<Streaming<N::Channel, Postcard, Change, KvError>, ClientError> {
-        self.run(async |kv, _| kv.watch(prefix.to_vec(), after).await).await
+        let end_ns = self.end_ns();
+        let open = async |kv: &KvClient<N::Channel>, _| kv.watch(prefix.to_vec(), after).await;
+        // The begin of a stream has no time of its own.
+        let begin = self.within(end_ns, self.run_until(end_ns, open)).await;
+        begin.unwrap_or(Err(ClientError::TimedOut { executed: Executed::Never }))
+    }
+}
+
+/// The error of a write for which no session was opened, so that it was not sent.
+fn unwritten(error: ClientError) -> ClientError {
+    match error {
+        ClientError::TimedOut { .. } => ClientError::TimedOut { executed: Executed::Never },
+        error => error,
     }
 }
 

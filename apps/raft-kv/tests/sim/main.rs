@@ -5,4 +5,5 @@ mod copies;
 mod disks;
 mod histories;
 mod latency;
+mod patience;
 mod world;
