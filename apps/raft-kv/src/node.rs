@@ -295,7 +295,7 @@ impl Node {
         let role = match core.failed() {
             Some(reason) => format!("has stopped: {reason}"),
             None if core.is_stalled() => {
-                "waits for its disk, which does not answer; see that it works".to_owned()
+                format!("takes no part: {}", core.disk_state().unwrap_or_default())
             }
             None if core.is_leader() => format!("leads in term {}", core.term()),
             None => core

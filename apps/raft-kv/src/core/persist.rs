@@ -130,6 +130,11 @@ impl Core {
         self.late.is_stalled()
     }
 
+    /// Why data waits for the disk, as a sentence. `None`: the disk takes data as usual.
+    pub fn disk_state(&self) -> Option<String> {
+        self.late.cause(self.now_ns)
+    }
+
     fn steps(&mut self) {
         self.guarded(|core| {
             while core.raw.has_ready() {
@@ -185,6 +190,7 @@ impl Core {
         let number = self.frame.number;
         let frame = std::mem::replace(&mut self.frame, Frame { number, ..Frame::default() });
         self.writing = Some(frame.number);
+        self.late.writes(frame.image.as_ref().map(|image| image.bytes.len()));
         Some(frame)
     }
 

@@ -87,7 +87,7 @@ pub struct Status {
     pub members: Vec<Member>,
     /// Counters.
     pub counters: Counters,
-    /// Why it has stopped, the state of a disk that does not answer, or the reason for which the last
+    /// Why it has stopped, the state of a disk that is late, or the reason for which the last
     /// message was dropped.
     pub note: Option<String>,
 }

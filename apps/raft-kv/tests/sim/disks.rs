@@ -1,6 +1,7 @@
 //! Disks that are full, fail or lag; nodes that lag or join.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use courser::service::RpcError;
@@ -273,7 +274,7 @@ fn the_service_goes_on_when_the_disk_of_the_leader_never_answers() {
     cluster.disks[id as usize - 1].set_faults(faults);
     fill(&mut cluster, 1_000, 100);
     assert_filled(&mut cluster, 1_000, 100);
-    let line = format!("{id}: waits for its disk, which does not answer; see that it works");
+    let line = format!("{id}: takes no part: the disk does not answer; see that it works");
     assert_eq!(cluster.reports.borrow().iter().filter(|report| **report == line).count(), 1);
     let (steps, _) = cluster.nodes.borrow()[&id].core().held();
     assert!((300..400).contains(&steps), "{steps} steps");
@@ -341,6 +342,31 @@ fn a_node_whose_disk_hangs_answers_with_its_state() {
         assert_eq!(status.note, None);
     });
     cluster.finish(&ended);
+}
+
+#[test]
+fn a_follower_that_writes_a_large_received_snapshot_is_not_said_to_hang() {
+    let mut cluster = Cluster::new(19, 3, 1, frequent);
+    let id = follower(&mut cluster);
+    let others: Vec<_> = (1..=4).filter(|other| *other != id).map(host).collect();
+    cluster.world.partition(&[&[host(id)], &others]);
+    fill(&mut cluster, 250, 100_000);
+    // 20 MB take 1.2 s.
+    let slow = courser_sim::DiskFaults { byte_ps: 60_000, ..courser_sim::DiskFaults::default() };
+    cluster.disks[id as usize - 1].set_faults(slow);
+    cluster.world.heal();
+    let (nodes, notes) = (cluster.nodes.clone(), Rc::new(RefCell::new(BTreeSet::new())));
+    let found = notes.clone();
+    let caught_up = move |_: &mut courser_sim::World| {
+        let status = nodes.borrow()[&id].core().status();
+        let cause = status.note.and_then(|note| Some(note.split_once(": ")?.1.to_owned()));
+        found.borrow_mut().extend(cause);
+        status.keys == 250
+    };
+    assert!(cluster.world.run_until(20 * SECOND, caught_up));
+    let notes = notes.borrow();
+    let is_snapshot = |note: &String| note.starts_with("the disk takes a received snapshot of ");
+    assert!(notes.len() == 1 && notes.iter().all(is_snapshot), "{notes:?}");
 }
 
 #[test]

@@ -343,12 +343,16 @@ fn the_state_of_a_node_names_a_disk_that_does_not_answer() {
         cluster.ticks(40);
         assert_eq!(note(&mut cluster), (role.clone(), 975, None));
         cluster.ticks(21);
-        let text = "waits for its disk for 1.5 s; see that it works".to_owned();
+        let text =
+            "waits for its disk for 1.5 s: the disk does not answer; see that it works".to_owned();
         assert_eq!(note(&mut cluster), (role.clone(), 1_500, Some(text)));
         cluster.ticks(100);
         let (role, text) = match leads {
             true => ("stalled", "stalled for 2.0 s: the disk does not answer; see that it works"),
-            false => ("follower", "waits for its disk for 4.0 s; see that it works"),
+            false => (
+                "follower",
+                "waits for its disk for 4.0 s: the disk does not answer; see that it works",
+            ),
         };
         assert_eq!(note(&mut cluster), (role.to_owned(), 4_000, Some(text.to_owned())));
         assert_eq!(cluster.node(slow).status().stalls(), u64::from(leads));
