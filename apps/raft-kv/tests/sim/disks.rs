@@ -186,7 +186,7 @@ fn a_snapshot_waits_until_the_node_has_received_another_one() {
     cluster.finish(&ended);
     assert_eq!(cluster.nodes.borrow()[&id].receiving(), 1);
     assert!(cluster.nodes.borrow()[&id].core().store().size().0 < 250);
-    // The other one is dropped after 5 s without a part, and the leader asks every half second.
+    // The other one is dropped after 5 s without a part, and the leader sends its part again every half second.
     let nodes = cluster.nodes.clone();
     let caught_up =
         move |_: &mut courser_sim::World| nodes.borrow()[&id].core().store().size().0 == 250;
