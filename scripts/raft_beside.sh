@@ -2,7 +2,7 @@
 # Figures of apps/raft-kv on this machine, with three nodes as processes: writes and reads with 1 and 64 in
 # flight, over UDP and shared memory, batching of entries on and off, logs in memory and synced to disk.
 # Beside it, with one client: etcd (three processes, synced) for writes, Redis (one process) for reads.
-# What is not installed is skipped with a line that says so: apt-get install etcd-server redis-server
+# A program that is not installed is skipped with a line that says so: apt-get install etcd-server redis-server
 #
 # The client of etcd uses its JSON gateway, the one interface that needs no further package: its
 # figures have the gateway's time. Redis is not replicated.

@@ -169,7 +169,7 @@ impl Node {
     /// Without a storage the log is in memory, and the node may not be started again under its number.
     ///
     /// # Errors
-    /// What is wrong, with what to do.
+    /// The fault, with what to do.
     pub fn start(
         rpc: &mut Rpc,
         mut options: Options,

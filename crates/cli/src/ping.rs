@@ -12,7 +12,6 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use crate::args::PingArgs;
-use crate::stat::client::bind_for;
 use courser_bench::clock::Clock;
 use courser_bench::rpc::service::ECHO;
 use courser_kit::Failure;
@@ -98,7 +97,7 @@ impl Pinger {
             packing: args.packing,
             ..Config::default()
         };
-        let bind = args.bind.clone().unwrap_or_else(|| bind_for(&uri));
+        let bind = args.bind.clone().unwrap_or_else(|| uri.bind_for_client().to_string());
         let mut rpc = Nexus::bind_with(&bind, config)?.endpoint()?;
         rpc.warnings().iter().for_each(|warning| out::warn(warning));
         let session = rpc.connect(&args.uri)?;

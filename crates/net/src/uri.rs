@@ -2,7 +2,7 @@
 //! sessions and transports.
 
 use std::fmt;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// Longest address in bytes. The limit bounds the work on text from outside.
@@ -62,6 +62,19 @@ impl Uri {
         }
         let why = "options belong to the address that a nexus is bound to, not to its server's";
         Err(UriError::new(&self.to_string(), why))
+    }
+
+    /// The address to bind a client's nexus to, for sessions with this server: any port of the wildcard of
+    /// the server's address family, or of the server's host over transports within a machine.
+    #[must_use]
+    pub fn bind_for_client(&self) -> Uri {
+        let host = match self.host.parse::<IpAddr>() {
+            _ if self.scheme != "udp" => self.host.clone(),
+            Ok(IpAddr::V4(_)) => Ipv4Addr::UNSPECIFIED.to_string(),
+            // A name may have addresses of both families; the IPv6 wildcard takes both.
+            _ => Ipv6Addr::UNSPECIFIED.to_string(),
+        };
+        Uri { scheme: self.scheme.clone(), host, port: 0, endpoint: None, options: Vec::new() }
     }
 }
 
@@ -181,6 +194,21 @@ mod tests {
         let options = "x://h:1?a&b=c=d".parse::<Uri>().unwrap().options;
         assert_eq!(options, [("a".into(), "".into()), ("b".into(), "c=d".into())]);
         assert_eq!("udp://[::1]:7".parse::<Uri>().unwrap().host, "::1");
+    }
+
+    #[test]
+    fn a_client_is_bound_in_the_family_of_its_server() {
+        for (server, bind) in [
+            ("udp://10.0.0.1:5", "udp://0.0.0.0:0"),
+            ("udp://[::1]:5", "udp://[::]:0"),
+            ("udp://db1:5/2", "udp://[::]:0"),
+            ("shm://127.0.0.1:5/2", "shm://127.0.0.1:0"),
+            ("shm://[::1]:5", "shm://[::1]:0"),
+            ("shm://127.0.0.1:5?dir=/run", "shm://127.0.0.1:0"),
+        ] {
+            let server: Uri = server.parse().expect("an address");
+            assert_eq!(server.bind_for_client().to_string(), bind);
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use courser::{Local, Nexus};
+use courser::{Local, Nexus, Uri};
 use courser_kit::{Failure, out, units};
 use courser_ordered_index::client::Client;
 use courser_ordered_index::message::MOST_SCANNED;
@@ -81,23 +81,15 @@ impl Operation {
     }
 }
 
-/// The address of an endpoint for calls to a server.
-fn own_address(server: &str) -> String {
-    match server.split_once("://") {
-        Some(("udp", rest)) if rest.starts_with('[') => "udp://[::]:0".to_owned(),
-        Some((scheme @ "shm", _)) => format!("{scheme}://127.0.0.1:0"),
-        Some((scheme, _)) => format!("{scheme}://0.0.0.0:0"),
-        None => "udp://0.0.0.0:0".to_owned(),
-    }
-}
-
 fn failed(error: impl std::error::Error) -> Failure {
     Failure::Runtime(error.to_string())
 }
 
 /// Sends one operation.
 pub(crate) fn run(args: &ClientArgs) -> Result<(), Failure> {
-    let mut rpc = Nexus::bind(&own_address(args.operation.uri()))?.endpoint()?;
+    let server: Uri =
+        args.operation.uri().parse().map_err(|error| Failure::Usage(format!("{error}")))?;
+    let mut rpc = Nexus::bind(&server.bind_for_client().to_string())?.endpoint()?;
     let local = rpc.local();
     rpc.block_on(operate(args, &local)).map_err(failed)?
 }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use clap::Args;
-use courser::{Local, Nexus};
+use courser::{Local, Nexus, Uri};
 use courser_kit::{Failure, units};
 use courser_raft_kv::address;
 use courser_raft_kv::client::{Client, ClientError};
@@ -28,22 +28,13 @@ pub(crate) fn node(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// The address of an endpoint for calls to a node.
-pub(crate) fn own_address(node: &str) -> String {
-    match node.split_once("://") {
-        Some(("udp", rest)) if rest.starts_with('[') => "udp://[::]:0".to_owned(),
-        Some((scheme @ "shm", _)) => format!("{scheme}://127.0.0.1:0"),
-        Some((scheme, _)) => format!("{scheme}://0.0.0.0:0"),
-        None => "udp://0.0.0.0:0".to_owned(),
-    }
-}
-
 /// Runs a future at an endpoint of this thread.
 pub(crate) fn at_endpoint<T, F>(node: &str, task: impl FnOnce(Local) -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Failure>>,
 {
-    let mut rpc = Nexus::bind(&own_address(node))?.endpoint()?;
+    let node: Uri = node.parse().map_err(|error| Failure::Usage(format!("{error}")))?;
+    let mut rpc = Nexus::bind(&node.bind_for_client().to_string())?.endpoint()?;
     let local = rpc.local();
     rpc.block_on(task(local)).map_err(|error| Failure::Runtime(error.to_string()))?
 }

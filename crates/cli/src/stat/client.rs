@@ -4,7 +4,6 @@
 //! removed from text before it is printed ([`clean`]).
 
 use std::cell::RefCell;
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -42,7 +41,7 @@ impl Client {
     pub(super) fn connect(text: &str, bind: Option<&str>) -> Result<Self, Failure> {
         let uri: Uri = text.parse().map_err(|e| Failure::Usage(format!("{e}")))?;
         let config = Config { max_msg_size: MAX_ANSWER, ..Config::default() };
-        let bind = bind.map_or_else(|| bind_for(&uri), str::to_owned);
+        let bind = bind.map_or_else(|| uri.bind_for_client().to_string(), str::to_owned);
         let mut rpc = Nexus::bind_with(&bind, config)?.endpoint()?;
         let first = Uri { endpoint: uri.endpoint.or(Some(0)), ..uri.clone() };
         let session = connect(&mut rpc, &first)?;
@@ -205,20 +204,6 @@ fn connect(rpc: &mut Rpc, uri: &Uri) -> Result<SessionId, Failure> {
     Ok(session)
 }
 
-/// A local address for a session to the server: the wildcard of the server's address family, or, over
-/// shared memory, the server's host.
-pub(crate) fn bind_for(server: &Uri) -> String {
-    if server.scheme == "shm" {
-        return Uri { port: 0, endpoint: None, ..server.clone() }.to_string();
-    }
-    let any = match server.host.parse::<IpAddr>() {
-        Ok(IpAddr::V4(_)) => "0.0.0.0",
-        // A name may have addresses of both families; the IPv6 wildcard takes both.
-        _ => "[::]",
-    };
-    format!("{}://{any}:0", server.scheme)
-}
-
 /// Limits the sessions and texts of a page, so that its memory is bounded.
 fn bounded(mut snapshot: Snapshot) -> Snapshot {
     snapshot.control = clean(&snapshot.control);
@@ -241,20 +226,6 @@ pub(super) fn clean(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::stat::snapshot::SessionRow;
-
-    #[test]
-    fn the_local_address_has_the_family_of_the_server() {
-        for (server, bind) in [
-            ("udp://10.0.0.1:5", "udp://0.0.0.0:0"),
-            ("udp://[::1]:5", "udp://[::]:0"),
-            ("udp://db1:5/2", "udp://[::]:0"),
-            ("shm://127.0.0.1:5/2", "shm://127.0.0.1:0"),
-            ("shm://[::1]:5", "shm://[::1]:0"),
-        ] {
-            let server: Uri = server.parse().expect("an address");
-            assert_eq!(bind_for(&server), bind);
-        }
-    }
 
     #[test]
     fn the_size_of_a_page_is_limited() {

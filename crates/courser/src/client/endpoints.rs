@@ -2,12 +2,9 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
-
-use courser_net::Uri;
 
 use super::calls::Clients;
 use super::driver;
@@ -276,36 +273,4 @@ fn make_engine(nexus: &Nexus) -> Result<Engine, BindError> {
 /// The settings of an endpoint that is made for a client.
 pub(super) fn default_config() -> Config {
     Config { slots: SLOTS, ..Config::default() }
-}
-
-/// A local address for sessions with the server: the wildcard of its address family, or the loopback
-/// over transports within a machine.
-pub(super) fn bind_for(server: &Uri) -> String {
-    if server.scheme != "udp" {
-        return Uri { port: 0, endpoint: None, options: Vec::new(), ..server.clone() }.to_string();
-    }
-    let any = match server.host.parse::<IpAddr>() {
-        Ok(IpAddr::V4(_)) => "0.0.0.0",
-        // A name may have addresses of both families; the IPv6 wildcard takes both.
-        _ => "[::]",
-    };
-    format!("udp://{any}:0")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_local_address_has_the_family_of_the_server() {
-        for (server, bind) in [
-            ("udp://10.0.0.1:5", "udp://0.0.0.0:0"),
-            ("udp://[::1]:5", "udp://[::]:0"),
-            ("udp://db1:5/2", "udp://[::]:0"),
-            ("shm://127.0.0.1:5/2", "shm://127.0.0.1:0"),
-        ] {
-            let server: Uri = server.parse().expect("an address");
-            assert_eq!(bind_for(&server), bind);
-        }
-    }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use courser_net::{ThisProcess, Uri};
 
-use super::endpoints::{By, Group, User, bind_for};
+use super::endpoints::{By, Group, User};
 use crate::config::Config;
 use crate::error::BindError;
 use crate::error::ClientError;
@@ -39,7 +39,7 @@ impl Registry {
 /// The endpoint for clients of a server with these settings.
 pub(super) fn user_for(uri: &str, config: Config) -> Result<User, ClientError> {
     let server = uri.parse::<Uri>().map_err(BindError::from)?;
-    let bind = bind_for(&server);
+    let bind = server.bind_for_client().to_string();
     // Sockets belong to the namespace of the thread that makes them.
     let network = std::fs::read_link("/proc/thread-self/ns/net").unwrap_or_default();
     let key = format!("{bind} {} {config:?}", network.display());

@@ -27,7 +27,7 @@ use crate::rng::Rng;
 /// | failed syncs | [`SimDisk::fail_syncs`], [`DiskFaults::sync_error_ppm`] |
 ///
 /// [`crate::World::kill`] ends the process only: its writes are in the cache of the kernel and stay.
-/// Of its queued writes some may have been carried out. Files of a process that has ended give errors.
+/// Some of its queued writes may have been carried out. Files of a process that has ended give errors.
 ///
 /// # Costs
 /// A file is in memory twice. A sync costs a copy of the unsynced sectors.
