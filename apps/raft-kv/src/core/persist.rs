@@ -159,20 +159,21 @@ impl Core {
         if let Some(hard) = ready.hs() {
             self.raw.mut_store().set_hard(hard.clone());
             // A commit index alone is known again from the leader.
-            if ready.must_sync() {
+            if ready.must_sync() && self.settings.durable {
                 self.frame.records.push(Record::Hard(hard.clone()));
             }
         }
         if !entries.is_empty() {
-            self.frame.bytes += entries.iter().map(|entry| entry.data.len()).sum::<usize>();
-            self.frame.records.extend(entries.iter().cloned().map(Record::Entry));
+            if self.settings.durable {
+                self.frame.bytes += entries.iter().map(|entry| entry.data.len()).sum::<usize>();
+                self.frame.records.extend(entries.iter().cloned().map(Record::Entry));
+            }
             assert!(self.raw.mut_store().append(entries), "entries follow the log");
         }
         let committed = ready.take_committed_entries();
         self.raw.advance_append_async(ready);
         self.apply(committed);
-        let waits = self.settings.durable && (self.writing.is_some() || !self.frame.is_empty());
-        if waits {
+        if self.settings.durable && self.waits_for_disk() {
             let bytes = messages.iter().map(size).sum();
             self.held_bytes += bytes;
             self.held.push_back(Held { number, messages, bytes });
