@@ -14,6 +14,7 @@ pub(crate) mod drain;
 pub(crate) mod executor;
 pub(crate) mod handled;
 pub(crate) mod handler;
+pub(crate) mod lenders;
 pub(crate) mod lent;
 pub(crate) mod message;
 mod on_thread;
@@ -187,6 +188,11 @@ impl<A: App> Core<A> {
             random: seed,
             timers,
         }
+    }
+
+    /// The clock of the endpoint's thread.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// Shares the receiver's budget of a link with its other endpoints.

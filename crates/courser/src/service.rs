@@ -86,6 +86,12 @@
 //! handler ran. Requests that cannot be decoded are answered with an error and counted
 //! ([`ServiceStats`]).
 //!
+//! # Contexts
+//! A method with a parameter of type [`CallContext`] gets the context of its call: the peer, the time
+//! left, cancellation, the shutdown of the server. The parameter is in the server's trait only; clients
+//! do not have it. Calls that a handler makes end by the deadline of its own call, and so do those of
+//! tasks that it spawns in [`CallContext::scope`].
+//!
 //! # Authorization
 //! A server decides for each peer and request with an [`Authorize`] ([`crate::Server::authorize`],
 //! [`crate::Rpc::authorize`]), also about handlers without a service. Without one all requests are
@@ -136,6 +142,7 @@ mod begin;
 pub(crate) mod binding;
 mod client;
 mod codec;
+mod context;
 mod gate;
 pub(crate) mod hello;
 mod key;
@@ -165,6 +172,7 @@ pub use codec::{ByteString, Postcard};
 pub use codec::{Bytes, Codec, Decode, Encode, Payload, RoundTripError, round_trip};
 #[cfg(feature = "rkyv")]
 pub use codec::{Rkyv, View};
+pub use context::{CallContext, Cancelled, Scoped};
 pub use futures_core::Stream;
 pub use key::SessionKey;
 pub(crate) use load::{Charge, LARGE, Turn};
@@ -183,6 +191,7 @@ pub use crate::channel::method::MethodId;
 pub use crate::client::DefaultChannel;
 #[doc(hidden)]
 pub use crate::client::dial;
+pub(crate) use context::{Caller, Source, Watched};
 pub(crate) use gate::guarded;
 
 // Used by generated code.
@@ -191,6 +200,7 @@ pub use self::{
     answer::{Answer, Refusal},
     begin::{begin, begin_local},
     client::TypedClient,
+    context::{Asks, InCall},
     sent::{
         AnySent, Choose, Sends, Sent, SentByBytes, SentByPostcard, SentByProst, SentByRkyv, Unless,
         sent, sent_by_bytes, sent_by_postcard, sent_by_prost, sent_by_rkyv,

@@ -80,6 +80,13 @@ pub(crate) fn argument<'t>(of: &'t Type, name: &str) -> Option<&'t Type> {
     }
 }
 
+/// Returns whether a type is `CallContext`, the parameter that the server makes.
+pub(crate) fn is_context(of: &Type) -> bool {
+    let Type::Path(path) = of else { return false };
+    let last = path.path.segments.last();
+    last.is_some_and(|last| last.ident == "CallContext" && last.arguments.is_empty())
+}
+
 /// The items of a returned `impl Stream<Item = T>`. `Ok(None)`: it is no `impl Trait`.
 pub(crate) fn stream(returned: &ReturnType) -> syn::Result<Option<(&TypeImplTrait, Outcome)>> {
     let ReturnType::Type(_, returned) = returned else { return Ok(None) };

@@ -23,6 +23,10 @@ use proc_macro::TokenStream;
 /// `codec = Path`: the codec, default `Postcard`. `name = "Text"`: the name of the service on the
 /// network, default the name of the trait. `crate = path`: where `courser` is, default `::courser`.
 ///
+/// # Context
+/// A parameter of type `CallContext` is made by the server: the peer of the call, its deadline, its
+/// cancellation. It is not sent, the client's method does not have it, and it is no part of the version.
+///
 /// # Attributes of methods
 /// `#[oneway]`: a message without an answer.
 #[proc_macro_attribute]

@@ -49,6 +49,8 @@ pub(crate) enum Role {
     View(Type),
     /// `Incoming<T>`: the items that the client sends.
     Incoming(Type),
+    /// `CallContext`: made by the server.
+    Context,
 }
 
 pub(crate) enum Kind {
@@ -74,7 +76,12 @@ impl Kind {
 impl Method {
     /// The parameters that are part of the request.
     pub(crate) fn sent(&self) -> impl Iterator<Item = &Argument> {
-        self.arguments.iter().filter(|a| !matches!(a.role, Role::Incoming(_)))
+        self.arguments.iter().filter(|a| !matches!(a.role, Role::Incoming(_) | Role::Context))
+    }
+
+    /// The parameter that the server makes.
+    pub(crate) fn context(&self) -> Option<&Argument> {
+        self.arguments.iter().find(|a| matches!(a.role, Role::Context))
     }
 
     /// The name on the network.
@@ -89,7 +96,8 @@ impl Method {
 
     fn line(&self) -> String {
         let mut line = format!("{} {}(", self.kind.name(), self.name());
-        for argument in &self.arguments {
+        // Clients do not see whether a handler has a context.
+        for argument in self.arguments.iter().filter(|a| !matches!(a.role, Role::Context)) {
             line += &without_spaces(&argument.ty);
             line.push(',');
         }
@@ -252,6 +260,10 @@ fn arguments(f: &TraitItemFn, errors: &mut Errors) -> Vec<Argument> {
             }
         };
         match &*typed.ty {
+            Type::Reference(r) if kinds::is_context(&r.elem) => {
+                errors
+                    .at(r.span(), "the context is `cx: CallContext`, without `&`: clones share it");
+            }
             Type::Reference(r) => errors.at(
                 r.span(),
                 "a parameter is an owned type, such as `String` for `&str`: the server decodes it",
@@ -266,8 +278,14 @@ fn arguments(f: &TraitItemFn, errors: &mut Errors) -> Vec<Argument> {
             match (kinds::argument(&typed.ty, "Incoming"), kinds::argument(&typed.ty, "View")) {
                 (Some(item), _) => Role::Incoming(item.clone()),
                 (_, Some(of)) => Role::View(of.clone()),
+                _ if kinds::is_context(&typed.ty) => Role::Context,
                 _ => Role::Value,
             };
+        if let Role::Context = role
+            && arguments.iter().any(|a: &Argument| matches!(a.role, Role::Context))
+        {
+            errors.at(typed.ty.span(), "a method has one context; remove one `CallContext`");
+        }
         arguments.push(Argument { ident, ty: (*typed.ty).clone(), role });
     }
     arguments

@@ -66,6 +66,14 @@ fn a_method_has_one_stream() {
 }
 
 #[test]
+fn a_method_has_one_context_by_value() {
+    assert_eq!(method("async fn a(&self, x: u8, cx: courser::service::CallContext);"), []);
+    one("async fn a(&self, cx: &CallContext);", "&CallContext", "without `&`");
+    one("async fn a(&self, a: CallContext, b: CallContext);", "CallContext", "one context");
+    assert_eq!(method("async fn a(&self, a: CallContext<u8>, b: CallContext<u8>);"), []);
+}
+
+#[test]
 fn unknown_attributes_and_options_are_refused() {
     one("#[cache] async fn a(&self);", "cache", "known are `oneway`, `cfg`");
     one("#[method(id = 7)] async fn a(&self);", "#[method(id = 7)]", "remove `#[method]`");

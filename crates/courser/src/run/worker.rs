@@ -49,7 +49,7 @@ use work::Incoming;
 
 pub(crate) use dropping::drop_as;
 pub(crate) use hand_over::HandOver;
-pub(crate) use owned::Arrived;
+pub(crate) use owned::{Arrived, asker, client};
 pub(crate) use pool::Pool;
 pub use pool::WorkerStats;
 pub use work::Work;

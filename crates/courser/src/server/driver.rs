@@ -17,7 +17,7 @@ use crate::error::RunError;
 use crate::platform::{Clock, few_cpus};
 use crate::rpc::Rpc;
 use crate::rpc::shutdown::{Grace, ShutdownReport};
-use crate::run::worker::Arrived;
+use crate::run::worker::{Arrived, asker, client};
 use crate::service::Services;
 
 /// Longest time between two checks whether a graceful shutdown is complete, ns.
@@ -67,11 +67,29 @@ impl Driver {
                 }
             }
         };
+        let begin_asking = |handler: Handler| {
+            let (watch, spawner, in_place) = (watch.clone(), spawner.clone(), in_place.clone());
+            move |Arrived { mut work, id, expires_ns, place }: Arrived| {
+                let ticket = watch.begin(id, expires_ns, place);
+                work.watch(ticket.watched());
+                if run(&handler, work, ticket, &*spawner, placement, &in_place) {
+                    watch.ended_here();
+                }
+            }
+        };
         for (req_type, handler) in requests {
-            rpc.on_arrived(req_type, entrance.clone(), begin(handler));
+            let entrance = entrance.clone();
+            match services.is_asking(req_type) {
+                true => rpc.on_arrived(req_type, entrance, asker, begin_asking(handler)),
+                false => rpc.on_arrived(req_type, entrance, client, begin(handler)),
+            }
         }
         for (msg_type, handler) in messages {
-            rpc.on_message_arrived(msg_type, entrance.clone(), begin(handler));
+            let entrance = entrance.clone();
+            match services.is_asking(msg_type) {
+                true => rpc.on_message_arrived(msg_type, entrance, asker, begin_asking(handler)),
+                false => rpc.on_message_arrived(msg_type, entrance, client, begin(handler)),
+            }
         }
         let cancelling = watch.clone();
         rpc.handlers.on_notice = Some(Box::new(move |cx, notice| {

@@ -4,13 +4,13 @@ use std::future::Future;
 use std::sync::Arc;
 
 use crate::core::message::Reply;
-use crate::core::shares::ByControl;
+use crate::core::shares::{ByControl, Client, FindClient};
 use crate::run::worker::Work;
 use crate::server::Server;
 use crate::server::control::Control;
 use crate::service::{
-    Authorize, Charge, LARGE, Received, RegisterError, Registry, Service, ServiceStats, Services,
-    SessionKey, Turn,
+    Authorize, Caller, Charge, LARGE, Received, RegisterError, Registry, Service, ServiceStats,
+    Services, SessionKey, Source, Turn,
 };
 
 impl Server {
@@ -101,7 +101,7 @@ impl<H> Shared<H> {
     {
         let message = work.take()?;
         let received = Received::owned(message, session(work), work.arena(), self.limit);
-        let client = self.client(work);
+        let client = Sender { work, client: self.client(work) };
         Some((self.handler)(received.charged_to(charge).of(&client)))
     }
 
@@ -119,6 +119,25 @@ impl<H> Shared<H> {
             let output = future.await;
             end(work, output);
         }
+    }
+}
+
+/// The client of a request, which describes its origin.
+#[derive(Debug)]
+struct Sender<'a> {
+    work: &'a Work,
+    client: ByControl<'a>,
+}
+
+impl FindClient for Sender<'_> {
+    fn find(&self) -> Option<Arc<Client>> {
+        self.client.find()
+    }
+}
+
+impl Source for Sender<'_> {
+    fn caller(&self) -> Caller {
+        self.work.caller()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The handlers of an endpoint that are in progress, so that they can be cancelled.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
@@ -12,6 +13,7 @@ use crate::core::by_request::ByRequest;
 use crate::core::continuations::Cont;
 use crate::core::shares::Place;
 use crate::panics::wake_all;
+use crate::service::Watched;
 use crate::sync::{AtomicUsize, Mutex, MutexGuard};
 
 #[cfg(all(loom, test))]
@@ -104,6 +106,11 @@ impl Ticket {
             && self.running.lock().get(self.key).is_none_or(|entry| entry.cancelled)
     }
 
+    /// States whether the handler is cancelled, until it ends.
+    pub(super) fn watched(&self) -> Arc<dyn Watched> {
+        Arc::new(InProgress { running: self.running.clone(), key: self.key })
+    }
+
     /// The handler panicked.
     pub(super) fn count_panic(&self) {
         self.place.count_panic();
@@ -119,6 +126,24 @@ impl Ticket {
         drop(entries);
         drop(old);
         cancelled
+    }
+}
+
+/// A handler in progress, as its context sees it.
+struct InProgress {
+    running: Arc<Running>,
+    key: usize,
+}
+
+impl fmt::Debug for InProgress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InProgress").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+impl Watched for InProgress {
+    fn is_cancelled(&self) -> bool {
+        self.running.lock().get(self.key).is_some_and(|entry| entry.cancelled)
     }
 }
 

@@ -12,6 +12,10 @@ pub struct Peer {
 }
 
 impl Peer {
+    pub(crate) fn new(addr: Addr) -> Self {
+        Peer { addr }
+    }
+
     /// The address that its packets come from: over UDP a socket ([`Addr::to_socket`]). Networks can
     /// be made to deliver packets with another sender's address: see docs/security.md.
     pub fn addr(&self) -> Addr {

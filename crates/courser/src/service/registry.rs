@@ -7,6 +7,7 @@ use courser_buf::{AllocError, Arena, MsgBuf};
 use courser_proto::Body;
 
 use super::codec::{Decode, Payload};
+use super::context::{Caller, Source};
 use super::key::SessionKey;
 use super::load::Charge;
 use super::services::Services;
@@ -22,7 +23,7 @@ pub struct Received<'a> {
     session: SessionKey,
     arena: &'a Arena,
     limit: usize,
-    client: Option<&'a dyn FindClient>,
+    client: Option<&'a dyn Source>,
 }
 
 impl<'a> Received<'a> {
@@ -61,9 +62,9 @@ impl<'a> Received<'a> {
         self.payload.is_charged()
     }
 
-    /// Charges its stream to a client.
+    /// Charges its stream to a client, from which it has come.
     #[inline]
-    pub(crate) fn of(mut self, client: &'a dyn FindClient) -> Self {
+    pub(crate) fn of(mut self, client: &'a dyn Source) -> Self {
         self.client = Some(client);
         self
     }
@@ -75,7 +76,12 @@ impl<'a> Received<'a> {
 
     /// [`Received::client`], when it is needed.
     pub(crate) fn finder(&self) -> Option<&'a dyn FindClient> {
-        self.client
+        self.client.map(|client| client as &dyn FindClient)
+    }
+
+    /// Its origin.
+    pub(crate) fn caller(&self) -> Caller {
+        self.client.map(Source::caller).unwrap_or_default()
     }
 
     /// The session that it arrived on.

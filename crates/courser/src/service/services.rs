@@ -1,5 +1,6 @@
 //! The state that the services of a server share: their names, their streams, counters.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -96,6 +97,8 @@ struct Shared {
     streams: Streams,
     load: Load,
     drain: DrainToken,
+    /// The request types of methods whose handlers have a context.
+    asking: Mutex<BTreeSet<u16>>,
 }
 
 impl Services {
@@ -226,11 +229,25 @@ impl Services {
     }
 
     /// The names of a service and its method.
-    fn method(&self, number: u16) -> Option<(&'static str, &'static str)> {
+    pub(super) fn method(&self, number: u16) -> Option<(&'static str, &'static str)> {
         let list = self.lock();
         let service = list.iter().find(|s| (s.first..s.end()).contains(&number))?;
         let method = service.info.methods.get(usize::from(number - service.first))?;
         Some((service.info.name, method.name))
+    }
+
+    fn asking(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+        self.0.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The handler of a method has a context.
+    pub(super) fn set_asking(&self, number: u16) {
+        self.asking().insert(number);
+    }
+
+    /// Returns whether the handler of a method has a context.
+    pub(crate) fn is_asking(&self, number: u16) -> bool {
+        self.asking().contains(&number)
     }
 
     pub(super) fn denied(&self, denied: Denied) -> Refusal {

@@ -93,6 +93,15 @@ impl<T: Transport> Rpc<T> {
         H: FnMut(Request<'_>) -> F + 'static,
         F: Future<Output = ()> + 'static,
     {
+        self.on_message_async_in(msg_type, move |_, message| handler(message));
+    }
+
+    /// [`Rpc::on_message_async`] for a function that uses the endpoint.
+    pub(super) fn on_message_async_in<F, H>(&mut self, msg_type: u16, mut handler: H)
+    where
+        H: FnMut(&Context<'_>, Request<'_>) -> F + 'static,
+        F: Future<Output = ()> + 'static,
+    {
         let mut spare: Option<Pin<Box<Option<F>>>> = None;
         let lender = self.core.lender.clone();
         self.on_message(msg_type, move |cx, message| {
@@ -101,7 +110,7 @@ impl<T: Transport> Rpc<T> {
                 return cx.core.handled.message_refused(full);
             }
             let held = message.held();
-            let future = handler(message);
+            let future = handler(cx, message);
             let mut place = spare.take().unwrap_or_else(|| Box::pin(None));
             place.as_mut().set(Some(future));
             if first_poll(cx, &lender, &mut place, expires_ns).is_ready() {

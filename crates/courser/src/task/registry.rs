@@ -8,22 +8,38 @@ use courser_proto::SessionId;
 
 use crate::core::context::Context;
 use crate::core::handler::Handler;
+use crate::core::lenders;
 use crate::core::message::Reply;
 use crate::core::shares::{Client, FindClient};
 use crate::run::endpoint::{Handlers, Rpc};
 use crate::service::{
-    Authorize, LocalRegistry, LocalService, Received, RegisterError, ServiceStats, Services,
-    SessionKey, guarded,
+    Authorize, Caller, LocalRegistry, LocalService, Peer, Received, RegisterError, ServiceStats,
+    Services, SessionKey, Source, guarded,
 };
 
-/// The client of a request of an endpoint.
+/// The client of a request of an endpoint, and the deadline of the request, ns.
 #[derive(Debug)]
-struct OfSession<'a>(&'a Context<'a>, SessionId);
+struct OfSession<'a>(&'a Context<'a>, SessionId, u64);
 
 impl FindClient for OfSession<'_> {
     fn find(&self) -> Option<Arc<Client>> {
         let core = &self.0.core;
         core.tasks.messages.find(&core.proto, self.1)
+    }
+}
+
+impl Source for OfSession<'_> {
+    fn caller(&self) -> Caller {
+        let OfSession(cx, session, expires_ns) = *self;
+        let core = &*cx.core;
+        let expires = (expires_ns != u64::MAX).then(|| core.deadline(expires_ns)).flatten();
+        Caller {
+            peer: core.proto.session_stats(session).and_then(|stats| stats.peer).map(Peer::new),
+            expires: expires.map(|deadline| deadline.expires),
+            clock: core.clock().clone(),
+            watched: None,
+            endpoint: Some((lenders::number_of(&core.lender), expires_ns)),
+        }
     }
 }
 
@@ -82,7 +98,7 @@ impl<T: Transport> LocalRegistry for Rpc<T> {
         let arena = self.core.proto.arena().clone();
         self.on_async_in(number, move |cx, request| {
             let session = SessionKey::of(endpoint, request.session);
-            let client = OfSession(cx, request.session);
+            let client = OfSession(cx, request.session, request.expires_ns);
             handler(Received::new(request.body, session, &arena, limit).of(&client))
         });
     }
@@ -94,9 +110,10 @@ impl<T: Transport> LocalRegistry for Rpc<T> {
     {
         let (endpoint, limit) = (self.index, self.core.proto.config().max_msg_size as usize);
         let arena = self.core.proto.arena().clone();
-        self.on_message_async(number, move |message| {
+        self.on_message_async_in(number, move |cx, message| {
             let session = SessionKey::of(endpoint, message.session);
-            handler(Received::new(message.body, session, &arena, limit))
+            let client = OfSession(cx, message.session, message.expires_ns);
+            handler(Received::new(message.body, session, &arena, limit).of(&client))
         });
     }
 }

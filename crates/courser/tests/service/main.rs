@@ -7,6 +7,7 @@ mod attributes;
 mod calls;
 mod codecs;
 mod connecting;
+mod context;
 mod decoding;
 mod draining;
 mod forms;

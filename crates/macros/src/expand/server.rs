@@ -156,14 +156,35 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
         }
     };
     let cfg = &method.cfg;
+    let Some(context) = method.context() else {
+        return quote! {
+            #(#cfg)*
+            registry.#register(__first + #index, {
+                let (__service, __services) = (self.service.clone(), __services.clone());
+                move |__received: #krate::service::Received<'_>| {
+                    let __service = __service.clone();
+                    let __opened = #opened;
+                    async move { #answer }
+                }
+            });
+        };
+    };
+    let context = &context.ident;
     quote! {
         #(#cfg)*
         registry.#register(__first + #index, {
             let (__service, __services) = (self.service.clone(), __services.clone());
+            let __asks = __services.asks(__first + #index);
             move |__received: #krate::service::Received<'_>| {
                 let __service = __service.clone();
+                let (#context, __call) = __asks.begin(&__received);
                 let __opened = #opened;
-                async move { #answer }
+                async move {
+                    // Dropped after the handler.
+                    let __call = __call;
+                    let __answer = { #answer };
+                    __call.end(__answer)
+                }
             }
         });
     }

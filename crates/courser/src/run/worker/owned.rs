@@ -23,6 +23,17 @@ pub(crate) struct Arrived {
     pub(crate) place: Place,
 }
 
+/// Describes the client of a request as all handlers need it.
+pub(crate) fn client(_: &Context<'_>, work: &mut Work, place: &Place) {
+    work.set_client(place.control());
+}
+
+/// Describes the client of a request for a handler with a context.
+pub(crate) fn asker(cx: &Context<'_>, work: &mut Work, place: &Place) {
+    let stats = cx.core.proto.session_stats(work.session());
+    work.set_asker(place.control(), stats.and_then(|stats| stats.peer));
+}
+
 impl<T: Transport> Rpc<T> {
     /// Registers a handler that owns its requests, in place of an earlier one. It runs on this thread,
     /// as one of [`Rpc::on`] does. The [`Work`] may be moved to any thread or task, which answers it:
@@ -46,12 +57,14 @@ impl<T: Transport> Rpc<T> {
         self.register(req_type, Box::new(dispatch));
     }
 
-    /// [`Rpc::on_owned`] with what a server needs to know of a request. Requests for which there is no
+    /// [`Rpc::on_owned`] with what a server needs to know of a request. `describe` is [`client`] or
+    /// [`asker`]. Requests for which there is no
     /// place are refused with [`courser_proto::Status::WorkersBusy`].
     pub(crate) fn on_arrived(
         &mut self,
         req_type: u16,
         entrance: Rc<Entrance>,
+        describe: impl Fn(&Context<'_>, &mut Work, &Place) + 'static,
         handler: impl Fn(Arrived) + 'static,
     ) {
         let origin = self.origin();
@@ -66,7 +79,7 @@ impl<T: Transport> Rpc<T> {
             };
             match taken {
                 Ok(((mut work, expires_ns), place)) => {
-                    work.set_client(place.control());
+                    describe(cx, &mut work, &place);
                     handler(Arrived { work, id: Some(id), expires_ns, place });
                 }
                 Err(refused) => refused.answer(cx, id),
@@ -80,6 +93,7 @@ impl<T: Transport> Rpc<T> {
         &mut self,
         msg_type: u16,
         entrance: Rc<Entrance>,
+        describe: impl Fn(&Context<'_>, &mut Work, &Place) + 'static,
         handler: impl Fn(Arrived) + 'static,
     ) {
         let origin = self.origin();
@@ -91,7 +105,7 @@ impl<T: Transport> Rpc<T> {
             };
             match own(cx, incoming, message, &origin) {
                 Ok((mut work, expires_ns)) => {
-                    work.set_client(place.control());
+                    describe(cx, &mut work, &place);
                     handler(Arrived { work, id: None, expires_ns, place });
                 }
                 Err(refused) => refused.drop_message(cx),

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use courser_buf::{AllocError, Arena, MsgBuf};
+use courser_buf::{Addr, AllocError, Arena, MsgBuf};
 use courser_proto::{ReplyError, RequestId, SessionId, Status};
 
 use crate::control::mailbox::AnswerBody;
@@ -14,6 +14,7 @@ use crate::core::message::{Reply, to_message, zeroed};
 use crate::core::shares::Place;
 use crate::run::worker::dropping;
 use crate::run::worker::origin::Origin;
+use crate::service::{Caller, Peer, Watched};
 
 /// A request that a worker handler owns and must answer, or a one-way message, to which there is no
 /// answer. Dereferences to its bytes.
@@ -46,6 +47,15 @@ enum Sender {
     Queued(Place),
     /// The control connection of the client.
     Known(u64),
+    /// The handler has a context.
+    Asked(Box<Asker>),
+}
+
+/// The client of a request whose handler has a context.
+struct Asker {
+    control: u64,
+    peer: Option<Addr>,
+    watched: Option<Arc<dyn Watched>>,
 }
 
 /// How far a request has come.
@@ -87,7 +97,33 @@ impl Work {
 
     /// The control connection of its client.
     pub(crate) fn client(&self) -> Option<u64> {
-        if let Sender::Known(control) = self.client { Some(control) } else { None }
+        match &self.client {
+            Sender::Known(control) => Some(*control),
+            Sender::Asked(asker) => Some(asker.control),
+            Sender::Unknown | Sender::Queued(_) => None,
+        }
+    }
+
+    /// Its handler has a context, which names the peer.
+    pub(super) fn set_asker(&mut self, control: u64, peer: Option<Addr>) {
+        self.client = Sender::Asked(Box::new(Asker { control, peer, watched: None }));
+    }
+
+    /// Its handler has a context, which states whether the handler was cancelled.
+    pub(crate) fn watch(&mut self, watched: Arc<dyn Watched>) {
+        if let Sender::Asked(asker) = &mut self.client {
+            asker.watched = Some(watched);
+        }
+    }
+
+    /// Its origin, for the context of its handler.
+    pub(crate) fn caller(&self) -> Caller {
+        let (expires, clock) = (self.expires(), self.origin.clock.clone());
+        let (peer, watched) = match &self.client {
+            Sender::Asked(asker) => (asker.peer.map(Peer::new), asker.watched.clone()),
+            Sender::Unknown | Sender::Queued(_) | Sender::Known(_) => (None, None),
+        };
+        Caller { peer, expires, clock, watched, endpoint: None }
     }
 
     /// It waits for a worker.
