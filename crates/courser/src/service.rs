@@ -172,7 +172,10 @@ pub use codec::{ByteString, Postcard};
 pub use codec::{Bytes, Codec, Decode, Encode, Payload, RoundTripError, round_trip};
 #[cfg(feature = "rkyv")]
 pub use codec::{Rkyv, View};
-pub use context::{CallContext, Cancelled, Scoped};
+pub use context::{
+    CallContext, Cancelled, Metadata, MetadataError, MetadataValue, Scoped, TraceParent,
+    TraceParentError,
+};
 pub use futures_core::Stream;
 pub use key::SessionKey;
 pub(crate) use load::{Charge, LARGE, Turn};

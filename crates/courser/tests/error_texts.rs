@@ -573,8 +573,8 @@ fn control_connection_error_texts_end_with_an_advice() {
 #[test]
 fn error_texts_of_services_end_with_an_advice() {
     use courser::service::{
-        DecodeError, EncodeError, HelloError, MidStreamError, Mismatch, RegisterError, RpcError,
-        StreamError,
+        DecodeError, EncodeError, HelloError, MetadataError, MidStreamError, Mismatch,
+        RegisterError, RpcError, StreamError, TraceParentError,
     };
     let (codec, name) = ("postcard", || "Kv".to_owned());
     let encode = || EncodeError::TooLarge { limit: 1 };
@@ -628,6 +628,16 @@ fn error_texts_of_services_end_with_an_advice() {
             RegisterError::Name { service: "Kv" },
         ],
     );
+    check(
+        include_str!("../src/service/context/metadata.rs"),
+        &texts![
+            MetadataError::Key { key: "K".into() },
+            MetadataError::Control { key: "k".into() },
+            MetadataError::Pairs,
+            MetadataError::TooLarge { bytes: 5_000 },
+        ],
+    );
+    check(include_str!("../src/service/context/trace.rs"), &texts![TraceParentError]);
     let mismatch = Mismatch {
         service: name(),
         client_fingerprint: 1,

@@ -4,7 +4,9 @@
 //! that their requests cost nothing more.
 
 mod caller;
+mod metadata;
 mod scope;
+mod trace;
 
 use std::fmt;
 use std::future::Future;
@@ -21,7 +23,9 @@ use super::services::Services;
 use crate::core::drain::{DrainToken, Draining};
 
 pub(crate) use caller::{Caller, Source, Watched};
+pub use metadata::{Metadata, MetadataError, MetadataValue};
 pub use scope::Scoped;
+pub use trace::{TraceParent, TraceParentError};
 
 /// The context of a call, for the handler of a typed method that has a parameter of this type. Clones
 /// are the same context, and may be used on any thread, also after the end of the handler.
