@@ -92,6 +92,15 @@
 //! do not have it. Calls that a handler makes end by the deadline of its own call, and so do those of
 //! tasks that it spawns in [`CallContext::scope`].
 //!
+//! # Metadata
+//! A call, a message or a stream is sent with pairs of keys and values beside its arguments
+//! ([`Metadata`]) by `kv.get(key).metadata("tenant", "blue")`, all of a client by
+//! `kv.with_metadata(metadata)`. A handler reads them ([`CallContext::metadata`]), and adds others to its
+//! answer ([`CallContext::respond_with`], [`Unary::with_response_metadata`]). The keys `traceparent`,
+//! `tracestate` and `baggage` go on to the calls that a handler makes, and that its tasks make in
+//! [`CallContext::scope`]; other keys are for one server. See [`TraceParent`] for the first one. Servers
+//! of versions without metadata get calls without it.
+//!
 //! # Authorization
 //! A server decides for each peer and request with an [`Authorize`] ([`crate::Server::authorize`],
 //! [`crate::Rpc::authorize`]), also about handlers without a service. Without one all requests are
@@ -164,7 +173,9 @@ pub use crate::error::service::{
     DecodeError, EncodeError, MidStreamError, NoError, RpcError, StreamError,
 };
 pub use access::{Authorize, Denied, Peer, Target};
-pub use client::{OneWay, Sending, Unary, UnaryCall};
+pub use client::{
+    Answered, AnsweredCall, MarkedCall, MarkedMessage, OneWay, Sending, Unary, UnaryCall,
+};
 #[cfg(feature = "prost")]
 pub use codec::Prost;
 #[cfg(feature = "postcard")]
@@ -194,7 +205,8 @@ pub use crate::channel::method::MethodId;
 pub use crate::client::DefaultChannel;
 #[doc(hidden)]
 pub use crate::client::dial;
-pub(crate) use context::{Caller, Source, Watched};
+pub(crate) use begin::undecoded;
+pub(crate) use context::{Caller, Source, Watched, current, trailer};
 pub(crate) use gate::guarded;
 
 // Used by generated code.
@@ -203,7 +215,7 @@ pub use self::{
     answer::{Answer, Refusal},
     begin::{begin, begin_local},
     client::TypedClient,
-    context::{Asks, InCall},
+    context::{Asks, InCall, Told},
     sent::{
         AnySent, Choose, Sends, Sent, SentByBytes, SentByPostcard, SentByProst, SentByRkyv, Unless,
         sent, sent_by_bytes, sent_by_postcard, sent_by_prost, sent_by_rkyv,

@@ -225,7 +225,10 @@ fn check_form(f: &TraitItemFn, errors: &mut Errors) {
     if let Some(variadic) = &sig.variadic {
         errors.at(variadic.span(), "a method of a service has no variadic parameters");
     }
-    if ["new", "connect", "unchecked", "channel"].iter().any(|taken| sig.ident == taken) {
+    if ["new", "connect", "unchecked", "channel", "with_metadata"]
+        .iter()
+        .any(|taken| sig.ident == taken)
+    {
         let text = "the generated client has a function of this name; rename the method";
         errors.at(sig.ident.span(), text);
     }

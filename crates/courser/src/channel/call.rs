@@ -9,7 +9,7 @@ use std::time::Instant;
 use courser_buf::MsgBuf;
 use courser_proto::{CallId, RejectReason};
 
-use crate::channel::method::MethodId;
+use crate::channel::method::{MARKED, METADATA, MISSING, MethodId, Numbers, number};
 use crate::error::CallRejected;
 use crate::error::failure::CallFailure;
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
@@ -39,6 +39,8 @@ pub(crate) struct Call {
     done: AtomicBool,
     /// Its task will drive the endpoint when it is polled: see `client/endpoint.rs`.
     pub(crate) comes: AtomicBool,
+    /// Its metadata was removed for a server that does not read it.
+    bare: AtomicBool,
     progress: Mutex<Progress>,
 }
 
@@ -83,7 +85,8 @@ impl Call {
         let progress = Mutex::new(Progress { stage: Stage::Waiting(request), waker });
         let done = AtomicBool::new(false);
         let comes = AtomicBool::new(false);
-        Call { link, method, one_way, wait_for_ready, expires, done, comes, progress }
+        let bare = AtomicBool::new(false);
+        Call { link, method, one_way, wait_for_ready, expires, done, comes, bare, progress }
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {
@@ -155,6 +158,29 @@ impl Call {
     /// Returns whether the future was dropped before the call started.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.lock().stage, Stage::Over)
+    }
+
+    /// The request type of a call with metadata at a server with these numbers. The call goes on without
+    /// its metadata if the server does not read it, also at other servers.
+    #[cold]
+    pub(crate) fn address(
+        &self,
+        numbers: &Numbers,
+        write: fn(&mut MsgBuf, &Numbers, u16) -> u16,
+    ) -> u16 {
+        let index = self.method.number;
+        let mut p = self.lock();
+        match &mut p.stage {
+            Stage::Waiting(request) if index & MARKED != 0 => {
+                if self.bare.load(Ordering::Relaxed) {
+                    return number(numbers, index & !MARKED);
+                }
+                let req_type = write(request, numbers, index);
+                self.bare.store(req_type != METADATA, Ordering::Relaxed);
+                req_type
+            }
+            _ => MISSING,
+        }
     }
 
     /// Passes the request to `start` if it still waits.

@@ -8,6 +8,8 @@ pub(crate) const HELLO: u16 = 0x03F0;
 pub(crate) const PULL: u16 = 0x03F1;
 pub(crate) const PUSH: u16 = 0x03F2;
 pub(crate) const ACCEPT: u16 = 0x03F3;
+/// The request type of calls with metadata, which name their method.
+pub(crate) const METADATA: u16 = 0x03F4;
 /// The request type of methods that a server does not have. It is never assigned.
 pub(crate) const MISSING: u16 = 0xFFFF;
 
@@ -122,8 +124,25 @@ impl From<u16> for MethodId {
     }
 }
 
-/// The request types of the methods of a service, ordered as [`ServiceInfo::methods`].
+/// The request types of the methods of a service, ordered as [`ServiceInfo::methods`], and behind them the
+/// features of the server: [`with_features`].
 pub(crate) type Numbers = Arc<[u16]>;
+
+/// In the place of a method: its call has metadata. Services have fewer methods.
+pub(crate) const MARKED: u16 = 0x4000;
+
+/// A feature of servers: they read requests with metadata.
+pub(crate) const READS_METADATA: u8 = 1;
+
+/// The request types of methods at a server with these features.
+pub(crate) fn with_features(methods: impl Iterator<Item = u16>, features: u8) -> Numbers {
+    methods.chain([features.into()]).collect()
+}
+
+/// Returns whether the server reads requests with metadata.
+pub(crate) fn reads_metadata(numbers: &Numbers) -> bool {
+    numbers.last().is_some_and(|features| features & u16::from(READS_METADATA) != 0)
+}
 
 /// The type of the method at this place.
 #[inline]

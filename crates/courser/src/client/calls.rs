@@ -13,7 +13,7 @@ use super::inbox::{DROPPED_KEPT, Submitted};
 use crate::channel::call::{Call, Started};
 use crate::channel::greeting::{Service, Services, place};
 use crate::channel::link::{FirstConnect, Link, Open, Session, Waiting};
-use crate::channel::method::{HELLO, MethodId, number};
+use crate::channel::method::{HELLO, MethodId};
 use crate::core::app::App;
 use crate::core::context::Context;
 use crate::core::message::Completion;
@@ -21,6 +21,7 @@ use crate::error::ClientError;
 use crate::error::SessionError;
 use crate::error::failure::CallFailure;
 use crate::platform::Clock;
+use crate::service::trailer;
 use crate::submit::Waiters;
 
 /// Pause between two searches for expired calls that have not started, ns, and for each of them, so
@@ -207,7 +208,11 @@ impl Clients {
         let session = &link.sessions[at];
         match session.services.get(service) {
             _ if index == MethodId::ASKS => Numbered::As(HELLO),
-            Service::Known(numbers) => Numbered::As(number(numbers, index)),
+            // Calls with metadata have larger places.
+            Service::Known(numbers) => Numbered::As(match numbers.get(usize::from(index)) {
+                Some(req_type) => *req_type,
+                None => call.address(numbers, trailer::address),
+            }),
             Service::Asked => Numbered::Waits,
             Service::Unknown => self.ask_first(cx, call, (at, session.id), service),
             Service::Refused(reason) => {

@@ -331,6 +331,20 @@ impl Tasks {
         std::mem::forget(self.slots[at as usize].waker.replace(waker));
     }
 
+    /// Replaces the future of the task that has been installed in a slot, if one has.
+    pub(crate) fn replace_future(
+        &mut self,
+        at: u32,
+        replace: impl FnOnce(LocalFuture) -> LocalFuture,
+    ) {
+        let slot = self.slots.get_mut(at as usize);
+        if let Some(slot) = slot
+            && let Some(future) = slot.future.take()
+        {
+            slot.future = Some(replace(future));
+        }
+    }
+
     /// Frees the slot of a task that has panicked: its future is gone.
     fn after_panic(&mut self) {
         let at = std::mem::replace(&mut self.current, NONE);

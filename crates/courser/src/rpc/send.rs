@@ -11,6 +11,7 @@ use crate::core::Core;
 use crate::core::app::{App, OnThread};
 use crate::core::context::Context;
 use crate::core::continuations::Cont;
+use crate::core::handler::Handler;
 use crate::core::message::Request;
 use crate::error::CallRejected;
 use crate::run::endpoint::Rpc;
@@ -164,12 +165,17 @@ impl<T: Transport> Rpc<T> {
         msg_type: u16,
         handler: impl FnMut(&mut Context<'_>, Request<'_>) + 'static,
     ) {
+        self.register_message(msg_type, Box::new(handler));
+    }
+
+    #[track_caller]
+    pub(crate) fn register_message(&mut self, msg_type: u16, handler: Handler) {
         let at = usize::from(msg_type);
         self.handlers.assert_free(&self.handlers.messages, msg_type);
         if self.handlers.messages.len() <= at {
             self.handlers.messages.resize_with(at + 1, || None);
         }
-        let handler = self.observed(Box::new(handler));
+        let handler = self.observed(handler);
         self.handlers.messages[at] = Some(self.handlers.gated(handler, true));
         self.accept_sessions();
     }

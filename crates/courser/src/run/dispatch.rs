@@ -1,16 +1,22 @@
 //! Calls handlers and continuations for the events of an endpoint (step 13 of a packet's path).
 
+use std::sync::Arc;
+
 use courser_buf::{MsgBuf, RxFrame};
 use courser_proto::Completion as Ended;
 use courser_proto::{Body, CallError, Driver, Endpoint, RequestId, SessionId, Status};
 
+use crate::channel::method::METADATA;
 use crate::core::Core;
 use crate::core::context::Context;
 use crate::core::continuations::{CompletionTarget, Cont};
-use crate::core::handler::parts;
+use crate::core::handler::{Handler, parts};
 use crate::core::message::{Completion, Response};
+use crate::error::service::DecodeError;
 use crate::panics::caught;
 use crate::run::endpoint::{Events, Handlers};
+use crate::service::trailer::{Arrived, split};
+use crate::service::{current, undecoded};
 
 /// Passes the events of the endpoint to the application.
 struct Dispatch<'a, A: Events> {
@@ -133,9 +139,21 @@ pub(super) fn handle(
     expires_ns: u64,
 ) {
     let Some(Some(handler)) = handlers.by_type.get_mut(usize::from(req_type)) else {
-        core.proto.reply_status(id, Status::UnknownType);
-        return;
+        return handle_other(core, handlers, id, req_type, body, expires_ns);
     };
+    run_handler(core, handler, id, req_type, body, expires_ns);
+}
+
+/// Runs this handler for a request.
+#[inline(always)] // into the places where the request is made
+pub(super) fn run_handler(
+    core: &mut Core,
+    handler: &mut Handler,
+    id: RequestId,
+    req_type: u16,
+    body: Body<'_>,
+    expires_ns: u64,
+) {
     // Checked again: time has passed since the burst arrived, also without other handlers.
     if expires_ns != u64::MAX && core.now_ns() >= expires_ns {
         core.proto.reply_status(id, Status::DeadlineExceeded);
@@ -191,9 +209,21 @@ pub(super) fn handle_message(
     expires_ns: u64,
 ) {
     let Some(Some(handler)) = handlers.messages.get_mut(usize::from(msg_type)) else {
-        core.handled.messages_unhandled += 1;
-        return;
+        return handle_other_message(core, handlers, session, msg_type, body, expires_ns);
     };
+    run_message_handler(core, handler, session, msg_type, body, expires_ns);
+}
+
+/// Runs this handler for a message.
+#[inline(always)] // its callers are few
+pub(super) fn run_message_handler(
+    core: &mut Core,
+    handler: &mut Handler,
+    session: SessionId,
+    msg_type: u16,
+    body: Body<'_>,
+    expires_ns: u64,
+) {
     // Checked again: other handlers of the burst may have run since it arrived.
     if expires_ns != u64::MAX && core.now_ns() >= expires_ns {
         core.handled.messages_expired += 1;
@@ -205,4 +235,83 @@ pub(super) fn handle_message(
         handler.handle(&mut cx, body, owned, msg_type, session, expires_ns);
     });
     core.handled.panics += u64::from(panicked);
+}
+
+// ---- requests with metadata -----------------------------------------------------------------
+
+// Requests and messages with metadata have a type of their own, for which there is no handler, so that
+// others take no instruction more. The handler of their method gets them without it. An endpoint's own
+// thread polls the handler's task with the metadata that is passed on; a server has a second handler for
+// each method, which makes tasks for other threads.
+
+/// Handles a request of a type without a handler.
+#[cold]
+#[inline(never)]
+fn handle_other(
+    core: &mut Core,
+    handlers: &mut Handlers,
+    id: RequestId,
+    req_type: u16,
+    body: Body<'_>,
+    expires_ns: u64,
+) {
+    if req_type != METADATA || !handlers.services.reads_metadata() {
+        core.proto.reply_status(id, Status::UnknownType);
+        return;
+    }
+    match split(body) {
+        Ok((method, arrived, body)) if handlers.services.is_method(method) => {
+            in_metadata(core, arrived, |core| match handlers.marked.get_mut(&method) {
+                Some(handler) => run_handler(core, handler, id, method, body, expires_ns),
+                None => handle(core, handlers, id, method, body, expires_ns),
+            });
+        }
+        Ok(_) => core.proto.reply_status(id, Status::UnknownType),
+        Err(e) => refuse(core, handlers, id, e),
+    }
+}
+
+fn refuse(core: &mut Core, handlers: &Handlers, id: RequestId, error: DecodeError) {
+    let mut cx = Context { core, request: Some(id) };
+    cx.reply(undecoded(&handlers.services, error));
+}
+
+/// Handles a message of a type without a handler.
+#[cold]
+#[inline(never)]
+fn handle_other_message(
+    core: &mut Core,
+    handlers: &mut Handlers,
+    session: SessionId,
+    msg_type: u16,
+    body: Body<'_>,
+    expires_ns: u64,
+) {
+    if msg_type != METADATA || !handlers.services.reads_metadata() {
+        core.handled.messages_unhandled += 1;
+        return;
+    }
+    match split(body) {
+        Ok((method, arrived, body)) if handlers.services.is_method(method) => {
+            in_metadata(core, arrived, |core| match handlers.marked_messages.get_mut(&method) {
+                Some(handler) => {
+                    run_message_handler(core, handler, session, method, body, expires_ns);
+                }
+                None => handle_message(core, handlers, session, method, body, expires_ns),
+            });
+        }
+        Ok(_) => core.handled.messages_unhandled += 1,
+        Err(e) => drop(undecoded(&handlers.services, e)), // counts it
+    }
+}
+
+/// Runs a handler with the metadata of its request, and its task, if it becomes one, with what is passed
+/// on of it.
+fn in_metadata(core: &mut Core, arrived: Arrived, run: impl FnOnce(&mut Core)) {
+    let passed = arrived.passed();
+    let at = core.tasks.next_slot();
+    current::with(passed.clone(), || current::with_arrived(Arc::new(arrived), || run(core)));
+    if let Some(passed) = passed {
+        core.tasks.replace_future(at, |task| Box::pin(current::Passing::new(passed, task)));
+    }
 }

@@ -1,7 +1,7 @@
 //! The state of an endpoint, and its handlers. Its methods are in the other files of this folder and of
 //! [`crate::rpc`].
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use courser_buf::{Arena, ArenaConfig, Heap, HugePages, MsgBuf, TxBurst};
@@ -33,6 +33,10 @@ pub(crate) struct Handlers {
     pub(crate) by_type: Vec<Option<Handler>>,
     pub(crate) messages: Vec<Option<Handler>>,
     pub(crate) services: Services,
+    /// The handlers of a server for requests with metadata, and for messages, by the types of their
+    /// methods.
+    pub(super) marked: BTreeMap<u16, Handler>,
+    pub(super) marked_messages: BTreeMap<u16, Handler>,
     pub(crate) on_room: Option<OnRoom>,
     pub(crate) on_notice: Option<OnNotice>,
     pub(crate) on_completion: Option<Box<dyn Conclude>>,
@@ -256,6 +260,19 @@ impl<T: Transport> Rpc<T> {
         }
         self.handlers.by_type[at] = Some(self.handlers.gated(handler, false));
         self.accept_sessions();
+    }
+
+    /// Registers the handler for requests of a method that have metadata. Without one they are passed
+    /// to the handler of others, as futures of this thread need it.
+    pub(crate) fn register_marked(&mut self, req_type: u16, handler: Handler) {
+        let handler = self.handlers.gated(handler, false);
+        self.handlers.marked.insert(req_type, handler);
+    }
+
+    /// The same for one-way messages.
+    pub(crate) fn register_marked_message(&mut self, msg_type: u16, handler: Handler) {
+        let handler = self.handlers.gated(handler, true);
+        self.handlers.marked_messages.insert(msg_type, handler);
     }
 
     /// Accepts sessions of clients from now on.

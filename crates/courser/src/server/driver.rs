@@ -4,10 +4,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::control::{Command, Control};
-use super::handler::{Handler, run};
+use super::handler::{Handler, run, run_as};
 use super::placement::{InPlace, Placement};
 use super::running::Watch;
-use super::spawn::Spawn;
+use super::spawn::{HandlerFuture, Spawn};
 use super::stats::{Publication, ServerStats};
 
 use courser_proto::Notice;
@@ -18,7 +18,7 @@ use crate::platform::{Clock, few_cpus};
 use crate::rpc::Rpc;
 use crate::rpc::shutdown::{Grace, ShutdownReport};
 use crate::run::worker::{Arrived, asker, client};
-use crate::service::Services;
+use crate::service::{Services, current};
 
 /// Longest time between two checks whether a graceful shutdown is complete, ns.
 const DRAIN_CHECK_NS: u64 = 200_000;
@@ -67,29 +67,42 @@ impl Driver {
                 }
             }
         };
+        // For handlers with a context, and for requests with metadata.
         let begin_asking = |handler: Handler| {
             let (watch, spawner, in_place) = (watch.clone(), spawner.clone(), in_place.clone());
             move |Arrived { mut work, id, expires_ns, place }: Arrived| {
                 let ticket = watch.begin(id, expires_ns, place);
                 work.watch(ticket.watched());
-                if run(&handler, work, ticket, &*spawner, placement, &in_place) {
+                let passed = work.arrived().and_then(|arrived| arrived.passed());
+                let passing = |handler: HandlerFuture| match passed {
+                    Some(passed) => Box::pin(current::Passing::new(passed, handler)),
+                    None => handler,
+                };
+                if run_as(&handler, work, ticket, &*spawner, placement, &in_place, passing) {
                     watch.ended_here();
                 }
             }
         };
         for (req_type, handler) in requests {
-            let entrance = entrance.clone();
-            match services.is_asking(req_type) {
-                true => rpc.on_arrived(req_type, entrance, asker, begin_asking(handler)),
-                false => rpc.on_arrived(req_type, entrance, client, begin(handler)),
+            let asking = rpc.arrivals(entrance.clone(), asker, begin_asking(handler.clone()));
+            if services.is_asking(req_type) {
+                rpc.register(req_type, asking);
+                continue;
             }
+            let plain = rpc.arrivals(entrance.clone(), client, begin(handler));
+            rpc.register(req_type, plain);
+            rpc.register_marked(req_type, asking);
         }
         for (msg_type, handler) in messages {
-            let entrance = entrance.clone();
-            match services.is_asking(msg_type) {
-                true => rpc.on_message_arrived(msg_type, entrance, asker, begin_asking(handler)),
-                false => rpc.on_message_arrived(msg_type, entrance, client, begin(handler)),
+            let asking =
+                rpc.message_arrivals(entrance.clone(), asker, begin_asking(handler.clone()));
+            if services.is_asking(msg_type) {
+                rpc.register_message(msg_type, asking);
+                continue;
             }
+            let plain = rpc.message_arrivals(entrance.clone(), client, begin(handler));
+            rpc.register_message(msg_type, plain);
+            rpc.register_marked_message(msg_type, asking);
         }
         let cancelling = watch.clone();
         rpc.handlers.on_notice = Some(Box::new(move |cx, notice| {

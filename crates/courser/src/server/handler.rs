@@ -178,6 +178,20 @@ pub(super) fn run(
     placement: Placement,
     in_place: &InPlace,
 ) -> bool {
+    run_as(handler, work, ticket, spawner, placement, in_place, |handler| handler)
+}
+
+/// [`run`] for a handler that `change` puts into another future.
+#[inline]
+pub(super) fn run_as(
+    handler: &Handler,
+    work: Work,
+    ticket: Ticket,
+    spawner: &dyn Spawn,
+    placement: Placement,
+    in_place: &InPlace,
+    change: impl FnOnce(HandlerFuture) -> HandlerFuture,
+) -> bool {
     let small = work.len() < LARGE;
     let measured = small && placement == Placement::Measured;
     let here = match placement {
@@ -185,7 +199,7 @@ pub(super) fn run(
         Placement::Measured => small && in_place.takes(handler.record()),
         Placement::Runtime => false,
     };
-    let mut future = handler.clone().begin(work, ticket, measured && !here);
+    let mut future = change(handler.clone().begin(work, ticket, measured && !here));
     if here {
         let mut poll = || poll_once(&mut future, spawner);
         let ended = if measured { in_place.measure(handler.record(), poll) } else { poll() };

@@ -161,6 +161,7 @@ impl Registry for Server {
         F: Future + Send + 'static,
         F::Output: Reply + Send,
     {
+        self.services.set_reads_metadata();
         let shared = self.shared(handler);
         self.on(number, move |work| shared.clone().run(work, |work, reply| work.reply(reply)));
     }

@@ -35,6 +35,8 @@ pub(crate) mod tag {
     pub(crate) const SHUTTING_DOWN: u8 = 7;
     /// Text: the server does not allow the call, and the handler did not run.
     pub(crate) const DENIED: u8 = 8;
+    /// Metadata, behind another tag: see `context/trailer.rs`.
+    pub(crate) const METADATA: u8 = 9;
 }
 
 /// Bytes of error texts in responses.

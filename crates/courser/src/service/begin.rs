@@ -2,13 +2,20 @@
 
 use std::future::ready;
 
-use super::answer::Refusal;
+use super::answer::{Refusal, RefusalReply};
 use super::codec::Decode;
 use super::registry::{LocalRegistry, Received, Registry};
 use super::services::Services;
 use super::welcome::{self, HelloReply};
 use crate::channel::method::{ACCEPT, HELLO, PULL, PUSH, ServiceInfo};
+use crate::core::message::Reply;
 use crate::error::register::RegisterError;
+use crate::error::service::DecodeError;
+
+/// Counts a request that cannot be decoded, and returns the answer to it.
+pub(crate) fn undecoded(services: &Services, error: DecodeError) -> impl Reply {
+    RefusalReply(services.undecoded(error))
+}
 
 impl Services {
     /// Decodes the arguments of a request, or counts why it cannot be.

@@ -4,15 +4,16 @@ use std::fmt;
 use std::future::Future;
 use std::num::NonZeroU16;
 use std::pin::Pin;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use courser_buf::{AllocError, MsgBuf};
 
+use super::context::{Metadata, MetadataError, trailer};
 use super::hello;
 use super::writer::{self, Memory};
 use crate::channel::greeting::Greeting;
-use crate::channel::method::{HELLO, MethodId, Numbers, ServiceInfo, number};
+use crate::channel::method::{HELLO, MARKED, MethodId, Numbers, ServiceInfo, number};
 use crate::channel::{CallOptions, Channel};
 use crate::error::failure::CallFailure;
 use crate::error::hello::HelloError;
@@ -27,7 +28,13 @@ pub(crate) struct Binding {
     adopted: Option<NonZeroU16>,
     /// The numbers of another connection, once they are known.
     numbers: OnceLock<Numbers>,
+    /// The metadata of all calls, and the binding without it. This one has no numbers, so that the usual
+    /// path of a call has no test for metadata.
+    defaults: Option<Box<Defaults>>,
 }
+
+/// A binding without metadata, and the metadata of all calls, or why it cannot be sent.
+type Defaults = (Arc<Binding>, Result<Metadata, MetadataError>);
 
 impl fmt::Debug for Binding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -38,7 +45,41 @@ impl fmt::Debug for Binding {
 impl Binding {
     pub(crate) fn new(channel: &impl Channel, info: &'static ServiceInfo, checked: bool) -> Self {
         let adopted = channel.adopt(Greeting { info, checked });
-        Binding { info, checked, adopted, numbers: OnceLock::new() }
+        Binding { info, checked, adopted, numbers: OnceLock::new(), defaults: None }
+    }
+
+    /// A binding whose calls have metadata, also that of an earlier one.
+    pub(crate) fn with_defaults(of: Arc<Binding>, mut metadata: Metadata) -> Self {
+        let (of, metadata) = match of.defaults.as_deref() {
+            None => (of, Ok(metadata)),
+            Some((real, Ok(earlier))) => {
+                let filled = metadata.fill_from(earlier);
+                (real.clone(), filled.map(|()| metadata))
+            }
+            Some((real, Err(e))) => (real.clone(), Err(e.clone())),
+        };
+        let Binding { info, checked, .. } = *of;
+        let defaults = Some(Box::new((of, metadata)));
+        Binding { info, checked, adopted: None, numbers: OnceLock::new(), defaults }
+    }
+
+    /// The metadata of all calls, or why there is none that could be sent.
+    pub(crate) fn defaults(&self) -> Option<&Result<Metadata, MetadataError>> {
+        self.defaults.as_ref().map(|defaults| &defaults.1)
+    }
+
+    /// The binding without metadata.
+    pub(crate) fn real(&self) -> &Binding {
+        self.defaults.as_ref().map_or(self, |defaults| &defaults.0)
+    }
+
+    /// The method of a call with metadata, which is written into its request. `None`: the server was not
+    /// asked yet.
+    pub(crate) fn address(&self, request: &mut MsgBuf, index: u16) -> Option<MethodId> {
+        match self.numbers.get() {
+            Some(numbers) => Some(trailer::address(request, numbers, index).into()),
+            None => self.is_adopted().then(|| self.adopted_method(index)),
+        }
     }
 
     /// The method at a place of [`ServiceInfo::methods`]. `None`: the server was not asked yet.
@@ -144,12 +185,13 @@ impl<'a, C: Channel> Unmade<'a, C> {
             Ok(numbers) => numbers,
             Err(e) => return Poll::Ready(Err(unmade(e))),
         };
-        let method = number(&numbers, self.index).into();
+        let Some(mut request) = self.request.take() else { return Poll::Pending }; // after its end
+        let method = match self.index & MARKED {
+            0 => number(&numbers, self.index),
+            _ => trailer::address(&mut request, &numbers, self.index),
+        };
         self.service.set(numbers);
-        match self.request.take() {
-            Some(request) => Poll::Ready(Ok((method, request))),
-            None => Poll::Pending, // polled after its end
-        }
+        Poll::Ready(Ok((method.into(), request)))
     }
 }
 

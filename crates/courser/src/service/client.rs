@@ -9,12 +9,17 @@ use std::time::Duration;
 
 use courser_buf::MsgBuf;
 
+mod marked;
+
+pub use marked::{Answered, AnsweredCall, MarkedCall, MarkedMessage};
+
 use super::answer;
 use super::binding::{Binding, Unmade};
 use super::codec::{Decode, Encode};
+use super::context::{Given, append, current};
 use super::stream::{OpenStream, OpenUpload, Pool};
 use super::writer;
-use crate::channel::method::{MethodId, ServiceInfo};
+use crate::channel::method::{MARKED, MethodId, ServiceInfo};
 use crate::channel::{BlockingChannel, CallOptions, Channel};
 use crate::error::hello::HelloError;
 use crate::error::service::{EncodeError, RpcError};
@@ -211,11 +216,14 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
         options: CallOptions,
         make: Make<'a, C, F>,
     ) -> Self {
+        if current::passes() {
+            return Started::inheriting(channel, service, index, request, options, make);
+        }
         match (request, service.method(index)) {
             (Ok(request), Some(method)) => {
                 Started::Running { future: make(channel, method, request, options) }
             }
-            (request, _) => Started::unready(channel, service, index, request, options),
+            (request, _) => Started::unready(channel, service, index, request, options, make),
         }
     }
 
@@ -225,7 +233,11 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
         index: u16,
         request: Result<MsgBuf, EncodeError>,
         options: CallOptions,
+        make: Make<'a, C, F>,
     ) -> Self {
+        if service.defaults().is_some() {
+            return Started::inheriting(channel, service, index, request, options, make);
+        }
         let unmade = request.and_then(|r| Unmade::new(channel, service, index, r, options));
         let reason = unmade.map_or_else(|e| Unready::Failed(Some(e)), Unready::Unmade);
         Started::Unready { reason: Box::new(reason) }
@@ -272,6 +284,66 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
         };
         self.set(Started::Running { future });
         Poll::Ready(Ok(()))
+    }
+}
+
+impl<'a, C: Channel, F> Started<'a, C, F> {
+    /// A call with metadata.
+    pub(super) fn marked(
+        channel: &'a C,
+        service: &'a Binding,
+        index: u16,
+        request: Result<MsgBuf, EncodeError>,
+        options: CallOptions,
+        (given, flags): (Given, u8),
+        make: Make<'a, C, F>,
+    ) -> Self {
+        let request = given.complete(service).and_then(|metadata| {
+            let memory = ChannelMemory(channel);
+            append(request?, &metadata, flags, &memory)
+        });
+        let (service, index) = (service.real(), index | MARKED);
+        match request {
+            Ok(mut request) => match service.address(&mut request, index) {
+                Some(method) => {
+                    Started::Running { future: make(channel, method, request, options) }
+                }
+                None => Started::unmade(channel, service, index, request, options),
+            },
+            Err(e) => Started::failed(e),
+        }
+    }
+
+    /// A call that has metadata although it was given none.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn inheriting(
+        channel: &'a C,
+        service: &'a Binding,
+        index: u16,
+        request: Result<MsgBuf, EncodeError>,
+        options: CallOptions,
+        make: Make<'a, C, F>,
+    ) -> Self {
+        let given = (Given::default(), 0);
+        Started::marked(channel, service, index, request, options, given, make)
+    }
+
+    fn unmade(
+        channel: &'a C,
+        service: &'a Binding,
+        index: u16,
+        request: MsgBuf,
+        options: CallOptions,
+    ) -> Self {
+        match Unmade::new(channel, service, index, request, options) {
+            Ok(unmade) => Started::Unready { reason: Box::new(Unready::Unmade(unmade)) },
+            Err(e) => Started::failed(e),
+        }
+    }
+
+    fn failed(error: EncodeError) -> Self {
+        Started::Unready { reason: Box::new(Unready::Failed(Some(error))) }
     }
 }
 

@@ -4,15 +4,19 @@
 //! that their requests cost nothing more.
 
 mod caller;
+pub(crate) mod current;
+mod given;
 mod metadata;
+mod reply;
 mod scope;
 mod trace;
+pub(crate) mod trailer;
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -23,7 +27,9 @@ use super::services::Services;
 use crate::core::drain::{DrainToken, Draining};
 
 pub(crate) use caller::{Caller, Source, Watched};
+pub(super) use given::{Given, append};
 pub use metadata::{Metadata, MetadataError, MetadataValue};
+pub use reply::Told;
 pub use scope::Scoped;
 pub use trace::{TraceParent, TraceParentError};
 
@@ -88,6 +94,8 @@ struct Inner {
     cancelled: DrainToken,
     /// The handler has returned.
     ended: AtomicBool,
+    /// For the answer.
+    response: Mutex<Metadata>,
 }
 
 impl fmt::Debug for CallContext {
@@ -172,6 +180,38 @@ impl CallContext {
         Cancelled(self.0.cancelled.draining())
     }
 
+    /// The metadata of the request. Empty: it has none.
+    pub fn metadata(&self) -> &Metadata {
+        static NONE: LazyLock<Metadata> = LazyLock::new(Metadata::new);
+        self.0.caller.arrived.as_ref().map_or(&NONE, |arrived| &arrived.metadata)
+    }
+
+    /// Adds a pair to the metadata of the answer, in place of an earlier one with this key. It is sent
+    /// with the handler's value or error to a client that reads it
+    /// ([`Unary::with_response_metadata`](super::Unary::with_response_metadata)), unless there is no
+    /// memory for the longer answer. Streams and one-way messages have none.
+    ///
+    /// # Errors
+    /// The key or the value is not allowed, or there is no room for it.
+    pub fn respond_with<'v>(
+        &self,
+        key: &str,
+        value: impl Into<MetadataValue<'v>>,
+    ) -> Result<(), MetadataError> {
+        self.response().insert(key, value)
+    }
+
+    fn response(&self) -> MutexGuard<'_, Metadata> {
+        // Metadata changes after its checks.
+        self.0.response.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The metadata of the answer. `None`: the client does not read it.
+    fn take_response(&self) -> Option<Metadata> {
+        let reads = self.0.caller.arrived.as_ref().is_some_and(|arrived| arrived.answers);
+        reads.then(|| std::mem::take(&mut *self.response()))
+    }
+
     /// States whether the server shuts down: [`crate::Server::drain_token`].
     pub fn drain_token(&self) -> &DrainToken {
         &self.0.drain
@@ -222,6 +262,7 @@ impl Asks {
             drain,
             cancelled: DrainToken::default(),
             ended: AtomicBool::new(false),
+            response: Mutex::default(),
         }));
         (context.clone(), InCall(context))
     }
@@ -233,10 +274,15 @@ impl Asks {
 pub struct InCall(CallContext);
 
 impl InCall {
-    /// The handler has returned.
-    pub fn end<R>(self, reply: R) -> R {
+    /// The handler has returned this.
+    pub fn end<R>(self, reply: R) -> Told<R> {
         self.0.0.ended.store(true, Ordering::Release);
-        reply
+        Told { reply, context: self.0.clone() }
+    }
+
+    /// The handler of a one-way message has returned.
+    pub fn end_message(self) {
+        self.0.0.ended.store(true, Ordering::Release);
     }
 }
 

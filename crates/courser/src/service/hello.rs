@@ -12,7 +12,7 @@ use courser_proto::{CallError, Status};
 
 use super::answer::{self, tag};
 use crate::channel::greeting::Greeting;
-use crate::channel::method::{MISSING, Numbers, ServiceInfo};
+use crate::channel::method::{MISSING, Numbers, ServiceInfo, with_features};
 use crate::error::failure::CallFailure;
 use crate::error::hello::{HelloError, Mismatch};
 use crate::error::service::{DecodeError, NoError, RpcError};
@@ -132,11 +132,16 @@ pub(crate) fn read_response(
             };
             return Err(HelloError::NoService { service: info.name.to_owned(), others });
         }
-        UNKNOWN => return Ok(info.methods.iter().map(|_| MISSING).collect()),
+        UNKNOWN => return Ok(with_features(info.methods.iter().map(|_| MISSING), 0)),
         _ => return Err(DecodeError::Form("a hello of an unknown kind").into()),
     }
-    let numbers: Result<Numbers, _> = info.methods.iter().map(|_| reader.short()).collect();
-    Ok(numbers?)
+    let numbers: Result<Vec<_>, _> = info.methods.iter().map(|_| reader.short()).collect();
+    Ok(with_features(numbers?.into_iter(), features(&mut reader)))
+}
+
+/// The features of the server, which earlier versions do not send.
+fn features(reader: &mut Reader<'_>) -> u8 {
+    reader.byte().unwrap_or(0)
 }
 
 /// A text of the peer without control characters.

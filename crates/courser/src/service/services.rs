@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::access::{Authorize, Denied, Peer, Target};
@@ -10,7 +11,7 @@ use super::answer::Refusal;
 use super::hello;
 use super::load::Load;
 use super::stream::Streams;
-use crate::channel::method::{ACCEPT, HELLO, MISSING, PULL, PUSH, ServiceInfo};
+use crate::channel::method::{ACCEPT, HELLO, METADATA, MISSING, PULL, PUSH, ServiceInfo};
 use crate::core::drain::DrainToken;
 use crate::counters::{count, shared_stats};
 use crate::error::register::RegisterError;
@@ -99,6 +100,8 @@ struct Shared {
     drain: DrainToken,
     /// The request types of methods whose handlers have a context.
     asking: Mutex<BTreeSet<u16>>,
+    /// The server below reads requests with metadata.
+    reads_metadata: AtomicBool,
 }
 
 impl Services {
@@ -150,7 +153,7 @@ impl Services {
     pub(crate) fn has(&self, req_type: u16) -> bool {
         let list = self.lock();
         match req_type {
-            HELLO | PULL | PUSH | ACCEPT | MISSING => !list.is_empty(),
+            HELLO | PULL | PUSH | ACCEPT | METADATA | MISSING => !list.is_empty(),
             _ => list.iter().any(|service| (service.first..service.end()).contains(&req_type)),
         }
     }
@@ -158,7 +161,7 @@ impl Services {
     /// Returns whether no handler without a service may be set for a request type. `is_set`: it has
     /// a handler.
     pub(crate) fn keeps(&self, req_type: u16, is_set: bool) -> bool {
-        (is_set || req_type == MISSING) && self.has(req_type)
+        (is_set || matches!(req_type, METADATA | MISSING)) && self.has(req_type)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Assigned>> {
@@ -236,6 +239,20 @@ impl Services {
         Some((service.info.name, method.name))
     }
 
+    /// The server below passes requests with metadata to the handlers of their methods.
+    pub(crate) fn set_reads_metadata(&self) {
+        self.0.reads_metadata.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn reads_metadata(&self) -> bool {
+        self.0.reads_metadata.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a request type is that of a method.
+    pub(crate) fn is_method(&self, number: u16) -> bool {
+        self.method(number).is_some()
+    }
+
     fn asking(&self) -> MutexGuard<'_, BTreeSet<u16>> {
         self.0.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -280,7 +297,7 @@ impl Services {
         if methods > left {
             return Err(RegisterError::Full { service, methods, left });
         }
-        let own = [HELLO, PULL, PUSH, ACCEPT, MISSING].into_iter().filter(|_| is_first);
+        let own = [HELLO, PULL, PUSH, ACCEPT, METADATA, MISSING].into_iter().filter(|_| is_first);
         if let Some(number) = own.chain(first..first + methods as u16).find(|n| is_taken(*n)) {
             return Err(RegisterError::Taken { service, number });
         }

@@ -3,7 +3,7 @@
 use super::answer::{self, Refusal, tag};
 use super::hello::{Asked, MAX_NAMES, OTHER, Reader, SAME, UNKNOWN, put_text, read_request};
 use super::services::{Assigned, Services};
-use crate::channel::method::MISSING;
+use crate::channel::method::{MISSING, READS_METADATA};
 use crate::core::message::{Reply, ReplySink};
 use crate::error::service::DecodeError;
 
@@ -53,7 +53,15 @@ fn answer_asked(services: &Services, asked: Asked<'_>) -> Result<Vec<u8>, Decode
         put_text(info.codec, &mut bytes);
     }
     put_numbers(service, asked.methods, &mut bytes)?;
+    put_features(services, &mut bytes);
     Ok(bytes)
+}
+
+/// The features of this server. Earlier clients ignore them.
+fn put_features(services: &Services, out: &mut Vec<u8>) {
+    if services.reads_metadata() {
+        out.push(READS_METADATA);
+    }
 }
 
 /// The request types of the methods that a client has. Both lists are in order.

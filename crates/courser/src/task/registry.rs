@@ -14,7 +14,7 @@ use crate::core::shares::{Client, FindClient};
 use crate::run::endpoint::{Handlers, Rpc};
 use crate::service::{
     Authorize, Caller, LocalRegistry, LocalService, Peer, Received, RegisterError, ServiceStats,
-    Services, SessionKey, Source, guarded,
+    Services, SessionKey, Source, current, guarded,
 };
 
 /// The client of a request of an endpoint, and the deadline of the request, ns.
@@ -39,6 +39,7 @@ impl Source for OfSession<'_> {
             clock: core.clock().clone(),
             watched: None,
             endpoint: Some((lenders::number_of(&core.lender), expires_ns)),
+            arrived: current::arrived(),
         }
     }
 }
@@ -96,6 +97,7 @@ impl<T: Transport> LocalRegistry for Rpc<T> {
     {
         let (endpoint, limit) = (self.index, self.core.proto.config().max_msg_size as usize);
         let arena = self.core.proto.arena().clone();
+        self.handlers.services.set_reads_metadata();
         self.on_async_in(number, move |cx, request| {
             let session = SessionKey::of(endpoint, request.session);
             let client = OfSession(cx, request.session, request.expires_ns);

@@ -79,6 +79,12 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
                 Self { client: #krate::service::TypedClient::unchecked(channel, &#client::SERVICE) }
             }
 
+            /// A client whose calls, messages and streams have this metadata, on the same connection.
+            /// A call's own pair replaces one with its key.
+            #vis fn with_metadata(&self, metadata: #krate::service::Metadata) -> Self {
+                Self { client: self.client.with_metadata(metadata) }
+            }
+
             /// The connection.
             #vis fn channel(&self) -> &Chan {
                 self.client.channel()

@@ -170,6 +170,10 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
         };
     };
     let context = &context.ident;
+    let end = match method.kind {
+        Kind::OneWay => quote!({ #answer } __call.end_message()),
+        _ => quote!(let __answer = { #answer }; __call.end(__answer)),
+    };
     quote! {
         #(#cfg)*
         registry.#register(__first + #index, {
@@ -182,8 +186,7 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
                 async move {
                     // Dropped after the handler.
                     let __call = __call;
-                    let __answer = { #answer };
-                    __call.end(__answer)
+                    #end
                 }
             }
         });

@@ -6,6 +6,7 @@ use courser_net::Transport;
 use courser_proto::RequestId;
 
 use crate::core::context::Context;
+use crate::core::handler::Handler;
 use crate::core::message::Request;
 use crate::core::shares::{Entrance, Place};
 use crate::run::endpoint::Rpc;
@@ -58,17 +59,16 @@ impl<T: Transport> Rpc<T> {
     }
 
     /// [`Rpc::on_owned`] with what a server needs to know of a request. `describe` is [`client`] or
-    /// [`asker`]. Requests for which there is no
-    /// place are refused with [`courser_proto::Status::WorkersBusy`].
-    pub(crate) fn on_arrived(
+    /// [`asker`]. Requests for which there is no place are refused with
+    /// [`courser_proto::Status::WorkersBusy`].
+    pub(crate) fn arrivals(
         &mut self,
-        req_type: u16,
         entrance: Rc<Entrance>,
         describe: impl Fn(&Context<'_>, &mut Work, &Place) + 'static,
         handler: impl Fn(Arrived) + 'static,
-    ) {
+    ) -> Handler {
         let origin = self.origin();
-        let dispatch = move |cx: &mut Context<'_>, request: Request<'_>| {
+        Box::new(move |cx: &mut Context<'_>, request: Request<'_>| {
             let Some(id) = cx.request.take() else { return };
             // Before the copy, as refusing must be cheap under overload.
             let taken = match entrance.take(&cx.core.proto, id.session()) {
@@ -84,20 +84,18 @@ impl<T: Transport> Rpc<T> {
                 }
                 Err(refused) => refused.answer(cx, id),
             }
-        };
-        self.register(req_type, Box::new(dispatch));
+        })
     }
 
     /// The same for one-way messages, which are dropped if there is no place.
-    pub(crate) fn on_message_arrived(
+    pub(crate) fn message_arrivals(
         &mut self,
-        msg_type: u16,
         entrance: Rc<Entrance>,
         describe: impl Fn(&Context<'_>, &mut Work, &Place) + 'static,
         handler: impl Fn(Arrived) + 'static,
-    ) {
+    ) -> Handler {
         let origin = self.origin();
-        self.on_message(msg_type, move |cx, message| {
+        Box::new(move |cx: &mut Context<'_>, message: Request<'_>| {
             let incoming = Incoming::Message(message.session);
             let place = match place_for_message(cx, &message, &entrance) {
                 Ok(place) => place,
@@ -110,6 +108,6 @@ impl<T: Transport> Rpc<T> {
                 }
                 Err(refused) => refused.drop_message(cx),
             }
-        });
+        })
     }
 }

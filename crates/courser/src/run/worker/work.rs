@@ -14,7 +14,8 @@ use crate::core::message::{Reply, to_message, zeroed};
 use crate::core::shares::Place;
 use crate::run::worker::dropping;
 use crate::run::worker::origin::Origin;
-use crate::service::{Caller, Peer, Watched};
+use crate::service::trailer::Arrived;
+use crate::service::{Caller, Peer, Watched, current};
 
 /// A request that a worker handler owns and must answer, or a one-way message, to which there is no
 /// answer. Dereferences to its bytes.
@@ -56,6 +57,7 @@ struct Asker {
     control: u64,
     peer: Option<Addr>,
     watched: Option<Arc<dyn Watched>>,
+    arrived: Option<Arc<Arrived>>,
 }
 
 /// How far a request has come.
@@ -106,7 +108,16 @@ impl Work {
 
     /// Its handler has a context, which names the peer.
     pub(super) fn set_asker(&mut self, control: u64, peer: Option<Addr>) {
-        self.client = Sender::Asked(Box::new(Asker { control, peer, watched: None }));
+        let arrived = current::arrived();
+        self.client = Sender::Asked(Box::new(Asker { control, peer, watched: None, arrived }));
+    }
+
+    /// Its metadata.
+    pub(crate) fn arrived(&self) -> Option<Arc<Arrived>> {
+        match &self.client {
+            Sender::Asked(asker) => asker.arrived.clone(),
+            Sender::Unknown | Sender::Queued(_) | Sender::Known(_) => None,
+        }
     }
 
     /// Its handler has a context, which states whether the handler was cancelled.
@@ -123,7 +134,7 @@ impl Work {
             Sender::Asked(asker) => (asker.peer.map(Peer::new), asker.watched.clone()),
             Sender::Unknown | Sender::Queued(_) | Sender::Known(_) => (None, None),
         };
-        Caller { peer, expires, clock, watched, endpoint: None }
+        Caller { peer, expires, clock, watched, endpoint: None, arrived: self.arrived() }
     }
 
     /// It waits for a worker.

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::trailer::Arrived;
 use crate::core::shares::FindClient;
 use crate::platform::Clock;
 use crate::service::access::Peer;
@@ -30,10 +31,19 @@ pub(crate) struct Caller {
     /// The number of the endpoint whose tasks its handlers are, and the deadline in its time; `u64::MAX`:
     /// none.
     pub(crate) endpoint: Option<(u64, u64)>,
+    /// The metadata of the request, if it has some.
+    pub(crate) arrived: Option<Arc<Arrived>>,
 }
 
 impl Default for Caller {
     fn default() -> Self {
-        Caller { peer: None, expires: None, clock: Clock::System, watched: None, endpoint: None }
+        Caller {
+            peer: None,
+            expires: None,
+            clock: Clock::System,
+            watched: None,
+            endpoint: None,
+            arrived: None,
+        }
     }
 }

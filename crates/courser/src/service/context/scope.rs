@@ -1,11 +1,13 @@
-//! Futures that have the deadline of a call outside of its handler.
+//! Futures that have the deadline and the metadata of a call outside of its handler.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::CallContext;
+use super::metadata::Metadata;
+use super::{CallContext, current};
 use crate::core::deadline::{self, earliest, inherited};
 use crate::core::{Lender, lenders, lent};
 use crate::platform::Clock;
@@ -15,14 +17,15 @@ pin_project_lite::pin_project! {
     #[must_use = "futures do nothing unless they are polled"]
     pub struct Scoped<F> {
         context: CallContext,
+        passed: Option<Arc<Metadata>>,
         #[pin]
         future: F,
     }
 }
 
 impl CallContext {
-    /// A future in which calls end by the deadline of this call, as they do in its handler: for tasks
-    /// that the handler spawns. The future goes on after the call has ended, unless it looks at
+    /// A future in which calls end by the deadline of this call and have the metadata that it passes on,
+    /// as they do in its handler: for tasks that the handler spawns. The future goes on after the call has ended, unless it looks at
     /// [`CallContext::cancelled`].
     ///
     /// ```
@@ -43,7 +46,8 @@ impl CallContext {
     /// }
     /// ```
     pub fn scope<F: Future>(&self, future: F) -> Scoped<F> {
-        Scoped { context: self.clone(), future }
+        let passed = self.0.caller.arrived.as_ref().and_then(|arrived| arrived.passed());
+        Scoped { context: self.clone(), passed, future }
     }
 }
 
@@ -62,7 +66,10 @@ impl<F: Future> Future for Scoped<F> {
         // Clients compare deadlines with the clock of the system.
         let expires = caller.expires.filter(|_| matches!(caller.clock, Clock::System));
         let of_tasks = caller.endpoint.map(|(number, at_ns)| OfTasks::limit(number, at_ns));
-        let polled = deadline::with(earliest(expires, inherited()), || this.future.poll(cx));
+        let passed = this.passed.clone().or_else(current::passed);
+        let polled = deadline::with(earliest(expires, inherited()), || {
+            current::with(passed, || this.future.poll(cx))
+        });
         drop(of_tasks);
         polled
     }

@@ -124,7 +124,7 @@ impl Filling {
 }
 
 /// Appends a trailer to a batch, which moves when it has no room.
-pub(super) fn with_trailer(
+pub(in crate::service) fn with_trailer(
     batch: Option<MsgBuf>,
     trailer: &[u8],
     memory: &dyn Memory,

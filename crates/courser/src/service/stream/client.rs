@@ -11,8 +11,7 @@ use std::time::Duration;
 use courser_buf::MsgBuf;
 
 use super::{Streaming, Upload};
-use crate::channel::method::ACCEPT;
-use crate::channel::method::{Numbers, number};
+use crate::channel::method::{ACCEPT, MARKED, Numbers, number};
 use crate::channel::{CallOptions, Channel};
 use crate::error::failure::CallFailure;
 use crate::error::service::{EncodeError, RpcError, StreamError};
@@ -21,6 +20,7 @@ use crate::service::binding::ChannelMemory;
 use crate::service::binding::{Asking, Binding, unmade};
 use crate::service::client::Types;
 use crate::service::codec::Decode;
+use crate::service::context::{Given, Metadata, MetadataValue, append, trailer};
 use crate::service::writer::{self, Writer};
 
 /// Sessions without a stream that are kept for the next ones.
@@ -29,6 +29,9 @@ const MAX_IDLE: usize = 8;
 /// Accept calls of a stream that is opened: a server with very many of them answers the oldest ones
 /// before their streams are open.
 const ASK_AGAIN: u32 = 64;
+
+/// In the place of a request that is being changed.
+const NO_REQUEST: EncodeError = EncodeError::TooLarge { limit: 0 };
 
 /// The sessions of a client's streams.
 pub(crate) struct Pool<C> {
@@ -80,6 +83,7 @@ struct Plan<'a, C: Channel> {
     stream: u32,
     request: Result<MsgBuf, EncodeError>,
     options: CallOptions,
+    given: Given,
 }
 
 impl<'a, C: Channel> Plan<'a, C> {
@@ -95,10 +99,27 @@ impl<'a, C: Channel> Plan<'a, C> {
             let written = out.extend(&stream.to_le_bytes());
             written.map_err(|_| out.reason(EncodeError::TooLarge { limit: 0 }))
         });
-        Plan { channel, pool, service, index, stream, request, options: CallOptions::default() }
+        let (options, given) = (CallOptions::default(), Given::default());
+        Plan { channel, pool, service, index, stream, request, options, given }
     }
 
-    fn start(self) -> Connecting<'a, C> {
+    /// Adds the metadata to the request, if there is some.
+    fn add_metadata(&mut self) {
+        let memory = ChannelMemory(self.channel);
+        match std::mem::take(&mut self.given).complete(self.service) {
+            Ok(metadata) if metadata.is_empty() => {}
+            Ok(metadata) => {
+                let request = std::mem::replace(&mut self.request, Err(NO_REQUEST));
+                self.request = request.and_then(|r| append(r, &metadata, 0, &memory));
+                self.index |= MARKED;
+            }
+            Err(e) => self.request = Err(e),
+        }
+        self.service = self.service.real();
+    }
+
+    fn start(mut self) -> Connecting<'a, C> {
+        self.add_metadata();
         let state = match (&self.request, self.pool.take()) {
             (Ok(_), None) => State::Connecting { future: self.channel.another(self.options) },
             (_, known) => State::Connected { session: known },
@@ -238,9 +259,12 @@ impl<C: Channel> Connecting<'_, C> {
             else {
                 return Poll::Pending;
             };
-            let request = request?;
+            let mut request = request?;
             let Some((channel, numbers)) = session else { return Poll::Pending };
             let method = match &numbers {
+                Some(numbers) if index & MARKED != 0 => {
+                    trailer::address(&mut request, numbers, index).into()
+                }
                 Some(numbers) => number(numbers, index).into(),
                 None => service.adopted_method(index),
             };
@@ -292,6 +316,19 @@ macro_rules! opening {
             /// when its session is connected.
             pub fn deadline(mut self, after: impl Into<Option<Duration>>) -> Self {
                 self.plan.options.deadline = after.into();
+                self
+            }
+
+            /// Sends a pair of metadata with the call that opens the stream: see
+            /// [`Unary::metadata`](crate::service::Unary::metadata).
+            pub fn metadata<'v>(mut self, key: &str, value: impl Into<MetadataValue<'v>>) -> Self {
+                self.plan.given.insert(key, value);
+                self
+            }
+
+            /// Sends all pairs: see [`Unary::metadata`](crate::service::Unary::metadata).
+            pub fn all_metadata(mut self, metadata: &Metadata) -> Self {
+                self.plan.given.extend(metadata);
                 self
             }
 

@@ -1,0 +1,172 @@
+//! Metadata on the network: behind the bytes of a request, and behind the tag of an answer.
+//!
+//! A request with metadata has the type [`METADATA`], whatever its method. It ends with the pairs, the
+//! request type of the method (2 bytes, little endian), a byte with flags, and the number of bytes of
+//! the pairs (2 bytes). An answer with metadata ends with the pairs, their number of bytes (2 bytes), and
+//! [`tag::METADATA`]. A server states in its answer to a hello that it reads such requests, and sends such
+//! answers to requests with the flag [`ANSWERS`] only.
+
+use courser_buf::MsgBuf;
+use courser_proto::Body;
+
+use super::metadata::Metadata;
+use crate::channel::method::{MARKED, METADATA, MISSING, Numbers, number};
+use crate::error::service::DecodeError;
+use crate::service::answer::tag;
+
+/// The client reads metadata in the answer.
+pub(crate) const ANSWERS: u8 = 1;
+
+/// Bytes behind the pairs of a request.
+const TAIL: usize = 5;
+
+const SHORT: DecodeError = DecodeError::Form("a request with metadata that ends early");
+
+/// The trailer of a request, without the type of its method.
+pub(crate) fn of_request(metadata: &Metadata, flags: u8) -> Vec<u8> {
+    let pairs = metadata.as_bytes();
+    let mut trailer = Vec::with_capacity(pairs.len() + TAIL);
+    trailer.extend(pairs);
+    trailer.extend(MISSING.to_le_bytes());
+    trailer.push(flags);
+    trailer.extend((pairs.len() as u16).to_le_bytes());
+    trailer
+}
+
+/// Addresses a request with a trailer to the method at this place, for a server with these numbers, and
+/// returns the request type. The trailer is removed for servers that do not read it.
+pub(crate) fn address(request: &mut MsgBuf, numbers: &Numbers, index: u16) -> u16 {
+    let method = number(numbers, index & !MARKED);
+    let len = request.len();
+    let Some([_, _, _, low, high]) = request.last_chunk::<TAIL>() else { return method };
+    let pairs = usize::from(u16::from_le_bytes([*low, *high]));
+    if !crate::channel::method::reads_metadata(numbers) {
+        request.truncate(len.saturating_sub(pairs + TAIL));
+        return method;
+    }
+    request[len - TAIL..len - TAIL + 2].copy_from_slice(&method.to_le_bytes());
+    METADATA
+}
+
+/// The metadata of a request that has arrived.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Arrived {
+    pub(crate) metadata: Metadata,
+    /// The client reads metadata in the answer.
+    pub(crate) answers: bool,
+}
+
+/// Splits a request of the type [`METADATA`] into the type of its method, its metadata, and the request
+/// without them.
+pub(crate) fn split(body: Body<'_>) -> Result<(u16, Arrived, Body<'_>), DecodeError> {
+    let (rest, tail) = body.split_last_chunk::<TAIL>().ok_or(SHORT)?;
+    let [number @ .., flags, low, high] = *tail;
+    let method = u16::from_le_bytes(number);
+    let len = usize::from(u16::from_le_bytes([low, high]));
+    let begin = rest.len().checked_sub(len).ok_or(SHORT)?;
+    if flags & !ANSWERS != 0 {
+        return Err(DecodeError::Form("a request with metadata and an unknown flag"));
+    }
+    let metadata = Metadata::parse(&rest[begin..])?;
+    let body = match body {
+        Body::Borrowed(bytes) => Body::Borrowed(&bytes[..begin]),
+        Body::Owned(mut message) => {
+            message.truncate(begin);
+            Body::Owned(message)
+        }
+    };
+    Ok((method, Arrived { metadata, answers: flags & ANSWERS != 0 }, body))
+}
+
+/// The trailer of an answer.
+pub(crate) fn of_answer(metadata: &Metadata) -> Vec<u8> {
+    let pairs = metadata.as_bytes();
+    [pairs, &(pairs.len() as u16).to_le_bytes(), &[tag::METADATA]].concat()
+}
+
+/// The metadata of an answer, and the number of its bytes without it.
+pub(crate) fn split_answer(answer: &[u8]) -> Result<(Metadata, usize), DecodeError> {
+    let Some((rest, [low, high, tag::METADATA])) = answer.split_last_chunk::<3>() else {
+        return Ok((Metadata::new(), answer.len()));
+    };
+    let len = usize::from(u16::from_le_bytes([*low, *high]));
+    let begin = rest.len().checked_sub(len);
+    let begin = begin.ok_or(DecodeError::Form("an answer with metadata that ends early"))?;
+    Ok((Metadata::parse(&rest[begin..])?, begin))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use courser_buf::Arena;
+
+    use super::*;
+    use crate::channel::method::with_features;
+
+    fn metadata() -> Metadata {
+        let mut metadata = Metadata::new();
+        metadata.insert("k", "v").unwrap();
+        metadata
+    }
+
+    fn message(bytes: &[u8]) -> MsgBuf {
+        let mut message = Arena::heap().alloc(bytes.len()).unwrap();
+        message.copy_from_slice(bytes);
+        message
+    }
+
+    fn numbers(reads: bool) -> Numbers {
+        with_features(Arc::new([0x4000, 0x4107]).iter().copied(), u8::from(reads))
+    }
+
+    #[test]
+    fn a_request_is_addressed_and_split() {
+        let bytes = [&[9, 8][..], &of_request(&metadata(), ANSWERS)].concat();
+        // The bytes of docs/wire-protocol.md.
+        assert_eq!(bytes, [9, 8, 1, b'k', 1, 0, b'v', 0xff, 0xff, 1, 5, 0]);
+        let mut request = message(&bytes);
+        assert_eq!(address(&mut request, &numbers(true), 1 | MARKED), METADATA);
+        for body in [Body::Borrowed(&request), Body::Owned(message(&request))] {
+            let (method, arrived, body) = split(body).unwrap();
+            assert_eq!((method, &body[..]), (0x4107, &[9, 8][..]));
+            assert_eq!(arrived, Arrived { metadata: metadata(), answers: true });
+        }
+        // At another server, before it was sent.
+        assert_eq!(address(&mut request, &numbers(false), MARKED), 0x4000);
+        assert_eq!(&request[..], [9, 8]);
+    }
+
+    #[test]
+    fn requests_with_malformed_trailers_are_errors() {
+        let good = [&[9, 8][..], &of_request(&metadata(), 0)].concat();
+        for len in 0..good.len() {
+            assert!(
+                split(Body::Borrowed(&good[good.len() - len..])).is_err() == (len < 10),
+                "{len}"
+            );
+        }
+        let with = |from_end: usize, byte: u8| {
+            let mut bytes = good.clone();
+            let at = bytes.len() - from_end;
+            bytes[at] = byte;
+            bytes
+        };
+        for bytes in [with(1, 1), with(2, 4), with(2, 8), with(3, 2), with(10, 2), with(9, b'K')] {
+            assert!(split(Body::Borrowed(&bytes)).is_err(), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_split_where_it_has_metadata() {
+        let plain = [5, 6, tag::OK];
+        let marked = [&plain[..], &of_answer(&metadata())].concat();
+        assert_eq!(marked, [5, 6, 0, 1, b'k', 1, 0, b'v', 5, 0, 9]);
+        assert_eq!(split_answer(&marked), Ok((metadata(), 3)));
+        assert_eq!(split_answer(&plain), Ok((Metadata::new(), 3)));
+        assert_eq!(split_answer(&[]), Ok((Metadata::new(), 0)));
+        for bytes in [&[1, 0, tag::METADATA][..], &[b'k', 1, 0, tag::METADATA]] {
+            assert!(split_answer(bytes).is_err(), "{bytes:?}");
+        }
+    }
+}
