@@ -15,6 +15,7 @@ mod greedy;
 mod hostile;
 mod kv;
 mod limits;
+mod metadata;
 mod mutated;
 mod numbers;
 mod panics;

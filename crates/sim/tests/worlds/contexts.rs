@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use courser::Nexus;
-use courser::service::{CallContext, NoError, RpcError};
-use courser_sim::fabric::Topology;
-use courser_sim::{HostId, World, WorldConfig};
+use courser::service::{CallContext, Metadata, NoError, RpcError};
+use courser_sim::fabric::{LinkFaults, Topology};
+use courser_sim::{HostId, LinkId, World, WorldConfig};
 
 const FRONT: HostId = HostId(0);
 const CLIENT: HostId = HostId(1);
@@ -16,10 +16,13 @@ const MS: Duration = Duration::from_millis(1);
 #[courser::service]
 trait Back {
     async fn left(&self, cx: CallContext) -> Option<Duration>;
+    /// The keys of its metadata.
+    async fn keys(&self, cx: CallContext) -> Vec<String>;
 }
 
 #[courser::service]
 trait Front {
+    async fn keys(&self, cx: CallContext, scoped: bool) -> Vec<String>;
     async fn left(&self, cx: CallContext, spawns: u8) -> Option<Duration>;
     async fn hang(&self, cx: CallContext);
 }
@@ -30,6 +33,9 @@ impl LocalBack for Clock {
     async fn left(&self, cx: CallContext) -> Option<Duration> {
         assert_eq!((cx.service(), cx.method()), ("Back", "left"));
         cx.time_left()
+    }
+    async fn keys(&self, cx: CallContext) -> Vec<String> {
+        cx.metadata().iter().map(|(key, _)| key.to_owned()).collect()
     }
 }
 
@@ -49,6 +55,19 @@ impl LocalFront for Passing {
             1 => local.spawn(call).await.unwrap(),
             _ => local.spawn(cx.scope(call)).await.unwrap(),
         }
+    }
+    async fn keys(&self, cx: CallContext, scoped: bool) -> Vec<String> {
+        let (local, uri) = self.local.borrow().clone().unwrap();
+        let back = BackClient::new(local.connect(&uri).await.unwrap()).await.unwrap();
+        cx.respond_with("answered", "yes").unwrap();
+        // In a later poll of the handler.
+        let mut keys = back.keys().await.unwrap();
+        let call = async move { back.keys().metadata("own", "v").await.unwrap() };
+        keys.extend(match scoped {
+            true => local.spawn(cx.scope(call)).await.unwrap(),
+            false => local.spawn(call).await.unwrap(),
+        });
+        keys
     }
     async fn hang(&self, cx: CallContext) {
         let (local, _) = self.local.borrow().clone().unwrap();
@@ -112,6 +131,31 @@ fn calls_within_a_call_have_its_virtual_deadline_in_its_scope() {
         assert_eq!(left(1).await, None, "in a task without the scope");
         assert_eq!(front.left(2).await.unwrap(), None, "of a call without a deadline");
     });
+}
+
+#[test]
+fn metadata_arrives_under_loss_and_the_trace_goes_on() {
+    for seed in 0..20 {
+        let (mut world, _) = world(seed);
+        for link in 0..world.fabric().links() {
+            let faults =
+                LinkFaults { loss_ppm: 20_000, duplicate_ppm: 20_000, ..LinkFaults::default() };
+            world.set_link_faults(LinkId(link), faults);
+        }
+        run(&mut world, |_, front| async move {
+            let mut metadata = Metadata::new();
+            metadata.insert("token", vec![1; 3_000]).unwrap();
+            metadata.insert("tracestate", "t=1").unwrap();
+            let of_all = front.with_metadata(metadata);
+            for _ in 0..20 {
+                let (keys, answered) = of_all.keys(true).with_response_metadata().await;
+                assert_eq!(keys.unwrap(), ["tracestate", "own", "tracestate"]);
+                assert_eq!(answered.text("answered"), Some("yes"));
+                assert_eq!(of_all.keys(false).await.unwrap(), ["tracestate", "own"]);
+                assert_eq!(front.keys(true).await.unwrap(), ["own"]);
+            }
+        });
+    }
 }
 
 #[test]
