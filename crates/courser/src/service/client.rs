@@ -216,11 +216,8 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
         options: CallOptions,
         make: Make<'a, C, F>,
     ) -> Self {
-        if current::passes() {
-            return Started::inheriting(channel, service, index, request, options, make);
-        }
         match (request, service.method(index)) {
-            (Ok(request), Some(method)) => {
+            (Ok(request), Some(method)) if !current::passes() => {
                 Started::Running { future: make(channel, method, request, options) }
             }
             (request, _) => Started::unready(channel, service, index, request, options, make),
@@ -235,7 +232,8 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
         options: CallOptions,
         make: Make<'a, C, F>,
     ) -> Self {
-        if service.defaults().is_some() {
+        // It has metadata although it was given none.
+        if current::passes() || service.defaults().is_some() {
             return Started::inheriting(channel, service, index, request, options, make);
         }
         let unmade = request.and_then(|r| Unmade::new(channel, service, index, r, options));
@@ -289,7 +287,7 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
 
 impl<'a, C: Channel, F> Started<'a, C, F> {
     /// A call with metadata.
-    pub(super) fn marked(
+    fn marked(
         channel: &'a C,
         service: &'a Binding,
         index: u16,
@@ -315,9 +313,7 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
     }
 
     /// A call that has metadata although it was given none.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn inheriting(
+    fn inheriting(
         channel: &'a C,
         service: &'a Binding,
         index: u16,
