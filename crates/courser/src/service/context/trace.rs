@@ -34,8 +34,8 @@ pub struct TraceParent {
 /// A text is no valid `traceparent`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "the text is no traceparent of W3C Trace Context; write `00-`, 32 and 16 lower-case hexadecimal \
-     digits that are not all 0, and 2 for the flags, with `-` between them"
+    "the text is no traceparent of W3C Trace Context; write 00, 32 and 16 lower-case hexadecimal \
+     digits that are not all 0, and 2 for the flags, with '-' between them"
 )]
 pub struct TraceParentError;
 
