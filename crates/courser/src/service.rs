@@ -159,6 +159,7 @@ mod load;
 mod registry;
 mod sent;
 mod services;
+mod shape;
 mod split;
 mod stream;
 mod welcome;
@@ -192,6 +193,7 @@ pub use key::SessionKey;
 pub(crate) use load::{Charge, LARGE, Turn};
 pub use registry::{LocalRegistry, LocalService, Received, Registry, Service};
 pub use services::{ServiceStats, Services};
+pub use shape::{Difference, Shape};
 pub use stream::{
     Incoming, Next, OpenStream, OpenUpload, Opening, OpeningUpload, Streaming, Upload,
 };

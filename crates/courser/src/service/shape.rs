@@ -1,0 +1,78 @@
+//! Shapes: the form of a value on the network, by which two programs compare their types.
+//!
+//! A shape is traced from a type, so that it does not depend on the type's source text. It consists of
+//! a form and a table of named types, which the form and the types themselves refer to by number: so a
+//! type may contain itself.
+
+mod compare;
+mod model;
+mod name;
+mod order;
+mod parse;
+mod text;
+mod write;
+
+pub use self::compare::Difference;
+pub use self::model::Shape;
+use self::model::{Form, Runs, Scalar, push};
+
+impl Shape {
+    /// A type that is known by its name only. It is the same as a type of the same name.
+    pub fn opaque(name: &str) -> Self {
+        let name = name.chars().take(name::MAX).collect::<String>();
+        Shape { root: Form::Opaque(name.into()), types: Vec::new() }
+    }
+
+    /// A type that is known by the last segment of its name only: `Vec<Row>` for
+    /// `alloc::vec::Vec<store::Row>`.
+    pub fn named<T: ?Sized>() -> Self {
+        Shape::opaque(&name::short(std::any::type_name::<T>()))
+    }
+
+    /// A type without values: the error of methods without one.
+    pub fn never() -> Self {
+        Shape { root: Form::Scalar(Scalar::Never), types: Vec::new() }
+    }
+
+    /// The shape of a tuple: the parameters of a method. It is that of a Rust tuple.
+    pub fn tuple(parts: impl IntoIterator<Item = Shape>) -> Self {
+        let (mut runs, mut types) = (Runs::new(), Vec::new());
+        for part in parts {
+            let first = types.len();
+            let mut named = part.types;
+            let mut root = part.root;
+            root.renumber(&mut |number| number + first);
+            named.iter_mut().for_each(|named| named.body.renumber(&mut |number| number + first));
+            types.append(&mut named);
+            push(&mut runs, 1, root);
+        }
+        let root = match &runs[..] {
+            [] => Form::Scalar(Scalar::Unit),
+            _ => Form::Tuple(runs),
+        };
+        Shape { root, types }.merged().limited("tuple")
+    }
+
+    /// A hash of the shape, without the names of types. It is the same with every compiler and on every
+    /// machine. Shapes with one hash are the same ([`Shape::same`]); types that are the same may have
+    /// two if one of them is divided into types in another way.
+    pub fn fingerprint(&self) -> u64 {
+        fnv(&self.encode(false))
+    }
+
+    /// The shape, or an opaque one if the other end would not read it.
+    fn limited(self, name: &str) -> Self {
+        let bytes = self.encode(true);
+        match Self::from_bytes(&bytes) {
+            Ok(_) => self,
+            Err(_) => Shape::opaque(&format!("{name}#{:016x}", fnv(&bytes))),
+        }
+    }
+}
+
+/// FNV-1a.
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
