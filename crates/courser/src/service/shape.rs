@@ -10,13 +10,43 @@ mod name;
 mod order;
 mod parse;
 mod text;
+#[cfg(feature = "postcard")]
+mod trace;
 mod write;
+
+#[cfg(all(test, feature = "postcard"))]
+mod tests;
+
+#[cfg(feature = "postcard")]
+use serde::de::DeserializeOwned;
 
 pub use self::compare::Difference;
 pub use self::model::Shape;
 use self::model::{Form, Runs, Scalar, push};
 
 impl Shape {
+    /// The shape of a type of serde. Takes microseconds to milliseconds: call it once for a type.
+    ///
+    /// The type's `Deserialize` is run with made-up values, several times for an enum. It must not
+    /// have effects. The shape is that of serde's data model: a newtype is the type that it contains,
+    /// a `usize` is a `u64`, a `Vec<u8>` is a byte string, and so is a field with `serde_bytes`.
+    ///
+    /// # Parts that are not known
+    /// A type that decides its form by what it reads (`deserialize_any`: `serde(untagged)`,
+    /// `serde(tag)`, `flatten`, `serde_json::Value`) is opaque, with the last segment of its name.
+    /// Types that refuse values, such as `NonZeroU32` or a URL in a text, are traced with several
+    /// values. If all are refused, the form is that of the type that was read, and the parts of tuples
+    /// that follow are unknown: `?`. A panic of the type's `Deserialize` has the same effect (with
+    /// `panic = "abort"` it ends the program). An alias of a field is a part of the field; an alias of
+    /// a variant is a variant of its own.
+    ///
+    /// A type whose shape is longer than 64 KiB on the network is opaque, with its fingerprint as a
+    /// part of its name: it is the same as itself only.
+    #[cfg(feature = "postcard")]
+    pub fn of<T: DeserializeOwned>() -> Self {
+        trace::trace::<T>().limited(&name::short(std::any::type_name::<T>()))
+    }
+
     /// A type that is known by its name only. It is the same as a type of the same name.
     pub fn opaque(name: &str) -> Self {
         let name = name.chars().take(name::MAX).collect::<String>();

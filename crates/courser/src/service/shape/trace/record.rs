@@ -1,0 +1,566 @@
+//! The record of a type, and the choices of a run.
+
+use std::any::TypeId;
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+
+use serde::de::{self, Visitor};
+
+use crate::service::shape::model::Scalar;
+use crate::service::shape::name::short;
+
+/// The place of parts that are not recorded: those of types that read another form each time.
+pub(super) const VOID: usize = 0;
+/// The place of the value itself.
+pub(super) const ROOT: usize = 1;
+
+/// Values that a place is tried with.
+pub(super) const SAMPLES: u8 = 8;
+/// Times that a variant is tried.
+const ATTEMPTS: u8 = 12;
+const MAX_PLACES: usize = 8192;
+/// Places within each other.
+const MAX_LEVELS: usize = 64;
+/// Stack of a run. Threads have at least 2 MiB by default.
+const MAX_STACK: usize = 512 << 10;
+/// Places that are read in a run, and in all.
+const RUN_STEPS: u32 = 200_000;
+const ALL_STEPS: u32 = 1_000_000;
+/// The distance of what is not to be reached.
+const FAR: u32 = u32::MAX;
+
+/// The end of a run.
+#[derive(Debug, Default)]
+pub(super) struct Stop {
+    /// The field that was read twice.
+    pub(super) duplicate: Option<&'static str>,
+}
+
+impl Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the value is refused")
+    }
+}
+
+impl std::error::Error for Stop {}
+
+impl de::Error for Stop {
+    fn custom<T: Display>(_: T) -> Self {
+        Stop::default()
+    }
+
+    fn duplicate_field(field: &'static str) -> Self {
+        Stop { duplicate: Some(field) }
+    }
+}
+
+/// A part of the value.
+pub(super) struct Place {
+    pub(super) kind: Kind,
+    /// Values that were refused.
+    pub(super) failures: u8,
+    /// No value was accepted.
+    pub(super) is_refused: bool,
+    has_panicked: bool,
+    /// Times that it was read since then.
+    pub(super) reads: u32,
+    /// The name of its type.
+    pub(super) name: &'static str,
+    /// The last run that entered it.
+    entered: u32,
+    distance: u32,
+}
+
+/// The form of a place.
+pub(super) enum Kind {
+    Unknown,
+    /// Another form each time.
+    Several,
+    Scalar(Scalar),
+    Opaque(String),
+    Option(usize),
+    Seq(usize),
+    /// Places of key and value, and the name of the type.
+    Map(usize, usize, String),
+    /// Places of elements, the last of which is that of all others.
+    Tuple(Vec<usize>, usize),
+    Type(usize),
+}
+
+/// A type with a name.
+pub(super) struct Type {
+    pub(super) name: &'static str,
+    pub(super) body: Body,
+    /// Values of it that are being read.
+    open: u32,
+    entered: u32,
+    distance: u32,
+}
+
+pub(super) enum Body {
+    /// A group of fields.
+    Struct(usize),
+    Tuple(Vec<usize>),
+    Enum(Vec<Variant>),
+}
+
+/// The fields of a struct or a variant.
+pub(super) struct Group {
+    pub(super) fields: Vec<Field>,
+    /// The type reads no names.
+    pub(super) by_position: bool,
+    /// The field whose name was read last.
+    pub(super) last: usize,
+    /// Names that were read.
+    pub(super) asked: u64,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    pub(super) place: usize,
+    /// The field that this name is another one of.
+    pub(super) alias_of: Option<usize>,
+}
+
+pub(super) struct Variant {
+    pub(super) name: &'static str,
+    pub(super) content: Content,
+    /// The type knows its number only.
+    pub(super) by_number: bool,
+    attempts: u8,
+    is_done: bool,
+    /// Steps to read it.
+    cost: u32,
+}
+
+pub(super) enum Content {
+    Unknown,
+    Unit,
+    One(usize),
+    Tuple(Vec<usize>),
+    Struct(usize),
+}
+
+/// The error of a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Failure {
+    None,
+    /// The place is tried again.
+    Again,
+    /// The place has refused all values.
+    Refused,
+}
+
+pub(super) struct Record {
+    pub(super) places: Vec<Place>,
+    pub(super) types: Vec<Type>,
+    pub(super) groups: Vec<Group>,
+    keys: BTreeMap<(TypeId, &'static str), usize>,
+    /// Places that are being read.
+    path: Vec<usize>,
+    /// The number of the value that scalars have here.
+    pub(super) sample: u32,
+    run: u32,
+    steps: u32,
+    all_steps: u32,
+    failure: Failure,
+    /// Places that refuse all values.
+    refused: u32,
+    /// Runs without a change, the last ones.
+    idle: u32,
+    /// The run has changed the record.
+    pub(super) has_changed: bool,
+}
+
+impl Record {
+    pub(super) fn new() -> Self {
+        let mut record = Record {
+            places: Vec::new(),
+            types: Vec::new(),
+            groups: Vec::new(),
+            keys: BTreeMap::new(),
+            path: Vec::new(),
+            sample: 0,
+            run: 0,
+            steps: 0,
+            all_steps: 0,
+            failure: Failure::None,
+            refused: 0,
+            idle: 0,
+            has_changed: false,
+        };
+        record.place();
+        record.places[VOID].kind = Kind::Several;
+        record.place();
+        record
+    }
+
+    /// A new place, or [`VOID`] if there are too many.
+    pub(super) fn place(&mut self) -> usize {
+        if self.places.len() >= MAX_PLACES {
+            return VOID;
+        }
+        self.places.push(Place {
+            kind: Kind::Unknown,
+            failures: 0,
+            is_refused: false,
+            has_panicked: false,
+            reads: 0,
+            name: "",
+            entered: 0,
+            distance: FAR,
+        });
+        self.places.len() - 1
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.run += 1;
+        self.steps = 0;
+        self.sample = 0;
+        self.path.clear();
+        self.failure = Failure::None;
+        self.has_changed = false;
+        self.types.iter_mut().for_each(|known| known.open = 0);
+        self.measure();
+    }
+
+    /// Returns whether this was the last run. Of siblings that refuse all values, each run reads another
+    /// one.
+    pub(super) fn is_finished(&mut self) -> bool {
+        self.idle = if self.has_changed { 0 } else { self.idle + 1 };
+        self.idle > self.refused || self.all_steps >= ALL_STEPS
+    }
+
+    /// The run has ended by a panic of the type that was being read.
+    pub(super) fn panicked(&mut self) {
+        let place = self.path.last().copied().unwrap_or(ROOT);
+        self.places[place].has_panicked = true;
+        self.has_changed = true;
+    }
+
+    /// Begins a place. An error is noted.
+    pub(super) fn open(&mut self, place: usize) -> Result<(), Stop> {
+        self.places[place].reads += u32::from(self.places[place].is_refused);
+        if self.places[place].has_panicked {
+            self.failure = Failure::Refused;
+            self.refuse(place);
+            return Err(Stop::default());
+        }
+        if self.enter(place).is_err() {
+            self.blame(place);
+            return Err(Stop::default());
+        }
+        self.sample += u32::from(self.places[place].failures);
+        Ok(())
+    }
+
+    /// Ends a place.
+    pub(super) fn close<T>(&mut self, place: usize, result: Result<T, Stop>) -> Result<T, Stop> {
+        self.leave();
+        match result {
+            Ok(_) => self.failure = Failure::None,
+            Err(_) => self.blame(place),
+        }
+        // A failure that was added above is not a part of the sum.
+        self.sample = self.path.iter().map(|place| u32::from(self.places[*place].failures)).sum();
+        result
+    }
+
+    /// Counts a step and a level, which [`Record::leave`] ends.
+    pub(super) fn enter(&mut self, place: usize) -> Result<(), Stop> {
+        self.steps += 1;
+        self.all_steps += 1;
+        if self.steps > RUN_STEPS || self.all_steps > ALL_STEPS {
+            self.failure = Failure::Again;
+            return Err(Stop::default());
+        }
+        let here = 0_u8;
+        let used = std::ptr::from_ref(self).addr().abs_diff(std::ptr::from_ref(&here).addr());
+        if self.path.len() >= MAX_LEVELS || used > MAX_STACK {
+            return Err(Stop::default());
+        }
+        self.path.push(place);
+        Ok(())
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.path.pop();
+    }
+
+    /// Notes the place of an error.
+    fn blame(&mut self, place: usize) {
+        match self.failure {
+            Failure::None => {
+                self.failure = Failure::Again;
+                if self.places[place].failures < SAMPLES {
+                    self.places[place].failures += 1;
+                    self.has_changed = true;
+                } else {
+                    self.failure = Failure::Refused;
+                    self.refuse(place);
+                }
+            }
+            Failure::Again => {}
+            Failure::Refused => self.refuse(place),
+        }
+    }
+
+    fn refuse(&mut self, place: usize) {
+        if !std::mem::replace(&mut self.places[place].is_refused, true) {
+            self.refused += 1;
+            self.has_changed = true;
+        }
+    }
+
+    /// An error whose cause is known, so that it is no fault of a place.
+    pub(super) fn excuse(&mut self) {
+        self.failure = Failure::Again;
+        self.has_changed = true;
+    }
+
+    /// Notes the form of a place. Returns whether it is the one that is known.
+    pub(super) fn is(&mut self, place: usize, kind: Kind) -> bool {
+        use Kind::*;
+        let is_same = match (&self.places[place].kind, &kind) {
+            (Unknown, _) => {
+                self.places[place].kind = kind;
+                self.has_changed = true;
+                return true;
+            }
+            (Scalar(a), Scalar(b)) => a == b,
+            (Opaque(_), Opaque(_)) | (Option(_), Option(_)) | (Seq(_), Seq(_)) => true,
+            (Map(..), Map(..)) => true,
+            (Tuple(_, a), Tuple(_, b)) => a == b,
+            (Type(a), Type(b)) => a == b,
+            (Several, _) => return false,
+            _ => false,
+        };
+        if !is_same {
+            self.places[place].kind = Several;
+            self.has_changed = true;
+        }
+        is_same
+    }
+
+    /// Names the place within an option of this name.
+    pub(super) fn name_inner(&mut self, inner: usize, option: &'static str) {
+        let name =
+            option.strip_prefix("core::option::Option<").and_then(|name| name.strip_suffix('>'));
+        self.places[inner].name = name.unwrap_or(option);
+    }
+
+    /// Notes a type that is known by its name only.
+    pub(super) fn opaque<'de, V: Visitor<'de>>(&mut self, place: usize) {
+        let name = self.name_of::<V>(place);
+        self.is(place, Kind::Opaque(name));
+    }
+
+    /// The place within an option, or of the elements of a list.
+    pub(super) fn inner(&mut self, place: usize, kind: fn(usize) -> Kind) -> usize {
+        if matches!(self.places[place].kind, Kind::Unknown) {
+            let inner = self.place();
+            self.is(place, kind(inner));
+            return inner;
+        }
+        if !self.is(place, kind(VOID)) {
+            return VOID;
+        }
+        match self.places[place].kind {
+            Kind::Option(inner) | Kind::Seq(inner) => inner,
+            _ => VOID,
+        }
+    }
+
+    /// Returns whether an option or a list is entered, in which this place is.
+    pub(super) fn enters(&mut self, place: usize, inner: usize) -> bool {
+        if inner == VOID {
+            return false;
+        }
+        let of = &self.places[inner];
+        let is_new = matches!(of.kind, Kind::Unknown) && !of.is_refused && !of.has_panicked;
+        let is_first = self.places[place].entered != self.run;
+        let enters = is_first && (is_new || of.distance != FAR);
+        if enters {
+            self.places[place].entered = self.run;
+        }
+        enters
+    }
+
+    /// The type of a visitor, and its place.
+    pub(super) fn type_of<'de, V: Visitor<'de>>(
+        &mut self,
+        place: usize,
+        name: &'static str,
+        body: impl FnOnce(&mut Self) -> Body,
+    ) -> usize {
+        let key = (typeid::of::<V>(), name);
+        let number = match self.keys.get(&key) {
+            Some(number) => *number,
+            None => {
+                let body = body(self);
+                self.types.push(Type { name, body, open: 0, entered: 0, distance: FAR });
+                let number = self.types.len() - 1;
+                self.keys.insert(key, number);
+                number
+            }
+        };
+        self.is(place, Kind::Type(number));
+        number
+    }
+
+    pub(super) fn group(&mut self, names: &[&'static str]) -> usize {
+        let mut fields = Vec::new();
+        for name in names {
+            fields.push(Field { name, place: self.place(), alias_of: None });
+        }
+        self.groups.push(Group { fields, by_position: false, last: 0, asked: 0 });
+        self.groups.len() - 1
+    }
+
+    /// The variant to read.
+    pub(super) fn choose(&mut self, number: usize) -> usize {
+        let run = self.run;
+        let distances: Vec<u32> = match &self.types[number].body {
+            Body::Enum(variants) => variants.iter().map(|v| self.distance(&v.content)).collect(),
+            _ => return 0,
+        };
+        let known = &mut self.types[number];
+        let Body::Enum(variants) = &known.body else { return 0 };
+        let least = |key: &dyn Fn(&(usize, &Variant)) -> u32, is: &dyn Fn(&Variant) -> bool| {
+            let all = variants.iter().enumerate().filter(|(_, variant)| is(variant));
+            all.min_by_key(key).map(|(i, _)| i)
+        };
+        let pending = least(&|(_, v)| u32::from(v.attempts), &Variant::is_pending);
+        let cheapest = least(&|(_, v)| v.cost, &|v| v.is_done);
+        if known.open > 0 {
+            return cheapest.or(pending).unwrap_or(0);
+        }
+        if let Some(pending) = pending {
+            return pending;
+        }
+        if known.entered != run
+            && let Some(i) = least(&|(i, _)| distances[*i], &|v| v.is_done)
+            && distances[i] != FAR
+        {
+            known.entered = run;
+            return i;
+        }
+        cheapest.unwrap_or(0)
+    }
+
+    /// Reads a value of an enum, and notes whether this variant ends.
+    pub(super) fn variant<T>(
+        &mut self,
+        number: usize,
+        variant: usize,
+        read: impl FnOnce(&mut Self) -> Result<T, Stop>,
+    ) -> Result<T, Stop> {
+        let before = self.steps;
+        self.types[number].open += 1;
+        let result = read(self);
+        self.types[number].open -= 1;
+        let steps = self.steps - before;
+        if let Some(variant) = self.types[number].variant(variant)
+            && variant.is_pending()
+        {
+            variant.attempts += 1;
+            variant.is_done = result.is_ok();
+            variant.cost = steps;
+            self.has_changed = true;
+        }
+        result
+    }
+
+    /// Measures how far each place is from a variant that was not read.
+    fn measure(&mut self) {
+        self.places.iter_mut().for_each(|place| place.distance = FAR);
+        self.types.iter_mut().for_each(|known| known.distance = FAR);
+        let mut has_changed = true;
+        while has_changed {
+            has_changed = false;
+            for number in 0..self.types.len() {
+                let distance = match &self.types[number].body {
+                    Body::Struct(group) => self.of_group(*group),
+                    Body::Tuple(places) => self.nearest(places),
+                    Body::Enum(all) if all.iter().any(Variant::is_pending) => 0,
+                    Body::Enum(all) => {
+                        all.iter().map(|v| self.distance(&v.content)).min().unwrap_or(FAR)
+                    }
+                };
+                has_changed |= distance < self.types[number].distance;
+                self.types[number].distance = distance.min(self.types[number].distance);
+            }
+            // From the end, as places are behind those that contain them.
+            for number in (0..self.places.len()).rev() {
+                let nearest = match &self.places[number].kind {
+                    Kind::Option(inner) | Kind::Seq(inner) => self.nearest(&[*inner]),
+                    Kind::Map(key, value, _) => self.nearest(&[*key, *value]),
+                    Kind::Tuple(places, _) => self.nearest(places),
+                    Kind::Type(number) => self.types[*number].distance,
+                    _ => FAR,
+                };
+                let distance = nearest.saturating_add(1);
+                has_changed |= distance < self.places[number].distance;
+                self.places[number].distance = distance.min(self.places[number].distance);
+            }
+        }
+    }
+
+    fn nearest(&self, places: &[usize]) -> u32 {
+        places.iter().map(|place| self.places[*place].distance).min().unwrap_or(FAR)
+    }
+
+    fn of_group(&self, group: usize) -> u32 {
+        let fields = self.groups[group].fields.iter();
+        fields.map(|field| self.places[field.place].distance).min().unwrap_or(FAR)
+    }
+
+    fn distance(&self, content: &Content) -> u32 {
+        match content {
+            Content::Unknown | Content::Unit => FAR,
+            Content::One(place) => self.nearest(&[*place]),
+            Content::Tuple(places) => self.nearest(places),
+            Content::Struct(group) => self.of_group(*group),
+        }
+    }
+}
+
+impl Variant {
+    pub(super) fn new(name: &'static str) -> Self {
+        Variant {
+            name,
+            content: Content::Unknown,
+            by_number: false,
+            attempts: 0,
+            is_done: false,
+            cost: 0,
+        }
+    }
+
+    fn is_pending(&self) -> bool {
+        !self.is_done && self.attempts < ATTEMPTS
+    }
+}
+
+impl Type {
+    pub(super) fn variant(&mut self, number: usize) -> Option<&mut Variant> {
+        match &mut self.body {
+            Body::Enum(variants) => variants.get_mut(number),
+            _ => None,
+        }
+    }
+}
+
+impl Record {
+    /// The name of the type at a place, or of the type that a visitor makes if that is a helper of
+    /// generated code.
+    pub(super) fn name_of<'de, V: Visitor<'de>>(&self, place: usize) -> String {
+        match short(self.places[place].name) {
+            name if name.is_empty() || name.starts_with("__") => {
+                short(std::any::type_name::<V::Value>())
+            }
+            name => name,
+        }
+    }
+}
