@@ -12,6 +12,7 @@ mod rkyv;
 use courser_buf::{AllocError, Arena, MsgBuf};
 
 use super::load::Charge;
+use super::shape::{Difference, Shape};
 use super::writer::{Memory, Writer};
 use crate::error::service::{DecodeError, EncodeError};
 
@@ -32,6 +33,16 @@ pub use self::rkyv::{Rkyv, View};
 pub trait Codec: 'static {
     /// The name, part of the fingerprint of services.
     const NAME: &'static str;
+
+    /// Returns whether a reader with the first shape reads what a writer with the second one has
+    /// written: as the same value, or as an error of decoding. By default only if the shapes are the
+    /// same.
+    ///
+    /// # Errors
+    /// The first difference.
+    fn reads(reader: &Shape, writer: &Shape) -> Result<(), Difference> {
+        reader.same(writer)
+    }
 }
 
 /// Encodes values of type `T`.
@@ -63,6 +74,12 @@ pub trait Decode<T>: Codec {
     /// overflow the stack, take longer than their number explains, or allocate more than a multiple
     /// of it ([`Payload::reserve_heap`]).
     fn decode(from: Payload<'_>) -> Result<T, DecodeError>;
+
+    /// The form of a value on the network, by which both ends compare their types. By default it is the
+    /// last segment of the type's name, so that fields are not compared.
+    fn shape() -> Shape {
+        Shape::named::<T>()
+    }
 }
 
 /// Encodes a value, decodes it, and encodes the result: the bytes are the same if the type is read

@@ -1,6 +1,9 @@
 //! One service with each codec.
 
-use courser::service::{DecodeError, Incoming, RpcError, Service, Stream, View};
+use courser::service::{
+    Bytes, Codec, Decode, DecodeError, Incoming, NoError, Postcard, Prost, Rkyv, RpcError, Service,
+    Shape, Stream, View,
+};
 use courser::{Executed, MsgBuf};
 use futures::{TryStreamExt, stream};
 
@@ -214,4 +217,41 @@ fn other_versions_of_a_type_are_typed_errors_that_say_whether_the_handler_ran() 
         assert_eq!(error.executed(), Executed::Yes);
     });
     world.assert_clean();
+}
+
+fn shape<K: Decode<T>, T>() -> Shape {
+    <K as Decode<T>>::shape()
+}
+
+#[test]
+fn each_codec_has_shapes_of_its_types_and_a_rule_to_compare_them() {
+    #[derive(serde::Deserialize)]
+    struct Two {
+        _a: u32,
+        _b: u32,
+    }
+    let two = shape::<Postcard, Two>();
+    assert_eq!(two.to_string(), "Two { _a: u32, _b: u32 }");
+    assert_eq!(shape::<Postcard, Vec<u8>>().to_string(), "bytes");
+    assert!(Postcard::reads(&two, &two).is_ok());
+    assert!(Postcard::reads(&shape::<Postcard, (u32, u32)>(), &two).is_err());
+
+    let (point, bad) = (shape::<Prost, Point>(), shape::<Prost, Bad>());
+    assert_eq!(point.to_string(), "Point");
+    assert!(Prost::reads(&point, &bad).is_ok());
+
+    let rows = shape::<Rkyv, Rows>();
+    assert_eq!(rows.to_string(), "Rows (32 bytes, aligned to 16)");
+    assert_eq!(rows, shape::<Rkyv, View<Rows>>());
+    assert!(Rkyv::reads(&rows, &shape::<Rkyv, String>()).is_err());
+
+    assert_eq!(shape::<Bytes, MsgBuf>(), shape::<Bytes, [u8; 4]>());
+    for never in [
+        shape::<Postcard, NoError>(),
+        shape::<Prost, NoError>(),
+        shape::<Rkyv, NoError>(),
+        shape::<Bytes, NoError>(),
+    ] {
+        assert_eq!(never, Shape::never());
+    }
 }

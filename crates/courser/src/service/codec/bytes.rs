@@ -6,6 +6,7 @@ use courser_buf::MsgBuf;
 
 use super::{Codec, Decode, Encode, Payload};
 use crate::error::service::{DecodeError, EncodeError, NoError};
+use crate::service::shape::Shape;
 use crate::service::writer::Writer;
 
 /// Plain bytes: a method has at most one parameter. `Vec<u8>`, [`MsgBuf`], `String`, `[u8; N]`,
@@ -32,6 +33,11 @@ fn no_room(out: &mut Writer<'_>) -> EncodeError {
     out.reason(EncodeError::Codec { codec: Bytes::NAME, detail: Cow::Borrowed("no room") })
 }
 
+/// The shape of all types: any bytes.
+fn plain() -> Shape {
+    Shape::opaque(Bytes::NAME)
+}
+
 fn invalid(detail: &'static str) -> DecodeError {
     DecodeError::Codec { codec: Bytes::NAME, detail: Cow::Borrowed(detail) }
 }
@@ -55,6 +61,10 @@ impl Decode<Vec<u8>> for Bytes {
     fn decode(from: Payload<'_>) -> Result<Vec<u8>, DecodeError> {
         Ok(from.bytes().to_vec())
     }
+
+    fn shape() -> Shape {
+        plain()
+    }
 }
 
 impl Encode<MsgBuf> for Bytes {
@@ -68,6 +78,10 @@ impl Decode<MsgBuf> for Bytes {
     #[inline]
     fn decode(from: Payload<'_>) -> Result<MsgBuf, DecodeError> {
         Ok(from.take()?)
+    }
+
+    fn shape() -> Shape {
+        plain()
     }
 }
 
@@ -97,6 +111,10 @@ impl<const N: usize> Decode<[u8; N]> for Bytes {
     fn decode(from: Payload<'_>) -> Result<[u8; N], DecodeError> {
         from.bytes().try_into().map_err(|_| invalid("an array of another length"))
     }
+
+    fn shape() -> Shape {
+        plain()
+    }
 }
 
 impl Encode<()> for Bytes {
@@ -112,6 +130,10 @@ impl Decode<()> for Bytes {
             left => Err(DecodeError::Trailing { left: left.len() }),
         }
     }
+
+    fn shape() -> Shape {
+        plain()
+    }
 }
 
 impl Encode<NoError> for Bytes {
@@ -123,5 +145,9 @@ impl Encode<NoError> for Bytes {
 impl Decode<NoError> for Bytes {
     fn decode(_: Payload<'_>) -> Result<NoError, DecodeError> {
         Err(DecodeError::Form("an error of a method without errors"))
+    }
+
+    fn shape() -> Shape {
+        Shape::never()
     }
 }

@@ -13,6 +13,7 @@ use self::read::Reader;
 use self::write::Encoder;
 use super::{Codec, Decode, Encode, Payload};
 use crate::error::service::{DecodeError, EncodeError, NoError};
+use crate::service::shape::Shape;
 use crate::service::writer::Writer;
 
 /// Types that implement serde's traits, by [postcard](https://postcard.jamesmunns.com): compact,
@@ -78,6 +79,10 @@ impl<T: DeserializeOwned + 'static> Decode<T> for Postcard {
         }
         read(&from)
     }
+
+    fn shape() -> Shape {
+        Shape::of::<T>()
+    }
 }
 
 /// A `Vec<u8>` among the arguments of a method.
@@ -111,5 +116,9 @@ impl Encode<NoError> for Postcard {
 impl Decode<NoError> for Postcard {
     fn decode(_: Payload<'_>) -> Result<NoError, DecodeError> {
         Err(DecodeError::Form("an error of a method without errors"))
+    }
+
+    fn shape() -> Shape {
+        Shape::never()
     }
 }

@@ -6,6 +6,7 @@ use prost::Message;
 
 use super::{Codec, Decode, Encode, Payload};
 use crate::error::service::{DecodeError, EncodeError, NoError};
+use crate::service::shape::{Difference, Shape};
 use crate::service::writer::Writer;
 
 /// Messages of Protocol Buffers, by [prost](https://docs.rs/prost). A method has at most one
@@ -29,6 +30,12 @@ const HEAP_PER_BYTE: usize = 4;
 
 impl Codec for Prost {
     const NAME: &'static str = "protobuf";
+
+    /// All messages are read: their fields are found by number, which shapes do not have. A number must
+    /// keep its type, as Protocol Buffers ask.
+    fn reads(_: &Shape, _: &Shape) -> Result<(), Difference> {
+        Ok(())
+    }
 }
 
 impl<T: Message> Encode<T> for Prost {
@@ -66,5 +73,9 @@ impl Encode<NoError> for Prost {
 impl Decode<NoError> for Prost {
     fn decode(_: Payload<'_>) -> Result<NoError, DecodeError> {
         Err(DecodeError::Form("an error of a method without errors"))
+    }
+
+    fn shape() -> Shape {
+        Shape::never()
     }
 }

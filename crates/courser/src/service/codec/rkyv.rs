@@ -20,6 +20,7 @@ use rkyv::{Archive, Deserialize, Portable, Serialize};
 
 use super::{Codec, Decode, Encode, Payload};
 use crate::error::service::{DecodeError, EncodeError, NoError};
+use crate::service::shape::Shape;
 use crate::service::writer::{Memory, WriteError, Writer};
 
 /// [rkyv](https://docs.rs/rkyv): values whose encoded form is read in place, after one check.
@@ -193,6 +194,16 @@ where
         }
         read(&from.take()?)
     }
+
+    fn shape() -> Shape {
+        archived::<T>()
+    }
+}
+
+/// The shape of a type, which is also that of its view.
+fn archived<T: Archive>() -> Shape {
+    let (name, size) = (Shape::named::<T>(), size_of::<T::Archived>());
+    Shape::opaque(&format!("{name} ({size} bytes, aligned to {})", align_of::<T::Archived>()))
 }
 
 fn read<T>(bytes: &[u8]) -> Result<T, DecodeError>
@@ -218,6 +229,10 @@ impl<T: Archive<Archived: Checked + 'static>> Decode<View<T>> for Rkyv {
         let view = MsgView::new(from.take()?, access::<T::Archived>);
         view.map(View).map_err(|e| refused(&e))
     }
+
+    fn shape() -> Shape {
+        archived::<T>()
+    }
 }
 
 impl Encode<NoError> for Rkyv {
@@ -229,5 +244,9 @@ impl Encode<NoError> for Rkyv {
 impl Decode<NoError> for Rkyv {
     fn decode(_: Payload<'_>) -> Result<NoError, DecodeError> {
         Err(DecodeError::Form("an error of a method without errors"))
+    }
+
+    fn shape() -> Shape {
+        Shape::never()
     }
 }
