@@ -1,7 +1,13 @@
 //! Codecs: how values become bytes.
 
+#[cfg(feature = "postcard")]
+mod byte_list;
 mod bytes;
+#[cfg(feature = "postcard")]
+mod fault;
 mod heap;
+#[cfg(feature = "postcard")]
+mod limits;
 #[cfg(feature = "postcard")]
 mod postcard;
 #[cfg(feature = "prost")]
@@ -16,10 +22,12 @@ use super::shape::{Difference, Shape};
 use super::writer::{Memory, Writer};
 use crate::error::service::{DecodeError, EncodeError};
 
+#[cfg(feature = "postcard")]
+pub use self::byte_list::ByteString;
 pub use self::bytes::Bytes;
 pub(crate) use self::heap::Heap;
 #[cfg(feature = "postcard")]
-pub use self::postcard::{ByteString, Postcard};
+pub use self::postcard::Postcard;
 #[cfg(feature = "prost")]
 pub use self::prost::Prost;
 #[cfg(feature = "rkyv")]

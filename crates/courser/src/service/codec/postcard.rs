@@ -1,13 +1,12 @@
 //! serde types by postcard.
 
-mod fault;
 mod read;
 mod write;
 
 use std::any::Any;
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use self::read::Reader;
 use self::write::Encoder;
@@ -61,7 +60,7 @@ impl<T: Serialize + ?Sized> Encode<T> for Postcard {
     fn encode(value: &T, out: &mut Writer<'_>) -> Result<(), EncodeError> {
         match value.serialize(&mut Encoder::new(out)) {
             Ok(()) => Ok(()),
-            Err(fault) => Err(out.reason(fault.encode())),
+            Err(fault) => Err(out.reason(fault.encode(Self::NAME))),
         }
     }
 }
@@ -85,25 +84,13 @@ impl<T: DeserializeOwned + 'static> Decode<T> for Postcard {
     }
 }
 
-/// A `Vec<u8>` among the arguments of a method.
-#[doc(hidden)]
-#[derive(Debug)]
-pub struct ByteString(pub Vec<u8>);
-
-impl<'de> Deserialize<'de> for ByteString {
-    #[inline]
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        <&[u8]>::deserialize(from).map(|bytes| ByteString(bytes.to_vec()))
-    }
-}
-
 #[inline]
 fn read<'de, T: Deserialize<'de>>(from: &'de Payload<'_>) -> Result<T, DecodeError> {
     let mut reader = Reader::new(from.bytes(), from.heap());
     match (T::deserialize(&mut reader), reader.rest()) {
         (Ok(value), []) => Ok(value),
         (Ok(_), left) => Err(DecodeError::Trailing { left: left.len() }),
-        (Err(fault), _) => Err(fault.decode()),
+        (Err(fault), _) => Err(fault.decode(Postcard::NAME)),
     }
 }
 

@@ -8,29 +8,32 @@ use postcard::Deserializer as Scalars;
 use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 
-use super::fault::{Cause, Fault, MAX_LEVELS, Result};
 use crate::service::codec::Heap;
-
-/// Stack that a value may use while it is read. Threads have at least 2 MiB by default.
-const STACK: usize = 1 << 20;
-/// Levels of nesting before the stack is measured.
-const SHALLOW: u32 = 16;
-/// Size from which a value is counted where it is read, since it may have a box of its own. Smaller
-/// ones are counted as elements of their list only.
-const BOXED: usize = 64;
+use crate::service::codec::fault::{Cause, Fault, Result};
+use crate::service::codec::limits::{Elements, Entries, Limited, Limits};
 
 /// A deserializer of a message.
 pub(super) struct Reader<'de, 'h> {
     rest: &'de [u8],
-    /// Levels of nesting that are left.
-    levels: u32,
-    heap: Heap<'h>,
+    limits: Limits<'h>,
+}
+
+impl<'h> Limited<'h> for Reader<'_, 'h> {
+    #[inline]
+    fn limits(&mut self) -> &mut Limits<'h> {
+        &mut self.limits
+    }
+
+    #[inline]
+    fn left(&self) -> usize {
+        self.rest.len()
+    }
 }
 
 impl<'de, 'h> Reader<'de, 'h> {
     #[inline]
     pub(super) fn new(bytes: &'de [u8], heap: Heap<'h>) -> Self {
-        Reader { rest: bytes, levels: MAX_LEVELS, heap }
+        Reader { rest: bytes, limits: Limits::new(heap) }
     }
 
     /// The bytes that were not read.
@@ -73,38 +76,6 @@ impl<'de, 'h> Reader<'de, 'h> {
     fn count(&mut self) -> Result<usize> {
         let count: usize = self.unsigned()?;
         if count > self.rest.len() { Err(Cause::Elements.into()) } else { Ok(count) }
-    }
-
-    /// Reads what is one level deeper.
-    #[inline]
-    fn deeper<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        let Some(levels) = self.levels.checked_sub(1) else { return Err(Cause::Depth.into()) };
-        if levels < MAX_LEVELS - SHALLOW {
-            self.check_stack()?;
-        }
-        self.levels = levels;
-        let value = read(self)?;
-        self.levels = levels + 1;
-        Ok(value)
-    }
-
-    /// The reader is at the beginning of the stack that the value uses.
-    fn check_stack(&self) -> Result<()> {
-        let here = 0_u8;
-        let used = std::ptr::from_ref(self).addr().abs_diff(std::ptr::from_ref(&here).addr());
-        if used > STACK { Err(Cause::Depth.into()) } else { Ok(()) }
-    }
-
-    /// Counts the heap of a list.
-    #[inline]
-    fn charge(&mut self, elements: usize, size: usize) -> Result<()> {
-        self.heap.charge(elements.saturating_mul(size)).map_err(|e| Cause::Heap(e).into())
-    }
-
-    /// Counts the heap of a value that may have a box of its own.
-    #[inline]
-    fn charge_box<T>(&mut self) -> Result<()> {
-        if size_of::<T>() > BOXED { self.charge(1, size_of::<T>()) } else { Ok(()) }
     }
 
     /// Reads values whose number is a part of their type.
@@ -213,7 +184,7 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de, '_> {
     #[inline]
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         let left = self.count()?;
-        self.deeper(|reader| visitor.visit_seq(Elements { reader, left, charged: false }))
+        self.deeper(|reader| visitor.visit_seq(Elements::new(reader, left)))
     }
 
     #[inline]
@@ -234,10 +205,7 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de, '_> {
     #[inline]
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         let left = self.count()?;
-        self.deeper(|reader| {
-            let before = reader.rest.len();
-            visitor.visit_map(Entries { reader, left, charged: (false, false), before })
-        })
+        self.deeper(|reader| visitor.visit_map(Entries::new(reader, left)))
     }
 
     #[inline]
@@ -276,90 +244,6 @@ impl<'de> de::SeqAccess<'de> for Fields<'_, 'de, '_> {
         let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
         self.left = left;
         seed.deserialize(&mut *self.reader).map(Some)
-    }
-
-    #[inline]
-    fn size_hint(&self) -> Option<usize> {
-        Some(self.left)
-    }
-}
-
-/// Elements of a list.
-struct Elements<'a, 'de, 'h> {
-    reader: &'a mut Reader<'de, 'h>,
-    left: usize,
-    /// The heap of all elements is counted.
-    charged: bool,
-}
-
-impl<'de> de::SeqAccess<'de> for Elements<'_, 'de, '_> {
-    type Error = Fault;
-
-    #[inline]
-    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>> {
-        let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
-        // Known when it is compiled. There are as many bytes, and they are of no use to an attacker.
-        if std::any::type_name::<S::Value>() == "u8" {
-            self.left = left;
-            return seed.deserialize(&mut *self.reader).map(Some);
-        }
-        if !self.charged {
-            self.charged = true;
-            self.reader.charge(self.left, size_of::<S::Value>())?;
-        }
-        self.left = left;
-        let before = self.reader.rest.len();
-        let value = seed.deserialize(&mut *self.reader)?;
-        if self.reader.rest.len() == before {
-            return Err(Cause::Elements.into());
-        }
-        Ok(Some(value))
-    }
-
-    #[inline]
-    fn size_hint(&self) -> Option<usize> {
-        Some(self.left)
-    }
-}
-
-/// Entries of a map.
-struct Entries<'a, 'de, 'h> {
-    reader: &'a mut Reader<'de, 'h>,
-    left: usize,
-    /// The heap of all keys, and of all values, is counted.
-    charged: (bool, bool),
-    /// Bytes that were left at the entry's beginning.
-    before: usize,
-}
-
-impl<'de> de::MapAccess<'de> for Entries<'_, 'de, '_> {
-    type Error = Fault;
-
-    #[inline]
-    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>> {
-        if self.left == 0 {
-            return Ok(None);
-        }
-        if !self.charged.0 {
-            self.charged.0 = true;
-            self.reader.charge(self.left, size_of::<S::Value>())?;
-        }
-        self.before = self.reader.rest.len();
-        seed.deserialize(&mut *self.reader).map(Some)
-    }
-
-    #[inline]
-    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value> {
-        if !self.charged.1 {
-            self.charged.1 = true;
-            self.reader.charge(self.left, size_of::<S::Value>())?;
-        }
-        let value = seed.deserialize(&mut *self.reader)?;
-        self.left = self.left.saturating_sub(1);
-        if self.reader.rest.len() == self.before {
-            return Err(Cause::Elements.into());
-        }
-        Ok(value)
     }
 
     #[inline]

@@ -9,7 +9,8 @@ use postcard::Serializer as Scalars;
 use postcard::ser_flavors::Flavor;
 use serde::ser::{self, Serialize};
 
-use super::fault::{Cause, Fault, MAX_LEVELS, Result};
+use crate::service::codec::byte_list::{bytes, is_byte};
+use crate::service::codec::fault::{Cause, Fault, MAX_LEVELS, Result};
 use crate::service::writer::Writer;
 
 /// Where postcard's serializer writes.
@@ -29,23 +30,6 @@ impl Flavor for Out<'_, '_> {
     }
 
     #[inline]
-    fn finalize(self) -> postcard::Result<()> {
-        Ok(())
-    }
-}
-
-/// Place of a single byte.
-struct Slot<'a>(&'a mut u8);
-
-impl Flavor for Slot<'_> {
-    type Output = ();
-
-    #[inline]
-    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
-        *self.0 = byte;
-        Ok(())
-    }
-
     fn finalize(self) -> postcard::Result<()> {
         Ok(())
     }
@@ -99,24 +83,6 @@ impl<'a, 'w> Encoder<'a, 'w> {
     #[inline]
     fn ended(&mut self) {
         self.levels += 1;
-    }
-
-    /// Writes a list of bytes at once.
-    fn bytes<I: Iterator<Item: Serialize>>(&mut self, mut bytes: I, len: usize) -> Result<()> {
-        self.unsigned(len)?;
-        let mut left = len;
-        let mut chunk = [0; 256];
-        while left > 0 {
-            let part = &mut chunk[..left.min(256)];
-            for place in part.iter_mut() {
-                let byte = bytes.next().ok_or(Cause::Miscounted)?;
-                byte.serialize(&mut Scalars { output: Slot(place) })?;
-            }
-            let written = self.out.extend(part);
-            written.map_err(|_| postcard::Error::SerializeBufferFull)?;
-            left -= part.len();
-        }
-        if bytes.next().is_some() { Err(Cause::Miscounted.into()) } else { Ok(()) }
     }
 }
 
@@ -247,16 +213,18 @@ impl<'s, 'a, 'w> ser::Serializer for &'s mut Encoder<'a, 'w> {
         I: IntoIterator<Item: Serialize>,
     {
         let items = items.into_iter();
-        if matches!(std::any::type_name::<I::Item>(), "&u8" | "u8")
-            && let (len, Some(most)) = items.size_hint()
-            && len == most
-        {
-            return self.bytes(items, len);
-        }
         let len = match items.size_hint() {
             (least, Some(most)) if least == most => Some(least),
             _ => None,
         };
+        if let Some(len) = len
+            && is_byte::<I::Item>()
+        {
+            self.unsigned(len)?;
+            return bytes(items, len, |part| {
+                Ok(self.out.extend(part).map_err(|_| postcard::Error::SerializeBufferFull)?)
+            });
+        }
         let mut list = self.serialize_seq(len)?;
         for item in items {
             ser::SerializeSeq::serialize_element(&mut list, &item)?;

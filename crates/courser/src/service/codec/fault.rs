@@ -5,9 +5,7 @@ use std::fmt::{self, Display, Write};
 
 use serde::{de, ser};
 
-use super::Postcard;
 use crate::error::service::{DecodeError, EncodeError};
-use crate::service::codec::Codec;
 
 /// Levels of lists, maps, options and enums within each other.
 pub(super) const MAX_LEVELS: u32 = 128;
@@ -25,6 +23,26 @@ pub(super) struct Fault(Box<Cause>);
 #[derive(Debug)]
 pub(super) enum Cause {
     Postcard(postcard::Error),
+    /// The message has no room.
+    Room,
+    /// The message ends within a value.
+    End,
+    /// Another type was sent than is read.
+    Type {
+        sent: &'static str,
+        read: &'static str,
+    },
+    /// An integer is outside of its type.
+    Range {
+        sent: i128,
+        read: &'static str,
+    },
+    /// A text that is no UTF-8.
+    Utf8,
+    /// A form that no type has.
+    Extension,
+    /// The type did not read all that belongs to it.
+    Unread,
     /// More than [`MAX_LEVELS`], or too much stack.
     Depth,
     /// More elements than bytes.
@@ -65,19 +83,21 @@ impl Fault {
         Cause::Custom(text.0.into()).into()
     }
 
-    pub(super) fn decode(self) -> DecodeError {
+    pub(super) fn decode(self, codec: &'static str) -> DecodeError {
         let detail = match *self.0 {
             Cause::Depth => return DecodeError::TooDeep { levels: MAX_LEVELS },
             Cause::Elements => return DecodeError::Elements,
             Cause::Heap(e) => return e,
             Cause::Postcard(e) => Cow::Owned(e.to_string()),
             Cause::Custom(words) => Cow::Owned(words.into()),
+            Cause::Type { sent, read } => Cow::Owned(format!("{sent} was sent for {read}")),
+            Cause::Range { sent, read } => Cow::Owned(format!("{sent} was sent for {read}")),
             other => Cow::Borrowed(other.words()),
         };
-        DecodeError::Codec { codec: Postcard::NAME, detail }
+        DecodeError::Codec { codec, detail }
     }
 
-    pub(super) fn encode(self) -> EncodeError {
+    pub(super) fn encode(self, codec: &'static str) -> EncodeError {
         let detail = match *self.0 {
             Cause::Depth => return EncodeError::TooDeep { levels: MAX_LEVELS },
             Cause::Postcard(e) => Cow::Owned(e.to_string()),
@@ -88,7 +108,7 @@ impl Fault {
             )),
             other => Cow::Borrowed(other.words()),
         };
-        EncodeError::Codec { codec: Postcard::NAME, detail }
+        EncodeError::Codec { codec, detail }
     }
 }
 
@@ -103,6 +123,11 @@ impl Cause {
             Cause::Unknown => {
                 "a map or list without its length (`flatten`, or an iterator) could not be read back"
             }
+            Cause::Room => "no room",
+            Cause::End => "the message ends within a value",
+            Cause::Utf8 => "a text that is no UTF-8",
+            Cause::Extension => "a form of MessagePack that is not used",
+            Cause::Unread => "the type left a part of its value",
             Cause::Miscounted => "the type states a wrong number of elements",
             _ => "it is out of its limits",
         }

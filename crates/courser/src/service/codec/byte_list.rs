@@ -1,0 +1,62 @@
+//! Lists of bytes, which are written and read at once.
+
+use postcard::Serializer as Scalars;
+use postcard::ser_flavors::Flavor;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::fault::{Cause, Result};
+
+/// Place of a single byte.
+struct Slot<'a>(&'a mut u8);
+
+impl Flavor for Slot<'_> {
+    type Output = ();
+
+    #[inline]
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        *self.0 = byte;
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}
+
+/// Returns whether the items of a list are bytes. Known when it is compiled.
+#[inline]
+pub(super) fn is_byte<T>() -> bool {
+    matches!(std::any::type_name::<T>(), "&u8" | "u8")
+}
+
+/// Writes a list of bytes at once.
+pub(super) fn bytes<I: Iterator<Item: Serialize>>(
+    mut bytes: I,
+    len: usize,
+    mut write: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut left = len;
+    let mut chunk = [0; 256];
+    while left > 0 {
+        let part = &mut chunk[..left.min(256)];
+        for place in part.iter_mut() {
+            let byte = bytes.next().ok_or(Cause::Miscounted)?;
+            byte.serialize(&mut Scalars { output: Slot(place) })?;
+        }
+        write(part)?;
+        left -= part.len();
+    }
+    if bytes.next().is_some() { Err(Cause::Miscounted.into()) } else { Ok(()) }
+}
+
+/// A `Vec<u8>` among the arguments of a method.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct ByteString(pub Vec<u8>);
+
+impl<'de> Deserialize<'de> for ByteString {
+    #[inline]
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        <&[u8]>::deserialize(from).map(|bytes| ByteString(bytes.to_vec()))
+    }
+}
