@@ -129,7 +129,8 @@
 //! end with [`MidStreamError::ShuttingDown`], unless their items flow and end within the grace.
 //!
 //! # Codecs
-//! `#[service(codec = ..)]`: `Postcard` (types of serde, the default), `Prost` (Protocol Buffers,
+//! `#[service(codec = ..)]`: `Postcard` (types of serde, the default), `Named` (types of serde that may
+//! change, feature `named`), `Prost` (Protocol Buffers,
 //! feature `prost`), `Rkyv` (read in place, feature `rkyv`), [`Bytes`], or a [`Codec`] of your own.
 //! Values are encoded straight into message memory.
 //!
@@ -177,6 +178,8 @@ pub use access::{Authorize, Denied, Peer, Target};
 pub use client::{
     Answered, AnsweredCall, MarkedCall, MarkedMessage, OneWay, Sending, Unary, UnaryCall,
 };
+#[cfg(feature = "named")]
+pub use codec::Named;
 #[cfg(feature = "prost")]
 pub use codec::Prost;
 #[cfg(feature = "postcard")]
@@ -219,8 +222,9 @@ pub use self::{
     client::TypedClient,
     context::{Asks, InCall, Told},
     sent::{
-        AnySent, Choose, Sends, Sent, SentByBytes, SentByPostcard, SentByProst, SentByRkyv, Unless,
-        sent, sent_by_bytes, sent_by_postcard, sent_by_prost, sent_by_rkyv,
+        AnySent, Choose, Sends, Sent, SentByBytes, SentByNamed, SentByPostcard, SentByProst,
+        SentByRkyv, Unless, sent, sent_by_bytes, sent_by_named, sent_by_postcard, sent_by_prost,
+        sent_by_rkyv,
     },
     split::{AnyType, Probe, Split},
     stream::{Mapped, StreamEnd},

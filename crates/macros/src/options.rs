@@ -60,7 +60,7 @@ fn once<T: ToTokens>(slot: &mut Option<T>, value: T, key: &Ident) -> syn::Result
 /// The full path of a codec of the library that is named without a path.
 fn of_library(path: &Path, krate: &Path) -> Option<Path> {
     let name = path.get_ident()?;
-    let known = ["Postcard", "Prost", "Rkyv", "Bytes"].iter().any(|known| name == known);
+    let known = ["Postcard", "Named", "Prost", "Rkyv", "Bytes"].iter().any(|known| name == known);
     known.then(|| {
         let name = Ident::new(&name.to_string(), name.span().resolved_at(Span::mixed_site()));
         syn::parse_quote!(#krate::service::#name)

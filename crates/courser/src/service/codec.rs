@@ -8,6 +8,8 @@ mod fault;
 mod heap;
 #[cfg(feature = "postcard")]
 mod limits;
+#[cfg(feature = "named")]
+mod named;
 #[cfg(feature = "postcard")]
 mod postcard;
 #[cfg(feature = "prost")]
@@ -26,6 +28,8 @@ use crate::error::service::{DecodeError, EncodeError};
 pub use self::byte_list::ByteString;
 pub use self::bytes::Bytes;
 pub(crate) use self::heap::Heap;
+#[cfg(feature = "named")]
+pub use self::named::Named;
 #[cfg(feature = "postcard")]
 pub use self::postcard::Postcard;
 #[cfg(feature = "prost")]
@@ -56,7 +60,7 @@ pub trait Codec: 'static {
 /// Encodes values of type `T`.
 #[diagnostic::on_unimplemented(
     message = "the codec `{Self}` cannot encode `{T}`",
-    note = "Postcard encodes types with serde's `Serialize`, Prost single messages, Rkyv types with \
+    note = "Postcard and Named encode types with serde's `Serialize`, Prost single messages, Rkyv types with \
             `Archive` and `Serialize`, Bytes `Vec<u8>`, `String`, `MsgBuf` and arrays of bytes"
 )]
 pub trait Encode<T: ?Sized>: Codec {
@@ -70,7 +74,7 @@ pub trait Encode<T: ?Sized>: Codec {
 /// Decodes values of type `T`.
 #[diagnostic::on_unimplemented(
     message = "the codec `{Self}` cannot decode `{T}`",
-    note = "Postcard decodes types with serde's `DeserializeOwned`, Prost single messages, Rkyv types \
+    note = "Postcard and Named decode types with serde's `DeserializeOwned`, Prost single messages, Rkyv types \
             with `Archive` and `Deserialize` or a `View<T>`, Bytes `Vec<u8>`, `String`, `MsgBuf` and \
             arrays of bytes"
 )]

@@ -95,6 +95,21 @@ impl<K: Encode<S> + Decode<R>, S, R> SentByPostcard<K, R> for S {}
 /// Compiles if Postcard sends the type.
 pub const fn sent_by_postcard<S: SentByPostcard<K, R>, K, R>() {}
 
+/// Types that Named sends.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be sent by the codec Named: derive `serde::Serialize` and \
+               `serde::Deserialize` for it",
+    label = "not sent",
+    note = "the types in it need both, too"
+)]
+pub trait SentByNamed<K, R> {}
+
+#[diagnostic::do_not_recommend]
+impl<K: Encode<S> + Decode<R>, S, R> SentByNamed<K, R> for S {}
+
+/// Compiles if Named sends the type.
+pub const fn sent_by_named<S: SentByNamed<K, R>, K, R>() {}
+
 /// Types that Prost sends.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be sent by the codec Prost: derive `prost::Message` for it",

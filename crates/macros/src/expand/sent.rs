@@ -11,7 +11,7 @@ use crate::kinds::{Outcome, Parts};
 use crate::model::{Kind, Method, Role, Service};
 
 /// The codecs of the library, whose errors say what to derive.
-const KNOWN: [&str; 4] = ["Postcard", "Prost", "Rkyv", "Bytes"];
+const KNOWN: [&str; 5] = ["Postcard", "Named", "Prost", "Rkyv", "Bytes"];
 
 /// A type that is sent, as both ends have it.
 struct Wire<'s> {
