@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 
 use courser::MsgBuf;
 use courser::service::{
-    Bytes, Decode, Encode, Payload, Postcard, Prost, Rkyv, View, encode, round_trip,
+    Bytes, Decode, Encode, Named, Payload, Postcard, Prost, Rkyv, View, encode, round_trip,
 };
 use courser_buf::Arena;
 use serde::{Deserialize, Serialize};
 
 use crate::seeds::Seed;
 
-/// Heap of any value that Postcard reads, and for each byte of its message: docs/semantics.md.
+/// Heap of any value that Postcard and Named read, and for each byte of its message: docs/semantics.md.
 const POSTCARD: (usize, usize) = (4 << 20, 64);
 /// Heap for each byte of a message that Rkyv deserializes.
 const RKYV: (usize, usize) = (64 << 10, 4);
@@ -74,7 +74,7 @@ struct Linked {
 
 pub fn run(input: &[u8]) {
     let Some((&kind, bytes)) = input.split_first() else { return };
-    match kind % 16 {
+    match kind % 20 {
         0 => both::<Postcard, Tree>(bytes, POSTCARD),
         1 => both::<Postcard, Expression>(bytes, POSTCARD),
         2 => both::<Postcard, Record>(bytes, POSTCARD),
@@ -89,6 +89,10 @@ pub fn run(input: &[u8]) {
         12 => once::<Rkyv, View<Linked>>(bytes, BYTES),
         13 => both::<Bytes, Vec<u8>>(bytes, BYTES),
         14 => both::<Bytes, String>(bytes, BYTES),
+        16 => both::<Named, Tree>(bytes, POSTCARD),
+        17 => both::<Named, Expression>(bytes, POSTCARD),
+        18 => both::<Named, Record>(bytes, POSTCARD),
+        19 => both::<Named, Vec<Expression>>(bytes, POSTCARD),
         _ => {
             both::<Bytes, [u8; 16]>(bytes, BYTES);
             once::<Bytes, MsgBuf>(bytes, BYTES);
@@ -158,6 +162,10 @@ pub fn seeds() -> Vec<Seed> {
         seed::<Postcard, _>(3, "bytes", &vec![9_u8; 30]),
         seed::<Postcard, _>(5, "expressions", &vec![expression(), Expression::Zero]),
         seed::<Postcard, _>(6, "units", &BTreeMap::from([(1_u16, ()), (2, ())])),
+        seed::<Named, _>(16, "named_tree", &tree(vec![tree(vec![])])),
+        seed::<Named, _>(17, "named_expression", &expression()),
+        seed::<Named, _>(18, "named_record", &record),
+        seed::<Named, _>(19, "named_expressions", &vec![expression(), Expression::Zero]),
         seed::<Prost, _>(7, "node", &node),
         seed::<Prost, _>(9, "protobuf_text", &"text".to_owned()),
         seed::<Rkyv, _>(10, "linked", &linked()),

@@ -17,6 +17,7 @@ mod kv;
 mod limits;
 mod metadata;
 mod mutated;
+mod named;
 mod numbers;
 mod panics;
 mod ready;

@@ -3,7 +3,8 @@
 //! `COURSER_MUTATIONS` sets the number of messages of each test, 100,000 otherwise.
 
 use courser::service::{
-    Bytes, Decode, DecodeError, Encode, Payload, Postcard, Prost, Rkyv, RpcError, View, round_trip,
+    Bytes, Decode, DecodeError, Encode, Named, Payload, Postcard, Prost, Rkyv, RpcError, View,
+    round_trip,
 };
 use courser_buf::{Arena, MsgBuf};
 use serde::{Deserialize, Serialize};
@@ -108,6 +109,11 @@ fn mutated_postcard_is_an_error_or_a_value() {
     assert!(decode_mutated::<Postcard, Shape, Shape>(&shapes()) > mutations() / 4);
 }
 
+#[test]
+fn mutated_messagepack_is_an_error_or_a_value() {
+    assert!(decode_mutated::<Named, Shape, Shape>(&shapes()) > mutations() / 4);
+}
+
 /// A type that contains itself in every way.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 enum Value {
@@ -128,13 +134,18 @@ fn mutated_values_of_a_recursive_type_are_an_error_or_survive_a_round_trip() {
     let map = (0..3).map(|i| (i.to_string(), maybe(Value::List(leaves())))).collect();
     let chain = (0..60).fold(Value::Null, |inner, _| maybe(inner));
     let values = [two, Value::Map(map), Value::List(leaves()), chain];
-    let originals: Vec<_> = values.iter().map(encoded::<Postcard, Value>).collect();
+    survive::<Postcard>(&values);
+    survive::<Named>(&values[..3]);
+}
+
+fn survive<K: Encode<Value> + Decode<Value>>(values: &[Value]) {
+    let originals: Vec<_> = values.iter().map(encoded::<K, Value>).collect();
     let (arena, mut random, mut errors) = (Arena::heap(), Random(3), 0);
     for _ in 0..mutations() / 2 {
         let mut bytes = originals[random.below(originals.len())].clone();
         random.mutate(&mut bytes);
-        match <Postcard as Decode<Value>>::decode(Payload::borrowed(&bytes, &arena)) {
-            Ok(value) => assert_eq!(round_trip::<Postcard, _>(&value), Ok(value)),
+        match K::decode(Payload::borrowed(&bytes, &arena)) {
+            Ok(value) => assert_eq!(round_trip::<K, _>(&value), Ok(value)),
             Err(_) => errors += 1,
         }
     }
