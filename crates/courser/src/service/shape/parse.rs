@@ -24,7 +24,7 @@ impl Shape {
         }
         let mut input = Input { rest: bytes };
         let shape = input.shape().ok_or(DecodeError::Form("bytes that are no shape"))?;
-        // Types in another order, or numbers that are longer than needed.
+        // Types in another order, runs of equal elements, or numbers that are longer than needed.
         if shape.encode(true) != bytes || shape.clone().ordered() != shape {
             return Err(DecodeError::Form("a shape in another form than its only one"));
         }
@@ -120,12 +120,10 @@ impl Input<'_> {
     }
 
     fn runs(&mut self, depth: usize) -> Option<Runs> {
-        let runs = self.list(|input| {
+        self.list(|input| {
             let count = input.count()?;
             (count > 0).then_some((count, input.form(depth)?))
-        })?;
-        let is_merged = runs.windows(2).all(|two| two[0].1 != two[1].1);
-        is_merged.then_some(runs)
+        })
     }
 
     fn fields(&mut self) -> Option<Vec<Field>> {
