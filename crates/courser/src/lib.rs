@@ -88,6 +88,7 @@ mod rpc;
 mod run;
 mod server;
 pub mod service;
+mod shape;
 mod submit;
 mod sync;
 mod task;

@@ -160,7 +160,6 @@ mod load;
 mod registry;
 mod sent;
 mod services;
-mod shape;
 mod split;
 mod stream;
 mod welcome;
@@ -174,6 +173,7 @@ pub use crate::error::register::RegisterError;
 pub use crate::error::service::{
     DecodeError, EncodeError, MidStreamError, NoError, RpcError, StreamError,
 };
+pub use crate::shape::{Difference, Shape};
 pub use access::{Authorize, Denied, Peer, Target};
 pub use client::{
     Answered, AnsweredCall, MarkedCall, MarkedMessage, OneWay, Sending, Unary, UnaryCall,
@@ -196,7 +196,6 @@ pub use key::SessionKey;
 pub(crate) use load::{Charge, LARGE, Turn};
 pub use registry::{LocalRegistry, LocalService, Received, Registry, Service};
 pub use services::{ServiceStats, Services};
-pub use shape::{Difference, Shape};
 pub use stream::{
     Incoming, Next, OpenStream, OpenUpload, Opening, OpeningUpload, Streaming, Upload,
 };

@@ -20,9 +20,9 @@ mod rkyv;
 use courser_buf::{AllocError, Arena, MsgBuf};
 
 use super::load::Charge;
-use super::shape::{Difference, Shape};
 use super::writer::{Memory, Writer};
 use crate::error::service::{DecodeError, EncodeError};
+use crate::shape::{Difference, Shape};
 
 #[cfg(feature = "postcard")]
 pub use self::byte_list::ByteString;

@@ -6,8 +6,8 @@ use courser_buf::MsgBuf;
 
 use super::{Codec, Decode, Encode, Payload};
 use crate::error::service::{DecodeError, EncodeError, NoError};
-use crate::service::shape::Shape;
 use crate::service::writer::Writer;
+use crate::shape::Shape;
 
 /// Plain bytes: a method has at most one parameter. `Vec<u8>`, [`MsgBuf`], `String`, `[u8; N]`,
 /// `()`.

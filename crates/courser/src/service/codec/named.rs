@@ -13,8 +13,8 @@ use self::read::Reader;
 use self::write::Encoder;
 use super::{Codec, Decode, Encode, Payload};
 use crate::error::service::{DecodeError, EncodeError, NoError};
-use crate::service::shape::{Difference, Shape};
 use crate::service::writer::Writer;
+use crate::shape::{Difference, Shape};
 
 /// Types that implement serde's traits, by [MessagePack](https://msgpack.org) with the names of fields
 /// and variants, so that types may change while programs of both versions run.

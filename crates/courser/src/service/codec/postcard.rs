@@ -12,8 +12,8 @@ use self::read::Reader;
 use self::write::Encoder;
 use super::{Codec, Decode, Encode, Payload};
 use crate::error::service::{DecodeError, EncodeError, NoError};
-use crate::service::shape::Shape;
 use crate::service::writer::Writer;
+use crate::shape::Shape;
 
 /// Types that implement serde's traits, by [postcard](https://postcard.jamesmunns.com): compact,
 /// with integers of variable length. The default codec.

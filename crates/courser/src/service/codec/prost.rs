@@ -6,8 +6,8 @@ use prost::Message;
 
 use super::{Codec, Decode, Encode, Payload};
 use crate::error::service::{DecodeError, EncodeError, NoError};
-use crate::service::shape::{Difference, Shape};
 use crate::service::writer::Writer;
+use crate::shape::{Difference, Shape};
 
 /// Messages of Protocol Buffers, by [prost](https://docs.rs/prost). A method has at most one
 /// parameter, and its error is a message too. Unknown fields are skipped, so that messages can get

@@ -20,8 +20,8 @@ use rkyv::{Archive, Deserialize, Portable, Serialize};
 
 use super::{Codec, Decode, Encode, Payload};
 use crate::error::service::{DecodeError, EncodeError, NoError};
-use crate::service::shape::Shape;
 use crate::service::writer::{Memory, WriteError, Writer};
+use crate::shape::Shape;
 
 /// [rkyv](https://docs.rs/rkyv): values whose encoded form is read in place, after one check.
 ///

@@ -1,7 +1,7 @@
 //! Shapes as bytes.
 
 use super::*;
-use crate::service::shape::parse::MAX_BYTES;
+use crate::shape::parse::MAX_BYTES;
 
 #[test]
 fn a_shape_is_read_back_from_its_bytes() {

@@ -7,7 +7,7 @@ use serde::de::{
 };
 
 use super::record::{Body, Content, Field, Group, Kind, Record, Stop, VOID, Variant};
-use crate::service::shape::model::Scalar;
+use crate::shape::model::Scalar;
 
 type Result<T> = std::result::Result<T, Stop>;
 

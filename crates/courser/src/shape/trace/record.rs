@@ -6,8 +6,8 @@ use std::fmt::{self, Display};
 
 use serde::de::{self, Visitor};
 
-use crate::service::shape::model::Scalar;
-use crate::service::shape::name::short;
+use crate::shape::model::Scalar;
+use crate::shape::name::short;
 
 /// The place of parts that are not recorded: those of types that read another form each time.
 pub(super) const VOID: usize = 0;

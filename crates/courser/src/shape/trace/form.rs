@@ -1,7 +1,7 @@
 //! The shape of what was recorded.
 
 use super::record::{Body, Content, Field, Kind, ROOT, Record};
-use crate::service::shape::model::{self as shape, Form, Named, Runs, Scalar, Shape};
+use crate::shape::model::{self as shape, Form, Named, Runs, Scalar, Shape};
 
 /// The name of parts that are not known.
 const UNKNOWN: &str = "?";
