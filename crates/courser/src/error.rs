@@ -5,6 +5,7 @@ pub(crate) mod client;
 pub(crate) mod control;
 pub(crate) mod failure;
 pub(crate) mod hello;
+pub(crate) mod method;
 pub(crate) mod register;
 pub(crate) mod server;
 pub(crate) mod service;

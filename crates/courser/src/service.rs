@@ -135,11 +135,20 @@
 //! Values are encoded straight into message memory.
 //!
 //! # Versions
-//! `KvClient::new` asks the server for the service's name, codec and fingerprint, a hash of the
-//! names and types of all methods. A difference is one error that names both sides
-//! ([`HelloError`]). The fingerprint does not cover the fields of types: give a type another name,
-//! or the service another one, when they change in a way that the codec cannot read. A
-//! [`crate::Client`] asks again on each new session, so also after its server was replaced.
+//! A client and its server may have different versions of a service: a rolling upgrade has both. On
+//! each connection the client tells the names of its methods and the fingerprints of their shapes, and
+//! learns which ones the server has. The [`Shape`] of a type is the form of its values on the network,
+//! traced from the type itself, not from its text.
+//!
+//! - A method that both have in the same shape works, whatever else has changed.
+//! - A method that the server does not have is [`RpcError::UnknownMethod`].
+//! - A method whose arguments, value, items or error have another shape, in a way that the codec does not
+//!   allow ([`Codec::reads`]), is [`RpcError::ShapeMismatch`], with both shapes in its text.
+//!
+//! Both errors are those of a call that was not made, and other methods are not affected. A service that
+//! the server does not have, or has with another codec, is an error of `KvClient::new`
+//! ([`HelloError`]); `KvClient::unchecked` asks with the first call instead. A [`crate::Client`] asks
+//! again on each new session, so also after its server was replaced.
 //!
 //! The server assigns request types to the methods of its services when they are registered, from
 //! 0x4000 on, and a client asks for them on each connection: methods are found by their names, in any
@@ -169,10 +178,12 @@ pub use crate::channel::method::{MethodInfo, ServiceInfo};
 pub use crate::channel::{BlockingChannel, CallOptions, Channel, Dial};
 pub use crate::core::message::to_message;
 pub use crate::error::hello::{HelloError, Mismatch};
+pub use crate::error::method::{MethodMismatch, ShapeMismatch, UnknownMethod};
 pub use crate::error::register::RegisterError;
 pub use crate::error::service::{
     DecodeError, EncodeError, MidStreamError, NoError, RpcError, StreamError,
 };
+pub use crate::shape::method::{MethodKind, MethodShape};
 pub use crate::shape::{Difference, Shape};
 pub use access::{Authorize, Denied, Peer, Target};
 pub use client::{
@@ -219,6 +230,7 @@ pub use self::{
     answer::{Answer, Refusal},
     begin::{begin, begin_local},
     client::TypedClient,
+    codec::method_shape,
     context::{Asks, InCall, Told},
     sent::{
         AnySent, Choose, Sends, Sent, SentByBytes, SentByNamed, SentByPostcard, SentByProst,

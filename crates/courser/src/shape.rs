@@ -5,6 +5,7 @@
 //! type may contain itself.
 
 mod compare;
+pub(crate) mod method;
 mod model;
 mod name;
 mod order;
@@ -87,7 +88,7 @@ impl Shape {
     /// machine. Shapes with one hash are the same ([`Shape::same`]); types that are the same may have
     /// two if one of them is divided into types in another way.
     pub fn fingerprint(&self) -> u64 {
-        fnv(&self.encode(false))
+        fnv(FNV_BASIS, &self.encode(false))
     }
 
     /// The shape, or an opaque one if the other end would not read it.
@@ -95,14 +96,14 @@ impl Shape {
         let bytes = self.encode(true);
         match Self::from_bytes(&bytes) {
             Ok(_) => self,
-            Err(_) => Shape::opaque(&format!("{name}#{:016x}", fnv(&bytes))),
+            Err(_) => Shape::opaque(&format!("{name}#{:016x}", fnv(FNV_BASIS, &bytes))),
         }
     }
 }
 
-/// FNV-1a.
-fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+pub(crate) const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// Continues a hash (FNV-1a).
+pub(crate) fn fnv(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }

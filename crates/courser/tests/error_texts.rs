@@ -486,6 +486,9 @@ fn error_texts_of_clients_and_servers_end_with_an_advice() {
                 reason: text(lost),
                 executed: Executed::Maybe
             },
+            CallFailure::Method(courser::service::MethodMismatch::Unknown(Arc::new(
+                courser::service::UnknownMethod { service: "a".into(), method: "b".into() }
+            ))),
             CallFailure::Forked,
             CallFailure::Stopped,
         ],
@@ -573,20 +576,29 @@ fn control_connection_error_texts_end_with_an_advice() {
 #[test]
 fn error_texts_of_services_end_with_an_advice() {
     use courser::service::{
-        DecodeError, EncodeError, HelloError, MetadataError, MidStreamError, Mismatch,
-        RegisterError, RpcError, StreamError, TraceParentError,
+        DecodeError, EncodeError, HelloError, MetadataError, MethodMismatch, MidStreamError,
+        Mismatch, RegisterError, RpcError, ShapeMismatch, StreamError, TraceParentError,
+        UnknownMethod,
     };
     let (codec, name) = ("postcard", || "Kv".to_owned());
     let encode = || EncodeError::TooLarge { limit: 1 };
     let decode = || DecodeError::Trailing { left: 1 };
     let failure = || courser::CallFailure::Stopped;
     let detail = || "hit the end".into();
+    let unknown = || Arc::new(UnknownMethod { service: name(), method: name() });
+    let shape = || {
+        let text = || "fn(u32) -> (), error none".to_owned();
+        let (service, method, difference) = (name(), name(), "u32 and i32".to_owned());
+        Arc::new(ShapeMismatch { service, method, difference, client: text(), server: text() })
+    };
     type Own = RpcError<StreamError>;
     check(
         include_str!("../src/error/service.rs"),
         &texts![
             Own::Service(StreamError::Unknown),
             Own::Call(failure()),
+            Own::UnknownMethod(unknown()),
+            Own::ShapeMismatch(shape()),
             Own::Encode(encode()),
             Own::Decode(decode()),
             Own::Denied("a text; of the server".into()),
@@ -629,6 +641,15 @@ fn error_texts_of_services_end_with_an_advice() {
         ],
     );
     check(
+        include_str!("../src/error/method.rs"),
+        &texts![
+            unknown(),
+            shape(),
+            MethodMismatch::Unknown(unknown()),
+            MethodMismatch::Shape(shape()),
+        ],
+    );
+    check(
         include_str!("../src/service/context/metadata.rs"),
         &texts![
             MetadataError::Key { key: "K".into() },
@@ -638,13 +659,7 @@ fn error_texts_of_services_end_with_an_advice() {
         ],
     );
     check(include_str!("../src/service/context/trace.rs"), &texts![TraceParentError]);
-    let mismatch = Mismatch {
-        service: name(),
-        client_fingerprint: 1,
-        client_codec: name(),
-        server_fingerprint: 2,
-        server_codec: name(),
-    };
+    let mismatch = Mismatch { service: name(), client_codec: name(), server_codec: name() };
     let no_service = HelloError::NoService { service: name(), others: name() };
     check(
         include_str!("../src/error/hello.rs"),

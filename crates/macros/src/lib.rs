@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 mod expand;
-mod hash;
 mod kinds;
 mod model;
 mod options;

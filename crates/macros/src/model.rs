@@ -3,15 +3,13 @@
 use std::collections::BTreeSet;
 
 use proc_macro2::{Span, TokenStream};
-use quote::ToTokens;
 use syn::spanned::Spanned;
 use syn::{
     Attribute, FnArg, Ident, ItemTrait, Meta, Pat, TraitItem, TraitItemFn, Type, TypeImplTrait,
     Visibility,
 };
 
-use crate::hash;
-use crate::kinds::{self, Outcome, Parts};
+use crate::kinds::{self, Outcome};
 use crate::options::Options;
 
 /// A service.
@@ -63,13 +61,15 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    fn name(&self) -> &'static str {
-        match self {
-            Kind::Unary(_) => "unary",
-            Kind::OneWay => "oneway",
-            Kind::ServerStream(_) => "server stream",
-            Kind::ClientStream(_) => "client stream",
-        }
+    /// The variant of `courser::service::MethodKind`.
+    pub(crate) fn variant(&self) -> Ident {
+        let name = match self {
+            Kind::Unary(_) => "Unary",
+            Kind::OneWay => "OneWay",
+            Kind::ServerStream(_) => "ServerStream",
+            Kind::ClientStream(_) => "ClientStream",
+        };
+        Ident::new(name, Span::mixed_site())
     }
 }
 
@@ -88,39 +88,6 @@ impl Method {
     pub(crate) fn name(&self) -> String {
         plain(&self.ident)
     }
-
-    /// A hash that changes when the method does, apart from the names of its parameters.
-    pub(crate) fn signature(&self) -> u64 {
-        hash::of(&self.line())
-    }
-
-    fn line(&self) -> String {
-        let mut line = format!("{} {}(", self.kind.name(), self.name());
-        // Clients do not see whether a handler has a context.
-        for argument in self.arguments.iter().filter(|a| !matches!(a.role, Role::Context)) {
-            line += &without_spaces(&argument.ty);
-            line.push(',');
-        }
-        line += ")->";
-        let out = match &self.kind {
-            Kind::OneWay => return line,
-            Kind::Unary(out) => out,
-            Kind::ServerStream(stream) => &stream.0,
-            Kind::ClientStream(stream) => &stream.0,
-        };
-        let (value, error) = match &out.parts {
-            Parts::Both(value, error) => (&**value, without_spaces(error)),
-            Parts::Value | Parts::Named => (&out.whole, String::new()),
-        };
-        line += &without_spaces(value);
-        line.push('|');
-        line += &error;
-        line
-    }
-}
-
-fn without_spaces(tokens: &impl ToTokens) -> String {
-    tokens.to_token_stream().to_string().split_whitespace().collect()
 }
 
 /// Errors of several places, all of which are reported.

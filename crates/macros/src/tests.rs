@@ -110,30 +110,6 @@ fn all_errors_of_a_service_are_reported_together() {
 }
 
 #[test]
-fn signatures_depend_on_what_is_sent_and_nothing_else() {
-    let print = |item: &str| {
-        let options = crate::options::read(TokenStream::new()).unwrap();
-        let service = crate::model::read(options, item.parse().unwrap()).unwrap();
-        let mut all: Vec<_> = service.methods.iter().map(|m| (m.name(), m.signature())).collect();
-        all.sort();
-        all
-    };
-    let first =
-        print("trait Kv { async fn get(&self, key: Key) -> Result<V, E>; async fn len(&self); }");
-    let same = "pub trait Kv { #[doc = \"x\"] async fn len( &self ) -> (); /// y\n async fn get(&self, k: Key) -> Result < V,E > ; }";
-    assert_eq!(first, print(same));
-    for other in [
-        "trait Kv { async fn get(&self, key: Kez) -> Result<V, E>; async fn len(&self); }",
-        "trait Kv { async fn get(&self, key: Key) -> Result<V, F>; async fn len(&self); }",
-        "trait Kv { async fn get(&self, key: Key) -> V; async fn len(&self); }",
-        "trait Kv { async fn get(&self, key: Key) -> Result<V, E>; #[oneway] async fn len(&self); }",
-        "trait Kv { async fn get(&self, key: Key) -> Result<V, E>; }",
-    ] {
-        assert_ne!(first, print(other), "{other}");
-    }
-}
-
-#[test]
 fn the_generated_code_is_items_with_the_documentation_of_the_trait() {
     let item = "/// A store.\npub trait Kv {\n/// Reads.\nasync fn get(&self, key: u8) -> u8;\n}";
     let code = generate(TokenStream::new(), item.parse().unwrap()).unwrap();

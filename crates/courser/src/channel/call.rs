@@ -9,9 +9,10 @@ use std::time::Instant;
 use courser_buf::MsgBuf;
 use courser_proto::{CallId, RejectReason};
 
-use crate::channel::method::{MARKED, METADATA, MISSING, MethodId, Numbers, number};
+use crate::channel::method::{MARKED, METADATA, MethodId, Numbers};
 use crate::error::CallRejected;
 use crate::error::failure::CallFailure;
+use crate::error::method::MethodMismatch;
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
 
 /// The result of a call: a response, or `None` of a message.
@@ -166,20 +167,20 @@ impl Call {
     pub(crate) fn address(
         &self,
         numbers: &Numbers,
-        write: fn(&mut MsgBuf, &Numbers, u16) -> u16,
-    ) -> u16 {
+        write: fn(&mut MsgBuf, &Numbers, u16) -> Result<u16, MethodMismatch>,
+    ) -> Result<u16, MethodMismatch> {
         let index = self.method.number;
         let mut p = self.lock();
         match &mut p.stage {
             Stage::Waiting(request) if index & MARKED != 0 => {
                 if self.bare.load(Ordering::Relaxed) {
-                    return number(numbers, index & !MARKED);
+                    return numbers.number(index);
                 }
-                let req_type = write(request, numbers, index);
+                let req_type = write(request, numbers, index)?;
                 self.bare.store(req_type != METADATA, Ordering::Relaxed);
-                req_type
+                Ok(req_type)
             }
-            _ => MISSING,
+            _ => numbers.number(index),
         }
     }
 

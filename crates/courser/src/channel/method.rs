@@ -1,7 +1,12 @@
 //! Services and methods as both ends of a connection name them.
 
+use std::fmt;
 use std::num::NonZeroU16;
 use std::sync::Arc;
+
+use crate::error::method::MethodMismatch;
+use crate::shape::method::{MethodShape, Reads};
+use crate::shape::{FNV_BASIS, fnv};
 
 /// Request types of the library's own methods.
 pub(crate) const HELLO: u16 = 0x03F0;
@@ -13,35 +18,31 @@ pub(crate) const METADATA: u16 = 0x03F4;
 /// The request type of methods that a server does not have. It is never assigned.
 pub(crate) const MISSING: u16 = 0xFFFF;
 
-/// The name of a service on the network.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A service as one end has it.
+#[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct ServiceInfo {
     /// Its name.
     pub name: &'static str,
     /// The name of its codec.
     pub codec: &'static str,
-    /// A hash of its name, its codec, and the names and types of its methods. It does not cover the
-    /// fields of these types.
-    pub fingerprint: u64,
     /// Its methods, ordered by their names.
     pub methods: &'static [MethodInfo],
+    /// The shapes of the methods, in the same order.
+    shapes: fn() -> &'static [MethodShape],
+    /// Returns whether the codec reads values of one shape as those of another one.
+    reads: Reads,
 }
 
 impl ServiceInfo {
     #[doc(hidden)]
     pub const fn new(
         name: &'static str,
-        codec: &'static str,
+        (codec, reads): (&'static str, Reads),
         methods: &'static [MethodInfo],
+        shapes: fn() -> &'static [MethodShape],
     ) -> Self {
-        let mut hash = fnv(FNV_BASIS, name.as_bytes());
-        let mut i = 0;
-        while i < methods.len() {
-            hash = fnv(hash, &methods[i].signature.to_le_bytes());
-            i += 1;
-        }
-        ServiceInfo { name, codec, fingerprint: fnv(hash, codec.as_bytes()), methods }
+        ServiceInfo { name, codec, methods, shapes, reads }
     }
 
     /// The place of a method among [`ServiceInfo::methods`].
@@ -56,6 +57,48 @@ impl ServiceInfo {
         }
         panic!("the service has no method of this name")
     }
+
+    /// The shapes of its methods, in the order of [`ServiceInfo::methods`]. The first call looks at the
+    /// types, which takes some microseconds for each.
+    pub fn shapes(&self) -> &'static [MethodShape] {
+        (self.shapes)()
+    }
+
+    /// A hash of its name, its codec, and the names and shapes of its methods. It is the same in each
+    /// build of the same definition, on all machines.
+    pub fn fingerprint(&self) -> u64 {
+        let names = fnv(fnv(FNV_BASIS, self.name.as_bytes()), self.codec.as_bytes());
+        self.methods.iter().zip(self.shapes()).fold(names, |hash, (method, shape)| {
+            fnv(fnv(hash, method.name.as_bytes()), &shape.fingerprint().to_le_bytes())
+        })
+    }
+
+    /// Returns why a client that has a method in this shape cannot call it at a server that has it in
+    /// another one.
+    pub(crate) fn compare(&self, client: &MethodShape, server: &MethodShape) -> Result<(), String> {
+        client.calls(server, self.reads)
+    }
+}
+
+impl PartialEq for ServiceInfo {
+    fn eq(&self, other: &Self) -> bool {
+        (self.name, self.codec, self.methods) == (other.name, other.codec, other.methods)
+            && self.shapes() == other.shapes()
+    }
+}
+
+impl Eq for ServiceInfo {}
+
+impl fmt::Debug for ServiceInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ServiceInfo { name, codec, .. } = self;
+        let methods = self.methods.iter().map(|method| method.name).zip(self.shapes());
+        f.debug_struct("ServiceInfo")
+            .field("name", name)
+            .field("codec", codec)
+            .field("methods", &methods.collect::<Vec<_>>())
+            .finish()
+    }
 }
 
 /// A method of a service.
@@ -64,27 +107,13 @@ impl ServiceInfo {
 pub struct MethodInfo {
     /// Its name.
     pub name: &'static str,
-    /// A hash of its name, its kind and its types.
-    signature: u64,
 }
 
 impl MethodInfo {
     #[doc(hidden)]
-    pub const fn new(name: &'static str, signature: u64) -> Self {
-        MethodInfo { name, signature }
+    pub const fn new(name: &'static str) -> Self {
+        MethodInfo { name }
     }
-}
-
-const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
-
-/// Continues a hash (FNV-1a).
-const fn fnv(mut hash: u64, bytes: &[u8]) -> u64 {
-    let mut i = 0;
-    while i < bytes.len() {
-        hash = (hash ^ bytes[i] as u64).wrapping_mul(0x0100_0000_01b3);
-        i += 1;
-    }
-    hash
 }
 
 const fn is_same(a: &[u8], b: &[u8]) -> bool {
@@ -124,28 +153,66 @@ impl From<u16> for MethodId {
     }
 }
 
-/// The request types of the methods of a service, ordered as [`ServiceInfo::methods`], and behind them the
-/// features of the server: [`with_features`].
-pub(crate) type Numbers = Arc<[u16]>;
-
 /// In the place of a method: its call has metadata. Services have fewer methods.
 pub(crate) const MARKED: u16 = 0x4000;
 
-/// A feature of servers: they read requests with metadata.
+/// An extension of servers: they read requests with metadata.
 pub(crate) const READS_METADATA: u8 = 1;
 
-/// The request types of methods at a server with these features.
-pub(crate) fn with_features(methods: impl Iterator<Item = u16>, features: u8) -> Numbers {
-    methods.chain([features.into()]).collect()
+/// The methods of a service at its server, ordered as [`ServiceInfo::methods`].
+#[derive(Clone, Debug)]
+pub(crate) struct Numbers {
+    /// Their request types, or [`MISSING`].
+    types: Arc<[u16]>,
+    /// Why the missing ones are, by their places. `None`: all methods are there.
+    mismatches: Option<Arc<[(u16, MethodMismatch)]>>,
+    /// The extensions of the server.
+    extensions: u8,
 }
 
-/// Returns whether the server reads requests with metadata.
-pub(crate) fn reads_metadata(numbers: &Numbers) -> bool {
-    numbers.last().is_some_and(|features| features & u16::from(READS_METADATA) != 0)
-}
+impl Numbers {
+    /// From the request type of each method, or the reason that it cannot be called.
+    pub(crate) fn new(
+        methods: impl Iterator<Item = Result<u16, MethodMismatch>>,
+        extensions: u8,
+    ) -> Self {
+        let mut mismatches = Vec::new();
+        let types = methods.zip(0..).map(|(method, index)| match method {
+            Ok(number) => number,
+            Err(mismatch) => {
+                mismatches.push((index, mismatch));
+                MISSING
+            }
+        });
+        let types = types.collect();
+        let mismatches = (!mismatches.is_empty()).then(|| mismatches.into());
+        Numbers { types, mismatches, extensions }
+    }
 
-/// The type of the method at this place.
-#[inline]
-pub(crate) fn number(numbers: &Numbers, index: u16) -> u16 {
-    numbers.get(usize::from(index)).copied().unwrap_or(MISSING)
+    /// The request type of the method at this place; `None`: it cannot be called, or its call is
+    /// [`MARKED`].
+    #[inline]
+    pub(crate) fn get(&self, index: u16) -> Option<u16> {
+        self.types.get(usize::from(index)).copied().filter(|number| *number != MISSING)
+    }
+
+    /// Why the method at this place cannot be called.
+    pub(crate) fn mismatch(&self, index: u16) -> Option<MethodMismatch> {
+        let all = self.mismatches.as_ref()?;
+        let found = all.binary_search_by_key(&(index & !MARKED), |(at, _)| *at).ok()?;
+        Some(all[found].1.clone())
+    }
+
+    /// The request type of the method at this place, or the reason that it cannot be called.
+    pub(crate) fn number(&self, index: u16) -> Result<u16, MethodMismatch> {
+        match (self.get(index & !MARKED), self.mismatch(index)) {
+            (None, Some(mismatch)) => Err(mismatch),
+            (number, _) => Ok(number.unwrap_or(MISSING)),
+        }
+    }
+
+    /// Returns whether the server reads requests with metadata.
+    pub(crate) fn reads_metadata(&self) -> bool {
+        self.extensions & READS_METADATA != 0
+    }
 }

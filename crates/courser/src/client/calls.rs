@@ -13,7 +13,7 @@ use super::inbox::{DROPPED_KEPT, Submitted};
 use crate::channel::call::{Call, Started};
 use crate::channel::greeting::{Service, Services, place};
 use crate::channel::link::{FirstConnect, Link, Open, Session, Waiting};
-use crate::channel::method::{HELLO, MethodId};
+use crate::channel::method::{HELLO, MethodId, Numbers};
 use crate::core::app::App;
 use crate::core::context::Context;
 use crate::core::message::Completion;
@@ -208,16 +208,43 @@ impl Clients {
         let session = &link.sessions[at];
         match session.services.get(service) {
             _ if index == MethodId::ASKS => Numbered::As(HELLO),
-            // Calls with metadata have larger places.
-            Service::Known(numbers) => Numbered::As(match numbers.get(usize::from(index)) {
-                Some(req_type) => *req_type,
-                None => call.address(numbers, trailer::address),
-            }),
+            Service::Known(numbers) => match numbers.get(index) {
+                Some(number) => Numbered::As(number),
+                // Calls with metadata have larger places.
+                None => {
+                    let (id, numbers) = (session.id, numbers.clone());
+                    self.address(cx, call, id, &numbers)
+                }
+            },
             Service::Asked => Numbered::Waits,
             Service::Unknown => self.ask_first(cx, call, (at, session.id), service),
+            Service::Refused(_) if cx.session_state(session.id) != SessionState::Connected => {
+                Numbered::Lost
+            }
             Service::Refused(reason) => {
                 let (server, reason) = (link.uri.clone(), reason.clone());
                 self.finish(call, Err(CallFailure::NotConnected { server, reason }));
+                Numbered::Ended
+            }
+        }
+    }
+
+    /// Finds the request type of a call with metadata, and of a method that its server does not have as the
+    /// client has it.
+    #[cold]
+    fn address(
+        &mut self,
+        cx: &Context<'_, impl App>,
+        call: &Call,
+        session: SessionId,
+        numbers: &Numbers,
+    ) -> Numbered {
+        match call.address(numbers, trailer::address) {
+            Ok(number) => Numbered::As(number),
+            // A session that has ended states nothing about the next server.
+            Err(_) if cx.session_state(session) != SessionState::Connected => Numbered::Lost,
+            Err(mismatch) => {
+                self.finish(call, Err(CallFailure::Method(mismatch)));
                 Numbered::Ended
             }
         }

@@ -6,6 +6,7 @@ use courser_buf::AllocError;
 use courser_proto::{CallError, Executed, RejectReason};
 
 use crate::error::FORKED;
+use crate::error::method::MethodMismatch;
 
 /// Why an awaited call has no response, or an awaited message was not sent.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -39,6 +40,11 @@ pub enum CallFailure {
         /// True if the handler ran.
         executed: Executed,
     },
+    /// The server does not have the typed method, or has it with other types. Typed calls report it as
+    /// [`RpcError::UnknownMethod`](crate::service::RpcError::UnknownMethod) or
+    /// [`RpcError::ShapeMismatch`](crate::service::RpcError::ShapeMismatch).
+    #[error(transparent)]
+    Method(#[from] MethodMismatch),
     /// The process was forked from that of the endpoint.
     #[error("{FORKED}")]
     Forked,
@@ -77,9 +83,10 @@ impl CallFailure {
     /// Returns whether the handler ran.
     pub fn executed(&self) -> Executed {
         match self {
-            CallFailure::Rejected(_) | CallFailure::NotConnected { .. } | CallFailure::Forked => {
-                Executed::Never
-            }
+            CallFailure::Rejected(_)
+            | CallFailure::NotConnected { .. }
+            | CallFailure::Method(_)
+            | CallFailure::Forked => Executed::Never,
             CallFailure::Failed(e) => e.executed(),
             CallFailure::Lost { executed, .. } => *executed,
             // Of a response: requests have their memory before the call.

@@ -4,17 +4,13 @@ use crate::error::ClientError;
 use crate::error::failure::CallFailure;
 use crate::error::service::{DecodeError, EncodeError};
 
-/// A client and its server do not have the same service.
+/// A client and its server have different codecs for a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mismatch {
     /// The name that the client has asked for.
     pub service: String,
-    /// The client's fingerprint.
-    pub client_fingerprint: u64,
     /// The client's codec.
     pub client_codec: String,
-    /// The server's fingerprint.
-    pub server_fingerprint: u64,
     /// The server's codec.
     pub server_codec: String,
 }
@@ -23,12 +19,11 @@ pub struct Mismatch {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HelloError {
-    /// Both ends have the service, in different versions.
+    /// Both ends have the service, with different codecs.
     #[error(
-        "the client has service {} with fingerprint {:016x} (codec {}), the server has {} with \
-         {:016x} (codec {}); use the same definition of the service at both ends",
-        .0.service, .0.client_fingerprint, .0.client_codec, .0.service, .0.server_fingerprint,
-        .0.server_codec
+        "the client has service {} with codec {}, the server with codec {}; use the same codec at both \
+         ends, or give the service another name",
+        .0.service, .0.client_codec, .0.server_codec
     )]
     Mismatch(Box<Mismatch>),
     /// The server has other services only.

@@ -2,11 +2,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use courser_buf::AllocError;
 use courser_proto::Executed;
 
 use crate::error::failure::CallFailure;
+use crate::error::method::{MethodMismatch, ShapeMismatch, UnknownMethod};
 
 /// The application error of methods that have none: it has no values.
 ///
@@ -31,7 +33,15 @@ pub enum RpcError<E> {
     Service(E),
     /// There is no response.
     #[error(transparent)]
-    Call(#[from] CallFailure),
+    Call(CallFailure),
+    /// The server does not have the method, as it is older or newer than the client. The call was not
+    /// made, and other methods are not affected.
+    #[error(transparent)]
+    UnknownMethod(Arc<UnknownMethod>),
+    /// The server has the method with types of another shape. The call was not made, and other methods are
+    /// not affected.
+    #[error(transparent)]
+    ShapeMismatch(Arc<ShapeMismatch>),
     /// A value could not be encoded.
     #[error(transparent)]
     Encode(#[from] EncodeError),
@@ -49,13 +59,43 @@ pub enum RpcError<E> {
     MidStream(#[from] MidStreamError),
 }
 
+impl<E> From<CallFailure> for RpcError<E> {
+    fn from(failure: CallFailure) -> Self {
+        match failure {
+            CallFailure::Method(mismatch) => mismatch.into(),
+            failure => RpcError::Call(failure),
+        }
+    }
+}
+
+impl<E> From<MethodMismatch> for RpcError<E> {
+    fn from(mismatch: MethodMismatch) -> Self {
+        match mismatch {
+            MethodMismatch::Unknown(e) => RpcError::UnknownMethod(e),
+            MethodMismatch::Shape(e) => RpcError::ShapeMismatch(e),
+        }
+    }
+}
+
+impl RpcError<NoError> {
+    /// The error of a method without application errors as that of a method with them.
+    pub fn widen<E>(self) -> RpcError<E> {
+        match self.split() {
+            Ok(never) => match never {},
+            Err(error) => error,
+        }
+    }
+}
+
 impl<E> RpcError<E> {
     /// Returns whether the handler ran.
     pub fn executed(&self) -> Executed {
         match self {
             RpcError::Service(_) => Executed::Yes,
             RpcError::Call(failure) => failure.executed(),
-            RpcError::Denied(_) => Executed::Never,
+            RpcError::UnknownMethod(_) | RpcError::ShapeMismatch(_) | RpcError::Denied(_) => {
+                Executed::Never
+            }
             RpcError::Encode(EncodeError::Remote(_)) => Executed::Yes,
             RpcError::Encode(_) => Executed::Never,
             RpcError::Decode(DecodeError::Remote(_)) => Executed::Never,
@@ -69,9 +109,15 @@ impl<E> RpcError<E> {
 
     /// The application's error, or the error of the call.
     pub fn into_service(self) -> Result<E, RpcError<NoError>> {
+        self.split()
+    }
+
+    fn split<F>(self) -> Result<E, RpcError<F>> {
         Err(match self {
             RpcError::Service(e) => return Ok(e),
             RpcError::Call(e) => RpcError::Call(e),
+            RpcError::UnknownMethod(e) => RpcError::UnknownMethod(e),
+            RpcError::ShapeMismatch(e) => RpcError::ShapeMismatch(e),
             RpcError::Encode(e) => RpcError::Encode(e),
             RpcError::Decode(e) => RpcError::Decode(e),
             RpcError::Denied(e) => RpcError::Denied(e),

@@ -26,7 +26,7 @@ impl Services {
     }
 
     fn hello(&self, received: &Received<'_>) -> HelloReply {
-        welcome::answer(self, received.bytes())
+        welcome::answer(self, received.bytes(), received.limit())
     }
 }
 

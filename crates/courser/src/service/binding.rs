@@ -13,10 +13,11 @@ use super::context::{Metadata, MetadataError, trailer};
 use super::hello;
 use super::writer::{self, Memory};
 use crate::channel::greeting::Greeting;
-use crate::channel::method::{HELLO, MARKED, MethodId, Numbers, ServiceInfo, number};
+use crate::channel::method::{HELLO, MARKED, MethodId, Numbers, ServiceInfo};
 use crate::channel::{CallOptions, Channel};
 use crate::error::failure::CallFailure;
 use crate::error::hello::HelloError;
+use crate::error::method::MethodMismatch;
 use crate::error::service::{EncodeError, RpcError};
 
 /// A service of a typed client on its connection.
@@ -75,20 +76,31 @@ impl Binding {
 
     /// The method of a call with metadata, which is written into its request. `None`: the server was not
     /// asked yet.
-    pub(crate) fn address(&self, request: &mut MsgBuf, index: u16) -> Option<MethodId> {
+    pub(crate) fn address(
+        &self,
+        request: &mut MsgBuf,
+        index: u16,
+    ) -> Result<Option<MethodId>, MethodMismatch> {
         match self.numbers.get() {
-            Some(numbers) => Some(trailer::address(request, numbers, index).into()),
-            None => self.is_adopted().then(|| self.adopted_method(index)),
+            Some(numbers) => Ok(Some(trailer::address(request, numbers, index)?.into())),
+            None => Ok(self.is_adopted().then(|| self.adopted_method(index))),
         }
     }
 
-    /// The method at a place of [`ServiceInfo::methods`]. `None`: the server was not asked yet.
+    /// The method at a place of [`ServiceInfo::methods`]. `None`: the server was not asked yet, or does
+    /// not have it as the client has it.
     #[inline]
     pub(crate) fn method(&self, index: u16) -> Option<MethodId> {
         match self.numbers.get() {
-            Some(numbers) => Some(number(numbers, index).into()),
+            Some(numbers) => numbers.get(index).map(MethodId::from),
             None => self.adopted.map(|_| self.adopted_method(index)),
         }
+    }
+
+    /// Why the server does not have the method at this place as the client has it. `None`: it has it, or
+    /// was not asked yet.
+    pub(crate) fn mismatch(&self, index: u16) -> Option<MethodMismatch> {
+        self.numbers.get()?.mismatch(index)
     }
 
     pub(crate) fn adopted_method(&self, index: u16) -> MethodId {
@@ -187,11 +199,11 @@ impl<'a, C: Channel> Unmade<'a, C> {
         };
         let Some(mut request) = self.request.take() else { return Poll::Pending }; // after its end
         let method = match self.index & MARKED {
-            0 => number(&numbers, self.index),
+            0 => numbers.number(self.index),
             _ => trailer::address(&mut request, &numbers, self.index),
         };
         self.service.set(numbers);
-        Poll::Ready(Ok((method.into(), request)))
+        Poll::Ready(Ok((method?.into(), request)))
     }
 }
 

@@ -22,7 +22,7 @@ use super::writer;
 use crate::channel::method::{MARKED, MethodId, ServiceInfo};
 use crate::channel::{BlockingChannel, CallOptions, Channel};
 use crate::error::hello::HelloError;
-use crate::error::service::{EncodeError, RpcError};
+use crate::error::service::{EncodeError, NoError, RpcError};
 use crate::service::binding::ChannelMemory;
 
 /// Types that a value has to do with, without holding any.
@@ -203,7 +203,7 @@ pin_project_lite::pin_project! {
 enum Unready<'a, C: Channel> {
     /// The server is asked for the service first.
     Unmade(Unmade<'a, C>),
-    Failed(Option<EncodeError>),
+    Failed(Option<RpcError<NoError>>),
 }
 
 impl<'a, C: Channel, F> Started<'a, C, F> {
@@ -236,9 +236,11 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
         if current::passes() || service.defaults().is_some() {
             return Started::inheriting(channel, service, index, request, options, make);
         }
-        let unmade = request.and_then(|r| Unmade::new(channel, service, index, r, options));
-        let reason = unmade.map_or_else(|e| Unready::Failed(Some(e)), Unready::Unmade);
-        Started::Unready { reason: Box::new(reason) }
+        match (service.mismatch(index), request) {
+            (Some(mismatch), _) => Started::failed(mismatch.into()),
+            (None, Ok(request)) => Started::unmade(channel, service, index, request, options),
+            (None, Err(e)) => Started::failed(e.into()),
+        }
     }
 }
 
@@ -275,7 +277,7 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
             }
             Unready::Failed(error) => {
                 return match error.take() {
-                    Some(error) => Poll::Ready(Err(error.into())),
+                    Some(error) => Poll::Ready(Err(error.widen())),
                     None => Poll::Pending, // polled after its end
                 };
             }
@@ -303,12 +305,13 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
         let (service, index) = (service.real(), index | MARKED);
         match request {
             Ok(mut request) => match service.address(&mut request, index) {
-                Some(method) => {
+                Ok(Some(method)) => {
                     Started::Running { future: make(channel, method, request, options) }
                 }
-                None => Started::unmade(channel, service, index, request, options),
+                Ok(None) => Started::unmade(channel, service, index, request, options),
+                Err(mismatch) => Started::failed(mismatch.into()),
             },
-            Err(e) => Started::failed(e),
+            Err(e) => Started::failed(e.into()),
         }
     }
 
@@ -334,11 +337,11 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
     ) -> Self {
         match Unmade::new(channel, service, index, request, options) {
             Ok(unmade) => Started::Unready { reason: Box::new(Unready::Unmade(unmade)) },
-            Err(e) => Started::failed(e),
+            Err(e) => Started::failed(e.into()),
         }
     }
 
-    fn failed(error: EncodeError) -> Self {
+    fn failed(error: RpcError<NoError>) -> Self {
         Started::Unready { reason: Box::new(Unready::Failed(Some(error))) }
     }
 }
@@ -371,7 +374,7 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Future for UnaryCall<'_, C, K, 
         let call = ready!(self.project().state.running(cx, C::call_method))?;
         match ready!(C::poll_call(call, cx, answer::read::<K, T, E>)) {
             Ok(decoded) => Poll::Ready(decoded),
-            Err(failure) => Poll::Ready(Err(RpcError::Call(failure))),
+            Err(failure) => Poll::Ready(Err(failure.into())),
         }
     }
 }
@@ -457,6 +460,6 @@ impl<C: Channel> Future for Sending<'_, C> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let message = ready!(self.project().state.running(cx, C::send_method))?;
-        message.poll(cx).map_err(RpcError::Call)
+        message.poll(cx).map_err(RpcError::from)
     }
 }

@@ -22,6 +22,7 @@ use courser_buf::{AllocError, Arena, MsgBuf};
 use super::load::Charge;
 use super::writer::{Memory, Writer};
 use crate::error::service::{DecodeError, EncodeError};
+use crate::shape::method::{MethodKind, MethodShape};
 use crate::shape::{Difference, Shape};
 
 #[cfg(feature = "postcard")]
@@ -92,6 +93,22 @@ pub trait Decode<T>: Codec {
     fn shape() -> Shape {
         Shape::named::<T>()
     }
+}
+
+/// The shape of a method of this kind with these arguments, items of the client, value or items of the
+/// server, and application error.
+#[doc(hidden)]
+pub fn method_shape<K, A, S, T, E>(kind: MethodKind) -> MethodShape
+where
+    K: Decode<A> + Decode<S> + Decode<T> + Decode<E>,
+{
+    let parts = [
+        <K as Decode<A>>::shape(),
+        <K as Decode<S>>::shape(),
+        <K as Decode<T>>::shape(),
+        <K as Decode<E>>::shape(),
+    ];
+    MethodShape::new(kind, parts)
 }
 
 /// Encodes a value, decodes it, and encodes the result: the bytes are the same if the type is read

@@ -1,28 +1,40 @@
-//! The call by which a client asks its server for a service: whether the server has it in the same
-//! version, and the request types that the server has assigned to its methods.
+//! The call by which a client asks its server for a service: which of the client's methods the server
+//! has, with which request types, and whether their values have the same shapes.
 //!
-//! Request: a format number, the fingerprint (8 bytes, little endian), the name and the codec, each
-//! after a byte with its length, the number of methods (2 bytes), and their names in order, each after
-//! a byte with its length. Response: a kind; for `OTHER` the server's fingerprint and codec; for both
-//! `SAME` and `OTHER` the request type of each method (2 bytes; 0xFFFF: the server does not have it);
-//! for `UNKNOWN` the names of the server's services.
+//! Request: a format number, a byte of extensions, the name and the codec, each after a byte with its
+//! length, the number of methods (2 bytes), and for each one in order its name, after a byte with its
+//! length, and the hash of its shape (8 bytes, little endian). Response: a kind; for `HAS` a byte of
+//! extensions, the server's codec, and a state for each method: for `SAME` and `OTHER` its request type
+//! (2 bytes), for `OTHER` also the server's shape after its length (4 bytes; 0: it is too long); for
+//! `UNKNOWN` the names of the server's services.
+
+use std::sync::Arc;
 
 use courser_buf::MsgBuf;
 use courser_proto::{CallError, Status};
 
 use super::answer::{self, tag};
 use crate::channel::greeting::Greeting;
-use crate::channel::method::{MISSING, Numbers, ServiceInfo, with_features};
+use crate::channel::method::{MethodInfo, Numbers, ServiceInfo};
 use crate::error::failure::CallFailure;
 use crate::error::hello::{HelloError, Mismatch};
+use crate::error::method::{MethodMismatch, ShapeMismatch, UnknownMethod};
 use crate::error::service::{DecodeError, NoError, RpcError};
+use crate::shape::method::MethodShape;
 
-/// Format 1 had no methods: names were hashed to request types.
-const FORMAT: u8 = 2;
+/// Format 1 had no methods, format 2 one fingerprint for all of them.
+const FORMAT: u8 = 3;
+/// Extensions of clients: none. Both ends ignore bits that they do not know.
+const EXTENSIONS: u8 = 0;
 
-pub(super) const SAME: u8 = 0;
-pub(super) const OTHER: u8 = 1;
+/// Kinds of responses.
+pub(super) const HAS: u8 = 0;
 pub(super) const UNKNOWN: u8 = 2;
+
+/// States of methods.
+pub(super) const SAME: u8 = 0;
+pub(super) const MISSING: u8 = 1;
+pub(super) const OTHER: u8 = 2;
 
 /// Names in a response.
 pub(super) const MAX_NAMES: usize = 16;
@@ -47,6 +59,11 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(bytes))
     }
 
+    pub(super) fn length(&mut self) -> Result<usize, DecodeError> {
+        let bytes = self.bytes(4)?.try_into().unwrap_or_default();
+        Ok(u32::from_le_bytes(bytes) as usize)
+    }
+
     pub(super) fn short(&mut self) -> Result<u16, DecodeError> {
         let bytes = self.bytes(2)?.try_into().unwrap_or_default();
         Ok(u16::from_le_bytes(bytes))
@@ -68,16 +85,19 @@ pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
 
 /// The request that asks for a service.
 pub(crate) fn request(info: &ServiceInfo) -> Vec<u8> {
-    let mut bytes = vec![FORMAT];
-    bytes.extend(info.fingerprint.to_le_bytes());
+    let mut bytes = vec![FORMAT, EXTENSIONS];
     put_text(info.name, &mut bytes);
     put_text(info.codec, &mut bytes);
     bytes.extend((info.methods.len() as u16).to_le_bytes());
-    info.methods.iter().for_each(|method| put_text(method.name, &mut bytes));
+    for (method, shape) in info.methods.iter().zip(info.shapes()) {
+        put_text(method.name, &mut bytes);
+        bytes.extend(shape.fingerprint().to_le_bytes());
+    }
     bytes
 }
 
-/// Reads the answer of a server. `checked`: another version of the service is an error.
+/// Reads the answer of a server. `checked`: a server without the service, or with another codec of it, is
+/// an error.
 pub(crate) fn read(
     info: &ServiceInfo,
     checked: bool,
@@ -109,39 +129,89 @@ pub(crate) fn read_response(
     }
     let mut reader = Reader(payload);
     match reader.byte()? {
-        SAME => {}
-        OTHER => {
-            let (server_fingerprint, server_codec) = (reader.number()?, reader.text()?);
-            if checked {
-                return Err(HelloError::Mismatch(Box::new(Mismatch {
-                    service: info.name.to_owned(),
-                    client_fingerprint: info.fingerprint,
-                    client_codec: info.codec.to_owned(),
-                    server_fingerprint,
-                    server_codec: printable(server_codec),
-                })));
-            }
-        }
+        HAS => {}
         UNKNOWN if checked => {
-            let count = usize::from(reader.byte()?).min(MAX_NAMES);
-            let names: Result<Vec<_>, _> =
-                (0..count).map(|_| reader.text().map(printable)).collect();
-            let others = match names?.join(", ") {
-                none if none.is_empty() => "none at all".to_owned(),
-                names => names,
-            };
+            let others = names(&mut reader)?;
             return Err(HelloError::NoService { service: info.name.to_owned(), others });
         }
-        UNKNOWN => return Ok(with_features(info.methods.iter().map(|_| MISSING), 0)),
+        UNKNOWN => {
+            let unknown = |method: &MethodInfo| Err(unknown(info, method));
+            return Ok(Numbers::new(info.methods.iter().map(unknown), 0));
+        }
         _ => return Err(DecodeError::Form("a hello of an unknown kind").into()),
     }
-    let numbers: Result<Vec<_>, _> = info.methods.iter().map(|_| reader.short()).collect();
-    Ok(with_features(numbers?.into_iter(), features(&mut reader)))
+    let extensions = reader.byte()?;
+    let codec = printable(reader.text()?);
+    if codec != info.codec && checked {
+        return Err(HelloError::Mismatch(Box::new(Mismatch {
+            service: info.name.to_owned(),
+            client_codec: info.codec.to_owned(),
+            server_codec: codec,
+        })));
+    }
+    let methods: Result<Vec<_>, DecodeError> =
+        (0..info.methods.len()).map(|at| method(info, at, &codec, &mut reader)).collect();
+    Ok(Numbers::new(methods?.into_iter(), extensions))
 }
 
-/// The features of the server, which earlier versions do not send.
-fn features(reader: &mut Reader<'_>) -> u8 {
-    reader.byte().unwrap_or(0)
+/// The names of a server's services, in words.
+fn names(reader: &mut Reader<'_>) -> Result<String, DecodeError> {
+    let count = usize::from(reader.byte()?).min(MAX_NAMES);
+    let names: Result<Vec<_>, _> = (0..count).map(|_| reader.text().map(printable)).collect();
+    Ok(match names?.join(", ") {
+        none if none.is_empty() => "none at all".to_owned(),
+        names => names,
+    })
+}
+
+/// A method as the server has it: its request type, or why it cannot be called.
+fn method(
+    info: &ServiceInfo,
+    at: usize,
+    codec: &str,
+    reader: &mut Reader<'_>,
+) -> Result<Result<u16, MethodMismatch>, DecodeError> {
+    let (method, own) = (&info.methods[at], &info.shapes()[at]);
+    let state = reader.byte()?;
+    if state == MISSING {
+        return Ok(Err(unknown(info, method)));
+    }
+    let number = reader.short()?;
+    let differs = |difference: String, client: String, server: String| {
+        let (service, method) = (info.name.to_owned(), method.name.to_owned());
+        let mismatch = ShapeMismatch { service, method, difference, client, server };
+        Ok(Err(MethodMismatch::Shape(Arc::new(mismatch))))
+    };
+    let of_codec = |shape: &str, codec: &str| format!("{shape} by {codec}");
+    let shape = match state {
+        SAME => own.clone(),
+        OTHER => {
+            let len = reader.length()?;
+            match reader.bytes(len)? {
+                [] => {
+                    let why = "the server's shape is too long to be compared".to_owned();
+                    return differs(why, own.to_string(), "not stated".to_owned());
+                }
+                bytes => MethodShape::from_bytes(bytes)?,
+            }
+        }
+        _ => return Err(DecodeError::Form("a method of an unknown state")),
+    };
+    if codec != info.codec {
+        let client = of_codec(&own.to_string(), info.codec);
+        return differs("the codecs".to_owned(), client, of_codec(&shape.to_string(), codec));
+    }
+    match info.compare(own, &shape) {
+        Ok(()) => Ok(Ok(number)),
+        Err(difference) => {
+            differs(printable(&difference), own.to_string(), printable(&shape.to_string()))
+        }
+    }
+}
+
+fn unknown(info: &ServiceInfo, method: &MethodInfo) -> MethodMismatch {
+    let (service, method) = (info.name.to_owned(), method.name.to_owned());
+    MethodMismatch::Unknown(Arc::new(UnknownMethod { service, method }))
 }
 
 /// A text of the peer without control characters.
@@ -156,10 +226,9 @@ pub(super) fn service(request: &[u8]) -> Option<&str> {
 
 /// The request of a client.
 pub(super) struct Asked<'a> {
-    pub(super) fingerprint: u64,
     pub(super) name: &'a str,
     pub(super) codec: &'a str,
-    /// Their number and their names, which are not read yet.
+    /// Their number, and their names and hashes, which are not read yet.
     pub(super) methods: Reader<'a>,
 }
 
@@ -167,11 +236,12 @@ pub(super) fn read_request(request: &[u8]) -> Result<Asked<'_>, DecodeError> {
     let mut reader = Reader(request);
     match reader.byte()? {
         FORMAT => {}
-        1 => return Err(DecodeError::Form("a hello of an earlier version of Courser")),
+        1 | 2 => return Err(DecodeError::Form("a hello of an earlier version of Courser")),
         _ => return Err(DecodeError::Form("a hello of an unknown format")),
     }
-    let (fingerprint, name, codec) = (reader.number()?, reader.text()?, reader.text()?);
-    Ok(Asked { fingerprint, name, codec, methods: reader })
+    let _extensions = reader.byte()?;
+    let (name, codec) = (reader.text()?, reader.text()?);
+    Ok(Asked { name, codec, methods: reader })
 }
 
 impl Greeting {

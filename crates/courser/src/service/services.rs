@@ -47,7 +47,8 @@ shared_stats! {
     pub struct ServiceStats: "services" {
         /// Requests, one-way messages and items of streams that could not be decoded.
         pub decode_errors: u64 = counter(messages),
-        /// Clients that have another version of a service, or want another service.
+        /// Clients that have a method which the server does not have, or has in another shape, and
+        /// clients that want another service.
         pub mismatches: u64 = counter(clients),
         /// Pulls and pushes that broke the rules of streams.
         pub stream_errors: u64 = counter(calls),
@@ -287,6 +288,8 @@ impl Services {
         is_taken: &dyn Fn(u16) -> bool,
     ) -> Result<(u16, bool), RegisterError> {
         let service = info.name;
+        // Looked at now, so that the first client does not wait for it.
+        let _ = info.shapes();
         let mut list = self.lock();
         if list.iter().any(|other| other.info.name == service) {
             return Err(RegisterError::Name { service });

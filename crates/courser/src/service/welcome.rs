@@ -1,11 +1,14 @@
 //! The answer of a server to a client that asks for a service: see [`super::hello`].
 
 use super::answer::{self, Refusal, tag};
-use super::hello::{Asked, MAX_NAMES, OTHER, Reader, SAME, UNKNOWN, put_text, read_request};
+use super::hello::{
+    Asked, HAS, MAX_NAMES, MISSING, OTHER, Reader, SAME, UNKNOWN, put_text, read_request,
+};
 use super::services::{Assigned, Services};
-use crate::channel::method::{MISSING, READS_METADATA};
+use crate::channel::method::READS_METADATA;
 use crate::core::message::{Reply, ReplySink};
 use crate::error::service::DecodeError;
+use crate::shape::method::MethodShape;
 
 /// The answer to a hello.
 pub(super) enum HelloReply {
@@ -22,9 +25,12 @@ impl Reply for HelloReply {
     }
 }
 
-/// Answers a hello.
-pub(super) fn answer(services: &Services, request: &[u8]) -> HelloReply {
-    match read_request(request).and_then(|asked| answer_asked(services, asked)) {
+/// Most bytes of the shapes in an answer. A longer shape, or one behind them, is not stated.
+const MAX_SHAPES: usize = 256 << 10;
+
+/// Answers a hello. `limit` is the largest message.
+pub(super) fn answer(services: &Services, request: &[u8], limit: usize) -> HelloReply {
+    match read_request(request).and_then(|asked| answer_asked(services, asked, limit)) {
         Ok(mut bytes) => {
             bytes.push(tag::OK);
             HelloReply::Bytes(bytes)
@@ -33,7 +39,11 @@ pub(super) fn answer(services: &Services, request: &[u8]) -> HelloReply {
     }
 }
 
-fn answer_asked(services: &Services, asked: Asked<'_>) -> Result<Vec<u8>, DecodeError> {
+fn answer_asked(
+    services: &Services,
+    asked: Asked<'_>,
+    limit: usize,
+) -> Result<Vec<u8>, DecodeError> {
     let list = services.lock();
     let Some(service) = list.iter().find(|service| service.info.name == asked.name) else {
         services.mismatch();
@@ -42,47 +52,62 @@ fn answer_asked(services: &Services, asked: Asked<'_>) -> Result<Vec<u8>, Decode
         list.iter().take(count).for_each(|other| put_text(other.info.name, &mut bytes));
         return Ok(bytes);
     };
-    let info = &service.info;
-    let mut bytes = Vec::new();
-    if info.fingerprint == asked.fingerprint && info.codec == asked.codec {
-        bytes.push(SAME);
-    } else {
+    let mut bytes = vec![HAS, extensions(services)];
+    put_text(service.info.codec, &mut bytes);
+    let is_same = put_methods(service, asked.methods, limit, &mut bytes)?;
+    if !is_same || service.info.codec != asked.codec {
         services.mismatch();
-        bytes.push(OTHER);
-        bytes.extend(info.fingerprint.to_le_bytes());
-        put_text(info.codec, &mut bytes);
     }
-    put_numbers(service, asked.methods, &mut bytes)?;
-    put_features(services, &mut bytes);
     Ok(bytes)
 }
 
-/// The features of this server. Earlier clients ignore them.
-fn put_features(services: &Services, out: &mut Vec<u8>) {
-    if services.reads_metadata() {
-        out.push(READS_METADATA);
-    }
+/// The extensions of this server.
+fn extensions(services: &Services) -> u8 {
+    if services.reads_metadata() { READS_METADATA } else { 0 }
 }
 
-/// The request types of the methods that a client has. Both lists are in order.
-fn put_numbers(
+/// The methods that a client has. Both lists are in order. Returns whether the server has all of them,
+/// in the same shapes.
+fn put_methods(
     service: &Assigned,
     mut asked: Reader<'_>,
+    limit: usize,
     out: &mut Vec<u8>,
-) -> Result<(), DecodeError> {
+) -> Result<bool, DecodeError> {
     let count = asked.short()?;
-    let (own, mut at) = (service.info.methods, 0);
+    let (own, shapes, mut at) = (service.info.methods, service.info.shapes(), 0);
+    let (mut is_same, mut room) = (true, MAX_SHAPES.min(limit / 2));
     for _ in 0..count {
-        let name = asked.text()?;
+        let (name, hash) = (asked.text()?, asked.number()?);
         while own.get(at).is_some_and(|method| method.name < name) {
             at += 1;
         }
-        let is_same = own.get(at).is_some_and(|method| method.name == name);
-        let number = if is_same { service.number(at) } else { MISSING };
-        out.extend(number.to_le_bytes());
+        let found = own.get(at).is_some_and(|method| method.name == name);
+        let same = found && shapes[at].fingerprint() == hash;
+        is_same &= same;
+        out.push(match (found, same) {
+            (false, _) => MISSING,
+            (true, true) => SAME,
+            (true, false) => OTHER,
+        });
+        if found {
+            out.extend(service.number(at).to_le_bytes());
+        }
+        if found && !same {
+            put_shape(&shapes[at], &mut room, out);
+        }
     }
     match asked.0 {
-        [] => Ok(()),
+        [] => Ok(is_same),
         left => Err(DecodeError::Trailing { left: left.len() }),
     }
+}
+
+/// A shape after its length; nothing in place of one for which there is no room.
+fn put_shape(shape: &MethodShape, room: &mut usize, out: &mut Vec<u8>) {
+    let bytes = shape.to_bytes();
+    let bytes = if bytes.len() > *room { &[][..] } else { &bytes[..] };
+    *room -= bytes.len();
+    out.extend((bytes.len() as u32).to_le_bytes());
+    out.extend(bytes);
 }

@@ -202,7 +202,7 @@ fn other_versions_of_a_type_are_typed_errors_that_say_whether_the_handler_ran() 
         #[courser::service(codec = Bytes)]
         pub trait Raw {
             async fn word(&self, word: [u8; 5]) -> [u8; 4];
-            async fn reverse(&self, bytes: Vec<u8>) -> [u8; 9];
+            async fn reverse(&self, bytes: Vec<u8>) -> Result<[u8; 9], String>;
         }
     }
     let mut world = World::new(1);

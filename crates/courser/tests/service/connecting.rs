@@ -1,6 +1,6 @@
 //! The check of versions, and the registration of services.
 
-use courser::service::{Codec, HelloError, Service};
+use courser::service::{Codec, HelloError, RpcError, Service};
 
 use crate::calls::serve;
 use crate::kv::KvClient;
@@ -111,21 +111,21 @@ fn generated_code_does_not_mix_its_names_with_those_of_the_service() {
 }
 
 #[test]
-fn another_version_of_a_service_is_one_error_that_names_both_sides() {
+fn another_codec_of_a_service_is_one_error_that_names_both_sides() {
     let (world, _, _) = serve(1);
-    let error = world.run(NewerClient::new(world.session())).unwrap_err();
+    let error = world.run(PlainClient::new(world.session())).unwrap_err();
     let text = error.to_string();
-    let (ours, theirs) = (NewerClient::SERVICE.fingerprint, KvClient::SERVICE.fingerprint);
-    assert!(
-        text.contains(&format!("{ours:016x}")) && text.contains(&format!("{theirs:016x}")),
-        "{text}"
-    );
-    assert!(text.matches("Kv").count() == 2 && text.contains("postcard"), "{text}");
+    assert!(text.contains("codec bytes") && text.contains("codec postcard"), "{text}");
     let HelloError::Mismatch(mismatch) = error else { panic!("{text}") };
-    assert_eq!((mismatch.client_fingerprint, mismatch.server_fingerprint), (ours, theirs));
-    let error = world.run(PlainClient::new(world.session())).unwrap_err().to_string();
-    assert!(error.contains("codec bytes") && error.contains("codec postcard"), "{error}");
-    assert_eq!(world.services.stats().mismatches, 2);
+    assert_eq!((&*mismatch.client_codec, &*mismatch.server_codec), ("bytes", "postcard"));
+    assert_eq!(world.services.stats().mismatches, 1);
+    // Without a check first, its call is refused.
+    let plain = PlainClient::unchecked(world.session());
+    let error = world.run(async { plain.get(vec![1]).await }).unwrap_err();
+    let text = error.to_string();
+    let RpcError::ShapeMismatch(mismatch) = error else { panic!("{text}") };
+    assert_eq!((&*mismatch.service, &*mismatch.method), ("Kv", "get"));
+    assert!(text.contains("by bytes") && text.contains("by postcard"), "{text}");
     world.assert_clean();
 }
 
@@ -151,15 +151,15 @@ fn fingerprints_cover_names_kinds_types_and_the_codec() {
         EmptyClient::SERVICE,
     ];
     for (i, a) in all.iter().enumerate() {
-        assert!(all[..i].iter().all(|b| a.fingerprint != b.fingerprint), "{a:?}");
+        assert!(all[..i].iter().all(|b| a.fingerprint() != b.fingerprint()), "{a:?}");
     }
     assert_eq!(KvClient::SERVICE.codec, courser::service::Postcard::NAME);
-    // Recorded once: another value would refuse deployed clients.
-    let recorded = recorded::KvClient::SERVICE.fingerprint;
+    // Recorded once: with another value, builds of one definition would differ.
+    let recorded = recorded::KvClient::SERVICE.fingerprint();
     assert_eq!(recorded, KV, "{recorded:#x}");
 }
 
-const KV: u64 = 0x1aa2_4de0_510e_49e1;
+const KV: u64 = 0x0df7_5f42_1305_8b2a;
 
 /// The service whose fingerprint is recorded.
 mod recorded {
@@ -185,31 +185,57 @@ mod recorded {
 #[test]
 fn answers_to_hellos_of_any_bytes_are_errors() {
     use courser::service::LocalRegistry;
-    for answer in [
-        &[][..],
-        &[0],
-        &[9, 0],
-        &[1, 1, 2, 0],
-        &[2, 5, 3, b'a', 0],
-        &[2, 0, 0],
-        &[0xff, 2],
-        &[5, 5],
-        &[1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 7, 0],
-        &[0, 77],
-        &[0, 0],
-        &[0; 16],
-        &[0; 18],
-    ] {
+    let has = |methods: &[u8]| [&[0, 0][..], b"\x08postcard", methods, &[0]].concat();
+    let eight = |method: &[u8]| has(&method.repeat(8));
+    let answers = [
+        vec![],
+        vec![0],
+        vec![9, 0],
+        vec![1, 1, 2, 0],
+        vec![2, 5, 3, b'a', 0],
+        vec![2, 0, 0],
+        vec![0xff, 2],
+        vec![5, 5],
+        vec![0, 0, 1, 7, 0],
+        vec![0, 77],
+        vec![0, 0, 0, 0],
+        [&[0, 0][..], b"\x08post\x07ard", &[0]].concat(),
+        // States of methods: unknown, without a number, without a shape, with a malformed one.
+        eight(&[7]),
+        eight(&[0]),
+        eight(&[2, 0, 0x40]),
+        eight(&[2, 0, 0x40, 1, 0, 0, 0, 9]),
+        eight(&[2, 0, 0x40, 0xff, 0xff, 0xff, 0xff]),
+        eight(&[2, 0, 0x40, 5, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]),
+        eight(&[2, 0, 0x40, 9, 0, 0, 0, 0, 4, 0, 0, 0, 0xff, 0xff, 7, 7]),
+        has(&[0; 16]),
+    ];
+    for answer in answers {
+        let result = greet(answer.clone()).0;
+        let text = result.expect_err(&format!("{answer:?}")).to_string();
+        assert!(!text.contains('\u{7}'), "{answer:?}");
+    }
+    for good in [&[0, 0, 0x40][..], &[1], &[2, 0, 0x40, 0, 0, 0, 0]] {
+        let (result, world) = greet(eight(good));
+        let kv = result.unwrap();
+        let answer = world.run(async { kv.len().await });
+        let text = answer.as_ref().map_or_else(RpcError::to_string, u64::to_string);
+        match good[0] {
+            0 => assert!(matches!(answer, Err(RpcError::Call(_))), "it is not served: {text}"),
+            1 => assert!(matches!(answer, Err(RpcError::UnknownMethod(_))), "{text}"),
+            _ => assert!(text.contains("too long to be compared"), "{text}"),
+        }
+    }
+
+    /// The client of a server that answers a hello so.
+    #[allow(clippy::type_complexity)]
+    fn greet(answer: Vec<u8>) -> (Result<KvClient<crate::world::Session>, HelloError>, World) {
         let mut world = World::new(1);
-        let bytes = answer.to_vec();
         LocalRegistry::on_request(&mut world, 0x03F0, move |_| {
-            let bytes = bytes.clone();
-            async move { bytes }
+            let answer = answer.clone();
+            async move { answer }
         });
         let result = world.run(KvClient::new(world.session()));
-        match answer {
-            [0, .., 0] if answer.len() == 18 => assert!(result.is_ok()),
-            _ => assert!(!result.unwrap_err().to_string().contains('\u{7}'), "{answer:?}"),
-        }
+        (result, world)
     }
 }

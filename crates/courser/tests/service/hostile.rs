@@ -214,19 +214,26 @@ fn malformed_calls_of_the_library_are_typed_errors() {
     assert_eq!(refusal(&world, 1, PULL, &[0; 9]), Some((2, 0)));
     assert_eq!(refusal(&world, 1, PUSH, &[2; 9]), Some((2, 0)));
     assert_eq!(refusal(&world, 1, number("count"), &[0; 3]), Some((2, 0)));
-    for hello in [&[][..], &[2], &[2; 9], &[2; 13], &[0xff; 300]] {
+    for hello in [&[][..], &[2], &[3], &[2; 9], &[3; 9], &[0xff; 300]] {
         assert_eq!(refusal(&world, 1, HELLO, hello), Some((2, 0)));
     }
-    // Names of methods that are too few, too many, or no text.
-    let hello = |names: &[u8]| [&[2][..], &[7; 8], b"\x02Kv\x08postcard", names].concat();
-    for names in [&b"\x02\x00\x03get"[..], b"\x00\x00\x03get", b"\x01\x00\x01\xff", b"\xff\xff"] {
-        assert_eq!(refusal(&world, 1, HELLO, &hello(names)), Some((2, 0)), "{names:?}");
+    // Methods that are too few, too many, without a hash, or whose name is no text.
+    let hello = |methods: &[u8]| [&[3, 0][..], b"\x02Kv\x08postcard", methods].concat();
+    for methods in [
+        &b"\x02\x00\x03get8 bytes."[..],
+        b"\x00\x00\x03get8 bytes.",
+        b"\x01\x00\x03get7 bytes",
+        b"\x01\x00\x01\xff8 bytes.",
+        b"\xff\xff",
+    ] {
+        assert_eq!(refusal(&world, 1, HELLO, &hello(methods)), Some((2, 0)), "{methods:?}");
     }
-    // In another order they are not found.
-    let answer = world.run(world.raw(1, HELLO, &hello(b"\x02\x00\x03put\x03get"))).unwrap();
-    let numbers = &answer[answer.len() - 5..];
+    // In another order they are not found. The hashes differ from the server's.
+    let methods = b"\x02\x00\x03put8 bytes.\x03get8 bytes.";
+    let answer = world.run(world.raw(1, HELLO, &hello(methods))).unwrap();
     let put = number("put").to_le_bytes();
-    assert_eq!(numbers, [put[0], put[1], 0xff, 0xff, 0]);
+    assert_eq!(answer[..14], [&[0, 0][..], b"\x08postcard\x02", &put].concat());
+    assert_eq!(answer[answer.len() - 2..], [1, 0]);
     drop(answer);
     world.assert_clean();
 }
@@ -234,8 +241,12 @@ fn malformed_calls_of_the_library_are_typed_errors() {
 /// A server that answers with any bytes.
 fn false_server(open_answer: &'static [u8], pull_answer: &'static [u8]) -> World {
     let mut world = World::new(8);
-    let numbers: Vec<u8> = (0..8_u16).flat_map(|at| (0x4000 + at).to_le_bytes()).collect();
-    let hello = [&[0][..], &numbers, &[0]].concat();
+    let methods = (0..8_u16).flat_map(|at| {
+        let [low, high] = (0x4000 + at).to_le_bytes();
+        [0, low, high]
+    });
+    let methods: Vec<_> = methods.collect();
+    let hello = [&[0, 0][..], b"\x08postcard", &methods, &[0]].concat();
     LocalRegistry::on_request(&mut world, HELLO, move |_| {
         let hello = hello.clone();
         async move { hello }

@@ -10,6 +10,7 @@ mod connecting;
 mod context;
 mod decoding;
 mod draining;
+mod evolution;
 mod forms;
 mod greedy;
 mod hostile;

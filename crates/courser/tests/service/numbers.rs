@@ -1,15 +1,13 @@
 //! Request types, which servers assign to the methods of their services.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use courser::service::{
-    BlockingChannel, LocalRegistry, MethodInfo, NoError, Postcard, Registry, RpcError, Service,
-    ServiceInfo, Stream, TypedClient, begin,
+    BlockingChannel, Codec, LocalRegistry, MethodInfo, MethodKind, MethodShape, NoError, Postcard,
+    Registry, RpcError, Service, ServiceInfo, Stream, TypedClient, begin, method_shape,
 };
-use courser::{
-    CallError, CallFailure, Client, Config, Executed, Nexus, Server, ServerError, Serving, Status,
-};
+use courser::{Client, Config, Executed, Nexus, Server, ServerError, Serving};
 use courser_buf::Arena;
 use futures::future::join_all;
 
@@ -84,6 +82,13 @@ fn services_whose_names_collide_as_hashes_are_on_one_server() {
     assert_eq!(world.run(async { tikv.is_alive().await }), Ok(true));
 }
 
+/// The shapes of as many methods as a server may have.
+fn shapes() -> &'static [MethodShape] {
+    static SHAPES: OnceLock<Vec<MethodShape>> = OnceLock::new();
+    let shape = || method_shape::<Postcard, (), NoError, u32, NoError>(MethodKind::Unary);
+    SHAPES.get_or_init(|| vec![shape(); 49_151])
+}
+
 /// A service of that many methods, each of which returns the number of its service and its own.
 struct Many {
     service: u32,
@@ -93,9 +98,10 @@ struct Many {
 impl Many {
     fn new(service: u32, methods: u32) -> Self {
         let name = |n: u32| -> &'static str { format!("method{n:04}").leak() };
-        let methods: Vec<_> = (0..methods).map(|n| MethodInfo::new(name(n), n.into())).collect();
+        let methods: Vec<_> = (0..methods).map(|n| MethodInfo::new(name(n))).collect();
         let name = format!("Many{service}").leak();
-        let info = Box::leak(Box::new(ServiceInfo::new(name, "postcard", methods.leak())));
+        let codec = (Postcard::NAME, <Postcard as Codec>::reads as _);
+        let info = Box::leak(Box::new(ServiceInfo::new(name, codec, methods.leak(), shapes)));
         Many { service, info }
     }
 }
@@ -156,12 +162,13 @@ fn an_unchecked_client_of_another_version_calls_the_methods_that_the_server_has(
         join_all(puts).await.into_iter().for_each(Result::unwrap);
         assert_eq!(early.len().await, Ok(20));
         let error = early.erase("1".into()).await.unwrap_err();
-        let unknown = CallFailure::Failed(CallError::Server(Status::UnknownType));
-        assert_eq!((&error, error.executed()), (&RpcError::Call(unknown), Executed::Never));
+        assert!(matches!(error, RpcError::UnknownMethod(_)), "{error}");
+        assert_eq!(error.executed(), Executed::Never);
+        assert!(error.to_string().contains("no method Kv.erase;"), "{error}");
     });
     assert_eq!(store.map.lock().unwrap().len(), 20);
     // A server without the service, and one without any.
-    for services in [false, true] {
+    for (services, word) in [(false, "type"), (true, "no method Kv.len;")] {
         let mut world = World::new(1);
         if services {
             TikvServer::new(Both).register(&mut world).unwrap();
@@ -169,7 +176,7 @@ fn an_unchecked_client_of_another_version_calls_the_methods_that_the_server_has(
         let early = EarlyClient::unchecked(world.session());
         let error = world.run(async { early.len().await }).unwrap_err();
         assert_eq!(error.executed(), Executed::Never, "{error}");
-        assert!(error.to_string().contains("type"), "{error}");
+        assert!(error.to_string().contains(word), "{error}");
         world.assert_clean();
     }
     world.assert_clean();

@@ -10,26 +10,42 @@ use courser::service::{
 use courser::{Client, Executed, Server};
 use futures::executor::block_on;
 use futures::stream;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::world::World;
 
 /// The service of the server.
 #[courser::service(name = "Texts")]
 trait Texts {
-    async fn unary(&self, text: String) -> Vec<u8>;
-    fn down(&self, text: String) -> impl Stream<Item = Vec<u8>>;
+    async fn unary(&self, text: String) -> Unchecked;
+    fn down(&self, text: String) -> impl Stream<Item = Unchecked>;
     async fn up(&self, texts: Incoming<String>) -> u64;
 }
 
-/// The same service as a client mistakes it: the bytes of texts, and texts in place of bytes.
+/// A text that may be none: it is not checked when it is written.
+pub struct Unchecked(Vec<u8>);
+
+impl Serialize for Unchecked {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Unchecked {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from).map(|text| Unchecked(text.into()))
+    }
+}
+
+/// The same service where the client's texts are not checked.
 mod mistaken {
     use super::*;
 
     #[courser::service(name = "Texts")]
     pub(super) trait Texts {
-        async fn unary(&self, text: Vec<u8>) -> String;
-        fn down(&self, text: Vec<u8>) -> impl Stream<Item = String>;
-        async fn up(&self, texts: Incoming<Vec<u8>>) -> u64;
+        async fn unary(&self, text: Unchecked) -> String;
+        fn down(&self, text: Unchecked) -> impl Stream<Item = String>;
+        async fn up(&self, texts: Incoming<Unchecked>) -> u64;
     }
 }
 
@@ -37,13 +53,14 @@ mod mistaken {
 struct Counts(Arc<AtomicU64>);
 
 impl Texts for Counts {
-    async fn unary(&self, _: String) -> Vec<u8> {
+    async fn unary(&self, _: String) -> Unchecked {
         self.0.fetch_add(1, SeqCst);
-        vec![0xff; 3]
+        Unchecked(vec![0xff; 3])
     }
-    fn down(&self, _: String) -> impl Stream<Item = Vec<u8>> {
+    fn down(&self, text: String) -> impl Stream<Item = Unchecked> {
         self.0.fetch_add(1, SeqCst);
-        stream::repeat_with(|| vec![0xff; 3])
+        let item = if text == GOOD { text.into_bytes() } else { vec![0xff; 3] };
+        stream::repeat_with(move || Unchecked(item.clone()))
     }
     async fn up(&self, mut texts: Incoming<String>) -> u64 {
         self.0.fetch_add(1, SeqCst);
@@ -66,6 +83,8 @@ impl Counts {
 }
 
 const NO_TEXT: [u8; 2] = [0xff, 0xfe];
+/// Asks for items that are texts.
+const GOOD: &str = "good";
 
 fn mistaken(seed: u64) -> (World, mistaken::TextsClient<crate::world::Session>, Counts) {
     let (mut world, counts) = (World::new(seed), Counts::default());
@@ -78,15 +97,15 @@ fn mistaken(seed: u64) -> (World, mistaken::TextsClient<crate::world::Session>, 
 fn requests_that_cannot_be_decoded_never_run() {
     let (world, client, counts) = mistaken(1);
     world.run(async {
-        let error = client.unary(NO_TEXT.to_vec()).await.unwrap_err();
+        let error = client.unary(Unchecked(NO_TEXT.to_vec())).await.unwrap_err();
         assert!(matches!(error, RpcError::Decode(DecodeError::Remote(_))), "{error:?}");
         counts.check(&error, Executed::Never);
-        let error = match client.down(NO_TEXT.to_vec()).await {
+        let error = match client.down(Unchecked(NO_TEXT.to_vec())).await {
             Ok(mut down) => down.next().await.unwrap().unwrap_err(),
             Err(e) => e,
         };
         counts.check(&error, Executed::Never);
-        let error = client.unary(vec![0; 9 << 20]).await.unwrap_err();
+        let error = client.unary(Unchecked(vec![0; 9 << 20])).await.unwrap_err();
         assert!(matches!(error, RpcError::Encode(EncodeError::TooLarge { .. })), "{error:?}");
         counts.check(&error, Executed::Never);
     });
@@ -96,7 +115,7 @@ fn requests_that_cannot_be_decoded_never_run() {
 fn answers_that_cannot_be_decoded_are_of_handlers_that_ran() {
     let (world, client, counts) = mistaken(2);
     world.run(async {
-        let error = client.unary(b"text".to_vec()).await.unwrap_err();
+        let error = client.unary(Unchecked(b"text".to_vec())).await.unwrap_err();
         assert!(matches!(error, RpcError::Decode(DecodeError::Codec { .. })), "{error:?}");
         counts.check(&error, Executed::Yes);
     });
@@ -108,20 +127,20 @@ fn answers_that_cannot_be_decoded_are_of_handlers_that_ran() {
 fn errors_of_items_state_that_the_handler_may_have_run() {
     let (world, client, counts) = mistaken(3);
     world.run(async {
-        let mut down = client.down(b"text".to_vec()).await.unwrap();
+        let mut down = client.down(Unchecked(b"text".to_vec())).await.unwrap();
         let error = down.next().await.unwrap().unwrap_err();
         assert!(matches!(error, RpcError::MidStream(MidStreamError::Decode(_))), "{error:?}");
         counts.check(&error, Executed::Maybe);
 
         let mut up = client.up().await.unwrap();
-        up.send(&b"text".to_vec()).await.unwrap();
+        up.send(&Unchecked(b"text".to_vec())).await.unwrap();
         up.flush().await.unwrap();
-        let error = up.send(&vec![0; 9 << 20]).await.unwrap_err();
+        let error = up.send(&Unchecked(vec![0; 9 << 20])).await.unwrap_err();
         assert!(matches!(error, RpcError::MidStream(MidStreamError::Encode(_))), "{error:?}");
         counts.check(&error, Executed::Maybe);
 
         let mut up = client.up().await.unwrap();
-        let failed = match up.send(&NO_TEXT.to_vec()).await {
+        let failed = match up.send(&Unchecked(NO_TEXT.to_vec())).await {
             Ok(()) => up.flush().await,
             failed => failed,
         };
@@ -142,7 +161,7 @@ fn a_stream_that_loses_its_server_may_have_run() {
     block_on(async {
         let mut streams = Vec::new();
         for _ in 0..8 {
-            let mut down = client.down("text".into()).await.unwrap();
+            let mut down = client.down(GOOD.into()).await.unwrap();
             down.next().await.unwrap().unwrap();
             streams.push(down);
         }

@@ -3,7 +3,7 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 
-use super::{Names, arguments_sent};
+use super::{Names, arguments_sent, arguments_type};
 use crate::model::{Kind, Method, Role, Service};
 
 pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
@@ -13,8 +13,12 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
     let mut ordered: Vec<&Method> = methods.iter().collect();
     ordered.sort_by_key(|method| method.name());
     let table = ordered.iter().map(|method| {
-        let (name, signature, cfg) = (method.name(), method.signature(), &method.cfg);
-        quote!(#(#cfg)* #krate::service::MethodInfo::new(#name, #signature))
+        let (name, cfg) = (method.name(), &method.cfg);
+        quote!(#(#cfg)* #krate::service::MethodInfo::new(#name))
+    });
+    let shapes = ordered.iter().map(|method| {
+        let (shape, cfg) = (shape(method, names), &method.cfg);
+        quote!(#(#cfg)* { all.push(#shape); })
     });
     let allow = super::traits::allow();
     let note = format!("Calls the service [`{ident}`]. Clones share the connection.");
@@ -39,17 +43,35 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
 
         #[allow(dead_code)]
         impl #client {
-            /// The names and the fingerprint of the service.
-            #vis const SERVICE: #krate::service::ServiceInfo = #krate::service::ServiceInfo::new(
-                #name,
-                <#codec as #krate::service::Codec>::NAME,
-                &[#(#table),*],
-            );
+            /// The names of the service and its methods, and the shapes of their values.
+            #vis const SERVICE: #krate::service::ServiceInfo = {
+                fn shapes() -> &'static [#krate::service::MethodShape] {
+                    static SHAPES: ::std::sync::OnceLock<
+                        ::std::vec::Vec<#krate::service::MethodShape>,
+                    > = ::std::sync::OnceLock::new();
+                    SHAPES.get_or_init(|| {
+                        #[allow(unused_mut)]
+                        let mut all = ::std::vec::Vec::new();
+                        #(#shapes)*
+                        all
+                    })
+                }
+                #krate::service::ServiceInfo::new(
+                    #name,
+                    (
+                        <#codec as #krate::service::Codec>::NAME,
+                        <#codec as #krate::service::Codec>::reads,
+                    ),
+                    &[#(#table),*],
+                    shapes,
+                )
+            };
 
-            /// Connects with a server, and checks that it has this service in this version.
+            /// Connects with a server, and asks which of the methods it has. Calls of the others are
+            /// refused: see `RpcError::UnknownMethod` and `RpcError::ShapeMismatch`.
             ///
             /// # Errors
-            /// No connection, or the server has another service or another version of it.
+            /// No connection, or the server does not have the service, or not with this codec.
             #vis async fn connect(
                 uri: &str,
             ) -> ::core::result::Result<Self, #krate::service::HelloError> {
@@ -59,11 +81,10 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
 
         #allow
         impl<Chan: #krate::service::Channel> #client<Chan> {
-            /// A client on this connection, after a check that its server has this service in this
-            /// version.
+            /// A client on this connection, after the server was asked which of the methods it has.
             ///
             /// # Errors
-            /// The check failed, or the server has another service or another version of it.
+            /// The server was not reached, or does not have the service, or not with this codec.
             #vis async fn new(
                 channel: Chan,
             ) -> ::core::result::Result<Self, #krate::service::HelloError> {
@@ -72,9 +93,8 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
             }
 
             /// A client on this connection. Its first call asks the server which of the methods it
-            /// has, which takes a round trip. If the server has another version of the service, calls
-            /// of methods that it does not have are refused, and the others may fail with errors of
-            /// decoding, or return wrong values.
+            /// has, which takes a round trip. If the server does not have the service, or has another
+            /// codec, each call is refused.
             #vis fn unchecked(channel: Chan) -> Self {
                 Self { client: #krate::service::TypedClient::unchecked(channel, &#client::SERVICE) }
             }
@@ -92,6 +112,28 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
 
             #(#calls)*
         }
+    }
+}
+
+/// An expression of the shape of a method.
+fn shape(method: &Method, names: &Names) -> TokenStream {
+    let Names { krate, chosen, .. } = names;
+    let arguments = arguments_type(method, names);
+    let no_items = quote!(#krate::service::NoError);
+    let ((value, error), sent) = match &method.kind {
+        Kind::Unary(out) => (names.parts(out), no_items),
+        Kind::OneWay => ((no_items.clone(), no_items.clone()), no_items),
+        Kind::ServerStream(stream) => (names.parts(&stream.0), no_items),
+        Kind::ClientStream(stream) => {
+            let (out, item) = &**stream;
+            (names.parts(out), quote!(#item))
+        }
+    };
+    let kind = method.kind.variant();
+    quote! {
+        #krate::service::method_shape::<#chosen, #arguments, #sent, #value, #error>(
+            #krate::service::MethodKind::#kind
+        )
     }
 }
 

@@ -238,15 +238,15 @@ fn dropped_calls_and_uploads_drop_their_handlers() {
 }
 
 #[test]
-fn another_version_is_refused_and_the_error_names_both() {
+fn a_method_of_another_version_is_refused_and_the_error_has_both_shapes() {
     run(1, 0, |local, uri, _| async move {
         let session = local.connect(&uri).await.unwrap();
-        let error = newer::StoreClient::new(session).await.unwrap_err();
-        assert!(matches!(error, HelloError::Mismatch { .. }), "{error:?}");
-        let text = error.to_string();
-        let ours = format!("{:016x}", newer::StoreClient::SERVICE.fingerprint);
-        let theirs = format!("{:016x}", StoreClient::SERVICE.fingerprint);
-        assert!(text.contains(&ours) && text.contains(&theirs), "{text}");
+        let newer = newer::StoreClient::new(session).await.unwrap();
+        let error = newer.get("key".to_owned()).await.unwrap_err();
+        assert_eq!(error.executed(), Executed::Never, "{error}");
+        let RpcError::ShapeMismatch(mismatch) = error else { panic!("{error:?}") };
+        assert!(mismatch.client.contains("String"), "{mismatch}");
+        assert!(mismatch.server.contains("u64"), "{mismatch}");
     });
 }
 

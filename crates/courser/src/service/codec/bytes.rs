@@ -97,6 +97,10 @@ impl Decode<String> for Bytes {
             std::str::from_utf8(from.bytes()).map_err(|_| invalid("text that is no UTF-8"))?;
         Ok(text.to_owned())
     }
+
+    fn shape() -> Shape {
+        plain()
+    }
 }
 
 impl<const N: usize> Encode<[u8; N]> for Bytes {

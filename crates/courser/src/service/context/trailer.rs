@@ -10,7 +10,8 @@ use courser_buf::MsgBuf;
 use courser_proto::Body;
 
 use super::metadata::Metadata;
-use crate::channel::method::{MARKED, METADATA, MISSING, Numbers, number};
+use crate::channel::method::{METADATA, MISSING, Numbers};
+use crate::error::method::MethodMismatch;
 use crate::error::service::DecodeError;
 use crate::service::answer::tag;
 
@@ -35,17 +36,21 @@ pub(crate) fn of_request(metadata: &Metadata, flags: u8) -> Vec<u8> {
 
 /// Addresses a request with a trailer to the method at this place, for a server with these numbers, and
 /// returns the request type. The trailer is removed for servers that do not read it.
-pub(crate) fn address(request: &mut MsgBuf, numbers: &Numbers, index: u16) -> u16 {
-    let method = number(numbers, index & !MARKED);
+pub(crate) fn address(
+    request: &mut MsgBuf,
+    numbers: &Numbers,
+    index: u16,
+) -> Result<u16, MethodMismatch> {
+    let method = numbers.number(index)?;
     let len = request.len();
-    let Some([_, _, _, low, high]) = request.last_chunk::<TAIL>() else { return method };
+    let Some([_, _, _, low, high]) = request.last_chunk::<TAIL>() else { return Ok(method) };
     let pairs = usize::from(u16::from_le_bytes([*low, *high]));
-    if !crate::channel::method::reads_metadata(numbers) {
+    if !numbers.reads_metadata() {
         request.truncate(len.saturating_sub(pairs + TAIL));
-        return method;
+        return Ok(method);
     }
     request[len - TAIL..len - TAIL + 2].copy_from_slice(&method.to_le_bytes());
-    METADATA
+    Ok(METADATA)
 }
 
 /// The metadata of a request that has arrived.
@@ -97,12 +102,10 @@ pub(crate) fn split_answer(answer: &[u8]) -> Result<(Metadata, usize), DecodeErr
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use courser_buf::Arena;
 
     use super::*;
-    use crate::channel::method::with_features;
+    use crate::channel::method::MARKED;
 
     fn metadata() -> Metadata {
         let mut metadata = Metadata::new();
@@ -117,7 +120,7 @@ mod tests {
     }
 
     fn numbers(reads: bool) -> Numbers {
-        with_features(Arc::new([0x4000, 0x4107]).iter().copied(), u8::from(reads))
+        Numbers::new([0x4000, 0x4107].into_iter().map(Ok), u8::from(reads))
     }
 
     #[test]
@@ -126,14 +129,14 @@ mod tests {
         // The bytes of docs/wire-protocol.md.
         assert_eq!(bytes, [9, 8, 1, b'k', 1, 0, b'v', 0xff, 0xff, 1, 5, 0]);
         let mut request = message(&bytes);
-        assert_eq!(address(&mut request, &numbers(true), 1 | MARKED), METADATA);
+        assert_eq!(address(&mut request, &numbers(true), 1 | MARKED), Ok(METADATA));
         for body in [Body::Borrowed(&request), Body::Owned(message(&request))] {
             let (method, arrived, body) = split(body).unwrap();
             assert_eq!((method, &body[..]), (0x4107, &[9, 8][..]));
             assert_eq!(arrived, Arrived { metadata: metadata(), answers: true });
         }
         // At another server, before it was sent.
-        assert_eq!(address(&mut request, &numbers(false), MARKED), 0x4000);
+        assert_eq!(address(&mut request, &numbers(false), MARKED), Ok(0x4000));
         assert_eq!(&request[..], [9, 8]);
     }
 

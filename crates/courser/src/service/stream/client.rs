@@ -11,7 +11,7 @@ use std::time::Duration;
 use courser_buf::MsgBuf;
 
 use super::{Streaming, Upload};
-use crate::channel::method::{ACCEPT, MARKED, Numbers, number};
+use crate::channel::method::{ACCEPT, MARKED, MethodId, Numbers};
 use crate::channel::{CallOptions, Channel};
 use crate::error::failure::CallFailure;
 use crate::error::service::{EncodeError, RpcError, StreamError};
@@ -172,10 +172,10 @@ impl<C: Channel> Starting<C> {
         loop {
             // Both are polled, so that both are started.
             if let Poll::Ready(answer) = Pin::new(&mut self.open).poll(cx) {
-                return Poll::Ready(answer.map(Some).map_err(RpcError::Call));
+                return Poll::Ready(answer.map(Some).map_err(RpcError::from));
             }
             let Some(accept) = &mut self.accept else { return Poll::Pending };
-            let answer = ready!(Pin::new(accept).poll(cx)).map_err(RpcError::Call);
+            let answer = ready!(Pin::new(accept).poll(cx)).map_err(RpcError::from);
             let answer = answer.and_then(|answer| Ok(answer::split(answer)?));
             let (tag, payload) = answer.map_err(RpcError::mid_stream)?;
             self.accept = None;
@@ -263,13 +263,20 @@ impl<C: Channel> Connecting<'_, C> {
             let Some((channel, numbers)) = session else { return Poll::Pending };
             let method = match &numbers {
                 Some(numbers) if index & MARKED != 0 => {
-                    trailer::address(&mut request, numbers, index).into()
+                    trailer::address(&mut request, numbers, index).map(MethodId::from)
                 }
-                Some(numbers) => number(numbers, index).into(),
-                None => service.adopted_method(index),
+                Some(numbers) => numbers.number(index).map(MethodId::from),
+                None => Ok(service.adopted_method(index)),
+            };
+            let pool = Return { pool: pool.clone(), numbers };
+            let method = match method {
+                Ok(method) => method,
+                Err(mismatch) => {
+                    pool.put(channel);
+                    return Poll::Ready(Err(mismatch.into()));
+                }
             };
             let open = channel.open_method(method, request, options);
-            let pool = Return { pool: pool.clone(), numbers };
             let mut starting =
                 Starting { channel, pool, stream, options, open, accept: None, asked: 0 };
             starting.ask()?;

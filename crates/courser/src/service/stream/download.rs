@@ -238,7 +238,7 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
             && let Poll::Ready(answer) = Pin::new(open).poll(cx)
         {
             self.open = None;
-            if let Err(e) = answer.map_err(RpcError::Call).and_then(|m| self.read_end(m)) {
+            if let Err(e) = answer.map_err(RpcError::from).and_then(|m| self.read_end(m)) {
                 return Step::Next(Some(Err(e)));
             }
         }
@@ -256,7 +256,7 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
         match self.pulls.front_mut().map(Pull::take) {
             Some(Some(answer)) => {
                 self.pulls.pop_front();
-                match answer.map_err(RpcError::Call).and_then(|m| self.pulled(m)) {
+                match answer.map_err(RpcError::from).and_then(|m| self.pulled(m)) {
                     Ok(()) => Step::Again,
                     Err(e) => Step::Next(Some(Err(e.mid_stream()))),
                 }

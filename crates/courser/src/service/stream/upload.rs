@@ -262,7 +262,7 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
                 && let Poll::Ready(answer) = Pin::new(open).poll(cx)
             {
                 self.close();
-                let outcome = answer.map_err(RpcError::Call);
+                let outcome = answer.map_err(RpcError::from);
                 self.outcome = Some(outcome.and_then(answer::decode::<K, T, E>));
                 return;
             }
@@ -297,7 +297,7 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
         self.pushes.retain_mut(|push| {
             let Poll::Ready(answer) = Pin::new(push).poll(cx) else { return true };
             any = true;
-            let checked = answer.map_err(RpcError::Call).and_then(|m| Ok(answer::split(m)?));
+            let checked = answer.map_err(RpcError::from).and_then(|m| Ok(answer::split(m)?));
             match checked {
                 Ok((tag::OK, _)) => {}
                 // The outcome of the open call follows.

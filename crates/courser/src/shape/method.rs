@@ -1,0 +1,179 @@
+//! The shapes of methods: their kinds, and how their values look on the network.
+//!
+//! As bytes, in the greeting: the kind (1 byte), then the shapes of the arguments, of the client's items,
+//! of the value or of the server's items, and of the application error, each after its length (4 bytes).
+
+use std::fmt;
+
+use super::{Difference, FNV_BASIS, Shape, fnv};
+use crate::error::service::DecodeError;
+
+/// The kind of a method.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum MethodKind {
+    /// A request and a response.
+    Unary = 0,
+    /// A message without a response.
+    OneWay = 1,
+    /// A request, and items from the server.
+    ServerStream = 2,
+    /// Items from the client, and a response.
+    ClientStream = 3,
+}
+
+impl MethodKind {
+    fn of(byte: u8) -> Option<Self> {
+        use MethodKind::{ClientStream, OneWay, ServerStream, Unary};
+        [Unary, OneWay, ServerStream, ClientStream].into_iter().find(|kind| *kind as u8 == byte)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            MethodKind::Unary => "a unary method",
+            MethodKind::OneWay => "a one-way method",
+            MethodKind::ServerStream => "a method with a stream of the server",
+            MethodKind::ClientStream => "a method with a stream of the client",
+        }
+    }
+}
+
+/// Compares shapes by the rules of a codec: see [`crate::service::Codec::reads`].
+pub(crate) type Reads = fn(&Shape, &Shape) -> Result<(), Difference>;
+
+/// A method's kind, and the shapes of its values.
+#[derive(Clone, PartialEq, Eq)]
+pub struct MethodShape {
+    kind: MethodKind,
+    /// As in the module's text.
+    parts: [Shape; 4],
+    fingerprint: u64,
+}
+
+/// Places in [`MethodShape::parts`].
+const ARGUMENTS: usize = 0;
+const SENT: usize = 1;
+const VALUE: usize = 2;
+const ERROR: usize = 3;
+
+impl MethodShape {
+    /// A method of this kind: its arguments, the client's items, the value or the server's items, and the
+    /// application error. [`Shape::never`] stands for items and outcomes that the kind does not have.
+    pub fn new(kind: MethodKind, parts: [Shape; 4]) -> Self {
+        let mut hash = fnv(FNV_BASIS, &[kind as u8]);
+        for part in &parts {
+            hash = fnv(hash, &part.fingerprint().to_le_bytes());
+        }
+        MethodShape { kind, parts, fingerprint: hash }
+    }
+
+    /// The kind.
+    pub fn kind(&self) -> MethodKind {
+        self.kind
+    }
+
+    /// The parameters: one, or a tuple.
+    pub fn arguments(&self) -> &Shape {
+        &self.parts[ARGUMENTS]
+    }
+
+    /// The items that the client sends, of [`MethodKind::ClientStream`].
+    pub fn sent(&self) -> &Shape {
+        &self.parts[SENT]
+    }
+
+    /// The value, or the items that the server sends.
+    pub fn value(&self) -> &Shape {
+        &self.parts[VALUE]
+    }
+
+    /// The application error.
+    pub fn error(&self) -> &Shape {
+        &self.parts[ERROR]
+    }
+
+    /// A hash of all of it.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// Returns why a client that has the method in this shape cannot call it at a server that has it in
+    /// another one.
+    pub(crate) fn calls(&self, server: &MethodShape, reads: Reads) -> Result<(), String> {
+        if self.fingerprint == server.fingerprint {
+            return Ok(());
+        }
+        if self.kind != server.kind {
+            let (own, other) = (self.kind.name(), server.kind.name());
+            return Err(format!("the client has {own}, the server {other}"));
+        }
+        for part in [ARGUMENTS, SENT] {
+            let read = reads(&server.parts[part], &self.parts[part]);
+            read.map_err(|difference| difference.between("server", "client"))?;
+        }
+        for part in [VALUE, ERROR] {
+            let read = reads(&self.parts[part], &server.parts[part]);
+            read.map_err(|difference| difference.between("client", "server"))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![self.kind as u8];
+        for part in &self.parts {
+            let part = part.to_bytes();
+            bytes.extend((part.len() as u32).to_le_bytes());
+            bytes.extend(part);
+        }
+        bytes
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
+        const EARLY: DecodeError = DecodeError::Form("a method's shape that ends early");
+        let (kind, mut rest) = bytes.split_first().ok_or(EARLY)?;
+        let kind = MethodKind::of(*kind).ok_or(DecodeError::Form("a method of an unknown kind"))?;
+        let mut part = || {
+            let (len, behind) = rest.split_first_chunk().ok_or(EARLY)?;
+            let len = u32::from_le_bytes(*len) as usize;
+            let (part, behind) = behind.split_at_checked(len).ok_or(EARLY)?;
+            rest = behind;
+            Shape::from_bytes(part)
+        };
+        let parts = [part()?, part()?, part()?, part()?];
+        match rest {
+            [] => Ok(MethodShape::new(kind, parts)),
+            left => Err(DecodeError::Trailing { left: left.len() }),
+        }
+    }
+}
+
+/// As a method of a trait, without its name.
+impl fmt::Display for MethodShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [arguments, sent, value, error] = self.parts.each_ref().map(Shape::to_string);
+        let arguments = match arguments.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')) {
+            Some(inner) => inner,
+            None => &arguments,
+        };
+        match self.kind {
+            MethodKind::Unary => write!(f, "fn({arguments}) -> {value}")?,
+            MethodKind::OneWay => return write!(f, "one-way fn({arguments})"),
+            MethodKind::ServerStream => write!(f, "fn({arguments}) -> stream of {value}")?,
+            MethodKind::ClientStream => {
+                let comma = if arguments.is_empty() { "" } else { ", " };
+                write!(f, "fn({arguments}{comma}stream of {sent}) -> {value}")?;
+            }
+        }
+        match self.error() == &Shape::never() {
+            true => Ok(()),
+            false => write!(f, " or {error}"),
+        }
+    }
+}
+
+impl fmt::Debug for MethodShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
