@@ -353,10 +353,11 @@ fn a_server_without_metadata_is_not_sent_any() {
 #[test]
 fn a_client_that_connects_by_itself_sends_none_to_an_earlier_server() {
     let earlier = |rpc: &mut Rpc| {
-        // The answer of an earlier version: the service, and the types of its 7 methods.
+        // The answer of a server without extensions: the codec, and the state and type of each of 7
+        // methods.
         rpc.on(0x03F0, |cx, _| {
-            let numbers = (0x4000..0x4007_u16).flat_map(u16::to_le_bytes);
-            cx.reply([0].into_iter().chain(numbers).chain([0]).collect::<Vec<u8>>());
+            let methods: Vec<_> = (0..7).flat_map(|n| [0, n, 0x40]).collect();
+            cx.reply([&[0, 0][..], b"\x08postcard", &methods, &[0]].concat());
         });
         // `plain` is the third by name.
         rpc.on(0x4002, |cx, request| cx.reply([request[request.len() - 1], 0]));
