@@ -1,8 +1,7 @@
 //! Services of a client: its sessions ask their servers for them, which may have been replaced.
 //!
-//! Services of checked typed clients are asked for on each new session before any call, so that a
-//! session with a server that does not have them is not used. The others are asked for by the first
-//! call of the service on a session.
+//! Services of checked typed clients are asked for on each new session before any call, so that no call
+//! waits for it. The others are asked for by the first call of the service on a session.
 
 use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +13,7 @@ use crate::channel::method::{Numbers, ServiceInfo};
 #[doc(hidden)]
 pub struct Greeting {
     pub(crate) info: &'static ServiceInfo,
-    /// Another version of the service is an error.
+    /// A server without the service, or with another codec of it, is an error when the client is made.
     pub(crate) checked: bool,
 }
 

@@ -507,13 +507,16 @@ impl Clients {
             if let Some(why) = lost {
                 return self.not_greeted(cx, key, why.into());
             }
-            return match numbers {
-                Ok(numbers) => {
-                    link.greeted.set(service, Service::Known(numbers));
-                    self.greet(cx, key, id, place(service) + 1)
+            let greeted = match numbers {
+                Ok(numbers) => Service::Known(numbers),
+                // The server's answer concerns this service only.
+                Err(e) if !failed => Service::Refused(e.to_string().into()),
+                Err(e) => {
+                    return self.not_greeted(cx, key, ClientError::Service(e.to_string()));
                 }
-                Err(e) => self.not_greeted(cx, key, ClientError::Service(e.to_string())),
             };
+            link.greeted.set(service, greeted);
+            return self.greet(cx, key, id, place(service) + 1);
         }
         let Some(session) = link.sessions.iter_mut().find(|s| s.id == id) else { return };
         let is_lost = cx.session_state(id) != SessionState::Connected;
@@ -549,7 +552,7 @@ impl Clients {
         }
     }
 
-    /// The server of a new session does not have what the client needs, or was lost again.
+    /// The server of a new session did not answer, or was lost again.
     fn not_greeted(&mut self, cx: &mut Context<'_, impl App>, key: usize, error: ClientError) {
         let Some(link) = self.links.get_mut(key) else { return };
         link.greeted = Services::default();

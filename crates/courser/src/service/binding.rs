@@ -45,6 +45,8 @@ impl fmt::Debug for Binding {
 
 impl Binding {
     pub(crate) fn new(channel: &impl Channel, info: &'static ServiceInfo, checked: bool) -> Self {
+        // Looked at by the task that makes the client, in place of the thread that all clients share.
+        let _ = info.shapes();
         let adopted = channel.adopt(Greeting { info, checked });
         Binding { info, checked, adopted, numbers: OnceLock::new(), defaults: None }
     }

@@ -104,10 +104,13 @@ pub(crate) fn read(
     answer: Result<MsgBuf, CallFailure>,
 ) -> Result<Numbers, HelloError> {
     match answer {
-        Err(CallFailure::Failed(CallError::Server(Status::UnknownType))) if checked => {
-            let others = "handlers without a service".to_owned();
-            Err(HelloError::NoService { service: info.name.to_owned(), others })
-        }
+        Err(CallFailure::Failed(CallError::Server(Status::UnknownType))) => match checked {
+            true => {
+                let others = "handlers without a service".to_owned();
+                Err(HelloError::NoService { service: info.name.to_owned(), others })
+            }
+            false => Ok(unknown_methods(info)),
+        },
         answer => read_response(info, checked, &answer?),
     }
 }
@@ -134,10 +137,7 @@ pub(crate) fn read_response(
             let others = names(&mut reader)?;
             return Err(HelloError::NoService { service: info.name.to_owned(), others });
         }
-        UNKNOWN => {
-            let unknown = |method: &MethodInfo| Err(unknown(info, method));
-            return Ok(Numbers::new(info.methods.iter().map(unknown), 0));
-        }
+        UNKNOWN => return Ok(unknown_methods(info)),
         _ => return Err(DecodeError::Form("a hello of an unknown kind").into()),
     }
     let extensions = reader.byte()?;
@@ -184,18 +184,16 @@ fn method(
     };
     let of_codec = |shape: &str, codec: &str| format!("{shape} by {codec}");
     let shape = match state {
-        SAME => own.clone(),
+        SAME => Ok(own.clone()),
         OTHER => {
             let len = reader.length()?;
-            match reader.bytes(len)? {
-                [] => {
-                    let why = "the server's shape is too long to be compared".to_owned();
-                    return differs(why, own.to_string(), "not stated".to_owned());
-                }
-                bytes => MethodShape::from_bytes(bytes)?,
-            }
+            stated(reader.bytes(len)?)
         }
         _ => return Err(DecodeError::Form("a method of an unknown state")),
+    };
+    let shape = match shape {
+        Ok(shape) => shape,
+        Err(why) => return differs(why.to_owned(), own.to_string(), "another one".to_owned()),
     };
     if codec != info.codec {
         let client = of_codec(&own.to_string(), info.codec);
@@ -207,6 +205,21 @@ fn method(
             differs(printable(&difference), own.to_string(), printable(&shape.to_string()))
         }
     }
+}
+
+/// The shape that a server states, or why it cannot be compared: one that is not read may be of a later
+/// version, and says nothing about the other methods.
+fn stated(bytes: &[u8]) -> Result<MethodShape, &'static str> {
+    match bytes {
+        [] => Err("the server's shape is too long to be compared"),
+        bytes => MethodShape::from_bytes(bytes)
+            .map_err(|_| "the server's shape is none that this version of Courser reads"),
+    }
+}
+
+/// The methods of a service that the server does not have.
+fn unknown_methods(info: &ServiceInfo) -> Numbers {
+    Numbers::new(info.methods.iter().map(|method| Err(unknown(info, method))), 0)
 }
 
 fn unknown(info: &ServiceInfo, method: &MethodInfo) -> MethodMismatch {
@@ -253,7 +266,9 @@ impl Greeting {
         read_response(self.info, self.checked, answer)
     }
 
+    /// Reads the answer of the server of another session than the first. A service that it does not have,
+    /// or has with another codec, is no error of the session: its methods cannot be called.
     pub(crate) fn read(&self, answer: Result<MsgBuf, CallFailure>) -> Result<Numbers, HelloError> {
-        read(self.info, self.checked, answer)
+        read(self.info, false, answer)
     }
 }

@@ -26,7 +26,7 @@ impl Reply for HelloReply {
 }
 
 /// Most bytes of the shapes in an answer. A longer shape, or one behind them, is not stated.
-const MAX_SHAPES: usize = 256 << 10;
+const MAX_SHAPES: usize = 1 << 20;
 
 /// Answers a hello. `limit` is the largest message.
 pub(super) fn answer(services: &Services, request: &[u8], limit: usize) -> HelloReply {
@@ -76,9 +76,13 @@ fn put_methods(
 ) -> Result<bool, DecodeError> {
     let count = asked.short()?;
     let (own, shapes, mut at) = (service.info.methods, service.info.shapes(), 0);
-    let (mut is_same, mut room) = (true, MAX_SHAPES.min(limit / 2));
+    let (mut is_same, mut room, mut last) = (true, MAX_SHAPES.min(limit / 2), None);
     for _ in 0..count {
         let (name, hash) = (asked.text()?, asked.number()?);
+        // So that the work is that of the service's own methods at most.
+        if last.replace(name) >= Some(name) {
+            return Err(DecodeError::Form("methods that are out of order, or doubled"));
+        }
         while own.get(at).is_some_and(|method| method.name < name) {
             at += 1;
         }

@@ -200,14 +200,11 @@ fn answers_to_hellos_of_any_bytes_are_errors() {
         vec![0, 77],
         vec![0, 0, 0, 0],
         [&[0, 0][..], b"\x08post\x07ard", &[0]].concat(),
-        // States of methods: unknown, without a number, without a shape, with a malformed one.
+        // States of methods: unknown, without a number, without a shape, with one that ends early.
         eight(&[7]),
         eight(&[0]),
         eight(&[2, 0, 0x40]),
-        eight(&[2, 0, 0x40, 1, 0, 0, 0, 9]),
         eight(&[2, 0, 0x40, 0xff, 0xff, 0xff, 0xff]),
-        eight(&[2, 0, 0x40, 5, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]),
-        eight(&[2, 0, 0x40, 9, 0, 0, 0, 0, 4, 0, 0, 0, 0xff, 0xff, 7, 7]),
         has(&[0; 16]),
     ];
     for answer in answers {
@@ -215,7 +212,15 @@ fn answers_to_hellos_of_any_bytes_are_errors() {
         let text = result.expect_err(&format!("{answer:?}")).to_string();
         assert!(!text.contains('\u{7}'), "{answer:?}");
     }
-    for good in [&[0, 0, 0x40][..], &[1], &[2, 0, 0x40, 0, 0, 0, 0]] {
+    // Shapes of a later version, or malformed ones, concern their method only.
+    for good in [
+        &[0, 0, 0x40][..],
+        &[1],
+        &[2, 0, 0x40, 0, 0, 0, 0],
+        &[2, 0, 0x40, 1, 0, 0, 0, 9],
+        &[2, 0, 0x40, 5, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff],
+        &[2, 0, 0x40, 9, 0, 0, 0, 0, 4, 0, 0, 0, 0xff, 0xff, 7, 7],
+    ] {
         let (result, world) = greet(eight(good));
         let kv = result.unwrap();
         let answer = world.run(async { kv.len().await });
@@ -223,7 +228,8 @@ fn answers_to_hellos_of_any_bytes_are_errors() {
         match good[0] {
             0 => assert!(matches!(answer, Err(RpcError::Call(_))), "it is not served: {text}"),
             1 => assert!(matches!(answer, Err(RpcError::UnknownMethod(_))), "{text}"),
-            _ => assert!(text.contains("too long to be compared"), "{text}"),
+            _ if good[3] == 0 => assert!(text.contains("too long to be compared"), "{text}"),
+            _ => assert!(text.contains("none that this version of Courser reads"), "{text}"),
         }
     }
 

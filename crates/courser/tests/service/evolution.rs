@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use courser::service::{BlockingChannel, Incoming, RpcError, Service, Stream};
+use courser::service::{BlockingChannel, Incoming, NoError, RpcError, Service, Stream};
 use courser::{Client, Config, Executed, Server, Serving};
 use serde::{Deserialize, Serialize};
 
@@ -12,14 +12,17 @@ use crate::world::World;
 
 /// A version of a service: its types, its methods beside `steady`, and their implementations.
 macro_rules! version {
-    ($version:ident, { $($types:tt)* }, { $($methods:tt)* }, { $($answers:tt)* }) => {
-        mod $version {
+    ($version:ident, $types:tt, $methods:tt, $answers:tt) => {
+        version!($version by Postcard, $types, $methods, $answers);
+    };
+    ($version:ident by $codec:ident, { $($types:tt)* }, { $($methods:tt)* }, { $($answers:tt)* }) => {
+        pub(crate) mod $version {
             #[allow(unused_imports)]
             use super::*;
 
             $($types)*
 
-            #[courser::service(name = "Table")]
+            #[courser::service(name = "Table", codec = $codec)]
             pub trait Table {
                 async fn steady(&self, n: u32) -> u32;
                 $($methods)*
@@ -39,9 +42,12 @@ macro_rules! version {
 
 /// A version whose method `row` returns a struct, or an enum, of this definition.
 macro_rules! row {
-    ($version:ident, { $($row:tt)* }, $value:expr) => {
+    ($version:ident, $row:tt, $value:expr) => {
+        row!($version by Postcard, $row, $value);
+    };
+    ($version:ident by $codec:ident, { $($row:tt)* }, $value:expr) => {
         version!(
-            $version,
+            $version by $codec,
             { #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)] $($row)* },
             { async fn row(&self, key: u32) -> Row; },
             { async fn row(&self, _: u32) -> Row { $value } }
@@ -254,6 +260,44 @@ version!(
     }
 );
 
+/// The same changes with names on the network.
+mod named {
+    use super::*;
+
+    row!(first by Named, { pub struct Row { pub a: u32, pub b: u32 } }, Row { a: 1, b: 2 });
+    row!(swapped by Named, { pub struct Row { pub b: u32, pub a: u32 } }, Row { a: 1, b: 2 });
+    row!(retyped by Named, { pub struct Row { pub a: i32, pub b: u32 } }, Row { a: -1, b: 2 });
+    row!(
+        longer by Named,
+        { pub struct Row { pub a: u32, pub b: u32, #[serde(default)] pub c: Option<u32> } },
+        Row { a: 1, b: 2, c: Some(3) }
+    );
+    row!(three by Named, { pub enum Row { A, B(u32) } }, Row::B(2));
+    row!(four by Named, { pub enum Row { A, C, B(u32) } }, Row::B(2));
+    row!(fourth by Named, { pub enum Row { A, C, B(u32) } }, Row::C);
+    version!(
+        with_error by Named,
+        {},
+        { async fn row(&self, key: u32) -> Result<first::Row, u32>; },
+        { async fn row(&self, key: u32) -> Result<first::Row, u32> { Err(key) } }
+    );
+    version!(
+        argument by Named,
+        { #[derive(Serialize, Deserialize)] pub struct Key { pub n: u32 } },
+        { async fn row(&self, key: Key) -> u32; },
+        { async fn row(&self, key: Key) -> u32 { key.n } }
+    );
+    version!(
+        more_of_argument by Named,
+        {
+            #[derive(Serialize, Deserialize)]
+            pub struct Key { #[serde(default)] pub part: u8, pub n: u32 }
+        },
+        { async fn row(&self, key: Key) -> u32; },
+        { async fn row(&self, key: Key) -> u32 { key.n + u32::from(key.part) } }
+    );
+}
+
 /// The outcome of the changed method.
 #[derive(Clone, PartialEq, Debug)]
 enum Got {
@@ -285,7 +329,10 @@ fn got<T: std::fmt::Debug, E: std::fmt::Display>(outcome: Result<T, RpcError<E>>
 /// The outcome of `row` of a client of one version at the server of another one, with a client that asked
 /// first, and one that did not.
 macro_rules! row_of {
-    ($client:ident at $server:ident) => {{
+    ($client:ident at $server:ident) => {
+        row_of!($client at $server, |client| client.row(5).await)
+    };
+    ($client:ident at $server:ident, |$called:ident| $call:expr) => {{
         let mut world = World::new(7);
         $server::TableServer::new($server::Impl).register(&mut world).unwrap();
         let checked = world.run($client::TableClient::new(world.session())).unwrap();
@@ -293,7 +340,8 @@ macro_rules! row_of {
         let outcomes = [checked, lazy].map(|client| {
             world.run(async {
                 assert_eq!(client.steady(1).await, Ok(2), "a method that did not change");
-                let outcome = got(client.row(5).await);
+                let $called = &client;
+                let outcome = got($call);
                 assert_eq!(client.steady(2).await, Ok(3), "after the call of the changed one");
                 outcome
             })
@@ -335,6 +383,45 @@ fn changed_types_of_postcard_are_refused_for_their_method_alone() {
 }
 
 #[test]
+fn fields_with_names_are_added_and_moved() {
+    use named::*;
+    let value = |text: &str| Got::Value(text.to_owned());
+    let row = value("Row { a: 1, b: 2 }");
+    assert_eq!(
+        [row_of!(first at swapped), row_of!(swapped at first)],
+        [row.clone(), value("Row { b: 2, a: 1 }")]
+    );
+    assert_eq!(
+        [row_of!(first at longer), row_of!(longer at first)],
+        [row, value("Row { a: 1, b: 2, c: None }")]
+    );
+    let b = value("B(2)");
+    assert_eq!([row_of!(three at four), row_of!(four at three)], [b.clone(), b]);
+    assert_eq!([row_of!(first at retyped), row_of!(retyped at first)], [Got::Shape, Got::Shape]);
+    assert_eq!(row_of!(first at with_error), Got::Shape);
+    assert_eq!(row_of!(with_error at first), Got::Shape);
+    // In the other direction: the server reads.
+    use {argument::Key, more_of_argument::Key as More};
+    let old = row_of!(argument at more_of_argument, |c| c.row(Key { n: 7 }).await);
+    let new = row_of!(more_of_argument at argument, |c| c.row(More { part: 1, n: 7 }).await);
+    assert_eq!([old, new], [value("7"), value("7")]);
+}
+
+#[test]
+fn a_variant_that_the_reader_does_not_have_is_an_error_of_decoding() {
+    let mut world = World::new(7);
+    named::fourth::TableServer::new(named::fourth::Impl).register(&mut world).unwrap();
+    let client = world.run(named::three::TableClient::new(world.session())).unwrap();
+    world.run(async {
+        let error = client.row(5).await.unwrap_err();
+        assert!(matches!(error, RpcError::Decode(_)), "{error}");
+        assert_eq!(error.executed(), Executed::Yes);
+        assert_eq!(client.steady(1).await, Ok(2));
+    });
+    world.assert_clean();
+}
+
+#[test]
 fn a_method_of_another_kind_or_with_more_arguments_is_refused() {
     assert_eq!(row_of!(first at more_arguments), Got::Shape);
     assert_eq!(row_of!(first at streamed), Got::Shape);
@@ -370,6 +457,34 @@ fn each_kind_of_method_that_a_server_does_not_have_is_unknown() {
     // Streams have a session of their own, which asks too, and is used again.
     assert_eq!(world.services.stats().mismatches, 4);
     world.assert_clean();
+}
+
+mod other {
+    #[courser::service]
+    pub trait Other {
+        async fn one(&self) -> u32;
+    }
+
+    pub struct Impl;
+
+    impl Other for Impl {
+        async fn one(&self) -> u32 {
+            1
+        }
+    }
+}
+
+/// Calls until the client has noticed the loss of the last server, and has connected again.
+fn refused<T: std::fmt::Debug>(call: impl Fn() -> Result<T, RpcError<NoError>>, expected: Got) {
+    let end = std::time::Instant::now() + Duration::from_secs(30);
+    loop {
+        let outcome = call();
+        if !matches!(outcome, Err(RpcError::Call(_))) && got(outcome) == expected {
+            return;
+        }
+        assert!(std::time::Instant::now() < end, "{expected:?} was not seen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn start<S: Service>(uri: &str, service: S) -> (String, Serving) {
@@ -411,6 +526,16 @@ fn a_client_goes_on_when_its_server_is_replaced_by_another_version() {
         assert_eq!(got(checked.row(1).wait()), Got::Shape);
         assert_eq!(got(lazy.added().wait()), Got::Unknown);
     }
+    stop(serving);
+
+    // Another codec, and a server without the service. Other services of the client are not affected.
+    let (_, serving) = start(&uri, named::first::TableServer::new(named::first::Impl));
+    refused(|| checked.row(1).wait(), Got::Shape);
+    stop(serving);
+    let (_, serving) = start(&uri, other::OtherServer::new(other::Impl));
+    refused(|| checked.row(1).wait(), Got::Unknown);
+    let other = other::OtherClient::unchecked(client.clone());
+    assert_eq!(other.one().wait(), Ok(1));
     stop(serving);
 
     // Back to the first version, as an upgrade that is undone.

@@ -228,8 +228,14 @@ fn malformed_calls_of_the_library_are_typed_errors() {
     ] {
         assert_eq!(refusal(&world, 1, HELLO, &hello(methods)), Some((2, 0)), "{methods:?}");
     }
-    // In another order they are not found. The hashes differ from the server's.
-    let methods = b"\x02\x00\x03put8 bytes.\x03get8 bytes.";
+    // In another order, or twice.
+    for names in [["put", "get"], ["get", "get"]] {
+        let [first, second] = names.map(|name| format!("\x03{name}8 bytes."));
+        let methods = format!("\x02\x00{first}{second}");
+        assert_eq!(refusal(&world, 1, HELLO, &hello(methods.as_bytes())), Some((2, 0)));
+    }
+    // The hash of the first one differs from the server's, which does not have the second one.
+    let methods = b"\x02\x00\x03put8 bytes.\x03rot8 bytes.";
     let answer = world.run(world.raw(1, HELLO, &hello(methods))).unwrap();
     let put = number("put").to_le_bytes();
     assert_eq!(answer[..14], [&[0, 0][..], b"\x08postcard\x02", &put].concat());

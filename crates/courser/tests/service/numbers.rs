@@ -168,7 +168,7 @@ fn an_unchecked_client_of_another_version_calls_the_methods_that_the_server_has(
     });
     assert_eq!(store.map.lock().unwrap().len(), 20);
     // A server without the service, and one without any.
-    for (services, word) in [(false, "type"), (true, "no method Kv.len;")] {
+    for services in [false, true] {
         let mut world = World::new(1);
         if services {
             TikvServer::new(Both).register(&mut world).unwrap();
@@ -176,7 +176,7 @@ fn an_unchecked_client_of_another_version_calls_the_methods_that_the_server_has(
         let early = EarlyClient::unchecked(world.session());
         let error = world.run(async { early.len().await }).unwrap_err();
         assert_eq!(error.executed(), Executed::Never, "{error}");
-        assert!(error.to_string().contains(word), "{error}");
+        assert!(error.to_string().contains("no method Kv.len;"), "{error}");
         world.assert_clean();
     }
     world.assert_clean();
