@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::service::{HelloError, Incoming, MidStreamError, RpcError, Stream};
+use courser::service::{Incoming, MidStreamError, RpcError, Stream};
 use courser::{DrainToken, Executed, Local, Nexus, TaskStats};
 use courser_sim::fabric::{LinkFaults, Topology};
 use courser_sim::{HostId, LinkId, World, WorldConfig};
