@@ -230,7 +230,7 @@ pub use self::{
     answer::{Answer, Refusal},
     begin::{begin, begin_local},
     client::TypedClient,
-    codec::method_shape,
+    codec::{AnyPart, PartShape, method_shape, method_shape_of_parts},
     context::{Asks, InCall, Told},
     sent::{
         AnySent, Choose, Sends, Sent, SentByBytes, SentByNamed, SentByPostcard, SentByProst,

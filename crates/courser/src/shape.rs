@@ -36,22 +36,25 @@ impl Shape {
     /// A type that decides its form by what it reads (`deserialize_any`: `serde(untagged)`,
     /// `serde(tag)`, `flatten`, `serde_json::Value`) is opaque, with the last segment of its name.
     /// Types that refuse values, such as `NonZeroU32` or a URL in a text, are traced with several
-    /// values. If all are refused, the form is that of the type that was read, and the parts of tuples
-    /// that follow are unknown: `?`. A panic of the type's `Deserialize` has the same effect (with
+    /// values. If all are refused, the form is that of the type that was read. The parts of tuples that
+    /// follow are unknown: they have the name of the type that they are a part of, as `? of (Url, u32)`,
+    /// and are the same as unknown parts of types with this name only. A panic of the type's `Deserialize` has the same effect (with
     /// `panic = "abort"` it ends the program). An alias of a field is a part of the field; an alias of
     /// a variant is a variant of its own.
     ///
-    /// A type whose shape is longer than 64 KiB on the network is opaque, with its fingerprint as a
-    /// part of its name: it is the same as itself only.
+    /// A type is opaque, with its whole name, if not all of it is found within these limits: 8,192 parts,
+    /// 200,000 parts of one value, a million parts in all values, 20,000 values. So its fields are not
+    /// compared. A type whose shape is longer than 64 KiB on the network is opaque, with a hash of it as a part of its name: it is the
+    /// same as itself only.
     #[cfg(feature = "postcard")]
     pub fn of<T: DeserializeOwned>() -> Self {
         trace::trace::<T>().limited(&name::short(std::any::type_name::<T>()))
     }
 
-    /// A type that is known by its name only. It is the same as a type of the same name.
+    /// A type that is known by its name only. It is the same as a type of the same name. Names of more
+    /// than 200 characters are cut, and end in a hash of the whole name.
     pub fn opaque(name: &str) -> Self {
-        let name = name.chars().take(name::MAX).collect::<String>();
-        Shape { root: Form::Opaque(name.into()), types: Vec::new() }
+        Shape { root: Form::Opaque(name::limited(name).into()), types: Vec::new() }
     }
 
     /// A type that is known by the last segment of its name only: `Vec<Row>` for

@@ -102,14 +102,50 @@ pub fn method_shape<K, A, S, T, E>(kind: MethodKind) -> MethodShape
 where
     K: Decode<A> + Decode<S> + Decode<T> + Decode<E>,
 {
+    method_shape_of_parts::<K, A, S, T, E>(kind, &[None])
+}
+
+/// As [`method_shape`], with several arguments that have these shapes, if all are known.
+#[doc(hidden)]
+pub fn method_shape_of_parts<K, A, S, T, E>(
+    kind: MethodKind,
+    arguments: &[Option<Shape>],
+) -> MethodShape
+where
+    K: Decode<A> + Decode<S> + Decode<T> + Decode<E>,
+{
+    let arguments: Option<Vec<Shape>> = arguments.iter().cloned().collect();
     let parts = [
-        <K as Decode<A>>::shape(),
+        arguments.map_or_else(<K as Decode<A>>::shape, Shape::tuple),
         <K as Decode<S>>::shape(),
         <K as Decode<T>>::shape(),
         <K as Decode<E>>::shape(),
     ];
     MethodShape::new(kind, parts)
 }
+
+/// One of several arguments. Its shape is known if the codec reads it alone.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct PartShape<K, A>(std::marker::PhantomData<(K, A)>);
+
+impl<K: Decode<A>, A> PartShape<K, A> {
+    /// The shape.
+    pub fn shape() -> Option<Shape> {
+        Some(<K as Decode<A>>::shape())
+    }
+}
+
+/// The shape of an argument which the codec reads in a tuple only.
+#[doc(hidden)]
+pub trait AnyPart {
+    /// None.
+    fn shape() -> Option<Shape> {
+        None
+    }
+}
+
+impl<K, A> AnyPart for PartShape<K, A> {}
 
 /// Encodes a value, decodes it, and encodes the result: the bytes are the same if the type is read
 /// as it is written. For tests of types whose two directions are written by hand, or have different

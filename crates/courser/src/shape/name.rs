@@ -19,5 +19,14 @@ pub(super) fn short(name: &str) -> String {
             }
         }
     }
-    out.chars().take(MAX).collect()
+    limited(&out)
+}
+
+/// The name, or if it is longer than [`MAX`] its beginning and a hash of it.
+pub(super) fn limited(name: &str) -> String {
+    if name.chars().nth(MAX).is_none() {
+        return name.to_owned();
+    }
+    let hash = super::fnv(super::FNV_BASIS, name.as_bytes());
+    format!("{}#{hash:016x}", name.chars().take(MAX - 17).collect::<String>())
 }

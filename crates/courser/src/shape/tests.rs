@@ -21,6 +21,7 @@ macro_rules! types {
 
 mod compare;
 mod network;
+mod unknown;
 
 types! {
     struct Row { a: u32, b: Option<String> }
@@ -96,17 +97,20 @@ fn all_variants_are_found_within_options_lists_and_maps() {
     );
     let shape = Shape::of::<Large>();
     assert!(matches!(&shape.types[0].body, Body::Enum(variants) if variants.len() == 300));
-    let unknown = Content::One(Form::Opaque("?".into()));
+    let unknown = Content::One(Form::Opaque("? of Large".into()));
     let Body::Enum(variants) = &shape.types[0].body else { panic!() };
     assert!(variants.iter().all(|v| v.content != unknown), "{shape}");
 }
 
 #[test]
 fn types_that_contain_themselves_end() {
-    assert_eq!(text::<Endless>(), "?");
+    assert_eq!(text::<Endless>(), "? of Endless");
     assert_eq!(text::<EndlessField>(), "EndlessField { next: EndlessField }");
-    assert_eq!(text::<EndlessPair>(), "EndlessPair(EndlessPair, ?)");
-    assert_eq!(text::<NeverEnds>(), "enum NeverEnds { One(NeverEnds), Two(NeverEnds, ?) }");
+    assert_eq!(text::<EndlessPair>(), "EndlessPair(EndlessPair, ? of EndlessPair)");
+    assert_eq!(
+        text::<NeverEnds>(),
+        "enum NeverEnds { One(NeverEnds), Two(NeverEnds, ? of NeverEnds) }"
+    );
     assert_eq!(
         text::<EndsLate>(),
         format!(
@@ -215,7 +219,7 @@ fn types_that_refuse_values_are_traced_with_others() {
         text::<Refusing>(),
         format!(
             "Refusing {{ before: u8, refuses: String, after: Option<{kind}>, inner: Inner {{ \
-             refuses: String, x: u32, list: Vec<String>, after: (String, ?) }}, last: u16 }}"
+             refuses: String, x: u32, list: Vec<String>, after: (String, ? of (Refuses, u8)) }}, last: u16 }}"
         )
     );
     assert_eq!(text::<Panicking>(), "Panicking { panics: i32, after: u16, list: Vec<i32> }");
@@ -243,10 +247,11 @@ fn parts_that_cannot_be_traced_are_opaque_alone() {
     assert_eq!(text::<Any>(), "Any { a: Value, b: Untagged, c: u8 }");
     assert_eq!(
         text::<Several>(),
-        "Several { adjacent: Adjacent { t: enum Adjacent { A, B }, c: ? }, flat: Flat, c: u8 }"
+        "Several { adjacent: Adjacent { t: enum Adjacent { A, B }, c: ? of Adjacent }, flat: Flat, \
+         c: u8 }"
     );
     assert_eq!(text::<Vec<serde_json::Value>>(), "Vec<Value>");
-    assert_eq!(text::<Text>(), "Text { text: ?, n: u8 }");
+    assert_eq!(text::<Text>(), "Text { text: ? of Text, n: u8 }");
 }
 
 #[test]

@@ -8,6 +8,9 @@
 //!    shortest way that is known.
 //! 3. An error is the fault of the innermost place whose type returned it. The place is tried again with
 //!    other values; if it refuses all, it is read behind its siblings, so that they are recorded.
+//! 4. What is not known has the name of a Rust type in the shape, so it is never the same as a part of a
+//!    type with another name. If a limit was reached before all was read, that
+//!    is the whole value.
 
 mod form;
 mod read;
@@ -26,16 +29,20 @@ const MAX_RUNS: u32 = 20_000;
 
 /// The shape of a type.
 pub(super) fn trace<T: DeserializeOwned>() -> Shape {
-    let mut record = Record::new();
+    let (mut record, mut is_finished) = (Record::new(), false);
     for _ in 0..MAX_RUNS {
         record.begin();
         let run = || record.at(ROOT, PhantomData::<T>).is_ok();
         if catch_unwind(AssertUnwindSafe(run)).is_err() {
             record.panicked();
         }
-        if record.is_finished() {
+        is_finished = record.is_finished();
+        if is_finished {
             break;
         }
     }
-    record.shape()
+    match record.is_cut() || !is_finished {
+        true => Shape::named::<T>(),
+        false => record.shape(),
+    }
 }

@@ -255,3 +255,50 @@ fn each_codec_has_shapes_of_its_types_and_a_rule_to_compare_them() {
         assert_eq!(never, Shape::never());
     }
 }
+
+/// A text that no value fits which a trace makes up.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Code(String);
+
+impl<'de> serde::Deserialize<'de> for Code {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let code = String::deserialize(from)?;
+        let is_code = code.starts_with("code");
+        is_code.then_some(Code(code)).ok_or(serde::de::Error::custom("no code"))
+    }
+}
+
+#[courser::service]
+pub trait Seats {
+    async fn book(&self, code: Code, bytes: Vec<u8>, seats: u32) -> u32;
+}
+
+struct Booking;
+
+impl Seats for Booking {
+    async fn book(&self, _: Code, bytes: Vec<u8>, seats: u32) -> u32 {
+        seats + bytes.len() as u32
+    }
+}
+
+#[test]
+fn parameters_behind_one_whose_type_is_not_traced_to_its_end_are_compared() {
+    mod other {
+        use super::Code;
+
+        #[courser::service]
+        pub trait Seats {
+            async fn book(&self, code: Code, bytes: Vec<u8>, seats: i32) -> u32;
+        }
+    }
+    let mut world = World::new(1);
+    SeatsServer::new(Booking).register(&mut world).unwrap();
+    let seats = world.run(SeatsClient::new(world.session())).unwrap();
+    let code = || Code("code 7".to_owned());
+    assert_eq!(world.run(async { seats.book(code(), vec![1], 2).await }), Ok(3));
+    let other = world.run(other::SeatsClient::new(world.session())).unwrap();
+    let error = world.run(async { other.book(code(), vec![1], 2).await }).unwrap_err();
+    assert!(matches!(error, RpcError::ShapeMismatch(_)), "{error:?}");
+    assert!(error.to_string().contains(".2: the server has u32, the client i32"), "{error}");
+    world.assert_clean();
+}

@@ -3,7 +3,7 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 
-use super::{Names, arguments_sent, arguments_type};
+use super::{Names, arguments_sent, arguments_type, arguments_types};
 use crate::model::{Kind, Method, Role, Service};
 
 pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
@@ -130,6 +130,20 @@ fn shape(method: &Method, names: &Names) -> TokenStream {
         }
     };
     let kind = method.kind.variant();
+    let parts = arguments_types(method, names);
+    if parts.len() > 1 {
+        // Each has a shape of its own, as one that is not traced to its end hides those behind it.
+        return quote! {
+            #krate::service::method_shape_of_parts::<#chosen, #arguments, #sent, #value, #error>(
+                #krate::service::MethodKind::#kind,
+                &[#({
+                    #[allow(unused_imports)]
+                    use #krate::service::AnyPart as _;
+                    #krate::service::PartShape::<#chosen, #parts>::shape()
+                }),*],
+            )
+        };
+    }
     quote! {
         #krate::service::method_shape::<#chosen, #arguments, #sent, #value, #error>(
             #krate::service::MethodKind::#kind

@@ -100,17 +100,21 @@ fn is_byte_string(argument: &Argument, method: &Method, names: &Names) -> bool {
 
 /// The type of the arguments as the server reads them: none, one, or a tuple.
 fn arguments_type(method: &Method, names: &Names) -> TokenStream {
-    let krate = &names.krate;
-    let types: Vec<_> = (method.sent())
-        .map(|a| match is_byte_string(a, method, names) {
-            true => quote!(#krate::service::ByteString),
-            false => a.ty.to_token_stream(),
-        })
-        .collect();
+    let types = arguments_types(method, names);
     match &types[..] {
         [one] => quote!(#one),
         _ => quote!((#(#types),*)),
     }
+}
+
+/// The types of the arguments as the server reads them.
+fn arguments_types(method: &Method, names: &Names) -> Vec<TokenStream> {
+    let krate = &names.krate;
+    let types = method.sent().map(|a| match is_byte_string(a, method, names) {
+        true => quote!(#krate::service::ByteString),
+        false => a.ty.to_token_stream(),
+    });
+    types.collect()
 }
 
 /// The pattern that goes with [`arguments_type`].

@@ -17,7 +17,7 @@ const MAX_ELEMENTS: usize = 256;
 const MAX_LIST: u8 = 4;
 
 const INTEGERS: [u8; 5] = [0, 1, 2, 10, 100];
-const TEXTS: [&str; 9] = [
+const TEXTS: [&str; 14] = [
     "",
     "a",
     "0",
@@ -27,6 +27,11 @@ const TEXTS: [&str; 9] = [
     "2000-01-01",
     "http://localhost/",
     "00000000-0000-0000-0000-000000000000",
+    "00:00:00",
+    "2000-01-01T00:00:00",
+    "1.0.0",
+    "a@b.c",
+    "0000000000000000000000000000000000000000000000000000000000000001",
 ];
 const LENGTHS: [usize; 8] = [0, 16, 32, 4, 8, 12, 20, 1];
 
@@ -37,9 +42,13 @@ pub(super) struct Tracer<'r> {
 }
 
 impl Tracer<'_> {
-    /// One of the values that are tried here.
-    fn sample<T: Copy>(&self, of: &[T]) -> T {
-        of[self.record.sample as usize % of.len()]
+    /// One of the values that are tried here. After each of them was tried, the scalars of a value have
+    /// different ones.
+    fn sample<T: Copy>(&mut self, of: &[T]) -> T {
+        self.record.scalars += 1;
+        let sample = self.record.sample as usize;
+        let place = if sample < of.len() { 0 } else { self.record.scalars as usize };
+        of[(sample + place) % of.len()]
     }
 
     fn scalar(&mut self, scalar: Scalar) {

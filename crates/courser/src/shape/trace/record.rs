@@ -7,7 +7,7 @@ use std::fmt::{self, Display};
 use serde::de::{self, Visitor};
 
 use crate::shape::model::Scalar;
-use crate::shape::name::short;
+use crate::shape::name::{limited, short};
 
 /// The place of parts that are not recorded: those of types that read another form each time.
 pub(super) const VOID: usize = 0;
@@ -15,7 +15,7 @@ pub(super) const VOID: usize = 0;
 pub(super) const ROOT: usize = 1;
 
 /// Values that a place is tried with.
-pub(super) const SAMPLES: u8 = 8;
+pub(super) const SAMPLES: u8 = 20;
 /// Times that a variant is tried.
 const ATTEMPTS: u8 = 12;
 const MAX_PLACES: usize = 8192;
@@ -90,6 +90,8 @@ pub(super) enum Kind {
 /// A type with a name.
 pub(super) struct Type {
     pub(super) name: &'static str,
+    /// Its name in Rust, with its path and parameters.
+    pub(super) rust_name: &'static str,
     pub(super) body: Body,
     /// Values of it that are being read.
     open: u32,
@@ -171,6 +173,10 @@ pub(super) struct Record {
     idle: u32,
     /// The run has changed the record.
     pub(super) has_changed: bool,
+    /// Some limit was reached.
+    is_limited: bool,
+    /// Scalars that were read in this run.
+    pub(super) scalars: u32,
 }
 
 impl Record {
@@ -189,6 +195,8 @@ impl Record {
             refused: 0,
             idle: 0,
             has_changed: false,
+            is_limited: false,
+            scalars: 0,
         };
         record.place();
         record.places[VOID].kind = Kind::Several;
@@ -199,6 +207,7 @@ impl Record {
     /// A new place, or [`VOID`] if there are too many.
     pub(super) fn place(&mut self) -> usize {
         if self.places.len() >= MAX_PLACES {
+            self.is_limited = true;
             return VOID;
         }
         self.places.push(Place {
@@ -218,6 +227,7 @@ impl Record {
         self.run += 1;
         self.steps = 0;
         self.sample = 0;
+        self.scalars = 0;
         self.path.clear();
         self.failure = Failure::None;
         self.has_changed = false;
@@ -230,6 +240,20 @@ impl Record {
     pub(super) fn is_finished(&mut self) -> bool {
         self.idle = if self.has_changed { 0 } else { self.idle + 1 };
         self.idle > self.refused || self.all_steps >= ALL_STEPS
+    }
+
+    /// Returns whether a limit was reached before all parts were read.
+    pub(super) fn is_cut(&self) -> bool {
+        let is_unknown = |place: &Place| matches!(place.kind, Kind::Unknown);
+        let variants = self.types.iter().flat_map(|known| match &known.body {
+            Body::Enum(variants) => &variants[..],
+            _ => &[],
+        });
+        let mut contents = variants.map(|variant| &variant.content);
+        self.is_limited
+            && (self.places.len() >= MAX_PLACES
+                || self.places.iter().any(is_unknown)
+                || contents.any(|content| matches!(content, Content::Unknown)))
     }
 
     /// The run has ended by a panic of the type that was being read.
@@ -272,6 +296,7 @@ impl Record {
         self.steps += 1;
         self.all_steps += 1;
         if self.steps > RUN_STEPS || self.all_steps > ALL_STEPS {
+            self.is_limited = true;
             self.failure = Failure::Again;
             return Err(Stop::default());
         }
@@ -399,7 +424,8 @@ impl Record {
             Some(number) => *number,
             None => {
                 let body = body(self);
-                self.types.push(Type { name, body, open: 0, entered: 0, distance: FAR });
+                let rust_name = std::any::type_name::<V::Value>();
+                self.types.push(Type { name, rust_name, body, open: 0, entered: 0, distance: FAR });
                 let number = self.types.len() - 1;
                 self.keys.insert(key, number);
                 number
@@ -553,14 +579,23 @@ impl Type {
 }
 
 impl Record {
-    /// The name of the type at a place, or of the type that a visitor makes if that is a helper of
-    /// generated code.
+    /// The name of the type at a place, or of the type that a visitor makes and of the type around it if
+    /// that is a helper of generated code.
     pub(super) fn name_of<'de, V: Visitor<'de>>(&self, place: usize) -> String {
-        match short(self.places[place].name) {
-            name if name.is_empty() || name.starts_with("__") => {
-                short(std::any::type_name::<V::Value>())
-            }
-            name => name,
+        let own = short(self.places[place].name);
+        if !is_helper(&own) {
+            return own;
+        }
+        let made = short(std::any::type_name::<V::Value>());
+        let all = self.path.iter().rev().map(|place| short(self.places[*place].name));
+        match all.into_iter().find(|name| !is_helper(name)) {
+            Some(outer) => limited(&format!("{made} of {outer}")),
+            None => made,
         }
     }
+}
+
+/// Returns whether this is no name, or that of a type in generated code.
+pub(super) fn is_helper(name: &str) -> bool {
+    name.is_empty() || name.starts_with("__")
 }
