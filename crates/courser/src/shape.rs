@@ -43,7 +43,7 @@ impl Shape {
     /// a variant is a variant of its own.
     ///
     /// A type is opaque, with its whole name, if not all of it is found within these limits: 8,192 parts,
-    /// 200,000 parts of one value, a million parts in all values, 20,000 values. So its fields are not
+    /// 200,000 parts of one value, a million parts in all values, 50,000 values. So its fields are not
     /// compared. A type whose shape is longer than 64 KiB on the network is opaque, with a hash of it as a part of its name: it is the
     /// same as itself only.
     #[cfg(feature = "postcard")]

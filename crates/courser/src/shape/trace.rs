@@ -25,7 +25,7 @@ use self::record::{ROOT, Record};
 use super::model::Shape;
 
 /// Runs for one type.
-const MAX_RUNS: u32 = 20_000;
+const MAX_RUNS: u32 = 50_000;
 
 /// The shape of a type.
 pub(super) fn trace<T: DeserializeOwned>() -> Shape {

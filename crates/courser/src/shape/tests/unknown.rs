@@ -101,3 +101,109 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Wide<T> {
         Ok(Wide(std::marker::PhantomData))
     }
 }
+
+mod later {
+    use super::*;
+
+    types! {
+        pub(super) enum Event { Other, Booked { at: Refuses, until: Refuses, seats: i32 } }
+        pub(super) struct Stay { at: Refuses, inner: Event, until: Refuses, after: i32 }
+    }
+}
+
+types! {
+    enum Event { Other, Booked { at: Refuses, until: Refuses, seats: u32 } }
+    struct Stay { at: Refuses, inner: Event, until: Refuses, after: u32 }
+    struct Beside { at: Refuses, many: Many40, until: Refuses, after: u8 }
+    enum Within { First, Beside { at: Refuses, many: Many40, until: Refuses, after: u8 }, Last }
+    enum Recursive { Two(Box<Recursive>, Box<Recursive>), Three(Box<Recursive>, u8, u16), End }
+    enum Two { A, B(u8, u16) }
+    struct Nested { inner: Option<Box<Nested>>, other: Option<Box<Nested>>, list: Vec<Nested> }
+}
+
+#[test]
+fn fields_of_a_variant_beside_those_that_refuse_all_values_are_found() {
+    assert_eq!(
+        text::<Event>(),
+        "enum Event { Other, Booked { at: String, until: String, seats: u32 } }"
+    );
+    let difference = Shape::of::<later::Event>().same(&Shape::of::<Event>()).unwrap_err();
+    assert_eq!(difference.path(), "Event::Booked.seats");
+    assert!(Shape::of::<later::Stay>().reads(&Shape::of::<Stay>()).is_err());
+}
+
+#[test]
+fn all_variants_of_an_enum_beside_fields_that_refuse_all_values_are_found() {
+    for shape in [Shape::of::<Beside>(), Shape::of::<Within>()] {
+        let of = shape.types.iter().position(|named| &*named.name == "Many40").unwrap();
+        let many = Shape { root: Form::Named(of), types: shape.types.clone() }.ordered();
+        assert_eq!(many.same(&Shape::of::<Many40>()), Ok(()));
+        let Body::Enum(found) = &many.types[0].body else { panic!() };
+        assert_eq!(found.len(), 40);
+        for variant in found {
+            let Content::Tuple(runs) = &variant.content else { panic!("{variant:?}") };
+            assert_eq!(runs[..], [(1, Form::Scalar(Scalar::U8)), (1, Form::Scalar(Scalar::U16))]);
+        }
+    }
+    assert!(!format!("{:?}", Shape::of::<Within>()).contains("? of"));
+}
+
+types! {
+    enum Many40 {
+        V0(u8, u16), V1(u8, u16), V2(u8, u16), V3(u8, u16), V4(u8, u16), V5(u8, u16), V6(u8, u16), V7(u8, u16),
+        V8(u8, u16), V9(u8, u16), V10(u8, u16), V11(u8, u16), V12(u8, u16), V13(u8, u16), V14(u8, u16), V15(u8, u16),
+        V16(u8, u16), V17(u8, u16), V18(u8, u16), V19(u8, u16), V20(u8, u16), V21(u8, u16), V22(u8, u16), V23(u8, u16),
+        V24(u8, u16), V25(u8, u16), V26(u8, u16), V27(u8, u16), V28(u8, u16), V29(u8, u16), V30(u8, u16), V31(u8, u16),
+        V32(u8, u16), V33(u8, u16), V34(u8, u16), V35(u8, u16), V36(u8, u16), V37(u8, u16), V38(u8, u16), V39(u8, u16),
+    }
+}
+
+#[test]
+fn variants_that_contain_their_type_are_read_with_one_that_ends() {
+    assert_eq!(
+        text::<Recursive>(),
+        "enum Recursive { Two(Recursive, Recursive), Three(Recursive, u8, u16), End }"
+    );
+}
+
+/// A value other than the first one that is tried.
+struct Other<T>(T);
+
+impl<'de, T: Refused + Deserialize<'de>> Deserialize<'de> for Other<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let value = T::deserialize(from)?;
+        if value.is_refused() { Err(de::Error::custom("refused")) } else { Ok(Other(value)) }
+    }
+}
+
+trait Refused {
+    fn is_refused(&self) -> bool;
+}
+
+impl Refused for Option<u8> {
+    fn is_refused(&self) -> bool {
+        self.is_none()
+    }
+}
+
+impl Refused for Two {
+    fn is_refused(&self) -> bool {
+        matches!(self, Two::A)
+    }
+}
+
+impl Refused for Nested {
+    fn is_refused(&self) -> bool {
+        self.inner.is_none()
+    }
+}
+
+#[test]
+fn options_and_enums_have_other_values_where_a_type_around_them_refuses_one() {
+    let shape = text::<(Other<Option<u8>>, [Other<Two>; 3], Other<Nested>, u8)>();
+    assert_eq!(
+        shape,
+        "(Option<u8>, (enum Two { A, B(u8, u16) }, Two, Two), Nested { inner: Option<Nested>, other: \
+         Option<Nested>, list: Vec<Nested> }, u8)"
+    );
+}

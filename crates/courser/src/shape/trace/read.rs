@@ -228,7 +228,9 @@ impl<'de> de::Deserializer<'de> for Tracer<'_> {
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         let Tracer { record, place } = self;
         let inner = record.inner(place, Kind::Option);
-        if !record.enters(place, inner) {
+        // A type around it may refuse `None`.
+        let enters = record.enters(place, inner) || record.enters_again(inner);
+        if !enters {
             return visitor.visit_none();
         }
         record.name_inner(inner, std::any::type_name::<V::Value>());
@@ -455,7 +457,7 @@ impl Chosen<'_> {
             if let Some(variant) = self.record.types[number].variant(variant) {
                 variant.content = content;
             }
-            self.record.has_changed = true;
+            self.record.changes += 1;
         }
         self.record.types[number].variant(variant).map_or(UNKNOWN, |variant| &variant.content)
     }

@@ -16,8 +16,10 @@ pub(super) const ROOT: usize = 1;
 
 /// Values that a place is tried with.
 pub(super) const SAMPLES: u8 = 20;
-/// Times that a variant is tried.
+/// Times that a variant is refused without a change of the record.
 const ATTEMPTS: u8 = 12;
+/// Steps of a run before which options are entered only to vary the value.
+const VARIED_STEPS: u32 = 10_000;
 const MAX_PLACES: usize = 8192;
 /// Places within each other.
 const MAX_LEVELS: usize = 64;
@@ -131,6 +133,8 @@ pub(super) struct Variant {
     /// The type knows its number only.
     pub(super) by_number: bool,
     attempts: u8,
+    /// Times that it was chosen before it was read to its end.
+    tries: u32,
     is_done: bool,
     /// Steps to read it.
     cost: u32,
@@ -171,8 +175,9 @@ pub(super) struct Record {
     refused: u32,
     /// Runs without a change, the last ones.
     idle: u32,
-    /// The run has changed the record.
-    pub(super) has_changed: bool,
+    /// Changes of the record, and those before this run.
+    pub(super) changes: u64,
+    changes_before: u64,
     /// Some limit was reached.
     is_limited: bool,
     /// Scalars that were read in this run.
@@ -194,7 +199,8 @@ impl Record {
             failure: Failure::None,
             refused: 0,
             idle: 0,
-            has_changed: false,
+            changes: 0,
+            changes_before: 0,
             is_limited: false,
             scalars: 0,
         };
@@ -230,7 +236,7 @@ impl Record {
         self.scalars = 0;
         self.path.clear();
         self.failure = Failure::None;
-        self.has_changed = false;
+        self.changes_before = self.changes;
         self.types.iter_mut().for_each(|known| known.open = 0);
         self.measure();
     }
@@ -238,7 +244,7 @@ impl Record {
     /// Returns whether this was the last run. Of siblings that refuse all values, each run reads another
     /// one.
     pub(super) fn is_finished(&mut self) -> bool {
-        self.idle = if self.has_changed { 0 } else { self.idle + 1 };
+        self.idle = if self.changes != self.changes_before { 0 } else { self.idle + 1 };
         self.idle > self.refused || self.all_steps >= ALL_STEPS
     }
 
@@ -260,7 +266,7 @@ impl Record {
     pub(super) fn panicked(&mut self) {
         let place = self.path.last().copied().unwrap_or(ROOT);
         self.places[place].has_panicked = true;
-        self.has_changed = true;
+        self.changes += 1;
     }
 
     /// Begins a place. An error is noted.
@@ -320,7 +326,7 @@ impl Record {
                 self.failure = Failure::Again;
                 if self.places[place].failures < SAMPLES {
                     self.places[place].failures += 1;
-                    self.has_changed = true;
+                    self.changes += 1;
                 } else {
                     self.failure = Failure::Refused;
                     self.refuse(place);
@@ -334,14 +340,14 @@ impl Record {
     fn refuse(&mut self, place: usize) {
         if !std::mem::replace(&mut self.places[place].is_refused, true) {
             self.refused += 1;
-            self.has_changed = true;
+            self.changes += 1;
         }
     }
 
     /// An error whose cause is known, so that it is no fault of a place.
     pub(super) fn excuse(&mut self) {
         self.failure = Failure::Again;
-        self.has_changed = true;
+        self.changes += 1;
     }
 
     /// Notes the form of a place. Returns whether it is the one that is known.
@@ -350,7 +356,7 @@ impl Record {
         let is_same = match (&self.places[place].kind, &kind) {
             (Unknown, _) => {
                 self.places[place].kind = kind;
-                self.has_changed = true;
+                self.changes += 1;
                 return true;
             }
             (Scalar(a), Scalar(b)) => a == b,
@@ -363,7 +369,7 @@ impl Record {
         };
         if !is_same {
             self.places[place].kind = Several;
-            self.has_changed = true;
+            self.changes += 1;
         }
         is_same
     }
@@ -412,6 +418,12 @@ impl Record {
         enters
     }
 
+    /// Returns whether an option is entered to vary the value. Not within itself.
+    pub(super) fn enters_again(&self, inner: usize) -> bool {
+        let is_varied = self.sample % 2 == 1 && self.steps < VARIED_STEPS;
+        is_varied && inner != VOID && !self.path.contains(&inner)
+    }
+
     /// The type of a visitor, and its place.
     pub(super) fn type_of<'de, V: Visitor<'de>>(
         &mut self,
@@ -446,33 +458,38 @@ impl Record {
 
     /// The variant to read.
     pub(super) fn choose(&mut self, number: usize) -> usize {
-        let run = self.run;
+        let (run, sample) = (self.run, self.sample as usize);
         let distances: Vec<u32> = match &self.types[number].body {
             Body::Enum(variants) => variants.iter().map(|v| self.distance(&v.content)).collect(),
             _ => return 0,
         };
         let known = &mut self.types[number];
-        let Body::Enum(variants) = &known.body else { return 0 };
-        let least = |key: &dyn Fn(&(usize, &Variant)) -> u32, is: &dyn Fn(&Variant) -> bool| {
+        let Body::Enum(variants) = &mut known.body else { return 0 };
+        let least = |key: &dyn Fn(usize, &Variant) -> u32, is: &dyn Fn(&Variant) -> bool| {
             let all = variants.iter().enumerate().filter(|(_, variant)| is(variant));
-            all.min_by_key(key).map(|(i, _)| i)
+            all.min_by_key(|(i, variant)| key(*i, variant)).map(|(i, _)| i)
         };
-        let pending = least(&|(_, v)| u32::from(v.attempts), &Variant::is_pending);
-        let cheapest = least(&|(_, v)| v.cost, &|v| v.is_done);
-        if known.open > 0 {
-            return cheapest.or(pending).unwrap_or(0);
+        let pending = least(&|_, v| v.tries, &Variant::is_pending);
+        let cheapest = least(&|_, v| v.cost, &|v| v.is_done);
+        let nearest = least(&|i, _| distances[i], &|v| v.is_done);
+        let is_within = known.open > 0;
+        let chosen = if is_within { cheapest.or(pending) } else { pending };
+        if let Some(chosen) = chosen {
+            variants[chosen].tries += u32::from(variants[chosen].is_pending());
+            return chosen;
         }
-        if let Some(pending) = pending {
-            return pending;
-        }
-        if known.entered != run
-            && let Some(i) = least(&|(i, _)| distances[*i], &|v| v.is_done)
-            && distances[i] != FAR
+        if !is_within
+            && known.entered != run
+            && let Some(nearest) = nearest
+            && distances[nearest] != FAR
         {
             known.entered = run;
-            return i;
+            return nearest;
         }
-        cheapest.unwrap_or(0)
+        // A type around it may refuse some variants.
+        let mut done: Vec<usize> = (0..variants.len()).filter(|i| variants[*i].is_done).collect();
+        done.sort_by_key(|i| variants[*i].cost);
+        done.get(sample % done.len().max(1)).copied().unwrap_or(0)
     }
 
     /// Reads a value of an enum, and notes whether this variant ends.
@@ -482,7 +499,7 @@ impl Record {
         variant: usize,
         read: impl FnOnce(&mut Self) -> Result<T, Stop>,
     ) -> Result<T, Stop> {
-        let before = self.steps;
+        let (before, changes) = (self.steps, self.changes);
         self.types[number].open += 1;
         let result = read(self);
         self.types[number].open -= 1;
@@ -490,10 +507,11 @@ impl Record {
         if let Some(variant) = self.types[number].variant(variant)
             && variant.is_pending()
         {
-            variant.attempts += 1;
+            // An attempt that changes the record is no last one.
+            variant.attempts += u8::from(self.changes == changes);
             variant.is_done = result.is_ok();
             variant.cost = steps;
-            self.has_changed = true;
+            self.changes += 1;
         }
         result
     }
@@ -559,6 +577,7 @@ impl Variant {
             content: Content::Unknown,
             by_number: false,
             attempts: 0,
+            tries: 0,
             is_done: false,
             cost: 0,
         }
@@ -597,5 +616,5 @@ impl Record {
 
 /// Returns whether this is no name, or that of a type in generated code.
 pub(super) fn is_helper(name: &str) -> bool {
-    name.is_empty() || name.starts_with("__")
+    name.is_empty() || name.starts_with("__") || name.contains("<impl ")
 }
