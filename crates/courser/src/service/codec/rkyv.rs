@@ -32,6 +32,11 @@ use crate::shape::Shape;
 /// **Alignment**: a message begins at a multiple of 64 bytes, so archived types of an alignment of
 /// up to 64 are read in place. Messages of one packet are copied once, larger ones are not copied.
 ///
+/// # Types that change
+/// Both ends compare the name of a type, and the size and alignment of its archived form, but not its
+/// fields: rkyv does not tell them. A field that was renamed, moved, or has another type of the same
+/// size is **not found**, and is read as another value. Give a type that changes another name.
+///
 /// # Limits
 /// Values with more than 128 levels of pointers are refused. For a value that is deserialized a server
 /// counts four bytes of heap for each byte received; a view uses none. The elements of a list lie in
