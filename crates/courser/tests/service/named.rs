@@ -334,3 +334,27 @@ fn shapes_are_compared_by_names() {
     let never = <Named as Decode<NoError>>::shape();
     assert!(Named::reads(&never, &old).is_err());
 }
+
+#[test]
+fn bytes_and_lists_of_newtypes_of_bytes_read_each_other() {
+    #[derive(PartialEq, Debug, Serialize, Deserialize)]
+    struct Level(u8);
+    #[derive(PartialEq, Debug, Serialize, Deserialize)]
+    #[serde(transparent)]
+    struct Outer {
+        inner: Level,
+    }
+    assert_eq!(<Named as Decode<Vec<Level>>>::shape(), <Named as Decode<Vec<u8>>>::shape());
+    let levels = || [0, 127, 128, 255].map(Level);
+    let (bytes, list) = (vec![0_u8, 127, 128, 255], Vec::from(levels()));
+    assert_eq!(read_as::<Vec<Level>>(&bytes).as_ref(), Ok(&list));
+    assert_eq!(read_as::<Vec<u8>>(&list).as_ref(), Ok(&bytes));
+    assert_eq!(read_as::<Vec<Level>>(&list).as_ref(), Ok(&list));
+    assert_eq!(read_as::<(Vec<u8>,)>(&(list,)), Ok((bytes.clone(),)));
+    let outer = levels().map(|inner| Outer { inner });
+    assert_eq!(read_as::<Vec<Outer>>(&bytes).unwrap(), outer);
+    refused::<Vec<u8>>(&vec![1_u16, 256], "256");
+    refused::<Vec<u8>>(&vec!["a"], "a text");
+    // A list that states more elements than bytes follow.
+    assert!(decoded::<Vec<u8>>(&[0xdd, 0xff, 0xff, 0xff, 0xff, 1]).is_err());
+}

@@ -1,7 +1,10 @@
 //! Lists of bytes, which are written and read at once.
 
+use std::fmt;
+
 use postcard::Serializer as Scalars;
 use postcard::ser_flavors::Flavor;
+use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::fault::{Cause, Result};
@@ -57,6 +60,33 @@ pub struct ByteString(pub Vec<u8>);
 impl<'de> Deserialize<'de> for ByteString {
     #[inline]
     fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
-        <&[u8]>::deserialize(from).map(|bytes| ByteString(bytes.to_vec()))
+        from.deserialize_bytes(ByteStringVisitor)
+    }
+}
+
+/// Reads bytes, or a list of integers: a list of newtypes of bytes is written as one.
+struct ByteStringVisitor;
+
+impl<'de> Visitor<'de> for ByteStringVisitor {
+    type Value = ByteString;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("bytes")
+    }
+
+    #[inline]
+    fn visit_bytes<E>(self, bytes: &[u8]) -> std::result::Result<ByteString, E> {
+        Ok(ByteString(bytes.to_vec()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(
+        self,
+        mut from: A,
+    ) -> std::result::Result<ByteString, A::Error> {
+        let mut bytes = Vec::new();
+        while let Some(byte) = from.next_element()? {
+            bytes.push(byte);
+        }
+        Ok(ByteString(bytes))
     }
 }

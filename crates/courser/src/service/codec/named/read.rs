@@ -1,7 +1,7 @@
 //! Reads MessagePack within limits.
 
 use serde::de::value::BorrowedStrDeserializer;
-use serde::de::{self, DeserializeSeed, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 
 use super::marker::{
     ARRAY_16, ARRAY_32, BYTES_8, BYTES_32, F32, F64, FALSE, FIX_ARRAY, FIX_MAP, FIX_TEXT, I8, I16,
@@ -586,12 +586,43 @@ impl<'de> SeqAccess<'de> for Bytes<'_, 'de, '_> {
             self.reader.charge(self.bytes.len(), size_of::<S::Value>())?;
         }
         let Some(byte) = self.bytes.next() else { return Ok(None) };
-        seed.deserialize(IntoDeserializer::<Fault>::into_deserializer(*byte)).map(Some)
+        seed.deserialize(Byte(*byte)).map(Some)
     }
 
     #[inline]
     fn size_hint(&self) -> Option<usize> {
         Some(self.bytes.len())
+    }
+}
+
+/// A byte that is read as a `u8`, or as a newtype of one.
+struct Byte(u8);
+
+impl<'de> de::Deserializer<'de> for Byte {
+    type Error = Fault;
+
+    #[inline]
+    fn is_human_readable(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
+        visitor.visit_u8(self.0)
+    }
+
+    #[inline]
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
+        unit unit_struct seq tuple tuple_struct map struct enum identifier ignored_any
     }
 }
 
