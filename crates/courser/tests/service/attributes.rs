@@ -185,6 +185,37 @@ struct Uneven {
     n: u8,
 }
 
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+enum Skips {
+    First,
+    #[serde(skip)]
+    Skipped,
+    Second(u8),
+    Third(u8),
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+enum SkipsLast {
+    First,
+    Second(u8),
+    #[serde(skip)]
+    Skipped,
+}
+
+#[test]
+fn a_variant_that_is_skipped_is_the_last_one() {
+    survives(SkipsLast::First);
+    survives(SkipsLast::Second(1));
+    let reason = "cannot be serialized";
+    unencoded(&SkipsLast::Skipped, reason);
+    survives(Skips::First);
+    unencoded(&Skips::Skipped, reason);
+    // It is read as the third one.
+    assert_eq!(round_trip::<Postcard, _>(&Skips::Second(1)), Err(RoundTripError::Differs));
+    let third = round_trip::<Postcard, _>(&Skips::Third(1));
+    assert!(matches!(third, Err(RoundTripError::Decode(_))), "{third:?}");
+}
+
 #[test]
 fn a_round_trip_finds_types_whose_directions_differ() {
     let value = OneWay { unsent: 1, sent: 2, after: 3 };

@@ -41,13 +41,13 @@ use crate::shape::Shape;
 ///
 /// | attribute | |
 /// | --- | --- |
-/// | `rename`, `rename_all`, `alias`, `default`, `transparent`, `skip`, `with` of both directions | works; names have no meaning, and a field with `skip` gets its default |
+/// | `rename`, `rename_all`, `alias`, `default`, `transparent`, `skip`, `with` of both directions | works; names have no meaning, a field with `skip` gets its default, and variants with `skip` are the last |
 /// | `skip_serializing_if` | error of encoding when the field would be left out |
 /// | `flatten` | error of encoding |
 /// | `untagged`, `tag` (internally or adjacently tagged) | error of decoding, for each value |
 /// | `deserialize_any`: types of any form, such as `serde_json::Value` | error of decoding |
 /// | iterators without a length (`collect_seq` of a filter) | error of encoding |
-/// | `skip_serializing` or `skip_deserializing` alone, `serialize_with` without its inverse | **not found**: the value may be read as another one. Test such types with [`super::round_trip`] |
+/// | `skip_serializing` or `skip_deserializing` alone, `serialize_with` without its inverse, `skip` on a variant that is not the last (serde writes the place among all variants, and reads it among the others) | **not found**: the value may be read as another one. Test such types with [`super::round_trip`] |
 #[derive(Clone, Copy, Debug)]
 pub struct Postcard;
 
