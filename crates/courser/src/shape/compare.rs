@@ -68,7 +68,8 @@ impl Shape {
     /// the same value, or as an error of decoding if the reader lacks a variant or has a field that is
     /// missing and has no default.
     ///
-    /// - Fields are found by name or alias, in any order. Either side may have more.
+    /// - Fields are found by the name that the writer has, which is a name or an alias of the reader's, in
+    ///   any order. Either side may have more, and one is common if both have fields.
     /// - Variants are found by name, in any order. Either side may have more, and one is common.
     /// - An integer may become one that has all its values: `u32` to `u64` or `i64`; `f32` to `f64`.
     /// - `T` may become `Option<T>`, unless `T` is `()`, or itself an option.
@@ -216,11 +217,16 @@ impl<'s> Comparison<'s> {
 
     fn fields(&mut self, a: &'s [Field], b: &'s [Field]) -> Compared {
         if self.rule == Rule::Names {
+            // A writer sends a field by its name. Its aliases are names that it would read.
+            let mut is_common = a.is_empty() || b.is_empty();
             for field in a {
-                let Some(other) = b.iter().find(|other| field.is(other)) else { continue };
+                let sent = |other: &&Field| field.names.iter().any(|name| **name == *other.name());
+                let Some(other) = b.iter().find(sent) else { continue };
+                is_common = true;
                 self.field(field, other)?;
             }
-            return Ok(());
+            let all = |of: &[Field]| names(of.iter().map(Field::name));
+            return if is_common { Ok(()) } else { self.differ(all(a), all(b)) };
         }
         if a.len() != b.len() || !a.iter().zip(b).all(|(a, b)| a.is(b)) {
             return self.differ(names(a.iter().map(Field::name)), names(b.iter().map(Field::name)));

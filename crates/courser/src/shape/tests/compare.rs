@@ -48,6 +48,9 @@ mod later {
         types! {
             pub(crate) struct Pair { #[serde(alias = "a")] first: u32, b: u32 }
             pub(crate) struct Wrapped(Pair);
+            pub(crate) struct One { c: u32, #[serde(alias = "a")] first: i32, b: u32 }
+            pub(crate) struct None { c: u32 }
+            pub(crate) struct Empty {}
         }
     }
 }
@@ -107,6 +110,7 @@ fn a_codec_with_names_reads_fields_in_any_order_and_number() {
         [Shape::of::<Two>(), Shape::of::<swapped::Two>()],
         [Shape::of::<Two>(), Shape::of::<added::Two>()],
         [Shape::of::<Two>(), Shape::of::<renamed::Wrapped>()],
+        [Shape::of::<Two>(), Shape::of::<renamed::Empty>()],
         [Shape::of::<Kind>(), Shape::of::<added::Kind>()],
     ] {
         let is_kind = a.to_string().contains("enum");
@@ -114,6 +118,16 @@ fn a_codec_with_names_reads_fields_in_any_order_and_number() {
             assert!(compared.is_ok(), "{compared:?} {is_kind}");
         }
     }
+    // A field of the reader has no name that the writer sends.
+    assert_eq!(reads::<Two, renamed::One>(), Ok(()));
+    assert_eq!(
+        differs(reads::<renamed::One, Two>()),
+        "One.first: the server has i32, the client u32"
+    );
+    assert_eq!(
+        differs(reads::<Two, renamed::None>()),
+        "Two: the server has { a, b }, the client { c }"
+    );
     assert_eq!(
         differs(reads::<Holder<retyped::Two>, Holder<Two>>()),
         "Holder.list[][].1.b: the server has i32, the client u32"
