@@ -207,3 +207,23 @@ fn options_and_enums_have_other_values_where_a_type_around_them_refuses_one() {
          Option<Nested>, list: Vec<Nested> }, u8)"
     );
 }
+
+types! {
+    struct Lists { list: Vec<Beside>, option: Option<Stay>, map: BTreeMap<u8, Row<u8>>, event: Vec<Event> }
+}
+
+#[test]
+fn fields_within_lists_and_options_are_found_beside_those_that_refuse_all_values() {
+    let shape = Shape::of::<Lists>();
+    let parts = [
+        Shape::of::<Vec<Beside>>(),
+        Shape::of::<Option<Stay>>(),
+        Shape::of::<BTreeMap<u8, Row<u8>>>(),
+    ];
+    for (shape, of) in parts.iter().zip(["Beside", "Stay", "Row"]) {
+        assert!(!format!("{shape:?}").contains(&format!("? of {of}")), "{of}: {shape:?}");
+    }
+    assert!(!format!("{shape:?}").contains("? of Event"), "{shape:?}");
+    assert_eq!(text::<Vec<(NonZeroU32, u8)>>(), "Vec<(u32, u8)>");
+    assert_eq!(text::<Option<(Other<Two>, u8)>>(), "Option<(enum Two { A, B(u8, u16) }, u8)>");
+}

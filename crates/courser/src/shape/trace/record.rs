@@ -516,7 +516,7 @@ impl Record {
         result
     }
 
-    /// Measures how far each place is from a variant that was not read.
+    /// Measures how far each place is from a variant or a part that was not read.
     fn measure(&mut self) {
         self.places.iter_mut().for_each(|place| place.distance = FAR);
         self.types.iter_mut().for_each(|known| known.distance = FAR);
@@ -551,13 +551,30 @@ impl Record {
         }
     }
 
+    /// The distance of a place itself. One that was never begun is to be reached.
+    fn of_place_alone(&self, place: usize) -> u32 {
+        let of = &self.places[place];
+        match of.name.is_empty() && matches!(of.kind, Kind::Unknown) {
+            true => 0,
+            false => of.distance,
+        }
+    }
+
+    /// The least distance of parts that are read in this order, up to one that refuses all values.
     fn nearest(&self, places: &[usize]) -> u32 {
-        places.iter().map(|place| self.places[*place].distance).min().unwrap_or(FAR)
+        let end = places.iter().position(|place| self.places[*place].is_refused);
+        let reached = &places[..end.map_or(places.len(), |end| end + 1)];
+        reached.iter().map(|place| self.of_place_alone(*place)).min().unwrap_or(FAR)
     }
 
     fn of_group(&self, group: usize) -> u32 {
-        let fields = self.groups[group].fields.iter();
-        fields.map(|field| self.places[field.place].distance).min().unwrap_or(FAR)
+        let group = &self.groups[group];
+        let names = group.fields.iter().filter(|field| field.alias_of.is_none());
+        let places: Vec<usize> = names.map(|field| field.place).collect();
+        if group.by_position {
+            return self.nearest(&places);
+        }
+        places.iter().map(|place| self.of_place_alone(*place)).min().unwrap_or(FAR)
     }
 
     fn distance(&self, content: &Content) -> u32 {
