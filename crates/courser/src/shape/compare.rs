@@ -56,7 +56,8 @@ impl Shape {
     /// Returns whether a value of the shape `writer` is read as the same value by a codec without
     /// names, such as Postcard. Fields and variants have the same names and order, and all integers the
     /// same type. The names of types have no meaning, nor has a newtype. A field of two names (an alias)
-    /// is the same as a field of one of them. Unknown parts are the same as unknown parts.
+    /// is the same as a field of one of them. Opaque types, and parts that are not known, are the same as
+    /// others of their name.
     ///
     /// # Errors
     /// The first difference.
