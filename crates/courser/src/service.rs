@@ -231,7 +231,7 @@ pub use self::{
     begin::{begin, begin_local},
     client::TypedClient,
     codec::{AnyPart, PartShape, method_shape, method_shape_of_parts},
-    context::{Asks, InCall, Told},
+    context::{Asks, Concluded, InCall, Told},
     sent::{
         AnySent, Choose, Sends, Sent, SentByBytes, SentByNamed, SentByPostcard, SentByProst,
         SentByRkyv, Unless, sent, sent_by_bytes, sent_by_named, sent_by_postcard, sent_by_prost,

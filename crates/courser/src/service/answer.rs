@@ -9,6 +9,7 @@ use courser_buf::{AllocError, MsgBuf};
 
 use super::access::Denied;
 use super::codec::{Decode, Encode, Payload};
+use super::context::Concluded;
 use super::writer::{Memory, ROOM, Writer, Written};
 use crate::channel;
 use crate::core::message::{Reply, ReplySink};
@@ -141,6 +142,12 @@ impl<K, T, E> Answer<K, T, E> {
     #[cold]
     pub fn refused(refusal: Refusal) -> Self {
         Answer { outcome: Err(refusal), codec: PhantomData }
+    }
+}
+
+impl<K, T, E> Concluded for Answer<K, T, E> {
+    fn is_concluded(&self) -> bool {
+        self.outcome.is_ok()
     }
 }
 

@@ -29,7 +29,7 @@ use crate::core::drain::{DrainToken, Draining};
 pub(crate) use caller::{Caller, Source, Watched};
 pub(super) use given::{Given, append};
 pub use metadata::{Metadata, MetadataError, MetadataValue};
-pub use reply::Told;
+pub use reply::{Concluded, Told};
 pub use scope::Scoped;
 pub use trace::{TraceParent, TraceParentError};
 
@@ -274,9 +274,10 @@ impl Asks {
 pub struct InCall(CallContext);
 
 impl InCall {
-    /// The handler has returned this.
-    pub fn end<R>(self, reply: R) -> Told<R> {
-        self.0.0.ended.store(true, Ordering::Release);
+    /// The handler has returned this, unless it was dropped before its end.
+    pub fn end<R: Concluded>(self, reply: R) -> Told<R> {
+        // Otherwise the drop cancels the context.
+        self.0.0.ended.store(reply.is_concluded(), Ordering::Release);
         Told { reply, context: self.0.clone() }
     }
 

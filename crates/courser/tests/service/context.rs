@@ -273,6 +273,61 @@ fn a_context_is_cancelled_with_its_handler_and_not_by_its_end() {
     });
 }
 
+/// Streams that do not end by themselves.
+#[courser::service]
+trait Held {
+    /// Sends an item of this number of bytes, unless it is 0, and waits.
+    fn hold(&self, cx: CallContext, len: u32) -> impl Stream<Item = Vec<u8>>;
+    async fn take(&self, cx: CallContext, items: Incoming<u8>) -> u64;
+}
+
+struct Holding(Mutex<Sender<CallContext>>);
+
+impl Held for Holding {
+    fn hold(&self, cx: CallContext, len: u32) -> impl Stream<Item = Vec<u8>> {
+        self.0.lock().unwrap().send(cx).unwrap();
+        stream::iter((len > 0).then(|| vec![7; len as usize])).chain(stream::pending())
+    }
+    async fn take(&self, cx: CallContext, items: Incoming<u8>) -> u64 {
+        self.0.lock().unwrap().send(cx).unwrap();
+        let _items = items;
+        pending().await
+    }
+}
+
+#[test]
+fn contexts_of_streams_that_the_library_ends_are_cancelled() {
+    for in_place in [false, true] {
+        let (sent, contexts) = channel();
+        let config = Config { workers: 2, ..Config::default() };
+        let limit = config.max_msg_size;
+        let server = Server::bind_with("udp://127.0.0.1:0", config).unwrap().in_place(in_place);
+        let server = server.add_service(HeldServer::new(Holding(Mutex::new(sent)))).unwrap();
+        let (uri, serving) = (server.local_uri(), server.serve().unwrap());
+        let client = Client::connect(&uri).wait().unwrap();
+        let held = block_on(HeldClient::new(client)).unwrap();
+        block_on(async {
+            // An item that cannot be sent.
+            let item = held.hold(limit + 1).await.unwrap().next().await.unwrap();
+            assert!(matches!(item, Err(RpcError::MidStream(_) | RpcError::Encode(_))), "{item:?}");
+            contexts.recv().unwrap().cancelled().await;
+            // The shutdown of the server.
+            let mut items = held.hold(0).await.unwrap();
+            assert!(items.next().now_or_never().is_none());
+            let upload = held.take().await.unwrap();
+            let kept = [contexts.recv().unwrap(), contexts.recv().unwrap()];
+            assert!(kept.iter().all(|context| !context.is_cancelled()));
+            serving.handle().shutdown(Duration::from_millis(20));
+            for context in kept {
+                context.cancelled().await;
+                assert!(context.is_cancelled());
+            }
+            drop((items, upload));
+        });
+        serving.wait().unwrap();
+    }
+}
+
 #[test]
 fn a_handler_that_computes_on_a_worker_sees_that_its_call_is_cancelled() {
     let (client, _serving, seen) = serve(|server| server);

@@ -16,6 +16,7 @@ use crate::core::message::{Reply, ReplySink};
 use crate::error::service::{DecodeError, EncodeError};
 use crate::service::answer::{self, Refusal, RefusalReply, tag};
 use crate::service::codec::{Decode, Encode};
+use crate::service::context::Concluded;
 use crate::service::registry::Received;
 use crate::service::services::Services;
 use crate::service::writer::Memory;
@@ -189,6 +190,7 @@ impl Outgoing {
             let filling = poll_fn(|cx| self.fill::<K, T, E, S>(items.as_mut(), &mut first, cx));
             self.unless_shut_down(filling).await
         };
+        let concluded = matches!(outcome, Ok(Ok(_)));
         let drained = match &outcome {
             Ok(_) => self.unless_shut_down(poll_fn(|cx| self.drained(cx))).await,
             Err(batches) => Err(*batches),
@@ -198,7 +200,7 @@ impl Outgoing {
             (Ok(Err(e)), Ok(batches)) => Err(Unsent::Unencoded(e, batches)),
             (Err(batches), _) | (_, Err(batches)) => Err(Unsent::ShuttingDown(batches)),
         };
-        StreamEnd { end, codec: PhantomData }
+        StreamEnd { concluded, end, codec: PhantomData }
     }
 
     /// Waits for a future of the stream, at most until the stream is to end because the server shuts
@@ -338,6 +340,8 @@ impl Outgoing {
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct StreamEnd<K, E> {
+    /// The handler's stream has ended by itself.
+    concluded: bool,
     end: Result<(Result<(), E>, u32), Unsent>,
     codec: PhantomData<fn() -> K>,
 }
@@ -353,7 +357,13 @@ enum Unsent {
 
 impl<K, E> StreamEnd<K, E> {
     pub fn refused(refusal: Refusal) -> Self {
-        StreamEnd { end: Err(Unsent::Refused(refusal)), codec: PhantomData }
+        StreamEnd { concluded: false, end: Err(Unsent::Refused(refusal)), codec: PhantomData }
+    }
+}
+
+impl<K, E> Concluded for StreamEnd<K, E> {
+    fn is_concluded(&self) -> bool {
+        self.concluded
     }
 }
 
