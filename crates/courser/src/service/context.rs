@@ -147,16 +147,22 @@ impl CallContext {
     /// returned.
     ///
     /// A handler is dropped when its call is cancelled. So this is for handlers that compute for long
-    /// without an `.await` on a thread of a [`crate::Server`], and for tasks that they have spawned.
-    /// Takes a lock for some ten nanoseconds.
+    /// without an `.await`, and for tasks that they have spawned. Takes a lock for some ten nanoseconds,
+    /// and reads the clock if the call has a deadline.
+    ///
+    /// Cancellations arrive at the endpoint. While a handler computes on the endpoint's own thread, it
+    /// sees its deadline, but not that its client has cancelled the call or is gone. Handlers
+    /// run on this thread with an [`crate::Rpc`], with [`crate::Server::in_place`], and on tokio if those
+    /// of its type have been short.
     pub fn is_cancelled(&self) -> bool {
         if self.0.cancelled.is_draining() {
             return true;
         }
         // In this order: the place of a handler that has ended is used by another one later.
         let watched = self.0.caller.watched.as_ref();
-        watched.is_some_and(|watched| watched.is_cancelled())
-            && !self.0.ended.load(Ordering::Acquire)
+        let is_over = watched.is_some_and(|watched| watched.is_cancelled())
+            || self.time_left() == Some(Duration::ZERO);
+        is_over && !self.0.ended.load(Ordering::Acquire)
     }
 
     /// A future that ends when the call is cancelled, as [`CallContext::is_cancelled`] states it, and

@@ -126,7 +126,8 @@ impl Facts for Teller {
             thread::yield_now();
         }
         self.saw_cancel.store(true, SeqCst);
-        true
+        // It is dropped now. An answer could arrive before the deadline of the client.
+        pending().await
     }
     async fn wait(&self, cx: CallContext) -> String {
         self.begun.fetch_add(1, SeqCst);
@@ -344,6 +345,17 @@ fn a_handler_that_computes_on_a_worker_sees_that_its_call_is_cancelled() {
     while !seen.saw_cancel.load(SeqCst) {
         thread::yield_now();
     }
+}
+
+#[test]
+fn a_handler_that_computes_sees_its_deadline_on_any_thread() {
+    on_each_server(|client, seen| {
+        let facts = block_on(PlainClient::new(client.clone())).unwrap();
+        facts.compute().deadline(Duration::from_millis(30)).wait().unwrap_err();
+        while !seen.saw_cancel.load(SeqCst) {
+            thread::yield_now();
+        }
+    });
 }
 
 #[test]
