@@ -21,6 +21,18 @@ pub(crate) trait Handle {
         session: SessionId,
         expires_ns: u64,
     );
+
+    /// Returns whether the peer may not make a request, which is answered then. The body is not read.
+    fn denies(&mut self, _cx: &mut Context<'_>, _request: &Request<'_>) -> bool {
+        false
+    }
+
+    /// [`Handle::handle`] for a request that [`Handle::denies`] has allowed.
+    fn handle_allowed(&mut self, cx: &mut Context<'_>, request: Request<'_>) {
+        let Request { body, req_type, session, expires_ns } = request;
+        let (body, owned) = parts(body);
+        self.handle(cx, body, owned, req_type, session, expires_ns);
+    }
 }
 
 impl<F: FnMut(&mut Context<'_>, Request<'_>)> Handle for F {

@@ -1,5 +1,6 @@
 //! Calls handlers and continuations for the events of an endpoint (step 13 of a packet's path).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use courser_buf::{MsgBuf, RxFrame};
@@ -11,12 +12,12 @@ use crate::core::Core;
 use crate::core::context::Context;
 use crate::core::continuations::{CompletionTarget, Cont};
 use crate::core::handler::{Handler, parts};
-use crate::core::message::{Completion, Response};
+use crate::core::message::{Completion, Request, Response};
 use crate::error::service::DecodeError;
 use crate::panics::caught;
 use crate::run::endpoint::{Events, Handlers};
-use crate::service::trailer::{Arrived, split};
-use crate::service::{current, undecoded};
+use crate::service::trailer::{self, Arrived};
+use crate::service::{Services, current, undecoded};
 
 /// Passes the events of the endpoint to the application.
 struct Dispatch<'a, A: Events> {
@@ -159,12 +160,18 @@ pub(super) fn run_handler(
         core.proto.reply_status(id, Status::DeadlineExceeded);
         return;
     }
-    let mut cx = Context { core, request: Some(id) };
     let session = id.session();
     let (body, owned) = parts(body);
-    let panicked = caught("dispatch", req_type, || {
-        handler.handle(&mut cx, body, owned, req_type, session, expires_ns);
+    answered(core, id, req_type, |cx| {
+        handler.handle(cx, body, owned, req_type, session, expires_ns);
     });
+}
+
+/// Runs a function that answers a request.
+#[inline(always)] // into `run_handler`
+fn answered(core: &mut Core, id: RequestId, req_type: u16, handle: impl FnOnce(&mut Context<'_>)) {
+    let mut cx = Context { core, request: Some(id) };
+    let panicked = caught("dispatch", req_type, || handle(&mut cx));
     if let Some(id) = cx.request {
         let status = if panicked { Status::Panicked } else { Status::NoReply };
         core.proto.reply_status(id, status);
@@ -255,25 +262,56 @@ fn handle_other(
     body: Body<'_>,
     expires_ns: u64,
 ) {
-    if req_type != METADATA || !handlers.services.reads_metadata() {
-        core.proto.reply_status(id, Status::UnknownType);
+    let Handlers { services, marked, by_type, .. } = handlers;
+    if req_type != METADATA || !services.reads_metadata() {
+        return core.proto.reply_status(id, Status::UnknownType);
+    }
+    let mut cx = Context { core, request: Some(id) };
+    let method = match trailer::method(&body) {
+        Ok(method) => method,
+        Err(e) => return cx.reply(undecoded(services, e)),
+    };
+    let Some(handler) = handler_of(services, marked, by_type, method) else {
+        return core.proto.reply_status(id, Status::UnknownType);
+    };
+    // In the order of other requests, so that the metadata of one that is refused is not read.
+    if expires_ns != u64::MAX && cx.core.now_ns() >= expires_ns {
+        return core.proto.reply_status(id, Status::DeadlineExceeded);
+    }
+    let request = |body| Request { body, req_type: method, session: id.session(), expires_ns };
+    if handler.denies(&mut cx, &request(Body::Borrowed(&[]))) {
         return;
     }
-    match split(body) {
-        Ok((method, arrived, body)) if handlers.services.is_method(method) => {
-            in_metadata(core, arrived, |core| match handlers.marked.get_mut(&method) {
-                Some(handler) => run_handler(core, handler, id, method, body, expires_ns),
-                None => handle(core, handlers, id, method, body, expires_ns),
-            });
-        }
-        Ok(_) => core.proto.reply_status(id, Status::UnknownType),
-        Err(e) => refuse(core, handlers, id, e),
+    match split(services, method, body) {
+        Ok((arrived, body)) => in_metadata(core, arrived, |core| {
+            answered(core, id, method, |cx| handler.handle_allowed(cx, request(body)));
+        }),
+        Err(e) => cx.reply(undecoded(services, e)),
     }
 }
 
-fn refuse(core: &mut Core, handlers: &Handlers, id: RequestId, error: DecodeError) {
-    let mut cx = Context { core, request: Some(id) };
-    cx.reply(undecoded(&handlers.services, error));
+/// The handler of requests of a method that have metadata.
+fn handler_of<'a>(
+    services: &Services,
+    marked: &'a mut BTreeMap<u16, Handler>,
+    others: &'a mut [Option<Handler>],
+    method: u16,
+) -> Option<&'a mut Handler> {
+    let other = others.get_mut(usize::from(method)).and_then(Option::as_mut);
+    marked.get_mut(&method).or(other).filter(|_| services.is_method(method))
+}
+
+/// Splits a request with metadata, of which a handler without a context keeps what is passed on.
+fn split<'a>(
+    services: &Services,
+    method: u16,
+    body: Body<'a>,
+) -> Result<(Arrived, Body<'a>), DecodeError> {
+    let (mut arrived, body) = trailer::split(body)?;
+    if !services.is_asking(method) {
+        arrived.keep_passed();
+    }
+    Ok((arrived, body))
 }
 
 /// Handles a message of a type without a handler.
@@ -287,21 +325,37 @@ fn handle_other_message(
     body: Body<'_>,
     expires_ns: u64,
 ) {
-    if msg_type != METADATA || !handlers.services.reads_metadata() {
+    let Handlers { services, marked_messages, messages, .. } = handlers;
+    if msg_type != METADATA || !services.reads_metadata() {
         core.handled.messages_unhandled += 1;
         return;
     }
-    match split(body) {
-        Ok((method, arrived, body)) if handlers.services.is_method(method) => {
-            in_metadata(core, arrived, |core| match handlers.marked_messages.get_mut(&method) {
-                Some(handler) => {
-                    run_message_handler(core, handler, session, method, body, expires_ns);
-                }
-                None => handle_message(core, handlers, session, method, body, expires_ns),
+    let method = match trailer::method(&body) {
+        Ok(method) => method,
+        Err(e) => return drop(undecoded(services, e)), // counts it
+    };
+    let Some(handler) = handler_of(services, marked_messages, messages, method) else {
+        core.handled.messages_unhandled += 1;
+        return;
+    };
+    if expires_ns != u64::MAX && core.now_ns() >= expires_ns {
+        core.handled.messages_expired += 1;
+        return;
+    }
+    let request = |body| Request { body, req_type: method, session, expires_ns };
+    let mut cx = Context { core, request: None };
+    if handler.denies(&mut cx, &request(Body::Borrowed(&[]))) {
+        return;
+    }
+    match split(services, method, body) {
+        Ok((arrived, body)) => in_metadata(core, arrived, |core| {
+            let mut cx = Context { core, request: None };
+            let panicked = caught("message", method, || {
+                handler.handle_allowed(&mut cx, request(body));
             });
-        }
-        Ok(_) => core.handled.messages_unhandled += 1,
-        Err(e) => drop(undecoded(&handlers.services, e)), // counts it
+            core.handled.panics += u64::from(panicked);
+        }),
+        Err(e) => drop(undecoded(services, e)), // counts it
     }
 }
 

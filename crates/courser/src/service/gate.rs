@@ -8,7 +8,7 @@ use super::access::{Denied, Peer};
 use super::answer::RefusalReply;
 use super::services::Services;
 use crate::core::context::Context;
-use crate::core::handler::{Handle, Handler, parts};
+use crate::core::handler::{Handle, Handler};
 use crate::core::message::Request;
 use crate::panics::caught;
 
@@ -24,9 +24,25 @@ pub(crate) fn guarded(inner: Handler, services: &Services, is_message: bool) -> 
     Box::new(Gate { inner, services: services.clone(), is_message })
 }
 
-impl Gate {
+impl Handle for Gate {
+    fn handle(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &[u8],
+        owned: Option<MsgBuf>,
+        req_type: u16,
+        session: SessionId,
+        expires_ns: u64,
+    ) {
+        let body = owned.map_or(Body::Borrowed(body), Body::Owned);
+        let request = Request { body, req_type, session, expires_ns };
+        if !self.denies(cx, &request) {
+            self.handle_allowed(cx, request);
+        }
+    }
+
     /// Answers a request that is not allowed.
-    fn denies(&self, cx: &mut Context<'_>, request: &Request<'_>) -> bool {
+    fn denies(&mut self, cx: &mut Context<'_>, request: &Request<'_>) -> bool {
         let number = request.req_type;
         let mut decision = Err(Denied::new("the check of the server has failed"));
         caught("authorization", number, || {
@@ -48,23 +64,8 @@ impl Gate {
         }
         true
     }
-}
 
-impl Handle for Gate {
-    fn handle(
-        &mut self,
-        cx: &mut Context<'_>,
-        body: &[u8],
-        owned: Option<MsgBuf>,
-        req_type: u16,
-        session: SessionId,
-        expires_ns: u64,
-    ) {
-        let body = owned.map_or(Body::Borrowed(body), Body::Owned);
-        let request = Request { body, req_type, session, expires_ns };
-        if !self.denies(cx, &request) {
-            let (body, owned) = parts(request.body);
-            self.inner.handle(cx, body, owned, req_type, session, expires_ns);
-        }
+    fn handle_allowed(&mut self, cx: &mut Context<'_>, request: Request<'_>) {
+        self.inner.handle_allowed(cx, request);
     }
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use courser::service::{
-    CallContext, Denied, EncodeError, Incoming, Metadata, MetadataValue, Peer, RpcError, Service,
-    Stream, Target, TraceParent,
+    Authorize, CallContext, Denied, EncodeError, Incoming, LocalRegistry, Metadata, MetadataValue,
+    Peer, RpcError, Service, ServiceStats, Stream, Target, TraceParent,
 };
 use courser::{
     CallError, CallFailure, Client, Config, Executed, MsgBuf, Nexus, Rpc, Server, Status,
@@ -387,6 +387,7 @@ fn raw(client: &Client, request: &[u8]) -> Result<MsgBuf, CallFailure> {
 fn malformed_requests_with_metadata_are_refused_before_their_handlers() {
     on_each_server(|client, told| {
         let echo = block_on(EchoClient::new(client.clone())).unwrap();
+        let large = [&[7; 70_000], &[0, 0x40, 7, 7, 7][..]].concat();
         let undecoded: [&[u8]; 7] = [
             b"",
             b"\0\0\0\0",
@@ -394,14 +395,14 @@ fn malformed_requests_with_metadata_are_refused_before_their_handlers() {
             &[1, b'k', 9, 0, b'v', 0, 0x40, 0, 5, 0],
             &[1, b'K', 1, 0, b'v', 0, 0x40, 0, 5, 0],
             &[1, b'k', 1, 0, b'v', 0, 0x40, 2, 5, 0],
-            &[7; 70_000],
+            &large,
         ];
         for request in undecoded {
             let answer = raw(&client, request).unwrap();
             assert_eq!(answer.last(), Some(&2), "{request:?}"); // UNDECODED
         }
         // Types that are no methods: the library's own, a handler's without a service, none.
-        for method in [0x03F0_u16, 0x03F1, METADATA, 1, 0x5000, 0xFFFF] {
+        for method in [0x03F0_u16, 0x03F1, METADATA, 1, 0x0707, 0x5000, 0xFFFF] {
             let request = [&method.to_le_bytes()[..], &[0, 0, 0]].concat();
             let error = raw(&client, &request).unwrap_err();
             assert_eq!(error, CallError::Server(Status::UnknownType).into(), "{method:#x}");
@@ -420,29 +421,103 @@ fn malformed_requests_with_metadata_are_refused_before_their_handlers() {
 }
 
 #[test]
+fn requests_with_metadata_reach_methods_of_their_kind_only() {
+    on_each_server(|client, told| {
+        let echo = block_on(EchoClient::new(client.clone())).unwrap();
+        let of = |method: u16| [&[1], &method.to_le_bytes()[..], &[0, 0, 0]].concat();
+        // Types of methods are in the order of their names: `plain`, `tell`, `tell_plain`.
+        let error = raw(&client, &of(0x4004)).unwrap_err();
+        assert_eq!(error, CallError::Server(Status::UnknownType).into(), "a one-way method");
+        let send = |request: &[u8]| {
+            let mut message = client.alloc(request.len()).unwrap();
+            message.copy_from_slice(request);
+            client.send(METADATA, message).wait().unwrap();
+        };
+        send(&of(0x4002));
+        send(&of(0x4004));
+        assert_eq!(told.recv().unwrap(), "1", "the message to a method with an answer is dropped");
+        assert_eq!(echo.plain(3).metadata("k", "v").wait().unwrap(), 3);
+    });
+}
+
+/// Allows the service `Echo` to each client, and two methods.
+struct TwoMethods;
+
+impl Authorize for TwoMethods {
+    fn service(&self, _: &Peer, service: &str) -> Result<(), Denied> {
+        if service == "Echo" { Ok(()) } else { Err(Denied::new("a secret")) }
+    }
+    fn request(&self, _: &Peer, target: &Target<'_>) -> Result<(), Denied> {
+        match target.method {
+            Some(("Echo", "plain" | "tell_plain")) => Ok(()),
+            other => Err(Denied::new(format!("{other:?}"))),
+        }
+    }
+}
+
+/// A service that [`TwoMethods`] denies.
+#[courser::service]
+trait Secret {
+    async fn tell(&self) -> u8;
+}
+
+struct Secrets;
+
+impl Secret for Secrets {
+    async fn tell(&self) -> u8 {
+        1
+    }
+}
+
+#[test]
 fn calls_with_metadata_are_authorized_as_calls_of_their_method() {
-    let names = |_: &Peer, target: &Target<'_>| match target.method {
-        Some(("Echo", "plain" | "tell_plain")) => Ok(()),
-        other => Err(Denied::new(format!("{other:?}"))),
-    };
-    let check = |client: Client, told: &Receiver<String>| {
-        let echo = block_on(EchoClient::new(client)).unwrap();
+    let check = |client: Client, told: &Receiver<String>, stats: &dyn Fn() -> ServiceStats| {
+        let echo = block_on(EchoClient::new(client.clone())).unwrap();
         assert_eq!(echo.plain(3).metadata("k", "v").wait().unwrap(), 3);
         let denied = echo.unary(vec![1]).metadata("k", "v").wait().unwrap_err();
         assert!(matches!(denied, RpcError::Denied(text) if text.contains("unary")));
+        block_on(async {
+            let denied = echo.watch(1).metadata("k", "v").await.unwrap_err();
+            assert!(matches!(denied, RpcError::Denied(text) if text.contains("watch")));
+            let denied = echo.load().metadata("k", "v").await.unwrap_err();
+            assert!(matches!(denied, RpcError::Denied(text) if text.contains("load")));
+        });
+        // Of a service that is denied as a whole, by its type: behind the 7 methods of `Echo`.
+        let answer = raw(&client, &[7, 0x40, 0, 0, 0]).unwrap();
+        assert_eq!(&answer[..], b"a secret\x08");
+        // The metadata of a denied call is not read.
+        let malformed: [&[u8]; 3] = [
+            &[1, b'K', 1, 0, b'v', 5, 0x40, 0, 5, 0],
+            &[5, 0x40, 2, 0, 0],
+            &[5, 0x40, 0, 0xFF, 0xFF],
+        ];
+        for request in malformed {
+            assert_eq!(raw(&client, request).unwrap().last(), Some(&8), "{request:?}"); // DENIED
+        }
+        let (denied, undecoded) = (stats().denied, stats().decode_errors);
+        assert_eq!((denied, undecoded), (7, 0));
         echo.tell(1).metadata("k", "v").wait().unwrap();
         echo.tell_plain(2).metadata("k", "v").wait().unwrap();
         assert_eq!(told.recv().unwrap(), "2");
+        assert_eq!(stats().denied, 8);
     };
     let (of_server, told) = echoing();
     let server = Server::bind("udp://127.0.0.1:0").unwrap();
-    let server = server.add_service(EchoServer::new(of_server)).unwrap().authorize(names);
+    let server = server.add_service(EchoServer::new(of_server)).unwrap().authorize(TwoMethods);
+    let server = server.add_service(SecretServer::new(Secrets)).unwrap();
+    let stats = server.service_stats();
     let (uri, _serving) = (server.local_uri(), server.serve().unwrap());
-    check(Client::connect(&uri).wait().unwrap(), &told);
+    check(Client::connect(&uri).wait().unwrap(), &told, &stats);
     let (of_endpoint, told) = echoing();
+    let (sent, stats) = channel();
     let add = |rpc: &mut Rpc| {
         rpc.add_service(EchoServer::local(of_endpoint)).unwrap();
-        rpc.authorize(names);
+        rpc.add_service(SecretServer::local(Secrets)).unwrap();
+        rpc.authorize(TwoMethods);
+        sent.send(LocalRegistry::services(rpc).clone()).unwrap();
     };
-    on_an_endpoint(add, |client| check(client, &told));
+    on_an_endpoint(add, |client| {
+        let services = stats.recv().unwrap();
+        check(client, &told, &|| services.stats());
+    });
 }

@@ -61,12 +61,23 @@ pub(crate) struct Arrived {
     pub(crate) answers: bool,
 }
 
-/// Splits a request of the type [`METADATA`] into the type of its method, its metadata, and the request
-/// without them.
-pub(crate) fn split(body: Body<'_>) -> Result<(u16, Arrived, Body<'_>), DecodeError> {
+impl Arrived {
+    /// Drops the metadata that is not passed on, for a handler that does not read it.
+    pub(crate) fn keep_passed(&mut self) {
+        self.metadata = self.metadata.passed();
+    }
+}
+
+/// The method of a request of the type [`METADATA`]. Nothing before it is read.
+pub(crate) fn method(body: &[u8]) -> Result<u16, DecodeError> {
+    let [low, high, ..] = *body.last_chunk::<TAIL>().ok_or(SHORT)?;
+    Ok(u16::from_le_bytes([low, high]))
+}
+
+/// Splits a request of the type [`METADATA`] into its metadata, and the request without it.
+pub(crate) fn split(body: Body<'_>) -> Result<(Arrived, Body<'_>), DecodeError> {
     let (rest, tail) = body.split_last_chunk::<TAIL>().ok_or(SHORT)?;
-    let [number @ .., flags, low, high] = *tail;
-    let method = u16::from_le_bytes(number);
+    let [_, _, flags, low, high] = *tail;
     let len = usize::from(u16::from_le_bytes([low, high]));
     let begin = rest.len().checked_sub(len).ok_or(SHORT)?;
     if flags & !ANSWERS != 0 {
@@ -80,7 +91,7 @@ pub(crate) fn split(body: Body<'_>) -> Result<(u16, Arrived, Body<'_>), DecodeEr
             Body::Owned(message)
         }
     };
-    Ok((method, Arrived { metadata, answers: flags & ANSWERS != 0 }, body))
+    Ok((Arrived { metadata, answers: flags & ANSWERS != 0 }, body))
 }
 
 /// The trailer of an answer.
@@ -131,9 +142,12 @@ mod tests {
         let mut request = message(&bytes);
         assert_eq!(address(&mut request, &numbers(true), 1 | MARKED), Ok(METADATA));
         for body in [Body::Borrowed(&request), Body::Owned(message(&request))] {
-            let (method, arrived, body) = split(body).unwrap();
-            assert_eq!((method, &body[..]), (0x4107, &[9, 8][..]));
+            assert_eq!(method(&body), Ok(0x4107));
+            let (mut arrived, body) = split(body).unwrap();
+            assert_eq!(&body[..], [9, 8]);
             assert_eq!(arrived, Arrived { metadata: metadata(), answers: true });
+            arrived.keep_passed();
+            assert_eq!(arrived, Arrived { metadata: Metadata::new(), answers: true });
         }
         // At another server, before it was sent.
         assert_eq!(address(&mut request, &numbers(false), MARKED), Ok(0x4000));
