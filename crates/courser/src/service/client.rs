@@ -16,7 +16,7 @@ pub use marked::{Answered, AnsweredCall, MarkedCall, MarkedMessage};
 use super::answer;
 use super::binding::{Binding, Unmade};
 use super::codec::{Decode, Encode};
-use super::context::{Given, append, current};
+use super::context::{Given, current};
 use super::stream::{OpenStream, OpenUpload, Pool};
 use super::writer;
 use crate::channel::method::{MARKED, MethodId, ServiceInfo};
@@ -300,18 +300,37 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
     ) -> Self {
         let request = given.complete(service).and_then(|metadata| {
             let memory = ChannelMemory(channel);
-            append(request?, &metadata, flags, &memory)
+            metadata.append_to(request?, flags, &memory)
         });
-        let (service, index) = (service.real(), index | MARKED);
+        let service = service.real();
         match request {
-            Ok(mut request) => match service.address(&mut request, index) {
+            Ok((request, false)) => Started::plain(channel, service, index, request, options, make),
+            Ok((mut request, true)) => match service.address(&mut request, index | MARKED) {
                 Ok(Some(method)) => {
                     Started::Running { future: make(channel, method, request, options) }
                 }
-                Ok(None) => Started::unmade(channel, service, index, request, options),
+                Ok(None) => Started::unmade(channel, service, index | MARKED, request, options),
                 Err(mismatch) => Started::failed(mismatch.into()),
             },
             Err(e) => Started::failed(e.into()),
+        }
+    }
+
+    /// A call without metadata.
+    fn plain(
+        channel: &'a C,
+        service: &'a Binding,
+        index: u16,
+        request: MsgBuf,
+        options: CallOptions,
+        make: Make<'a, C, F>,
+    ) -> Self {
+        match (service.method(index), service.mismatch(index)) {
+            (Some(method), _) => {
+                Started::Running { future: make(channel, method, request, options) }
+            }
+            (None, Some(mismatch)) => Started::failed(mismatch.into()),
+            (None, None) => Started::unmade(channel, service, index, request, options),
         }
     }
 

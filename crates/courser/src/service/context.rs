@@ -27,7 +27,7 @@ use super::services::Services;
 use crate::core::drain::{DrainToken, Draining};
 
 pub(crate) use caller::{Caller, Source, Watched};
-pub(super) use given::{Given, append};
+pub(super) use given::Given;
 pub use metadata::{Metadata, MetadataError, MetadataValue};
 pub use reply::{Concluded, Told};
 pub use scope::Scoped;
@@ -195,7 +195,8 @@ impl CallContext {
     /// Adds a pair to the metadata of the answer, in place of an earlier one with this key. It is sent
     /// with the handler's value or error to a client that reads it
     /// ([`Unary::with_response_metadata`](super::Unary::with_response_metadata)), unless there is no
-    /// memory for the longer answer. Streams and one-way messages have none.
+    /// memory for the longer answer, or it would be above the limit of the session
+    /// ([`crate::Config::max_msg_size`]). Streams and one-way messages have none.
     ///
     /// # Errors
     /// The key or the value is not allowed, or there is no room for it.

@@ -24,7 +24,6 @@ mod outgoing;
 mod table;
 mod upload;
 
-pub(super) use batch::with_trailer;
 pub(crate) use client::Pool;
 pub use client::{OpenStream, OpenUpload, Opening, OpeningUpload};
 pub use download::{Next, Streaming};

@@ -260,6 +260,8 @@ trait Front {
     /// In a task of its own, in the scope of the call or not.
     async fn spawn(&self, cx: CallContext, scoped: bool) -> String;
     fn passes(&self) -> impl Stream<Item = String>;
+    /// Makes a call whose request has this number of bytes.
+    async fn full(&self, bytes: u32) -> String;
 }
 
 struct Passing(EchoClient<Client>);
@@ -285,6 +287,11 @@ impl Front for Passing {
     }
     fn passes(&self) -> impl Stream<Item = String> {
         stream::once(passed(self.0.clone()))
+    }
+    async fn full(&self, bytes: u32) -> String {
+        // Before the vector is its length.
+        let call = self.0.unary(vec![1; bytes as usize - 4]);
+        call.await.unwrap_or_else(|e| e.to_string())
     }
 }
 
@@ -317,6 +324,10 @@ fn the_trace_and_the_baggage_go_on_to_the_calls_of_handlers_and_other_metadata_d
             let baggage = "b".repeat(4_080);
             let passed = front.pass().metadata("baggage", &*baggage).wait().unwrap();
             assert_eq!(passed, format!("baggage={baggage}; k=own"));
+            let most = Config::default().max_msg_size;
+            let full = |bytes| front.full(bytes).all_metadata(&metadata).wait().unwrap();
+            assert_eq!(full(most / 2), first);
+            assert_eq!(full(most), "", "a request without room for what it inherits");
         };
         for in_place in [false, true] {
             let server = Server::bind("udp://127.0.0.1:0").unwrap().in_place(in_place);

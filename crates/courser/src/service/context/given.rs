@@ -6,7 +6,6 @@ use super::metadata::{Metadata, MetadataError, MetadataValue};
 use super::{current, trailer};
 use crate::error::service::EncodeError;
 use crate::service::binding::Binding;
-use crate::service::stream::with_trailer;
 use crate::service::writer::Memory;
 
 /// Metadata of a call, or why it is refused.
@@ -24,10 +23,10 @@ impl Given {
         metadata.iter().for_each(|(key, value)| self.insert(key, value));
     }
 
-    /// The metadata of a call: its own, then that of its client, then what there is room for of the call
-    /// that it is a part of.
-    pub(crate) fn complete(self, service: &Binding) -> Result<Metadata, EncodeError> {
-        let Given(mut all, error) = self;
+    /// The metadata of a call: its own, then that of its client. With what there is room for of the
+    /// call that it is a part of.
+    pub(crate) fn complete(self, service: &Binding) -> Result<Complete, EncodeError> {
+        let Given(mut own, error) = self;
         let refused = |e: MetadataError| {
             let detail = e.to_string().into();
             EncodeError::Codec { codec: "metadata", detail }
@@ -35,23 +34,56 @@ impl Given {
         error.map_or(Ok(()), Err).map_err(refused)?;
         if let Some(defaults) = service.defaults() {
             let defaults = defaults.as_ref().map_err(|e| refused(e.clone()))?;
-            all.fill_from(defaults).map_err(refused)?;
+            own.fill_from(defaults).map_err(refused)?;
         }
-        if let Some(passed) = current::passed() {
+        let inherited = current::passed().map(|passed| {
+            let mut all = own.clone();
             // A client does not make the calls of a handler fail by large baggage.
             let _ = all.fill_from(&passed);
-        }
-        Ok(all)
+            all
+        });
+        Ok(Complete { own, inherited })
     }
 }
 
-/// A request with a trailer behind it.
-pub(crate) fn append(
-    request: MsgBuf,
-    metadata: &Metadata,
-    flags: u8,
-    memory: &dyn Memory,
-) -> Result<MsgBuf, EncodeError> {
-    let trailer = trailer::of_request(metadata, flags);
-    with_trailer(Some(request), &trailer, memory)
+/// The metadata of a call.
+pub(crate) struct Complete {
+    /// Without it the call is not made.
+    own: Metadata,
+    /// Also what it inherits. Left out if there is no room or no memory for it.
+    inherited: Option<Metadata>,
 }
+
+impl Complete {
+    /// A request with a trailer behind it, and whether it has one.
+    ///
+    /// # Errors
+    /// There is no room or no memory for its own metadata.
+    pub(crate) fn append_to(
+        &self,
+        mut request: MsgBuf,
+        flags: u8,
+        memory: &dyn Memory,
+    ) -> Result<(MsgBuf, bool), EncodeError> {
+        let is_needed = |metadata: &Metadata| !metadata.is_empty() || flags != 0;
+        let alloc = |len| memory.alloc(len);
+        if let Some(all) = self.inherited.as_ref().filter(|all| is_needed(all)) {
+            match trailer::append(request, &trailer::of_request(all, flags), memory.limit(), alloc)
+            {
+                Ok(longer) => return Ok((longer, true)),
+                Err((before, _)) => request = before,
+            }
+        }
+        if !is_needed(&self.own) {
+            return Ok((request, false));
+        }
+        let trailer = trailer::of_request(&self.own, flags);
+        match trailer::append(request, &trailer, memory.limit(), alloc) {
+            Ok(longer) => Ok((longer, true)),
+            Err((_, e)) => Err(e),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

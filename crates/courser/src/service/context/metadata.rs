@@ -14,8 +14,8 @@ const MOST_KEY: usize = 64;
 /// In the length of a value: it is bytes, not text.
 const IS_BYTES: u16 = 0x8000;
 
-/// Keys that are passed on to the calls that a handler makes: those of W3C Trace Context and W3C
-/// Baggage. Others, such as tokens, are for one server.
+/// Keys that are passed on to the calls that a handler makes, in this order as far as there is room:
+/// those of W3C Trace Context and W3C Baggage. Others, such as tokens, are for one server.
 const PASSED: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 
 /// Pairs of keys and values beside the arguments of a call, or beside its answer.
@@ -235,9 +235,10 @@ impl Metadata {
         self.filtered(|known| known != key)
     }
 
-    /// The pairs that calls of a handler have too.
+    /// The pairs that calls of a handler have too, the most important ones first.
     pub(crate) fn passed(&self) -> Metadata {
-        self.filtered(|key| PASSED.contains(&key))
+        let of = |key| self.filtered(|known| known == key).pairs;
+        Metadata { pairs: PASSED.into_iter().flat_map(of).collect() }
     }
 
     fn filtered(&self, keeps: impl Fn(&str) -> bool) -> Metadata {

@@ -6,13 +6,13 @@
 //! [`tag::METADATA`]. A server states in its answer to a hello that it reads such requests, and sends such
 //! answers to requests with the flag [`ANSWERS`] only.
 
-use courser_buf::MsgBuf;
+use courser_buf::{AllocError, MsgBuf};
 use courser_proto::Body;
 
 use super::metadata::Metadata;
 use crate::channel::method::{METADATA, MISSING, Numbers};
 use crate::error::method::MethodMismatch;
-use crate::error::service::DecodeError;
+use crate::error::service::{DecodeError, EncodeError};
 use crate::service::answer::tag;
 
 /// The client reads metadata in the answer.
@@ -51,6 +51,35 @@ pub(crate) fn address(
     }
     request[len - TAIL..len - TAIL + 2].copy_from_slice(&method.to_le_bytes());
     Ok(METADATA)
+}
+
+/// Adds a trailer to a message of at most `limit` bytes, in place where there is room.
+///
+/// # Errors
+/// It would be longer, or there is no memory; with the message as it was.
+pub(crate) fn append(
+    mut message: MsgBuf,
+    trailer: &[u8],
+    limit: usize,
+    alloc: impl FnOnce(usize) -> Result<MsgBuf, AllocError>,
+) -> Result<MsgBuf, (MsgBuf, EncodeError)> {
+    let len = message.len();
+    let total = len.saturating_add(trailer.len());
+    if total > limit {
+        return Err((message, EncodeError::TooLarge { limit }));
+    }
+    if total <= message.capacity() && message.set_len_recycled(total).is_ok() {
+        message[len..].copy_from_slice(trailer);
+        return Ok(message);
+    }
+    match alloc(total) {
+        Ok(mut longer) => {
+            longer[..len].copy_from_slice(&message);
+            longer[len..].copy_from_slice(trailer);
+            Ok(longer)
+        }
+        Err(e) => Err((message, e.into())),
+    }
 }
 
 /// The metadata of a request that has arrived.

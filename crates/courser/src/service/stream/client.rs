@@ -20,7 +20,7 @@ use crate::service::binding::ChannelMemory;
 use crate::service::binding::{Asking, Binding, unmade};
 use crate::service::client::Types;
 use crate::service::codec::Decode;
-use crate::service::context::{Given, Metadata, MetadataValue, append, trailer};
+use crate::service::context::{Given, Metadata, MetadataValue, trailer};
 use crate::service::writer::{self, Writer};
 
 /// Sessions without a stream that are kept for the next ones.
@@ -107,11 +107,13 @@ impl<'a, C: Channel> Plan<'a, C> {
     fn add_metadata(&mut self) {
         let memory = ChannelMemory(self.channel);
         match std::mem::take(&mut self.given).complete(self.service) {
-            Ok(metadata) if metadata.is_empty() => {}
             Ok(metadata) => {
                 let request = std::mem::replace(&mut self.request, Err(NO_REQUEST));
-                self.request = request.and_then(|r| append(r, &metadata, 0, &memory));
-                self.index |= MARKED;
+                let appended = request.and_then(|r| metadata.append_to(r, 0, &memory));
+                self.request = appended.map(|(request, is_marked)| {
+                    self.index |= if is_marked { MARKED } else { 0 };
+                    request
+                });
             }
             Err(e) => self.request = Err(e),
         }

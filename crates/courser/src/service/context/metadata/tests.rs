@@ -116,3 +116,22 @@ fn any_bytes_are_metadata_or_an_error_and_are_kept_as_they_were() {
         }
     }
 }
+
+#[test]
+fn what_is_passed_on_begins_with_the_trace() {
+    let mut metadata = Metadata::new();
+    for key in ["baggage", "token", "tracestate", "traceparent"] {
+        metadata.insert(key, "v").unwrap();
+    }
+    let passed = metadata.passed();
+    let keys: Vec<_> = passed.iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, ["traceparent", "tracestate", "baggage"]);
+    // So that baggage does not take its room.
+    let mut metadata = Metadata::new();
+    metadata.insert("baggage", "b".repeat(4_000)).unwrap();
+    metadata.insert("traceparent", "t".repeat(55)).unwrap();
+    let mut of_call = Metadata::new();
+    of_call.insert("k", "v".repeat(50)).unwrap();
+    of_call.fill_from(&metadata.passed()).unwrap_err();
+    assert!(of_call.text("traceparent").is_some() && of_call.text("baggage").is_none());
+}
