@@ -176,6 +176,15 @@ impl<C> Endpoint<C> {
         self.admission.quotas.host_of(client).unwrap_or(0)
     }
 
+    /// The largest message of a session that is connected, bytes: the smaller limit of the two ends.
+    pub fn max_msg_size(&self, session: SessionId) -> Option<u32> {
+        match self.entry(session)? {
+            Session::Client(s) => Some(s.agreed.max_msg_size),
+            Session::Server(s) => Some(s.max_msg_size),
+            Session::Vacant { .. } | Session::Draining(_) => None,
+        }
+    }
+
     /// State and counters of a session; `None` once it has ended.
     pub fn session_stats(&self, session: SessionId) -> Option<SessionStats> {
         let (peer, mut out) = match self.entry(session)? {

@@ -39,6 +39,7 @@ impl Source for OfSession<'_> {
             clock: core.clock().clone(),
             watched: None,
             endpoint: Some((lenders::number_of(&core.lender), expires_ns)),
+            limit: core.proto.max_msg_size(session).map_or(usize::MAX, |most| most as usize),
             arrived: current::arrived(),
         }
     }

@@ -185,6 +185,43 @@ fn answers_and_errors_have_the_metadata_that_handlers_add_to_them() {
     });
 }
 
+/// Handlers return bytes and metadata.
+#[courser::service]
+trait Large {
+    async fn large(&self, cx: CallContext, len: u32) -> Vec<u8>;
+}
+
+struct OfLen;
+
+impl Large for OfLen {
+    async fn large(&self, cx: CallContext, len: u32) -> Vec<u8> {
+        cx.respond_with("k", "v").unwrap();
+        vec![7; len as usize]
+    }
+}
+
+#[test]
+fn an_answer_without_room_for_metadata_arrives_without_it() {
+    let limit = 100_000;
+    let check = |uri: &str| {
+        let config = Config { max_msg_size: limit, ..Config::default() };
+        let client = Client::connect_with(uri, config).wait().unwrap();
+        let large = block_on(LargeClient::new(client)).unwrap();
+        // The length takes 3 bytes, and the tag one.
+        for (len, expected) in [(limit / 2, Some("v")), (limit - 4, None)] {
+            let (result, metadata) = large.large(len).with_response_metadata().wait();
+            assert_eq!(result.unwrap().len(), len as usize);
+            assert_eq!(metadata.text("k"), expected, "{len}");
+        }
+    };
+    for in_place in [false, true] {
+        let server = Server::bind("udp://127.0.0.1:0").unwrap().in_place(in_place);
+        let server = server.add_service(LargeServer::new(OfLen)).unwrap();
+        let (uri, _serving) = (server.local_uri(), server.serve().unwrap());
+        check(&uri);
+    }
+}
+
 #[test]
 fn a_client_has_metadata_of_all_its_calls_which_a_call_may_replace() {
     on_each_server(|client, told| {

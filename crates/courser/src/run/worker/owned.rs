@@ -32,7 +32,9 @@ pub(crate) fn client(_: &Context<'_>, work: &mut Work, place: &Place) {
 /// Describes the client of a request for a handler with a context.
 pub(crate) fn asker(cx: &Context<'_>, work: &mut Work, place: &Place) {
     let stats = cx.core.proto.session_stats(work.session());
-    work.set_asker(place.control(), stats.and_then(|stats| stats.peer));
+    let limit = cx.core.proto.max_msg_size(work.session());
+    let limit = limit.map_or(usize::MAX, |most| most as usize);
+    work.set_asker(place.control(), stats.and_then(|stats| stats.peer), limit);
 }
 
 impl<T: Transport> Rpc<T> {

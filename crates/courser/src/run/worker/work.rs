@@ -56,6 +56,8 @@ enum Sender {
 struct Asker {
     control: u64,
     peer: Option<Addr>,
+    /// The largest answer, bytes.
+    limit: usize,
     watched: Option<Arc<dyn Watched>>,
     arrived: Option<Arc<Arrived>>,
 }
@@ -107,9 +109,9 @@ impl Work {
     }
 
     /// Its handler has a context, which names the peer.
-    pub(super) fn set_asker(&mut self, control: u64, peer: Option<Addr>) {
-        let arrived = current::arrived();
-        self.client = Sender::Asked(Box::new(Asker { control, peer, watched: None, arrived }));
+    pub(super) fn set_asker(&mut self, control: u64, peer: Option<Addr>, limit: usize) {
+        let (watched, arrived) = (None, current::arrived());
+        self.client = Sender::Asked(Box::new(Asker { control, peer, limit, watched, arrived }));
     }
 
     /// Its metadata.
@@ -130,11 +132,11 @@ impl Work {
     /// Its origin, for the context of its handler.
     pub(crate) fn caller(&self) -> Caller {
         let (expires, clock) = (self.expires(), self.origin.clock.clone());
-        let (peer, watched) = match &self.client {
-            Sender::Asked(asker) => (asker.peer.map(Peer::new), asker.watched.clone()),
-            Sender::Unknown | Sender::Queued(_) | Sender::Known(_) => (None, None),
+        let (peer, watched, limit) = match &self.client {
+            Sender::Asked(asker) => (asker.peer.map(Peer::new), asker.watched.clone(), asker.limit),
+            Sender::Unknown | Sender::Queued(_) | Sender::Known(_) => (None, None, usize::MAX),
         };
-        Caller { peer, expires, clock, watched, endpoint: None, arrived: self.arrived() }
+        Caller { peer, expires, clock, watched, endpoint: None, limit, arrived: self.arrived() }
     }
 
     /// It waits for a worker.

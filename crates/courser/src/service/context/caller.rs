@@ -31,6 +31,8 @@ pub(crate) struct Caller {
     /// The number of the endpoint whose tasks its handlers are, and the deadline in its time; `u64::MAX`:
     /// none.
     pub(crate) endpoint: Option<(u64, u64)>,
+    /// The largest answer, bytes.
+    pub(crate) limit: usize,
     /// The metadata of the request, if it has some.
     pub(crate) arrived: Option<Arc<Arrived>>,
 }
@@ -43,6 +45,7 @@ impl Default for Caller {
             clock: Clock::System,
             watched: None,
             endpoint: None,
+            limit: usize::MAX,
             arrived: None,
         }
     }

@@ -26,48 +26,36 @@ impl<R: Reply> Reply for Told<R> {
         match self.context.take_response() {
             None => self.reply.send_to(to),
             Some(metadata) => {
-                self.reply.send_to(Trailing { to, trailer: trailer::of_answer(&metadata) })
+                let (trailer, limit) = (trailer::of_answer(&metadata), self.context.0.caller.limit);
+                self.reply.send_to(Trailing { to, trailer, limit })
             }
         }
     }
 }
 
-/// Adds a trailer to a reply.
+/// Adds a trailer to a reply, unless there is no room or no memory for it.
 struct Trailing<A> {
     to: A,
     trailer: Vec<u8>,
-}
-
-impl<A: ReplySink> Trailing<A> {
-    /// A message with the trailer. `None`: there is no memory for it.
-    fn extended(&self, bytes: &[u8]) -> Option<MsgBuf> {
-        let len = bytes.len().checked_add(self.trailer.len())?;
-        let mut longer = self.to.alloc(len).ok()?;
-        longer[..bytes.len()].copy_from_slice(bytes);
-        longer[bytes.len()..].copy_from_slice(&self.trailer);
-        Some(longer)
-    }
+    /// The largest answer, bytes.
+    limit: usize,
 }
 
 impl<A: ReplySink> ReplySink for Trailing<A> {
     type Output = A::Output;
 
     fn bytes(self, bytes: &[u8]) -> A::Output {
-        self.to.bytes(&[bytes, &self.trailer].concat())
+        match bytes.len() + self.trailer.len() <= self.limit {
+            true => self.to.bytes(&[bytes, &self.trailer].concat()),
+            false => self.to.bytes(bytes),
+        }
     }
 
-    /// Without memory for the copy, the answer goes without its metadata.
-    fn msg(self, mut msg: MsgBuf) -> A::Output {
-        let len = msg.len();
-        if len + self.trailer.len() <= msg.capacity()
-            && msg.set_len_recycled(len + self.trailer.len()).is_ok()
-        {
-            msg[len..].copy_from_slice(&self.trailer);
-            return self.to.msg(msg);
-        }
-        match self.extended(&msg) {
-            Some(longer) => self.to.msg(longer),
-            None => self.to.msg(msg),
+    fn msg(self, msg: MsgBuf) -> A::Output {
+        let appended = trailer::append(msg, &self.trailer, self.limit, |len| self.to.alloc(len));
+        match appended {
+            Ok(longer) => self.to.msg(longer),
+            Err((msg, _)) => self.to.msg(msg),
         }
     }
 
@@ -88,7 +76,7 @@ mod tests {
 
     impl<R: Reply> Reply for Marked<R> {
         fn send_to<A: ReplySink>(self, to: A) -> A::Output {
-            self.0.send_to(Trailing { to, trailer: vec![1; 100] })
+            self.0.send_to(Trailing { to, trailer: vec![1; 100], limit: 5_100 })
         }
     }
 
@@ -102,6 +90,16 @@ mod tests {
             message.copy_from_slice(&bytes);
             assert_eq!(&to_message(Marked(message), &arena).unwrap()[..], expected, "{len}");
             assert_eq!(&to_message(Marked(bytes), &arena).unwrap()[..], expected, "{len}");
+        }
+    }
+
+    #[test]
+    fn an_answer_without_room_for_the_trailer_goes_without_it() {
+        let arena = Arena::heap();
+        for len in [5_001, 5_100] {
+            let message = arena.alloc(len).unwrap();
+            assert_eq!(to_message(Marked(message), &arena).unwrap().len(), len);
+            assert_eq!(to_message(Marked(vec![7; len]), &arena).unwrap().len(), len);
         }
     }
 }
