@@ -107,9 +107,20 @@ impl From<Vec<u8>> for MetadataValue<'_> {
     }
 }
 
+/// Shows keys, and the numbers of bytes of values, which may be secret.
 impl fmt::Debug for Metadata {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.iter()).finish()
+        f.debug_map().entries(self.iter().map(|(key, value)| (key, value.len()))).finish()
+    }
+}
+
+impl MetadataValue<'_> {
+    /// The number of bytes.
+    fn len(&self) -> usize {
+        match self {
+            MetadataValue::Text(text) => text.len(),
+            MetadataValue::Bytes(bytes) => bytes.len(),
+        }
     }
 }
 

@@ -135,3 +135,11 @@ fn what_is_passed_on_begins_with_the_trace() {
     of_call.fill_from(&metadata.passed()).unwrap_err();
     assert!(of_call.text("traceparent").is_some() && of_call.text("baggage").is_none());
 }
+
+#[test]
+fn debug_shows_no_values() {
+    let mut metadata = Metadata::new();
+    metadata.insert("token", "secret").unwrap();
+    metadata.insert("key", vec![77, 78]).unwrap();
+    assert_eq!(format!("{metadata:?}"), r#"{"token": 6, "key": 2}"#);
+}
