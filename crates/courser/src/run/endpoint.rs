@@ -35,8 +35,8 @@ pub(crate) struct Handlers {
     pub(crate) services: Services,
     /// The handlers of a server for requests with metadata, and for messages, by the types of their
     /// methods.
-    pub(super) marked: BTreeMap<u16, Handler>,
-    pub(super) marked_messages: BTreeMap<u16, Handler>,
+    pub(crate) marked: BTreeMap<u16, Handler>,
+    pub(crate) marked_messages: BTreeMap<u16, Handler>,
     pub(crate) on_room: Option<OnRoom>,
     pub(crate) on_notice: Option<OnNotice>,
     pub(crate) on_completion: Option<Box<dyn Conclude>>,

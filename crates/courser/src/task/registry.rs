@@ -64,10 +64,13 @@ impl<T: Transport> Rpc<T> {
     /// Decides which clients may make which requests to this endpoint, also to the handlers and
     /// services that it has already: see [`crate::Server::authorize`]. It replaces an earlier decision.
     pub fn authorize(&mut self, access: impl Authorize) {
-        let Handlers { services, by_type, messages, .. } = &mut self.handlers;
+        let Handlers { services, by_type, messages, marked, marked_messages, .. } =
+            &mut self.handlers;
         if !services.set_access(Arc::new(access)) {
             return; // the handlers have gates
         }
+        // An endpoint has no second handlers for requests with metadata, which had to get gates too.
+        debug_assert!(marked.is_empty() && marked_messages.is_empty());
         for (handlers, is_message) in [(by_type, false), (messages, true)] {
             for slot in handlers.iter_mut() {
                 *slot = slot.take().map(|inner| guarded(inner, services, is_message));
