@@ -227,11 +227,11 @@ pub(crate) use gate::guarded;
 // Used by generated code.
 #[doc(hidden)]
 pub use self::{
-    answer::{Answer, Refusal},
+    answer::{Answer, Concluded, Refusal},
     begin::{begin, begin_local},
     client::TypedClient,
     codec::{AnyPart, PartShape, method_shape, method_shape_of_parts},
-    context::{Asks, Concluded, InCall, Told},
+    context::{Asks, InCall, Told},
     sent::{
         AnySent, Choose, Sends, Sent, SentByBytes, SentByNamed, SentByPostcard, SentByProst,
         SentByRkyv, Unless, sent, sent_by_bytes, sent_by_named, sent_by_postcard, sent_by_prost,

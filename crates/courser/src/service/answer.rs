@@ -9,7 +9,6 @@ use courser_buf::{AllocError, MsgBuf};
 
 use super::access::Denied;
 use super::codec::{Decode, Encode, Payload};
-use super::context::Concluded;
 use super::writer::{Memory, ROOM, Writer, Written};
 use crate::channel;
 use crate::core::message::{Reply, ReplySink};
@@ -143,6 +142,13 @@ impl<K, T, E> Answer<K, T, E> {
     pub fn refused(refusal: Refusal) -> Self {
         Answer { outcome: Err(refusal), codec: PhantomData }
     }
+}
+
+/// An answer that states whether its handler has returned.
+#[doc(hidden)]
+pub trait Concluded {
+    /// False: the handler was dropped, or has not begun.
+    fn is_concluded(&self) -> bool;
 }
 
 impl<K, T, E> Concluded for Answer<K, T, E> {

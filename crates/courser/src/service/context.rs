@@ -21,6 +21,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::access::Peer;
+use super::answer::Concluded;
 use super::key::SessionKey;
 use super::registry::Received;
 use super::services::Services;
@@ -29,7 +30,7 @@ use crate::core::drain::{DrainToken, Draining};
 pub(crate) use caller::{Caller, Source, Watched};
 pub(super) use given::Given;
 pub use metadata::{Metadata, MetadataError, MetadataValue};
-pub use reply::{Concluded, Told};
+pub use reply::Told;
 pub use scope::Scoped;
 pub use trace::{TraceParent, TraceParentError};
 
@@ -80,7 +81,8 @@ pub use trace::{TraceParent, TraceParentError};
 /// ```
 ///
 /// # Cost
-/// Two allocations for each request of a method that has the parameter.
+/// Two allocations for each request of a method that has the parameter, and two more on a
+/// [`crate::Server`]. Metadata takes more, for copies of its bytes and of what is passed on.
 #[derive(Clone)]
 pub struct CallContext(Arc<Inner>);
 
@@ -136,7 +138,9 @@ impl CallContext {
     /// had more than 134 s when it was sent. Reads the clock.
     ///
     /// An estimate: up to about a round trip before the client's own deadline
-    /// ([`crate::Request::deadline_ns`]). Calls that the handler makes end by then in any case.
+    /// ([`crate::Request::deadline_ns`]). Calls that the handler makes end by then, except those of a
+    /// [`crate::Client`] in a handler on an endpoint's own thread ([`crate::Rpc`]): they do in
+    /// [`CallContext::scope`].
     pub fn time_left(&self) -> Option<Duration> {
         let caller = &self.0.caller;
         Some(caller.expires?.saturating_duration_since(caller.clock.now()))

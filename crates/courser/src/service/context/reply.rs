@@ -6,13 +6,6 @@ use super::CallContext;
 use super::trailer;
 use crate::core::message::{Reply, ReplySink};
 
-/// An answer that states whether its handler has returned.
-#[doc(hidden)]
-pub trait Concluded {
-    /// False: the handler was dropped, or has not begun.
-    fn is_concluded(&self) -> bool;
-}
-
 /// The answer of a handler that has a context, with the metadata that it has added.
 #[doc(hidden)]
 #[derive(Debug)]
