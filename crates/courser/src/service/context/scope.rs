@@ -24,9 +24,17 @@ pin_project_lite::pin_project! {
 }
 
 impl CallContext {
-    /// A future in which calls end by the deadline of this call and have the metadata that it passes on,
-    /// as they do in its handler: for tasks that the handler spawns. The future goes on after the call has ended, unless it looks at
+    /// A future in which calls end by the deadline of this call and have the metadata that it passes on
+    /// (`traceparent`, `tracestate` and `baggage`), as they do in its handler: for tasks that the handler
+    /// spawns, and for calls of a [`crate::Client`] in handlers of an [`crate::Rpc`], which inherit
+    /// the metadata but not the deadline without it. It never has the metadata of another call that
+    /// polls it. The future goes on after the call has ended, unless it looks at
     /// [`CallContext::cancelled`].
+    ///
+    /// A typed call inherits the metadata when its future is made, by `.await` or `into_future()`, and
+    /// not when it is polled: a future that is made outside of the scope has none of it, and one that
+    /// is made in the handler has the handler's, wherever it is polled. Metadata is left out if its request has no
+    /// room or no memory for it.
     ///
     /// ```
     /// # use courser::service::CallContext;
@@ -66,7 +74,8 @@ impl<F: Future> Future for Scoped<F> {
         // Clients compare deadlines with the clock of the system.
         let expires = caller.expires.filter(|_| matches!(caller.clock, Clock::System));
         let of_tasks = caller.endpoint.map(|(number, at_ns)| OfTasks::limit(number, at_ns));
-        let passed = this.passed.clone().or_else(current::passed);
+        // Its own only: it may be polled in the handler of another call.
+        let passed = this.passed.clone();
         let polled = deadline::with(earliest(expires, inherited()), || {
             current::with(passed, || this.future.poll(cx))
         });
@@ -95,5 +104,28 @@ impl Drop for OfTasks {
         if let Some((lender, before_ns)) = &self.0 {
             lent::try_with(lender, |core| core.tasks.deadline_ns = *before_ns);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use courser_buf::Arena;
+    use futures::executor::block_on;
+
+    use super::*;
+    use crate::service::{Received, Services, SessionKey};
+
+    #[test]
+    fn a_scope_has_the_metadata_of_its_own_call_only() {
+        let arena = Arena::heap();
+        let session = SessionKey::new(0, 1);
+        let received = Received::owned(arena.alloc(0).unwrap(), session, &arena, 0);
+        let (context, _in_call) = Services::default().asks(0).begin(&received);
+        let mut of_other = Metadata::new();
+        of_other.insert("baggage", "of another call").unwrap();
+        current::with(Some(Arc::new(of_other)), || {
+            assert!(!block_on(context.scope(async { current::passes() })));
+            assert!(current::passes());
+        });
     }
 }
