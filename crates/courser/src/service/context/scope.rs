@@ -33,8 +33,8 @@ impl CallContext {
     ///
     /// A typed call inherits the metadata when its future is made, by `.await` or `into_future()`, and
     /// not when it is polled: a future that is made outside of the scope has none of it, and one that
-    /// is made in the handler has the handler's, wherever it is polled. Metadata is left out if its request has no
-    /// room or no memory for it.
+    /// is made in the handler has the handler's, wherever it is polled. Metadata is left out if the
+    /// request of the call has no room or no memory for it.
     ///
     /// ```
     /// # use courser::service::CallContext;
