@@ -20,6 +20,7 @@ use crate::core::message::Completion;
 use crate::error::ClientError;
 use crate::error::SessionError;
 use crate::error::failure::CallFailure;
+use crate::error::hello::HelloError;
 use crate::platform::Clock;
 use crate::service::trailer;
 use crate::submit::Waiters;
@@ -509,7 +510,8 @@ impl Clients {
             }
             let greeted = match numbers {
                 Ok(numbers) => Service::Known(numbers),
-                // The server's answer concerns this service only.
+                // The server's answer concerns this service only. Rights may be given later.
+                Err(HelloError::Denied { .. }) => Service::Unknown,
                 Err(e) if !failed => Service::Refused(e.to_string().into()),
                 Err(e) => {
                     return self.not_greeted(cx, key, ClientError::Service(e.to_string()));
@@ -526,8 +528,11 @@ impl Clients {
             Err(_) if is_lost => session.services.set(service, Service::Unknown),
             Err(e) => {
                 let reason: Arc<str> = e.to_string().into();
-                // After a failed call the next call asks again.
-                let to = if failed { Service::Unknown } else { Service::Refused(reason.clone()) };
+                // After a failed call, and one that was not allowed, the next call asks again.
+                let to = match failed || matches!(e, HelloError::Denied { .. }) {
+                    true => Service::Unknown,
+                    false => Service::Refused(reason.clone()),
+                };
                 session.services.set(service, to);
                 let server = link.uri.clone();
                 for Waiting { call, .. } in link.take_service(service) {

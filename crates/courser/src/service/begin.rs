@@ -26,7 +26,8 @@ impl Services {
     }
 
     fn hello(&self, received: &Received<'_>) -> HelloReply {
-        welcome::answer(self, received.bytes(), received.limit())
+        let limit = received.limit().min(received.caller().limit);
+        welcome::answer(self, received.bytes(), limit)
     }
 }
 

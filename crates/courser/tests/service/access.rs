@@ -1,8 +1,8 @@
 //! Authorization of peers, over real sockets.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use courser::service::{
     Authorize, BlockingChannel, Denied, HelloError, Incoming, Peer, RpcError, Stream, Target,
@@ -148,6 +148,60 @@ fn a_service_that_is_not_allowed_is_refused_to_clients_that_ask_and_to_those_tha
     assert_eq!((begun.0.load(Ordering::Relaxed), stats().denied), (1, 3));
     serving.handle().stop();
     serving.wait().unwrap();
+}
+
+/// Allows all services, but not at first.
+#[derive(Clone, Default)]
+struct Later(Arc<AtomicBool>);
+
+impl Authorize for Later {
+    fn request(&self, _: &Peer, _: &Target<'_>) -> Result<(), Denied> {
+        Ok(())
+    }
+
+    fn service(&self, _: &Peer, name: &str) -> Result<(), Denied> {
+        let is_allowed = self.0.load(Ordering::Relaxed);
+        is_allowed.then_some(()).ok_or_else(|| Denied::new(format!("{name} is closed")))
+    }
+}
+
+#[test]
+fn a_service_that_was_not_allowed_is_asked_for_again() {
+    let (begun, allowed) = (Begun::default(), Later::default());
+    let serve = |uri: &str| {
+        let server = Server::bind(uri).unwrap().authorize(allowed.clone());
+        let server = server.add_service(DoorServer::new(begun.clone())).unwrap();
+        (server.local_uri(), server.serve().unwrap())
+    };
+    let (uri, serving) = serve("udp://127.0.0.1:0");
+    let config = Config { connect_timeout: Duration::from_secs(10), ..Config::default() };
+    let client = Client::connect_with(&uri, config).wait().unwrap();
+    let door = DoorClient::unchecked(client.clone());
+    assert_eq!(door.ring().wait().unwrap_err().executed(), Executed::Never);
+    allowed.0.store(true, Ordering::Relaxed);
+    assert_eq!(door.ring().wait(), Ok(1));
+    // A client that has checked the service asks the next server before any call.
+    let checked = client.wait(DoorClient::new(client.clone())).unwrap();
+    assert_eq!(checked.ring().wait(), Ok(2));
+    serving.handle().stop();
+    serving.wait().unwrap();
+    allowed.0.store(false, Ordering::Relaxed);
+    let (_, serving) = serve(&uri);
+    let refused = |error: &RpcError<_>| error.to_string().contains("Door is closed");
+    until(|| checked.ring().wait_for_ready(true).wait().is_err_and(|e| refused(&e)));
+    allowed.0.store(true, Ordering::Relaxed);
+    assert!(checked.ring().wait().is_ok());
+    serving.handle().stop();
+    serving.wait().unwrap();
+}
+
+/// Waits for something, at most 30 s.
+fn until(mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < end, "it did not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use courser::service::{
     BlockingChannel, CallContext, Incoming, NoError, Registry, RpcError, Service, Stream,
@@ -242,6 +242,37 @@ fn handlers_of_each_kind_have_the_context_of_their_call() {
     });
 }
 
+/// Waits for something, at most 30 s.
+fn until(mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < end, "it did not come");
+        thread::yield_now();
+    }
+}
+
+/// Calls with deadlines that grow until a handler has begun, which a busy machine may delay. Returns its
+/// context.
+fn begun_late(seen: &Seen, call: impl Fn(Duration)) -> CallContext {
+    for round in 0..8 {
+        call(Duration::from_millis(50 << round));
+        if let Ok(context) = seen.contexts.recv_timeout(Duration::from_millis(50 << round)) {
+            return context;
+        }
+    }
+    panic!("no handler has begun");
+}
+
+/// [`begun_late`] for the handler that computes.
+fn computes_late(seen: &Seen, call: impl Fn(Duration)) {
+    let before = seen.begun.load(SeqCst);
+    let begun = (0..8).any(|round| {
+        call(Duration::from_millis(50 << round));
+        seen.begun.load(SeqCst) > before
+    });
+    assert!(begun, "no handler has begun");
+}
+
 #[test]
 fn a_context_is_cancelled_with_its_handler_and_not_by_its_end() {
     on_each_server(|client, seen| {
@@ -259,8 +290,9 @@ fn a_context_is_cancelled_with_its_handler_and_not_by_its_end() {
         drop(call);
         block_on(dropped.cancelled());
         assert!(dropped.is_cancelled());
-        facts.hang().deadline(Duration::from_millis(30)).wait().unwrap_err();
-        let late = seen.contexts.recv().unwrap();
+        let late = begun_late(seen, |deadline| {
+            facts.hang().deadline(deadline).wait().unwrap_err();
+        });
         block_on(late.cancelled());
         assert!(late.is_cancelled() && late.time_left() == Some(Duration::ZERO));
         facts.panics().wait().unwrap_err();
@@ -268,8 +300,10 @@ fn a_context_is_cancelled_with_its_handler_and_not_by_its_end() {
         // A handler that has returned, whose place others use later.
         facts.ask_alone().wait().unwrap();
         let ended = seen.contexts.recv().unwrap();
-        facts.hang().deadline(Duration::from_millis(30)).wait().unwrap_err();
-        block_on(seen.contexts.recv().unwrap().cancelled());
+        let late = begun_late(seen, |deadline| {
+            facts.hang().deadline(deadline).wait().unwrap_err();
+        });
+        block_on(late.cancelled());
         assert!(!ended.is_cancelled() && ended.cancelled().now_or_never().is_none());
     });
 }
@@ -333,28 +367,28 @@ fn contexts_of_streams_that_the_library_ends_are_cancelled() {
 fn a_handler_that_computes_on_a_worker_sees_that_its_call_is_cancelled() {
     let (client, _serving, seen) = serve(|server| server);
     let facts = block_on(PlainClient::new(client.clone())).unwrap();
-    facts.compute().deadline(Duration::from_millis(30)).wait().unwrap_err();
+    computes_late(&seen, |deadline| {
+        facts.compute().deadline(deadline).wait().unwrap_err();
+    });
+    until(|| seen.saw_cancel.swap(false, SeqCst));
+    let before = seen.begun.load(SeqCst);
     let mut call = Box::pin(async { facts.compute().await });
-    while seen.begun.load(SeqCst) < 2 {
+    until(|| {
         assert!((&mut call).now_or_never().is_none());
-    }
-    while !seen.saw_cancel.swap(false, SeqCst) {
-        thread::yield_now();
-    }
+        seen.begun.load(SeqCst) > before
+    });
     drop(call);
-    while !seen.saw_cancel.load(SeqCst) {
-        thread::yield_now();
-    }
+    until(|| seen.saw_cancel.load(SeqCst));
 }
 
 #[test]
 fn a_handler_that_computes_sees_its_deadline_on_any_thread() {
     on_each_server(|client, seen| {
         let facts = block_on(PlainClient::new(client.clone())).unwrap();
-        facts.compute().deadline(Duration::from_millis(30)).wait().unwrap_err();
-        while !seen.saw_cancel.load(SeqCst) {
-            thread::yield_now();
-        }
+        computes_late(seen, |deadline| {
+            facts.compute().deadline(deadline).wait().unwrap_err();
+        });
+        until(|| seen.saw_cancel.load(SeqCst));
     });
 }
 

@@ -480,8 +480,10 @@ impl<'de> EnumAccess<'de> for Chosen<'_> {
         match value {
             Ok(value) => Ok((value, self)),
             Err(stop) => {
-                variant.by_number = true;
-                self.record.excuse();
+                // Refused by its number too, it is one attempt like others.
+                if !std::mem::replace(&mut variant.by_number, true) {
+                    self.record.excuse();
+                }
                 Err(stop)
             }
         }
