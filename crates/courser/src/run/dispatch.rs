@@ -142,43 +142,27 @@ pub(super) fn handle(
     let Some(Some(handler)) = handlers.by_type.get_mut(usize::from(req_type)) else {
         return handle_other(core, handlers, id, req_type, body, expires_ns);
     };
-    run_handler(core, handler, id, req_type, body, expires_ns);
-}
-
-/// Runs this handler for a request.
-#[inline(always)] // into the places where the request is made
-pub(super) fn run_handler(
-    core: &mut Core,
-    handler: &mut Handler,
-    id: RequestId,
-    req_type: u16,
-    body: Body<'_>,
-    expires_ns: u64,
-) {
     // Checked again: time has passed since the burst arrived, also without other handlers.
     if expires_ns != u64::MAX && core.now_ns() >= expires_ns {
         core.proto.reply_status(id, Status::DeadlineExceeded);
         return;
     }
+    let mut cx = Context { core, request: Some(id) };
     let session = id.session();
     let (body, owned) = parts(body);
-    answered(core, id, req_type, |cx| {
-        handler.handle(cx, body, owned, req_type, session, expires_ns);
+    let panicked = caught("dispatch", req_type, || {
+        handler.handle(&mut cx, body, owned, req_type, session, expires_ns);
     });
+    end(cx, panicked);
 }
 
-/// Runs a function that answers a request.
-#[inline(always)] // into `run_handler`
-fn answered(core: &mut Core, id: RequestId, req_type: u16, handle: impl FnOnce(&mut Context<'_>)) {
-    let mut cx = Context { core, request: Some(id) };
-    let panicked = caught("dispatch", req_type, || handle(&mut cx));
-    if let Some(id) = cx.request {
-        let status = if panicked { Status::Panicked } else { Status::NoReply };
-        core.proto.reply_status(id, status);
-    }
-    if panicked {
-        core.handled.panics += 1;
-    }
+/// Answers the request of a handler that has ended without an answer.
+#[inline(always)] // into `handle`
+fn end(cx: Context<'_>, panicked: bool) {
+    cx.core.handled.panics += u64::from(panicked);
+    let Some(id) = cx.request else { return };
+    let status = if panicked { Status::Panicked } else { Status::NoReply };
+    cx.core.proto.reply_status(id, status);
 }
 
 #[inline(never)]
@@ -284,7 +268,11 @@ fn handle_other(
     }
     match split(services, method, body) {
         Ok((arrived, body)) => in_metadata(core, arrived, |core| {
-            answered(core, id, method, |cx| handler.handle_allowed(cx, request(body)));
+            let mut cx = Context { core, request: Some(id) };
+            let panicked = caught("dispatch", method, || {
+                handler.handle_allowed(&mut cx, request(body));
+            });
+            end(cx, panicked);
         }),
         Err(e) => cx.reply(undecoded(services, e)),
     }
