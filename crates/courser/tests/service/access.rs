@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use courser::service::{
     Authorize, BlockingChannel, Denied, HelloError, Incoming, Peer, RpcError, Stream, Target,
 };
 use courser::{CallError, CallFailure, Client, Config, Executed, Nexus, Rpc, Server, Status};
+
+use crate::world::until;
 
 #[courser::service]
 trait Vault {
@@ -193,15 +195,6 @@ fn a_service_that_was_not_allowed_is_asked_for_again() {
     assert!(checked.ring().wait().is_ok());
     serving.handle().stop();
     serving.wait().unwrap();
-}
-
-/// Waits for something, at most 30 s.
-fn until(mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while !is_so() {
-        assert!(Instant::now() < end, "it did not come");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

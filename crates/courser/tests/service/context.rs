@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use courser::service::{
     BlockingChannel, CallContext, Incoming, NoError, Registry, RpcError, Service, Stream,
@@ -15,7 +15,7 @@ use courser::{Client, Config, Nexus, Server, Serving};
 use futures::executor::block_on;
 use futures::{FutureExt, StreamExt, future, stream};
 
-use crate::world::World;
+use crate::world::{World, until};
 
 /// A deadline that no test waits for.
 const LONG: Duration = Duration::from_secs(100);
@@ -240,15 +240,6 @@ fn handlers_of_each_kind_have_the_context_of_their_call() {
             assert_eq!(upload.finish().await, Err(RpcError::Service(9)));
         });
     });
-}
-
-/// Waits for something, at most 30 s.
-fn until(mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while !is_so() {
-        assert!(Instant::now() < end, "it did not come");
-        thread::yield_now();
-    }
 }
 
 /// Calls with deadlines that grow until a handler has begun, which a busy machine may delay. Returns its

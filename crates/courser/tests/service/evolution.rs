@@ -8,7 +8,7 @@ use courser::service::{BlockingChannel, Incoming, RpcError, Service, Stream};
 use courser::{Client, Config, Executed, Server, Serving};
 use serde::{Deserialize, Serialize};
 
-use crate::world::World;
+use crate::world::{World, until};
 
 /// A version of a service: its types, its methods beside `steady`, and their implementations.
 macro_rules! version {
@@ -474,15 +474,6 @@ mod other {
     }
 }
 
-/// Calls until the client has noticed the loss of the last server, and has connected again.
-fn until(mut is_so: impl FnMut() -> bool) {
-    let end = std::time::Instant::now() + Duration::from_secs(30);
-    while !is_so() {
-        assert!(std::time::Instant::now() < end, "the new server was not asked");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 fn start<S: Service>(uri: &str, service: S) -> (String, Serving) {
     let server = Server::bind(uri).unwrap().add_service(service).unwrap();
     (server.local_uri(), server.serve().unwrap())
@@ -491,6 +482,21 @@ fn start<S: Service>(uri: &str, service: S) -> (String, Serving) {
 fn stop(serving: Serving) {
     serving.handle().stop();
     serving.wait().unwrap();
+}
+
+#[test]
+fn a_method_that_a_server_does_not_have_is_unknown_also_with_metadata() {
+    let (uri, serving) = start("udp://127.0.0.1:0", first::TableServer::new(first::Impl));
+    let client = Client::connect(&uri).wait().unwrap();
+    let lazy = more_methods::TableClient::unchecked(client.clone());
+    let checked = client.wait(more_methods::TableClient::new(client.clone())).unwrap();
+    for client in [lazy, checked] {
+        assert_eq!(got(client.added().metadata("k", "v").wait()), Got::Unknown);
+        assert_eq!(got(client.added().with_response_metadata().wait().0), Got::Unknown);
+        assert_eq!(got(client.note("text".to_owned()).metadata("k", "v").wait()), Got::Unknown);
+        assert_eq!(client.steady(1).metadata("k", "v").wait(), Ok(2));
+    }
+    stop(serving);
 }
 
 #[test]

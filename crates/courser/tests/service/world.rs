@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use courser::service::{
     CallOptions, Channel, LocalRegistry, Received, Registry, Services, SessionKey, to_message,
@@ -414,5 +414,14 @@ impl Drop for Running {
         if let Some(call) = state.calls.get_mut(&self.id) {
             call.cancelled = true;
         }
+    }
+}
+
+/// Waits for something that happens soon, at most 30 s.
+pub fn until(mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < end, "it did not happen");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }

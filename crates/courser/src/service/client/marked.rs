@@ -29,7 +29,7 @@ macro_rules! settings {
     ($type:ident, $field:ident $(, $of:ident)*) => {
         impl<C: Channel, $($of),*> $type<'_, C, $($of),*> {
             /// Sends a pair of metadata with the call, in place of an earlier one with this key: see
-            /// [`Metadata`] for what is allowed. It is not sent to servers of versions without metadata.
+            /// [`Metadata`] for what is allowed. It is not sent to servers that do not read metadata.
             ///
             /// A pair that is not allowed is the error of the awaited call
             /// ([`EncodeError::Codec`](crate::service::EncodeError::Codec)), which is not made.
@@ -79,7 +79,7 @@ settings!(MarkedCall, call, K, T, E);
 
 impl<'a, C: Channel, K, T, E> Unary<'a, C, K, T, E> {
     /// Sends a pair of metadata with the call: see [`Metadata`] for what is allowed. It is not sent to
-    /// servers of versions without metadata. Costs a copy of a request that has no room for it, and a
+    /// servers that do not read metadata. Costs a copy of a request that has no room for it, and a
     /// map of its own at the server.
     ///
     /// A pair that is not allowed is the error of the awaited call ([`EncodeError::Codec`](crate::service::EncodeError::Codec)), which is
@@ -224,7 +224,7 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Future for AnsweredCall<'_, C, 
         match ready!(C::poll_call(call, cx, read::<K, T, E>)) {
             Ok(Ok(answered)) => Poll::Ready(answered),
             Ok(Err(e)) => failed(e),
-            Err(failure) => failed(RpcError::Call(failure)),
+            Err(failure) => failed(failure.into()),
         }
     }
 }
