@@ -1,5 +1,29 @@
 //! Codecs: how values become bytes.
 
+/// Implements a codec for the error of methods without one, which has no values.
+macro_rules! no_error {
+    ($codec:ident) => {
+        impl Encode<crate::service::NoError> for $codec {
+            fn encode(
+                value: &crate::service::NoError,
+                _: &mut Writer<'_>,
+            ) -> Result<(), EncodeError> {
+                match *value {}
+            }
+        }
+
+        impl Decode<crate::service::NoError> for $codec {
+            fn decode(_: Payload<'_>) -> Result<crate::service::NoError, DecodeError> {
+                Err(DecodeError::Form("an error of a method without errors"))
+            }
+
+            fn shape() -> Shape {
+                Shape::never()
+            }
+        }
+    };
+}
+
 #[cfg(feature = "postcard")]
 mod byte_list;
 mod bytes;

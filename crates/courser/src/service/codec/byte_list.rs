@@ -32,6 +32,15 @@ pub(super) fn is_byte<T>() -> bool {
     matches!(std::any::type_name::<T>(), "&u8" | "u8")
 }
 
+/// The number of items, if they state it.
+#[inline]
+pub(super) fn exact_len(items: &impl Iterator) -> Option<usize> {
+    match items.size_hint() {
+        (least, Some(most)) if least == most => Some(least),
+        _ => None,
+    }
+}
+
 /// Writes a list of bytes at once.
 pub(super) fn bytes<I: Iterator<Item: Serialize>>(
     mut bytes: I,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use courser_buf::MsgBuf;
 
 use super::{Codec, Decode, Encode, Payload};
-use crate::error::service::{DecodeError, EncodeError, NoError};
+use crate::error::service::{DecodeError, EncodeError};
 use crate::service::writer::Writer;
 use crate::shape::Shape;
 
@@ -140,18 +140,4 @@ impl Decode<()> for Bytes {
     }
 }
 
-impl Encode<NoError> for Bytes {
-    fn encode(value: &NoError, _: &mut Writer<'_>) -> Result<(), EncodeError> {
-        match *value {}
-    }
-}
-
-impl Decode<NoError> for Bytes {
-    fn decode(_: Payload<'_>) -> Result<NoError, DecodeError> {
-        Err(DecodeError::Form("an error of a method without errors"))
-    }
-
-    fn shape() -> Shape {
-        Shape::never()
-    }
-}
+no_error!(Bytes);

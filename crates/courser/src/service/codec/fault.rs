@@ -21,6 +21,7 @@ pub(super) struct Fault(Box<Cause>);
 
 /// The cause of an error.
 #[derive(Debug)]
+#[cfg_attr(not(feature = "named"), allow(dead_code))] // some are causes of `Named` only
 pub(super) enum Cause {
     Postcard(postcard::Error),
     /// The message has no room.

@@ -1,11 +1,15 @@
 //! Limits of values that codecs of serde read: nesting, numbers of elements, and heap. They are counted
 //! where lists and maps begin, so that types without them cost nothing.
 
-use serde::Deserializer;
-use serde::de::{DeserializeSeed, MapAccess, SeqAccess};
+use std::any::Any;
 
+use serde::de::{DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess};
+use serde::{Deserialize, Deserializer};
+
+use super::byte_list::ByteString;
 use super::fault::{Cause, Fault, MAX_LEVELS, Result};
 use super::heap::Heap;
+use crate::error::service::DecodeError;
 
 /// Stack that a value may use while it is read. Threads have at least 2 MiB by default.
 const STACK: usize = 1 << 20;
@@ -71,6 +75,45 @@ fn check_stack(reader: usize) -> Result<()> {
     let here = 0_u8;
     let used = reader.abs_diff(std::ptr::from_ref(&here).addr());
     if used > STACK { Err(Cause::Depth.into()) } else { Ok(()) }
+}
+
+/// Reads a message that is one value. A `Vec<u8>` is read as a byte string.
+#[inline]
+pub(super) fn read_message<'de, 'h, R, T>(
+    mut reader: R,
+    codec: &'static str,
+) -> std::result::Result<T, DecodeError>
+where
+    R: Limited<'h>,
+    for<'r> &'r mut R: Deserializer<'de, Error = Fault>,
+    T: DeserializeOwned + 'static,
+{
+    let mut bytes = None::<T>;
+    // Known when it is compiled.
+    if let Some(bytes) = (&mut bytes as &mut dyn Any).downcast_mut::<Option<Vec<u8>>>() {
+        *bytes = Some(read_whole::<R, ByteString>(&mut reader, codec)?.0);
+    }
+    match bytes {
+        Some(bytes) => Ok(bytes),
+        None => read_whole(&mut reader, codec),
+    }
+}
+
+#[inline]
+fn read_whole<'de, 'h, R, T>(
+    reader: &mut R,
+    codec: &'static str,
+) -> std::result::Result<T, DecodeError>
+where
+    R: Limited<'h>,
+    for<'r> &'r mut R: Deserializer<'de, Error = Fault>,
+    T: Deserialize<'de>,
+{
+    match (T::deserialize(&mut *reader), reader.left()) {
+        (Ok(value), 0) => Ok(value),
+        (Ok(_), left) => Err(DecodeError::Trailing { left }),
+        (Err(fault), _) => Err(fault.decode(codec)),
+    }
 }
 
 /// Elements of a list.

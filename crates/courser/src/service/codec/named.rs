@@ -4,15 +4,14 @@ mod marker;
 mod read;
 mod write;
 
-use std::any::Any;
-
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use self::read::Reader;
 use self::write::Encoder;
+use super::limits::read_message;
 use super::{Codec, Decode, Encode, Payload};
-use crate::error::service::{DecodeError, EncodeError, NoError};
+use crate::error::service::{DecodeError, EncodeError};
 use crate::service::writer::Writer;
 use crate::shape::{Difference, Shape};
 
@@ -45,7 +44,7 @@ use crate::shape::{Difference, Shape};
 /// once if it is a parameter, a result or an item.
 ///
 /// # Limits
-/// Those of [`Postcard`](super::Postcard), where structs are levels too: 128 levels and 1 MiB of stack
+/// They are those of [`Postcard`](super::Postcard), where structs are levels too: 128 levels and 1 MiB of stack
 /// ([`DecodeError::TooDeep`]), a byte for each element ([`DecodeError::Elements`]), 4 MiB of heap and 64
 /// bytes for each byte of the message ([`DecodeError::HeapLimit`]). Fields without a place in the type
 /// are skipped without heap or stack.
@@ -77,15 +76,7 @@ impl<T: Serialize + ?Sized> Encode<T> for Named {
 impl<T: DeserializeOwned + 'static> Decode<T> for Named {
     #[inline]
     fn decode(from: Payload<'_>) -> Result<T, DecodeError> {
-        let mut bytes = None::<T>;
-        // Known when it is compiled.
-        if let Some(bytes) = (&mut bytes as &mut dyn Any).downcast_mut::<Option<Vec<u8>>>() {
-            *bytes = Some(read::<super::ByteString>(&from)?.0);
-        }
-        if let Some(bytes) = bytes {
-            return Ok(bytes);
-        }
-        read(&from)
+        read_message(Reader::new(from.bytes(), from.heap()), Self::NAME)
     }
 
     fn shape() -> Shape {
@@ -93,28 +84,4 @@ impl<T: DeserializeOwned + 'static> Decode<T> for Named {
     }
 }
 
-#[inline]
-fn read<'de, T: Deserialize<'de>>(from: &'de Payload<'_>) -> Result<T, DecodeError> {
-    let mut reader = Reader::new(from.bytes(), from.heap());
-    match (T::deserialize(&mut reader), reader.rest()) {
-        (Ok(value), []) => Ok(value),
-        (Ok(_), left) => Err(DecodeError::Trailing { left: left.len() }),
-        (Err(fault), _) => Err(fault.decode(Named::NAME)),
-    }
-}
-
-impl Encode<NoError> for Named {
-    fn encode(value: &NoError, _: &mut Writer<'_>) -> Result<(), EncodeError> {
-        match *value {}
-    }
-}
-
-impl Decode<NoError> for Named {
-    fn decode(_: Payload<'_>) -> Result<NoError, DecodeError> {
-        Err(DecodeError::Form("an error of a method without errors"))
-    }
-
-    fn shape() -> Shape {
-        Shape::never()
-    }
-}
+no_error!(Named);

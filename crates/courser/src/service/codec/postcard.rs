@@ -3,15 +3,14 @@
 mod read;
 mod write;
 
-use std::any::Any;
-
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use self::read::Reader;
 use self::write::Encoder;
+use super::limits::read_message;
 use super::{Codec, Decode, Encode, Payload};
-use crate::error::service::{DecodeError, EncodeError, NoError};
+use crate::error::service::{DecodeError, EncodeError};
 use crate::service::writer::Writer;
 use crate::shape::Shape;
 
@@ -68,15 +67,7 @@ impl<T: Serialize + ?Sized> Encode<T> for Postcard {
 impl<T: DeserializeOwned + 'static> Decode<T> for Postcard {
     #[inline]
     fn decode(from: Payload<'_>) -> Result<T, DecodeError> {
-        let mut bytes = None::<T>;
-        // Known when it is compiled.
-        if let Some(bytes) = (&mut bytes as &mut dyn Any).downcast_mut::<Option<Vec<u8>>>() {
-            *bytes = Some(read::<&[u8]>(&from)?.to_vec());
-        }
-        if let Some(bytes) = bytes {
-            return Ok(bytes);
-        }
-        read(&from)
+        read_message(Reader::new(from.bytes(), from.heap()), Self::NAME)
     }
 
     fn shape() -> Shape {
@@ -84,28 +75,4 @@ impl<T: DeserializeOwned + 'static> Decode<T> for Postcard {
     }
 }
 
-#[inline]
-fn read<'de, T: Deserialize<'de>>(from: &'de Payload<'_>) -> Result<T, DecodeError> {
-    let mut reader = Reader::new(from.bytes(), from.heap());
-    match (T::deserialize(&mut reader), reader.rest()) {
-        (Ok(value), []) => Ok(value),
-        (Ok(_), left) => Err(DecodeError::Trailing { left: left.len() }),
-        (Err(fault), _) => Err(fault.decode(Postcard::NAME)),
-    }
-}
-
-impl Encode<NoError> for Postcard {
-    fn encode(value: &NoError, _: &mut Writer<'_>) -> Result<(), EncodeError> {
-        match *value {}
-    }
-}
-
-impl Decode<NoError> for Postcard {
-    fn decode(_: Payload<'_>) -> Result<NoError, DecodeError> {
-        Err(DecodeError::Form("an error of a method without errors"))
-    }
-
-    fn shape() -> Shape {
-        Shape::never()
-    }
-}
+no_error!(Postcard);

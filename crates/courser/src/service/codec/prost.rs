@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use prost::Message;
 
 use super::{Codec, Decode, Encode, Payload};
-use crate::error::service::{DecodeError, EncodeError, NoError};
+use crate::error::service::{DecodeError, EncodeError};
 use crate::service::writer::Writer;
 use crate::shape::{Difference, Shape};
 
@@ -64,18 +64,4 @@ impl<T: Message + Default> Decode<T> for Prost {
     }
 }
 
-impl Encode<NoError> for Prost {
-    fn encode(value: &NoError, _: &mut Writer<'_>) -> Result<(), EncodeError> {
-        match *value {}
-    }
-}
-
-impl Decode<NoError> for Prost {
-    fn decode(_: Payload<'_>) -> Result<NoError, DecodeError> {
-        Err(DecodeError::Form("an error of a method without errors"))
-    }
-
-    fn shape() -> Shape {
-        Shape::never()
-    }
-}
+no_error!(Prost);

@@ -19,7 +19,7 @@ use rkyv::validation::shared::SharedValidator;
 use rkyv::{Archive, Deserialize, Portable, Serialize};
 
 use super::{Codec, Decode, Encode, Payload};
-use crate::error::service::{DecodeError, EncodeError, NoError};
+use crate::error::service::{DecodeError, EncodeError};
 use crate::service::writer::{Memory, WriteError, Writer};
 use crate::shape::Shape;
 
@@ -240,18 +240,4 @@ impl<T: Archive<Archived: Checked + 'static>> Decode<View<T>> for Rkyv {
     }
 }
 
-impl Encode<NoError> for Rkyv {
-    fn encode(value: &NoError, _: &mut Writer<'_>) -> Result<(), EncodeError> {
-        match *value {}
-    }
-}
-
-impl Decode<NoError> for Rkyv {
-    fn decode(_: Payload<'_>) -> Result<NoError, DecodeError> {
-        Err(DecodeError::Form("an error of a method without errors"))
-    }
-
-    fn shape() -> Shape {
-        Shape::never()
-    }
-}
+no_error!(Rkyv);

@@ -76,12 +76,6 @@ impl<'de, 'h> Reader<'de, 'h> {
         Reader { rest: bytes, limits: Limits::new(heap) }
     }
 
-    /// The bytes that were not read.
-    #[inline]
-    pub(super) fn rest(&self) -> &'de [u8] {
-        self.rest
-    }
-
     #[inline]
     fn byte(&mut self) -> Result<u8> {
         let (first, rest) = self.rest.split_first().ok_or(Cause::End)?;

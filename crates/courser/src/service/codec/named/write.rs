@@ -7,7 +7,7 @@ use super::marker::{
     I8, I16, I32, I64, MAP_16, MAP_32, NEGATIVE, NIL, SOME, TEXT_8, TEXT_16, TEXT_32, TRUE, U8,
     U16, U32, U64,
 };
-use crate::service::codec::byte_list::{bytes, is_byte};
+use crate::service::codec::byte_list::{bytes, exact_len, is_byte};
 use crate::service::codec::fault::{Cause, Fault, MAX_LEVELS, Result};
 use crate::service::writer::Writer;
 
@@ -16,7 +16,7 @@ pub(super) struct Encoder<'a, 'w> {
     out: &'a mut Writer<'w>,
     /// Levels of nesting that are left.
     levels: u32,
-    /// The value at this position is the content of so many options.
+    /// A position, and the number of options whose content begins there.
     options: (usize, u32),
 }
 
@@ -285,9 +285,7 @@ impl<'s, 'a, 'w> ser::Serializer for &'s mut Encoder<'a, 'w> {
 
     #[inline]
     fn serialize_seq(self, len: Option<usize>) -> Result<Counted<'s, 'a, 'w>> {
-        let len = len.ok_or(Cause::Unknown)?;
-        self.array(len)?;
-        self.counted(len, false)
+        self.serialize_tuple(len.ok_or(Cause::Unknown)?)
     }
 
     /// Bytes are recognized by the name of their type, which costs nothing at run time.
@@ -297,10 +295,7 @@ impl<'s, 'a, 'w> ser::Serializer for &'s mut Encoder<'a, 'w> {
         I: IntoIterator<Item: Serialize>,
     {
         let items = items.into_iter();
-        let len = match items.size_hint() {
-            (least, Some(most)) if least == most => Some(least),
-            _ => None,
-        };
+        let len = exact_len(&items);
         if let Some(len) = len
             && is_byte::<I::Item>()
         {
@@ -322,8 +317,7 @@ impl<'s, 'a, 'w> ser::Serializer for &'s mut Encoder<'a, 'w> {
 
     #[inline]
     fn serialize_tuple_struct(self, _: &'static str, len: usize) -> Result<Counted<'s, 'a, 'w>> {
-        self.array(len)?;
-        self.counted(len, false)
+        self.serialize_tuple(len)
     }
 
     #[inline]
@@ -348,8 +342,7 @@ impl<'s, 'a, 'w> ser::Serializer for &'s mut Encoder<'a, 'w> {
 
     #[inline]
     fn serialize_struct(self, _: &'static str, len: usize) -> Result<Counted<'s, 'a, 'w>> {
-        self.map(len)?;
-        self.counted(len, false)
+        self.serialize_map(Some(len))
     }
 
     #[inline]

@@ -36,12 +36,6 @@ impl<'de, 'h> Reader<'de, 'h> {
         Reader { rest: bytes, limits: Limits::new(heap) }
     }
 
-    /// The bytes that were not read.
-    #[inline]
-    pub(super) fn rest(&self) -> &'de [u8] {
-        self.rest
-    }
-
     /// Reads a scalar, a string, or bytes.
     #[inline]
     fn scalar<T: Deserialize<'de>>(&mut self) -> Result<T> {

@@ -9,7 +9,7 @@ use postcard::Serializer as Scalars;
 use postcard::ser_flavors::Flavor;
 use serde::ser::{self, Serialize};
 
-use crate::service::codec::byte_list::{bytes, is_byte};
+use crate::service::codec::byte_list::{bytes, exact_len, is_byte};
 use crate::service::codec::fault::{Cause, Fault, MAX_LEVELS, Result};
 use crate::service::writer::Writer;
 
@@ -213,10 +213,7 @@ impl<'s, 'a, 'w> ser::Serializer for &'s mut Encoder<'a, 'w> {
         I: IntoIterator<Item: Serialize>,
     {
         let items = items.into_iter();
-        let len = match items.size_hint() {
-            (least, Some(most)) if least == most => Some(least),
-            _ => None,
-        };
+        let len = exact_len(&items);
         if let Some(len) = len
             && is_byte::<I::Item>()
         {
