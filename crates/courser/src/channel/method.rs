@@ -205,9 +205,9 @@ impl Numbers {
 
     /// The request type of the method at this place, or the reason that it cannot be called.
     pub(crate) fn number(&self, index: u16) -> Result<u16, MethodMismatch> {
-        match (self.get(index & !MARKED), self.mismatch(index)) {
-            (None, Some(mismatch)) => Err(mismatch),
-            (number, _) => Ok(number.unwrap_or(MISSING)),
+        match self.get(index & !MARKED) {
+            Some(number) => Ok(number),
+            None => self.mismatch(index).map_or(Ok(MISSING), Err),
         }
     }
 
