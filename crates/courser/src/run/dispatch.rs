@@ -202,19 +202,6 @@ pub(super) fn handle_message(
     let Some(Some(handler)) = handlers.messages.get_mut(usize::from(msg_type)) else {
         return handle_other_message(core, handlers, session, msg_type, body, expires_ns);
     };
-    run_message_handler(core, handler, session, msg_type, body, expires_ns);
-}
-
-/// Runs this handler for a message.
-#[inline(always)] // its callers are few
-pub(super) fn run_message_handler(
-    core: &mut Core,
-    handler: &mut Handler,
-    session: SessionId,
-    msg_type: u16,
-    body: Body<'_>,
-    expires_ns: u64,
-) {
     // Checked again: other handlers of the burst may have run since it arrived.
     if expires_ns != u64::MAX && core.now_ns() >= expires_ns {
         core.handled.messages_expired += 1;
