@@ -310,7 +310,7 @@ fn may_be_nothing(form: &Form) -> bool {
 }
 
 impl Scalar {
-    /// Whether the integer has a sign, and its bits.
+    /// The sign and the bits of an integer: true if it has a sign.
     fn integer(self) -> Option<(bool, u32)> {
         Some(match self {
             Scalar::I8 => (true, 8),

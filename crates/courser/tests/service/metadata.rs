@@ -530,7 +530,7 @@ fn calls_with_metadata_are_authorized_as_calls_of_their_method() {
             let denied = echo.load().metadata("k", "v").await.unwrap_err();
             assert!(matches!(denied, RpcError::Denied(text) if text.contains("load")));
         });
-        // Of a service that is denied as a whole, by its type: behind the 7 methods of `Echo`.
+        // A service that is denied as a whole, by the type of its method: behind the 7 methods of `Echo`.
         let answer = raw(&client, &[7, 0x40, 0, 0, 0]).unwrap();
         assert_eq!(&answer[..], b"a secret\x08");
         // The metadata of a denied call is not read.

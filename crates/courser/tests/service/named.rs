@@ -233,7 +233,7 @@ fn nesting_elements_and_heap_are_bounded() {
             assert_eq!(decoded::<Maps>(&[0x81, 1].repeat(5000)).map(drop), too_deep);
             assert_eq!(decoded::<serde_json::Value>(&[0x91; 50_000]).map(drop), too_deep);
             assert_eq!(decoded::<serde_json::Value>(&[0xc1; 50_000]).map(drop), too_deep);
-            // What is skipped needs no stack.
+            // Skipping takes no stack.
             let skipped = [b"\x82\xa1x", &[0x91; 50_000][..], b"\xc0\xa5trees\x90"].concat();
             assert!(decoded::<Tree>(&skipped).is_ok());
         };

@@ -101,7 +101,7 @@ impl Record {
         }
         let names = (0..all.fields.len()).filter(|i| all.fields[*i].alias_of.is_none());
         let mut order: Vec<_> = names.collect();
-        // Of those that refuse all values, only the first is read.
+        // Only the first of the fields that refuse all values is read.
         order.sort_by_key(|i| {
             let place = &self.places[all.fields[*i].place];
             (place.is_refused, place.reads)
