@@ -144,7 +144,7 @@ pub(crate) fn read(options: Options, item: TokenStream) -> syn::Result<Service> 
 }
 
 /// The name without the `r#` of a raw identifier.
-fn plain(ident: &Ident) -> String {
+pub(crate) fn plain(ident: &Ident) -> String {
     let text = ident.to_string();
     text.strip_prefix("r#").map_or(text.clone(), str::to_owned)
 }

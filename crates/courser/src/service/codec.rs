@@ -126,13 +126,14 @@ pub fn method_shape<K, A, S, T, E>(kind: MethodKind) -> MethodShape
 where
     K: Decode<A> + Decode<S> + Decode<T> + Decode<E>,
 {
-    method_shape_of_parts::<K, A, S, T, E>(kind, &[None])
+    method_shape_of_parts::<K, A, S, T, E>(kind, &[], &[None])
 }
 
-/// As [`method_shape`], with several arguments that have these shapes, if all are known.
+/// As [`method_shape`], with several arguments that have these names and shapes, if all are known.
 #[doc(hidden)]
 pub fn method_shape_of_parts<K, A, S, T, E>(
     kind: MethodKind,
+    names: &[&str],
     arguments: &[Option<Shape>],
 ) -> MethodShape
 where
@@ -145,7 +146,7 @@ where
         <K as Decode<T>>::shape(),
         <K as Decode<E>>::shape(),
     ];
-    MethodShape::new(kind, parts)
+    MethodShape::with_parameters(kind, names, parts)
 }
 
 /// One of several arguments. Its shape is known if the codec reads it alone.

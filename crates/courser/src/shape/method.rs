@@ -1,11 +1,13 @@
 //! The shapes of methods: their kinds, and how their values look on the network.
 //!
-//! As bytes, in the greeting: the kind (1 byte), then the shapes of the arguments, of the client's items,
-//! of the value or of the server's items, and of the application error, each after its length (4 bytes).
+//! As bytes, in the greeting: the kind (1 byte), the names of the parameters if there are several (their
+//! number, then each after its length, in 2 bytes), then the shapes of the arguments, of the client's
+//! items, of the value or of the server's items, and of the application error, each after its length (4
+//! bytes).
 
 use std::fmt;
 
-use super::{Difference, FNV_BASIS, Shape, fnv};
+use super::{Difference, FNV_BASIS, Shape, fnv, name, text};
 use crate::error::service::DecodeError;
 
 /// The kind of a method.
@@ -46,10 +48,17 @@ pub(crate) type Reads = fn(&Shape, &Shape) -> Result<(), Difference>;
 #[derive(Clone, PartialEq, Eq)]
 pub struct MethodShape {
     kind: MethodKind,
+    /// The names of the parameters, if there are several.
+    parameters: Box<[Box<str>]>,
     /// As in the module's text.
     parts: [Shape; 4],
     fingerprint: u64,
 }
+
+/// Most names of parameters.
+const MOST_NAMES: usize = 255;
+/// Most bytes of a name.
+const LONGEST: usize = 4 * name::MAX;
 
 /// Places in [`MethodShape::parts`].
 const ARGUMENTS: usize = 0;
@@ -61,11 +70,22 @@ impl MethodShape {
     /// A method of this kind: its arguments, the client's items, the value or the server's items, and the
     /// application error. [`Shape::never`] stands for items and outcomes that the kind does not have.
     pub fn new(kind: MethodKind, parts: [Shape; 4]) -> Self {
+        MethodShape::with_parameters(kind, &[], parts)
+    }
+
+    /// [`MethodShape::new`] with the names of several parameters, by which two that change places are
+    /// noticed. There are up to 255; those of more than 200 characters are cut, and end in a hash.
+    pub fn with_parameters(kind: MethodKind, names: &[&str], parts: [Shape; 4]) -> Self {
+        let limited = |name: &&str| name::limited(name).into();
+        let parameters: Box<[Box<str>]> = names.iter().take(MOST_NAMES).map(limited).collect();
         let mut hash = fnv(FNV_BASIS, &[kind as u8]);
+        for name in &parameters {
+            hash = fnv(fnv(hash, name.as_bytes()), &[0xFF]);
+        }
         for part in &parts {
             hash = fnv(hash, &part.fingerprint().to_le_bytes());
         }
-        MethodShape { kind, parts, fingerprint: hash }
+        MethodShape { kind, parameters, parts, fingerprint: hash }
     }
 
     /// The kind.
@@ -108,6 +128,7 @@ impl MethodShape {
             let (own, other) = (self.kind.name(), server.kind.name());
             return Err(format!("the client has {own}, the server {other}"));
         }
+        self.compare_parameters(server)?;
         for part in [ARGUMENTS, SENT] {
             let read = reads(&server.parts[part], &self.parts[part]);
             read.map_err(|difference| difference.between("server", "client"))?;
@@ -119,8 +140,27 @@ impl MethodShape {
         Ok(())
     }
 
+    /// Parameters are sent by their places. One may have another name, but not that of another place.
+    fn compare_parameters(&self, server: &MethodShape) -> Result<(), String> {
+        for (here, name) in self.parameters.iter().enumerate() {
+            let there = server.parameters.iter().position(|other| other == name);
+            if let Some(there) = there.filter(|there| *there != here) {
+                let (own, other) = (here + 1, there + 1);
+                return Err(format!(
+                    "`{name}` is parameter {own} of the client, and parameter {other} of the server"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![self.kind as u8];
+        bytes.extend((self.parameters.len() as u16).to_le_bytes());
+        for name in &self.parameters {
+            bytes.extend((name.len() as u16).to_le_bytes());
+            bytes.extend(name.as_bytes());
+        }
         for part in &self.parts {
             let part = part.to_bytes();
             bytes.extend((part.len() as u32).to_le_bytes());
@@ -130,9 +170,9 @@ impl MethodShape {
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
-        const EARLY: DecodeError = DecodeError::Form("a method's shape that ends early");
         let (kind, mut rest) = bytes.split_first().ok_or(EARLY)?;
         let kind = MethodKind::of(*kind).ok_or(DecodeError::Form("a method of an unknown kind"))?;
+        let names = parameters(&mut rest)?;
         let mut part = || {
             let (len, behind) = rest.split_first_chunk().ok_or(EARLY)?;
             let len = u32::from_le_bytes(*len) as usize;
@@ -142,20 +182,43 @@ impl MethodShape {
         };
         let parts = [part()?, part()?, part()?, part()?];
         match rest {
-            [] => Ok(MethodShape::new(kind, parts)),
+            [] => Ok(MethodShape::with_parameters(kind, &names, parts)),
             left => Err(DecodeError::Trailing { left: left.len() }),
         }
+    }
+}
+
+const EARLY: DecodeError = DecodeError::Form("a method's shape that ends early");
+
+/// Reads the names of parameters.
+fn parameters<'b>(rest: &mut &'b [u8]) -> Result<Vec<&'b str>, DecodeError> {
+    let (count, behind) = rest.split_first_chunk().ok_or(EARLY)?;
+    *rest = behind;
+    let count = limited(*count, MOST_NAMES)?;
+    let mut names = Vec::new();
+    for _ in 0..count {
+        let (len, behind) = rest.split_first_chunk().ok_or(EARLY)?;
+        let (name, behind) = behind.split_at_checked(limited(*len, LONGEST)?).ok_or(EARLY)?;
+        *rest = behind;
+        let name = std::str::from_utf8(name);
+        names.push(name.map_err(|_| DecodeError::Form("a parameter's name that is no text"))?);
+    }
+    Ok(names)
+}
+
+/// A number of names, or of bytes of one.
+fn limited(number: [u8; 2], most: usize) -> Result<usize, DecodeError> {
+    match usize::from(u16::from_le_bytes(number)) {
+        number if number <= most => Ok(number),
+        _ => Err(DecodeError::Form("too many names of parameters, or one that is too long")),
     }
 }
 
 /// As a method of a trait, without its name.
 impl fmt::Display for MethodShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [arguments, sent, value, error] = self.parts.each_ref().map(Shape::to_string);
-        let arguments = match arguments.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')) {
-            Some(inner) => inner,
-            None => &arguments,
-        };
+        let [_, sent, value, error] = self.parts.each_ref().map(Shape::to_string);
+        let arguments = text::parameters(self.arguments(), &self.parameters);
         match self.kind {
             MethodKind::Unary => write!(f, "fn({arguments}) -> {value}")?,
             MethodKind::OneWay => return write!(f, "one-way fn({arguments})"),

@@ -46,14 +46,45 @@ struct Printer<'s> {
 
 /// The text of a part of a shape.
 pub(super) fn of(shape: &Shape, form: &Form, most: usize) -> String {
+    printed(shape, most, |printer| printer.form(form))
+}
+
+fn printed(
+    shape: &Shape,
+    most: usize,
+    write: impl FnOnce(&mut Printer<'_>) -> fmt::Result,
+) -> String {
     let line = Line { text: String::new(), left: most };
     let mut printer = Printer { shape, known: vec![false; shape.types.len()], line };
-    let ended = printer.form(form);
+    let ended = write(&mut printer);
     let mut text = printer.line.text;
     if ended.is_err() {
         text.push('…');
     }
     text
+}
+
+/// The text of the parameters of a method: `from: u64, to: u64`. Without names: `u64, u64`.
+pub(super) fn parameters(arguments: &Shape, names: &[Box<str>]) -> String {
+    let forms = match &arguments.root {
+        Form::Tuple(runs) => &runs[..],
+        _ => &[],
+    };
+    let count: u64 = forms.iter().map(|(count, _)| u64::from(*count)).sum();
+    if count == 0 || count != names.len() as u64 {
+        let all = arguments.to_string();
+        let inner = all.strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
+        return inner.map_or(all.clone(), str::to_owned);
+    }
+    let forms = forms.iter().flat_map(|(count, form)| vec![form; *count as usize]);
+    let named: Vec<_> = names.iter().zip(forms).collect();
+    printed(arguments, MAX, |printer| {
+        printer.list(&named, |printer, (name, form)| {
+            printer.name(name)?;
+            printer.line.write_str(": ")?;
+            printer.form(form)
+        })
+    })
 }
 
 impl Display for Shape {

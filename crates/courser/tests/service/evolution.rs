@@ -236,6 +236,42 @@ version!(
     }
 );
 version!(
+    two_arguments,
+    {},
+    {
+        async fn row(&self, from: u32, to: u32) -> u32;
+    },
+    {
+        async fn row(&self, from: u32, to: u32) -> u32 {
+            to - from
+        }
+    }
+);
+version!(
+    swapped_arguments,
+    {},
+    {
+        async fn row(&self, to: u32, from: u32) -> u32;
+    },
+    {
+        async fn row(&self, to: u32, from: u32) -> u32 {
+            to - from
+        }
+    }
+);
+version!(
+    renamed_argument,
+    {},
+    {
+        async fn row(&self, first: u32, to: u32) -> u32;
+    },
+    {
+        async fn row(&self, first: u32, to: u32) -> u32 {
+            to - first
+        }
+    }
+);
+version!(
     with_error,
     {},
     {
@@ -435,6 +471,15 @@ fn a_method_of_another_kind_or_with_more_arguments_is_refused() {
         assert_eq!(client.steady(1).await, Ok(2));
     });
     world.assert_clean();
+}
+
+#[test]
+fn parameters_that_change_places_are_refused_and_renamed_ones_are_not() {
+    let swapped = row_of!(two_arguments at swapped_arguments, |c| c.row(3, 7).await);
+    let back = row_of!(swapped_arguments at two_arguments, |c| c.row(7, 3).await);
+    assert_eq!([swapped, back], [Got::Shape, Got::Shape]);
+    let renamed = row_of!(two_arguments at renamed_argument, |c| c.row(3, 7).await);
+    assert_eq!(renamed, Got::Value("4".to_owned()));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use proc_macro2::TokenStream;
 use quote::quote;
 
 use super::{Names, arguments_sent, arguments_type, arguments_types};
-use crate::model::{Kind, Method, Role, Service};
+use crate::model::{Kind, Method, Role, Service, plain};
 
 pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
     let Names { krate, codec, client, .. } = names;
@@ -133,9 +133,11 @@ fn shape(method: &Method, names: &Names) -> TokenStream {
     let parts = arguments_types(method, names);
     if parts.len() > 1 {
         // Each has a shape of its own, as one that is not traced to its end hides those behind it.
+        let parameters = method.sent().map(|argument| plain(&argument.ident));
         return quote! {
             #krate::service::method_shape_of_parts::<#chosen, #arguments, #sent, #value, #error>(
                 #krate::service::MethodKind::#kind,
+                &[#(#parameters),*],
                 &[#({
                     #[allow(unused_imports)]
                     use #krate::service::AnyPart as _;

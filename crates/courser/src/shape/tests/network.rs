@@ -1,6 +1,8 @@
 //! Shapes as bytes.
 
 use super::*;
+use crate::error::service::DecodeError;
+use crate::shape::method::{MethodKind, MethodShape};
 use crate::shape::parse::MAX_BYTES;
 
 #[test]
@@ -113,4 +115,36 @@ fn texts_are_cut_and_contain_no_control_characters() {
     assert!(text.starts_with("(a\\n\\u{1b}[31m, enum Large { v(Large), "), "{text}");
     assert_eq!(text.chars().count(), 401);
     assert!(text.ends_with('…'));
+}
+
+fn of_two(names: &[&str]) -> MethodShape {
+    let arguments = Shape::tuple([Shape::of::<u32>(), Shape::of::<u32>()]);
+    let parts = [arguments, Shape::never(), Shape::of::<u8>(), Shape::never()];
+    MethodShape::with_parameters(MethodKind::Unary, names, parts)
+}
+
+#[test]
+fn the_names_of_parameters_are_read_back_and_limited() {
+    let method = of_two(&["from", "to"]);
+    assert_eq!(MethodShape::from_bytes(&method.to_bytes()), Ok(method.clone()));
+    assert_eq!(method.to_string(), "fn(from: u32, to: u32) -> u8");
+    assert_eq!(of_two(&[]).to_string(), "fn(u32, u32) -> u8");
+    assert_ne!(method.fingerprint(), of_two(&["to", "from"]).fingerprint());
+    assert_ne!(of_two(&["a", "bc"]).fingerprint(), of_two(&["ab", "c"]).fingerprint());
+    let long = "x".repeat(5_000);
+    let limited = of_two(&vec![&*long; 300]);
+    assert_eq!(MethodShape::from_bytes(&limited.to_bytes()), Ok(limited));
+    // 256 names, a name of 801 bytes, one that is no text, one behind the end.
+    let names = |count: u16, len: u16, byte: u8| {
+        let name = [&len.to_le_bytes()[..], &vec![byte; usize::from(len)]].concat();
+        let names = name.repeat(usize::from(count));
+        [&[0][..], &count.to_le_bytes(), &names, &of_two(&[]).to_bytes()[3..]].concat()
+    };
+    assert!(MethodShape::from_bytes(&names(255, 1, b'x')).is_ok());
+    for bytes in [names(256, 1, b'x'), names(1, 801, b'x'), names(1, 1, 0xFF)] {
+        assert!(matches!(MethodShape::from_bytes(&bytes), Err(DecodeError::Form(_))));
+    }
+    for end in 0..method.to_bytes().len() {
+        assert!(MethodShape::from_bytes(&method.to_bytes()[..end]).is_err());
+    }
 }
