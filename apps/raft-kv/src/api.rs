@@ -60,7 +60,7 @@ pub struct Page {
 
 /// The service for clients. All but `watch` and `status` are for the leader; another node answers with
 /// [`KvError::NotLeader`].
-#[courser::service]
+#[courser::service(codec = Postcard)]
 pub trait Kv {
     /// Opens a session for writes.
     async fn open(&self) -> Result<u64, KvError>;
@@ -238,7 +238,7 @@ impl PeerError {
 }
 
 /// The service between nodes.
-#[courser::service]
+#[courser::service(codec = Postcard)]
 pub trait Peers {
     /// Introduces the sender. Returns the introduction of the receiver.
     async fn hello(&self, hello: Hello) -> Result<Hello, PeerError>;

@@ -129,8 +129,8 @@
 //! end with [`MidStreamError::ShuttingDown`], unless their items flow and end within the grace.
 //!
 //! # Codecs
-//! `#[service(codec = ..)]`: `Postcard` (types of serde, the default), `Named` (types of serde that may
-//! change, feature `named`), `Prost` (Protocol Buffers,
+//! `#[service(codec = ..)]`: `Named` (types of serde that may change, the default), `Postcard` (types of
+//! serde in fewer bytes and instructions, which do not change), `Prost` (Protocol Buffers,
 //! feature `prost`), `Rkyv` (read in place, feature `rkyv`), [`Bytes`], or a [`Codec`] of your own.
 //! Values are encoded straight into message memory.
 //!

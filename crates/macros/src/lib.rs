@@ -19,7 +19,7 @@ use proc_macro::TokenStream;
 /// the kinds of methods, and an example.
 ///
 /// # Options
-/// `codec = Path`: the codec, default `Postcard`. `name = "Text"`: the name of the service on the
+/// `codec = Path`: the codec, default `Named`. `name = "Text"`: the name of the service on the
 /// network, default the name of the trait. `crate = path`: where `courser` is, default `::courser`.
 ///
 /// # Context

@@ -44,7 +44,7 @@ pub(crate) fn read(tokens: TokenStream) -> syn::Result<Options> {
     }
     let krate = krate.unwrap_or_else(|| syn::parse_quote!(::courser));
     let codec = match codec {
-        None => syn::parse_quote!(#krate::service::Postcard),
+        None => syn::parse_quote!(#krate::service::Named),
         Some(path) => of_library(&path, &krate).unwrap_or(path),
     };
     Ok(Options { krate, codec, name })

@@ -149,15 +149,16 @@ fn attack(settings: impl FnOnce(Server) -> Server) {
             }
         });
         let client = Client::connect(&uri).wait().unwrap();
-        refused(&client, TREE, &[1; 20_000], "levels");
-        refused(&client, UNITS, &[0xff, 0xff, 0xff, 0xff, 0xff, 0x7f], "elements");
-        refused(&client, UNITS, &[3, 0, 0, 0], "elements");
+        // A map of one field, whose value is a list of one such map, and so on.
+        refused(&client, TREE, &b"\x81\xa5trees\x91".repeat(20_000), "levels");
+        // A list of four billion, and one of more elements than bytes.
+        refused(&client, UNITS, &[0xdd, 0xff, 0xff, 0xff, 0xff, 0x80], "elements");
+        refused(&client, UNITS, &[0x93, 0x80, 0x80], "elements");
         // Each byte is a list, of 24 bytes on the heap.
         let elements = 800_000_u32;
-        let arena = courser_buf::Arena::heap();
-        let length = courser::service::encode::<courser::service::Postcard, _>(&elements, &arena);
-        let mut lists = length.unwrap().to_vec();
-        lists.resize(lists.len() + elements as usize, 0);
+        let mut lists = vec![0xdd];
+        lists.extend(elements.to_be_bytes());
+        lists.resize(lists.len() + elements as usize, 0x90);
         let calls = (0..30).map(|_| attacked(&client, LISTS, &lists));
         for (tag, _) in futures::executor::block_on(futures::future::join_all(calls)) {
             assert_eq!(tag, 0);

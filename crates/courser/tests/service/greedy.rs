@@ -104,7 +104,7 @@ impl Running {
 
 type Feeding = Streaming<
     courser::service::DefaultChannel,
-    courser::service::Postcard,
+    courser::service::Named,
     Vec<u8>,
     courser::service::NoError,
 >;

@@ -21,7 +21,7 @@ pub enum KvError {
 }
 
 /// A key-value store.
-#[courser::service]
+#[courser::service(codec = Postcard)]
 pub trait Kv {
     /// Reads a key.
     async fn get(&self, key: String) -> Result<String, KvError>;

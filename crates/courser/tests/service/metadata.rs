@@ -207,8 +207,8 @@ fn an_answer_without_room_for_metadata_arrives_without_it() {
         let config = Config { max_msg_size: limit, ..Config::default() };
         let client = Client::connect_with(uri, config).wait().unwrap();
         let large = block_on(LargeClient::new(client)).unwrap();
-        // The length takes 3 bytes, and the tag one.
-        for (len, expected) in [(limit / 2, Some("v")), (limit - 4, None)] {
+        // The length takes 5 bytes, and the tag one.
+        for (len, expected) in [(limit / 2, Some("v")), (limit - 6, None)] {
             let (result, metadata) = large.large(len).with_response_metadata().wait();
             assert_eq!(result.unwrap().len(), len as usize);
             assert_eq!(metadata.text("k"), expected, "{len}");
@@ -327,7 +327,7 @@ impl Front for Passing {
     }
     async fn full(&self, bytes: u32) -> String {
         // Before the vector is its length.
-        let call = self.0.unary(vec![1; bytes as usize - 4]);
+        let call = self.0.unary(vec![1; bytes as usize - 5]);
         call.await.unwrap_or_else(|e| e.to_string())
     }
 }
@@ -405,7 +405,7 @@ fn a_client_that_connects_by_itself_sends_none_to_an_earlier_server() {
         // methods.
         rpc.on(0x03F0, |cx, _| {
             let methods: Vec<_> = (0..7).flat_map(|n| [0, n, 0x40]).collect();
-            cx.reply([&[0, 0][..], b"\x08postcard", &methods, &[0]].concat());
+            cx.reply([&[0, 0][..], b"\x0bmessagepack", &methods, &[0]].concat());
         });
         // `plain` is the third by name.
         rpc.on(0x4002, |cx, request| cx.reply([request[request.len() - 1], 0]));

@@ -30,7 +30,7 @@ mod collide {
 
 /// An earlier version of a service.
 mod earlier {
-    #[courser::service(name = "Kv")]
+    #[courser::service(name = "Kv", codec = Postcard)]
     pub trait Early {
         async fn put(&self, key: String, value: String) -> Result<(), crate::kv::KvError>;
         async fn erase(&self, key: String);

@@ -129,8 +129,8 @@ fn clients_are_send(kv: &KvClient<Session>) {
     fn shared<T: Send + Sync + Clone + 'static>() {}
     fn stream<T: Send + Unpin + 'static>() {}
     shared::<KvClient<Session>>();
-    stream::<Streaming<Session, courser::service::Postcard, u8, KvError>>();
-    stream::<Upload<Session, courser::service::Postcard, u8, u8, KvError>>();
+    stream::<Streaming<Session, courser::service::Named, u8, KvError>>();
+    stream::<Upload<Session, courser::service::Named, u8, u8, KvError>>();
     send(kv.get(String::new()));
     send(async { kv.get(String::new()).await });
     send(async { kv.scan(String::new()).await });

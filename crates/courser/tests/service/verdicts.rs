@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::world::World;
 
 /// The service of the server.
-#[courser::service(name = "Texts")]
+#[courser::service(name = "Texts", codec = Postcard)]
 trait Texts {
     async fn unary(&self, text: String) -> Unchecked;
     fn down(&self, text: String) -> impl Stream<Item = Unchecked>;
@@ -41,7 +41,7 @@ impl<'de> Deserialize<'de> for Unchecked {
 mod mistaken {
     use super::*;
 
-    #[courser::service(name = "Texts")]
+    #[courser::service(name = "Texts", codec = Postcard)]
     pub(super) trait Texts {
         async fn unary(&self, text: Unchecked) -> String;
         fn down(&self, text: Unchecked) -> impl Stream<Item = String>;

@@ -91,9 +91,10 @@ impl Names {
 /// type. A lone argument is recognized by the codec.
 fn is_byte_string(argument: &Argument, method: &Method, names: &Names) -> bool {
     let Names { krate, codec, .. } = names;
+    let named: Path = syn::parse_quote!(#krate::service::Named);
     let postcard: Path = syn::parse_quote!(#krate::service::Postcard);
     let byte: Type = syn::parse_quote!(u8);
-    *codec == postcard
+    (*codec == named || *codec == postcard)
         && method.sent().count() > 1
         && kinds::argument(&argument.ty, "Vec") == Some(&byte)
 }

@@ -20,7 +20,7 @@ pub enum KvError {
     TooLarge,
 }
 
-#[courser::service]
+#[courser::service(codec = Postcard)]
 pub trait Kv {
     async fn get(&self, key: String) -> Result<Vec<u8>, KvError>;
     async fn put(&self, key: String, value: Vec<u8>) -> Result<(), KvError>;

@@ -16,7 +16,7 @@ use crate::service::writer::Writer;
 use crate::shape::{Difference, Shape};
 
 /// Types that implement serde's traits, by [MessagePack](https://msgpack.org) with the names of fields
-/// and variants, so that types may change while programs of both versions run.
+/// and variants, so that types may change while programs of both versions run. The default codec.
 ///
 /// | change of a type | |
 /// | --- | --- |
@@ -41,7 +41,13 @@ use crate::shape::{Difference, Shape};
 ///
 /// # Byte strings
 /// As for [`Postcard`](super::Postcard), a `Vec<u8>` is written at once, as a byte string, and read at
-/// once if it is a parameter, a result or an item.
+/// once if it is a parameter, a result or an item, and byte by byte within other types, without
+/// `serde_bytes`.
+///
+/// # Cost
+/// A small call takes about 1.27 times the instructions of one with [`Postcard`](super::Postcard), and
+/// each struct has the names of its fields as bytes: a long list of small structs has several times the
+/// bytes. Services whose types never change, or change at both ends at once, may choose `Postcard`.
 ///
 /// # Limits
 /// They are those of [`Postcard`](super::Postcard), where structs are levels too: 128 levels and 1 MiB of stack

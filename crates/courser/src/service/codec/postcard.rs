@@ -15,7 +15,8 @@ use crate::service::writer::Writer;
 use crate::shape::Shape;
 
 /// Types that implement serde's traits, by [postcard](https://postcard.jamesmunns.com): compact,
-/// with integers of variable length. The default codec.
+/// with integers of variable length, and without names: both ends have the same types. A call takes
+/// fewer instructions and bytes than with [`Named`](super::Named), the default codec.
 ///
 /// # Byte strings
 /// A `Vec<u8>` that is a parameter, a result or an item is copied at once, as is a field with
