@@ -74,3 +74,8 @@ pub use world::{
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/simulator.md")]
 struct Page;
+
+/// Runs the programs of the chapter.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/book/simulated-datacenter.md")]
+struct Chapter;
