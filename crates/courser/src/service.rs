@@ -208,7 +208,8 @@ pub(crate) use load::{Charge, LARGE, Turn};
 pub use registry::{LocalRegistry, LocalService, Received, Registry, Service};
 pub use services::{ServiceStats, Services};
 pub use stream::{
-    Incoming, Next, OpenStream, OpenUpload, Opening, OpeningUpload, Streaming, Upload,
+    Duplex, DuplexSender, Incoming, Next, OpenDuplex, OpenStream, OpenUpload, Opening,
+    OpeningDuplex, OpeningUpload, Streaming, Upload,
 };
 pub use writer::{Memory, WriteError, Writer, encode};
 

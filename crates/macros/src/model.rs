@@ -58,6 +58,8 @@ pub(crate) enum Kind {
     ServerStream(Box<(Outcome, TypeImplTrait)>),
     /// The outcome, and the items that the client sends.
     ClientStream(Box<(Outcome, Type)>),
+    /// The server's items, the whole return type, and the items that the client sends.
+    BothStreams(Box<(Outcome, TypeImplTrait, Type)>),
 }
 
 impl Kind {
@@ -68,6 +70,7 @@ impl Kind {
             Kind::OneWay => "OneWay",
             Kind::ServerStream(_) => "ServerStream",
             Kind::ClientStream(_) => "ClientStream",
+            Kind::BothStreams(_) => "BothStreams",
         };
         Ident::new(name, Span::mixed_site())
     }
@@ -82,6 +85,12 @@ impl Method {
     /// The parameter that the server makes.
     pub(crate) fn context(&self) -> Option<&Argument> {
         self.arguments.iter().find(|a| matches!(a.role, Role::Context))
+    }
+
+    /// The parameter with the items that the client sends.
+    pub(crate) fn incoming(&self) -> Option<&Ident> {
+        let incoming = self.arguments.iter().find(|a| matches!(a.role, Role::Incoming(_)));
+        incoming.map(|a| &a.ident)
     }
 
     /// The name on the network.
@@ -270,13 +279,10 @@ fn kind(f: &TraitItemFn, arguments: &[Argument], oneway: Option<Span>) -> syn::R
     });
     let (incoming, second) = (streams.next(), streams.next());
     if let Some((argument, _)) = second {
-        return error(argument.ty.span(), "a method has one stream; remove one `Incoming`");
+        let text = "a method has one stream of the client; remove one `Incoming`";
+        return error(argument.ty.span(), text);
     }
     if let Some((whole, items)) = kinds::stream(output)? {
-        if let Some((argument, _)) = incoming {
-            let text = "a method has one stream; return a value, or remove the `Incoming`";
-            return error(argument.ty.span(), text);
-        }
         if let Some(token) = f.sig.asyncness {
             return error(
                 token.span,
@@ -286,7 +292,11 @@ fn kind(f: &TraitItemFn, arguments: &[Argument], oneway: Option<Span>) -> syn::R
         if let Some(span) = oneway {
             return error(span, "a one-way method returns nothing; remove `#[oneway]`");
         }
-        return Ok(Kind::ServerStream(Box::new((items, whole.clone()))));
+        let whole = whole.clone();
+        return Ok(match incoming {
+            None => Kind::ServerStream(Box::new((items, whole))),
+            Some((_, sent)) => Kind::BothStreams(Box::new((items, whole, sent.clone()))),
+        });
     }
     if f.sig.asyncness.is_none() {
         let text = "a method is an `async fn`, or returns `impl Stream<Item = Result<T, E>>`";

@@ -56,9 +56,14 @@ fn errors_point_at_the_token_that_is_wrong() {
 }
 
 #[test]
-fn a_method_has_one_stream() {
+fn a_method_has_one_stream_each_way() {
     one("async fn a(&self, x: Incoming<u8>, y: Incoming<u8>);", "Incoming<u8>", "one stream");
-    one("fn a(&self, x: Incoming<u8>) -> impl Stream<Item = u8>;", "Incoming<u8>", "one stream");
+    let both = "fn a(&self, x: Incoming<u8>, y: u8) -> impl Stream<Item = u8>;";
+    assert_eq!(method(both), []);
+    let text = "fn a(&self, x: Incoming<u8>, y: Incoming<u8>) -> impl Stream<Item = u8>;";
+    one(text, "Incoming<u8>", "one stream of the client");
+    one(&format!("async {both}"), "async", "remove `async`");
+    one(&format!("#[oneway] {both}"), "#[oneway]", "returns nothing");
     one("async fn a(&self) -> impl Stream<Item = u8>;", "async", "remove `async`");
     one("#[oneway] async fn a(&self, x: Incoming<u8>);", "Incoming<u8>", "has no stream");
     one("#[oneway] async fn a(&self) -> u8;", "u8", "returns nothing");

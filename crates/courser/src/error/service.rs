@@ -162,6 +162,13 @@ pub enum MidStreamError {
     /// An item could not be decoded.
     #[error("an item of a stream: {0}")]
     Decode(#[source] DecodeError),
+    /// Items cannot be sent: the handler of a stream each way takes no more of them, or the stream has
+    /// ended.
+    #[error(
+        "the handler takes no more items of this stream; read the receiving half to its end, which has \
+         the outcome"
+    )]
+    Closed,
 }
 
 /// A value could not be encoded.

@@ -17,7 +17,7 @@ use super::answer;
 use super::binding::{Binding, Unmade};
 use super::codec::{Decode, Encode};
 use super::context::{Given, current};
-use super::stream::{OpenStream, OpenUpload, Pool};
+use super::stream::{OpenDuplex, OpenStream, OpenUpload, Pool};
 use super::writer;
 use crate::channel::method::{MARKED, MethodId, ServiceInfo};
 use crate::channel::{BlockingChannel, CallOptions, Channel};
@@ -117,6 +117,16 @@ impl<C: Channel> TypedClient<C> {
         arguments: &A,
     ) -> OpenUpload<'_, C, K, I, T, E> {
         OpenUpload::new(&self.channel, (&self.pool, &self.service), index, |out| {
+            K::encode(arguments, out)
+        })
+    }
+
+    pub fn open_duplex<K: Encode<A>, A, I, T, E>(
+        &self,
+        index: u16,
+        arguments: &A,
+    ) -> OpenDuplex<'_, C, K, I, T, E> {
+        OpenDuplex::new(&self.channel, (&self.pool, &self.service), index, |out| {
             K::encode(arguments, out)
         })
     }

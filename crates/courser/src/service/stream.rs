@@ -3,7 +3,8 @@
 //! A stream is a call, its *open call*, whose answer is the stream's end. Items travel in batches
 //! beside it, on the same session: a server's in the answers to `pull` calls, a client's in `push`
 //! calls. Batches are numbered from 0, and at most two are between the ends, which is the credit.
-//! So a reader that stalls stops the writer, and each end holds a bounded number of bytes.
+//! So a reader that stalls stops the writer, and each end holds a bounded number of bytes. A stream each
+//! way has both, each with numbers and a credit of its own, under one open call.
 //!
 //! A client sends an *accept* call together with the open call. It is answered when the handler has
 //! made its stream, which ends the wait of the client that opens the stream. Pulls and pushes follow,
@@ -16,17 +17,22 @@
 mod accept;
 mod accepts;
 mod batch;
+mod both;
 mod client;
 mod download;
+mod duplex;
+mod halves;
 mod incoming;
 mod open;
 mod outgoing;
+mod pushing;
 mod table;
 mod upload;
 
 pub(crate) use client::Pool;
-pub use client::{OpenStream, OpenUpload, Opening, OpeningUpload};
+pub use client::{OpenDuplex, OpenStream, OpenUpload, Opening, OpeningDuplex, OpeningUpload};
 pub use download::{Next, Streaming};
+pub use duplex::{Duplex, DuplexSender};
 pub use incoming::Incoming;
 pub use outgoing::{Mapped, StreamEnd};
 pub(crate) use table::Streams;

@@ -23,12 +23,15 @@ pub enum MethodKind {
     ServerStream = 2,
     /// Items from the client, and a response.
     ClientStream = 3,
+    /// A request, and items from both ends.
+    BothStreams = 4,
 }
 
 impl MethodKind {
     fn of(byte: u8) -> Option<Self> {
-        use MethodKind::{ClientStream, OneWay, ServerStream, Unary};
-        [Unary, OneWay, ServerStream, ClientStream].into_iter().find(|kind| *kind as u8 == byte)
+        use MethodKind::{BothStreams, ClientStream, OneWay, ServerStream, Unary};
+        let all = [Unary, OneWay, ServerStream, ClientStream, BothStreams];
+        all.into_iter().find(|kind| *kind as u8 == byte)
     }
 
     fn name(self) -> &'static str {
@@ -37,6 +40,7 @@ impl MethodKind {
             MethodKind::OneWay => "a one-way method",
             MethodKind::ServerStream => "a method with a stream of the server",
             MethodKind::ClientStream => "a method with a stream of the client",
+            MethodKind::BothStreams => "a method with a stream each way",
         }
     }
 }
@@ -98,7 +102,7 @@ impl MethodShape {
         &self.parts[ARGUMENTS]
     }
 
-    /// The items that the client sends, of [`MethodKind::ClientStream`].
+    /// The items that the client sends, of [`MethodKind::ClientStream`] and [`MethodKind::BothStreams`].
     pub fn sent(&self) -> &Shape {
         &self.parts[SENT]
     }
@@ -223,9 +227,10 @@ impl fmt::Display for MethodShape {
             MethodKind::Unary => write!(f, "fn({arguments}) -> {value}")?,
             MethodKind::OneWay => return write!(f, "one-way fn({arguments})"),
             MethodKind::ServerStream => write!(f, "fn({arguments}) -> stream of {value}")?,
-            MethodKind::ClientStream => {
+            MethodKind::ClientStream | MethodKind::BothStreams => {
                 let comma = if arguments.is_empty() { "" } else { ", " };
-                write!(f, "fn({arguments}{comma}stream of {sent}) -> {value}")?;
+                let of = if self.kind == MethodKind::BothStreams { "stream of " } else { "" };
+                write!(f, "fn({arguments}{comma}stream of {sent}) -> {of}{value}")?;
             }
         }
         match self.error() == &Shape::never() {

@@ -128,6 +128,10 @@ fn shape(method: &Method, names: &Names) -> TokenStream {
             let (out, item) = &**stream;
             (names.parts(out), quote!(#item))
         }
+        Kind::BothStreams(streams) => {
+            let (out, _, item) = &**streams;
+            (names.parts(out), quote!(#item))
+        }
     };
     let kind = method.kind.variant();
     let parts = arguments_types(method, names);
@@ -179,6 +183,11 @@ fn call(service: &Service, method: &Method, names: &Names) -> TokenStream {
             let (out, item) = &**stream;
             let (value, error) = names.parts(out);
             (quote!(OpenUpload<'_, Chan, #chosen, #item, #value, #error>), quote!(open_upload))
+        }
+        Kind::BothStreams(streams) => {
+            let (out, _, item) = &**streams;
+            let (value, error) = names.parts(out);
+            (quote!(OpenDuplex<'_, Chan, #chosen, #item, #value, #error>), quote!(open_duplex))
         }
     };
     let sent = arguments_sent(method);

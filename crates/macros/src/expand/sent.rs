@@ -113,6 +113,7 @@ fn outcomes<'s>(method: &'s Method, names: &Names, wires: &mut Vec<Wire<'s>>) {
         Kind::Unary(out) => &**out,
         Kind::ServerStream(stream) => &stream.0,
         Kind::ClientStream(stream) => &stream.0,
+        Kind::BothStreams(streams) => &streams.0,
     };
     match &out.parts {
         Parts::Both(value, error) => {

@@ -6,7 +6,7 @@ use syn::Ident;
 
 use super::{Names, arguments_pattern, arguments_type};
 use crate::kinds::{Outcome, Parts};
-use crate::model::{Kind, Method, Role, Service};
+use crate::model::{Kind, Method, Service};
 
 pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
     let Names { krate, local, client, server, .. } = names;
@@ -117,30 +117,14 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
                 answer,
             )
         }
-        Kind::ServerStream(stream) => {
-            let out = &stream.0;
-            let (_, error) = names.parts(out);
-            let (map, whole) = (names.outcome(out, quote!(item)), &out.whole);
-            let items = match &out.parts {
-                Parts::Both(..) => run,
-                _ => quote!(#krate::service::Mapped::new(#run, |item: #whole| #map)),
-            };
-            let answer = quote! {
-                match __opened {
-                    #ok((#tuple, __outgoing)) => __outgoing.send_all::<#chosen, _, #error, _>(#items).await,
-                    #err(refusal) => #krate::service::StreamEnd::refused(refusal),
-                }
-            };
-            (
-                quote!(on_request),
-                quote!(__services.open_outgoing::<#chosen, #types>(__received)),
-                answer,
-            )
-        }
+        Kind::ServerStream(stream) => (
+            quote!(on_request),
+            quote!(__services.open_outgoing::<#chosen, #types>(__received)),
+            outgoing(names, &stream.0, quote!(#tuple, __outgoing), run),
+        ),
         Kind::ClientStream(stream) => {
             let (out, item) = &**stream;
-            let incoming = method.arguments.iter().find(|a| matches!(a.role, Role::Incoming(_)));
-            let incoming = incoming.map(|a| &a.ident);
+            let incoming = method.incoming();
             let (ty, outcome) = (answer_type(names, out), names.outcome(out, quote!(outcome)));
             let answer = quote! {
                 match __opened {
@@ -153,6 +137,15 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
             };
             let opened = quote!(__services.open_incoming::<#chosen, #types, #item>(__received));
             (quote!(on_request), opened, answer)
+        }
+        Kind::BothStreams(streams) => {
+            let (out, _, item) = &**streams;
+            let incoming = method.incoming();
+            (
+                quote!(on_request),
+                quote!(__services.open_both::<#chosen, #types, #item>(__received)),
+                outgoing(names, out, quote!(#tuple, #incoming, __outgoing), run),
+            )
         }
     };
     let cfg = &method.cfg;
@@ -190,6 +183,25 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
                 }
             }
         });
+    }
+}
+
+/// The answer of a handler that sends a stream. `opened` is the pattern of its opened stream.
+fn outgoing(names: &Names, out: &Outcome, opened: TokenStream, run: TokenStream) -> TokenStream {
+    let Names { krate, chosen, .. } = names;
+    let (_, error) = names.parts(out);
+    let (map, whole) = (names.outcome(out, quote!(item)), &out.whole);
+    let items = match &out.parts {
+        Parts::Both(..) => run,
+        _ => quote!(#krate::service::Mapped::new(#run, |item: #whole| #map)),
+    };
+    quote! {
+        match __opened {
+            ::core::result::Result::Ok((#opened)) => {
+                __outgoing.send_all::<#chosen, _, #error, _>(#items).await
+            }
+            ::core::result::Result::Err(refusal) => #krate::service::StreamEnd::refused(refusal),
+        }
     }
 }
 

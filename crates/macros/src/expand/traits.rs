@@ -77,6 +77,10 @@ fn signature(method: &Method, sendable: bool) -> TokenStream {
             let bounds = &stream.1.bounds;
             quote!(impl #bounds #send)
         }
+        Kind::BothStreams(streams) => {
+            let bounds = &streams.1.bounds;
+            quote!(impl #bounds #send)
+        }
         Kind::Unary(out) => future(out, &send),
         Kind::ClientStream(stream) => future(&stream.0, &send),
     };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use courser_buf::MsgBuf;
 
-use super::{Streaming, Upload};
+use super::{Duplex, Streaming, Upload};
 use crate::channel::method::{ACCEPT, MARKED, MethodId, Numbers};
 use crate::channel::{CallOptions, Channel};
 use crate::error::failure::CallFailure;
@@ -417,4 +417,16 @@ opening! {
     OpenUpload,
     /// The future of [`OpenUpload`]. Dropping it cancels the stream.
     OpeningUpload -> Upload, K, I, T, E
+}
+
+opening! {
+    /// A stream each way that is opened by `.await`. It ends when the server has accepted the stream: one
+    /// round trip, and those of connecting a session unless one is kept from an earlier stream. The
+    /// handler has made its stream then, and the stream was polled once.
+    ///
+    /// # Errors
+    /// The request was refused, or the handler's stream has begun with an error.
+    OpenDuplex,
+    /// The future of [`OpenDuplex`]. Dropping it cancels the stream.
+    OpeningDuplex -> Duplex, K, I, T, E
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use courser_buf::MsgBuf;
@@ -13,6 +14,7 @@ use futures_core::Stream;
 use super::WINDOW;
 use super::batch::Reading;
 use super::client::{OpenCall, Opened, Return};
+use super::halves::{Half, Halves};
 use crate::channel::method::PULL;
 use crate::channel::{CallOptions, Channel};
 use crate::error::failure::CallFailure;
@@ -22,8 +24,8 @@ use crate::service::binding::ChannelMemory;
 use crate::service::client::Types;
 use crate::service::codec::{Decode, Payload};
 
-/// The items of a stream of the server. An error is the last item. Dropping the stream cancels it:
-/// the server drops the stream of its handler.
+/// The items of a stream of the server, or the receiving half of a [`Duplex`](super::Duplex). An error is
+/// the last item. Dropping the stream cancels it: the server drops the stream of its handler.
 ///
 /// It has a session of its own, so a reader that stalls delays no other call. At most two batches
 /// are here or on the way, each with up to 64 KiB of items, or one larger item. The server holds
@@ -33,7 +35,7 @@ pub struct Streaming<C: Channel, K, T, E> {
     pool: Return<C>,
     stream: u32,
     /// Until the end has arrived.
-    open: Option<C::OwnedCall>,
+    open: Option<End<C>>,
     pulls: VecDeque<Pull<C::OwnedCall>>,
     next_pull: u32,
     reading: Option<Reading>,
@@ -47,6 +49,35 @@ pub struct Streaming<C: Channel, K, T, E> {
     no_more: bool,
     done: bool,
     types: Types<(K, T, E)>,
+}
+
+/// The answer of the open call that is awaited.
+pub(super) enum End<C: Channel> {
+    Call(C::OwnedCall),
+    /// The sending half has it, too.
+    Shared(Receiver<C>),
+}
+
+/// The receiving half of a stream each way. Dropping it cancels the stream.
+pub(super) struct Receiver<C: Channel>(Arc<Halves<C>>);
+
+impl<C: Channel> Drop for Receiver<C> {
+    fn drop(&mut self) {
+        self.0.cancel(Half::Receiver);
+    }
+}
+
+impl<C: Channel> End<C> {
+    pub(super) fn of_both(halves: Arc<Halves<C>>) -> Self {
+        End::Shared(Receiver(halves))
+    }
+
+    fn poll<E>(&mut self, cx: &mut Context<'_>) -> Poll<Result<MsgBuf, RpcError<E>>> {
+        match self {
+            End::Call(call) => Pin::new(call).poll(cx).map_err(RpcError::from),
+            End::Shared(receiver) => receiver.0.poll_end(cx).map_err(RpcError::widen),
+        }
+    }
 }
 
 /// The result of a step of a stream.
@@ -98,9 +129,21 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
     pub(super) fn new(opened: Opened<C>) -> Result<Self, RpcError<E>> {
         let Opened { channel, pool, stream, open } = opened;
         let (open, ended) = match open {
-            OpenCall::Running(open) => (Some(open), None),
+            OpenCall::Running(call) => (Some(End::Call(call)), None),
             OpenCall::Answered(answer) => (None, Some(answer)),
         };
+        Streaming::opened((channel, pool, stream), open, ended)
+    }
+
+    /// `ended`: the answer of an open call that has ended.
+    ///
+    /// # Errors
+    /// As [`Streaming::new`].
+    pub(super) fn opened(
+        (channel, pool, stream): (C, Return<C>, u32),
+        open: Option<End<C>>,
+        ended: Option<MsgBuf>,
+    ) -> Result<Self, RpcError<E>> {
         let mut new = Streaming {
             channel,
             pool,
@@ -235,10 +278,10 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
             return Step::Next(Some(Err(e)));
         }
         if let Some(open) = &mut self.open
-            && let Poll::Ready(answer) = Pin::new(open).poll(cx)
+            && let Poll::Ready(answer) = open.poll(cx)
         {
             self.open = None;
-            if let Err(e) = answer.map_err(RpcError::from).and_then(|m| self.read_end(m)) {
+            if let Err(e) = answer.and_then(|m| self.read_end(m)) {
                 return Step::Next(Some(Err(e)));
             }
         }

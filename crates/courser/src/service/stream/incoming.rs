@@ -62,17 +62,8 @@ impl Services {
         let arena = received.arena().clone();
         let (client, charged) = (received.client(), received.is_charged());
         let arguments = self.arguments::<K, A>(received)?;
-        let open = Open::new(self, key, Direction::Incoming, client.clone())?;
-        let incoming = Incoming {
-            entry: open.entry.clone(),
-            services: self.clone(),
-            arena,
-            reading: None,
-            done: false,
-            charged,
-            client,
-            decode: <K as Decode<T>>::decode,
-        };
+        let open = Open::new(self, key, (Direction::Incoming, None), client.clone())?;
+        let incoming = Incoming::new::<K>(self, open.entry(), (arena, client, charged));
         Ok((arguments, incoming, open))
     }
 
@@ -150,6 +141,23 @@ impl Reply for PushReply {
 }
 
 impl<T> Incoming<T> {
+    pub(super) fn new<K: Decode<T>>(
+        services: &Services,
+        entry: &Arc<Entry>,
+        (arena, client, charged): (Arena, Option<Arc<Client>>, bool),
+    ) -> Self {
+        Incoming {
+            entry: entry.clone(),
+            services: services.clone(),
+            arena,
+            reading: None,
+            done: false,
+            charged,
+            client,
+            decode: K::decode,
+        }
+    }
+
     /// The next item; `None` after the last one.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Next<'_, Self> {

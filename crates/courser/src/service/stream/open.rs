@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use super::accepts::Key;
-use super::table::{Direction, Entry, Stream};
+use super::table::{Direction, Ends, Entry, Stream};
 use super::{WINDOW, slot};
 use crate::core::shares::{Client, FindClient};
 use crate::counters::count;
@@ -20,15 +20,15 @@ use crate::service::services::Services;
 pub struct Open {
     services: Services,
     key: Key,
-    pub(super) entry: Arc<Entry>,
+    ends: Ends,
 }
 
 impl Open {
-    /// Opens a stream.
+    /// Opens a stream. `also`: its other direction, if it has both.
     pub(super) fn new(
         services: &Services,
         key: Key,
-        direction: Direction,
+        (direction, also): (Direction, Option<Direction>),
         client: Option<Arc<Client>>,
     ) -> Result<Self, Refusal> {
         let share = match client.map(|client| client.open_stream()) {
@@ -39,11 +39,30 @@ impl Open {
         if table.entries.contains_key(&key) {
             return Err(services.stream_error(StreamError::Open));
         }
-        let entry = Arc::new(Entry::new(direction, services.streams().held.clone(), share));
-        table.entries.insert(key, entry.clone());
+        let entry = |direction, share| {
+            Arc::new(Entry::new(direction, services.streams().held.clone(), share))
+        };
+        let second = also.map(|direction| entry(direction, None));
+        let ends = Ends { first: entry(direction, share), second };
+        table.entries.insert(key, ends.clone());
         drop(table);
         count(&services.counters().streams_opened);
-        Ok(Open { services: services.clone(), key, entry })
+        Ok(Open { services: services.clone(), key, ends })
+    }
+
+    /// The entry of its only direction, or of the first one.
+    pub(super) fn entry(&self) -> &Arc<Entry> {
+        &self.ends.first
+    }
+
+    /// The entry of a direction that it has.
+    pub(super) fn entry_of(&self, direction: Direction) -> &Arc<Entry> {
+        self.ends.of(direction)
+    }
+
+    /// Returns whether it has both directions.
+    pub(super) fn is_both(&self) -> bool {
+        self.ends.second.is_some()
     }
 
     /// Bytes of the buffers with batches that were not pulled, of all streams of the server.
@@ -54,7 +73,7 @@ impl Open {
     /// Accepts the stream: its client may send calls about it.
     pub(super) fn accept(&self) {
         let mut table = self.services.streams().lock();
-        self.entry.lock().accepted = true;
+        self.ends.each().for_each(|entry| entry.lock().accepted = true);
         let waker = table.accepts.accepted(self.key);
         drop(table);
         waker.into_iter().for_each(Waker::wake);
@@ -75,8 +94,8 @@ impl Open {
             if !std::mem::replace(&mut accepted, true) {
                 self.accept();
             }
-            match self.entry.lock().own(cx.waker()) {
-                true => Poll::Ready(Err(Refusal::ShuttingDown(self.entry.taken()))),
+            match self.entry().lock().own(cx.waker()) {
+                true => Poll::Ready(Err(Refusal::ShuttingDown(self.entry().taken()))),
                 false => Poll::Pending,
             }
         })
@@ -91,7 +110,7 @@ impl Drop for Open {
         let waker = table.accepts.ended(self.key);
         drop(table);
         waker.into_iter().for_each(Waker::wake);
-        self.entry.lock().close();
+        self.ends.each().for_each(|entry| entry.lock().close());
     }
 }
 
@@ -113,7 +132,9 @@ impl Use {
         check: impl FnOnce(&mut Stream) -> Result<(), StreamError>,
     ) -> Result<Self, Refusal> {
         let error = |e| Err(services.stream_error(e));
-        let known = services.streams().lock().entries.get(&key).cloned();
+        let table = services.streams().lock();
+        let known = table.entries.get(&key).map(|ends| ends.of(direction).clone());
+        drop(table);
         let unknown = || {
             client.and_then(FindClient::find).inspect(|client| client.count_unknown_stream());
             error(StreamError::Unknown)
@@ -124,7 +145,7 @@ impl Use {
             drop(stream);
             return unknown();
         }
-        if stream.direction != direction {
+        if entry.direction != direction {
             return error(StreamError::Direction);
         }
         // The call to a stream that has ended is answered at once.

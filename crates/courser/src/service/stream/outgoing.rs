@@ -27,6 +27,15 @@ pub(super) struct Limited {
     pub(super) limit: usize,
 }
 
+impl Limited {
+    /// Memory of the batches of a stream that is opened.
+    pub(super) fn of_batches(received: &Received<'_>) -> Self {
+        // The trailer of a batch takes a byte.
+        let limit = received.limit().saturating_sub(1);
+        Limited { arena: received.arena().clone(), limit }
+    }
+}
+
 impl Memory for Limited {
     fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
         self.arena.alloc(len)
@@ -57,13 +66,11 @@ impl Services {
     ) -> Result<(A, Outgoing), Refusal> {
         let trailer = received.split_trailer::<4>().map_err(|e| self.undecoded(e))?;
         let key = (received.session(), u32::from_le_bytes(trailer));
-        // The trailer of a batch takes a byte.
-        let limit = received.limit().saturating_sub(1);
-        let memory = Limited { arena: received.arena().clone(), limit };
+        let memory = Limited::of_batches(&received);
         let client = received.client();
         let arguments = self.arguments::<K, A>(received)?;
-        let open = Open::new(self, key, Direction::Outgoing, client)?;
-        Ok((arguments, Outgoing { open, memory }))
+        let open = Open::new(self, key, (Direction::Outgoing, None), client)?;
+        Ok((arguments, Outgoing::new(open, memory)))
     }
 
     /// Answers a pull.
@@ -174,10 +181,15 @@ enum First<T> {
 }
 
 impl Outgoing {
+    pub(super) fn new(open: Open, memory: Limited) -> Self {
+        Outgoing { open, memory }
+    }
+
     /// Sends the items of a stream, as the client takes them, and returns the end.
     ///
     /// The stream is polled once before it is accepted, so that it has begun then, and an error that
-    /// it has at once is that of opening it. Nothing more is taken from it before the first pull.
+    /// it has at once is that of opening it. Nothing more is taken from it before the first pull; from
+    /// a stream of a method with a stream each way one item at most.
     pub async fn send_all<K, T, E, S>(self, items: S) -> StreamEnd<K, E>
     where
         K: Encode<T> + Encode<E>,
@@ -212,7 +224,7 @@ impl Outgoing {
         poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(ready) => Poll::Ready(Ok(ready)),
             Poll::Pending => {
-                let mut stream = self.open.entry.lock();
+                let mut stream = self.open.entry().lock();
                 if stream.own(cx.waker()) { Poll::Ready(Err(stream.next)) } else { Poll::Pending }
             }
         })
@@ -240,14 +252,24 @@ impl Outgoing {
                 }
                 self.open.accept();
             }
-            if !self.make_room(cx) {
-                return Poll::Pending;
-            }
+            let room = self.make_room(cx);
             let next = match std::mem::replace(first, First::Taken) {
-                First::Item(item) => Poll::Ready(Some(Ok(item))),
-                _ => items.as_mut().poll_next(cx),
+                First::Item(item) if room => Poll::Ready(Some(Ok(item))),
+                // The handler of a stream each way goes on with the items of its client, until it has
+                // one of its own.
+                First::Taken if room || self.open.is_both() => {
+                    items.as_mut().poll_next(cx)
+                }
+                kept => {
+                    *first = kept;
+                    return Poll::Pending;
+                }
             };
             let ended = match next {
+                Poll::Ready(Some(Ok(item))) if !room => {
+                    *first = First::Item(item);
+                    return Poll::Pending;
+                }
                 Poll::Ready(Some(Ok(item))) => match self.add::<K, T>(&item) {
                     Ok(Batch::Open) => continue,
                     Ok(complete) => {
@@ -262,7 +284,7 @@ impl Outgoing {
                 },
                 Poll::Ready(ended) => Ok(end_of(ended)),
                 Poll::Pending => {
-                    let mut stream = self.open.entry.lock();
+                    let mut stream = self.open.entry().lock();
                     if !stream.filling.is_empty() {
                         let next = stream.next;
                         stream.wake(next);
@@ -270,7 +292,7 @@ impl Outgoing {
                     return Poll::Pending;
                 }
             };
-            let mut stream = self.open.entry.lock();
+            let mut stream = self.open.entry().lock();
             stream.complete = true;
             (0..WINDOW).for_each(|number| stream.wake(number));
             return Poll::Ready(ended);
@@ -279,7 +301,7 @@ impl Outgoing {
 
     /// Returns whether another item may be taken.
     fn make_room(&self, cx: &Context<'_>) -> bool {
-        let mut stream = self.open.entry.lock();
+        let mut stream = self.open.entry().lock();
         if stream.ready.len() < WINDOW as usize && stream.filling.is_full() {
             let full = stream.filling.take();
             stream.ready.extend(full);
@@ -306,9 +328,9 @@ impl Outgoing {
     /// Adds an item to the batch.
     fn add<K: Encode<T>, T>(&self, item: &T) -> Result<Batch, EncodeError> {
         // Out of the lock, since the application's code encodes.
-        let mut filling = std::mem::take(&mut self.open.entry.lock().filling);
+        let mut filling = std::mem::take(&mut self.open.entry().lock().filling);
         let added = filling.add::<K, T>(item, &self.memory);
-        let mut stream = self.open.entry.lock();
+        let mut stream = self.open.entry().lock();
         let full = filling.is_full();
         stream.filling = filling;
         let (complete, of_item) = match added? {
@@ -325,7 +347,7 @@ impl Outgoing {
 
     /// Waits until all batches were pulled, and returns their number.
     fn drained(&self, cx: &Context<'_>) -> Poll<u32> {
-        let mut stream = self.open.entry.lock();
+        let mut stream = self.open.entry().lock();
         if stream.ready.is_empty() && stream.filling.is_empty() {
             return Poll::Ready(stream.next);
         }

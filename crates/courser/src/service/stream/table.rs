@@ -24,14 +24,14 @@ pub(crate) struct Streams {
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    pub(super) entries: BTreeMap<Key, Arc<Entry>>,
+    pub(super) entries: BTreeMap<Key, Ends>,
     pub(super) accepts: Accepts,
 }
 
 impl Table {
     /// Returns whether the handler of an open call has accepted the stream.
     pub(super) fn is_accepted(&self, key: Key) -> bool {
-        self.entries.get(&key).is_some_and(|entry| entry.lock().accepted)
+        self.entries.get(&key).is_some_and(|ends| ends.first.lock().accepted)
     }
 }
 
@@ -56,11 +56,11 @@ impl Streams {
     pub(crate) fn shut_down(&self, endpoint: u16, all: bool) {
         let table = self.lock();
         let of_endpoint = table.entries.iter().filter(|((session, _), _)| session.is_of(endpoint));
-        let entries: Vec<_> = of_endpoint.map(|(_, entry)| entry.clone()).collect();
+        let all_ends: Vec<_> = of_endpoint.map(|(_, ends)| ends.clone()).collect();
         drop(table); // before tasks are woken
-        for entry in entries {
-            let mut stream = entry.lock();
-            let progress = u64::from(stream.next) + entry.taken();
+        for ends in all_ends {
+            let progress = ends.each().map(|entry| entry.progress()).sum();
+            let mut stream = ends.first.lock();
             let stalls = stream.seen.replace(progress) == Some(progress);
             if all || stalls {
                 stream.shut_down();
@@ -76,9 +76,30 @@ pub(super) enum Direction {
     Incoming,
 }
 
-/// A stream.
+/// The entries of a stream: one, or one for each direction of its items.
+#[derive(Clone, Debug)]
+pub(super) struct Ends {
+    /// The entry that the future of the open call waits at.
+    pub(super) first: Arc<Entry>,
+    pub(super) second: Option<Arc<Entry>>,
+}
+
+impl Ends {
+    /// The entry of a direction, or the other one if there is none.
+    pub(super) fn of(&self, direction: Direction) -> &Arc<Entry> {
+        let mut second = self.second.iter();
+        second.find(|entry| entry.direction == direction).unwrap_or(&self.first)
+    }
+
+    pub(super) fn each(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        std::iter::once(&self.first).chain(&self.second)
+    }
+}
+
+/// One direction of a stream.
 #[derive(Debug)]
 pub(super) struct Entry {
+    pub(super) direction: Direction,
     pub(super) stream: Mutex<Stream>,
     /// Incoming: items that the handler took.
     pub(super) taken: AtomicU64,
@@ -90,8 +111,8 @@ impl Entry {
         total: Arc<AtomicUsize>,
         share: Option<StreamShare>,
     ) -> Self {
-        let stream = Mutex::new(Stream::new(direction, total, share));
-        Entry { stream, taken: AtomicU64::new(0) }
+        let stream = Mutex::new(Stream::new(total, share));
+        Entry { direction, stream, taken: AtomicU64::new(0) }
     }
 
     pub(super) fn lock(&self) -> Locked<'_> {
@@ -104,6 +125,11 @@ impl Entry {
 
     pub(super) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
+    }
+
+    /// A number that changes when a batch is pulled or an item is taken.
+    fn progress(&self) -> u64 {
+        u64::from(self.lock().next) + self.taken()
     }
 }
 
@@ -138,7 +164,6 @@ impl Drop for Locked<'_> {
 /// The state of a stream. The wakers of calls that wait have the slot of their batch.
 #[derive(Debug)]
 pub(super) struct Stream {
-    pub(super) direction: Direction,
     /// The handler has made its stream, or waits for the first item.
     pub(super) accepted: bool,
     /// Outgoing: the client wants items.
@@ -179,16 +204,11 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(
-        direction: Direction,
-        total: Arc<AtomicUsize>,
-        share: Option<StreamShare>,
-    ) -> Self {
+    pub(super) fn new(total: Arc<AtomicUsize>, share: Option<StreamShare>) -> Self {
         Stream {
             held: 0,
             total,
             share,
-            direction,
             accepted: false,
             pulled: false,
             ended: false,

@@ -1,28 +1,19 @@
 //! The client's end of a stream of the client.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
-use courser_buf::{AllocError, MsgBuf};
 use futures_core::Stream;
 
-use super::WINDOW;
-use super::batch::{self, Added, Filling};
 use super::client::{OpenCall, Opened, Return};
-use crate::channel::method::PUSH;
-use crate::channel::{CallOptions, Channel};
-use crate::error::service::{MidStreamError, RpcError, StreamError};
-use crate::service::answer::{self, tag};
-use crate::service::binding::ChannelMemory;
+use super::pushing::Pushing;
+use crate::channel::Channel;
+use crate::error::service::{MidStreamError, RpcError};
+use crate::service::answer;
 use crate::service::codec::{Decode, Encode};
-use crate::service::writer::Memory;
-
-/// Bytes behind the items of a push.
-const TRAILER: usize = 9;
 
 /// A stream of the client: [`Upload::send`] its items, then [`Upload::finish`]. Dropping it cancels
 /// the call: the server drops its handler.
@@ -33,20 +24,10 @@ const TRAILER: usize = 9;
 pub struct Upload<C: Channel, K, I, T, E> {
     channel: C,
     pool: Return<C>,
-    stream: u32,
     /// Until the outcome has arrived.
     open: Option<C::OwnedCall>,
     outcome: Option<Result<T, RpcError<E>>>,
-    pushes: VecDeque<C::OwnedCall>,
-    next_push: u32,
-    filling: Filling,
-    /// A complete batch that waits for the window.
-    complete: Option<MsgBuf>,
-    /// The handler takes no more items.
-    discards: bool,
-    /// [`Upload::finish`] sends what is filled with the last push.
-    finishing: bool,
-    finished: bool,
+    pushing: Pushing<C>,
     types: PhantomData<fn(K, I)>,
 }
 
@@ -55,22 +36,9 @@ impl<C: Channel, K, I, T, E> Unpin for Upload<C, K, I, T, E> {}
 impl<C: Channel, K, I, T, E> fmt::Debug for Upload<C, K, I, T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Upload")
-            .field("stream", &self.stream)
-            .field("batches", &self.next_push)
+            .field("pushing", &self.pushing)
             .field("ended", &self.outcome.is_some())
             .finish_non_exhaustive()
-    }
-}
-
-/// The memory of a connection, less the trailer.
-struct BatchMemory<'a, C>(&'a C);
-
-impl<C: Channel> Memory for BatchMemory<'_, C> {
-    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
-        self.0.alloc(len)
-    }
-    fn limit(&self) -> usize {
-        self.0.limit().saturating_sub(TRAILER)
     }
 }
 
@@ -91,21 +59,8 @@ impl<C: Channel, K: Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, T, E> {
                 }
             },
         };
-        Ok(Upload {
-            channel,
-            pool,
-            stream,
-            open,
-            outcome,
-            pushes: VecDeque::new(),
-            next_push: 0,
-            filling: Filling::default(),
-            complete: None,
-            discards: false,
-            finishing: false,
-            finished: false,
-            types: PhantomData,
-        })
+        let pushing = Pushing::new(channel.clone(), stream);
+        Ok(Upload { channel, pool, open, outcome, pushing, types: PhantomData })
     }
 }
 
@@ -115,23 +70,10 @@ impl<C: Channel, K, I, T, E> Upload<C, K, I, T, E> {
         self.outcome.is_some()
     }
 
-    fn push(&mut self, batch: Option<MsgBuf>, is_last: bool) -> Result<(), RpcError<E>> {
-        let mut trailer = [0; TRAILER];
-        trailer[..4].copy_from_slice(&self.stream.to_le_bytes());
-        trailer[4..8].copy_from_slice(&self.next_push.to_le_bytes());
-        trailer[8] = u8::from(is_last);
-        let request = batch::with_trailer(batch, &trailer, &ChannelMemory(&self.channel));
-        let request = request.map_err(MidStreamError::Encode)?;
-        self.next_push = self.next_push.wrapping_add(1);
-        self.pushes.push_back(self.channel.call_owned(PUSH, request, CallOptions::FAIL_FAST));
-        Ok(())
-    }
-
     /// Frees what the stream holds.
     fn close(&mut self) {
         self.open = None;
-        self.pushes.clear();
-        (self.complete, self.filling) = (None, Filling::default());
+        self.pushing.clear();
     }
 }
 
@@ -150,12 +92,7 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
         if self.outcome.is_some() {
             return Ok(());
         }
-        let added = self.filling.add::<K, I>(item, &BatchMemory(&self.channel));
-        self.complete = match added.map_err(MidStreamError::Encode)? {
-            Added::Here => None,
-            // `Nowhere` is for servers that are short of memory.
-            Added::Next(complete) | Added::Nowhere(complete) => Some(complete),
-        };
+        self.pushing.add::<K, I>(item).map_err(MidStreamError::Encode)?;
         poll_fn(|cx| {
             self.progress(cx);
             Poll::Ready(())
@@ -185,8 +122,7 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
     pub async fn flush(&mut self) -> Result<(), RpcError<E>> {
         poll_fn(|cx| {
             self.progress(cx);
-            let sent = self.pushes.is_empty() && self.filling.is_empty() && self.complete.is_none();
-            let sent = sent && !self.discards;
+            let sent = self.pushing.is_taken() && !self.pushing.discards();
             if sent || self.outcome.is_some() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
@@ -198,38 +134,26 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
     /// # Errors
     /// The handler has returned its error, or the call has failed.
     pub async fn finish(mut self) -> Result<T, RpcError<E>> {
-        self.finishing = true;
+        self.pushing.finish();
         poll_fn(|cx| self.poll_finish(cx)).await
     }
 
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RpcError<E>>> {
-        loop {
-            self.progress(cx);
-            if let Some(outcome) = self.outcome.take() {
-                let failed = !matches!(outcome, Ok(_) | Err(RpcError::Service(_)));
-                self.close();
-                if !failed {
-                    self.pool.put(self.channel.clone());
-                }
-                return Poll::Ready(outcome);
-            }
-            let room = (self.pushes.len() as u32) < WINDOW;
-            if self.finished || self.discards || !room || self.complete.is_some() {
-                return Poll::Pending;
-            }
-            self.finished = true;
-            let batch = self.filling.take();
-            if let Err(e) = self.push(batch, true) {
-                self.fail(e);
-            }
+        self.progress(cx);
+        let Some(outcome) = self.outcome.take() else { return Poll::Pending };
+        let failed = !matches!(outcome, Ok(_) | Err(RpcError::Service(_)));
+        self.close();
+        if !failed {
+            self.pool.put(self.channel.clone());
         }
+        Poll::Ready(outcome)
     }
 
     /// Waits until another item can be added.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.progress(cx);
         // When nothing is taken any more the outcome follows, which must not be a busy wait.
-        let room = self.complete.is_none() && !self.filling.is_full() && !self.discards;
+        let room = self.pushing.has_room() && !self.pushing.discards();
         if room || self.outcome.is_some() { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -254,63 +178,19 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
 
     /// Sends batches as far as the window allows, and takes answers.
     fn progress(&mut self, cx: &mut Context<'_>) {
-        loop {
-            if self.outcome.is_some() {
-                return;
-            }
-            if let Some(open) = &mut self.open
-                && let Poll::Ready(answer) = Pin::new(open).poll(cx)
-            {
-                self.close();
-                let outcome = answer.map_err(RpcError::from);
-                self.outcome = Some(outcome.and_then(answer::decode::<K, T, E>));
-                return;
-            }
-            let (answered, error) = self.poll_pushes(cx);
-            if let Some(error) = error {
-                return self.fail(error);
-            }
-            if self.discards {
-                (self.complete, self.filling) = (None, Filling::default());
-            }
-            let mut pushed = false;
-            while (self.pushes.len() as u32) < WINDOW {
-                let next = match self.complete.take() {
-                    None if !self.finishing => self.filling.take(),
-                    complete => complete,
-                };
-                let Some(batch) = next else { break };
-                if let Err(e) = self.push(Some(batch), false) {
-                    return self.fail(e);
-                }
-                pushed = true;
-            }
-            if !answered && !pushed {
-                return;
-            }
+        if self.outcome.is_some() {
+            return;
         }
-    }
-
-    /// Takes the answers of pushes. Returns whether there was one, and an error.
-    fn poll_pushes(&mut self, cx: &mut Context<'_>) -> (bool, Option<RpcError<E>>) {
-        let (mut any, mut discards, mut error) = (false, false, None);
-        self.pushes.retain_mut(|push| {
-            let Poll::Ready(answer) = Pin::new(push).poll(cx) else { return true };
-            any = true;
-            let checked = answer.map_err(RpcError::from).and_then(|m| Ok(answer::split(m)?));
-            match checked {
-                Ok((tag::OK, _)) => {}
-                // The outcome of the open call follows.
-                Ok((tag::ENDED, _)) => discards = true,
-                Ok((tag, payload)) => match answer::refused(tag, &payload) {
-                    RpcError::Stream(StreamError::Unknown) => discards = true,
-                    refused => error = Some(refused.mid_stream()),
-                },
-                Err(e) => error = Some(e.mid_stream()),
-            }
-            false
-        });
-        self.discards |= discards;
-        (any, error)
+        if let Some(open) = &mut self.open
+            && let Poll::Ready(answer) = Pin::new(open).poll(cx)
+        {
+            self.close();
+            let outcome = answer.map_err(RpcError::from);
+            self.outcome = Some(outcome.and_then(answer::decode::<K, T, E>));
+            return;
+        }
+        if let Err(e) = self.pushing.progress(cx) {
+            self.fail(e.widen());
+        }
     }
 }
