@@ -49,6 +49,10 @@ pub use polling::PollingStats;
 pub use virtual_time::VirtualClients;
 pub use wait::{ClientCall, ClientSend};
 
+/// Calls of a stream at a time: the open call, and two pulls and two pushes; the calls of an earlier stream
+/// may still end.
+const CALLS_OF_STREAM: usize = 16;
+
 /// A connection to a server for any number of threads and tasks, of any runtime or none.
 ///
 /// ```no_run
@@ -168,13 +172,20 @@ impl Client {
     /// Another client of the same server, with the same limits and the same endpoint, that has
     /// sessions of its own: its calls do not wait behind those of this one.
     pub fn another(&self) -> ClientConnect {
-        self.connect_another(None)
+        let limits = self.inner.limits;
+        self.connect_another(limits, limits.wait_for_ready)
     }
 
-    fn connect_another(&self, wait_for_ready: Option<bool>) -> ClientConnect {
-        let Inner { uri, limits, user, thread, greetings, .. } = &*self.inner;
-        let waits = wait_for_ready.unwrap_or(limits.wait_for_ready);
-        ClientConnect::begin(user.clone(), *thread, uri.clone(), *limits, greetings.clone(), waits)
+    /// Another client for a stream, whose calls have a meaning on one session.
+    fn connect_for_stream(&self, wait_for_ready: Option<bool>) -> ClientConnect {
+        let own = self.inner.limits;
+        let limits = Limits { sessions: 1, in_flight: own.in_flight.max(CALLS_OF_STREAM), ..own };
+        self.connect_another(limits, wait_for_ready.unwrap_or(own.wait_for_ready))
+    }
+
+    fn connect_another(&self, limits: Limits, waits: bool) -> ClientConnect {
+        let Inner { uri, user, thread, greetings, .. } = &*self.inner;
+        ClientConnect::begin(user.clone(), *thread, uri.clone(), limits, greetings.clone(), waits)
     }
 
     /// The address of the server.

@@ -18,6 +18,8 @@
 //!     fn scan(&self, from: String) -> impl Stream<Item = Result<(String, String), Missing>>;
 //!     /// The client sends a stream.
 //!     async fn load(&self, pairs: Incoming<(String, String)>) -> Result<u64, Missing>;
+//!     /// Both send a stream.
+//!     fn watch(&self, keys: Incoming<String>) -> impl Stream<Item = Result<String, Missing>>;
 //! }
 //! ```
 //!
@@ -107,18 +109,20 @@
 //! allowed.
 //!
 //! # Streams
-//! `kv.scan(from).await?` is a [`Streaming`], `kv.load().await?` an [`Upload`]. A stream is open when
+//! `kv.scan(from).await?` is a [`Streaming`], `kv.load().await?` an [`Upload`], `kv.watch().await?` a
+//! [`Duplex`], which can be split into halves for two tasks. A stream is open when
 //! its `.await` returns: the server has accepted it, its handler has begun and the handler's stream was
 //! polled once, so an event after that is seen by a handler that watches for events. Errors of opening
 //! are those of the `.await`, as are errors that the handler's stream has at once. Each stream has a
 //! session of its own, so one that stalls delays no call. Items travel in batches of up to 64 KiB,
-//! or one larger item, and at most two batches are between the ends. A batch is in a buffer of up
+//! or one larger item, and at most two batches are between the ends in each direction. A batch is in a buffer of up
 //! to 80 KiB, and of up to a quarter more than its bytes if it is larger. So each end holds at most
 //!
 //! | stream | client | server |
 //! | --- | --- | --- |
 //! | of the server | 2 batches | 2 batches, and an item |
 //! | of the client | 3 batches, and an item | 2 batches |
+//! | each way | 5 batches, and an item | 4 batches, and an item |
 //!
 //! and some 300 bytes of state at the server. A server holds no batch before the first item is read,
 //! and at most one item that it was polled for; and none that its client does not wait for while the
@@ -127,6 +131,15 @@
 //! order. The end is typed: a server's stream ends with its error or without one, a client's with the
 //! outcome of the handler. Dropping either end cancels the other one. When the server shuts down, both
 //! end with [`MidStreamError::ShuttingDown`], unless their items flow and end within the grace.
+//!
+//! In a stream each way the directions end by themselves: after [`DuplexSender::finish`] the handler may
+//! go on to send, and a handler that drops its [`Incoming`] refuses further items with
+//! [`MidStreamError::Closed`] while it sends. The handler's stream is the whole call: when it has ended,
+//! both directions have. Each has its own flow control. A handler whose stream returns an item that the
+//! client does not read is not polled, and takes no items meanwhile, unless it reads them in a task of its
+//! own. Such a task sees the end of its `Incoming` when the call is cancelled
+//! ([`CallContext::is_cancelled`]). A stream each way needs [`Config::slots`](crate::Config::slots) of at
+//! least 4 at both ends, the other ones 2.
 //!
 //! # Codecs
 //! `#[service(codec = ..)]`: `Named` (types of serde that may change, the default), `Postcard` (types of

@@ -608,6 +608,7 @@ fn error_texts_of_services_end_with_an_advice() {
             MidStreamError::Call(failure()),
             MidStreamError::Encode(encode()),
             MidStreamError::Decode(decode()),
+            MidStreamError::Closed,
             encode(),
             EncodeError::NoMemory(no_memory()),
             EncodeError::Codec { codec, detail: detail() },

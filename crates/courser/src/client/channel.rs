@@ -57,7 +57,7 @@ impl Channel for Client {
     }
 
     fn another(&self, options: CallOptions) -> ClientAnother {
-        ClientAnother::new(self.connect_another(options.wait_for_ready))
+        ClientAnother::new(self.connect_for_stream(options.wait_for_ready))
     }
 }
 

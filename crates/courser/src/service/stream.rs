@@ -25,16 +25,17 @@ mod halves;
 mod incoming;
 mod open;
 mod outgoing;
+mod pool;
 mod pushing;
 mod table;
 mod upload;
 
-pub(crate) use client::Pool;
 pub use client::{OpenDuplex, OpenStream, OpenUpload, Opening, OpeningDuplex, OpeningUpload};
 pub use download::{Next, Streaming};
 pub use duplex::{Duplex, DuplexSender};
 pub use incoming::Incoming;
 pub use outgoing::{Mapped, StreamEnd};
+pub(crate) use pool::Pool;
 pub(crate) use table::Streams;
 pub use upload::Upload;
 

@@ -5,7 +5,7 @@ use courser::service::{
     Shape, Stream, View,
 };
 use courser::{Executed, MsgBuf};
-use futures::{TryStreamExt, stream};
+use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::world::World;
 
@@ -29,6 +29,7 @@ pub trait Proto {
     async fn nothing(&self);
     fn points(&self, first: Point) -> impl Stream<Item = Result<Point, Bad>>;
     async fn sum(&self, points: Incoming<Point>) -> Result<Point, Bad>;
+    fn moved(&self, by: Point, points: Incoming<Point>) -> impl Stream<Item = Result<Point, Bad>>;
 }
 
 struct ProtoImpl;
@@ -51,6 +52,13 @@ impl Proto for ProtoImpl {
         }
         Ok(Point { x, name: String::new() })
     }
+    fn moved(&self, by: Point, points: Incoming<Point>) -> impl Stream<Item = Result<Point, Bad>> {
+        points.map(move |point| match point {
+            Ok(Point { x, .. }) if x < 0 => Err(Bad { code: 9 }),
+            Ok(Point { x, name }) => Ok(Point { x: x + by.x, name }),
+            Err(_) => Err(Bad { code: 1 }),
+        })
+    }
 }
 
 #[test]
@@ -72,6 +80,12 @@ fn prost_messages_are_arguments_values_errors_and_items() {
             upload.send(&point(x, "")).await.unwrap();
         }
         assert_eq!(upload.finish().await.unwrap().x, 5050);
+        let mut moved = proto.moved(point(100, "")).await.unwrap();
+        moved.send(&point(1, "a")).await.unwrap();
+        assert_eq!(moved.next().await, Some(Ok(point(101, "a"))));
+        moved.send(&point(-1, "a")).await.unwrap();
+        assert_eq!(moved.next().await, Some(Err(RpcError::Service(Bad { code: 9 }))));
+        assert_eq!(moved.next().await, None);
     });
     world.assert_clean();
 }
@@ -90,6 +104,7 @@ pub trait Zero {
     async fn plain(&self, id: u128, rows: Rows) -> Result<Rows, String>;
     fn each(&self, rows: View<Rows>) -> impl Stream<Item = View<Rows>>;
     async fn gather(&self, rows: Incoming<View<Rows>>) -> u64;
+    fn back(&self, rows: Incoming<View<Rows>>) -> impl Stream<Item = View<Rows>>;
 }
 
 struct ZeroImpl;
@@ -119,6 +134,9 @@ impl Zero for ZeroImpl {
         }
         sum
     }
+    fn back(&self, rows: Incoming<View<Rows>>) -> impl Stream<Item = View<Rows>> {
+        rows.filter_map(|rows| std::future::ready(rows.ok()))
+    }
 }
 
 #[test]
@@ -147,6 +165,12 @@ fn rkyv_values_are_read_in_place() {
             upload.send(&View::of(&Rows { id, names }).unwrap()).await.unwrap();
         }
         assert_eq!(upload.finish().await, Ok(500_500));
+        let mut back = zero.back().await.unwrap();
+        for id in [1, 1 << 90] {
+            let rows = View::of(&Rows { id, names: vec!["name".to_owned()] }).unwrap();
+            back.send(&rows).await.unwrap();
+            assert_eq!(back.next().await.unwrap().unwrap().id.to_native(), id);
+        }
     });
     world.assert_clean();
 }
@@ -157,6 +181,7 @@ pub trait Raw {
     async fn forward(&self, message: MsgBuf) -> MsgBuf;
     async fn word(&self, word: [u8; 4]) -> [u8; 4];
     async fn text(&self, text: String);
+    fn both(&self, first: Vec<u8>, items: Incoming<Vec<u8>>) -> impl Stream<Item = Vec<u8>>;
 }
 
 struct RawImpl;
@@ -173,6 +198,9 @@ impl Raw for RawImpl {
         word
     }
     async fn text(&self, _text: String) {}
+    fn both(&self, first: Vec<u8>, items: Incoming<Vec<u8>>) -> impl Stream<Item = Vec<u8>> {
+        stream::iter([first]).chain(items.map(|item| item.unwrap_or_default()))
+    }
 }
 
 #[test]
@@ -188,6 +216,10 @@ fn plain_bytes_are_passed_as_they_are() {
         assert_eq!(&raw.forward(message).await.unwrap()[..], &[7; 5000]);
         assert_eq!(raw.word(*b"word").await.unwrap(), *b"word");
         raw.text("text".into()).await.unwrap();
+        let mut both = raw.both(vec![1; 3]).await.unwrap();
+        both.send(&vec![2; 3]).await.unwrap();
+        let items: Vec<_> = both.finish().try_collect().await.unwrap();
+        assert_eq!(items, [[1; 3], [2; 3]]);
     });
     let word = world.services.request_type("Raw", "word").unwrap();
     let answer = world.run(world.raw(1, word, b"long word")).unwrap();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use courser::service::{BlockingChannel, Incoming, RpcError, Service, Stream};
 use courser::{Client, Config, Executed, Server, Serving};
+use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 
 use crate::world::{World, until};
@@ -296,6 +297,31 @@ version!(
     }
 );
 
+version!(
+    conversing,
+    {},
+    {
+        fn row(&self, key: u32, keys: Incoming<u32>) -> impl Stream<Item = first::Row>;
+    },
+    {
+        fn row(&self, _: u32, _: Incoming<u32>) -> impl Stream<Item = first::Row> {
+            futures::stream::iter([first::Row { a: 1, b: 2 }])
+        }
+    }
+);
+version!(
+    uploading,
+    {},
+    {
+        async fn row(&self, key: u32, keys: Incoming<u32>) -> first::Row;
+    },
+    {
+        async fn row(&self, _: u32, _: Incoming<u32>) -> first::Row {
+            first::Row { a: 1, b: 2 }
+        }
+    }
+);
+
 /// The same changes with names on the network.
 mod named {
     use super::*;
@@ -316,6 +342,25 @@ mod named {
         {},
         { async fn row(&self, key: u32) -> Result<first::Row, u32>; },
         { async fn row(&self, key: u32) -> Result<first::Row, u32> { Err(key) } }
+    );
+    version!(
+        short_items by Named,
+        { #[derive(Serialize, Deserialize)] pub struct Item { pub n: u32 } },
+        { fn row(&self, items: Incoming<Item>) -> impl Stream<Item = Item>; },
+        { fn row(&self, items: Incoming<Item>) -> impl Stream<Item = Item> {
+            items.map(|item| Item { n: item.unwrap().n + 1 })
+        } }
+    );
+    version!(
+        long_items by Named,
+        {
+            #[derive(Serialize, Deserialize)]
+            pub struct Item { #[serde(default)] pub part: u8, pub n: u32 }
+        },
+        { fn row(&self, items: Incoming<Item>) -> impl Stream<Item = Item>; },
+        { fn row(&self, items: Incoming<Item>) -> impl Stream<Item = Item> {
+            items.map(|item| item.map(|Item { part, n }| Item { part: part + 2, n: n + 2 }).unwrap())
+        } }
     );
     version!(
         argument by Named,
@@ -441,6 +486,19 @@ fn fields_with_names_are_added_and_moved() {
     let old = row_of!(argument at more_of_argument, |c| c.row(Key { n: 7 }).await);
     let new = row_of!(more_of_argument at argument, |c| c.row(More { part: 1, n: 7 }).await);
     assert_eq!([old, new], [value("7"), value("7")]);
+    // The items of a stream each way.
+    use {long_items::Item as Long, short_items::Item as Short};
+    let old = row_of!(short_items at long_items, |c| {
+        let mut chat = c.row().await.unwrap();
+        chat.send(&Short { n: 5 }).await.unwrap();
+        chat.next().await.unwrap().map(|item| item.n)
+    });
+    let new = row_of!(long_items at short_items, |c| {
+        let mut chat = c.row().await.unwrap();
+        chat.send(&Long { part: 1, n: 5 }).await.unwrap();
+        chat.next().await.unwrap().map(|item| (item.part, item.n))
+    });
+    assert_eq!([old, new], [value("7"), value("(0, 6)")]);
 }
 
 #[test]
@@ -461,6 +519,15 @@ fn a_variant_that_the_reader_does_not_have_is_an_error_of_decoding() {
 fn a_method_of_another_kind_or_with_more_arguments_is_refused() {
     assert_eq!(row_of!(first at more_arguments), Got::Shape);
     assert_eq!(row_of!(first at streamed), Got::Shape);
+    assert_eq!(row_of!(first at conversing), Got::Shape);
+    let other = row_of!(streamed at conversing, |client| client.row(5).await.map(drop));
+    assert_eq!(other, Got::Shape);
+    let other = row_of!(conversing at streamed, |client| client.row(5).await.map(drop));
+    assert_eq!(other, Got::Shape);
+    let other = row_of!(conversing at uploading, |client| client.row(5).await.map(drop));
+    assert_eq!(other, Got::Shape);
+    let other = row_of!(uploading at conversing, |client| client.row(5).await.map(drop));
+    assert_eq!(other, Got::Shape);
     let mut world = World::new(7);
     first::TableServer::new(first::Impl).register(&mut world).unwrap();
     let client = world.run(streamed::TableClient::new(world.session())).unwrap();

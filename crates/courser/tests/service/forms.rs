@@ -4,6 +4,8 @@
 
 use courser::service::{Incoming, RpcError, Service, Stream};
 
+use futures::StreamExt;
+
 use crate::world::World;
 
 type Answer<T> = Result<T, String>;
@@ -26,6 +28,10 @@ pub(crate) trait Forms {
     async fn optional(&self) -> Option<Answer<u8>>;
     fn items(&self) -> impl Stream<Item = Answer<u8>>;
     async fn upload(&self, items: Incoming<Answer<u8>>) -> inner::Result<u64>;
+    fn both(&self, items: Incoming<Answer<u8>>, more: u8) -> impl Stream<Item = Answer<u8>>;
+    fn plain(&self, first: u8, items: Incoming<u8>) -> impl Stream<Item = TestResult>;
+    #[must_use]
+    fn named(&self, items: Incoming<u8>) -> impl Stream<Item = Result<u8, ()>> + Unpin;
     #[deprecated(note = "use `alias`")]
     async fn old(&self) -> u8;
     #[must_use]
@@ -73,6 +79,16 @@ impl Forms for Impl {
         }
         Ok(sum)
     }
+    fn both(&self, items: Incoming<Answer<u8>>, more: u8) -> impl Stream<Item = Answer<u8>> {
+        items.map(move |item| item.map_err(|e| e.to_string())?.map(|item| item + more))
+    }
+    fn plain(&self, first: u8, items: Incoming<u8>) -> impl Stream<Item = TestResult> {
+        let items = items.map(|item| TestResult(item.unwrap_or(0)));
+        futures::stream::iter([TestResult(first)]).chain(items)
+    }
+    fn named(&self, items: Incoming<u8>) -> impl Stream<Item = Result<u8, ()>> + Unpin {
+        items.map(|item| item.map_err(|_| ()))
+    }
     async fn old(&self) -> u8 {
         7
     }
@@ -109,6 +125,17 @@ fn errors_of_results_under_any_name_are_errors_of_the_call() {
         upload.send(&Ok(3)).await.unwrap();
         upload.send(&answer(true, 4)).await.unwrap();
         assert_eq!(upload.finish().await, Err(failed()));
+        let mut both = forms.both(2).await.unwrap();
+        both.send(&Ok(3)).await.unwrap();
+        both.send(&answer(true, 4)).await.unwrap();
+        assert_eq!(both.next().await, Some(Ok(5)));
+        assert_eq!(both.next().await, Some(Err(failed())));
+        assert_eq!(both.next().await, None);
+        let mut plain = forms.plain(1).await.unwrap();
+        plain.send(&2).await.unwrap();
+        let items: Vec<_> = plain.finish().collect().await;
+        assert_eq!(items, [Ok(TestResult(1)), Ok(TestResult(2))]);
+        assert_eq!(forms.named().await.unwrap().finish().next().await, None);
     });
     world.assert_clean();
 }

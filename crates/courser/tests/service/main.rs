@@ -5,6 +5,9 @@
 mod access;
 mod attributes;
 mod calls;
+mod chat;
+mod chats;
+mod chats_live;
 mod codecs;
 mod connecting;
 mod context;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use courser::service::{Incoming, NoError, RpcError, Stream};
 use courser::{CallFailure, Client, Executed, Server, Serving};
-use futures::stream;
+use futures::{StreamExt, stream};
 
 /// Each kind of method.
 #[courser::service]
@@ -14,6 +14,7 @@ trait Kinds {
     async fn one_way(&self);
     fn download(&self) -> impl Stream<Item = u8>;
     async fn upload(&self, items: Incoming<u8>) -> u8;
+    fn both(&self, items: Incoming<u8>) -> impl Stream<Item = u8>;
 }
 
 struct All;
@@ -32,6 +33,9 @@ impl Kinds for All {
             sum += item;
         }
         sum
+    }
+    fn both(&self, items: Incoming<u8>) -> impl Stream<Item = u8> {
+        items.map(|item| item.unwrap() + 1)
     }
 }
 
@@ -52,11 +56,17 @@ async fn all_kinds(client: &KindsClient, waits: bool) -> Vec<Result<u8, RpcError
         items.send(&3).await?;
         items.finish().await
     };
+    let both = async {
+        let mut items = client.both().wait_for_ready(waits).deadline(patience).await?;
+        items.send(&3).await?;
+        items.next().await.unwrap()
+    };
     vec![
         client.unary().wait_for_ready(waits).deadline(patience).await,
         client.one_way().wait_for_ready(waits).await.map(|()| 0),
         download.await,
         upload.await,
+        both.await,
     ]
 }
 
@@ -83,6 +93,6 @@ fn every_kind_of_method_fails_at_once_or_waits_for_its_server() {
     std::thread::sleep(Duration::from_millis(100));
     let (_, serving) = serve(&uri);
     let results: Vec<_> = waiting.join().unwrap().into_iter().map(Result::unwrap).collect();
-    assert_eq!(results, [1, 0, 2, 3]);
+    assert_eq!(results, [1, 0, 2, 3, 4]);
     drop(serving);
 }

@@ -3,15 +3,15 @@
 use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use courser_buf::MsgBuf;
 
+use super::pool::{Idle, OpenCall, Opened, Pool, Return};
 use super::{Duplex, Streaming, Upload};
-use crate::channel::method::{ACCEPT, MARKED, MethodId, Numbers};
+use crate::channel::method::{ACCEPT, MARKED, MethodId};
 use crate::channel::{CallOptions, Channel};
 use crate::error::failure::CallFailure;
 use crate::error::service::{EncodeError, RpcError, StreamError};
@@ -23,56 +23,12 @@ use crate::service::codec::Decode;
 use crate::service::context::{Given, Metadata, MetadataValue, trailer};
 use crate::service::writer::{self, Writer};
 
-/// Sessions without a stream that are kept for the next ones.
-const MAX_IDLE: usize = 8;
-
 /// Accept calls of a stream that is opened: a server with very many of them answers the oldest ones
 /// before their streams are open.
 const ASK_AGAIN: u32 = 64;
 
 /// In the place of a request that is being changed.
 const NO_REQUEST: EncodeError = EncodeError::TooLarge { limit: 0 };
-
-/// The sessions of a client's streams.
-pub(crate) struct Pool<C> {
-    idle: Mutex<Vec<Idle<C>>>,
-    /// The number of the next stream.
-    next: AtomicU32,
-}
-
-/// A session, and the request types that its server has assigned to the methods. `None`: the
-/// connection knows them.
-type Idle<C> = (C, Option<Numbers>);
-
-impl<C> Default for Pool<C> {
-    fn default() -> Self {
-        Pool { idle: Mutex::default(), next: AtomicU32::new(0) }
-    }
-}
-
-impl<C: Channel> Pool<C> {
-    /// A session that was used before.
-    fn take(&self) -> Option<Idle<C>> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        std::iter::from_fn(|| idle.pop()).find(|(channel, _)| channel.is_usable())
-    }
-}
-
-/// The way back of a stream's session to its pool.
-pub(super) struct Return<C> {
-    pool: Arc<Pool<C>>,
-    numbers: Option<Numbers>,
-}
-
-impl<C: Channel> Return<C> {
-    /// Returns the session of a stream that has ended.
-    pub(super) fn put(&self, channel: C) {
-        let mut idle = self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < MAX_IDLE && channel.is_usable() {
-            idle.push((channel, self.numbers.clone()));
-        }
-    }
-}
 
 /// A stream that is about to be opened.
 struct Plan<'a, C: Channel> {
@@ -93,7 +49,7 @@ impl<'a, C: Channel> Plan<'a, C> {
         index: u16,
         encode: impl FnOnce(&mut Writer<'_>) -> Result<(), EncodeError>,
     ) -> Self {
-        let stream = pool.next.fetch_add(1, Ordering::Relaxed);
+        let stream = pool.number();
         let request = writer::message(&ChannelMemory(channel), |out| {
             encode(out)?;
             let written = out.extend(&stream.to_le_bytes());
@@ -128,20 +84,6 @@ impl<'a, C: Channel> Plan<'a, C> {
         };
         Connecting { plan: Some(self), state, opening: None }
     }
-}
-
-/// A stream that the server has accepted, or that has ended.
-pub(super) struct Opened<C: Channel> {
-    pub(super) channel: C,
-    pub(super) pool: Return<C>,
-    pub(super) stream: u32,
-    pub(super) open: OpenCall<C>,
-}
-
-/// The open call of a stream.
-pub(super) enum OpenCall<C: Channel> {
-    Running(C::OwnedCall),
-    Answered(MsgBuf),
 }
 
 /// A stream whose open call has started.
@@ -270,7 +212,7 @@ impl<C: Channel> Connecting<'_, C> {
                 Some(numbers) => numbers.number(index).map(MethodId::from),
                 None => Ok(service.adopted_method(index)),
             };
-            let pool = Return { pool: pool.clone(), numbers };
+            let pool = Return::new(pool, numbers);
             let method = match method {
                 Ok(method) => method,
                 Err(mismatch) => {

@@ -13,8 +13,8 @@ use futures_core::Stream;
 
 use super::WINDOW;
 use super::batch::Reading;
-use super::client::{OpenCall, Opened, Return};
 use super::halves::{Half, Halves};
+use super::pool::{OpenCall, Opened, Return};
 use crate::channel::method::PULL;
 use crate::channel::{CallOptions, Channel};
 use crate::error::failure::CallFailure;

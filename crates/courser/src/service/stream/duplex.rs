@@ -9,9 +9,9 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use super::client::{OpenCall, Opened};
 use super::download::{End, Next, Streaming};
 use super::halves::{Half, Halves};
+use super::pool::{OpenCall, Opened};
 use super::pushing::{BatchMemory, Pushing};
 use crate::channel::Channel;
 use crate::error::service::{MidStreamError, RpcError};

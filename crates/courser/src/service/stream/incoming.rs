@@ -23,11 +23,12 @@ use crate::service::load::Charge;
 use crate::service::registry::Received;
 use crate::service::services::Services;
 
-/// The items that a client sends: the parameter of a method with client streaming.
+/// The items that a client sends: the parameter of a method whose client sends a stream.
 ///
 /// A stream that ends when the client has finished. An item that cannot be decoded is an error,
 /// after which the stream ends. If the client cancels, or is gone, the future of the handler is
-/// dropped. Dropping the stream tells the client that no more items are wanted.
+/// dropped, or its stream in a method with a stream each way; an `Incoming` that is elsewhere ends. Dropping
+/// it tells the client that no more items are wanted.
 ///
 /// At most two batches of the client are here, each with up to 64 KiB of items, or one larger item.
 /// The heap that an item needs has the limits of arguments, and counts with that of the requests in

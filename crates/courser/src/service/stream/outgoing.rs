@@ -257,9 +257,7 @@ impl Outgoing {
                 First::Item(item) if room => Poll::Ready(Some(Ok(item))),
                 // The handler of a stream each way goes on with the items of its client, until it has
                 // one of its own.
-                First::Taken if room || self.open.is_both() => {
-                    items.as_mut().poll_next(cx)
-                }
+                First::Taken if room || self.open.is_both() => items.as_mut().poll_next(cx),
                 kept => {
                     *first = kept;
                     return Poll::Pending;

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 
-use super::client::{OpenCall, Opened, Return};
+use super::pool::{OpenCall, Opened, Return};
 use super::pushing::Pushing;
 use crate::channel::Channel;
 use crate::error::service::{MidStreamError, RpcError};
