@@ -81,6 +81,8 @@ mod control;
 mod core;
 mod counters;
 mod error;
+#[cfg(feature = "prost")]
+pub mod grpc;
 mod machine;
 mod panics;
 mod platform;
