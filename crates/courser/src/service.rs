@@ -254,3 +254,6 @@ pub use self::{
     split::{AnyType, Probe, Split},
     stream::{Mapped, StreamEnd},
 };
+#[cfg(feature = "prost")]
+#[doc(hidden)]
+pub use codec::Fields;

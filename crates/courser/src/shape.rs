@@ -68,6 +68,23 @@ impl Shape {
         Shape { root: Form::Scalar(Scalar::Never), types: Vec::new() }
     }
 
+    /// The shape of a message of prost: a name, or one of the types that prost has messages for.
+    #[cfg(feature = "prost")]
+    pub(crate) fn of_message<T>() -> Self {
+        let name = std::any::type_name::<T>();
+        let scalar = match name {
+            "()" => Scalar::Unit,
+            "alloc::string::String" => Scalar::Text,
+            "alloc::vec::Vec<u8>" | "bytes::bytes::Bytes" => Scalar::Bytes,
+            // Numbers have the names that a shape has for them.
+            _ => match Scalar::ALL.iter().find(|scalar| scalar.name() == name) {
+                Some(scalar) => *scalar,
+                None => return Shape::named::<T>(),
+            },
+        };
+        Shape { root: Form::Scalar(scalar), types: Vec::new() }
+    }
+
     /// The shape of a tuple: the parameters of a method. It is that of a Rust tuple.
     pub fn tuple(parts: impl IntoIterator<Item = Shape>) -> Self {
         let (mut runs, mut types) = (Runs::new(), Vec::new());

@@ -58,7 +58,7 @@ pub use self::named::Named;
 #[cfg(feature = "postcard")]
 pub use self::postcard::Postcard;
 #[cfg(feature = "prost")]
-pub use self::prost::Prost;
+pub use self::prost::{Fields, Prost};
 #[cfg(feature = "rkyv")]
 pub use self::rkyv::{Rkyv, View};
 
@@ -85,7 +85,7 @@ pub trait Codec: 'static {
 /// Encodes values of type `T`.
 #[diagnostic::on_unimplemented(
     message = "the codec `{Self}` cannot encode `{T}`",
-    note = "Postcard and Named encode types with serde's `Serialize`, Prost single messages, Rkyv types with \
+    note = "Postcard and Named encode types with serde's `Serialize`, Prost messages, Rkyv types with \
             `Archive` and `Serialize`, Bytes `Vec<u8>`, `String`, `MsgBuf` and arrays of bytes"
 )]
 pub trait Encode<T: ?Sized>: Codec {
@@ -99,7 +99,7 @@ pub trait Encode<T: ?Sized>: Codec {
 /// Decodes values of type `T`.
 #[diagnostic::on_unimplemented(
     message = "the codec `{Self}` cannot decode `{T}`",
-    note = "Postcard and Named decode types with serde's `DeserializeOwned`, Prost single messages, Rkyv types \
+    note = "Postcard and Named decode types with serde's `DeserializeOwned`, Prost messages, Rkyv types \
             with `Archive` and `Deserialize` or a `View<T>`, Bytes `Vec<u8>`, `String`, `MsgBuf` and \
             arrays of bytes"
 )]

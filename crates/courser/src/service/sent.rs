@@ -114,7 +114,7 @@ pub const fn sent_by_named<S: SentByNamed<K, R>, K, R>() {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be sent by the codec Prost: derive `prost::Message` for it",
     label = "not sent",
-    note = "a method has at most one parameter, and its parameter, result, error and items are messages"
+    note = "parameters, result, error and items are messages; a method has at most 12 parameters"
 )]
 pub trait SentByProst<K, R> {}
 

@@ -24,6 +24,7 @@ mod mutated;
 mod named;
 mod numbers;
 mod panics;
+mod protobuf;
 mod ready;
 mod replaced;
 mod stopping;

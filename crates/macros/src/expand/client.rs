@@ -190,7 +190,7 @@ fn call(service: &Service, method: &Method, names: &Names) -> TokenStream {
             (quote!(OpenDuplex<'_, Chan, #chosen, #item, #value, #error>), quote!(open_duplex))
         }
     };
-    let sent = arguments_sent(method);
+    let sent = arguments_sent(method, names);
     quote! {
         #(#attributes)*
         #vis fn #ident(&self, #(#parameters),*) -> #krate::service::#returned {

@@ -74,6 +74,22 @@ impl Names {
         }>)
     }
 
+    /// The type of several arguments: a tuple, whose parts are the fields of a message with `Prost`.
+    fn several_types(&self, tuple: TokenStream) -> TokenStream {
+        let krate = &self.krate;
+        if self.are_fields() { quote!(#krate::service::Fields<#tuple>) } else { tuple }
+    }
+
+    /// The value, or the pattern, of [`Names::several_types`].
+    fn several(&self, tuple: TokenStream) -> TokenStream {
+        let krate = &self.krate;
+        if self.are_fields() { quote!(#krate::service::Fields(#tuple)) } else { tuple }
+    }
+
+    fn are_fields(&self) -> bool {
+        self.codec.segments.last().is_some_and(|last| last.ident == "Prost")
+    }
+
     /// A method's result as a `Result`.
     fn outcome(&self, out: &Outcome, value: TokenStream) -> TokenStream {
         match &out.parts {
@@ -104,7 +120,8 @@ fn arguments_type(method: &Method, names: &Names) -> TokenStream {
     let types = arguments_types(method, names);
     match &types[..] {
         [one] => quote!(#one),
-        _ => quote!((#(#types),*)),
+        [] => quote!(()),
+        _ => names.several_types(quote!((#(#types),*))),
     }
 }
 
@@ -132,12 +149,13 @@ fn arguments_pattern(method: &Method, names: &Names) -> TokenStream {
         .collect();
     match &patterns[..] {
         [one] => quote!(#one),
-        _ => quote!((#(#patterns),*)),
+        [] => quote!(()),
+        _ => names.several(quote!((#(#patterns),*))),
     }
 }
 
 /// A reference to the arguments, as the client encodes them.
-fn arguments_sent(method: &Method) -> TokenStream {
+fn arguments_sent(method: &Method, names: &Names) -> TokenStream {
     let mut sent = method.sent();
     if let (Some(one), None) = (sent.next(), sent.next())
         && matches!(one.role, Role::View(_))
@@ -145,9 +163,13 @@ fn arguments_sent(method: &Method) -> TokenStream {
         let name = &one.ident;
         return quote!(#name);
     }
-    let names: Vec<_> = method.sent().map(|a| &a.ident).collect();
-    match names[..] {
+    let idents: Vec<_> = method.sent().map(|a| &a.ident).collect();
+    match idents[..] {
         [one] => quote!(&#one),
-        _ => quote!(&(#(#names),*)),
+        [] => quote!(&()),
+        _ => {
+            let several = names.several(quote!((#(#idents),*)));
+            quote!(&#several)
+        }
     }
 }

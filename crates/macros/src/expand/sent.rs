@@ -83,7 +83,8 @@ fn arguments<'s>(method: &'s Method, names: &Names, wires: &mut Vec<Wire<'s>>) {
             _ => a.ty.to_token_stream(),
         });
         let received = all.iter().map(|a| &a.ty);
-        let (sent, received) = (quote!((#(#sent),*)), quote!((#(#received),*)));
+        let sent = names.several_types(quote!((#(#sent),*)));
+        let received = names.several_types(quote!((#(#received),*)));
         // The tuple is what counts. If it is not sent, the error is that of a parameter that is not,
         // or if there is none, that of the tuple.
         let is_sent = names.is_sent(&sent, &received);

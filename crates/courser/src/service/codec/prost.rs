@@ -1,17 +1,44 @@
 //! Protocol Buffers by prost.
 
+mod fields;
+
 use std::borrow::Cow;
 
 use prost::Message;
 
+pub use self::fields::Fields;
 use super::{Codec, Decode, Encode, Payload};
 use crate::error::service::{DecodeError, EncodeError};
 use crate::service::writer::Writer;
 use crate::shape::{Difference, Shape};
 
-/// Messages of Protocol Buffers, by [prost](https://docs.rs/prost). A method has at most one
-/// parameter, and its error is a message too. Unknown fields are skipped, so that messages can get
-/// new ones.
+/// Messages of Protocol Buffers, by [prost](https://docs.rs/prost): the parameters of a method, its
+/// result, its error and its items. Unknown fields are skipped, so that messages can get new ones. The
+/// crate `courser-build` generates services from `.proto` files.
+///
+/// # Parameters
+/// A lone parameter is the message itself, as in gRPC. Two to twelve parameters are the fields 1, 2 and
+/// so on of a message without a name. A method without parameters sends an empty message, as does one
+/// that returns `()`.
+///
+/// Numbers and texts are messages too: prost implements the trait for `bool`, `u32`, `u64`, `i32`, `i64`,
+/// `f32`, `f64`, `String` and `Vec<u8>` as those of `google/protobuf/wrappers.proto`.
+///
+/// ```
+/// # use courser::service::Service;
+/// #[courser::service(codec = Prost)]
+/// trait Texts {
+///     async fn repeat(&self, text: String, times: u32) -> String;
+/// }
+/// ```
+///
+/// # Changes
+/// A method without parameters may get some, and one with two or more may get others at the end: a
+/// program that does not have them skips them, and one that does not get them has their defaults. A lone
+/// parameter has another form than the first of two, so a second one is a
+/// [`ShapeMismatch`](crate::service::RpcError::ShapeMismatch); add a field to its message instead. So is
+/// a number or a text of another type, unless it is an integer with all values of the old one. Shapes do
+/// not have the fields of messages: a number must keep its type, as Protocol Buffers ask.
 ///
 /// # Limits
 /// Messages may be nested up to 100 levels, which is prost's limit. An element of a list of messages has
@@ -31,10 +58,10 @@ const HEAP_PER_BYTE: usize = 4;
 impl Codec for Prost {
     const NAME: &'static str = "protobuf";
 
-    /// All messages are read: their fields are found by number, which shapes do not have. A number must
-    /// keep its type, as Protocol Buffers ask.
-    fn reads(_: &Shape, _: &Shape) -> Result<(), Difference> {
-        Ok(())
+    /// Any message is read as any other: their fields are found by number, which shapes do not have.
+    /// Several parameters are read as more or fewer, or as none.
+    fn reads(reader: &Shape, writer: &Shape) -> Result<(), Difference> {
+        reader.reads_messages(writer)
     }
 }
 
@@ -61,6 +88,10 @@ impl<T: Message + Default> Decode<T> for Prost {
             codec: Self::NAME,
             detail: Cow::Owned(e.to_string()),
         })
+    }
+
+    fn shape() -> Shape {
+        Shape::of_message::<T>()
     }
 }
 
