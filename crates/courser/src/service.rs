@@ -143,8 +143,9 @@
 //!
 //! # Codecs
 //! `#[service(codec = ..)]`: `Named` (types of serde that may change, the default), `Postcard` (types of
-//! serde in fewer bytes and instructions, which do not change), `Prost` (Protocol Buffers,
-//! feature `prost`), `Rkyv` (read in place, feature `rkyv`), [`Bytes`], or a [`Codec`] of your own.
+//! serde in fewer bytes and instructions, which do not change), `Prost` (Protocol Buffers, feature
+//! `prost`; the crate `courser-build` generates services from `.proto` files), `Rkyv` (read in place,
+//! feature `rkyv`), [`Bytes`], or a [`Codec`] of your own.
 //! Values are encoded straight into message memory.
 //!
 //! # Versions

@@ -3,8 +3,8 @@
 //! `COURSER_MUTATIONS` sets the number of messages of each test, 100,000 otherwise.
 
 use courser::service::{
-    Bytes, Decode, DecodeError, Encode, Named, Payload, Postcard, Prost, Rkyv, RpcError, View,
-    round_trip,
+    Bytes, Decode, DecodeError, Encode, Fields, Named, Payload, Postcard, Prost, Rkyv, RpcError,
+    View, round_trip,
 };
 use courser_buf::{Arena, MsgBuf};
 use serde::{Deserialize, Serialize};
@@ -156,6 +156,9 @@ fn survive<K: Encode<Value> + Decode<Value>>(values: &[Value]) {
 fn mutated_protobuf_is_an_error_or_a_value() {
     let points = [Point { x: -7, name: "a name".into() }, Point { x: 1, name: "n".repeat(300) }];
     assert!(decode_mutated::<Prost, Point, Point>(&points) > mutations() / 10);
+    let parameters = [Fields((7, points[0].clone(), true)), Fields((0, points[1].clone(), false))];
+    type Parameters = Fields<(u64, Point, bool)>;
+    assert!(decode_mutated::<Prost, Parameters, Parameters>(&parameters) > mutations() / 10);
 }
 
 #[test]
