@@ -1,0 +1,41 @@
+//! Errors of generating code.
+
+use std::fmt;
+use std::io;
+
+/// Why no code was generated.
+///
+/// Its `Debug` is its text, as that is printed for the error of a build script.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file is not found, or not correct. The text begins with the file, its line and its column.
+    #[error("{0}; correct the file, or the folders to include")]
+    File(String),
+    /// A service cannot be generated, or a setting does not fit it. The text begins with the file, the
+    /// line and the column of the service or of the method.
+    #[error("{0}")]
+    Service(String),
+    /// A setting is for a service or a method that is not there.
+    #[error(
+        "`{setting}` is set for `{path}`, and no file has a service or a method of this name; write \
+         `package.Service`, `package.Service.Method`, or `.` for all"
+    )]
+    Unused {
+        /// The setting.
+        setting: &'static str,
+        /// The name that it was set for.
+        path: String,
+    },
+    /// The code was not written.
+    #[error(
+        "the code was not written ({0}); set Builder::out_dir to a folder outside of build scripts"
+    )]
+    Output(#[from] io::Error),
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}

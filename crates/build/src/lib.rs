@@ -1,0 +1,100 @@
+//! Generates services of [Courser](https://docs.rs/courser) from `.proto` files, in a build script and
+//! without protoc.
+//!
+//! For `proto/helloworld.proto`, which has a package `helloworld` and a service `Greeter`, the build script
+//! is
+//!
+//! ```no_run
+//! fn main() -> Result<(), courser_build::Error> {
+//!     courser_build::compile_protos(&["proto/helloworld.proto"], &["proto"])
+//! }
+//! ```
+//!
+//! and the program
+//!
+//! ```ignore
+//! pub mod helloworld {
+//!     courser::include_proto!("helloworld");
+//! }
+//! use courser::grpc::Status;
+//! use helloworld::{Greeter, GreeterClient, GreeterServer, HelloReply, HelloRequest};
+//!
+//! struct Polite;
+//!
+//! impl Greeter for Polite {
+//!     async fn say_hello(&self, request: HelloRequest) -> Result<HelloReply, Status> {
+//!         Ok(HelloReply { message: format!("Hello {}!", request.name) })
+//!     }
+//! }
+//!
+//! // Server::bind(uri)?.add_service(GreeterServer::new(Polite))?.serve()?.await?;
+//! // GreeterClient::connect(uri).await?.say_hello(HelloRequest { name }).await?;
+//! ```
+//!
+//! with these dependencies:
+//!
+//! ```toml
+//! [dependencies]
+//! courser = { version = "0.1", features = ["prost", "tokio"] }
+//! prost = "0.14"
+//!
+//! [build-dependencies]
+//! courser-build = "0.1"
+//! ```
+//!
+//! # Generated code
+//! Messages are those of [prost](https://docs.rs/prost). For each `service` there is a trait with the
+//! attribute `#[courser::service(codec = Prost, name = "package.Service")]`, which makes the client, the
+//! server and the trait for one thread of it.
+//!
+//! | in the file | in the trait |
+//! | --- | --- |
+//! | `rpc Get(A) returns (B)` | `async fn get(&self, request: A) -> Result<B, Status>` |
+//! | `returns (stream B)` | `fn get(&self, request: A) -> impl Stream<Item = Result<B, Status>>` |
+//! | `rpc Get(stream A)` | `async fn get(&self, requests: Incoming<A>) -> Result<B, Status>` |
+//! | a stream each way | `fn get(&self, requests: Incoming<A>) -> impl Stream<Item = Result<B, Status>>` |
+//! | `google.protobuf.Empty` | no parameter, or `()` |
+//! | comments | documentation |
+//! | `option deprecated = true` of a method | `#[deprecated]` |
+//!
+//! A method has its name in snake case, also on the network. Names that are functions of the generated
+//! client (`connect`, `new`, `channel`, `unchecked`, `with_metadata`) get a `_` at their end. The service
+//! has the name `package.Service` on the network, of at most 100 bytes. Other options: see [`Builder`].
+//!
+//! # Changes of a file
+//! Fields and methods may be added. A number must keep its type, as Protocol Buffers ask. A method that
+//! became a stream, or whose name has changed, is refused before it is called.
+//!
+//! # Errors
+//! They name the file, the line and the column. A build script that returns them prints them:
+//!
+//! ```text
+//! Error: helloworld.proto:7:30: name 'HelloRequst' is not defined; correct the file
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod builder;
+mod error;
+mod names;
+mod places;
+mod service;
+
+use std::path::Path;
+
+pub use builder::{Builder, configure};
+pub use error::Error;
+pub use prost_build;
+
+/// Generates messages and services of these files into `OUT_DIR`, in a build script. They, and the files
+/// that they import, are found below the folders `includes`. Cargo runs the script again when one of them
+/// changes.
+///
+/// # Errors
+/// A file is not found or not correct, or the code cannot be written.
+pub fn compile_protos(
+    protos: &[impl AsRef<Path>],
+    includes: &[impl AsRef<Path>],
+) -> Result<(), Error> {
+    configure().compile(protos, includes)
+}

@@ -1,0 +1,161 @@
+//! The trait of a service.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::rc::Rc;
+
+use prost_build::{Method, Service, ServiceGenerator};
+
+use crate::names::Names;
+use crate::places::{Places, joined};
+
+/// Functions of a generated client, which no method can have the name of.
+const TAKEN: [&str; 5] = ["new", "connect", "unchecked", "channel", "with_metadata"];
+/// Most bytes of the name of a service.
+const MOST_BYTES: usize = 100;
+
+/// Settings of services.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) krate: String,
+    pub(crate) error: String,
+    pub(crate) contexts: Names,
+    pub(crate) one_way: Names,
+    pub(crate) idempotent: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            krate: "::courser".to_owned(),
+            error: String::new(),
+            contexts: Names::new("Builder::context"),
+            one_way: Names::new("Builder::one_way"),
+            idempotent: false,
+        }
+    }
+}
+
+/// Writes traits. It cannot return errors where it is called, so it collects them.
+pub(crate) struct Generator {
+    pub(crate) settings: Settings,
+    pub(crate) places: Rc<Places>,
+    pub(crate) errors: Rc<RefCell<Vec<String>>>,
+}
+
+impl ServiceGenerator for Generator {
+    fn generate(&mut self, service: Service, out: &mut String) {
+        let name = joined(&service.package, &service.proto_name);
+        self.check(&service, &name);
+        service.comments.append_with_indent(0, out);
+        let krate = &self.settings.krate;
+        let path = if krate == "::courser" { String::new() } else { format!(", crate = {krate}") };
+        let _ = writeln!(
+            out,
+            "#[{krate}::service(codec = Prost, name = {name:?}{path})]\npub trait {} {{",
+            service.name
+        );
+        for method in &service.methods {
+            self.method(method, &name, out);
+        }
+        out.push_str("}\n");
+    }
+}
+
+impl Generator {
+    fn error(&self, of: &str, text: &str) {
+        self.errors.borrow_mut().push(format!("{}: {text}", self.places.of(of)));
+    }
+
+    /// Refuses names that cannot be generated.
+    fn check(&self, service: &Service, name: &str) {
+        if name.len() > MOST_BYTES {
+            let text = format!(
+                "a service has a name of at most {MOST_BYTES} bytes with its package, and `{name}` is longer; shorten it"
+            );
+            self.error(name, &text);
+        }
+        let own = &service.name;
+        for made in [
+            format!("{own}Client"),
+            format!("{own}Server"),
+            format!("Local{own}"),
+            format!("CodecOf{own}"),
+        ] {
+            if self.places.has_type(&service.package, &made) {
+                let text = format!(
+                    "`{made}` is generated for the service `{own}`, and a message or an enum of the package has this name; rename one"
+                );
+                self.error(name, &text);
+            }
+        }
+        let mut seen = BTreeSet::new();
+        for method in &service.methods {
+            if !seen.insert(&method.name) {
+                let text = format!(
+                    "two methods of the service `{own}` are `{}` in snake case; rename one",
+                    method.name
+                );
+                self.error(&joined(name, &method.proto_name), &text);
+            }
+        }
+    }
+
+    fn method(&self, method: &Method, service: &str, out: &mut String) {
+        let settings = &self.settings;
+        let (krate, name) = (&settings.krate, joined(service, &method.proto_name));
+        method.comments.append_with_indent(1, out);
+        if method.options.deprecated() {
+            out.push_str("    #[deprecated]\n");
+        }
+        // 0: not stated.
+        if settings.idempotent && method.options.idempotency_level() as i32 != 0 {
+            out.push_str("    #[idempotent]\n");
+        }
+        let one_way = settings.one_way.contain(service, &name);
+        if one_way {
+            self.check_one_way(method, &name);
+            out.push_str("    #[oneway]\n");
+        }
+        let mut parameters = String::from("&self");
+        if settings.contexts.contain(service, &name) {
+            let _ = write!(parameters, ", cx: {krate}::service::CallContext");
+        }
+        match (method.client_streaming, method.input_type.as_str()) {
+            (true, item) => {
+                let _ = write!(parameters, ", requests: {krate}::service::Incoming<{item}>");
+            }
+            (false, "()") => {}
+            (false, message) => {
+                let _ = write!(parameters, ", request: {message}");
+            }
+        }
+        let error = match settings.error.as_str() {
+            "" => format!("{krate}::grpc::Status"),
+            path => path.to_owned(),
+        };
+        let outcome = format!("::core::result::Result<{}, {error}>", method.output_type);
+        let (word, returned) = match (one_way, method.server_streaming) {
+            (true, _) => ("async fn", String::new()),
+            (_, false) => ("async fn", format!(" -> {outcome}")),
+            (_, true) => ("fn", format!(" -> impl {krate}::service::Stream<Item = {outcome}>")),
+        };
+        let ident = identifier(&method.name);
+        let _ = writeln!(out, "    {word} {ident}({parameters}){returned};");
+    }
+
+    fn check_one_way(&self, method: &Method, name: &str) {
+        if method.client_streaming || method.server_streaming {
+            self.error(name, "a one-way method has no stream; remove it from Builder::one_way");
+        } else if method.output_type != "()" {
+            let text = "a one-way method returns `google.protobuf.Empty`; return that, or remove it from Builder::one_way";
+            self.error(name, text);
+        }
+    }
+}
+
+/// The name of a method in the trait.
+fn identifier(name: &str) -> String {
+    if TAKEN.contains(&name) { format!("{name}_") } else { name.to_owned() }
+}
