@@ -8,6 +8,7 @@ mod calls;
 mod chat;
 mod chats;
 mod chats_live;
+mod chats_peers;
 mod codecs;
 mod connecting;
 mod context;

@@ -1,6 +1,7 @@
 //! Whole worlds: real endpoints on simulated hosts. One program, because each program of its own
 //! compiles the library for the simulated transport once more; `mutants.rs` sets the process's panic hook.
 
+mod chats;
 mod contexts;
 mod disk;
 mod futures;

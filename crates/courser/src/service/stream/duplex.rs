@@ -141,6 +141,8 @@ impl<C: Channel, K, I, T, E> Duplex<C, K, I, T, E> {
     /// # Ok(())
     /// # }
     /// ```
+    // An alias would hide the two types.
+    #[allow(clippy::type_complexity)]
     pub fn split(self) -> (DuplexSender<C, K, I, E>, Streaming<C, K, T, E>) {
         (self.sender, self.receiver)
     }
