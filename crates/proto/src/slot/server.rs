@@ -13,6 +13,7 @@ use courser_buf::{MsgBuf, prefetch};
 
 use super::{GapNack, Gaps};
 use crate::budget::NO_MESSAGE;
+use crate::error::Status;
 use crate::mutant::{self, Mutant};
 use crate::wire::PartPacket;
 
@@ -259,6 +260,20 @@ impl ServerSlot {
     /// The response that is [`Stored::Short`].
     pub(crate) fn short_response(&self) -> &[u8] {
         self.short.get(..self.resp_size as usize).unwrap_or_default()
+    }
+
+    /// The response, or the error status, while it is stored.
+    pub(crate) fn stored_answer(&self) -> Option<Result<&[u8], Status>> {
+        let len = ..self.resp_size as usize;
+        match (&self.resp, self.phase) {
+            (Stored::Short, ServerPhase::Responded) => self.short.get(len).map(Ok),
+            (Stored::Preallocated, ServerPhase::Responded) => {
+                self.prealloc.as_ref()?.get(len).map(Ok)
+            }
+            (Stored::Owned(message), ServerPhase::Responded) => message.get(len).map(Ok),
+            (Stored::Error(code), ServerPhase::Responded) => Some(Err(Status::from_code(*code))),
+            _ => None,
+        }
     }
 
     /// Prefetches the two cache lines that a small RPC with a short answer accesses.
