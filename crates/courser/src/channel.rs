@@ -18,6 +18,7 @@ use crate::channel::greeting::Greeting;
 use crate::channel::method::MethodId;
 use crate::error::failure::CallFailure;
 use crate::error::hello::HelloError;
+use crate::platform::{Clock, random_u64};
 
 /// Settings of one call, message or stream.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -46,6 +47,18 @@ pub enum Answer<'a> {
     Shown(&'a [u8], &'a Arena),
     /// In a message of its own.
     Owned(MsgBuf),
+}
+
+/// The clock of a connection.
+#[derive(Clone, Debug)]
+#[doc(hidden)]
+pub struct CallClock(pub(crate) Clock);
+
+impl Default for CallClock {
+    /// The clock of the system.
+    fn default() -> Self {
+        CallClock(Clock::System)
+    }
 }
 
 /// A connection to a server, on which typed clients call: a session of this thread's endpoint, or a
@@ -144,6 +157,32 @@ pub trait Channel: Clone + 'static {
         options: CallOptions,
     ) -> Self::Sent<'_> {
         self.send(method.req_type(), message, options)
+    }
+
+    /// The clock of this connection.
+    #[doc(hidden)]
+    fn clock(&self) -> CallClock {
+        CallClock::default()
+    }
+
+    /// The time that is left to the handler that makes calls on this connection now. `None`: it has no
+    /// deadline, or this is no handler.
+    #[doc(hidden)]
+    fn time_left(&self) -> Option<Duration> {
+        None
+    }
+
+    /// 64 random bits; not for secrets.
+    #[doc(hidden)]
+    fn random(&self) -> u64 {
+        random_u64()
+    }
+
+    /// A future that ends after this time of the connection's clock, with any result. `None`: the connection
+    /// has no timers, and calls are not repeated on it.
+    #[doc(hidden)]
+    fn pause(&self, _: Duration) -> Option<Self::OwnedCall> {
+        None
     }
 
     /// Whether calls may still succeed. A session that has ended is not used for another stream.

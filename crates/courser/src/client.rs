@@ -22,6 +22,7 @@ mod endpoints;
 mod engine;
 mod inbox;
 mod patience;
+mod pauses;
 mod polling;
 mod shared;
 #[cfg(test)]

@@ -189,6 +189,8 @@ mod welcome;
 pub(crate) mod writer;
 
 pub use crate::channel::method::{MethodInfo, ServiceInfo};
+#[doc(hidden)]
+pub use crate::channel::CallClock;
 pub use crate::channel::{BlockingChannel, CallOptions, Channel, Dial};
 pub use crate::core::message::to_message;
 pub use crate::error::hello::{HelloError, Mismatch};

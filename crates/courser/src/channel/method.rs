@@ -3,6 +3,7 @@
 use std::fmt;
 use std::num::NonZeroU16;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::method::MethodMismatch;
 use crate::shape::method::{MethodShape, Reads};
@@ -107,12 +108,19 @@ impl fmt::Debug for ServiceInfo {
 pub struct MethodInfo {
     /// Its name.
     pub name: &'static str,
+    /// It has `#[idempotent]`: running its handler twice has the effect of running it once.
+    pub is_idempotent: bool,
 }
 
 impl MethodInfo {
     #[doc(hidden)]
     pub const fn new(name: &'static str) -> Self {
-        MethodInfo { name }
+        MethodInfo { name, is_idempotent: false }
+    }
+
+    #[doc(hidden)]
+    pub const fn idempotent(self) -> Self {
+        MethodInfo { is_idempotent: true, ..self }
     }
 }
 
@@ -123,6 +131,9 @@ const fn is_same(a: &[u8], b: &[u8]) -> bool {
     }
     i == a.len() && i == b.len()
 }
+
+/// The precision of pauses, ns.
+const PAUSE_UNIT_NS: u64 = 10_000;
 
 /// The handler that a call is for: a request type, or a method of a service whose request type the
 /// connection finds out when it sends the call.
@@ -138,6 +149,19 @@ pub struct MethodId {
 impl MethodId {
     /// The place of the call that asks for the service. Methods have smaller ones.
     pub(crate) const ASKS: u16 = u16::MAX;
+
+    /// Names a pause in place of a method, rounded up to 10 us: see [`Channel::pause`](super::Channel::pause).
+    pub(crate) fn of_pause(after: Duration) -> Self {
+        let units = after.as_nanos().div_ceil(PAUSE_UNIT_NS.into());
+        let units = u32::try_from(units).unwrap_or(u32::MAX).min(0xFFFE_FFFF);
+        MethodId { service: NonZeroU16::new((units >> 16) as u16 + 1), number: units as u16 }
+    }
+
+    /// The time of a pause, ns.
+    pub(crate) fn pause_ns(self) -> u64 {
+        let high = self.service.map_or(0, |service| u64::from(service.get()) - 1);
+        (high << 16 | u64::from(self.number)) * PAUSE_UNIT_NS
+    }
 
     /// The request type, on connections that adopt no services.
     #[inline]

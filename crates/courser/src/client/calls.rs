@@ -10,6 +10,7 @@ use courser_proto::{CallError, Executed, RejectReason, SessionId, SessionState};
 use slab::Slab;
 
 use super::inbox::{DROPPED_KEPT, Submitted};
+use super::pauses::Pauses;
 use crate::channel::call::{Call, Started};
 use crate::channel::greeting::{Service, Services, place};
 use crate::channel::link::{FirstConnect, Link, Open, Session, Waiting};
@@ -32,6 +33,9 @@ const SWEEP_CALL_NS: u64 = 50;
 
 /// Calls that are looked at for one whose task drives the endpoint.
 const SUCCESSORS: usize = 64;
+
+/// In place of the client of a call: it is a pause.
+pub(super) const PAUSES: usize = usize::MAX;
 
 /// A call that has started. Its place is the tag of its completion.
 enum Pending {
@@ -61,6 +65,7 @@ enum Numbered {
 pub(super) struct Clients {
     links: Slab<Link>,
     pending: Slab<Pending>,
+    pauses: Pauses,
     /// Tasks to be woken.
     pub(super) wakers: Vec<Waker>,
     /// Links that are connecting.
@@ -84,6 +89,7 @@ impl Clients {
         Clients {
             links: Slab::new(),
             pending: Slab::new(),
+            pauses: Pauses::default(),
             waiters: Waiters::default(),
             wakers: Vec::new(),
             connecting: 0,
@@ -125,6 +131,7 @@ impl Clients {
     /// Removes calls that wait and whose futures were dropped, if they may be the most.
     fn search_dropped(&mut self) {
         let waiting: usize = self.links.iter().map(|(_, link)| link.waiting_calls()).sum();
+        self.pauses.drop_over();
         if self.dropped >= waiting / 2 {
             self.links.iter_mut().for_each(|(_, link)| link.drop_over());
             self.dropped = 0;
@@ -132,9 +139,7 @@ impl Clients {
     }
 
     pub(super) fn submit(&mut self, cx: &mut Context<'_, impl App>, call: Arc<Call>) {
-        let Some(link) = self.links.get(call.link) else {
-            return self.finish(&call, Err(CallFailure::Stopped)); // its client is gone: it is over
-        };
+        let Some(link) = self.links.get(call.link) else { return self.unlinked(cx, call) };
         let waits = match call.one_way {
             true => !link.messages.is_empty(),
             false => !link.waiting.is_empty() || link.calls >= link.limits.in_flight,
@@ -142,6 +147,17 @@ impl Clients {
         if waits || !self.start(cx, &call) {
             self.wait(cx, call);
         }
+    }
+
+    /// Begins a pause; ends a call whose client is gone.
+    #[cold]
+    fn unlinked(&mut self, cx: &Context<'_, impl App>, call: Arc<Call>) {
+        if call.link != PAUSES {
+            return self.finish(&call, Err(CallFailure::Stopped));
+        }
+        let due_ns = cx.now_ns().saturating_add(call.method.pause_ns());
+        self.due_ns = self.due_ns.min(due_ns);
+        self.pauses.push(due_ns, call);
     }
 
     /// Starts a call or sends a message. Returns false if it has to wait.
@@ -692,7 +708,11 @@ impl Clients {
         }
         if was_due {
             let due = |link: &Link| link.due_ns.min(link.retry_ns);
-            let next_ns = self.links.iter().map(|(_, link)| due(link)).min();
+            for call in self.pauses.take_due(now_ns) {
+                self.finish(&call, Err(CallFailure::Stopped)); // has no meaning
+            }
+            let of_links = self.links.iter().map(|(_, link)| due(link));
+            let next_ns = of_links.chain(self.pauses.due_ns()).min();
             // Not more often: each time visits all that wait.
             let waiting = self.links.iter().map(|(_, link)| link.waiting_calls() as u64);
             let pause_ns = SWEEP_NS + SWEEP_CALL_NS * waiting.sum::<u64>();
@@ -735,6 +755,7 @@ impl Clients {
         });
         let mut calls: Vec<_> = waiting.collect();
         calls.extend(last.calls);
+        calls.extend(self.pauses.take_due(u64::MAX));
         let pending = std::mem::take(&mut self.pending).into_iter();
         calls.extend(pending.filter_map(|(_, pending)| match pending {
             Pending::Call { call, .. } => Some(call),

@@ -3,12 +3,15 @@
 use std::future::Future;
 use std::num::NonZeroU16;
 use std::pin::pin;
+use std::time::Duration;
 
 use courser_buf::{AllocError, MsgBuf};
 
 use super::blocking::block_on;
 use super::{Client, ClientAnother, ClientCall, ClientSend};
 use crate::channel::greeting::Greeting;
+use crate::core::deadline::inherited;
+use crate::platform::Clock;
 use crate::service::{BlockingChannel, CallOptions, Channel, Dial, HelloError, MethodId};
 
 impl Channel for Client {
@@ -54,6 +57,14 @@ impl Channel for Client {
 
     fn send_method(&self, method: MethodId, message: MsgBuf, options: CallOptions) -> ClientSend {
         ClientSend::new(self.clone(), method, message).options(options)
+    }
+
+    fn time_left(&self) -> Option<Duration> {
+        Some(inherited()?.saturating_duration_since(Clock::System.now()))
+    }
+
+    fn pause(&self, after: Duration) -> Option<ClientCall> {
+        Some(ClientCall::pause(self.clone(), after))
     }
 
     fn another(&self, options: CallOptions) -> ClientAnother {

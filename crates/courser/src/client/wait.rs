@@ -11,7 +11,7 @@ use courser_buf::MsgBuf;
 
 use super::blocking::block_on;
 use super::endpoint::{self, Next};
-use super::{Client, misplaced};
+use super::{Client, calls, misplaced};
 use crate::channel::call::{Call, Outcome, Target};
 use crate::core::deadline::{earliest, inherited};
 use crate::error::failure::CallFailure;
@@ -29,7 +29,14 @@ struct Submission {
 }
 
 enum Stage {
-    New { method: MethodId, message: MsgBuf, options: CallOptions, one_way: bool },
+    New {
+        method: MethodId,
+        message: MsgBuf,
+        options: CallOptions,
+        one_way: bool,
+    },
+    /// A pause that has not begun.
+    Pause(Duration),
     Submitted(Arc<Call>),
     Over,
 }
@@ -56,7 +63,7 @@ impl Submission {
                 drop(call.take_waker());
                 self.client.inner.endpoint().drive(call)
             }
-            Stage::New { .. } => match self.submit() {
+            Stage::New { .. } | Stage::Pause(_) => match self.submit() {
                 Ok(next) => next,
                 Err(e) => return Poll::Ready(Err(e)),
             },
@@ -79,6 +86,7 @@ impl Submission {
                 Stage::New { method, message, options, one_way } => {
                     (method, message, options, one_way)
                 }
+                Stage::Pause(after) => return self.begin_pause(after),
                 submitted => {
                     self.stage = submitted;
                     return Ok(Next::Wait);
@@ -92,6 +100,17 @@ impl Submission {
         let target = Target { link: inner.link, method, one_way, wait_for_ready, expires };
         let call = Arc::new(Call::new(target, message, None));
         let next = inner.endpoint().submit(&call)?;
+        self.stage = Stage::Submitted(call);
+        Ok(next)
+    }
+
+    /// Submits a pause as a call of no client, which the thread of the endpoint ends at its time.
+    #[cold]
+    fn begin_pause(&mut self, after: Duration) -> Result<Next, CallFailure> {
+        let (link, method) = (calls::PAUSES, MethodId::of_pause(after));
+        let target = Target { link, method, one_way: false, wait_for_ready: true, expires: None };
+        let call = Arc::new(Call::new(target, self.client.alloc_recycled(0)?, None));
+        let next = self.client.inner.endpoint().submit(&call)?;
         self.stage = Stage::Submitted(call);
         Ok(next)
     }
@@ -185,6 +204,11 @@ settings! {
 impl ClientCall {
     pub(super) fn new(client: Client, method: MethodId, request: MsgBuf) -> Self {
         ClientCall { submission: Submission::new(client, method, request, false) }
+    }
+
+    /// Ends after this time, with an error.
+    pub(super) fn pause(client: Client, after: Duration) -> Self {
+        ClientCall { submission: Submission { client, stage: Stage::Pause(after) } }
     }
 
     /// Blocks the thread until the call has ended. Not for tasks: a runtime's thread would run no

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use courser_buf::{AllocError, MsgBuf};
 use courser_proto::{CallError, SessionEnd, SessionState};
@@ -10,7 +11,7 @@ use courser_proto::{CallError, SessionEnd, SessionState};
 use super::call::{Call, Sent};
 use super::connect::Connecting;
 use super::local::Session;
-use crate::channel::{Answer, CallOptions, Channel};
+use crate::channel::{Answer, CallClock, CallOptions, Channel};
 use crate::core::Core;
 use crate::core::lent;
 use crate::error::failure::CallFailure;
@@ -80,6 +81,31 @@ impl Channel for Session {
     fn is_usable(&self) -> bool {
         let gone = |core: &mut Core| core.proto.session_state(self.id()) == SessionState::Gone;
         !lent::try_with(self.lender(), gone).unwrap_or(false)
+    }
+
+    fn clock(&self) -> CallClock {
+        let clock = lent::try_with(self.lender(), |core| core.clock().clone());
+        clock.map(CallClock).unwrap_or_default()
+    }
+
+    fn time_left(&self) -> Option<Duration> {
+        let left_ns = lent::try_with(self.lender(), |core| {
+            let deadline_ns = core.tasks.deadline_ns;
+            (deadline_ns != u64::MAX).then(|| deadline_ns.saturating_sub(core.now_ns()))
+        });
+        left_ns.flatten().map(Duration::from_nanos)
+    }
+
+    fn random(&self) -> u64 {
+        lent::try_with(self.lender(), Core::random).unwrap_or_default()
+    }
+
+    fn pause(&self, after: Duration) -> Option<Self::OwnedCall> {
+        let sleep = self.local().sleep(after);
+        Some(Box::pin(async move {
+            sleep.await;
+            Err(CallFailure::Stopped) // has no meaning
+        }))
     }
 
     fn send(&self, msg_type: u16, message: MsgBuf, options: CallOptions) -> Sent<'_> {
