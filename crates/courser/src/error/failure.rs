@@ -45,6 +45,14 @@ pub enum CallFailure {
     /// [`RpcError::ShapeMismatch`](crate::service::RpcError::ShapeMismatch).
     #[error(transparent)]
     Method(#[from] MethodMismatch),
+    /// Middleware has refused the call, or a layer of `courser::tower` has ended it.
+    #[error("middleware has ended the call ({reason}); check what it requires ({executed})")]
+    Middleware {
+        /// The text of the middleware.
+        reason: Arc<str>,
+        /// True if the handler ran.
+        executed: Executed,
+    },
     /// The process was forked from that of the endpoint.
     #[error("{FORKED}")]
     Forked,
@@ -71,6 +79,9 @@ impl CallFailure {
                 CallFailure::Lost { server, reason, executed: Executed::Never }
             }
             CallFailure::NoMemory(_) | CallFailure::Stopped => CallFailure::not_connected(self),
+            CallFailure::Middleware { reason, .. } => {
+                CallFailure::Middleware { reason, executed: Executed::Never }
+            }
             failure => failure,
         }
     }
@@ -88,7 +99,9 @@ impl CallFailure {
             | CallFailure::Method(_)
             | CallFailure::Forked => Executed::Never,
             CallFailure::Failed(e) => e.executed(),
-            CallFailure::Lost { executed, .. } => *executed,
+            CallFailure::Lost { executed, .. } | CallFailure::Middleware { executed, .. } => {
+                *executed
+            }
             // Of a response: requests have their memory before the call.
             CallFailure::NoMemory(_) | CallFailure::Stopped => Executed::Maybe,
         }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use courser_buf::AllocError;
 use courser_proto::Executed;
@@ -48,9 +49,21 @@ pub enum RpcError<E> {
     /// A message could not be decoded.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// The server's [`crate::service::Authorize`] does not allow the call. The handler did not run.
+    /// The server's [`crate::service::Authorize`] or middleware does not allow the call. The handler did not run.
     #[error("the server does not allow this call ({0}); use a client that it allows")]
     Denied(Box<str>),
+    /// The server does not accept the call without proof of who makes it, such as a token in its metadata.
+    /// The handler did not run.
+    #[error("the server does not know this client ({0}); use a client with a valid token")]
+    Unauthenticated(Box<str>),
+    /// The server has refused the call as there are too many. The handler did not run.
+    #[error("the server has too many calls ({reason}); try again after {retry_after:?}")]
+    TooMany {
+        /// The server's text.
+        reason: Box<str>,
+        /// The server asks to wait for this time before the next call.
+        retry_after: Duration,
+    },
     /// The other end of a stream refused a batch.
     #[error(transparent)]
     Stream(#[from] StreamError),
@@ -93,9 +106,11 @@ impl<E> RpcError<E> {
         match self {
             RpcError::Service(_) => Executed::Yes,
             RpcError::Call(failure) => failure.executed(),
-            RpcError::UnknownMethod(_) | RpcError::ShapeMismatch(_) | RpcError::Denied(_) => {
-                Executed::Never
-            }
+            RpcError::UnknownMethod(_)
+            | RpcError::ShapeMismatch(_)
+            | RpcError::Denied(_)
+            | RpcError::Unauthenticated(_)
+            | RpcError::TooMany { .. } => Executed::Never,
             RpcError::Encode(EncodeError::Remote(_)) => Executed::Yes,
             RpcError::Encode(_) => Executed::Never,
             RpcError::Decode(DecodeError::Remote(_)) => Executed::Never,
@@ -121,6 +136,8 @@ impl<E> RpcError<E> {
             RpcError::Encode(e) => RpcError::Encode(e),
             RpcError::Decode(e) => RpcError::Decode(e),
             RpcError::Denied(e) => RpcError::Denied(e),
+            RpcError::Unauthenticated(e) => RpcError::Unauthenticated(e),
+            RpcError::TooMany { reason, retry_after } => RpcError::TooMany { reason, retry_after },
             RpcError::Stream(e) => RpcError::Stream(e),
             RpcError::MidStream(e) => RpcError::MidStream(e),
         })

@@ -1,6 +1,7 @@
 //! Authorization: whether a peer may use a service and make a request.
 
 use std::fmt;
+use std::time::Duration;
 
 use courser_buf::Addr;
 
@@ -27,12 +28,35 @@ impl Peer {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Denied {
     reason: Box<str>,
+    pub(super) cause: Cause,
+}
+
+/// The kind of a refusal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cause {
+    NotAllowed,
+    Unauthenticated,
+    TooMany { retry_after: Duration },
 }
 
 impl Denied {
-    /// The text for the client, which gets up to 200 bytes of it if the request is to a service.
+    /// The client may not do this: [`RpcError::Denied`](super::RpcError::Denied). The text is for the client,
+    /// which gets up to 200 bytes of it if the request is to a service.
     pub fn new(reason: impl Into<Box<str>>) -> Self {
-        Denied { reason: reason.into() }
+        Denied { reason: reason.into(), cause: Cause::NotAllowed }
+    }
+
+    /// The client has not shown that it is one that may do this, as its token is missing or has expired:
+    /// [`RpcError::Unauthenticated`](super::RpcError::Unauthenticated).
+    pub fn unauthenticated(reason: impl Into<Box<str>>) -> Self {
+        Denied { reason: reason.into(), cause: Cause::Unauthenticated }
+    }
+
+    /// There are too many requests, and the client may make this one again after a time, with a precision of
+    /// microseconds and up to 71 minutes: [`RpcError::TooMany`](super::RpcError::TooMany). Clients with
+    /// retries wait for it.
+    pub fn too_many(reason: impl Into<Box<str>>, retry_after: Duration) -> Self {
+        Denied { reason: reason.into(), cause: Cause::TooMany { retry_after } }
     }
 }
 
@@ -41,6 +65,9 @@ impl fmt::Display for Denied {
         f.write_str(&self.reason)
     }
 }
+
+/// For layers of `courser::tower`, which return it as their error.
+impl std::error::Error for Denied {}
 
 /// The handler that a request or a one-way message is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,15 +4,22 @@
 
 use std::fmt::Display;
 use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
 
 use courser_buf::{AllocError, MsgBuf};
+use courser_proto::Executed;
 
-use super::access::Denied;
+use super::access::{Cause, Denied};
 use super::codec::{Decode, Encode, Payload};
+use super::context::trailer;
 use super::writer::{Memory, ROOM, Writer, Written};
 use crate::channel;
 use crate::core::message::{Reply, ReplySink};
-use crate::error::service::{DecodeError, EncodeError, MidStreamError, RpcError, StreamError};
+use crate::error::failure::CallFailure;
+use crate::error::service::{
+    DecodeError, EncodeError, MidStreamError, NoError, RpcError, StreamError,
+};
 
 /// The last byte of a response. Part of the wire format.
 pub(crate) mod tag {
@@ -37,6 +44,14 @@ pub(crate) mod tag {
     pub(crate) const DENIED: u8 = 8;
     /// Metadata, behind another tag: see `context/trailer.rs`.
     pub(crate) const METADATA: u8 = 9;
+    /// Text: the client is not authenticated, and the handler did not run.
+    pub(crate) const UNAUTHENTICATED: u8 = 16;
+    /// Text, and microseconds (4 bytes, little endian): there are too many requests, the handler did not
+    /// run, and the client may make this one again after this time.
+    pub(crate) const TOO_MANY: u8 = 17;
+    /// Text, and a byte: a layer around the handler has ended the call, and (1) the handler may have run,
+    /// or (0) it did not.
+    pub(crate) const ENDED_BY_LAYER: u8 = 18;
 }
 
 /// Bytes of error texts in responses.
@@ -51,13 +66,28 @@ pub enum Refusal {
     /// The server shuts down; items that the handler took.
     ShuttingDown(u64),
     Denied(Denied),
+    /// A layer has ended the call. True: the handler may have run.
+    Layer(Box<str>, bool),
 }
 
 impl Refusal {
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
             Refusal::Undecoded(e) => text(e, tag::UNDECODED, out),
-            Refusal::Denied(e) => text(e, tag::DENIED, out),
+            Refusal::Denied(e) => match e.cause {
+                Cause::NotAllowed => text(e, tag::DENIED, out),
+                Cause::Unauthenticated => text(e, tag::UNAUTHENTICATED, out),
+                Cause::TooMany { retry_after } => {
+                    let after_us = u32::try_from(retry_after.as_micros()).unwrap_or(u32::MAX);
+                    out.extend(short_text(e).as_bytes());
+                    out.extend(after_us.to_le_bytes());
+                    out.push(tag::TOO_MANY);
+                }
+            },
+            Refusal::Layer(e, has_begun) => {
+                out.extend(short_text(e).as_bytes());
+                out.extend([u8::from(*has_begun), tag::ENDED_BY_LAYER]);
+            }
             Refusal::Stream(e) => out.extend([*e as u8, tag::REFUSED]),
             Refusal::ShuttingDown(items) => {
                 out.extend(items.to_le_bytes());
@@ -233,6 +263,23 @@ fn decode_payload<K: Decode<T> + Decode<E>, T, E>(
     }
 }
 
+/// The error of a response without a value or an application error. `None`: it has one of them, or it is
+/// malformed.
+pub(crate) fn refusal(response: &[u8]) -> Option<RpcError<NoError>> {
+    match without_metadata(response).split_last()? {
+        (&(tag::OK | tag::FAILED), _) => None,
+        (tag, payload) => Some(refused(*tag, payload)),
+    }
+}
+
+/// A response without its metadata, if it has some; nothing of one that is malformed.
+pub(crate) fn without_metadata(response: &[u8]) -> &[u8] {
+    match trailer::split_answer(response) {
+        Ok((_, len)) => &response[..len],
+        Err(_) => &[],
+    }
+}
+
 /// A text of the peer, which may send any bytes: it is shortened, without control characters.
 pub(crate) fn peer_text(bytes: &[u8]) -> Box<str> {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_TEXT)]);
@@ -247,6 +294,19 @@ pub(crate) fn refused<E>(tag: u8, payload: &[u8]) -> RpcError<E> {
         (tag::UNDECODED, _) => DecodeError::Remote(text()).into(),
         (tag::UNENCODED, _) => EncodeError::Remote(text()).into(),
         (tag::DENIED, _) => RpcError::Denied(text()),
+        (tag::UNAUTHENTICATED, _) => RpcError::Unauthenticated(text()),
+        (tag::TOO_MANY, _) => match payload.split_last_chunk::<4>() {
+            Some((text, after_us)) => RpcError::TooMany {
+                reason: peer_text(text),
+                retry_after: Duration::from_micros(u32::from_le_bytes(*after_us).into()),
+            },
+            None => DecodeError::Form("a refusal without its time").into(),
+        },
+        (tag::ENDED_BY_LAYER, [text @ .., has_begun @ (0 | 1)]) => {
+            let executed = if *has_begun == 1 { Executed::Maybe } else { Executed::Never };
+            let reason = Arc::from(peer_text(text));
+            RpcError::Call(CallFailure::Middleware { reason, executed })
+        }
         (tag::REFUSED, [code]) => StreamError::from_code(*code).into(),
         (tag::SHUTTING_DOWN, items) => match items.try_into() {
             Ok(items) => MidStreamError::ShuttingDown { items: u64::from_le_bytes(items) }.into(),

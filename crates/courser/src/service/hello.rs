@@ -126,7 +126,11 @@ pub(crate) fn read_response(
         return Err(match answer::refused::<NoError>(*tag, payload) {
             RpcError::Decode(e) => e.into(),
             RpcError::Encode(e) => e.into(),
-            RpcError::Denied(reason) => HelloError::Denied { service: info.name.into(), reason },
+            RpcError::Denied(reason)
+            | RpcError::Unauthenticated(reason)
+            | RpcError::TooMany { reason, .. } => {
+                HelloError::Denied { service: info.name.into(), reason }
+            }
             _ => DecodeError::Form("a hello that was refused").into(),
         });
     }
