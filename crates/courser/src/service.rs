@@ -180,6 +180,7 @@ mod gate;
 pub(crate) mod hello;
 mod key;
 mod load;
+mod middleware;
 mod registry;
 mod sent;
 mod services;
@@ -188,9 +189,9 @@ mod stream;
 mod welcome;
 pub(crate) mod writer;
 
-pub use crate::channel::method::{MethodInfo, ServiceInfo};
 #[doc(hidden)]
 pub use crate::channel::CallClock;
+pub use crate::channel::method::{MethodInfo, ServiceInfo};
 pub use crate::channel::{BlockingChannel, CallOptions, Channel, Dial};
 pub use crate::core::message::to_message;
 pub use crate::error::hello::{HelloError, Mismatch};
@@ -221,6 +222,8 @@ pub use context::{
 pub use futures_core::Stream;
 pub use key::SessionKey;
 pub(crate) use load::{Charge, LARGE, Turn};
+pub(crate) use middleware::Observation;
+pub use middleware::{CallEnd, CallOutcome, IncomingCall, ServerMiddleware};
 pub use registry::{LocalRegistry, LocalService, Received, Registry, Service};
 pub use services::{ServiceStats, Services};
 pub use stream::{

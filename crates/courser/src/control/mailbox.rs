@@ -56,6 +56,16 @@ pub(crate) enum AnswerBody {
     Status(Status),
 }
 
+impl AnswerBody {
+    /// The bytes of a response, or the status.
+    pub(crate) fn answer(&self) -> Result<&[u8], Status> {
+        match self {
+            AnswerBody::Response(response) => Ok(response),
+            AnswerBody::Status(status) => Err(*status),
+        }
+    }
+}
+
 /// The mailbox of one endpoint: the control thread and workers add to it, the endpoint's thread
 /// takes from it.
 ///

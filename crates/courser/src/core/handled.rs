@@ -45,6 +45,11 @@ impl HandlerStats {
         self.over_share += u64::from(full == Full::Share);
     }
 
+    /// One-way messages that handlers have not got, for want of a place or memory.
+    pub(crate) fn messages_dropped(&self) -> u64 {
+        self.messages_busy + self.messages_no_memory
+    }
+
     /// Counts a one-way message for which there is no place.
     pub(crate) fn message_refused(&mut self, full: Full) {
         self.messages_busy += 1;

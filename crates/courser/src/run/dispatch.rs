@@ -1,7 +1,6 @@
 //! Calls handlers and continuations for the events of an endpoint (step 13 of a packet's path).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use courser_buf::{MsgBuf, RxFrame};
 use courser_proto::Completion as Ended;
@@ -17,7 +16,7 @@ use crate::error::service::DecodeError;
 use crate::panics::caught;
 use crate::run::endpoint::{Events, Handlers};
 use crate::service::trailer::{self, Arrived};
-use crate::service::{Services, current, undecoded};
+use crate::service::{Services, undecoded};
 
 /// Passes the events of the endpoint to the application.
 struct Dispatch<'a, A: Events> {
@@ -254,13 +253,12 @@ fn handle_other(
         return;
     }
     match split(services, method, body) {
-        Ok((arrived, body)) => in_metadata(core, arrived, |core| {
-            let mut cx = Context { core, request: Some(id) };
+        Ok((arrived, body)) => {
             let panicked = caught("dispatch", method, || {
-                handler.handle_allowed(&mut cx, request(body));
+                handler.handle_marked(&mut cx, request(body), arrived);
             });
             end(cx, panicked);
-        }),
+        }
         Err(e) => cx.reply(undecoded(services, e)),
     }
 }
@@ -276,14 +274,15 @@ fn handler_of<'a>(
     marked.get_mut(&method).or(other).filter(|_| services.is_method(method))
 }
 
-/// Splits a request with metadata, of which a handler without a context keeps what is passed on.
+/// Splits a request with metadata, of which a handler without a context keeps what is passed on. Middleware
+/// reads all of it before.
 fn split<'a>(
     services: &Services,
     method: u16,
     body: Body<'a>,
 ) -> Result<(Arrived, Body<'a>), DecodeError> {
     let (mut arrived, body) = trailer::split(body)?;
-    if !services.is_asking(method) {
+    if !services.is_asking(method) && !services.has_middleware() {
         arrived.keep_passed();
     }
     Ok((arrived, body))
@@ -323,24 +322,12 @@ fn handle_other_message(
         return;
     }
     match split(services, method, body) {
-        Ok((arrived, body)) => in_metadata(core, arrived, |core| {
-            let mut cx = Context { core, request: None };
+        Ok((arrived, body)) => {
             let panicked = caught("message", method, || {
-                handler.handle_allowed(&mut cx, request(body));
+                handler.handle_marked(&mut cx, request(body), arrived);
             });
-            core.handled.panics += u64::from(panicked);
-        }),
+            cx.core.handled.panics += u64::from(panicked);
+        }
         Err(e) => drop(undecoded(services, e)), // counts it
-    }
-}
-
-/// Runs a handler with the metadata of its request, and its task, if it becomes one, with what is passed
-/// on of it.
-fn in_metadata(core: &mut Core, arrived: Arrived, run: impl FnOnce(&mut Core)) {
-    let passed = arrived.passed();
-    let at = core.tasks.next_slot();
-    current::with(passed.clone(), || current::with_arrived(Arc::new(arrived), || run(core)));
-    if let Some(passed) = passed {
-        core.tasks.replace_future(at, |task| Box::pin(current::Passing::new(passed, task)));
     }
 }

@@ -45,9 +45,22 @@ pub(crate) struct Handlers {
 }
 
 impl Handlers {
-    /// A new handler, with a gate if requests are authorized.
+    /// Puts gates before the handlers that are there. Requests are authorized, or seen by middleware, from
+    /// now on.
+    pub(crate) fn gate_all(&mut self) {
+        let Handlers { services, by_type, messages, marked, marked_messages, .. } = self;
+        // An endpoint has no second handlers for requests with metadata, which had to get gates too.
+        debug_assert!(marked.is_empty() && marked_messages.is_empty());
+        for (handlers, is_message) in [(by_type, false), (messages, true)] {
+            for slot in handlers.iter_mut() {
+                *slot = slot.take().map(|inner| guarded(inner, services, is_message));
+            }
+        }
+    }
+
+    /// A new handler, with a gate if requests are authorized, or seen by middleware.
     pub(crate) fn gated(&self, handler: Handler, is_message: bool) -> Handler {
-        match self.services.has_access() {
+        match self.services.has_gates() {
             true => guarded(handler, &self.services, is_message),
             false => handler,
         }

@@ -67,7 +67,7 @@ impl Driver {
                 }
             }
         };
-        // For handlers with a context, and for requests with metadata.
+        // For handlers with a context or middleware, and for requests with metadata.
         let begin_asking = |handler: Handler| {
             let (watch, spawner, in_place) = (watch.clone(), spawner.clone(), in_place.clone());
             move |Arrived { mut work, id, expires_ns, place }: Arrived| {
@@ -85,7 +85,7 @@ impl Driver {
         };
         for (req_type, handler) in requests {
             let asking = rpc.arrivals(entrance.clone(), asker, begin_asking(handler.clone()));
-            if services.is_asking(req_type) {
+            if services.is_asking(req_type) || services.has_middleware() {
                 rpc.register(req_type, asking);
                 continue;
             }
@@ -96,7 +96,7 @@ impl Driver {
         for (msg_type, handler) in messages {
             let asking =
                 rpc.message_arrivals(entrance.clone(), asker, begin_asking(handler.clone()));
-            if services.is_asking(msg_type) {
+            if services.is_asking(msg_type) || services.has_middleware() {
                 rpc.register_message(msg_type, asking);
                 continue;
             }

@@ -9,8 +9,8 @@ use crate::run::worker::Work;
 use crate::server::Server;
 use crate::server::control::Control;
 use crate::service::{
-    Authorize, Caller, Charge, LARGE, Received, RegisterError, Registry, Service, ServiceStats,
-    Services, SessionKey, Source, Turn,
+    Authorize, Caller, Charge, LARGE, Received, RegisterError, Registry, ServerMiddleware, Service,
+    ServiceStats, Services, SessionKey, Source, Turn,
 };
 
 impl Server {
@@ -49,6 +49,15 @@ impl Server {
     #[must_use]
     pub fn authorize(self, access: impl Authorize) -> Self {
         self.services.set_access(Arc::new(access));
+        self
+    }
+
+    /// Adds middleware: it sees each call of a method of a typed service before the arguments are decoded,
+    /// may refuse it or add to its metadata, and sees its end. The first one that is added is the
+    /// outermost. See [`ServerMiddleware`]. Without any it costs nothing.
+    #[must_use]
+    pub fn middleware(self, middleware: impl ServerMiddleware) -> Self {
+        self.services.add_middleware(Arc::new(middleware));
         self
     }
 

@@ -28,7 +28,7 @@ use super::services::Services;
 use crate::core::drain::{DrainToken, Draining};
 
 pub(crate) use caller::{Caller, Source, Watched};
-pub(super) use given::Given;
+pub(super) use given::{Complete, Given};
 pub use metadata::{Metadata, MetadataError, MetadataValue};
 pub use reply::Told;
 pub use scope::Scoped;
@@ -142,8 +142,7 @@ impl CallContext {
     /// [`crate::Client`] in a handler on an endpoint's own thread ([`crate::Rpc`]): they do in
     /// [`CallContext::scope`].
     pub fn time_left(&self) -> Option<Duration> {
-        let caller = &self.0.caller;
-        Some(caller.expires?.saturating_duration_since(caller.clock.now()))
+        self.0.caller.time_left()
     }
 
     /// Returns whether the call is cancelled: its client has cancelled it or is gone, its deadline has

@@ -1,18 +1,20 @@
-//! Gates before handlers: endpoints with an [`Authorize`](super::access::Authorize) have one before each
-//! handler. Others have none, so that a request costs nothing more.
+//! Gates before handlers: endpoints with an [`Authorize`](super::access::Authorize) or with middleware have
+//! one before each handler. Others have none, so that a request costs nothing more.
 
 use courser_buf::MsgBuf;
 use courser_proto::{Body, SessionId, Status};
 
 use super::access::{Denied, Peer};
 use super::answer::RefusalReply;
-use super::services::Services;
+use super::context::trailer::Arrived;
+use super::middleware::{CallOutcome, Observation, ServerChain, outcome_of};
+use super::services::{MethodOf, Services};
 use crate::core::context::Context;
-use crate::core::handler::{Handle, Handler};
+use crate::core::handler::{Handle, Handler, parts};
 use crate::core::message::Request;
 use crate::panics::caught;
 
-/// A handler behind the check of its peer.
+/// A handler behind the check of its peer, and behind middleware.
 struct Gate {
     inner: Handler,
     services: Services,
@@ -37,7 +39,7 @@ impl Handle for Gate {
         let body = owned.map_or(Body::Borrowed(body), Body::Owned);
         let request = Request { body, req_type, session, expires_ns };
         if !self.denies(cx, &request) {
-            self.handle_allowed(cx, request);
+            self.pass(cx, request, Arrived::default());
         }
     }
 
@@ -46,26 +48,106 @@ impl Handle for Gate {
         let number = request.req_type;
         let mut decision = Err(Denied::new("the check of the server has failed"));
         caught("authorization", number, || {
-            let stats = cx.core.proto.session_stats(request.session);
-            decision = match stats.and_then(|stats| stats.peer) {
-                Some(addr) => {
-                    let peer = Peer { addr };
-                    self.services.authorize(&peer, number, self.is_message, request)
-                }
+            decision = match peer(cx, request) {
+                Some(peer) => self.services.authorize(&peer, number, self.is_message, request),
                 None => Err(Denied::new("the session has ended")),
             };
         });
-        let Err(denied) = decision else { return false };
+        match decision {
+            Ok(()) => false,
+            Err(denied) => {
+                self.refuse(cx, number, denied);
+                true
+            }
+        }
+    }
+
+    fn handle_marked(&mut self, cx: &mut Context<'_>, request: Request<'_>, arrived: Arrived) {
+        self.pass(cx, request, arrived);
+    }
+}
+
+/// The client of a request. `None`: its session has ended.
+fn peer(cx: &Context<'_>, request: &Request<'_>) -> Option<Peer> {
+    let stats = cx.core.proto.session_stats(request.session)?;
+    stats.peer.map(Peer::new)
+}
+
+impl Gate {
+    /// Answers a request that is refused, and counts it.
+    fn refuse(&self, cx: &mut Context<'_>, number: u16, denied: Denied) {
         let refusal = self.services.denied(denied);
         if cx.request.is_some() && self.services.has(number) {
             cx.reply(RefusalReply(refusal));
         } else if let Some(id) = cx.request.take() {
             cx.core.proto.reply_status(id, Status::Denied);
         }
-        true
     }
 
-    fn handle_allowed(&mut self, cx: &mut Context<'_>, request: Request<'_>) {
-        self.inner.handle_allowed(cx, request);
+    /// Passes an authorized request to the middleware, and to the handler if that lets it pass.
+    fn pass(&mut self, cx: &mut Context<'_>, request: Request<'_>, mut arrived: Arrived) {
+        let number = request.req_type;
+        let chain = self.services.middleware().zip(self.services.method_info(number));
+        let Some((chain, method)) = chain else { return self.run(cx, request, arrived) };
+        match self.admit(cx, chain, method, &request, &mut arrived) {
+            Ok(observation) => {
+                if !self.services.is_asking(number) {
+                    arrived.keep_passed();
+                }
+                self.observe(cx, request, arrived, observation);
+            }
+            Err(denied) => self.refuse(cx, number, denied),
+        }
+    }
+
+    fn admit(
+        &self,
+        cx: &Context<'_>,
+        chain: ServerChain,
+        method: MethodOf,
+        request: &Request<'_>,
+        arrived: &mut Arrived,
+    ) -> Result<Observation, Denied> {
+        let peer = peer(cx, request).ok_or_else(|| Denied::new("the session has ended"))?;
+        let subject = method.subject(peer);
+        chain.admit(cx, request, subject, &mut arrived.metadata)
+    }
+
+    /// Runs the handler, and sees its end: that of this function, of the task that it becomes, or of its
+    /// request on another thread.
+    fn observe(
+        &mut self,
+        cx: &mut Context<'_>,
+        request: Request<'_>,
+        arrived: Arrived,
+        observation: Observation,
+    ) {
+        let (at, id) = (cx.core.tasks.next_slot(), cx.request);
+        let dropped = cx.core.handled.messages_dropped();
+        let Some(observation) = observation.during(|| self.run(cx, request, arrived)) else {
+            return;
+        };
+        let lender = cx.core.lender.clone();
+        let mut left = Some(observation);
+        cx.core.tasks.replace_future(at, |task| match left.take() {
+            Some(observation) => observation.of_task(task, id, lender),
+            None => task,
+        });
+        let Some(observation) = left else { return };
+        observation.end(match id {
+            Some(id) => cx.core.proto.stored_answer(id).map_or(CallOutcome::Dropped, outcome_of),
+            None if cx.core.handled.messages_dropped() == dropped => CallOutcome::Ok,
+            None => CallOutcome::Refused,
+        });
+    }
+
+    /// Runs the handler.
+    fn run(&mut self, cx: &mut Context<'_>, request: Request<'_>, arrived: Arrived) {
+        if arrived.answers || !arrived.metadata.is_empty() {
+            return self.inner.handle_marked(cx, request, arrived);
+        }
+        let Request { body, req_type, session, expires_ns } = request;
+        let (body, owned) = parts(body);
+        self.inner.handle(cx, body, owned, req_type, session, expires_ns);
     }
 }

@@ -10,12 +10,14 @@ use super::access::{Authorize, Denied, Peer, Target};
 use super::answer::Refusal;
 use super::hello;
 use super::load::Load;
+use super::middleware::{ServerChain, ServerMiddleware, Subject};
 use super::stream::Streams;
 use crate::channel::method::{ACCEPT, HELLO, METADATA, MISSING, PULL, PUSH, ServiceInfo};
 use crate::core::drain::DrainToken;
 use crate::counters::{count, shared_stats};
 use crate::error::register::RegisterError;
 use crate::error::service::{DecodeError, StreamError};
+use crate::shape::method::MethodKind;
 
 /// Request types that servers assign to the methods of their services. Earlier versions hashed names to
 /// types below, so a call of such a client does not reach another method.
@@ -55,7 +57,7 @@ shared_stats! {
         /// Pulls and pushes of streams that the server does not have, which are refused at once. Some are
         /// late: they arrive after the end of their stream.
         pub unknown_streams: u64 = counter(calls),
-        /// Requests, messages and clients that the server's [`Authorize`] has denied.
+        /// Requests, messages and clients that the server's [`Authorize`] or middleware has refused.
         pub denied: u64 = counter(requests),
         /// Streams that were opened.
         pub streams_opened: u64 = counter(streams),
@@ -87,6 +89,38 @@ impl fmt::Debug for Access {
     }
 }
 
+/// The middleware of a server; `None`: there is none.
+#[derive(Default)]
+struct Chain(Mutex<Option<ServerChain>>);
+
+impl Chain {
+    fn lock(&self) -> MutexGuard<'_, Option<ServerChain>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Chain").field(&self.lock().is_some()).finish()
+    }
+}
+
+/// The names and the kind of a method.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MethodOf {
+    pub(crate) service: &'static str,
+    pub(crate) method: &'static str,
+    pub(crate) kind: MethodKind,
+}
+
+impl MethodOf {
+    /// A call of the method by this client.
+    pub(super) fn subject(self, peer: Peer) -> Subject {
+        let MethodOf { service, method, kind } = self;
+        Subject { service, method, kind, peer }
+    }
+}
+
 /// The state that the services of a server share. Clones share it.
 #[derive(Clone, Default, Debug)]
 pub struct Services(Arc<Shared>);
@@ -95,6 +129,7 @@ pub struct Services(Arc<Shared>);
 struct Shared {
     list: Mutex<Vec<Assigned>>,
     access: Access,
+    middleware: Chain,
     counters: Counters,
     streams: Streams,
     load: Load,
@@ -182,7 +217,7 @@ impl Services {
         &self.0.load
     }
 
-    pub(super) fn undecoded(&self, error: DecodeError) -> Refusal {
+    pub(crate) fn undecoded(&self, error: DecodeError) -> Refusal {
         count(&self.0.counters.decode_errors);
         Refusal::Undecoded(error)
     }
@@ -197,14 +232,34 @@ impl Services {
         Refusal::Stream(error)
     }
 
-    /// Sets what decides about requests, in place of an earlier one. Returns whether it is the first.
+    /// Sets what decides about requests, in place of an earlier one. Returns whether handlers have no gates
+    /// yet.
     pub(crate) fn set_access(&self, new: Arc<dyn Authorize>) -> bool {
-        let mut access = self.0.access.lock();
-        access.replace(new).is_none()
+        let had_gates = self.has_gates();
+        *self.0.access.lock() = Some(new);
+        !had_gates
     }
 
-    pub(crate) fn has_access(&self) -> bool {
-        self.0.access.lock().is_some()
+    /// Adds middleware behind that which is there. Returns whether handlers have no gates yet.
+    pub(crate) fn add_middleware(&self, new: Arc<dyn ServerMiddleware>) -> bool {
+        let had_gates = self.has_gates();
+        let mut chain = self.0.middleware.lock();
+        *chain = Some(chain.clone().unwrap_or_default().with(new));
+        !had_gates
+    }
+
+    /// The middleware, if there is some.
+    pub(super) fn middleware(&self) -> Option<ServerChain> {
+        self.0.middleware.lock().clone()
+    }
+
+    pub(crate) fn has_middleware(&self) -> bool {
+        self.0.middleware.lock().is_some()
+    }
+
+    /// Returns whether handlers have gates.
+    pub(crate) fn has_gates(&self) -> bool {
+        self.0.access.lock().is_some() || self.has_middleware()
     }
 
     /// Returns whether a peer may make a request, or send a message.
@@ -240,6 +295,15 @@ impl Services {
         Some((service.info.name, method.name))
     }
 
+    /// The names and the kind of a method.
+    pub(crate) fn method_info(&self, number: u16) -> Option<MethodOf> {
+        let list = self.lock();
+        let service = list.iter().find(|s| (s.first..s.end()).contains(&number))?;
+        let at = usize::from(number - service.first);
+        let (method, shape) = (service.info.methods.get(at)?, service.info.shapes().get(at)?);
+        Some(MethodOf { service: service.info.name, method: method.name, kind: shape.kind() })
+    }
+
     /// The server below passes requests with metadata to the handlers of their methods.
     pub(crate) fn set_reads_metadata(&self) {
         self.0.reads_metadata.store(true, Ordering::Relaxed);
@@ -259,7 +323,7 @@ impl Services {
     }
 
     /// The handler of a method has a context.
-    pub(super) fn set_asking(&self, number: u16) {
+    pub(crate) fn set_asking(&self, number: u16) {
         self.asking().insert(number);
     }
 
@@ -268,7 +332,7 @@ impl Services {
         self.asking().contains(&number)
     }
 
-    pub(super) fn denied(&self, denied: Denied) -> Refusal {
+    pub(crate) fn denied(&self, denied: Denied) -> Refusal {
         count(&self.0.counters.denied);
         Refusal::Denied(denied)
     }

@@ -11,10 +11,10 @@ use crate::core::handler::Handler;
 use crate::core::lenders;
 use crate::core::message::Reply;
 use crate::core::shares::{Client, FindClient};
-use crate::run::endpoint::{Handlers, Rpc};
+use crate::run::endpoint::Rpc;
 use crate::service::{
-    Authorize, Caller, LocalRegistry, LocalService, Peer, Received, RegisterError, ServiceStats,
-    Services, SessionKey, Source, current, guarded,
+    Authorize, Caller, LocalRegistry, LocalService, Peer, Received, RegisterError,
+    ServerMiddleware, ServiceStats, Services, SessionKey, Source, current,
 };
 
 /// The client of a request of an endpoint, and the deadline of the request, ns.
@@ -64,17 +64,16 @@ impl<T: Transport> Rpc<T> {
     /// Decides which clients may make which requests to this endpoint, also to the handlers and
     /// services that it has already: see [`crate::Server::authorize`]. It replaces an earlier decision.
     pub fn authorize(&mut self, access: impl Authorize) {
-        let Handlers { services, by_type, messages, marked, marked_messages, .. } =
-            &mut self.handlers;
-        if !services.set_access(Arc::new(access)) {
-            return; // the handlers have gates
+        if self.handlers.services.set_access(Arc::new(access)) {
+            self.handlers.gate_all(); // otherwise they have gates
         }
-        // An endpoint has no second handlers for requests with metadata, which had to get gates too.
-        debug_assert!(marked.is_empty() && marked_messages.is_empty());
-        for (handlers, is_message) in [(by_type, false), (messages, true)] {
-            for slot in handlers.iter_mut() {
-                *slot = slot.take().map(|inner| guarded(inner, services, is_message));
-            }
+    }
+
+    /// Adds middleware to this endpoint, also before the services that it has already: see
+    /// [`crate::Server::middleware`].
+    pub fn middleware(&mut self, middleware: impl ServerMiddleware) {
+        if self.handlers.services.add_middleware(Arc::new(middleware)) {
+            self.handlers.gate_all(); // otherwise they have gates
         }
     }
 

@@ -15,7 +15,7 @@ use crate::core::shares::Place;
 use crate::run::worker::dropping;
 use crate::run::worker::origin::Origin;
 use crate::service::trailer::Arrived;
-use crate::service::{Caller, Peer, Watched, current};
+use crate::service::{Caller, Observation, Peer, Watched, current};
 
 /// A request that a worker handler owns and must answer, or a one-way message, to which there is no
 /// answer. Dereferences to its bytes.
@@ -60,6 +60,8 @@ struct Asker {
     limit: usize,
     watched: Option<Arc<dyn Watched>>,
     arrived: Option<Arc<Arrived>>,
+    /// Middleware that sees the end of the call.
+    observation: Option<Observation>,
 }
 
 /// How far a request has come.
@@ -111,7 +113,9 @@ impl Work {
     /// Its handler has a context, which names the peer.
     pub(super) fn set_asker(&mut self, control: u64, peer: Option<Addr>, limit: usize) {
         let (watched, arrived) = (None, current::arrived());
-        self.client = Sender::Asked(Box::new(Asker { control, peer, limit, watched, arrived }));
+        let observation = Observation::take_current();
+        let asker = Asker { control, peer, limit, watched, arrived, observation };
+        self.client = Sender::Asked(Box::new(asker));
     }
 
     /// Its metadata.
@@ -259,6 +263,12 @@ impl Work {
 
     fn answer(&mut self, outcome: AnswerBody) {
         self.stage = Stage::Answered;
+        if let Sender::Asked(asker) = &mut self.client
+            && let Some(observation) = asker.observation.take()
+        {
+            let is_message = matches!(self.incoming, Incoming::Message(_));
+            observation.answered(outcome.answer(), is_message);
+        }
         if let Incoming::Request(id) = self.incoming {
             self.origin.answer(id, outcome);
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::trailer::Arrived;
 use crate::core::shares::FindClient;
@@ -20,7 +20,7 @@ pub(crate) trait Watched: Debug + Send + Sync {
 }
 
 /// The origin of a request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) peer: Option<Peer>,
     /// The deadline, in the time of `clock`.
@@ -35,6 +35,13 @@ pub(crate) struct Caller {
     pub(crate) limit: usize,
     /// The metadata of the request, if it has some.
     pub(crate) arrived: Option<Arc<Arrived>>,
+}
+
+impl Caller {
+    /// Time until the deadline; `None`: there is none. Reads the clock.
+    pub(crate) fn time_left(&self) -> Option<Duration> {
+        Some(self.expires?.saturating_duration_since(self.clock.now()))
+    }
 }
 
 impl Default for Caller {

@@ -1,0 +1,243 @@
+//! Middleware of a server.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use courser_proto::{Executed, Status};
+
+use super::observation::{Observation, Subject};
+use super::{CallEnd, CallOutcome};
+use crate::core::context::Context;
+use crate::core::message::Request;
+use crate::error::service::{NoError, RpcError};
+use crate::panics::caught;
+use crate::service::access::{Denied, Peer};
+use crate::service::answer::{self, tag};
+use crate::service::context::{Metadata, MetadataError, MetadataValue};
+use crate::shape::method::MethodKind;
+
+/// Sees the calls of a server's typed services: [`crate::Server::middleware`],
+/// [`crate::Rpc::middleware`].
+///
+/// Both functions run on any thread of the server, `before` on that of the endpoint. They should take a
+/// microsecond at most, and must not block. Middleware is called in the order in which it was added, at the
+/// end in the opposite order. Handlers without a service are not seen; [`super::Authorize`] is asked
+/// about them too, and about all requests before the first middleware.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// use courser::service::{CallEnd, CallOutcome, Denied, IncomingCall, ServerMiddleware};
+///
+/// /// Lets calls with the right token pass, and counts those that failed.
+/// struct Tokens {
+///     token: &'static str,
+///     failed: AtomicU64,
+/// }
+///
+/// impl ServerMiddleware for Tokens {
+///     fn before(&self, call: &mut IncomingCall<'_>) -> Result<(), Denied> {
+///         match call.metadata().text("token") {
+///             Some(token) if token == self.token => Ok(()),
+///             Some(_) => Err(Denied::new("the token is not that of this service")),
+///             None => Err(Denied::unauthenticated("calls need a token")),
+///         }
+///     }
+///     fn after(&self, end: &CallEnd<'_>) {
+///         if end.outcome != CallOutcome::Ok {
+///             self.failed.fetch_add(1, Ordering::Relaxed);
+///         }
+///     }
+/// }
+///
+/// #[courser::service]
+/// trait Store {
+///     async fn get(&self, key: String) -> String;
+/// }
+/// # struct Texts;
+/// # impl Store for Texts {
+/// #     async fn get(&self, key: String) -> String { key }
+/// # }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = courser::Server::bind("udp://127.0.0.1:0")?.add_service(StoreServer::new(Texts))?;
+/// let server = server.middleware(Tokens { token: "blue", failed: AtomicU64::new(0) });
+/// let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// # futures::executor::block_on(async {
+/// let store = StoreClient::connect(&uri).await?;
+/// let error = store.get("a".to_owned()).await.unwrap_err();
+/// assert!(matches!(error, courser::service::RpcError::Unauthenticated(_)));
+/// assert_eq!(store.get("a".to_owned()).metadata("token", "blue").await?, "a");
+/// # Ok(()) })
+/// # }
+/// ```
+///
+/// # Cost
+/// A server without middleware has none. With it a call costs its functions, some 100 ns and on a
+/// [`crate::Server`] an allocation.
+pub trait ServerMiddleware: Send + Sync + 'static {
+    /// Sees a call before anything of its arguments is decoded: a request, a one-way message, or the
+    /// opening of a stream, whose items are not seen. A panic refuses the call.
+    ///
+    /// # Errors
+    /// The call is refused: it ends with [`RpcError::Denied`](super::RpcError::Denied),
+    /// [`RpcError::Unauthenticated`](super::RpcError::Unauthenticated) or
+    /// [`RpcError::TooMany`](super::RpcError::TooMany), and a one-way message is dropped. It is counted in
+    /// [`ServiceStats::denied`](super::ServiceStats::denied).
+    fn before(&self, call: &mut IncomingCall<'_>) -> Result<(), Denied>;
+
+    /// Sees the end of each call that `before` has let pass, once, also of those that were refused later
+    /// and of those that were cancelled. The end of a stream is that of its handler, or of its last item if
+    /// that is later.
+    fn after(&self, _end: &CallEnd<'_>) {}
+}
+
+/// A call that has arrived, as [`ServerMiddleware::before`] sees it.
+pub struct IncomingCall<'a> {
+    subject: Subject,
+    req_type: u16,
+    len: usize,
+    time_left: Option<Duration>,
+    metadata: &'a mut Metadata,
+}
+
+impl fmt::Debug for IncomingCall<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IncomingCall")
+            .field("service", &self.service())
+            .field("method", &self.method())
+            .field("peer", &self.peer())
+            .field("metadata", &self.metadata)
+            .finish_non_exhaustive()
+    }
+}
+
+impl IncomingCall<'_> {
+    /// The name of the service on the network.
+    pub fn service(&self) -> &'static str {
+        self.subject.service
+    }
+
+    /// The name of the method.
+    pub fn method(&self) -> &'static str {
+        self.subject.method
+    }
+
+    /// The kind of the method.
+    pub fn kind(&self) -> MethodKind {
+        self.subject.kind
+    }
+
+    /// The client.
+    pub fn peer(&self) -> Peer {
+        self.subject.peer
+    }
+
+    /// The request type that this server has assigned to the method.
+    pub fn req_type(&self) -> u16 {
+        self.req_type
+    }
+
+    /// Bytes of the encoded arguments, without the metadata; 4 more if it opens a stream.
+    pub fn request_len(&self) -> usize {
+        self.len
+    }
+
+    /// Time until the deadline of the call: see
+    /// [`CallContext::time_left`](super::CallContext::time_left).
+    pub fn time_left(&self) -> Option<Duration> {
+        self.time_left
+    }
+
+    /// The metadata of the request. Handlers read it in their contexts.
+    pub fn metadata(&self) -> &Metadata {
+        self.metadata
+    }
+
+    /// Adds a pair to the metadata, in place of an earlier one with this key. Handlers read it, and the keys
+    /// that calls pass on go on to the calls that they make.
+    ///
+    /// # Errors
+    /// The key or the value is not allowed, or there is no room for it.
+    pub fn add_metadata<'v>(
+        &mut self,
+        key: &str,
+        value: impl Into<MetadataValue<'v>>,
+    ) -> Result<(), MetadataError> {
+        self.metadata.insert(key, value)
+    }
+}
+
+/// The middleware of a server; the first one is the outermost.
+#[derive(Clone, Default)]
+pub(crate) struct ServerChain(Arc<[Arc<dyn ServerMiddleware>]>);
+
+impl ServerChain {
+    /// With another one behind those that are there.
+    pub(crate) fn with(&self, last: Arc<dyn ServerMiddleware>) -> Self {
+        ServerChain(self.0.iter().cloned().chain([last]).collect())
+    }
+
+    /// Passes a call to all, until one refuses it.
+    ///
+    /// # Errors
+    /// It does; those before it have seen the end.
+    pub(crate) fn admit(
+        self,
+        cx: &Context<'_>,
+        request: &Request<'_>,
+        subject: Subject,
+        metadata: &mut Metadata,
+    ) -> Result<Observation, Denied> {
+        let time_left = (request.expires_ns != u64::MAX)
+            .then(|| Duration::from_nanos(request.expires_ns.saturating_sub(cx.now_ns())));
+        let (req_type, len) = (request.req_type, request.body.len());
+        let count = self.0.len();
+        let mut observation = Observation::new(self, subject, cx.core.clock().clone());
+        for at in 0..count {
+            let mut decision = Err(Denied::new("middleware of the server has failed"));
+            caught("middleware", req_type, || {
+                let mut call = IncomingCall { subject, req_type, len, time_left, metadata };
+                decision = observation.chain().0[at].before(&mut call);
+            });
+            if let Err(denied) = decision {
+                observation.keep(metadata);
+                observation.end(CallOutcome::Refused);
+                return Err(denied);
+            }
+            observation.passed();
+        }
+        observation.keep(metadata);
+        Ok(observation)
+    }
+
+    /// Reports the end of a call to the first `count` of them.
+    pub(super) fn report(&self, count: usize, end: &CallEnd<'_>) {
+        for middleware in self.0[..count].iter().rev() {
+            caught("middleware", 0, || middleware.after(end));
+        }
+    }
+}
+
+/// The outcome of a call by its answer: a response, or a status.
+pub(crate) fn outcome_of(answer: Result<&[u8], Status>) -> CallOutcome {
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(status) if status_executed(status) == Executed::Never => return CallOutcome::Refused,
+        Err(_) => return CallOutcome::Dropped,
+    };
+    let (tag, payload) = match answer::without_metadata(answer).split_last() {
+        Some((tag, payload)) => (*tag, payload),
+        None => return CallOutcome::Dropped,
+    };
+    match tag {
+        tag::OK => CallOutcome::Ok,
+        tag::FAILED => CallOutcome::Failed,
+        tag => CallOutcome::of(&answer::refused::<NoError>(tag, payload)),
+    }
+}
+
+fn status_executed(status: Status) -> Executed {
+    let failure = crate::CallFailure::Failed(courser_proto::CallError::Server(status));
+    RpcError::<NoError>::from(failure).executed()
+}
