@@ -204,7 +204,8 @@ pub use crate::shape::method::{MethodKind, MethodShape};
 pub use crate::shape::{Difference, Shape};
 pub use access::{Authorize, Denied, Peer, Target};
 pub use client::{
-    Answered, AnsweredCall, MarkedCall, MarkedMessage, OneWay, Sending, Unary, UnaryCall,
+    Answered, AnsweredCall, MarkedCall, MarkedMessage, OneWay, Retries, RetryPolicy, RetryStats,
+    Sending, Unary, UnaryCall,
 };
 #[cfg(feature = "named")]
 pub use codec::Named;
@@ -223,7 +224,9 @@ pub use futures_core::Stream;
 pub use key::SessionKey;
 pub(crate) use load::{Charge, LARGE, Turn};
 pub(crate) use middleware::Observation;
-pub use middleware::{CallEnd, CallOutcome, IncomingCall, ServerMiddleware};
+pub use middleware::{
+    CallEnd, CallOutcome, ClientMiddleware, IncomingCall, OutgoingCall, ServerMiddleware,
+};
 pub use registry::{LocalRegistry, LocalService, Received, Registry, Service};
 pub use services::{ServiceStats, Services};
 pub use stream::{

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod deadline;
 mod expand;
 mod kinds;
 mod model;

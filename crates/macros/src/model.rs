@@ -9,6 +9,7 @@ use syn::{
     Visibility,
 };
 
+use crate::deadline;
 use crate::kinds::{self, Outcome};
 use crate::options::Options;
 
@@ -31,6 +32,9 @@ pub(crate) struct Method {
     pub(crate) cfg: Vec<Attribute>,
     pub(crate) arguments: Vec<Argument>,
     pub(crate) kind: Kind,
+    pub(crate) is_idempotent: bool,
+    /// The default deadline, ns.
+    pub(crate) deadline_ns: Option<u64>,
 }
 
 /// A parameter of a method.
@@ -170,12 +174,20 @@ fn method(f: TraitItemFn) -> syn::Result<Method> {
             None
         }
     };
+    if let (Some(span), Some(kind)) = (own.idempotent, &kind)
+        && !matches!(kind, Kind::Unary(_))
+    {
+        let text =
+            "only calls with one request and one response are repeated; remove `#[idempotent]`";
+        errors.at(span, text);
+    }
     errors.finish()?;
+    let (is_idempotent, deadline_ns) = (own.idempotent.is_some(), own.deadline_ns);
     let ident = f.sig.ident;
     let attributes = passed(f.attrs);
     let cfg = attributes.iter().filter(|a| a.path().is_ident("cfg")).cloned().collect();
     let kind = kind.expect("without errors there is a kind");
-    Ok(Method { ident, attributes, cfg, arguments, kind })
+    Ok(Method { ident, attributes, cfg, arguments, kind, is_idempotent, deadline_ns })
 }
 
 /// Refuses what no method of a service has.
@@ -201,10 +213,16 @@ fn check_form(f: &TraitItemFn, errors: &mut Errors) {
     if let Some(variadic) = &sig.variadic {
         errors.at(variadic.span(), "a method of a service has no variadic parameters");
     }
-    if ["new", "connect", "unchecked", "channel", "with_metadata"]
-        .iter()
-        .any(|taken| sig.ident == taken)
-    {
+    const TAKEN: [&str; 7] = [
+        "new",
+        "connect",
+        "unchecked",
+        "channel",
+        "with_metadata",
+        "with_middleware",
+        "with_retries",
+    ];
+    if TAKEN.iter().any(|taken| sig.ident == taken) {
         let text = "the generated client has a function of this name; rename the method";
         errors.at(sig.ident.span(), text);
     }
@@ -322,10 +340,12 @@ fn kind(f: &TraitItemFn, arguments: &[Argument], oneway: Option<Span>) -> syn::R
 #[derive(Default)]
 struct Own {
     oneway: Option<Span>,
+    idempotent: Option<Span>,
+    deadline_ns: Option<u64>,
 }
 
 fn is_own(attribute: &Attribute) -> bool {
-    attribute.path().is_ident("oneway") || attribute.path().is_ident("method")
+    ["oneway", "idempotent", "deadline", "method"].iter().any(|own| attribute.path().is_ident(own))
 }
 
 fn own_attributes(attributes: &[Attribute], errors: &mut Errors) -> Own {
@@ -338,6 +358,21 @@ fn own_attributes(attributes: &[Attribute], errors: &mut Errors) -> Own {
             }
             if own.oneway.replace(attribute.span()).is_some() {
                 errors.at(attribute.span(), "`#[oneway]` is there twice; remove one");
+            }
+        } else if attribute.path().is_ident("idempotent") {
+            if let Err(e) = attribute.meta.require_path_only() {
+                errors.add(e);
+            }
+            if own.idempotent.replace(attribute.span()).is_some() {
+                errors.at(attribute.span(), "`#[idempotent]` is there twice; remove one");
+            }
+        } else if attribute.path().is_ident("deadline") {
+            match deadline::read(attribute) {
+                Ok(deadline_ns) if own.deadline_ns.replace(deadline_ns).is_some() => {
+                    errors.at(attribute.span(), "`#[deadline]` is there twice; remove one");
+                }
+                Ok(_) => {}
+                Err(e) => errors.add(e),
             }
         } else if attribute.path().is_ident("method") {
             let text =
@@ -372,7 +407,11 @@ fn check_attributes(attributes: &[Attribute], of: &str, errors: &mut Errors) {
     let of_methods = ["cfg", "must_use"].iter().filter(|_| of == "a method");
     for attribute in attributes {
         if !PASSED.iter().chain(of_methods.clone()).any(|a| attribute.path().is_ident(a)) {
-            let own = if of == "a method" { "`oneway`, `cfg`, `must_use`, " } else { "" };
+            let own = if of == "a method" {
+                "`oneway`, `idempotent`, `deadline`, `cfg`, `must_use`, "
+            } else {
+                ""
+            };
             errors.at(
                 attribute.path().span(),
                 format!("unknown attribute of {of} of a service; known are {own}`doc`, `deprecated` and levels of lints"),

@@ -80,7 +80,11 @@ fn a_method_has_one_context_by_value() {
 
 #[test]
 fn unknown_attributes_and_options_are_refused() {
-    one("#[cache] async fn a(&self);", "cache", "known are `oneway`, `cfg`");
+    one(
+        "#[cache] async fn a(&self);",
+        "cache",
+        "known are `oneway`, `idempotent`, `deadline`, `cfg`",
+    );
     one("#[method(id = 7)] async fn a(&self);", "#[method(id = 7)]", "remove `#[method]`");
     one("#[oneway(x)] async fn a(&self);", "(", "unexpected token");
     one("#[oneway] #[oneway] async fn a(&self);", "#[oneway]", "twice");
@@ -97,6 +101,25 @@ fn unknown_attributes_and_options_are_refused() {
     let found = errors("", "#[derive(Clone)] trait Kv {}");
     assert!(found[0].0 == "derive" && found[0].1.contains("a service"), "{found:?}");
     assert!(errors("", "trait Kv<T>: Clone {}").len() == 2);
+}
+
+#[test]
+fn idempotent_methods_are_unary_and_deadlines_have_units() {
+    assert_eq!(method("#[idempotent] #[deadline(\"50 ms\")] async fn a(&self);"), []);
+    assert_eq!(method("#[deadline(\"1 s\")] fn a(&self) -> impl Stream<Item = u8>;"), []);
+    one("#[idempotent] #[oneway] async fn a(&self);", "#[idempotent]", "remove `#[idempotent]`");
+    one("#[idempotent] fn a(&self) -> impl Stream<Item = u8>;", "#[idempotent]", "remove");
+    one("#[idempotent(yes)] async fn a(&self);", "(", "unexpected token");
+    one("#[idempotent] #[idempotent] async fn a(&self);", "#[idempotent]", "twice");
+    one("#[deadline(\"5\")] async fn a(&self);", "\"5\"", "a whole number and a unit");
+    one(
+        "#[deadline(\"1 s\")] #[deadline(\"2 s\")] async fn a(&self);",
+        "#[deadline(\"2 s\")]",
+        "twice",
+    );
+    one("#[deadline] async fn a(&self);", "deadline", "attribute arguments");
+    one("async fn with_retries(&self);", "with_retries", "rename the method");
+    one("async fn with_middleware(&self);", "with_middleware", "rename the method");
 }
 
 #[test]

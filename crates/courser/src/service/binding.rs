@@ -8,9 +8,12 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use courser_buf::{AllocError, MsgBuf};
+use courser_proto::Executed;
 
-use super::context::{Metadata, MetadataError, trailer};
+use super::client::Retries;
+use super::context::{Complete, Metadata, MetadataError, trailer};
 use super::hello;
+use super::middleware::{ClientChain, ClientMiddleware, Observed};
 use super::writer::{self, Memory};
 use crate::channel::greeting::Greeting;
 use crate::channel::method::{HELLO, MARKED, MethodId, Numbers, ServiceInfo};
@@ -29,13 +32,21 @@ pub(crate) struct Binding {
     adopted: Option<NonZeroU16>,
     /// The numbers of another connection, once they are known.
     numbers: OnceLock<Numbers>,
-    /// The metadata of all calls, and the binding without it. This one has no numbers, so that the usual
-    /// path of a call has no test for metadata.
-    defaults: Option<Box<Defaults>>,
+    /// The settings of all calls, and the binding without them. This one has no numbers, so that the usual
+    /// path of a call has no test for settings.
+    settings: Option<Box<Settings>>,
 }
 
-/// A binding without metadata, and the metadata of all calls, or why it cannot be sent.
-type Defaults = (Arc<Binding>, Result<Metadata, MetadataError>);
+/// The settings of all calls of a client.
+#[derive(Clone)]
+struct Settings {
+    /// The binding without them.
+    of: Arc<Binding>,
+    /// The metadata, or why it cannot be sent.
+    metadata: Result<Metadata, MetadataError>,
+    middleware: ClientChain,
+    retries: Option<Retries>,
+}
 
 impl fmt::Debug for Binding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -48,32 +59,84 @@ impl Binding {
         // Looked at by the task that makes the client, in place of the thread that all clients share.
         let _ = info.shapes();
         let adopted = channel.adopt(Greeting { info, checked });
-        Binding { info, checked, adopted, numbers: OnceLock::new(), defaults: None }
+        Binding { info, checked, adopted, numbers: OnceLock::new(), settings: None }
+    }
+
+    /// A binding whose calls have other settings.
+    fn with(of: Arc<Binding>, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = of.settings.clone().unwrap_or_else(|| {
+            let (metadata, middleware) = (Ok(Metadata::new()), ClientChain::default());
+            Box::new(Settings { of: of.clone(), metadata, middleware, retries: None })
+        });
+        change(&mut settings);
+        let (info, checked, settings) = (of.info, of.checked, Some(settings));
+        Binding { info, checked, adopted: None, numbers: OnceLock::new(), settings }
     }
 
     /// A binding whose calls have metadata, also that of an earlier one.
     pub(crate) fn with_defaults(of: Arc<Binding>, mut metadata: Metadata) -> Self {
-        let (of, metadata) = match of.defaults.as_deref() {
-            None => (of, Ok(metadata)),
-            Some((real, Ok(earlier))) => {
-                let filled = metadata.fill_from(earlier);
-                (real.clone(), filled.map(|()| metadata))
+        Binding::with(of, |settings| {
+            if let Ok(earlier) = &settings.metadata {
+                settings.metadata = metadata.fill_from(earlier).map(|()| metadata);
             }
-            Some((real, Err(e))) => (real.clone(), Err(e.clone())),
-        };
-        let Binding { info, checked, .. } = *of;
-        let defaults = Some(Box::new((of, metadata)));
-        Binding { info, checked, adopted: None, numbers: OnceLock::new(), defaults }
+        })
+    }
+
+    /// A binding whose calls are seen by middleware, also by that of an earlier one, which is outside.
+    pub(crate) fn with_middleware(of: Arc<Binding>, last: Arc<dyn ClientMiddleware>) -> Self {
+        Binding::with(of, |settings| settings.middleware = settings.middleware.with(last))
+    }
+
+    /// A binding whose calls are repeated.
+    pub(crate) fn with_retries(of: Arc<Binding>, retries: Retries) -> Self {
+        Binding::with(of, |settings| settings.retries = Some(retries))
+    }
+
+    /// Returns whether calls have settings.
+    pub(crate) fn has_settings(&self) -> bool {
+        self.settings.is_some()
     }
 
     /// The metadata of all calls, or why there is none that could be sent.
     pub(crate) fn defaults(&self) -> Option<&Result<Metadata, MetadataError>> {
-        self.defaults.as_ref().map(|defaults| &defaults.1)
+        self.settings.as_ref().map(|settings| &settings.metadata)
     }
 
-    /// The binding without metadata.
+    /// The retries of all calls.
+    pub(crate) fn retries(&self) -> Option<&Retries> {
+        self.settings.as_ref()?.retries.as_ref()
+    }
+
+    /// Passes a call to the middleware. `None`: there is none.
+    ///
+    /// # Errors
+    /// The middleware refuses it.
+    pub(crate) fn observe(
+        &self,
+        index: u16,
+        options: &mut CallOptions,
+        metadata: &mut Complete,
+    ) -> Result<Option<Observed>, CallFailure> {
+        match &self.settings {
+            Some(settings) if !settings.middleware.is_empty() => {
+                let chain = settings.middleware.clone();
+                chain.admit(self.info, index, options, metadata).map(Some).map_err(|denied| {
+                    let (reason, executed) = (denied.to_string().into(), Executed::Never);
+                    CallFailure::Middleware { reason, executed }
+                })
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The binding without settings.
     pub(crate) fn real(&self) -> &Binding {
-        self.defaults.as_ref().map_or(self, |defaults| &defaults.0)
+        self.settings.as_ref().map_or(self, |settings| &settings.of)
+    }
+
+    /// The service.
+    pub(crate) fn info(&self) -> &'static ServiceInfo {
+        self.info
     }
 
     /// The method of a call with metadata, which is written into its request. `None`: the server was not

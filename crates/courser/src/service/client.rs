@@ -9,18 +9,25 @@ use std::time::Duration;
 
 use courser_buf::MsgBuf;
 
+mod managed;
 mod marked;
+mod retries;
 
 pub use marked::{Answered, AnsweredCall, MarkedCall, MarkedMessage};
+
+pub use retries::{Retries, RetryPolicy, RetryStats};
+
+use managed::{Addressed, Managed, Prepared};
 
 use super::answer;
 use super::binding::{Binding, Unmade};
 use super::codec::{Decode, Encode};
 use super::context::{Given, current};
+use super::middleware::Observed;
 use super::stream::{OpenDuplex, OpenStream, OpenUpload, Pool};
 use super::writer;
 use crate::channel::method::{MARKED, MethodId, ServiceInfo};
-use crate::channel::{BlockingChannel, CallOptions, Channel};
+use crate::channel::{Answer, BlockingChannel, CallOptions, Channel};
 use crate::error::hello::HelloError;
 use crate::error::service::{EncodeError, NoError, RpcError};
 use crate::service::binding::ChannelMemory;
@@ -213,7 +220,16 @@ pin_project_lite::pin_project! {
 enum Unready<'a, C: Channel> {
     /// The server is asked for the service first.
     Unmade(Unmade<'a, C>),
+    /// The call is observed by middleware, or repeated. It is not made here at all.
+    Managed(Managed<'a, C>),
     Failed(Option<RpcError<NoError>>),
+}
+
+/// The end of a call that has no future of its own.
+enum Ended<E> {
+    Failed(RpcError<E>),
+    /// The answer, of a call that is observed or repeated.
+    Answered(MsgBuf),
 }
 
 impl<'a, C: Channel, F> Started<'a, C, F> {
@@ -243,7 +259,7 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
         make: Make<'a, C, F>,
     ) -> Self {
         // It has metadata although it was given none.
-        if current::passes() || service.defaults().is_some() {
+        if current::passes() || service.has_settings() {
             return Started::inheriting(channel, service, index, request, options, make);
         }
         match (service.mismatch(index), request) {
@@ -261,7 +277,7 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         make: Make<'a, C, F>,
-    ) -> Poll<Result<Pin<&mut F>, RpcError<E>>> {
+    ) -> Poll<Result<Pin<&mut F>, Ended<E>>> {
         if let StartedProjection::Unready { .. } = self.as_mut().project() {
             ready!(self.as_mut().poll_unready(cx, make))?;
         }
@@ -276,18 +292,24 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         make: Make<'a, C, F>,
-    ) -> Poll<Result<(), RpcError<E>>> {
+    ) -> Poll<Result<(), Ended<E>>> {
         let StartedProjection::Unready { reason } = self.as_mut().project() else {
             return Poll::Ready(Ok(()));
         };
         let future = match &mut **reason {
             Unready::Unmade(call) => {
-                let (method, request) = ready!(call.poll(cx))?;
+                let (method, request) = ready!(call.poll(cx)).map_err(Ended::Failed)?;
                 make(call.channel, method, request, call.options)
+            }
+            Unready::Managed(call) => {
+                return Poll::Ready(Err(match ready!(call.poll(cx)) {
+                    Ok(answer) => Ended::Answered(answer),
+                    Err(error) => Ended::Failed(error.widen()),
+                }));
             }
             Unready::Failed(error) => {
                 return match error.take() {
-                    Some(error) => Poll::Ready(Err(error.widen())),
+                    Some(error) => Poll::Ready(Err(Ended::Failed(error.widen()))),
                     None => Poll::Pending, // polled after its end
                 };
             }
@@ -308,21 +330,33 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
         (given, flags): (Given, u8),
         make: Make<'a, C, F>,
     ) -> Self {
-        let request = given.complete(service).and_then(|metadata| {
-            let memory = ChannelMemory(channel);
-            metadata.append_to(request?, flags, &memory)
-        });
-        let service = service.real();
-        match request {
-            Ok((request, false)) => Started::plain(channel, service, index, request, options, make),
-            Ok((mut request, true)) => match service.address(&mut request, index | MARKED) {
-                Ok(Some(method)) => {
-                    Started::Running { future: make(channel, method, request, options) }
-                }
-                Ok(None) => Started::unmade(channel, service, index | MARKED, request, options),
-                Err(mismatch) => Started::failed(mismatch.into()),
-            },
-            Err(e) => Started::failed(e.into()),
+        match Prepared::new(channel, service, index, request, options, (given, flags)) {
+            Ok(Prepared { call, observed, retries })
+                if call.is_unary() && (observed.is_some() || retries.is_some()) =>
+            {
+                let managed = Managed::new(call, observed, retries);
+                Started::Unready { reason: Box::new(Unready::Managed(managed)) }
+            }
+            Ok(Prepared { call, observed, .. }) => {
+                observed.into_iter().for_each(Observed::forget);
+                Started::addressed(call, make)
+            }
+            Err(e) => Started::failed(e),
+        }
+    }
+
+    /// A call whose request is complete.
+    fn addressed(call: Addressed<'a, C>, make: Make<'a, C, F>) -> Self {
+        let Addressed { channel, service, index, mut request, options } = call;
+        if index & MARKED == 0 {
+            return Started::plain(channel, service, index, request, options, make);
+        }
+        match service.address(&mut request, index) {
+            Ok(Some(method)) => {
+                Started::Running { future: make(channel, method, request, options) }
+            }
+            Ok(None) => Started::unmade(channel, service, index, request, options),
+            Err(mismatch) => Started::failed(mismatch.into()),
         }
     }
 
@@ -375,6 +409,17 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
     }
 }
 
+impl<E> Ended<E> {
+    /// The result of a unary call.
+    #[cold]
+    fn read<K: Decode<T> + Decode<E>, T>(self) -> Result<T, RpcError<E>> {
+        match self {
+            Ended::Failed(error) => Err(error),
+            Ended::Answered(answer) => answer::read::<K, T, E>(Answer::Owned(answer)),
+        }
+    }
+}
+
 pin_project_lite::pin_project! {
     /// The future of a typed call.
     #[must_use = "futures do nothing unless they are polled"]
@@ -400,7 +445,10 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Future for UnaryCall<'_, C, K, 
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let call = ready!(self.project().state.running(cx, C::call_method))?;
+        let call = match ready!(self.project().state.running(cx, C::call_method)) {
+            Ok(call) => call,
+            Err(ended) => return Poll::Ready(ended.read::<K, T>()),
+        };
         match ready!(C::poll_call(call, cx, answer::read::<K, T, E>)) {
             Ok(decoded) => Poll::Ready(decoded),
             Err(failure) => Poll::Ready(Err(failure.into())),
@@ -488,7 +536,10 @@ impl<C: Channel> Future for Sending<'_, C> {
     type Output = Result<(), RpcError<super::NoError>>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let message = ready!(self.project().state.running(cx, C::send_method))?;
-        message.poll(cx).map_err(RpcError::from)
+        match ready!(self.project().state.running(cx, C::send_method)) {
+            Ok(message) => message.poll(cx).map_err(RpcError::from),
+            Err(Ended::Failed(error)) => Poll::Ready(Err(error)),
+            Err(Ended::Answered(_)) => Poll::Ready(Ok(())), // messages have no answers
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! threads and in virtual time, for all codecs and kinds of methods, and cost no allocation where there is
 //! nothing to keep (ADR 60). `courser::tower` (feature `tower`) has layers around calls.
 
+mod client;
 mod observation;
 mod server;
 
@@ -14,6 +15,8 @@ use super::context::Metadata;
 use crate::error::service::{NoError, RpcError};
 use crate::shape::method::MethodKind;
 
+pub(crate) use client::{ClientChain, Observed};
+pub use client::{ClientMiddleware, OutgoingCall};
 pub(crate) use observation::{Observation, Subject};
 pub use server::{IncomingCall, ServerMiddleware};
 pub(crate) use server::{ServerChain, outcome_of};

@@ -14,7 +14,8 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
     ordered.sort_by_key(|method| method.name());
     let table = ordered.iter().map(|method| {
         let (name, cfg) = (method.name(), &method.cfg);
-        quote!(#(#cfg)* #krate::service::MethodInfo::new(#name))
+        let idempotent = method.is_idempotent.then(|| quote!(.idempotent()));
+        quote!(#(#cfg)* #krate::service::MethodInfo::new(#name) #idempotent)
     });
     let shapes = ordered.iter().map(|method| {
         let (shape, cfg) = (shape(method, names), &method.cfg);
@@ -105,6 +106,21 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
                 Self { client: self.client.with_metadata(metadata) }
             }
 
+            /// A client whose calls are seen by middleware, also by that of this client, which is outside, on
+            /// the same connection.
+            #vis fn with_middleware(&self, middleware: impl #krate::service::ClientMiddleware) -> Self {
+                Self { client: self.client.with_middleware(middleware) }
+            }
+
+            /// A client whose unary calls are repeated when they fail and that is safe, in place of an earlier
+            /// policy, on the same connection.
+            #vis fn with_retries(
+                &self,
+                retries: impl ::core::convert::Into<#krate::service::Retries>,
+            ) -> Self {
+                Self { client: self.client.with_retries(retries) }
+            }
+
             /// The connection.
             #vis fn channel(&self) -> &Chan {
                 self.client.channel()
@@ -191,10 +207,13 @@ fn call(service: &Service, method: &Method, names: &Names) -> TokenStream {
         }
     };
     let sent = arguments_sent(method, names);
+    let deadline = method.deadline_ns.map(|ns| {
+        quote!(.deadline(::core::option::Option::Some(::core::time::Duration::from_nanos(#ns))))
+    });
     quote! {
         #(#attributes)*
         #vis fn #ident(&self, #(#parameters),*) -> #krate::service::#returned {
-            self.client.#function(#index, #sent)
+            self.client.#function(#index, #sent) #deadline
         }
     }
 }

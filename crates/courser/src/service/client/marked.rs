@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use super::{OneWay, Sending, Started, TypedClient, Types, Unary, UnaryCall};
+use super::Retries;
+use super::{Ended, OneWay, Sending, Started, TypedClient, Types, Unary, UnaryCall};
 use crate::channel::{Answer, BlockingChannel, Channel};
 use crate::error::service::RpcError;
 use crate::service::answer;
@@ -15,11 +16,27 @@ use crate::service::binding::Binding;
 use crate::service::codec::Decode;
 use crate::service::context::trailer::{self, ANSWERS};
 use crate::service::context::{Given, Metadata, MetadataValue};
+use crate::service::middleware::ClientMiddleware;
 
 impl<C: Channel> TypedClient<C> {
     /// A client whose calls have this metadata.
     pub fn with_metadata(&self, metadata: Metadata) -> Self {
         let service = Arc::new(Binding::with_defaults(self.service.clone(), metadata));
+        TypedClient { channel: self.channel.clone(), service, pool: self.pool.clone() }
+    }
+}
+
+impl<C: Channel> TypedClient<C> {
+    /// A client whose calls are seen by middleware.
+    pub fn with_middleware(&self, middleware: impl ClientMiddleware) -> Self {
+        let of = self.service.clone();
+        let service = Arc::new(Binding::with_middleware(of, Arc::new(middleware)));
+        TypedClient { channel: self.channel.clone(), service, pool: self.pool.clone() }
+    }
+
+    /// A client whose calls are repeated.
+    pub fn with_retries(&self, retries: impl Into<Retries>) -> Self {
+        let service = Arc::new(Binding::with_retries(self.service.clone(), retries.into()));
         TypedClient { channel: self.channel.clone(), service, pool: self.pool.clone() }
     }
 }
@@ -219,7 +236,13 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Future for AnsweredCall<'_, C, 
         let failed = |e| Poll::Ready((Err(e), Metadata::new()));
         let call = match ready!(self.project().state.running(cx, C::call_method)) {
             Ok(call) => call,
-            Err(e) => return failed(e),
+            Err(Ended::Failed(e)) => return failed(e),
+            Err(Ended::Answered(answer)) => {
+                return match read::<K, T, E>(Answer::Owned(answer)) {
+                    Ok(answered) => Poll::Ready(answered),
+                    Err(e) => failed(e),
+                };
+            }
         };
         match ready!(C::poll_call(call, cx, read::<K, T, E>)) {
             Ok(Ok(answered)) => Poll::Ready(answered),

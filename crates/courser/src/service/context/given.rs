@@ -55,6 +55,26 @@ pub(crate) struct Complete {
 }
 
 impl Complete {
+    /// The pairs that are sent, those that are inherited included.
+    pub(crate) fn metadata(&self) -> &Metadata {
+        self.inherited.as_ref().unwrap_or(&self.own)
+    }
+
+    /// Adds a pair of its own.
+    pub(crate) fn insert(
+        &mut self,
+        key: &str,
+        value: MetadataValue<'_>,
+    ) -> Result<(), MetadataError> {
+        self.own.insert(key, value.clone())?;
+        if let Some(all) = &mut self.inherited
+            && all.insert(key, value).is_err()
+        {
+            self.inherited = None; // there is no room for all of it
+        }
+        Ok(())
+    }
+
     /// A request with a trailer behind it, and whether it has one.
     ///
     /// # Errors

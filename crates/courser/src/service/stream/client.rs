@@ -14,7 +14,7 @@ use super::{Duplex, Streaming, Upload};
 use crate::channel::method::{ACCEPT, MARKED, MethodId};
 use crate::channel::{CallOptions, Channel};
 use crate::error::failure::CallFailure;
-use crate::error::service::{EncodeError, RpcError, StreamError};
+use crate::error::service::{EncodeError, NoError, RpcError, StreamError};
 use crate::service::answer::{self, tag};
 use crate::service::binding::ChannelMemory;
 use crate::service::binding::{Asking, Binding, unmade};
@@ -37,7 +37,7 @@ struct Plan<'a, C: Channel> {
     service: &'a Binding,
     index: u16,
     stream: u32,
-    request: Result<MsgBuf, EncodeError>,
+    request: Result<MsgBuf, RpcError<NoError>>,
     options: CallOptions,
     given: Given,
 }
@@ -55,24 +55,25 @@ impl<'a, C: Channel> Plan<'a, C> {
             let written = out.extend(&stream.to_le_bytes());
             written.map_err(|_| out.reason(EncodeError::TooLarge { limit: 0 }))
         });
+        let request = request.map_err(RpcError::from);
         let (options, given) = (CallOptions::default(), Given::default());
         Plan { channel, pool, service, index, stream, request, options, given }
     }
 
-    /// Adds the metadata to the request, if there is some.
+    /// Passes the opening to the middleware, and adds the metadata to the request, if there is some.
     fn add_metadata(&mut self) {
-        let memory = ChannelMemory(self.channel);
-        match std::mem::take(&mut self.given).complete(self.service) {
-            Ok(metadata) => {
-                let request = std::mem::replace(&mut self.request, Err(NO_REQUEST));
-                let appended = request.and_then(|r| metadata.append_to(r, 0, &memory));
-                self.request = appended.map(|(request, is_marked)| {
-                    self.index |= if is_marked { MARKED } else { 0 };
-                    request
-                });
+        let request = std::mem::replace(&mut self.request, Err(NO_REQUEST.into()));
+        let completed = std::mem::take(&mut self.given).complete(self.service);
+        self.request = completed.map_err(RpcError::from).and_then(|mut metadata| {
+            let index = self.index;
+            if let Some(observed) = self.service.observe(index, &mut self.options, &mut metadata)? {
+                observed.forget();
             }
-            Err(e) => self.request = Err(e),
-        }
+            let memory = ChannelMemory(self.channel);
+            let (request, is_marked) = metadata.append_to(request?, 0, &memory)?;
+            self.index |= if is_marked { MARKED } else { 0 };
+            Ok(request)
+        });
         self.service = self.service.real();
     }
 
@@ -203,7 +204,7 @@ impl<C: Channel> Connecting<'_, C> {
             else {
                 return Poll::Pending;
             };
-            let mut request = request?;
+            let mut request = request.map_err(RpcError::widen)?;
             let Some((channel, numbers)) = session else { return Poll::Pending };
             let method = match &numbers {
                 Some(numbers) if index & MARKED != 0 => {
