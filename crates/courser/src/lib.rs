@@ -94,6 +94,9 @@ mod shape;
 mod submit;
 mod sync;
 mod task;
+#[cfg(feature = "tower")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tower")))]
+pub mod tower;
 #[cfg(test)]
 mod tests {
     pub(crate) mod in_memory;

@@ -234,6 +234,11 @@ pub use stream::{
     OpeningDuplex, OpeningUpload, Streaming, Upload,
 };
 pub use writer::{Memory, WriteError, Writer, encode};
+#[cfg(feature = "tower")]
+pub(crate) use {
+    answer::RefusalReply, context::trailer::split_answer, middleware::outcome_of,
+    services::MethodOf,
+};
 
 // For connections.
 #[doc(hidden)]

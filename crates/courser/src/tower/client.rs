@@ -1,0 +1,210 @@
+//! Layers around the calls of a client.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::num::NonZeroU16;
+use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use courser_buf::{AllocError, MsgBuf};
+use courser_proto::Body;
+use tower_layer::Layer;
+
+use super::{BoxError, CallService, Next, Parts, Request, Response, failure, pass};
+use crate::channel::CallClock;
+use crate::channel::greeting::Greeting;
+use crate::channel::method::{MARKED, MethodInfo, ServiceInfo};
+use crate::client::{Client, ClientCall, ClientSend};
+use crate::error::failure::CallFailure;
+use crate::service::trailer::{self, Arrived};
+use crate::service::{BlockingChannel, CallOptions, Channel, MethodId, MethodKind};
+
+/// A [`Client`] whose typed unary calls pass layers, as the connection of typed clients:
+/// `KvClient::new(LayeredClient::new(client, layer))`. See [the module](crate::tower). Streams and one-way
+/// messages pass without them.
+#[derive(Clone)]
+pub struct LayeredClient<S> {
+    client: Client,
+    service: S,
+    /// The services of the typed clients, by their numbers.
+    services: Arc<Mutex<BTreeMap<NonZeroU16, &'static ServiceInfo>>>,
+}
+
+impl<S> fmt::Debug for LayeredClient<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LayeredClient").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+impl<S: CallService> LayeredClient<S> {
+    /// Puts a layer, or a stack of them (`tower::ServiceBuilder`), around the calls of a client.
+    pub fn new(client: Client, layer: impl Layer<Next, Service = S>) -> Self {
+        let services = Arc::new(Mutex::new(BTreeMap::new()));
+        LayeredClient { client, service: layer.layer(Next), services }
+    }
+
+    /// The client, whose own calls have no layers.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The unary method of a call. `None`: it has no layers.
+    fn method(&self, method: MethodId) -> Option<(&'static ServiceInfo, &'static MethodInfo)> {
+        let services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        let info = *services.get(&method.service?)?;
+        let at = usize::from(method.number & !MARKED);
+        let is_unary = info.shapes().get(at)?.kind() == MethodKind::Unary;
+        is_unary.then_some((info, info.methods.get(at)?))
+    }
+
+    fn start(&self, method: MethodId, request: MsgBuf, options: CallOptions) -> LayeredCall {
+        let plain =
+            |request| LayeredCall(State::Plain(self.client.call_method(method, request, options)));
+        let Some((info, called)) = self.method(method) else { return plain(request) };
+        let (arrived, body) = match method.number & MARKED {
+            0 => (Arrived::default(), request),
+            _ => match trailer::split(Body::Owned(request)) {
+                Ok((arrived, Body::Owned(body))) => (arrived, body),
+                // The trailer was written by this client.
+                _ => return LayeredCall(State::Failed(Some(CallFailure::Stopped))),
+            },
+        };
+        let Arrived { metadata, answers } = arrived;
+        let (client, deadline) = (self.client.clone(), options.deadline);
+        let run = Box::new(move |parts: Parts| {
+            let call = call(client, method, parts, answers, options);
+            Box::pin(async move { Ok(Response(call?.await?)) }) as super::AnswerFuture
+        });
+        let (service, method, peer) = (info.name, called.name, None);
+        let (parts, passed) =
+            (Parts { metadata, body, deadline }, Arc::new(AtomicBool::new(false)));
+        let request = Request { service, method, peer, parts, passed, run };
+        let layered = pass(self.service.clone(), request);
+        LayeredCall(State::Layered(Box::pin(async move {
+            layered.await.map(|answer| answer.0).map_err(failure)
+        })))
+    }
+}
+
+/// The call behind the layers.
+fn call(
+    client: Client,
+    method: MethodId,
+    parts: Parts,
+    answers: bool,
+    options: CallOptions,
+) -> Result<ClientCall, BoxError> {
+    let Parts { metadata, mut body, deadline } = parts;
+    let options = CallOptions { deadline, ..options };
+    let mut number = method.number & !MARKED;
+    if answers || !metadata.is_empty() {
+        let trailer = trailer::of_request(&metadata, if answers { trailer::ANSWERS } else { 0 });
+        let alloc = |len| client.alloc_recycled(len);
+        body =
+            trailer::append(body, &trailer, Channel::limit(&client), alloc).map_err(|(_, e)| e)?;
+        number |= MARKED;
+    }
+    Ok(client.call_method(MethodId { number, ..method }, body, options))
+}
+
+/// A call of a [`LayeredClient`].
+#[must_use = "futures do nothing unless they are polled"]
+pub struct LayeredCall(State);
+
+enum State {
+    Plain(ClientCall),
+    Layered(Pin<Box<dyn Future<Output = Result<MsgBuf, CallFailure>> + Send>>),
+    Failed(Option<CallFailure>),
+}
+
+impl fmt::Debug for LayeredCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LayeredCall").finish_non_exhaustive()
+    }
+}
+
+impl Future for LayeredCall {
+    type Output = Result<MsgBuf, CallFailure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            State::Plain(call) => Pin::new(call).poll(cx),
+            State::Layered(call) => call.as_mut().poll(cx),
+            State::Failed(failure) => failure.take().map_or(Poll::Pending, |e| Poll::Ready(Err(e))),
+        }
+    }
+}
+
+impl<S: CallService> Channel for LayeredClient<S> {
+    type Call<'a> = LayeredCall;
+    type Sent<'a> = ClientSend;
+    type Another<'a> = Pin<Box<dyn Future<Output = Result<Self, CallFailure>> + Send>>;
+    type OwnedCall = LayeredCall;
+
+    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.client.alloc_recycled(len)
+    }
+
+    fn limit(&self) -> usize {
+        Channel::limit(&self.client)
+    }
+
+    fn call(&self, req_type: u16, request: MsgBuf, options: CallOptions) -> LayeredCall {
+        LayeredCall(State::Plain(Channel::call(&self.client, req_type, request, options)))
+    }
+
+    fn call_owned(&self, req_type: u16, request: MsgBuf, options: CallOptions) -> LayeredCall {
+        Channel::call(self, req_type, request, options)
+    }
+
+    fn send(&self, msg_type: u16, message: MsgBuf, options: CallOptions) -> ClientSend {
+        Channel::send(&self.client, msg_type, message, options)
+    }
+
+    fn another(&self, options: CallOptions) -> Self::Another<'_> {
+        let (another, of) = (Channel::another(&self.client, options), self.clone());
+        Box::pin(async move { Ok(LayeredClient { client: another.await?, ..of }) })
+    }
+
+    fn adopt(&self, greeting: Greeting) -> Option<NonZeroU16> {
+        let info = greeting.info;
+        let number = self.client.adopt(greeting)?;
+        let mut services = self.services.lock().unwrap_or_else(PoisonError::into_inner);
+        services.insert(number, info);
+        Some(number)
+    }
+
+    fn call_method(&self, method: MethodId, request: MsgBuf, options: CallOptions) -> LayeredCall {
+        self.start(method, request, options)
+    }
+
+    fn open_method(&self, method: MethodId, request: MsgBuf, options: CallOptions) -> LayeredCall {
+        self.start(method, request, options)
+    }
+
+    fn send_method(&self, method: MethodId, message: MsgBuf, options: CallOptions) -> ClientSend {
+        self.client.send_method(method, message, options)
+    }
+
+    fn clock(&self) -> CallClock {
+        self.client.clock()
+    }
+
+    fn time_left(&self) -> Option<Duration> {
+        self.client.time_left()
+    }
+
+    fn pause(&self, after: Duration) -> Option<LayeredCall> {
+        self.client.pause(after).map(|pause| LayeredCall(State::Plain(pause)))
+    }
+}
+
+impl<S: CallService> BlockingChannel for LayeredClient<S> {
+    fn wait<F: Future>(&self, future: F) -> F::Output {
+        self.client.wait(future)
+    }
+}
