@@ -65,7 +65,7 @@ RECORDS = {
 # The folders of a crate by floors, the highest first: imports go down only.
 FLOORS = {
     "courser": (
-        "client server", "rpc task", "run grpc", "service", "channel config", "core", "control", "shape", "error",
+        "tower", "client server", "rpc task", "run grpc", "service", "channel config", "core", "control", "shape", "error",
         "platform", "counters machine panics submit sync",
     ),
 }

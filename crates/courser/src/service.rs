@@ -182,10 +182,12 @@ mod key;
 mod load;
 mod middleware;
 mod registry;
+mod retries;
 mod sent;
 mod services;
 mod split;
 mod stream;
+mod verdict;
 mod welcome;
 pub(crate) mod writer;
 
@@ -204,8 +206,7 @@ pub use crate::shape::method::{MethodKind, MethodShape};
 pub use crate::shape::{Difference, Shape};
 pub use access::{Authorize, Denied, Peer, Target};
 pub use client::{
-    Answered, AnsweredCall, MarkedCall, MarkedMessage, OneWay, Retries, RetryPolicy, RetryStats,
-    Sending, Unary, UnaryCall,
+    Answered, AnsweredCall, MarkedCall, MarkedMessage, OneWay, Sending, Unary, UnaryCall,
 };
 #[cfg(feature = "named")]
 pub use codec::Named;
@@ -228,6 +229,7 @@ pub use middleware::{
     CallEnd, CallOutcome, ClientMiddleware, IncomingCall, OutgoingCall, ServerMiddleware,
 };
 pub use registry::{LocalRegistry, LocalService, Received, Registry, Service};
+pub use retries::{Retries, RetryPolicy, RetryStats};
 pub use services::{ServiceStats, Services};
 pub use stream::{
     Duplex, DuplexSender, Incoming, Next, OpenDuplex, OpenStream, OpenUpload, Opening,
@@ -236,8 +238,7 @@ pub use stream::{
 pub use writer::{Memory, WriteError, Writer, encode};
 #[cfg(feature = "tower")]
 pub(crate) use {
-    answer::RefusalReply, context::trailer::split_answer, middleware::outcome_of,
-    services::MethodOf,
+    answer::RefusalReply, context::trailer::split_answer, services::MethodOf, verdict::outcome_of,
 };
 
 // For connections.
@@ -249,6 +250,7 @@ pub use crate::client::DefaultChannel;
 #[doc(hidden)]
 pub use crate::client::dial;
 pub(crate) use begin::undecoded;
+pub(crate) use context::marked::in_metadata;
 pub(crate) use context::{Caller, Source, Watched, current, trailer};
 pub(crate) use gate::guarded;
 

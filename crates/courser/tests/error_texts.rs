@@ -489,6 +489,10 @@ fn error_texts_of_clients_and_servers_end_with_an_advice() {
             CallFailure::Method(courser::service::MethodMismatch::Unknown(Arc::new(
                 courser::service::UnknownMethod { service: "a".into(), method: "b".into() }
             ))),
+            CallFailure::Middleware {
+                reason: "a token is missing".into(),
+                executed: Executed::Never
+            },
             CallFailure::Forked,
             CallFailure::Stopped,
         ],
@@ -602,6 +606,8 @@ fn error_texts_of_services_end_with_an_advice() {
             Own::Encode(encode()),
             Own::Decode(decode()),
             Own::Denied("a text; of the server".into()),
+            Own::Unauthenticated("a text; of the server".into()),
+            Own::TooMany { reason: "a text".into(), retry_after: Duration::from_millis(5) },
             Own::Stream(StreamError::Unknown),
             Own::MidStream(MidStreamError::ShuttingDown { items: 7 }),
             MidStreamError::ShuttingDown { items: 7 },

@@ -7,7 +7,7 @@ use crate::error::{ReplyError, Status};
 use crate::event::RequestId;
 use crate::flow::ServerFlow;
 use crate::mutant::{self, Mutant};
-use crate::session::{Session, SessionId, Sessions};
+use crate::session::Sessions;
 use crate::slot::{ServerPhase, ServerSlot, Stored};
 use crate::tx::{TxItem, send_single_response};
 
@@ -143,16 +143,6 @@ impl<C> Endpoint<C> {
                 self.gone(id); // there is no client to inform
             }
         }
-    }
-
-    /// The answer to a request as it is stored: the response, or the error status. `None`: the request has
-    /// no answer, or its client has acknowledged it or is gone.
-    pub fn stored_answer(&self, id: RequestId) -> Option<Result<&[u8], Status>> {
-        let SessionId { index, generation } = id.session();
-        let Some(Session::Server(s)) = self.sessions.get(index as usize) else { return None };
-        let slot = s.slots.get(usize::from(id.slot()))?;
-        let is_it = s.generation == generation && slot.req_num == id.req_num();
-        if is_it { slot.stored_answer() } else { None }
     }
 
     /// Returns whether a request still waits for its answer.

@@ -1,15 +1,11 @@
 //! The functions that an endpoint calls: handlers of requests and messages, and those for
 //! completions and for room.
 
-use std::sync::Arc;
-
 use courser_buf::MsgBuf;
 use courser_proto::{Body, CallError, Notice, SessionId};
 
 use crate::core::context::Context;
 use crate::core::message::{Completion, Request, Response};
-use crate::service::current;
-use crate::service::trailer::Arrived;
 
 /// A handler. Not `dyn FnMut`, which passes its arguments in a tuple: one more copy of the request.
 /// One method that calls the closure in one place, so that the closure is inlined, and the parts of a
@@ -32,10 +28,10 @@ pub(crate) trait Handle {
     }
 
     /// [`Handle::handle`] for a request with metadata that [`Handle::denies`] has allowed.
-    fn handle_marked(&mut self, cx: &mut Context<'_>, request: Request<'_>, arrived: Arrived) {
+    fn handle_allowed(&mut self, cx: &mut Context<'_>, request: Request<'_>) {
         let Request { body, req_type, session, expires_ns } = request;
         let (body, owned) = parts(body);
-        in_metadata(cx, arrived, |cx| self.handle(cx, body, owned, req_type, session, expires_ns));
+        self.handle(cx, body, owned, req_type, session, expires_ns);
     }
 }
 
@@ -52,17 +48,6 @@ impl<F: FnMut(&mut Context<'_>, Request<'_>)> Handle for F {
     ) {
         let body = owned.map_or(Body::Borrowed(body), Body::Owned);
         self(cx, Request { body, req_type, session, expires_ns });
-    }
-}
-
-/// Runs a handler with the metadata of its request, and its task, if it becomes one, with what is passed
-/// on of it.
-fn in_metadata(cx: &mut Context<'_>, arrived: Arrived, run: impl FnOnce(&mut Context<'_>)) {
-    let passed = arrived.passed();
-    let at = cx.core.tasks.next_slot();
-    current::with(passed.clone(), || current::with_arrived(Arc::new(arrived), || run(cx)));
-    if let Some(passed) = passed {
-        cx.core.tasks.replace_future(at, |task| Box::pin(current::Passing::new(passed, task)));
     }
 }
 

@@ -16,7 +16,7 @@ use crate::error::service::DecodeError;
 use crate::panics::caught;
 use crate::run::endpoint::{Events, Handlers};
 use crate::service::trailer::{self, Arrived};
-use crate::service::{Services, undecoded};
+use crate::service::{Services, in_metadata, undecoded};
 
 /// Passes the events of the endpoint to the application.
 struct Dispatch<'a, A: Events> {
@@ -255,7 +255,7 @@ fn handle_other(
     match split(services, method, body) {
         Ok((arrived, body)) => {
             let panicked = caught("dispatch", method, || {
-                handler.handle_marked(&mut cx, request(body), arrived);
+                in_metadata(&mut cx, arrived, |cx| handler.handle_allowed(cx, request(body)));
             });
             end(cx, panicked);
         }
@@ -324,7 +324,7 @@ fn handle_other_message(
     match split(services, method, body) {
         Ok((arrived, body)) => {
             let panicked = caught("message", method, || {
-                handler.handle_marked(&mut cx, request(body), arrived);
+                in_metadata(&mut cx, arrived, |cx| handler.handle_allowed(cx, request(body)));
             });
             cx.core.handled.panics += u64::from(panicked);
         }

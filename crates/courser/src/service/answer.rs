@@ -12,14 +12,11 @@ use courser_proto::Executed;
 
 use super::access::{Cause, Denied};
 use super::codec::{Decode, Encode, Payload};
-use super::context::trailer;
 use super::writer::{Memory, ROOM, Writer, Written};
 use crate::channel;
 use crate::core::message::{Reply, ReplySink};
 use crate::error::failure::CallFailure;
-use crate::error::service::{
-    DecodeError, EncodeError, MidStreamError, NoError, RpcError, StreamError,
-};
+use crate::error::service::{DecodeError, EncodeError, MidStreamError, RpcError, StreamError};
 
 /// The last byte of a response. Part of the wire format.
 pub(crate) mod tag {
@@ -260,23 +257,6 @@ fn decode_payload<K: Decode<T> + Decode<E>, T, E>(
         tag::OK => Ok(K::decode(payload)?),
         tag::FAILED => Err(RpcError::Service(K::decode(payload)?)),
         tag => Err(refused(tag, payload.bytes())),
-    }
-}
-
-/// The error of a response without a value or an application error. `None`: it has one of them, or it is
-/// malformed.
-pub(crate) fn refusal(response: &[u8]) -> Option<RpcError<NoError>> {
-    match without_metadata(response).split_last()? {
-        (&(tag::OK | tag::FAILED), _) => None,
-        (tag, payload) => Some(refused(*tag, payload)),
-    }
-}
-
-/// A response without its metadata, if it has some; nothing of one that is malformed.
-pub(crate) fn without_metadata(response: &[u8]) -> &[u8] {
-    match trailer::split_answer(response) {
-        Ok((_, len)) => &response[..len],
-        Err(_) => &[],
     }
 }
 

@@ -10,10 +10,10 @@ use std::task::{Context, Poll, ready};
 use courser_buf::{AllocError, MsgBuf};
 use courser_proto::Executed;
 
-use super::client::Retries;
 use super::context::{Complete, Metadata, MetadataError, trailer};
 use super::hello;
 use super::middleware::{ClientChain, ClientMiddleware, Observed};
+use super::retries::Retries;
 use super::writer::{self, Memory};
 use crate::channel::greeting::Greeting;
 use crate::channel::method::{HELLO, MARKED, MethodId, Numbers, ServiceInfo};

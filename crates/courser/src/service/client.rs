@@ -9,27 +9,22 @@ use std::time::Duration;
 
 use courser_buf::MsgBuf;
 
-mod managed;
 mod marked;
-mod retries;
+mod started;
 
 pub use marked::{Answered, AnsweredCall, MarkedCall, MarkedMessage};
 
-pub use retries::{Retries, RetryPolicy, RetryStats};
-
-use managed::{Addressed, Managed, Prepared};
+use started::{Ended, Started};
 
 use super::answer;
-use super::binding::{Binding, Unmade};
+use super::binding::Binding;
 use super::codec::{Decode, Encode};
-use super::context::{Given, current};
-use super::middleware::Observed;
 use super::stream::{OpenDuplex, OpenStream, OpenUpload, Pool};
 use super::writer;
-use crate::channel::method::{MARKED, MethodId, ServiceInfo};
-use crate::channel::{Answer, BlockingChannel, CallOptions, Channel};
+use crate::channel::method::ServiceInfo;
+use crate::channel::{BlockingChannel, CallOptions, Channel};
 use crate::error::hello::HelloError;
-use crate::error::service::{EncodeError, NoError, RpcError};
+use crate::error::service::{EncodeError, RpcError};
 use crate::service::binding::ChannelMemory;
 
 /// Types that a value has to do with, without holding any.
@@ -197,226 +192,6 @@ impl<'a, C: Channel, K: Decode<T> + Decode<E>, T, E> IntoFuture for Unary<'a, C,
         let Unary { channel, service, index, request, options, .. } = self;
         let state = Started::new(channel, service, index, request, options, C::call_method);
         UnaryCall { state, types: PhantomData }
-    }
-}
-
-/// [`Channel::call_method`] or [`Channel::send_method`].
-type Make<'a, C, F> = fn(&'a C, MethodId, MsgBuf, CallOptions) -> F;
-
-pin_project_lite::pin_project! {
-    /// A future, or the reason that there is none.
-    #[project = StartedProjection]
-    enum Started<'a, C, F>
-    where
-        C: Channel,
-    {
-        Running { #[pin] future: F },
-        // In one small variant, so that dropping a call that was made takes few instructions.
-        Unready { reason: Box<Unready<'a, C>> },
-    }
-}
-
-/// The reason that a call or message is not made.
-enum Unready<'a, C: Channel> {
-    /// The server is asked for the service first.
-    Unmade(Unmade<'a, C>),
-    /// The call is observed by middleware, or repeated. It is not made here at all.
-    Managed(Managed<'a, C>),
-    Failed(Option<RpcError<NoError>>),
-}
-
-/// The end of a call that has no future of its own.
-enum Ended<E> {
-    Failed(RpcError<E>),
-    /// The answer, of a call that is observed or repeated.
-    Answered(MsgBuf),
-}
-
-impl<'a, C: Channel, F> Started<'a, C, F> {
-    #[inline]
-    fn new(
-        channel: &'a C,
-        service: &'a Binding,
-        index: u16,
-        request: Result<MsgBuf, EncodeError>,
-        options: CallOptions,
-        make: Make<'a, C, F>,
-    ) -> Self {
-        match (request, service.method(index)) {
-            (Ok(request), Some(method)) if !current::passes() => {
-                Started::Running { future: make(channel, method, request, options) }
-            }
-            (request, _) => Started::unready(channel, service, index, request, options, make),
-        }
-    }
-
-    fn unready(
-        channel: &'a C,
-        service: &'a Binding,
-        index: u16,
-        request: Result<MsgBuf, EncodeError>,
-        options: CallOptions,
-        make: Make<'a, C, F>,
-    ) -> Self {
-        // It has metadata although it was given none.
-        if current::passes() || service.has_settings() {
-            return Started::inheriting(channel, service, index, request, options, make);
-        }
-        match (service.mismatch(index), request) {
-            (Some(mismatch), _) => Started::failed(mismatch.into()),
-            (None, Ok(request)) => Started::unmade(channel, service, index, request, options),
-            (None, Err(e)) => Started::failed(e.into()),
-        }
-    }
-}
-
-impl<'a, C: Channel, F> Started<'a, C, F> {
-    /// The future, once it is made.
-    #[inline]
-    fn running<E>(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        make: Make<'a, C, F>,
-    ) -> Poll<Result<Pin<&mut F>, Ended<E>>> {
-        if let StartedProjection::Unready { .. } = self.as_mut().project() {
-            ready!(self.as_mut().poll_unready(cx, make))?;
-        }
-        match self.project() {
-            StartedProjection::Running { future } => Poll::Ready(Ok(future)),
-            StartedProjection::Unready { .. } => Poll::Pending, // it is running now
-        }
-    }
-
-    /// Makes the call when the server has answered.
-    fn poll_unready<E>(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        make: Make<'a, C, F>,
-    ) -> Poll<Result<(), Ended<E>>> {
-        let StartedProjection::Unready { reason } = self.as_mut().project() else {
-            return Poll::Ready(Ok(()));
-        };
-        let future = match &mut **reason {
-            Unready::Unmade(call) => {
-                let (method, request) = ready!(call.poll(cx)).map_err(Ended::Failed)?;
-                make(call.channel, method, request, call.options)
-            }
-            Unready::Managed(call) => {
-                return Poll::Ready(Err(match ready!(call.poll(cx)) {
-                    Ok(answer) => Ended::Answered(answer),
-                    Err(error) => Ended::Failed(error.widen()),
-                }));
-            }
-            Unready::Failed(error) => {
-                return match error.take() {
-                    Some(error) => Poll::Ready(Err(Ended::Failed(error.widen()))),
-                    None => Poll::Pending, // polled after its end
-                };
-            }
-        };
-        self.set(Started::Running { future });
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<'a, C: Channel, F> Started<'a, C, F> {
-    /// A call with metadata.
-    fn marked(
-        channel: &'a C,
-        service: &'a Binding,
-        index: u16,
-        request: Result<MsgBuf, EncodeError>,
-        options: CallOptions,
-        (given, flags): (Given, u8),
-        make: Make<'a, C, F>,
-    ) -> Self {
-        match Prepared::new(channel, service, index, request, options, (given, flags)) {
-            Ok(Prepared { call, observed, retries })
-                if call.is_unary() && (observed.is_some() || retries.is_some()) =>
-            {
-                let managed = Managed::new(call, observed, retries);
-                Started::Unready { reason: Box::new(Unready::Managed(managed)) }
-            }
-            Ok(Prepared { call, observed, .. }) => {
-                observed.into_iter().for_each(Observed::forget);
-                Started::addressed(call, make)
-            }
-            Err(e) => Started::failed(e),
-        }
-    }
-
-    /// A call whose request is complete.
-    fn addressed(call: Addressed<'a, C>, make: Make<'a, C, F>) -> Self {
-        let Addressed { channel, service, index, mut request, options } = call;
-        if index & MARKED == 0 {
-            return Started::plain(channel, service, index, request, options, make);
-        }
-        match service.address(&mut request, index) {
-            Ok(Some(method)) => {
-                Started::Running { future: make(channel, method, request, options) }
-            }
-            Ok(None) => Started::unmade(channel, service, index, request, options),
-            Err(mismatch) => Started::failed(mismatch.into()),
-        }
-    }
-
-    /// A call without metadata.
-    fn plain(
-        channel: &'a C,
-        service: &'a Binding,
-        index: u16,
-        request: MsgBuf,
-        options: CallOptions,
-        make: Make<'a, C, F>,
-    ) -> Self {
-        match (service.method(index), service.mismatch(index)) {
-            (Some(method), _) => {
-                Started::Running { future: make(channel, method, request, options) }
-            }
-            (None, Some(mismatch)) => Started::failed(mismatch.into()),
-            (None, None) => Started::unmade(channel, service, index, request, options),
-        }
-    }
-
-    /// A call that has metadata although it was given none.
-    fn inheriting(
-        channel: &'a C,
-        service: &'a Binding,
-        index: u16,
-        request: Result<MsgBuf, EncodeError>,
-        options: CallOptions,
-        make: Make<'a, C, F>,
-    ) -> Self {
-        let given = (Given::default(), 0);
-        Started::marked(channel, service, index, request, options, given, make)
-    }
-
-    fn unmade(
-        channel: &'a C,
-        service: &'a Binding,
-        index: u16,
-        request: MsgBuf,
-        options: CallOptions,
-    ) -> Self {
-        match Unmade::new(channel, service, index, request, options) {
-            Ok(unmade) => Started::Unready { reason: Box::new(Unready::Unmade(unmade)) },
-            Err(e) => Started::failed(e.into()),
-        }
-    }
-
-    fn failed(error: RpcError<NoError>) -> Self {
-        Started::Unready { reason: Box::new(Unready::Failed(Some(error))) }
-    }
-}
-
-impl<E> Ended<E> {
-    /// The result of a unary call.
-    #[cold]
-    fn read<K: Decode<T> + Decode<E>, T>(self) -> Result<T, RpcError<E>> {
-        match self {
-            Ended::Failed(error) => Err(error),
-            Ended::Answered(answer) => answer::read::<K, T, E>(Answer::Owned(answer)),
-        }
     }
 }
 

@@ -6,6 +6,7 @@
 mod caller;
 pub(crate) mod current;
 mod given;
+pub(crate) mod marked;
 mod metadata;
 mod reply;
 mod scope;

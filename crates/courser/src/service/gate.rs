@@ -6,9 +6,12 @@ use courser_proto::{Body, SessionId, Status};
 
 use super::access::{Denied, Peer};
 use super::answer::RefusalReply;
+use super::context::current;
+use super::context::marked::in_metadata;
 use super::context::trailer::Arrived;
-use super::middleware::{CallOutcome, Observation, ServerChain, outcome_of};
+use super::middleware::{CallOutcome, Observation, ServerChain};
 use super::services::{MethodOf, Services};
+use super::verdict::outcome_of;
 use crate::core::context::Context;
 use crate::core::handler::{Handle, Handler, parts};
 use crate::core::message::Request;
@@ -62,8 +65,9 @@ impl Handle for Gate {
         }
     }
 
-    fn handle_marked(&mut self, cx: &mut Context<'_>, request: Request<'_>, arrived: Arrived) {
-        self.pass(cx, request, arrived);
+    fn handle_allowed(&mut self, cx: &mut Context<'_>, request: Request<'_>) {
+        let arrived = current::arrived().map(|arrived| (*arrived).clone());
+        self.pass(cx, request, arrived.unwrap_or_default());
     }
 }
 
@@ -144,7 +148,7 @@ impl Gate {
     /// Runs the handler.
     fn run(&mut self, cx: &mut Context<'_>, request: Request<'_>, arrived: Arrived) {
         if arrived.answers || !arrived.metadata.is_empty() {
-            return self.inner.handle_marked(cx, request, arrived);
+            return in_metadata(cx, arrived, |cx| self.inner.handle_allowed(cx, request));
         }
         let Request { body, req_type, session, expires_ns } = request;
         let (body, owned) = parts(body);

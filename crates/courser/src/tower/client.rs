@@ -14,7 +14,9 @@ use courser_buf::{AllocError, MsgBuf};
 use courser_proto::Body;
 use tower_layer::Layer;
 
-use super::{BoxError, CallService, Next, Parts, Request, Response, failure, pass};
+use super::call::{
+    AnswerFuture, BoxError, CallService, Next, Parts, Request, Response, failure, pass,
+};
 use crate::channel::CallClock;
 use crate::channel::greeting::Greeting;
 use crate::channel::method::{MARKED, MethodInfo, ServiceInfo};
@@ -77,7 +79,7 @@ impl<S: CallService> LayeredClient<S> {
         let (client, deadline) = (self.client.clone(), options.deadline);
         let run = Box::new(move |parts: Parts| {
             let call = call(client, method, parts, answers, options);
-            Box::pin(async move { Ok(Response(call?.await?)) }) as super::AnswerFuture
+            Box::pin(async move { Ok(Response(call?.await?)) }) as AnswerFuture
         });
         let (service, method, peer) = (info.name, called.name, None);
         let (parts, passed) =

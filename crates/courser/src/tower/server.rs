@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use courser_buf::{Arena, MsgBuf};
 use tower_layer::Layer;
 
-use super::{BoxError, CallService, Next, Parts, Request, Response, pass};
+use super::call::{AnswerFuture, BoxError, CallService, Next, Parts, Request, Response, pass};
 use crate::core::message::{Reply, ReplySink, to_message};
 use crate::core::shares::{Client, FindClient};
 use crate::service::trailer;
@@ -104,8 +104,7 @@ where
     };
     let arrived = Arrived { session, arena, limit, caller, client, services: services.clone() };
     let run = Box::new(move |parts: Parts| {
-        Box::pin(async move { Ok(Response(arrived.run(parts, &*handler).await?)) })
-            as super::AnswerFuture
+        Box::pin(async move { Ok(Response(arrived.run(parts, &*handler).await?)) }) as AnswerFuture
     });
     let parts = Parts { metadata: metadata.unwrap_or_default(), body, deadline };
     let passed = Arc::new(AtomicBool::new(false));

@@ -11,7 +11,7 @@ use crate::endpoint::Endpoint;
 use crate::error::Status;
 use crate::event::{Notice, RequestId};
 use crate::flow::ServerFlow;
-use crate::session::{Session, SessionId};
+use crate::session::Session;
 use crate::slot::{Position, ServerPhase};
 use crate::stats::RxDrop;
 
@@ -75,9 +75,22 @@ impl<C> Endpoint<C> {
         self.request_state(id) == RequestState::Abandoned
     }
 
+    /// The answer to a request as it is stored: the response, or the error status. `None`: the request has
+    /// no answer, or its client has acknowledged it or is gone.
+    pub fn stored_answer(&self, id: RequestId) -> Option<Result<&[u8], Status>> {
+        let Session::Server(s) = self.session_of(id)? else { return None };
+        let slot = s.slots.get(usize::from(id.slot()))?;
+        let is_it = s.generation == id.session().generation && slot.req_num == id.req_num();
+        if is_it { slot.stored_answer() } else { None }
+    }
+
+    fn session_of(&self, id: RequestId) -> Option<&Session<C>> {
+        self.sessions.get(id.session().index as usize)
+    }
+
     fn request_state(&self, id: RequestId) -> RequestState {
-        let SessionId { index, generation } = id.session();
-        match self.sessions.get(index as usize) {
+        let generation = id.session().generation;
+        match self.session_of(id) {
             Some(Session::Server(s)) if s.generation == generation => {
                 match s.slots.get(usize::from(id.slot())) {
                     Some(slot) if slot.req_num != id.req_num() => RequestState::Gone,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use super::Retries;
-use super::{Ended, OneWay, Sending, Started, TypedClient, Types, Unary, UnaryCall};
+use super::started::{Ended, Started};
+use super::{OneWay, Sending, TypedClient, Types, Unary, UnaryCall};
 use crate::channel::{Answer, BlockingChannel, Channel};
 use crate::error::service::RpcError;
 use crate::service::answer;
@@ -17,6 +17,7 @@ use crate::service::codec::Decode;
 use crate::service::context::trailer::{self, ANSWERS};
 use crate::service::context::{Given, Metadata, MetadataValue};
 use crate::service::middleware::ClientMiddleware;
+use crate::service::retries::Retries;
 
 impl<C: Channel> TypedClient<C> {
     /// A client whose calls have this metadata.

@@ -5,7 +5,6 @@ use courser_buf::MsgBuf;
 use super::metadata::{Metadata, MetadataError, MetadataValue};
 use super::{current, trailer};
 use crate::error::service::EncodeError;
-use crate::service::binding::Binding;
 use crate::service::writer::Memory;
 
 /// Metadata of a call, or why it is refused.
@@ -25,14 +24,17 @@ impl Given {
 
     /// The metadata of a call: its own, then that of its client. With what there is room for of the
     /// call that it is a part of.
-    pub(crate) fn complete(self, service: &Binding) -> Result<Complete, EncodeError> {
+    pub(crate) fn complete(
+        self,
+        defaults: Option<&Result<Metadata, MetadataError>>,
+    ) -> Result<Complete, EncodeError> {
         let Given(mut own, error) = self;
         let refused = |e: MetadataError| {
             let detail = e.to_string().into();
             EncodeError::Codec { codec: "metadata", detail }
         };
         error.map_or(Ok(()), Err).map_err(refused)?;
-        if let Some(defaults) = service.defaults() {
+        if let Some(defaults) = defaults {
             let defaults = defaults.as_ref().map_err(|e| refused(e.clone()))?;
             own.fill_from(defaults).map_err(refused)?;
         }

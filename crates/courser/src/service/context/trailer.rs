@@ -83,7 +83,7 @@ pub(crate) fn append(
 }
 
 /// The metadata of a request that has arrived.
-#[derive(Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Arrived {
     pub(crate) metadata: Metadata,
     /// The client reads metadata in the answer.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{CallEnd, CallOutcome};
+use super::end::{CallEnd, CallOutcome};
 use crate::channel::CallOptions;
 use crate::channel::method::ServiceInfo;
 use crate::panics::caught;

@@ -1,29 +1,76 @@
-//! Calls of a server whose end middleware sees.
+//! The middleware of a server, and the calls whose end it sees.
 
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::sync::Arc;
+use std::task::{self, Poll, ready};
+use std::time::{Duration, Instant};
 
 use courser_proto::{RequestId, Status};
 
-use super::server::{ServerChain, outcome_of};
-use super::{CallEnd, CallOutcome};
+use super::end::{CallEnd, CallOutcome, Subject};
+use super::server::{IncomingCall, ServerMiddleware};
+use crate::core::context::Context;
+use crate::core::message::Request;
 use crate::core::queue::LocalFuture;
 use crate::core::{Lender, lent};
+use crate::panics::caught;
 use crate::platform::Clock;
-use crate::service::access::Peer;
+use crate::service::access::Denied;
 use crate::service::context::Metadata;
-use crate::shape::method::MethodKind;
+use crate::service::verdict::outcome_of;
 
-/// The method and the client of a call.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Subject {
-    pub(crate) service: &'static str,
-    pub(crate) method: &'static str,
-    pub(crate) kind: MethodKind,
-    pub(crate) peer: Peer,
+/// The middleware of a server; the first one is the outermost.
+#[derive(Clone, Default)]
+pub(crate) struct ServerChain(Arc<[Arc<dyn ServerMiddleware>]>);
+
+impl ServerChain {
+    /// With another one behind those that are there.
+    pub(crate) fn with(&self, last: Arc<dyn ServerMiddleware>) -> Self {
+        ServerChain(self.0.iter().cloned().chain([last]).collect())
+    }
+
+    /// Passes a call to all, until one refuses it.
+    ///
+    /// # Errors
+    /// It does; those before it have seen the end.
+    pub(crate) fn admit(
+        self,
+        cx: &Context<'_>,
+        request: &Request<'_>,
+        subject: Subject,
+        metadata: &mut Metadata,
+    ) -> Result<Observation, Denied> {
+        let time_left = (request.expires_ns != u64::MAX)
+            .then(|| Duration::from_nanos(request.expires_ns.saturating_sub(cx.now_ns())));
+        let (req_type, len) = (request.req_type, request.body.len());
+        let count = self.0.len();
+        let mut observation = Observation::new(self, subject, cx.core.clock().clone());
+        for at in 0..count {
+            let mut decision = Err(Denied::new("middleware of the server has failed"));
+            caught("middleware", req_type, || {
+                let size = (req_type, len);
+                let mut call = IncomingCall::new(subject, size, time_left, metadata);
+                decision = observation.chain.0[at].before(&mut call);
+            });
+            if let Err(denied) = decision {
+                observation.keep(metadata);
+                observation.end(CallOutcome::Refused);
+                return Err(denied);
+            }
+            observation.passed();
+        }
+        observation.keep(metadata);
+        Ok(observation)
+    }
+
+    /// Reports the end of a call to the first `count` of them.
+    fn report(&self, count: usize, end: &CallEnd<'_>) {
+        for middleware in self.0[..count].iter().rev() {
+            caught("middleware", 0, || middleware.after(end));
+        }
+    }
 }
 
 /// A call that middleware has let pass. Its end is reported at the drop.
@@ -44,23 +91,19 @@ thread_local! {
 }
 
 impl Observation {
-    pub(super) fn new(chain: ServerChain, subject: Subject, clock: Clock) -> Self {
+    fn new(chain: ServerChain, subject: Subject, clock: Clock) -> Self {
         let (begun, outcome) = (clock.now(), CallOutcome::Dropped);
         let metadata = Metadata::new();
         Observation { chain, passed: 0, subject, metadata, clock, begun, outcome }
     }
 
-    pub(super) fn chain(&self) -> &ServerChain {
-        &self.chain
-    }
-
     /// Another one has let it pass.
-    pub(super) fn passed(&mut self) {
+    fn passed(&mut self) {
         self.passed += 1;
     }
 
     /// Keeps the metadata for the end.
-    pub(super) fn keep(&mut self, metadata: &Metadata) {
+    fn keep(&mut self, metadata: &Metadata) {
         self.metadata.clone_from(metadata);
     }
 
@@ -142,7 +185,7 @@ struct Watched {
 impl Future for Watched {
     type Output = ();
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<()> {
         ready!(self.task.as_mut().poll(cx));
         if let Some(observation) = self.observation.take() {
             let id = self.id;

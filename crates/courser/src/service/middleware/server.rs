@@ -1,19 +1,10 @@
 //! Middleware of a server.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use courser_proto::{Executed, Status};
-
-use super::observation::{Observation, Subject};
-use super::{CallEnd, CallOutcome};
-use crate::core::context::Context;
-use crate::core::message::Request;
-use crate::error::service::{NoError, RpcError};
-use crate::panics::caught;
+use super::end::{CallEnd, Subject};
 use crate::service::access::{Denied, Peer};
-use crate::service::answer::{self, tag};
 use crate::service::context::{Metadata, MetadataError, MetadataValue};
 use crate::shape::method::MethodKind;
 
@@ -112,7 +103,17 @@ impl fmt::Debug for IncomingCall<'_> {
     }
 }
 
-impl IncomingCall<'_> {
+impl<'a> IncomingCall<'a> {
+    /// A call with these metadata. `len`: bytes of the request.
+    pub(super) fn new(
+        subject: Subject,
+        (req_type, len): (u16, usize),
+        time_left: Option<Duration>,
+        metadata: &'a mut Metadata,
+    ) -> Self {
+        IncomingCall { subject, req_type, len, time_left, metadata }
+    }
+
     /// The name of the service on the network.
     pub fn service(&self) -> &'static str {
         self.subject.service
@@ -166,78 +167,4 @@ impl IncomingCall<'_> {
     ) -> Result<(), MetadataError> {
         self.metadata.insert(key, value)
     }
-}
-
-/// The middleware of a server; the first one is the outermost.
-#[derive(Clone, Default)]
-pub(crate) struct ServerChain(Arc<[Arc<dyn ServerMiddleware>]>);
-
-impl ServerChain {
-    /// With another one behind those that are there.
-    pub(crate) fn with(&self, last: Arc<dyn ServerMiddleware>) -> Self {
-        ServerChain(self.0.iter().cloned().chain([last]).collect())
-    }
-
-    /// Passes a call to all, until one refuses it.
-    ///
-    /// # Errors
-    /// It does; those before it have seen the end.
-    pub(crate) fn admit(
-        self,
-        cx: &Context<'_>,
-        request: &Request<'_>,
-        subject: Subject,
-        metadata: &mut Metadata,
-    ) -> Result<Observation, Denied> {
-        let time_left = (request.expires_ns != u64::MAX)
-            .then(|| Duration::from_nanos(request.expires_ns.saturating_sub(cx.now_ns())));
-        let (req_type, len) = (request.req_type, request.body.len());
-        let count = self.0.len();
-        let mut observation = Observation::new(self, subject, cx.core.clock().clone());
-        for at in 0..count {
-            let mut decision = Err(Denied::new("middleware of the server has failed"));
-            caught("middleware", req_type, || {
-                let mut call = IncomingCall { subject, req_type, len, time_left, metadata };
-                decision = observation.chain().0[at].before(&mut call);
-            });
-            if let Err(denied) = decision {
-                observation.keep(metadata);
-                observation.end(CallOutcome::Refused);
-                return Err(denied);
-            }
-            observation.passed();
-        }
-        observation.keep(metadata);
-        Ok(observation)
-    }
-
-    /// Reports the end of a call to the first `count` of them.
-    pub(super) fn report(&self, count: usize, end: &CallEnd<'_>) {
-        for middleware in self.0[..count].iter().rev() {
-            caught("middleware", 0, || middleware.after(end));
-        }
-    }
-}
-
-/// The outcome of a call by its answer: a response, or a status.
-pub(crate) fn outcome_of(answer: Result<&[u8], Status>) -> CallOutcome {
-    let answer = match answer {
-        Ok(answer) => answer,
-        Err(status) if status_executed(status) == Executed::Never => return CallOutcome::Refused,
-        Err(_) => return CallOutcome::Dropped,
-    };
-    let (tag, payload) = match answer::without_metadata(answer).split_last() {
-        Some((tag, payload)) => (*tag, payload),
-        None => return CallOutcome::Dropped,
-    };
-    match tag {
-        tag::OK => CallOutcome::Ok,
-        tag::FAILED => CallOutcome::Failed,
-        tag => CallOutcome::of(&answer::refused::<NoError>(tag, payload)),
-    }
-}
-
-fn status_executed(status: Status) -> Executed {
-    let failure = crate::CallFailure::Failed(courser_proto::CallError::Server(status));
-    RpcError::<NoError>::from(failure).executed()
 }

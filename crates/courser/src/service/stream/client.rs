@@ -63,7 +63,7 @@ impl<'a, C: Channel> Plan<'a, C> {
     /// Passes the opening to the middleware, and adds the metadata to the request, if there is some.
     fn add_metadata(&mut self) {
         let request = std::mem::replace(&mut self.request, Err(NO_REQUEST.into()));
-        let completed = std::mem::take(&mut self.given).complete(self.service);
+        let completed = std::mem::take(&mut self.given).complete(self.service.defaults());
         self.request = completed.map_err(RpcError::from).and_then(|mut metadata| {
             let index = self.index;
             if let Some(observed) = self.service.observe(index, &mut self.options, &mut metadata)? {

@@ -160,19 +160,19 @@ impl Retries {
     }
 
     /// A call begins.
-    pub(super) fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.0.calls.fetch_add(1, Ordering::Relaxed);
         let more = |budget: u64| Some((budget + EARNED).min(MOST));
         let _ = self.0.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
     /// Returns whether there is none after this number of attempts.
-    pub(super) fn is_last(&self, attempts: u32) -> bool {
+    pub(crate) fn is_last(&self, attempts: u32) -> bool {
         attempts >= self.0.policy.attempts
     }
 
     /// Takes a retry from the budget.
-    pub(super) fn take(&self) -> bool {
+    pub(crate) fn take(&self) -> bool {
         let less = |budget: u64| budget.checked_sub(RETRY);
         let taken = self.0.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
         let counter = if taken { &self.0.retries } else { &self.0.over_budget };
@@ -181,7 +181,7 @@ impl Retries {
     }
 
     /// The pause after an attempt with this error. `None`: it is not repeated.
-    pub(super) fn pause(
+    pub(crate) fn pause(
         &self,
         error: &RpcError<NoError>,
         is_idempotent: bool,

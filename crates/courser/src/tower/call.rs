@@ -1,0 +1,190 @@
+//! Unary calls on their way through layers.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use courser_buf::MsgBuf;
+use courser_proto::Executed;
+use tower_service::Service;
+
+use crate::error::failure::CallFailure;
+use crate::service::{CallOutcome, Metadata, Peer, outcome_of, split_answer};
+
+/// The error of any layer.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// A future of an answer.
+pub type AnswerFuture = Pin<Box<dyn Future<Output = Result<Response, BoxError>> + Send>>;
+
+/// The rest of a call, behind the layers.
+pub(super) type Run = Box<dyn FnOnce(Parts) -> AnswerFuture + Send>;
+
+/// The parts of a request that layers may change.
+pub(super) struct Parts {
+    pub(super) metadata: Metadata,
+    pub(super) body: MsgBuf,
+    pub(super) deadline: Option<Duration>,
+}
+
+/// A unary call on its way through layers.
+pub struct Request {
+    pub(super) service: &'static str,
+    pub(super) method: &'static str,
+    pub(super) peer: Option<Peer>,
+    pub(super) parts: Parts,
+    /// The call was passed on by the layers.
+    pub(super) passed: Arc<AtomicBool>,
+    pub(super) run: Run,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("service", &self.service)
+            .field("method", &self.method)
+            .field("metadata", &self.parts.metadata)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Request {
+    /// The name of the service.
+    pub fn service(&self) -> &'static str {
+        self.service
+    }
+
+    /// The name of the method.
+    pub fn method(&self) -> &'static str {
+        self.method
+    }
+
+    /// The client; `None` at the client itself, or if its session has ended.
+    pub fn peer(&self) -> Option<Peer> {
+        self.peer
+    }
+
+    /// The metadata of the call.
+    pub fn metadata(&self) -> &Metadata {
+        &self.parts.metadata
+    }
+
+    /// The metadata of the call, to be changed before it is passed on.
+    pub fn metadata_mut(&mut self) -> &mut Metadata {
+        &mut self.parts.metadata
+    }
+
+    /// The encoded arguments.
+    pub fn body(&self) -> &[u8] {
+        &self.parts.body
+    }
+
+    /// At a client the deadline of the call, from when it is passed on; at a server the time that was left
+    /// when it arrived. `None`: it has none.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.parts.deadline
+    }
+
+    /// Sets the deadline at a client; without an effect at a server.
+    pub fn set_deadline(&mut self, after: impl Into<Option<Duration>>) {
+        self.parts.deadline = after.into();
+    }
+}
+
+/// The answer to a unary call.
+pub struct Response(pub(super) MsgBuf);
+
+impl fmt::Debug for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Response").field("outcome", &self.outcome()).finish_non_exhaustive()
+    }
+}
+
+impl Response {
+    /// How the call has ended at the server.
+    pub fn outcome(&self) -> CallOutcome {
+        outcome_of(Ok(&self.0))
+    }
+
+    /// The metadata of the answer. Empty: it has none.
+    pub fn metadata(&self) -> Metadata {
+        split_answer(&self.0).map(|(metadata, _)| metadata).unwrap_or_default()
+    }
+
+    /// The encoded value or application error, by [`Response::outcome`].
+    pub fn body(&self) -> &[u8] {
+        let len = split_answer(&self.0).map_or(0, |(_, len)| len.saturating_sub(1));
+        &self.0[..len]
+    }
+}
+
+/// The call itself, as the innermost service of layers.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Next;
+
+impl Service<Request> for Next {
+    type Response = Response;
+    type Error = BoxError;
+    type Future = AnswerFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request) -> AnswerFuture {
+        request.passed.store(true, Ordering::Relaxed);
+        (request.run)(request.parts)
+    }
+}
+
+/// The services that layers make of [`Next`].
+pub trait CallService:
+    Service<Request, Response = Response, Error: Into<BoxError>, Future: Send + 'static>
+    + Clone
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<S> CallService for S where
+    S: Service<Request, Response = Response, Error: Into<BoxError>, Future: Send + 'static>
+        + Clone
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// Passes a call to the layers. An error has whether they have passed it on.
+pub(super) async fn pass<S: CallService>(
+    mut service: S,
+    request: Request,
+) -> Result<Response, (BoxError, bool)> {
+    let passed = request.passed.clone();
+    let has_passed = |e: S::Error| (e.into(), passed.load(Ordering::Relaxed));
+    std::future::poll_fn(|cx| service.poll_ready(cx)).await.map_err(&has_passed)?;
+    service.call(request).await.map_err(&has_passed)
+}
+
+/// The verdict about a call that was passed on, or not.
+fn executed(has_passed: bool) -> Executed {
+    if has_passed { Executed::Maybe } else { Executed::Never }
+}
+
+/// The error of a layer at a client.
+pub(super) fn failure((error, has_passed): (BoxError, bool)) -> CallFailure {
+    match error.downcast::<CallFailure>() {
+        Ok(failure) => *failure,
+        Err(error) => {
+            let (reason, executed) = (error.to_string().into(), executed(has_passed));
+            CallFailure::Middleware { reason, executed }
+        }
+    }
+}
