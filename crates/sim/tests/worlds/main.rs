@@ -14,6 +14,7 @@ mod one_impl;
 mod packing;
 mod races;
 mod restart;
+mod retries;
 mod services;
 mod swarm;
 mod world;

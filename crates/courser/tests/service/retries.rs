@@ -1,0 +1,334 @@
+//! Retries by verdict, default deadlines, and layers of tower, over real sockets.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use courser::service::{
+    BlockingChannel, Denied, IncomingCall, NoError, Retries, RetryPolicy, RpcError,
+    ServerMiddleware,
+};
+use courser::{CallError, CallFailure, Client, Executed, Server};
+
+const MS: Duration = Duration::from_millis(1);
+
+#[courser::service]
+trait Desk {
+    #[idempotent]
+    async fn read(&self) -> u64;
+    async fn write(&self) -> u64;
+    #[deadline("30 ms")]
+    async fn slow(&self);
+}
+
+/// Counts the handlers that began.
+#[derive(Clone, Default)]
+struct Begun(Arc<AtomicU64>);
+
+impl Desk for Begun {
+    async fn read(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+    async fn write(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+    async fn slow(&self) {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Refuses the first calls.
+struct Refuses {
+    left: AtomicU64,
+    after: Duration,
+}
+
+impl Refuses {
+    fn first(calls: u64, after: Duration) -> Self {
+        Refuses { left: AtomicU64::new(calls), after }
+    }
+}
+
+impl ServerMiddleware for Refuses {
+    fn before(&self, _: &mut IncomingCall<'_>) -> Result<(), Denied> {
+        let less = |left: u64| left.checked_sub(1);
+        match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
+            Ok(_) => Err(Denied::too_many("a test", self.after)),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+fn serve(middleware: Refuses, begun: &Begun, test: impl FnOnce(Client)) {
+    let server = Server::bind("udp://127.0.0.1:0").unwrap().middleware(middleware);
+    let server = server.add_service(DeskServer::new(begun.clone())).unwrap();
+    let (uri, _serving) = (server.local_uri(), server.serve().unwrap());
+    test(Client::connect(&uri).wait().unwrap());
+}
+
+fn desk(client: &Client) -> DeskClient {
+    client.wait(DeskClient::new(client.clone())).unwrap()
+}
+
+#[test]
+fn a_refused_call_is_repeated_after_the_time_that_the_server_asks_for() {
+    let begun = Begun::default();
+    serve(Refuses::first(2, MS * 40), &begun, |client| {
+        let retries = Retries::new(RetryPolicy::default().pauses(MS, MS));
+        let (desk, since) = (desk(&client).with_retries(retries.clone()), Instant::now());
+        assert_eq!(desk.write().wait(), Ok(0));
+        assert!(since.elapsed() >= MS * 80, "{:?}", since.elapsed());
+        let stats = retries.stats();
+        assert_eq!((stats.calls, stats.retries, stats.over_budget), (1, 2, 0));
+    });
+}
+
+#[test]
+fn attempts_end_and_no_pause_goes_beyond_the_deadline_or_the_longest_wait() {
+    let begun = Begun::default();
+    serve(Refuses::first(u64::MAX, Duration::from_secs(3)), &begun, |client| {
+        let policy = RetryPolicy::default().pauses(MS, MS);
+        let since = Instant::now();
+        let refused = |result: Result<u64, RpcError<NoError>>| {
+            assert!(matches!(result, Err(RpcError::TooMany { .. })), "{result:?}");
+        };
+        let retries = Retries::new(policy);
+        refused(desk(&client).with_retries(retries.clone()).read().deadline(MS * 500).wait());
+        let short = policy.longest_wait(Duration::from_secs(1));
+        refused(desk(&client).with_retries(short).read().wait());
+        assert!(since.elapsed() < Duration::from_secs(3));
+        assert_eq!(retries.stats().retries, 0);
+    });
+    serve(Refuses::first(u64::MAX, Duration::ZERO), &begun, |client| {
+        let retries = Retries::new(RetryPolicy::default().attempts(3).pauses(MS, MS));
+        let desk = desk(&client).with_retries(retries.clone());
+        assert!(desk.read().wait().is_err());
+        assert_eq!(retries.stats().retries, 2);
+        // The budget has one more.
+        assert!(desk.read().wait().is_err());
+        assert_eq!((retries.stats().retries, retries.stats().over_budget), (3, 1));
+    });
+    assert_eq!(begun.0.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_method_has_its_default_deadline_unless_the_call_has_one() {
+    serve(Refuses::first(0, MS), &Begun::default(), |client| {
+        let late = |result: Result<(), RpcError<NoError>>| {
+            let error = result.unwrap_err();
+            let late = CallFailure::Failed(CallError::DeadlineExceeded(Executed::Maybe));
+            assert!(matches!(&error, RpcError::Call(e) if *e == late), "{error}");
+        };
+        let (desk, since) = (desk(&client), Instant::now());
+        late(desk.slow().wait());
+        assert!(since.elapsed() >= MS * 30);
+        late(desk.slow().deadline(MS).wait());
+        let since = Instant::now();
+        late(desk.slow().deadline(MS * 100).wait());
+        assert!(since.elapsed() >= MS * 100);
+        let methods = DeskClient::SERVICE.methods;
+        let idempotent: Vec<_> = methods.iter().filter(|m| m.is_idempotent).collect();
+        assert_eq!((idempotent.len(), idempotent[0].name), (1, "read"));
+    });
+}
+
+/// The same service without attributes.
+mod plain {
+    #[courser::service]
+    pub(super) trait Desk {
+        async fn read(&self) -> u64;
+        async fn write(&self) -> u64;
+        async fn slow(&self);
+    }
+}
+
+#[test]
+fn attributes_of_methods_are_no_part_of_the_version() {
+    assert_eq!(DeskClient::SERVICE.fingerprint(), plain::DeskClient::SERVICE.fingerprint());
+}
+
+#[cfg(feature = "tokio")]
+mod layers {
+    use std::sync::atomic::AtomicUsize;
+
+    use courser::service::{CallContext, CallOutcome};
+    use courser::tower::{BoxError, LayeredClient, Next, Request, Response, layered};
+    use tower::limit::ConcurrencyLimitLayer;
+    use tower::timeout::TimeoutLayer;
+    use tower::{Layer, Service};
+
+    use super::*;
+
+    #[courser::service]
+    trait Hall {
+        async fn enter(&self, cx: CallContext, ms: u64) -> Result<String, String>;
+    }
+
+    /// Counts the visitors that are there at a time.
+    #[derive(Clone, Default)]
+    struct Visitors {
+        now: Arc<AtomicUsize>,
+        most: Arc<AtomicUsize>,
+    }
+
+    impl Hall for Visitors {
+        async fn enter(&self, cx: CallContext, ms: u64) -> Result<String, String> {
+            let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+            self.most.fetch_max(now, Ordering::Relaxed);
+            tokio::time::sleep(MS * ms as u32).await;
+            self.now.fetch_sub(1, Ordering::Relaxed);
+            cx.respond_with("left", "yes").unwrap();
+            match cx.metadata().text("name") {
+                Some(name) => Ok(name.to_owned()),
+                None => Err("no name".to_owned()),
+            }
+        }
+    }
+
+    /// A layer that names visitors, and keeps the outcomes of their calls.
+    #[derive(Clone, Default)]
+    struct Names(Arc<std::sync::Mutex<Vec<CallOutcome>>>);
+
+    /// The service of [`Names`].
+    #[derive(Clone)]
+    struct Named<S>(Names, S);
+
+    impl<S> Layer<S> for Names {
+        type Service = Named<S>;
+        fn layer(&self, inner: S) -> Named<S> {
+            Named(self.clone(), inner)
+        }
+    }
+
+    impl<S> Service<Request> for Named<S>
+    where
+        S: Service<Request, Response = Response, Error = BoxError, Future: Send + 'static>,
+    {
+        type Response = Response;
+        type Error = BoxError;
+        type Future = courser::tower::AnswerFuture;
+        fn poll_ready(
+            &mut self,
+            cx: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Result<(), BoxError>> {
+            self.1.poll_ready(cx)
+        }
+        fn call(&mut self, mut request: Request) -> Self::Future {
+            assert_eq!((request.service(), request.method()), ("Hall", "enter"));
+            assert_eq!(request.body().len(), 1, "one number");
+            if request.metadata().get("refuse").is_some() {
+                let denied = Denied::too_many("full", MS);
+                return Box::pin(async move { Err(denied.into()) });
+            }
+            if request.metadata().get("name").is_none() && request.peer().is_some() {
+                request.metadata_mut().insert("name", "of the layer").unwrap();
+            }
+            let (outcomes, answer) = (self.0.0.clone(), self.1.call(request));
+            Box::pin(async move {
+                let answer = answer.await?;
+                outcomes.lock().unwrap().push(answer.outcome());
+                assert_eq!(answer.metadata().get("left").is_some(), answer.body().len() > 20);
+                Ok(answer)
+            })
+        }
+    }
+
+    fn failed(error: RpcError<String>) -> (Executed, String) {
+        let text = error.to_string();
+        match error {
+            RpcError::Call(CallFailure::Middleware { executed, .. }) => (executed, text),
+            other => panic!("{other}"),
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn layers_go_around_the_handlers_of_a_server() {
+        let (visitors, names) = (Visitors::default(), Names::default());
+        let stack = tower::layer::util::Stack::new(ConcurrencyLimitLayer::new(2), names.clone());
+        let stack = tower::layer::util::Stack::new(stack, TimeoutLayer::new(MS * 5_000));
+        let hall = layered(HallServer::new(visitors.clone()), stack);
+        let server = Server::bind("udp://127.0.0.1:0").unwrap();
+        let server = server.on_tokio(tokio::runtime::Handle::current()).add_service(hall).unwrap();
+        let (uri, _serving) = (server.local_uri(), server.serve().unwrap());
+        let hall = HallClient::connect(&uri).await.unwrap();
+        let calls: Vec<_> = (0..8).map(|_| hall.enter(10).into_future()).collect();
+        for answer in futures::future::join_all(calls).await {
+            assert_eq!(answer.unwrap(), "of the layer");
+        }
+        assert_eq!(visitors.most.load(Ordering::Relaxed), 2);
+        let refused = hall.enter(1).metadata("refuse", "1").await.unwrap_err();
+        assert_eq!(refused, RpcError::TooMany { reason: "full".into(), retry_after: MS });
+        assert_eq!(*names.0.lock().unwrap(), [CallOutcome::Ok; 8]);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_layer_of_a_server_ends_calls_with_a_verdict() {
+        let visitors = Visitors::default();
+        let hall = layered(HallServer::new(visitors.clone()), TimeoutLayer::new(MS * 30));
+        let server = Server::bind("udp://127.0.0.1:0").unwrap();
+        let server = server.on_tokio(tokio::runtime::Handle::current()).add_service(hall).unwrap();
+        let (uri, _serving) = (server.local_uri(), server.serve().unwrap());
+        let hall = HallClient::connect(&uri).await.unwrap();
+        assert_eq!(hall.enter(1).await, Err(RpcError::Service("no name".to_owned())));
+        let (executed, text) = failed(hall.enter(60_000).await.unwrap_err());
+        assert_eq!(executed, Executed::Maybe);
+        assert!(text.contains("timed out"), "{text}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn layers_go_around_the_calls_of_a_client() {
+        let visitors = Visitors::default();
+        let server = Server::bind("udp://127.0.0.1:0").unwrap();
+        let server = server.on_tokio(tokio::runtime::Handle::current());
+        let server = server.add_service(HallServer::new(visitors.clone())).unwrap();
+        let (uri, _serving) = (server.local_uri(), server.serve().unwrap());
+        let client = || async { Client::connect(&uri).await.unwrap() };
+        let limited = LayeredClient::new(client().await, ConcurrencyLimitLayer::new(2));
+        let hall = HallClient::new(limited).await.unwrap();
+        let calls: Vec<_> =
+            (0..6).map(|_| hall.enter(10).metadata("name", "n").into_future()).collect();
+        for answer in futures::future::join_all(calls).await {
+            assert_eq!(answer.unwrap(), "n");
+        }
+        assert_eq!(visitors.most.load(Ordering::Relaxed), 2);
+        let answered = hall.enter(1).metadata("name", "n").with_response_metadata().await;
+        assert_eq!(answered.1.text("left"), Some("yes"));
+        let hall = HallClient::new(LayeredClient::new(client().await, TimeoutLayer::new(MS * 30)));
+        let hall = hall.await.unwrap();
+        assert_eq!(hall.enter(1).await, Err(RpcError::Service("no name".to_owned())));
+        let (executed, _) = failed(hall.enter(60_000).await.unwrap_err());
+        assert_eq!(executed, Executed::Maybe);
+    }
+
+    /// Never ready.
+    #[derive(Clone)]
+    struct Never;
+
+    impl Service<Request> for Never {
+        type Response = Response;
+        type Error = BoxError;
+        type Future = courser::tower::AnswerFuture;
+        fn poll_ready(
+            &mut self,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Result<(), BoxError>> {
+            std::task::Poll::Ready(Err("closed".into()))
+        }
+        fn call(&mut self, _: Request) -> Self::Future {
+            unreachable!("it is not ready")
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_a_layer_does_not_pass_on_was_never_executed() {
+        let server = Server::bind("udp://127.0.0.1:0").unwrap();
+        let server = server.add_service(HallServer::new(Visitors::default())).unwrap();
+        let (uri, _serving) = (server.local_uri(), server.serve().unwrap());
+        let client = Client::connect(&uri).await.unwrap();
+        let layer = tower::layer::layer_fn(|_: Next| Never);
+        let hall = HallClient::new(LayeredClient::new(client, layer)).await.unwrap();
+        let (executed, text) = failed(hall.enter(1).await.unwrap_err());
+        assert_eq!(executed, Executed::Never);
+        assert!(text.contains("closed"), "{text}");
+    }
+}
