@@ -106,7 +106,104 @@
 //! # Authorization
 //! A server decides for each peer and request with an [`Authorize`] ([`crate::Server::authorize`],
 //! [`crate::Rpc::authorize`]), also about handlers without a service. Without one all requests are
-//! allowed.
+//! allowed. Tokens in metadata are for middleware.
+//!
+//! # Middleware
+//! A server adds a [`ServerMiddleware`] to all its typed methods ([`crate::Server::middleware`],
+//! [`crate::Rpc::middleware`]), which sees each call before its arguments are decoded, may refuse it or
+//! add metadata, and sees its end. A client does so by `kv.with_middleware(..)` ([`ClientMiddleware`]).
+//! Without any a call costs nothing more. This one limits the rate of each address, with bounded memory:
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//! use std::net::IpAddr;
+//! use std::sync::Mutex;
+//! use std::time::{Duration, Instant};
+//!
+//! use courser::service::{Denied, IncomingCall, ServerMiddleware};
+//!
+//! /// Lets 1,000 calls of each address pass in a second. Keeps the calls of one second, of the first
+//! /// 10,000 addresses in it; others share one count.
+//! #[derive(Default)]
+//! struct RateLimit(Mutex<(Option<Instant>, BTreeMap<Option<IpAddr>, u32>)>);
+//!
+//! impl ServerMiddleware for RateLimit {
+//!     fn before(&self, call: &mut IncomingCall<'_>) -> Result<(), Denied> {
+//!         let address = call.peer().addr().to_socket().map(|socket| socket.ip());
+//!         let (now, mut state) = (Instant::now(), self.0.lock().expect("no panic"));
+//!         let (second, counts) = &mut *state;
+//!         let since = now - *second.get_or_insert(now);
+//!         if since >= Duration::from_secs(1) {
+//!             *second = Some(now);
+//!             counts.clear();
+//!         }
+//!         let is_known = counts.len() < 10_000 || counts.contains_key(&address);
+//!         let count = counts.entry(address.filter(|_| is_known)).or_default();
+//!         *count += 1;
+//!         match *count {
+//!             ..=1_000 => Ok(()),
+//!             _ => {
+//!                 let left = Duration::from_secs(1).saturating_sub(since);
+//!                 Err(Denied::too_many("1,000 calls in a second", left))
+//!             }
+//!         }
+//!     }
+//! }
+//! ```
+//!
+//! And this one gives each call a trace if it has none, which handlers read and pass on:
+//!
+//! ```
+//! use courser::service::{CallContext, CallEnd, Denied, IncomingCall, ServerMiddleware, TraceParent};
+//!
+//! struct Traces;
+//!
+//! impl ServerMiddleware for Traces {
+//!     fn before(&self, call: &mut IncomingCall<'_>) -> Result<(), Denied> {
+//!         if call.metadata().get("traceparent").is_none() {
+//!             // A program would draw the numbers.
+//!             let trace = TraceParent::new([7; 16], [1; 8], true).expect("it is not 0");
+//!             call.add_metadata("traceparent", trace).map_err(|e| Denied::new(e.to_string()))?;
+//!         }
+//!         Ok(())
+//!     }
+//!     fn after(&self, end: &CallEnd<'_>) {
+//!         let trace = end.metadata.text("traceparent").unwrap_or_default();
+//!         println!("{trace} {}.{} {:?} {:?}", end.service, end.method, end.outcome, end.duration);
+//!     }
+//! }
+//!
+//! #[courser::service]
+//! trait Store {
+//!     async fn trace(&self, cx: CallContext) -> String;
+//! }
+//!
+//! struct Texts;
+//!
+//! impl Store for Texts {
+//!     async fn trace(&self, cx: CallContext) -> String {
+//!         cx.metadata().text("traceparent").unwrap_or_default().to_owned()
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = courser::Server::bind("udp://127.0.0.1:0")?.add_service(StoreServer::new(Texts))?;
+//! let (uri, _serving) = (server.local_uri(), server.middleware(Traces).serve()?);
+//! # futures::executor::block_on(async {
+//! let store = StoreClient::connect(&uri).await?;
+//! assert!(store.trace().await?.starts_with("00-0707"));
+//! # Ok(()) })
+//! # }
+//! ```
+//!
+//! Layers that need the future of a call are those of `courser::tower` (feature `tower`).
+//!
+//! # Deadlines and retries
+//! `#[deadline("50 ms")]` at a method is the deadline of its calls unless they have one of their own
+//! (`.deadline(..)`, also `None`); units are `us`, `ms` and `s`. Calls of a handler also end by that of its own
+//! call, whichever is earlier. `kv.with_retries(RetryPolicy::default())` repeats unary calls that were never
+//! executed, and those of methods with `#[idempotent]` that may have been: see [`RetryPolicy`]. Neither
+//! attribute is a part of the version of the service.
 //!
 //! # Streams
 //! `kv.scan(from).await?` is a [`Streaming`], `kv.load().await?` an [`Upload`], `kv.watch().await?` a

@@ -29,6 +29,12 @@ use proc_macro::TokenStream;
 ///
 /// # Attributes of methods
 /// `#[oneway]`: a message without an answer.
+///
+/// `#[idempotent]`: running the handler twice has the effect of running it once, so that a client with
+/// retries may repeat calls that may have been executed. For methods with one request and one response.
+///
+/// `#[deadline("50 ms")]`: the deadline of calls that have none of their own, a whole number and a unit: `us`,
+/// `ms` or `s`, up to an hour. For a stream it is that of the whole stream.
 #[proc_macro_attribute]
 pub fn service(options: TokenStream, item: TokenStream) -> TokenStream {
     generate(options.into(), item.into()).unwrap_or_else(|e| e.into_compile_error()).into()

@@ -268,7 +268,7 @@ fn a_limit_remembers_a_bounded_number_of_addresses() {
     let other = IpAddr::from([255; 4]);
     assert!(limit.take(other, now).is_err());
     assert_eq!(limit.buckets.lock().unwrap().len(), MOST_ADDRESSES);
-    // Those before have their burst again.
+    // The earlier addresses have their burst again.
     assert_eq!(limit.take(other, now + Duration::from_secs(2)), Ok(()));
     assert_eq!(limit.buckets.lock().unwrap().len(), 1);
 }

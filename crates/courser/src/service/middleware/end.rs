@@ -26,7 +26,7 @@ pub struct CallEnd<'a> {
     /// How it has ended.
     pub outcome: CallOutcome,
     /// The time from [`super::ServerMiddleware::before`] to the end; at a client from the first poll of the call.
-    /// Of a stream it is the time that the stream was open.
+    /// For a stream it is the time that the stream was open.
     pub duration: Duration,
     /// How often the call was made: more than 1 at clients with retries only.
     pub attempts: u32,
