@@ -185,3 +185,12 @@ pub mod parts {
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The programs of chapters of the book.
+#[cfg(all(doctest, feature = "tokio"))]
+mod chapters {
+    #[doc = include_str!("../../../docs/book/from-tonic.md")]
+    struct FromTonic;
+    #[doc = include_str!("../../../docs/book/failure-and-retries.md")]
+    struct FailureAndRetries;
+}

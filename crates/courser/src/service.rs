@@ -34,6 +34,9 @@
 //! - `KvServer`, which registers the handlers: [`Service::register`],
 //!   [`LocalService::register_local`].
 //!
+//! [Chapters](https://github.com/courser-rpc/courser/blob/main/docs/book/SUMMARY.md) for users: from tonic,
+//! changing a service, failure and retries, testing a service in a simulated datacenter.
+//!
 //! # Services that call others
 //! One implementation runs in production and in the simulator (`courser-sim`) if it implements `LocalKv`
 //! and calls over [`crate::Session`]s of its endpoint. Then its futures need not be `Send`, and all that
