@@ -58,8 +58,8 @@ impl Builder {
         self
     }
 
-    /// Methods with `option idempotency_level` `IDEMPOTENT` or `NO_SIDE_EFFECTS` get the attribute
-    /// `#[idempotent]`. Default off.
+    /// Methods without streams and with `option idempotency_level` `IDEMPOTENT` or `NO_SIDE_EFFECTS` get
+    /// the attribute `#[idempotent]`. Default off.
     pub fn idempotent(mut self, on: bool) -> Self {
         self.settings.idempotent = on;
         self

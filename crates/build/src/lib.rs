@@ -58,8 +58,9 @@
 //! | `option deprecated = true` of a method | `#[deprecated]` |
 //!
 //! A method has its name in snake case, also on the network. Names that are functions of the generated
-//! client (`connect`, `new`, `channel`, `unchecked`, `with_metadata`) get a `_` at their end. The service
-//! has the name `package.Service` on the network, of at most 100 bytes. Other options: see [`Builder`].
+//! client (`connect`, `new`, `channel`, `unchecked`, `with_metadata`, `with_middleware`, `with_retries`)
+//! get a `_` at their end. The service has the name `package.Service` on the network, of at most 100
+//! bytes. Other options: see [`Builder`].
 //!
 //! # Changes of a file
 //! Fields and methods may be added. A number must keep its type, as Protocol Buffers ask. A method that

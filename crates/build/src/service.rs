@@ -11,7 +11,8 @@ use crate::names::Names;
 use crate::places::{Places, joined};
 
 /// Functions of a generated client, which no method can have the name of.
-const TAKEN: [&str; 5] = ["new", "connect", "unchecked", "channel", "with_metadata"];
+const TAKEN: [&str; 7] =
+    ["new", "connect", "unchecked", "channel", "with_metadata", "with_middleware", "with_retries"];
 /// Most bytes of the name of a service.
 const MOST_BYTES: usize = 100;
 
@@ -109,14 +110,15 @@ impl Generator {
         if method.options.deprecated() {
             out.push_str("    #[deprecated]\n");
         }
-        // 0: not stated.
-        if settings.idempotent && method.options.idempotency_level() as i32 != 0 {
-            out.push_str("    #[idempotent]\n");
-        }
         let one_way = settings.one_way.contain(service, &name);
         if one_way {
             self.check_one_way(method, &name);
             out.push_str("    #[oneway]\n");
+        }
+        // Calls with one request and one response are repeated, and no others. 0: not stated.
+        let is_call = !(one_way || method.client_streaming || method.server_streaming);
+        if settings.idempotent && is_call && method.options.idempotency_level() as i32 != 0 {
+            out.push_str("    #[idempotent]\n");
         }
         let mut parameters = String::from("&self");
         if settings.contexts.contain(service, &name) {

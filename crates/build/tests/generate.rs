@@ -39,7 +39,7 @@ service Orders {
   //
   // Twice is once.
   rpc PutOrder(Order) returns (Receipt) { option idempotency_level = IDEMPOTENT; }
-  rpc ListAll(google.protobuf.Empty) returns (stream Order);
+  rpc ListAll(google.protobuf.Empty) returns (stream Order) { option idempotency_level = NO_SIDE_EFFECTS; }
   rpc Load(stream Order) returns (google.protobuf.Empty) { option deprecated = true; }
   rpc Chat(stream Order) returns (stream Receipt.Line);
   rpc Seen(Order) returns (google.protobuf.Empty);
