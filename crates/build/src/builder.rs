@@ -58,13 +58,6 @@ impl Builder {
         self
     }
 
-    /// Methods without streams and with `option idempotency_level` `IDEMPOTENT` or `NO_SIDE_EFFECTS` get
-    /// the attribute `#[idempotent]`. Default off.
-    pub fn idempotent(mut self, on: bool) -> Self {
-        self.settings.idempotent = on;
-        self
-    }
-
     /// The path of the crate `courser` in the generated code. Default `::courser`.
     pub fn courser_path(mut self, path: impl Into<String>) -> Self {
         self.settings.krate = path.into();

@@ -56,6 +56,7 @@
 //! | `google.protobuf.Empty` | no parameter, or `()` |
 //! | comments | documentation |
 //! | `option deprecated = true` of a method | `#[deprecated]` |
+//! | `option idempotency_level` of a method without streams | `#[idempotent]`: retries may repeat it |
 //!
 //! A method has its name in snake case, also on the network. Names that are functions of the generated
 //! client (`connect`, `new`, `channel`, `unchecked`, `with_metadata`, `with_middleware`, `with_retries`)

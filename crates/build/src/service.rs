@@ -23,7 +23,6 @@ pub(crate) struct Settings {
     pub(crate) error: String,
     pub(crate) contexts: Names,
     pub(crate) one_way: Names,
-    pub(crate) idempotent: bool,
 }
 
 impl Default for Settings {
@@ -33,7 +32,6 @@ impl Default for Settings {
             error: String::new(),
             contexts: Names::new("Builder::context"),
             one_way: Names::new("Builder::one_way"),
-            idempotent: false,
         }
     }
 }
@@ -117,7 +115,7 @@ impl Generator {
         }
         // Calls with one request and one response are repeated, and no others. 0: not stated.
         let is_call = !(one_way || method.client_streaming || method.server_streaming);
-        if settings.idempotent && is_call && method.options.idempotency_level() as i32 != 0 {
+        if is_call && method.options.idempotency_level() as i32 != 0 {
             out.push_str("    #[idempotent]\n");
         }
         let mut parameters = String::from("&self");

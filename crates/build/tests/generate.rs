@@ -73,6 +73,7 @@ fn each_kind_of_method_is_generated_with_its_comments_and_options() {
         "/// Stores an order.".to_owned(),
         "///".to_owned(),
         "/// Twice is once.".to_owned(),
+        "#[idempotent]".to_owned(),
         format!("async fn put_order(&self, request: Order) -> {};", outcome("Receipt")),
         format!("fn list_all(&self) -> {};", stream("Order")),
         "#[deprecated]".to_owned(),
@@ -92,7 +93,6 @@ fn settings_are_for_a_method_a_service_or_all() {
         builder
             .error_type("crate::Failure")
             .courser_path("crate::rpc")
-            .idempotent(true)
             .context(".shop.v1.Orders.ListAll")
             .context("shop.v1.Orders.Connect")
             .one_way("shop.v1.Orders.Seen")
