@@ -28,6 +28,8 @@ impl From<RpcError<NoError>> for Status {
             RpcError::Encode(e) => of_encode(e),
             RpcError::Decode(e) => of_decode(e),
             RpcError::Denied(_) => Code::PermissionDenied,
+            RpcError::Unauthenticated(_) => Code::Unauthenticated,
+            RpcError::TooMany { .. } => Code::ResourceExhausted,
             RpcError::Stream(StreamError::TooMany | StreamError::Limit) => Code::ResourceExhausted,
             RpcError::MidStream(e) => of_mid_stream(e),
             _ => Code::Internal,

@@ -1,9 +1,12 @@
 //! Services of Protocol Buffers: several parameters, changes of them, and statuses of gRPC.
 
+use std::time::Duration;
+
 use courser::Executed;
 use courser::grpc::{Any, Code, Status};
 use courser::service::{
-    Codec, Decode, DecodeError, Incoming, Payload, Prost, RpcError, Service, Shape, Stream, encode,
+    Codec, Decode, DecodeError, Incoming, NoError, Payload, Prost, RpcError, Service, Shape,
+    Stream, encode,
 };
 use courser_buf::Arena;
 use futures::{TryStreamExt, stream};
@@ -324,6 +327,11 @@ fn a_status_is_a_google_rpc_status() {
     let later = Theirs { code: 99, ..Theirs::default() }.encode_to_vec();
     let status = Status::decode(&later[..]).unwrap();
     assert_eq!(status.code(), Code::Unknown);
+    let refused = RpcError::<NoError>::Unauthenticated("no token".into());
+    assert_eq!(Status::from(refused).code(), Code::Unauthenticated);
+    let after = Duration::from_secs(1);
+    let refused = RpcError::<NoError>::TooMany { reason: "busy".into(), retry_after: after };
+    assert_eq!(Status::from(refused).code(), Code::ResourceExhausted);
     assert_eq!(status.encode_to_vec(), later);
     for number in -1..20 {
         let known = (0..=16).contains(&number);
