@@ -17,4 +17,5 @@ mod restart;
 mod retries;
 mod services;
 mod swarm;
+mod typed;
 mod world;
