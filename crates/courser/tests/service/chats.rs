@@ -149,7 +149,7 @@ fn a_handler_that_ends_first_closes_the_sender() {
         world.run(async {
             for room in [Room::Leave(3), Room::Fail(3)] {
                 let end =
-                    (room == Room::Fail(3)).then(|| Err(RpcError::Service(ChatError::Closed)));
+                    (room == Room::Fail(3)).then_some(Err(RpcError::Service(ChatError::Closed)));
                 let (mut sender, mut receiver) = client.chat(room).await.unwrap().split();
                 let reads = async {
                     assert_eq!(receiver.next().await, end, "seed {seed}");
