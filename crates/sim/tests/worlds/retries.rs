@@ -231,7 +231,8 @@ fn crashing(seed: u64, retries: &Retries) -> (Vec<End>, BTreeMap<u64, u64>) {
         world.restart(SERVER).unwrap();
     }
     assert!(finish(&mut world, all, Duration::from_secs(200)).is_some(), "{seed}: it hangs");
-    (ends.take(), runs.0.borrow().clone())
+    let ended = ends.borrow().clone();
+    (ended, runs.0.borrow().clone())
 }
 
 #[test]
