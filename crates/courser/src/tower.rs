@@ -38,7 +38,7 @@
 //! pass without layers.
 //!
 //! # Errors
-//! The error of a layer is [`CallFailure::Middleware`] at the client, with its text: never executed if the
+//! The error of a layer is [`CallFailure::Middleware`](crate::CallFailure::Middleware) at the client, with its text: never executed if the
 //! layer has not passed the call on, else it may have been. A layer of a server may also return a
 //! [`Denied`](crate::service::Denied), which the client gets as it does those of other middleware.
 //!

@@ -17,7 +17,7 @@ use crate::shape::method::MethodKind;
 ///
 /// Both functions run where the call is made and polled, and must not block. Middleware is called in the
 /// order in which it was added, at the end in the opposite order, and once for a call that is made several
-/// times ([`super::RetryPolicy`]).
+/// times ([`crate::service::RetryPolicy`]).
 ///
 /// ```
 /// use std::time::Duration;

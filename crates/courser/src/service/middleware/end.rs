@@ -25,7 +25,7 @@ pub struct CallEnd<'a> {
     pub metadata: &'a Metadata,
     /// How it has ended.
     pub outcome: CallOutcome,
-    /// The time from [`super::ServerMiddleware::before`] to the end; at a client from the first poll of the call.
+    /// The time from [`crate::service::ServerMiddleware::before`] to the end; at a client from the first poll of the call.
     /// For a stream it is the time that the stream was open.
     pub duration: Duration,
     /// How often the call was made: more than 1 at clients with retries only.

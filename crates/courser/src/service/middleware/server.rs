@@ -13,7 +13,7 @@ use crate::shape::method::MethodKind;
 ///
 /// Both functions run on any thread of the server, `before` on that of the endpoint. They should take a
 /// microsecond at most, and must not block. Middleware is called in the order in which it was added, at the
-/// end in the opposite order. Handlers without a service are not seen; [`super::Authorize`] is asked
+/// end in the opposite order. Handlers without a service are not seen; [`crate::service::Authorize`] is asked
 /// about them too, and about all requests before the first middleware.
 ///
 /// ```
@@ -71,10 +71,10 @@ pub trait ServerMiddleware: Send + Sync + 'static {
     /// opening of a stream, whose items are not seen. A panic refuses the call.
     ///
     /// # Errors
-    /// The call is refused: it ends with [`RpcError::Denied`](super::RpcError::Denied),
-    /// [`RpcError::Unauthenticated`](super::RpcError::Unauthenticated) or
-    /// [`RpcError::TooMany`](super::RpcError::TooMany), and a one-way message is dropped. It is counted in
-    /// [`ServiceStats::denied`](super::ServiceStats::denied).
+    /// The call is refused: it ends with [`RpcError::Denied`](crate::service::RpcError::Denied),
+    /// [`RpcError::Unauthenticated`](crate::service::RpcError::Unauthenticated) or
+    /// [`RpcError::TooMany`](crate::service::RpcError::TooMany), and a one-way message is dropped. It is counted in
+    /// [`ServiceStats::denied`](crate::service::ServiceStats::denied).
     fn before(&self, call: &mut IncomingCall<'_>) -> Result<(), Denied>;
 
     /// Sees the end of each call that `before` has let pass, once, also of those that were refused later
@@ -145,7 +145,7 @@ impl<'a> IncomingCall<'a> {
     }
 
     /// Time until the deadline of the call: see
-    /// [`CallContext::time_left`](super::CallContext::time_left).
+    /// [`CallContext::time_left`](crate::service::CallContext::time_left).
     pub fn time_left(&self) -> Option<Duration> {
         self.time_left
     }
