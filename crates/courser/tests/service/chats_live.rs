@@ -291,3 +291,15 @@ fn a_chat_is_one_of_the_streams_that_a_client_may_have() {
     running.is_left_by_all();
     assert!(block_on(async { client.chat(Room::Echo).await }).is_ok());
 }
+
+#[test]
+fn a_chat_is_opened_with_metadata() {
+    let running = Running::start(Server::on_workers);
+    block_on(async {
+        let chat = running.client.chat(Room::Echo).metadata("tenant", "blue").await.unwrap();
+        let context = running.rooms.contexts.lock().unwrap()[0].clone();
+        assert_eq!(context.metadata().text("tenant"), Some("blue"));
+        assert_eq!(chat.finish().next().await, None);
+    });
+    running.is_left_by_all();
+}

@@ -30,7 +30,6 @@ trait Echo {
     fn watch(&self, cx: CallContext, items: u8) -> impl Stream<Item = String>;
     fn count(&self, items: u8) -> impl Stream<Item = u8>;
     async fn load(&self, cx: CallContext, items: Incoming<u8>) -> String;
-    fn whisper(&self, cx: CallContext, items: Incoming<u8>) -> impl Stream<Item = String>;
 }
 
 struct Echoing(Mutex<Sender<String>>);
@@ -74,9 +73,6 @@ impl Echo for Echoing {
     }
     async fn load(&self, cx: CallContext, items: Incoming<u8>) -> String {
         format!("{} {}", items.count().await, shown(cx.metadata()))
-    }
-    fn whisper(&self, cx: CallContext, items: Incoming<u8>) -> impl Stream<Item = String> {
-        items.map(move |item| format!("{} {}", item.unwrap(), shown(cx.metadata())))
     }
 }
 
@@ -156,9 +152,6 @@ fn requests_of_each_kind_have_the_metadata_of_their_calls() {
             load.send(&1).await.unwrap();
             assert_eq!(load.finish().await.unwrap(), "1 k=of a load");
             assert_eq!(echo.load().await.unwrap().finish().await.unwrap(), "0 ");
-            let mut both = echo.whisper().metadata("k", "of both").await.unwrap();
-            both.send(&7).await.unwrap();
-            assert_eq!(both.next().await, Some(Ok("7 k=of both".to_owned())));
         });
     });
 }
