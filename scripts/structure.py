@@ -65,7 +65,8 @@ RECORDS = {
 # The folders of a crate by floors, the highest first: imports go down only.
 FLOORS = {
     "courser": (
-        "tower", "client server", "rpc task", "run grpc", "service", "channel config", "core", "control", "shape", "error",
+        "standard tower", "client server", "rpc task", "run grpc", "service", "channel config", "core", "control",
+        "shape counts", "error",
         "platform", "counters machine panics submit sync",
     ),
 }

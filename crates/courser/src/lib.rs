@@ -80,6 +80,7 @@ mod config;
 mod control;
 mod core;
 mod counters;
+mod counts;
 mod error;
 #[cfg(feature = "prost")]
 pub mod grpc;
