@@ -98,6 +98,7 @@ for over in mem shm; do
   # deadline, and calls after each side has seen a congestion mark, take longer frame headers.
   loads=('60' '60 deadline' '60 marked' '60 deadline marked' '60 4096' '1' '1 deadline marked')
   loads+=('60 messages' '1 messages' '60 futures' '60 typed' '1 futures' '1 typed')
+  loads+=('60 typed counted' '1 typed counted')
   # With shared memory there is no congestion control.
   [ "$over" = shm ] || loads+=('60 uncontrolled')
   # Packets of large requests: instructions of a packet. Over shared memory callgrind counts each byte of a
@@ -113,6 +114,7 @@ for over in mem shm; do
         messages) name+=', messages' ;;
         futures) name+=', futures' ;;
         typed) name+=', typed service' ;;
+        counted) name+=', counted' ;;
         bulk) name='8 MiB, each packet of 1 KiB' ;;
         peers=*) name+=" of ${word#*=} peers" ;;
         active=*) name+=", ${word#*=} in use" ;;

@@ -15,7 +15,8 @@ use std::time::Duration;
 use courser_buf::{AllocError, Arena, MsgBuf};
 
 use crate::channel::greeting::Greeting;
-use crate::channel::method::MethodId;
+use crate::channel::method::{MethodId, ServiceInfo};
+use crate::counts::ServiceCells;
 use crate::error::failure::CallFailure;
 use crate::error::hello::HelloError;
 use crate::platform::{Clock, random_u64};
@@ -188,6 +189,22 @@ pub trait Channel: Clone + 'static {
     /// Whether calls may still succeed. A session that has ended is not used for another stream.
     fn is_usable(&self) -> bool {
         true
+    }
+
+    /// Calls of typed methods are counted at this client.
+    #[doc(hidden)]
+    const COUNTS: bool = false;
+
+    /// The counters of the methods of a service; `None`: they are not counted.
+    #[doc(hidden)]
+    fn counts(&self, _: &ServiceInfo) -> Option<ServiceCells> {
+        None
+    }
+
+    /// A clock for latencies, ns.
+    #[doc(hidden)]
+    fn now_ns(&self) -> u64 {
+        0
     }
 }
 

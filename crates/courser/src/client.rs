@@ -39,6 +39,7 @@ use crate::channel::greeting::Greetings;
 use crate::channel::link::Limits;
 use crate::config::Config;
 use crate::core::message::zeroed;
+use crate::counts::MethodStats;
 use crate::error::failure::CallFailure;
 use endpoint::Endpoint;
 use endpoints::User;
@@ -192,6 +193,12 @@ impl Client {
     /// The address of the server.
     pub fn uri(&self) -> &str {
         &self.inner.uri
+    }
+
+    /// Counters of each method that the typed clients on this client call: see [`MethodStats`]. Clones
+    /// share them.
+    pub fn method_stats(&self) -> Vec<MethodStats> {
+        self.inner.greetings.callers.read()
     }
 
     /// Counters of the callers that poll this client's endpoint, which other clients share.

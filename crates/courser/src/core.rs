@@ -9,6 +9,7 @@ pub(crate) mod calls;
 pub(crate) mod clock;
 pub(crate) mod context;
 pub(crate) mod continuations;
+pub(crate) mod counting;
 pub(crate) mod deadline;
 pub(crate) mod drain;
 pub(crate) mod executor;
@@ -95,6 +96,8 @@ struct Loans {
     response: Shown<[u8]>,
     /// The buffer of the last request of a typed call, for the next one.
     spare: Cell<Option<MsgBuf>>,
+    /// The time at which a task of a request is dropped.
+    dropped_ns: Cell<u64>,
 }
 
 impl Lender {
@@ -124,6 +127,15 @@ impl Lender {
         let mut buffer = self.0.spare.take()?;
         buffer.set_len_recycled(len).ok()?;
         Some(buffer)
+    }
+
+    /// The time at which the task of a request is dropped, ns.
+    pub(crate) fn dropped_ns(&self) -> u64 {
+        self.0.dropped_ns.get()
+    }
+
+    pub(crate) fn set_dropped_ns(&self, now_ns: u64) {
+        self.0.dropped_ns.set(now_ns);
     }
 
     /// The endpoint is gone: frees the buffer that was kept.

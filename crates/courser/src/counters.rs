@@ -61,6 +61,7 @@ mod tests {
     use crate::core::handled::HandlerStats;
     use crate::core::shares::ClientStats;
     use crate::core::tasks::TaskStats;
+    use crate::counts::{Latency, MethodStats};
     use crate::run::worker::WorkerStats;
     use crate::server::ServerStats;
     use crate::service::ServiceStats;
@@ -68,8 +69,8 @@ mod tests {
     const HEAD: &str = "# Statistics
 
 Numbers that Courser counts, as its structs declare them. `courser::stats::Stats` iterates over the
-numbers of a struct; `courser stat` shows those of a running `courser serve`, with the same names in
-JSON. A counter only grows, a gauge is an amount at the moment, a peak is the largest amount so far;
+numbers of a struct; `courser stat` shows those of a running `courser serve`, and of servers with
+`Server::add_introspection`, with the same names in JSON. A counter only grows, a gauge is an amount at the moment, a peak is the largest amount so far;
 a state is not a number. An array has a number for each element of the table below it.
 
 This file is generated: `COURSER_WRITE_DOCS=1 cargo test -p courser --lib statistics`.
@@ -91,6 +92,8 @@ This file is generated: `COURSER_WRITE_DOCS=1 cargo test -p courser --lib statis
             ControlStats::GROUP,
             ServerStats::GROUP,
             ServiceStats::GROUP,
+            MethodStats::GROUP,
+            Latency::GROUP,
             ClientStats::GROUP,
             PollingStats::GROUP,
         ];

@@ -12,6 +12,7 @@
 //! A request costs one allocation for its future, and what the spawner adds.
 
 mod control;
+mod counted;
 mod driver;
 mod handler;
 mod placement;
@@ -29,14 +30,17 @@ use std::pin::Pin;
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll};
 
+use courser_proto::EndpointStats;
+
 use crate::config::Config;
 use crate::core::drain::DrainToken;
 use crate::core::shares::Shares;
+use crate::counts::MethodStats;
 use crate::error::{BindError, ServerError};
 use crate::rpc::nexus::Nexus;
 use crate::rpc::shutdown::ShutdownReport;
 use crate::run::worker::Work;
-use crate::service::Services;
+use crate::service::{ServiceStats, Services};
 use control::{Control, Watchman};
 use driver::{Driver, Setup};
 use handler::{Handler, handler};
@@ -141,6 +145,7 @@ impl Server {
             return Err(ServerError::VirtualTime);
         }
         let services = Services::default();
+        services.set_counting(nexus.config().count_methods);
         Ok(Server {
             nexus,
             endpoints: 1,
@@ -150,7 +155,7 @@ impl Server {
             requests: Vec::new(),
             messages: Vec::new(),
             taken: None,
-            control: Arc::new(Control::new(services.drain_token().clone())),
+            control: Arc::new(Control::new(services.clone())),
             services,
         })
     }
@@ -379,6 +384,59 @@ impl Serving {
         self.places.held()
     }
 
+    /// The counters of the server: see [`ServerHandle::stats`].
+    pub fn stats(&self) -> ServerStats {
+        self.handle().stats()
+    }
+
+    /// The counters of the protocol of each endpoint: see [`ServerHandle::endpoint_stats`].
+    pub fn endpoint_stats(&self) -> Vec<EndpointStats> {
+        self.handle().endpoint_stats()
+    }
+
+    /// The counters of the typed services.
+    pub fn service_stats(&self) -> ServiceStats {
+        self.handle().service_stats()
+    }
+
+    /// The counters of each method of the typed services.
+    ///
+    /// ```
+    /// use courser::Server;
+    /// use courser::service::CallOutcome;
+    ///
+    /// #[courser::service]
+    /// trait Sum {
+    ///     async fn add(&self, a: u64, b: u64) -> u64;
+    /// }
+    ///
+    /// struct Adder;
+    ///
+    /// impl Sum for Adder {
+    ///     async fn add(&self, a: u64, b: u64) -> u64 {
+    ///         a.wrapping_add(b)
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let server = Server::bind("udp://127.0.0.1:0")?.add_service(SumServer::new(Adder))?;
+    /// let (uri, serving) = (server.local_uri(), server.serve()?);
+    /// # futures::executor::block_on(async {
+    /// let sum = SumClient::connect(&uri).await?;
+    /// assert_eq!(sum.add(1, 2).await?, 3);
+    /// for methods in [serving.method_stats(), sum.method_stats()] {
+    ///     let add = &methods[0];
+    ///     assert_eq!((add.service, add.method), ("Sum", "add"));
+    ///     assert_eq!((add.started, add.in_progress, add.ended(CallOutcome::Ok)), (1, 0, 1));
+    ///     assert!(add.latency.quantile_ns(0.99) > Some(0));
+    /// }
+    /// # Ok(()) })
+    /// # }
+    /// ```
+    pub fn method_stats(&self) -> Vec<MethodStats> {
+        self.handle().method_stats()
+    }
+
     /// Blocks the thread until the server has ended.
     ///
     /// # Errors
@@ -430,6 +488,7 @@ fn start_thread(
     let (made, is_made) = mpsc::channel::<Result<(), BindError>>();
     let nexus = nexus.clone();
     let run = move || {
+        control::IS_ENDPOINT.set(true);
         let rpc = match nexus.endpoint() {
             Ok(rpc) => rpc,
             Err(e) => {

@@ -213,7 +213,7 @@ fn check_form(f: &TraitItemFn, errors: &mut Errors) {
     if let Some(variadic) = &sig.variadic {
         errors.at(variadic.span(), "a method of a service has no variadic parameters");
     }
-    const TAKEN: [&str; 7] = [
+    const TAKEN: [&str; 8] = [
         "new",
         "connect",
         "unchecked",
@@ -221,6 +221,7 @@ fn check_form(f: &TraitItemFn, errors: &mut Errors) {
         "with_metadata",
         "with_middleware",
         "with_retries",
+        "method_stats",
     ];
     if TAKEN.iter().any(|taken| sig.ident == taken) {
         let text = "the generated client has a function of this name; rename the method";

@@ -12,7 +12,8 @@
 //! default of 1.
 //!
 //! With `messages`, one-way messages take the place of the calls. With `futures`, each call in flight is
-//! a task that awaits one call after another, and the handler is async.
+//! a task that awaits one call after another, and the handler is async. With `typed`, it is a method of a
+//! service; with `counted`, both sides count the calls of the method.
 //!
 //! With `deadline`, each call has a deadline that it does not reach. With `marked`, each side
 //! receives one frame with a congestion mark before counting starts, so that all counted frames
@@ -334,7 +335,7 @@ impl Choice {
 
 const USAGE: &str = "usage: instructions (mem | shm | udp) \
     (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked] [uncontrolled] [timely] [paced] [messages] \
-    [futures] [typed] [bulk] [size=BYTES] [line=BPS] [packing=HOW] [peers=N] [active=N] \
+    [futures] [typed [counted]] [bulk] [size=BYTES] [line=BPS] [packing=HOW] [peers=N] [active=N] \
     | empty PASSES)";
 
 fn main() -> Result<(), Failure> {
@@ -389,6 +390,8 @@ struct Load {
     messages: bool,
     futures: bool,
     typed: bool,
+    /// The calls of typed methods are counted.
+    counted: bool,
     bulk: bool,
     size: usize,
     packing: Option<Packing>,
@@ -399,7 +402,7 @@ struct Load {
     active: Option<usize>,
 }
 
-const WORDS: [&str; 9] = [
+const WORDS: [&str; 10] = [
     "deadline",
     "marked",
     "uncontrolled",
@@ -408,6 +411,7 @@ const WORDS: [&str; 9] = [
     "messages",
     "futures",
     "typed",
+    "counted",
     "bulk",
 ];
 
@@ -433,6 +437,7 @@ impl Load {
             messages: words.iter().any(|w| w == "messages"),
             futures: words.iter().any(|w| w == "futures"),
             typed: words.iter().any(|w| w == "typed"),
+            counted: words.iter().any(|w| w == "counted"),
             bulk: words.iter().any(|w| w == "bulk"),
             size: value("size=").map_or(Ok(32), str::parse)?,
             packing: value("packing=").map(str::parse).transpose()?,
@@ -476,7 +481,7 @@ fn run<T: Transport>(
         config.line_rate_bps = Some(load.line_bps.unwrap_or(25_000_000_000));
         config.tuning.factors.pacing_bypass = false;
     }
-    config.packing = load.packing;
+    (config.packing, config.count_methods) = (load.packing, load.counted);
     if matches!(load.packing, Some(Packing::Copy | Packing::Gather)) {
         (config.inline_max, config.tuning.gather_from) = (2_048, 1);
     }

@@ -7,6 +7,7 @@ use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::channel::method::{Numbers, ServiceInfo};
+use crate::counts::Callers;
 
 /// A service of a typed client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,11 +21,19 @@ pub struct Greeting {
 /// The services of a client, by their numbers, which begin at 1. The second part states that new
 /// sessions ask for the service before they are used.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Greetings(Arc<Mutex<Vec<(Greeting, bool)>>>);
+pub(crate) struct Greetings {
+    list: Arc<Mutex<Vec<(Greeting, bool)>>>,
+    /// The counters of their methods.
+    pub(crate) callers: Callers,
+}
 
 impl Greetings {
+    pub(crate) fn new(callers: Callers) -> Self {
+        Greetings { list: Arc::default(), callers }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<(Greeting, bool)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number of a service.

@@ -65,6 +65,11 @@ impl ServiceInfo {
         (self.shapes)()
     }
 
+    /// The names of its methods.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> + Clone + use<> {
+        self.methods.iter().map(|method| method.name)
+    }
+
     /// A hash of its name, its codec, and the names and shapes of its methods. It is the same in each
     /// build of the same definition, on all machines.
     pub fn fingerprint(&self) -> u64 {

@@ -10,7 +10,9 @@ use courser_buf::{AllocError, MsgBuf};
 use super::blocking::block_on;
 use super::{Client, ClientAnother, ClientCall, ClientSend};
 use crate::channel::greeting::Greeting;
+use crate::channel::method::ServiceInfo;
 use crate::core::deadline::inherited;
+use crate::counts::ServiceCells;
 use crate::platform::Clock;
 use crate::service::{BlockingChannel, CallOptions, Channel, Dial, HelloError, MethodId};
 
@@ -69,6 +71,17 @@ impl Channel for Client {
 
     fn another(&self, options: CallOptions) -> ClientAnother {
         ClientAnother::new(self.connect_for_stream(options.wait_for_ready))
+    }
+
+    const COUNTS: bool = true;
+
+    fn counts(&self, info: &ServiceInfo) -> Option<ServiceCells> {
+        self.inner.greetings.callers.of(info.name, info.names())
+    }
+
+    fn now_ns(&self) -> u64 {
+        let counting = self.inner.endpoint().counting.as_ref();
+        counting.map_or(0, |clock| Clock::virtual_ns(clock.now()))
     }
 }
 

@@ -13,6 +13,7 @@ use crate::channel::greeting::Greetings;
 use crate::channel::link::Open;
 use crate::channel::opening::Opening;
 use crate::config::Config;
+use crate::counts::Callers;
 use crate::error::ClientError;
 use crate::error::failure::CallFailure;
 
@@ -99,7 +100,8 @@ impl ClientBuilder {
             },
         };
         let thread = user.next_thread();
-        let greetings = Greetings::default();
+        let counts = user.thread(thread).endpoint.counting.is_some();
+        let greetings = Greetings::new(Callers::new(counts));
         ClientConnect::begin(user, thread, uri.into(), self.limits, greetings, wait_for_ready)
     }
 }

@@ -32,6 +32,7 @@ use super::polling::{Counters, PollingStats};
 use crate::channel::call::Call;
 use crate::channel::link::Open;
 use crate::error::failure::CallFailure;
+use crate::platform::Clock;
 use crate::run::event_loop::Turn;
 
 thread_local! {
@@ -51,6 +52,8 @@ pub(super) struct Endpoint {
     pub(super) arena: Arena,
     /// [`crate::Config::max_msg_size`].
     pub(super) limit: usize,
+    /// The clock for the latencies of typed methods; `None`: they are not counted.
+    pub(super) counting: Option<Clock>,
     /// `None`: a thread has it for itself, or it has ended; callers only submit.
     engine: Mutex<Option<Engine>>,
     /// Wakes the endpoint's thread. The mailbox's descriptor is read by all that drive.
@@ -135,12 +138,18 @@ impl Endpoint {
         Ok(Endpoint { engine: Mutex::new(Some(engine)), kick: Some(kick), ..endpoint })
     }
 
+    /// Its clients count the calls of typed methods, with the latencies of this clock.
+    pub(super) fn counted_by(mut self, clock: Option<Clock>) -> Arc<Endpoint> {
+        self.counting = clock;
+        Arc::new(self)
+    }
+
     /// An endpoint that one thread drives alone.
     pub(super) fn driven_elsewhere(inbox: Inbox, arena: Arena, limit: usize) -> Endpoint {
         inbox.try_drive();
         let (engine, coming) = (Mutex::new(None), Coming::default());
         let counters = Counters::default();
-        Endpoint { inbox, arena, limit, engine, kick: None, coming, counters }
+        Endpoint { inbox, arena, limit, counting: None, engine, kick: None, coming, counters }
     }
 
     /// Counters of callers that polled.

@@ -234,6 +234,7 @@ fn start_thread(nexus: &Arc<Nexus>, number: usize, by: By) -> Result<EndpointThr
     let run = move || {
         IS_ENDPOINT.set(true);
         let limit = nexus.config().max_msg_size as usize;
+        let counting = nexus.config().count_methods.then_some(Clock::System);
         let engine = match make_engine(&nexus) {
             Ok(engine) => engine,
             Err(e) => {
@@ -244,8 +245,9 @@ fn start_thread(nexus: &Arc<Nexus>, number: usize, by: By) -> Result<EndpointThr
         drop(nexus);
         let poller = engine.rpc.event_loop.event_fd().map(|fd| fd.try_clone_to_owned());
         if let (By::Callers, Some(Ok(poller))) = (by, poller) {
-            match Endpoint::driven_by_callers(engine, limit).map(Arc::new) {
+            match Endpoint::driven_by_callers(engine, limit) {
                 Ok(endpoint) => {
+                    let endpoint = endpoint.counted_by(counting);
                     let _ = made.send(Ok(endpoint.clone()));
                     driver::watch(&endpoint, &poller, &own_stop);
                 }
@@ -255,7 +257,8 @@ fn start_thread(nexus: &Arc<Nexus>, number: usize, by: By) -> Result<EndpointThr
         }
         let inbox = Inbox::new(engine.rpc.mailbox.clone());
         let arena = engine.rpc.core.proto.arena().clone();
-        let endpoint = Arc::new(Endpoint::driven_elsewhere(inbox, arena, limit));
+        let endpoint = Endpoint::driven_elsewhere(inbox, arena, limit);
+        let endpoint = endpoint.counted_by(counting);
         let _ = made.send(Ok(endpoint.clone()));
         driver::run(engine, &endpoint.inbox, &own_stop);
     };

@@ -37,6 +37,7 @@ impl VirtualClients {
     /// those of the real clock.
     pub fn new(rpc: &mut Rpc) -> (VirtualClients, Endpoints) {
         let clock = rpc.core.platform.clock(Thread::Endpoint(rpc.index()));
+        let counting = rpc.handlers.services.is_counting().then(|| clock.clone());
         let clients = Clients::new(clock, rpc.connections.timeout());
         let state = Rc::new(RefCell::new(clients));
         driver::register(rpc, &state);
@@ -44,7 +45,7 @@ impl VirtualClients {
         let limit = proto.config().max_msg_size as usize;
         let inbox = Inbox::new(rpc.mailbox.clone());
         let endpoint = Endpoint::driven_elsewhere(inbox, proto.arena().clone(), limit);
-        let endpoint = Arc::new(endpoint);
+        let endpoint = endpoint.counted_by(counting);
         let endpoints = Endpoints::driven(endpoint.clone());
         let submitted = Submitted::default();
         (VirtualClients { endpoint, state, submitted, timer_ns: u64::MAX }, endpoints)

@@ -1,12 +1,15 @@
 //! The step of the event loop that polls tasks.
 
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use courser_proto::{RequestId, SessionState, Status};
 
+use crate::core::counting::LocalMethod;
 use crate::core::lent;
 use crate::core::tasks::MAIN;
 use crate::core::{Core, Lender};
+use crate::counts::CallOutcome;
 use crate::panics::caught;
 
 impl Core {
@@ -38,8 +41,33 @@ impl Core {
         polled
     }
 
+    /// Counts a handler of a method that has ended in its first poll.
+    #[inline]
+    pub(crate) fn count_ended(&mut self, method: &Rc<LocalMethod>, outcome: CallOutcome) {
+        if method.count_ended(outcome) {
+            self.first_ended(method);
+        }
+    }
+
+    #[inline(never)] // once in a burst
+    fn first_ended(&mut self, method: &Rc<LocalMethod>) {
+        let burst_ns = self.last_ns();
+        self.tasks.counting.add(method, burst_ns);
+        self.queue.set_news(); // counted after the burst
+    }
+
+    /// Counts the handlers that have ended since the last call.
+    #[inline]
+    pub(crate) fn end_counting(&mut self) {
+        if self.tasks.counting.any() {
+            let now_ns = self.now_ns();
+            self.tasks.counting.end(now_ns);
+        }
+    }
+
     /// Polls the tasks that are ready, each once. Whether there were any.
     pub(crate) fn run_ready(&mut self) -> bool {
+        self.end_counting();
         let count = self.tasks.ready.len();
         let lender = self.lender.clone();
         for _ in 0..count {
@@ -76,6 +104,7 @@ impl Core {
         let Some(at) = self.tasks.of_request(id) else { return false };
         // Before its reply handle does, which would state that the handler has ended.
         self.proto.reply_status(id, Status::Expired);
+        self.lender.set_dropped_ns(self.now_ns());
         let task = self.tasks.remove(at);
         let panicked = caught("async", 0, || drop(task));
         self.handled.panics += u64::from(panicked);

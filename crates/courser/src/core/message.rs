@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 
+use crate::counts::CallOutcome;
 use courser_buf::{AllocError, Arena, MsgBuf};
 use courser_proto::{Body, CallError, RequestId, SessionId, Status};
 
@@ -81,6 +82,13 @@ pub struct Completion<'f> {
 pub trait Reply {
     #[doc(hidden)]
     fn send_to<A: ReplySink>(self, to: A) -> A::Output;
+
+    /// The outcome of the call, for its counters.
+    #[doc(hidden)]
+    #[inline]
+    fn outcome(&self) -> CallOutcome {
+        CallOutcome::Ok
+    }
 }
 
 /// Sink for a reply. One function for each representation keeps the arguments in registers.

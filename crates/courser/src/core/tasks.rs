@@ -14,6 +14,7 @@ use courser_proto::{RequestId, SessionId};
 use crate::control::mailbox::Mailbox;
 use crate::core::by_request::ByRequest;
 use crate::core::calls::{AwaitedCalls, Entry};
+use crate::core::counting::Counting;
 use crate::core::queue::{LocalFuture, LocalQueue, Waiter};
 use crate::core::shares::{Entrance, Shares};
 use crate::sync::{AtomicBool, Mutex};
@@ -129,6 +130,8 @@ pub(crate) struct Tasks {
     live: usize,
     /// To the tasks of one-way messages.
     pub(crate) messages: Entrance,
+    /// Handlers of typed methods that have ended in this burst.
+    pub(crate) counting: Counting,
 }
 
 impl Tasks {
@@ -149,6 +152,7 @@ impl Tasks {
             by_request: ByRequest::default(),
             live: 0,
             messages: Entrance::new(Shares::with_streams(MOST_MESSAGES, max_streams)),
+            counting: Counting::default(),
         }
     }
 

@@ -16,7 +16,8 @@ labels! {
         Ok = "ok",
         /// The error of the application.
         Failed = "failed",
-        /// The [`crate::service::Authorize`] of the server does not allow it.
+        /// The [`crate::service::Authorize`] or middleware of the server, or middleware of the client, does
+        /// not allow it.
         Denied = "denied",
         /// A message that cannot be decoded, or a value that cannot be encoded.
         Undecoded = "undecoded",
@@ -52,7 +53,8 @@ impl CallOutcome {
     pub(crate) fn of_error<E>(error: &RpcError<E>) -> Self {
         match error {
             RpcError::Service(_) => CallOutcome::Failed,
-            RpcError::Denied(_) => CallOutcome::Denied,
+            RpcError::Denied(_) | RpcError::Unauthenticated(_) => CallOutcome::Denied,
+            RpcError::TooMany { .. } => CallOutcome::Overload,
             RpcError::UnknownMethod(_) | RpcError::ShapeMismatch(_) => CallOutcome::Unknown,
             RpcError::Call(failure) => Self::of_failure(failure),
             RpcError::MidStream(MidStreamError::Call(failure)) => Self::of_failure(failure),
@@ -63,6 +65,7 @@ impl CallOutcome {
                 Self::of_decoding(e)
             }
             RpcError::MidStream(MidStreamError::ShuttingDown { .. }) => CallOutcome::ShuttingDown,
+            RpcError::MidStream(MidStreamError::Closed) => CallOutcome::Other,
             RpcError::Stream(e) => Self::of_stream(*e),
         }
     }
@@ -98,11 +101,12 @@ impl CallOutcome {
             CallFailure::NoMemory(_) => CallOutcome::Overload,
             CallFailure::NotConnected { .. } | CallFailure::Lost { .. } => CallOutcome::Lost,
             CallFailure::Method(_) => CallOutcome::Unknown,
+            CallFailure::Middleware { .. } => CallOutcome::Denied,
             _ => CallOutcome::Other,
         }
     }
 
-    fn of_call(error: &CallError) -> Self {
+    pub(crate) fn of_call(error: &CallError) -> Self {
         match error {
             CallError::NotConnected(_)
             | CallError::PeerFailed(_)

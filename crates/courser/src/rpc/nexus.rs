@@ -115,7 +115,7 @@ impl Nexus {
         wrap: impl FnOnce(AnyTransport) -> T,
     ) -> Result<Rpc<T>, BindError> {
         let index = self.next_index()?;
-        self.make(wrap(self.open(index)?), index, Handlers::default())
+        self.counting(self.make(wrap(self.open(index)?), index, Handlers::default())?)
     }
 
     /// Makes an endpoint for an application that needs no thread of its own.
@@ -147,7 +147,13 @@ impl Nexus {
     /// A setting is out of range, or the system refuses a descriptor.
     pub fn endpoint_on<T: Transport>(&self, transport: T) -> Result<Rpc<T>, BindError> {
         let index = self.next_index()?;
-        self.make(transport, index, Handlers::default())
+        self.counting(self.make(transport, index, Handlers::default())?)
+    }
+
+    /// The endpoint counts the calls of typed methods, if it is to.
+    fn counting<T: Transport>(&self, rpc: Rpc<T>) -> Result<Rpc<T>, BindError> {
+        rpc.handlers.services.set_counting(self.config.count_methods);
+        Ok(rpc)
     }
 
     /// Where and how the transport of an endpoint is opened.

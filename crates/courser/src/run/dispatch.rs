@@ -12,6 +12,7 @@ use crate::core::context::Context;
 use crate::core::continuations::{CompletionTarget, Cont};
 use crate::core::handler::{Handler, parts};
 use crate::core::message::{Completion, Request, Response};
+use crate::counts::CallOutcome;
 use crate::error::service::DecodeError;
 use crate::panics::caught;
 use crate::run::endpoint::{Events, Handlers};
@@ -143,8 +144,7 @@ pub(super) fn handle(
     };
     // Checked again: time has passed since the burst arrived, also without other handlers.
     if expires_ns != u64::MAX && core.now_ns() >= expires_ns {
-        core.proto.reply_status(id, Status::DeadlineExceeded);
-        return;
+        return expire(core, &handlers.services, id, req_type);
     }
     let mut cx = Context { core, request: Some(id) };
     let session = id.session();
@@ -153,6 +153,14 @@ pub(super) fn handle(
         handler.handle(&mut cx, body, owned, req_type, session, expires_ns);
     });
     end(cx, panicked);
+}
+
+/// Answers a request whose deadline has passed before its handler began.
+#[cold]
+#[inline(never)]
+fn expire(core: &mut Core, services: &Services, id: RequestId, req_type: u16) {
+    services.count_refused(req_type, CallOutcome::Deadline);
+    core.proto.reply_status(id, Status::DeadlineExceeded);
 }
 
 /// Answers the request of a handler that has ended without an answer.
@@ -204,6 +212,7 @@ pub(super) fn handle_message(
     // Checked again: other handlers of the burst may have run since it arrived.
     if expires_ns != u64::MAX && core.now_ns() >= expires_ns {
         core.handled.messages_expired += 1;
+        handlers.services.count_refused(msg_type, CallOutcome::Deadline);
         return;
     }
     let mut cx = Context { core, request: None };
@@ -246,7 +255,7 @@ fn handle_other(
     };
     // In the order of other requests, so that the metadata of one that is refused is not read.
     if expires_ns != u64::MAX && cx.core.now_ns() >= expires_ns {
-        return core.proto.reply_status(id, Status::DeadlineExceeded);
+        return expire(core, services, id, method);
     }
     let request = |body| Request { body, req_type: method, session: id.session(), expires_ns };
     if handler.denies(&mut cx, &request(Body::Borrowed(&[]))) {

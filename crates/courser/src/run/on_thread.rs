@@ -65,8 +65,11 @@ impl Events for OnThread {
     #[inline(always)]
     fn after_burst(core: &mut Core) {
         if core.queue.has_news() {
-            // Their packets leave with those of the handlers.
-            Endpoint::appending(core, |core| &mut core.proto, Core::run_ready);
+            core.end_counting();
+            if core.tasks.any_ready() {
+                // Their packets leave with those of the handlers.
+                Endpoint::appending(core, |core| &mut core.proto, Core::run_ready);
+            }
             let tasks = &core.tasks;
             core.queue.update_news(tasks.any_ready() || tasks.any_waiting());
         }

@@ -1,5 +1,6 @@
 //! How a server is told to end, and how it reports its end.
 
+use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -9,16 +10,25 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::stats::{Published, ServerStats};
+use courser_proto::EndpointStats;
+
 use crate::control::mailbox::Mailbox;
 use crate::core::drain::DrainToken;
 use crate::core::shares::ClientStats;
+use crate::counts::MethodStats;
 use crate::error::ServerError;
 use crate::panics::wake_all;
 use crate::rpc::shutdown::ShutdownReport;
+use crate::service::{ServiceStats, Services};
 use crate::sync::{AtomicU8, Condvar, Mutex, MutexGuard};
 
 #[cfg(all(loom, test))]
 mod model;
+
+thread_local! {
+    /// This thread runs an endpoint of a server.
+    pub(super) static IS_ENDPOINT: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Time for a server whose runtime has ended to send the answers of its handlers, all of which were
 /// dropped.
@@ -41,6 +51,7 @@ pub(super) struct Control {
     ended: Condvar,
     pub(super) published: Published,
     pub(super) drain: DrainToken,
+    pub(super) services: Services,
 }
 
 #[derive(Default)]
@@ -57,8 +68,8 @@ struct State {
 }
 
 impl Control {
-    pub(super) fn new(drain: DrainToken) -> Self {
-        Control { drain, ..Control::default() }
+    pub(super) fn new(services: Services) -> Self {
+        Control { drain: services.drain_token().clone(), services, ..Control::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -236,6 +247,25 @@ impl ServerHandle {
     /// The counters of the server, also after its end; all 0 before it runs.
     pub fn stats(&self) -> ServerStats {
         self.control.published.sum()
+    }
+
+    /// The counters of the protocol of each endpoint: retransmissions, drops, calls. Waits until the
+    /// endpoints have published them, some microseconds, or 20 ms if one is busy, whose last ones are
+    /// returned then; a handler that runs on the thread of an endpoint gets the last ones at once.
+    pub fn endpoint_stats(&self) -> Vec<EndpointStats> {
+        let wake = || self.control.lock().mailboxes.iter().for_each(Mailbox::wake);
+        self.control.published.protocols(wake, !IS_ENDPOINT.get())
+    }
+
+    /// The counters of the typed services, also after the end of the server.
+    pub fn service_stats(&self) -> ServiceStats {
+        self.control.services.stats()
+    }
+
+    /// The counters of each method of the typed services, also after the end of the server: see
+    /// [`MethodStats`].
+    pub fn method_stats(&self) -> Vec<MethodStats> {
+        self.control.services.method_stats()
     }
 
     /// The clients of the server that have a session or a handler in progress, ordered by their

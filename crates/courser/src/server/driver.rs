@@ -133,6 +133,12 @@ impl Driver {
         control.published.publish(&mut self.publication, stats, self.rpc.event_loop.pass_ns());
     }
 
+    /// Publishes all counters, as the endpoint ends.
+    fn publish_last(&mut self, control: &Control) {
+        self.publish(control);
+        control.published.answer(&mut self.publication, self.rpc.stats(), true);
+    }
+
     /// Forgets clients that are gone.
     #[inline]
     fn forget_gone(&mut self) {
@@ -159,6 +165,9 @@ impl Driver {
         if !again || self.publication.is_due(self.rpc.event_loop.pass_ns()) {
             self.publish(control);
         }
+        if control.published.is_wanted(&self.publication) {
+            control.published.answer(&mut self.publication, self.rpc.stats(), false);
+        }
         if again {
             return Ok(());
         }
@@ -180,7 +189,7 @@ impl Driver {
 
     /// Ends at once.
     fn stop(&mut self, control: &Control) -> ShutdownReport {
-        self.publish(control);
+        self.publish_last(control);
         self.rpc.left_behind()
     }
 
@@ -197,7 +206,7 @@ impl Driver {
             let answered =
                 self.rpc.core.proto.is_answered() && self.rpc.messages_with_workers() == 0;
             if answered || now_ns >= end_ns {
-                self.publish(control);
+                self.publish_last(control);
                 return self.rpc.shutdown_within(grace);
             }
             if now_ns >= streams_end_ns {

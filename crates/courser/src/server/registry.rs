@@ -3,8 +3,10 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use super::counted::Handling;
 use crate::core::message::Reply;
 use crate::core::shares::{ByControl, Client, FindClient};
+use crate::counts::{CallOutcome, MethodCells, MethodStats};
 use crate::run::worker::Work;
 use crate::server::Server;
 use crate::server::control::Control;
@@ -61,10 +63,17 @@ impl Server {
         self
     }
 
-    fn shared<H>(&self, handler: H) -> Arc<Shared<H>> {
+    fn shared<H>(&self, number: u16, is_message: bool, handler: H) -> Arc<Shared<H>> {
         let limit = self.nexus.config().max_msg_size as usize;
         let (services, control) = (self.services.clone(), self.control.clone());
-        Arc::new(Shared { handler, services, limit, control })
+        let cells = services.cells(number);
+        Arc::new(Shared { handler, services, limit, control, cells, is_message })
+    }
+
+    /// Counters of each method of the typed services: see [`MethodStats`]. While the server runs,
+    /// [`crate::Serving`] and [`crate::ServerHandle`] have them.
+    pub fn method_stats(&self) -> Vec<MethodStats> {
+        self.services.method_stats()
     }
 
     /// Reads the counters of the typed services, also while the server runs.
@@ -81,6 +90,9 @@ struct Shared<H> {
     /// The largest message.
     limit: usize,
     control: Arc<Control>,
+    /// The counters of the method.
+    cells: Option<Arc<MethodCells>>,
+    is_message: bool,
 }
 
 impl<H> Shared<H> {
@@ -111,21 +123,35 @@ impl<H> Shared<H> {
         let message = work.take()?;
         let received = Received::owned(message, session(work), work.arena(), self.limit);
         let client = Sender { work, client: self.client(work) };
-        Some((self.handler)(received.charged_to(charge).of(&client)))
+        let (received, cells) = (received.charged_to(charge).of(&client), self.cells.as_ref());
+        let received = match self.is_message {
+            true => received.counted_message(cells),
+            false => received.counted(cells),
+        };
+        Some((self.handler)(received))
     }
 
     /// Runs the handler of a request or message, and passes its result to `end`. It is the future that
     /// the spawner polls, so that arguments are decoded where the handler runs.
-    async fn run<F: Future>(self: Arc<Self>, mut work: Work, end: impl FnOnce(Work, F::Output))
-    where
+    async fn run<F: Future>(
+        self: Arc<Self>,
+        mut work: Work,
+        outcome: fn(&F::Output) -> CallOutcome,
+        end: impl FnOnce(Work, F::Output),
+    ) where
         H: Fn(Received<'_>) -> F,
     {
+        let mut handling =
+            self.cells.as_deref().map(|cells| Handling::begin(cells, work.expires()));
         let turn = self.turn(&work).await;
         let charge = self.charge(&work);
         let future = self.receive(&mut work, &charge);
         drop(turn);
         if let Some(future) = future {
             let output = future.await;
+            if let Some(handling) = &mut handling {
+                handling.end(outcome(&output));
+            }
             end(work, output);
         }
     }
@@ -171,8 +197,10 @@ impl Registry for Server {
         F::Output: Reply + Send,
     {
         self.services.set_reads_metadata();
-        let shared = self.shared(handler);
-        self.on(number, move |work| shared.clone().run(work, |work, reply| work.reply(reply)));
+        let shared = self.shared(number, false, handler);
+        self.on(number, move |work| {
+            shared.clone().run(work, F::Output::outcome, |work, reply| work.reply(reply))
+        });
     }
 
     fn on_message<H, F>(&mut self, number: u16, handler: H)
@@ -180,8 +208,10 @@ impl Registry for Server {
         H: Fn(Received<'_>) -> F + Send + Sync + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
-        let shared = self.shared(handler);
+        let shared = self.shared(number, true, handler);
         // A message counts as unfinished until it is dropped.
-        self.on_message(number, move |work| shared.clone().run(work, |work, ()| drop(work)));
+        self.on_message(number, move |work| {
+            shared.clone().run(work, |()| CallOutcome::Ok, |work, ()| drop(work))
+        });
     }
 }

@@ -1,9 +1,12 @@
 //! Counters of a server, which its endpoints publish.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use courser_buf::stats;
 use courser_buf::stats::Stats;
+use courser_proto::EndpointStats;
 
 use crate::core::handled::HandlerStats;
 use crate::core::shares::Shares;
@@ -59,12 +62,14 @@ pub(super) struct Publication {
     last: ServerStats,
     /// When the next one is due under load, in the endpoint's time.
     due_ns: u64,
+    /// The request for counters of the protocol that was answered last.
+    answered: u64,
 }
 
 impl Publication {
     /// The endpoint with this number has counted nothing yet.
     pub(super) fn new(number: usize) -> Self {
-        Publication { number, last: ServerStats::default(), due_ns: 0 }
+        Publication { number, last: ServerStats::default(), due_ns: 0, answered: 0 }
     }
 
     /// Returns whether an endpoint that has work is to publish its counters.
@@ -80,6 +85,60 @@ pub(super) struct Published {
     /// Places of handlers in progress, once the server runs.
     pub(super) places: OnceLock<Arc<Shares>>,
     endpoints: Mutex<Vec<ServerStats>>,
+    /// Requests for the counters of the protocol so far.
+    wanted: AtomicU64,
+    protocol: Mutex<Vec<Protocol>>,
+    changed: Condvar,
+}
+
+/// The counters of an endpoint's protocol, which it publishes when they are wanted.
+#[derive(Debug, Default)]
+struct Protocol {
+    /// The request that was answered last; [`ENDED`]: the endpoint has ended.
+    answered: u64,
+    stats: EndpointStats,
+}
+
+const ENDED: u64 = u64::MAX;
+
+/// Longest time for which a reader waits for the endpoints.
+const ANSWER_LIMIT: Duration = Duration::from_millis(20);
+
+impl Published {
+    fn protocol(&self) -> MutexGuard<'_, Vec<Protocol>> {
+        self.protocol.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request for the counters of the protocol that an endpoint has not answered.
+    #[inline]
+    pub(super) fn is_wanted(&self, publication: &Publication) -> bool {
+        self.wanted.load(Ordering::Relaxed) != publication.answered
+    }
+
+    /// Publishes the counters of an endpoint's protocol; for the last time if it `ends`.
+    #[cold]
+    pub(super) fn answer(&self, publication: &mut Publication, stats: &EndpointStats, ends: bool) {
+        publication.answered = self.wanted.load(Ordering::Relaxed);
+        let answered = if ends { ENDED } else { publication.answered };
+        if let Some(own) = self.protocol().get_mut(publication.number) {
+            *own = Protocol { answered, stats: stats.clone() };
+        }
+        self.changed.notify_all();
+    }
+
+    /// The counters of the protocol of each endpoint. `wake` wakes the endpoints. A thread of an endpoint
+    /// gets the last ones.
+    pub(super) fn protocols(&self, wake: impl FnOnce(), waits: bool) -> Vec<EndpointStats> {
+        let wanted = self.wanted.fetch_add(1, Ordering::Relaxed) + 1;
+        wake();
+        let missing = |all: &mut Vec<Protocol>| all.iter().any(|own| own.answered < wanted);
+        let mut all = self.protocol();
+        if waits {
+            let waited = self.changed.wait_timeout_while(all, ANSWER_LIMIT, missing);
+            all = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        all.iter().map(|own| own.stats.clone()).collect()
+    }
 }
 
 impl Published {
@@ -92,6 +151,7 @@ impl Published {
     pub(super) fn add(&self) -> usize {
         let mut endpoints = self.lock();
         endpoints.push(ServerStats::default());
+        self.protocol().push(Protocol::default());
         endpoints.len() - 1
     }
 

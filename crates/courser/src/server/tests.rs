@@ -28,8 +28,9 @@ fn a_ticket_counts_until_it_is_dropped() {
 fn the_drain_token_is_set_when_an_endpoint_ends_with_an_error() {
     let nexus = Nexus::bind("udp://127.0.0.1:0").expect("a free port");
     let rpc = nexus.endpoint().expect("an endpoint");
-    let token = DrainToken::default();
-    let control = Control::new(token.clone());
+    let services = Services::default();
+    let token = services.drain_token().clone();
+    let control = Control::new(services);
     (0..2).for_each(|_| control.begin(rpc.mailbox.clone()));
     control.end(Ok(ShutdownReport::default()));
     assert!(!token.is_draining());

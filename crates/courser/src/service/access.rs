@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use courser_buf::Addr;
 
+use crate::counts::CallOutcome;
+
 /// A client as a server knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -57,6 +59,16 @@ impl Denied {
     /// retries wait for it.
     pub fn too_many(reason: impl Into<Box<str>>, retry_after: Duration) -> Self {
         Denied { reason: reason.into(), cause: Cause::TooMany { retry_after } }
+    }
+}
+
+impl Denied {
+    /// The outcome of a call that is refused for this reason.
+    pub(crate) fn outcome(&self) -> CallOutcome {
+        match self.cause {
+            Cause::NotAllowed | Cause::Unauthenticated => CallOutcome::Denied,
+            Cause::TooMany { .. } => CallOutcome::Overload,
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use super::codec::{Decode, Encode, Payload};
 use super::writer::{Memory, ROOM, Writer, Written};
 use crate::channel;
 use crate::core::message::{Reply, ReplySink};
+use crate::counts::CallOutcome;
 use crate::error::failure::CallFailure;
 use crate::error::service::{DecodeError, EncodeError, MidStreamError, RpcError, StreamError};
 
@@ -68,6 +69,18 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// The outcome of a request that did not reach its handler.
+    #[cold]
+    pub(crate) fn outcome(&self) -> CallOutcome {
+        match self {
+            Refusal::Undecoded(e) => CallOutcome::of_decoding(e),
+            Refusal::Stream(e) => CallOutcome::of_stream(*e),
+            Refusal::ShuttingDown(_) => CallOutcome::ShuttingDown,
+            Refusal::Denied(denied) => denied.outcome(),
+            Refusal::Layer(..) => CallOutcome::Denied,
+        }
+    }
+
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
             Refusal::Undecoded(e) => text(e, tag::UNDECODED, out),
@@ -185,6 +198,15 @@ impl<K, T, E> Concluded for Answer<K, T, E> {
 }
 
 impl<K: Encode<T> + Encode<E>, T, E> Reply for Answer<K, T, E> {
+    #[inline]
+    fn outcome(&self) -> CallOutcome {
+        match &self.outcome {
+            Ok(Ok(_)) => CallOutcome::Ok,
+            Ok(Err(_)) => CallOutcome::Failed,
+            Err(refusal) => refusal.outcome(),
+        }
+    }
+
     #[inline]
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         match self.outcome {

@@ -9,6 +9,7 @@ use super::services::Services;
 use super::welcome::{self, HelloReply};
 use crate::channel::method::{ACCEPT, HELLO, PULL, PUSH, ServiceInfo};
 use crate::core::message::Reply;
+use crate::counts::CallOutcome;
 use crate::error::register::RegisterError;
 use crate::error::service::DecodeError;
 
@@ -22,7 +23,13 @@ impl Services {
     #[doc(hidden)]
     #[inline]
     pub fn arguments<K: Decode<A>, A>(&self, received: Received<'_>) -> Result<A, Refusal> {
-        received.decode::<K, A>().map_err(|e| self.undecoded(e))
+        let message = received.message_cells();
+        received.decode::<K, A>().map_err(|e| {
+            if let Some(cells) = message {
+                cells.error(CallOutcome::Undecoded); // its handler ends well
+            }
+            self.undecoded(e)
+        })
     }
 
     fn hello(&self, received: &Received<'_>) -> HelloReply {
@@ -34,9 +41,10 @@ impl Services {
 /// The body of [`begin`] and [`begin_local`]: a macro, since the library's handlers suit either trait, but
 /// no trait has both.
 macro_rules! begin_at {
-    ($registry:ident, $info:ident) => {{
+    ($registry:ident, $info:ident, $is_local:literal) => {{
         let services = $registry.services().clone();
-        let (first, is_first) = services.add($info, &|number| $registry.is_taken(number))?;
+        let (first, is_first) =
+            services.add($info, $is_local, &|number| $registry.is_taken(number))?;
         if is_first {
             let [hello, pull, push, accept] = [(); 4].map(|()| services.clone());
             $registry
@@ -56,7 +64,7 @@ pub fn begin<R: Registry>(
     registry: &mut R,
     info: &ServiceInfo,
 ) -> Result<(Services, u16), RegisterError> {
-    begin_at!(registry, info)
+    begin_at!(registry, info, false)
 }
 
 /// [`begin`] on an endpoint's own thread.
@@ -65,5 +73,5 @@ pub fn begin_local<R: LocalRegistry>(
     registry: &mut R,
     info: &ServiceInfo,
 ) -> Result<(Services, u16), RegisterError> {
-    begin_at!(registry, info)
+    begin_at!(registry, info, true)
 }

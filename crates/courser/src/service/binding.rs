@@ -18,6 +18,7 @@ use super::writer::{self, Memory};
 use crate::channel::greeting::Greeting;
 use crate::channel::method::{HELLO, MARKED, MethodId, Numbers, ServiceInfo};
 use crate::channel::{CallOptions, Channel};
+use crate::counts::{MethodCells, MethodStats, ServiceCells};
 use crate::error::failure::CallFailure;
 use crate::error::hello::HelloError;
 use crate::error::method::MethodMismatch;
@@ -35,6 +36,8 @@ pub(crate) struct Binding {
     /// The settings of all calls, and the binding without them. This one has no numbers, so that the usual
     /// path of a call has no test for settings.
     settings: Option<Box<Settings>>,
+    /// The counters of the methods.
+    counts: Option<ServiceCells>,
 }
 
 /// The settings of all calls of a client.
@@ -59,7 +62,8 @@ impl Binding {
         // Looked at by the task that makes the client, in place of the thread that all clients share.
         let _ = info.shapes();
         let adopted = channel.adopt(Greeting { info, checked });
-        Binding { info, checked, adopted, numbers: OnceLock::new(), settings: None }
+        let (numbers, counts) = (OnceLock::new(), channel.counts(info));
+        Binding { info, checked, adopted, numbers, settings: None, counts }
     }
 
     /// A binding whose calls have other settings.
@@ -69,8 +73,9 @@ impl Binding {
             Box::new(Settings { of: of.clone(), metadata, middleware, retries: None })
         });
         change(&mut settings);
-        let (info, checked, settings) = (of.info, of.checked, Some(settings));
-        Binding { info, checked, adopted: None, numbers: OnceLock::new(), settings }
+        let (info, checked, counts) = (of.info, of.checked, of.counts.clone());
+        let (numbers, settings) = (OnceLock::new(), Some(settings));
+        Binding { info, checked, adopted: None, numbers, settings, counts }
     }
 
     /// A binding whose calls have metadata, also that of an earlier one.
@@ -127,6 +132,17 @@ impl Binding {
             }
             _ => Ok(None),
         }
+    }
+
+    /// The counters of the method at a place of [`ServiceInfo::methods`], if it is counted.
+    #[inline]
+    pub(crate) fn cells(&self, index: u16) -> Option<&Arc<MethodCells>> {
+        self.counts.as_ref()?.method(usize::from(index))
+    }
+
+    /// The counters of the methods.
+    pub(crate) fn counts(&self) -> Vec<MethodStats> {
+        self.counts.iter().flat_map(ServiceCells::read).collect()
     }
 
     /// The binding without settings.

@@ -19,10 +19,12 @@ use started::{Ended, Started};
 use super::answer;
 use super::binding::Binding;
 use super::codec::{Decode, Encode};
+use super::counted::CountedCall;
 use super::stream::{OpenDuplex, OpenStream, OpenUpload, Pool};
 use super::writer;
 use crate::channel::method::ServiceInfo;
 use crate::channel::{BlockingChannel, CallOptions, Channel};
+use crate::counts::MethodStats;
 use crate::error::hello::HelloError;
 use crate::error::service::{EncodeError, RpcError};
 use crate::service::binding::ChannelMemory;
@@ -75,6 +77,11 @@ impl<C: Channel> TypedClient<C> {
 
     pub fn channel(&self) -> &C {
         &self.channel
+    }
+
+    /// The counters of the methods of the service, of all its clients on the connection.
+    pub fn method_stats(&self) -> Vec<MethodStats> {
+        self.service.counts()
     }
 
     #[inline]
@@ -190,8 +197,9 @@ impl<'a, C: Channel, K: Decode<T> + Decode<E>, T, E> IntoFuture for Unary<'a, C,
     #[inline]
     fn into_future(self) -> Self::IntoFuture {
         let Unary { channel, service, index, request, options, .. } = self;
+        let counted = CountedCall::begin(channel, service, index);
         let state = Started::new(channel, service, index, request, options, C::call_method);
-        UnaryCall { state, types: PhantomData }
+        UnaryCall { state, counted, types: PhantomData }
     }
 }
 
@@ -205,6 +213,7 @@ pin_project_lite::pin_project! {
     {
         #[pin]
         state: Started<'a, C, C::Call<'a>>,
+        counted: CountedCall<'a, C>,
         types: Types<(K, T, E)>,
     }
 }
@@ -220,14 +229,27 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Future for UnaryCall<'_, C, K, 
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let call = match ready!(self.project().state.running(cx, C::call_method)) {
-            Ok(call) => call,
-            Err(ended) => return Poll::Ready(ended.read::<K, T>()),
-        };
-        match ready!(C::poll_call(call, cx, answer::read::<K, T, E>)) {
-            Ok(decoded) => Poll::Ready(decoded),
-            Err(failure) => Poll::Ready(Err(failure.into())),
-        }
+        let this = self.project();
+        // In the place of the caller's, so that it is not moved.
+        let polled = poll_unary::<C, K, T, E>(this.state, cx);
+        this.counted.polled(&polled);
+        polled
+    }
+}
+
+/// Polls a typed call.
+#[inline(always)] // into the poll of the call
+fn poll_unary<'a, C: Channel, K: Decode<T> + Decode<E>, T, E>(
+    state: Pin<&mut Started<'a, C, C::Call<'a>>>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<T, RpcError<E>>> {
+    let call = match ready!(state.running(cx, C::call_method)) {
+        Ok(call) => call,
+        Err(ended) => return Poll::Ready(ended.read::<K, T>()),
+    };
+    match ready!(C::poll_call(call, cx, answer::read::<K, T, E>)) {
+        Ok(decoded) => Poll::Ready(decoded),
+        Err(failure) => Poll::Ready(Err(failure.into())),
     }
 }
 
@@ -283,8 +305,9 @@ impl<'a, C: Channel> IntoFuture for OneWay<'a, C> {
 
     fn into_future(self) -> Sending<'a, C> {
         let OneWay { channel, service, index, message, options } = self;
+        let counted = CountedCall::begin(channel, service, index);
         let state = Started::new(channel, service, index, message, options, C::send_method);
-        Sending { state }
+        Sending { state, counted }
     }
 }
 
@@ -298,6 +321,7 @@ pin_project_lite::pin_project! {
     {
         #[pin]
         state: Started<'a, C, C::Sent<'a>>,
+        counted: CountedCall<'a, C>,
     }
 }
 
@@ -311,10 +335,13 @@ impl<C: Channel> Future for Sending<'_, C> {
     type Output = Result<(), RpcError<super::NoError>>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match ready!(self.project().state.running(cx, C::send_method)) {
-            Ok(message) => message.poll(cx).map_err(RpcError::from),
-            Err(Ended::Failed(error)) => Poll::Ready(Err(error)),
-            Err(Ended::Answered(_)) => Poll::Ready(Ok(())), // messages have no answers
-        }
+        let this = self.project();
+        let result = match ready!(this.state.running(cx, C::send_method)) {
+            Ok(message) => ready!(message.poll(cx)).map_err(RpcError::from),
+            Err(Ended::Failed(error)) => Err(error),
+            Err(Ended::Answered(_)) => Ok(()), // messages have no answers
+        };
+        this.counted.end(&result);
+        Poll::Ready(result)
     }
 }

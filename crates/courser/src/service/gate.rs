@@ -9,12 +9,13 @@ use super::answer::RefusalReply;
 use super::context::current;
 use super::context::marked::in_metadata;
 use super::context::trailer::Arrived;
-use super::middleware::{CallOutcome, Observation, ServerChain};
+use super::middleware::{Observation, ServerChain};
 use super::services::{MethodOf, Services};
 use super::verdict::outcome_of;
 use crate::core::context::Context;
 use crate::core::handler::{Handle, Handler, parts};
 use crate::core::message::Request;
+use crate::counts::CallOutcome;
 use crate::panics::caught;
 
 /// A handler behind the check of its peer, and behind middleware.
@@ -80,6 +81,7 @@ fn peer(cx: &Context<'_>, request: &Request<'_>) -> Option<Peer> {
 impl Gate {
     /// Answers a request that is refused, and counts it.
     fn refuse(&self, cx: &mut Context<'_>, number: u16, denied: Denied) {
+        self.services.count_refused(number, denied.outcome());
         let refusal = self.services.denied(denied);
         if cx.request.is_some() && self.services.has(number) {
             cx.reply(RefusalReply(refusal));
@@ -139,9 +141,9 @@ impl Gate {
         });
         let Some(observation) = left else { return };
         observation.end(match id {
-            Some(id) => cx.core.proto.stored_answer(id).map_or(CallOutcome::Dropped, outcome_of),
+            Some(id) => cx.core.proto.stored_answer(id).map_or(CallOutcome::Cancelled, outcome_of),
             None if cx.core.handled.messages_dropped() == dropped => CallOutcome::Ok,
-            None => CallOutcome::Refused,
+            None => CallOutcome::Undecoded,
         });
     }
 

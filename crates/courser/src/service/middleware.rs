@@ -11,7 +11,7 @@ mod server;
 
 pub(crate) use client::{ClientChain, Observed};
 pub use client::{ClientMiddleware, OutgoingCall};
+pub use end::CallEnd;
 pub(crate) use end::Subject;
-pub use end::{CallEnd, CallOutcome};
 pub(crate) use observation::{Observation, ServerChain};
 pub use server::{IncomingCall, ServerMiddleware};

@@ -13,6 +13,7 @@ use super::load::Charge;
 use super::services::Services;
 use crate::core::message::Reply;
 use crate::core::shares::{Client, FindClient};
+use crate::counts::MethodCells;
 use crate::error::register::RegisterError;
 use crate::error::service::DecodeError;
 
@@ -24,6 +25,8 @@ pub struct Received<'a> {
     arena: &'a Arena,
     limit: usize,
     client: Option<&'a dyn Source>,
+    cells: Option<&'a Arc<MethodCells>>,
+    is_message: bool,
 }
 
 impl<'a> Received<'a> {
@@ -41,14 +44,14 @@ impl<'a> Received<'a> {
     #[inline]
     pub fn borrowed(bytes: &'a [u8], session: SessionKey, arena: &'a Arena, limit: usize) -> Self {
         let payload = Payload::borrowed(bytes, arena);
-        Received { payload, session, arena, limit, client: None }
+        Received { payload, session, arena, limit, client: None, cells: None, is_message: false }
     }
 
     /// A message of its own. See [`Received::borrowed`].
     #[inline]
     pub fn owned(message: MsgBuf, session: SessionKey, arena: &'a Arena, limit: usize) -> Self {
         let payload = Payload::owned(message);
-        Received { payload, session, arena, limit, client: None }
+        Received { payload, session, arena, limit, client: None, cells: None, is_message: false }
     }
 
     /// Counts the heap of its arguments.
@@ -67,6 +70,31 @@ impl<'a> Received<'a> {
     pub(crate) fn of(mut self, client: &'a dyn Source) -> Self {
         self.client = Some(client);
         self
+    }
+
+    /// Counts the items of its stream in the cells of its method.
+    #[inline]
+    pub(crate) fn counted(mut self, cells: Option<&'a Arc<MethodCells>>) -> Self {
+        self.cells = cells;
+        self
+    }
+
+    /// [`Received::counted`] for a one-way message.
+    #[inline]
+    pub(crate) fn counted_message(mut self, cells: Option<&'a Arc<MethodCells>>) -> Self {
+        (self.cells, self.is_message) = (cells, true);
+        self
+    }
+
+    /// The cells that count a message which cannot be decoded; requests are counted by their answers.
+    #[inline]
+    pub(super) fn message_cells(&self) -> Option<&'a MethodCells> {
+        self.cells.filter(|_| self.is_message).map(|cells| &**cells)
+    }
+
+    /// The cells of its method, if it is counted.
+    pub(crate) fn cells(&self) -> Option<Arc<MethodCells>> {
+        self.cells.cloned()
     }
 
     /// The client, where streams are charged to clients.

@@ -15,6 +15,7 @@ use super::stream::Streams;
 use crate::channel::method::{ACCEPT, HELLO, METADATA, MISSING, PULL, PUSH, ServiceInfo};
 use crate::core::drain::DrainToken;
 use crate::counters::{count, shared_stats};
+use crate::counts::{CallOutcome, MethodCells, MethodStats, ServiceCells};
 use crate::error::register::RegisterError;
 use crate::error::service::{DecodeError, StreamError};
 use crate::shape::method::MethodKind;
@@ -24,10 +25,12 @@ use crate::shape::method::MethodKind;
 const ASSIGNED: std::ops::Range<u16> = 0x4000..0xFFFF;
 
 /// A service of a server: its methods have consecutive request types.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Assigned {
     pub(super) info: ServiceInfo,
     first: u16,
+    /// The counters of the methods.
+    cells: Option<ServiceCells>,
 }
 
 impl Assigned {
@@ -138,6 +141,8 @@ struct Shared {
     asking: Mutex<BTreeSet<u16>>,
     /// The server below reads requests with metadata.
     reads_metadata: AtomicBool,
+    /// [`crate::Config::count_methods`].
+    counting: AtomicBool,
 }
 
 impl Services {
@@ -318,6 +323,35 @@ impl Services {
         self.method(number).is_some()
     }
 
+    /// Methods of services that are added later are counted, or not.
+    pub(crate) fn set_counting(&self, counts: bool) {
+        self.0.counting.store(counts, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_counting(&self) -> bool {
+        self.0.counting.load(Ordering::Relaxed)
+    }
+
+    /// The counters of the method with this request type, if it is counted.
+    pub(crate) fn cells(&self, number: u16) -> Option<Arc<MethodCells>> {
+        let list = self.lock();
+        let service = list.iter().find(|s| (s.first..s.end()).contains(&number))?;
+        service.cells.as_ref()?.method(usize::from(number - service.first)).cloned()
+    }
+
+    /// Counts a request or message that does not reach its handler.
+    #[cold]
+    pub(crate) fn count_refused(&self, number: u16, outcome: CallOutcome) {
+        if let Some(cells) = self.cells(number) {
+            cells.refuse(outcome);
+        }
+    }
+
+    /// The counters of each method of the services, in the order of their registration.
+    pub fn method_stats(&self) -> Vec<MethodStats> {
+        self.lock().iter().filter_map(|s| s.cells.as_ref()).flat_map(ServiceCells::read).collect()
+    }
+
     fn asking(&self) -> MutexGuard<'_, BTreeSet<u16>> {
         self.0.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -342,13 +376,14 @@ impl Services {
     }
 
     /// Adds a service, whose handlers are registered next: with the request type of its first method,
-    /// and whether it is the first service.
+    /// and whether it is the first service. `is_local`: they run on the endpoint's own thread.
     ///
     /// # Errors
     /// The name is taken, no types are left, or a handler without a service has one of them.
     pub(super) fn add(
         &self,
         info: &ServiceInfo,
+        is_local: bool,
         is_taken: &dyn Fn(u16) -> bool,
     ) -> Result<(u16, bool), RegisterError> {
         let service = info.name;
@@ -368,7 +403,8 @@ impl Services {
         if let Some(number) = own.chain(first..first + methods as u16).find(|n| is_taken(*n)) {
             return Err(RegisterError::Taken { service, number });
         }
-        list.push(Assigned { info: *info, first });
+        let cells = self.is_counting().then(|| ServiceCells::new(service, info.names(), is_local));
+        list.push(Assigned { info: *info, first, cells });
         Ok((first, is_first))
     }
 }

@@ -19,6 +19,7 @@ mod accepts;
 mod batch;
 mod both;
 mod client;
+mod counted;
 mod download;
 mod duplex;
 mod halves;

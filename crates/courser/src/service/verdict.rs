@@ -1,10 +1,10 @@
 //! The verdicts of answers, whose values are not decoded.
 
-use courser_proto::{CallError, Executed, Status};
+use courser_proto::{CallError, Status};
 
 use super::answer::{refused, tag};
 use super::context::trailer;
-use super::middleware::CallOutcome;
+use crate::counts::CallOutcome;
 use crate::error::service::{NoError, RpcError};
 
 /// The error of a response without a value or an application error. `None`: it has one of them, or it is
@@ -28,15 +28,12 @@ fn without_metadata(response: &[u8]) -> &[u8] {
 pub(crate) fn outcome_of(answer: Result<&[u8], Status>) -> CallOutcome {
     let answer = match answer {
         Ok(answer) => without_metadata(answer),
-        Err(status) if CallError::Server(status).executed() == Executed::Never => {
-            return CallOutcome::Refused;
-        }
-        Err(_) => return CallOutcome::Dropped,
+        Err(status) => return CallOutcome::of_call(&CallError::Server(status)),
     };
     match answer.split_last() {
         Some((&tag::OK, _)) => CallOutcome::Ok,
         Some((&tag::FAILED, _)) => CallOutcome::Failed,
-        Some((tag, payload)) => CallOutcome::of(&refused(*tag, payload)),
-        None => CallOutcome::Dropped,
+        Some((tag, payload)) => CallOutcome::of_error(&refused::<NoError>(*tag, payload)),
+        None => CallOutcome::Other,
     }
 }

@@ -2,16 +2,20 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::Poll;
 
 use courser_net::Transport;
 use courser_proto::Status;
 
+use super::counted::{Method, Uncounted, Unwinding, Waiting};
 use crate::core::Lender;
 use crate::core::context::Context;
+use crate::core::counting::LocalMethod;
 use crate::core::lent;
 use crate::core::message::{Reply, ReplyHandle, Request};
-use crate::core::shares::Place;
+use crate::core::shares::{Full, Place};
+use crate::counts::CallOutcome;
 use crate::panics::caught;
 use crate::rpc::Rpc;
 
@@ -51,12 +55,13 @@ impl<T: Transport> Rpc<T> {
         F: Future + 'static,
         F::Output: Reply,
     {
-        self.on_async_in(req_type, move |_, request| handler(request));
+        self.on_async_in(req_type, Uncounted, move |_, request| handler(request));
     }
 
-    /// [`Rpc::on_async`] for a function that uses the endpoint.
-    pub(super) fn on_async_in<F, H>(&mut self, req_type: u16, mut handler: H)
+    /// [`Rpc::on_async`] for a function that uses the endpoint. `method`: it is counted.
+    pub(super) fn on_async_in<F, H, M>(&mut self, req_type: u16, method: M, mut handler: H)
     where
+        M: Method,
         H: FnMut(&Context<'_>, Request<'_>) -> F + 'static,
         F: Future + 'static,
         F::Output: Reply,
@@ -66,18 +71,27 @@ impl<T: Transport> Rpc<T> {
         let lender = self.core.lender.clone();
         self.on(req_type, move |cx, request| {
             let expires_ns = request.expires_ns;
+            let unwinding = Unwinding(method.get().map(|method| &**method));
             let future = handler(cx, request);
             let mut place = spare.take().unwrap_or_else(|| Box::pin(None));
             place.as_mut().set(Some(future));
-            match first_poll(cx, &lender, &mut place, expires_ns) {
+            let polled = first_poll(cx, &lender, &mut place, expires_ns);
+            unwinding.ended();
+            match polled {
                 Poll::Ready(reply) => {
                     if let Some(reply) = reply {
+                        if let Some(method) = method.get() {
+                            cx.core.count_ended(method, reply.outcome());
+                        }
                         cx.reply(reply);
                     }
                     place.as_mut().set(None);
                     spare = Some(place);
                 }
-                Poll::Pending => suspend(cx, req_type, place, expires_ns),
+                Poll::Pending => {
+                    let waiting = Waiting::of(cx, method.get(), expires_ns);
+                    suspend(cx, req_type, place, expires_ns, waiting);
+                }
             }
         });
     }
@@ -93,12 +107,13 @@ impl<T: Transport> Rpc<T> {
         H: FnMut(Request<'_>) -> F + 'static,
         F: Future<Output = ()> + 'static,
     {
-        self.on_message_async_in(msg_type, move |_, message| handler(message));
+        self.on_message_async_in(msg_type, Uncounted, move |_, message| handler(message));
     }
 
     /// [`Rpc::on_message_async`] for a function that uses the endpoint.
-    pub(super) fn on_message_async_in<F, H>(&mut self, msg_type: u16, mut handler: H)
+    pub(super) fn on_message_async_in<F, H, M>(&mut self, msg_type: u16, method: M, mut handler: H)
     where
+        M: Method,
         H: FnMut(&Context<'_>, Request<'_>) -> F + 'static,
         F: Future<Output = ()> + 'static,
     {
@@ -107,23 +122,42 @@ impl<T: Transport> Rpc<T> {
         self.on_message(msg_type, move |cx, message| {
             let (session, expires_ns) = (message.session, message.expires_ns);
             if let Err(full) = cx.core.tasks.messages.would_refuse(&cx.core.proto, session) {
-                return cx.core.handled.message_refused(full);
+                return refused(cx, method.get(), full);
             }
             let held = message.held();
+            let unwinding = Unwinding(method.get().map(|method| &**method));
             let future = handler(cx, message);
             let mut place = spare.take().unwrap_or_else(|| Box::pin(None));
             place.as_mut().set(Some(future));
-            if first_poll(cx, &lender, &mut place, expires_ns).is_ready() {
+            let polled = first_poll(cx, &lender, &mut place, expires_ns);
+            unwinding.ended();
+            if polled.is_ready() {
+                if let Some(method) = method.get() {
+                    cx.core.count_ended(method, CallOutcome::Ok);
+                }
                 place.as_mut().set(None);
                 spare = Some(place);
                 return;
             }
             match cx.core.tasks.messages.take_with_memory(&cx.core.proto, session, held) {
-                Ok(share) => suspend_message(cx, msg_type, place, expires_ns, share),
-                Err(full) => cx.core.handled.message_refused(full),
+                Ok(share) => {
+                    // The future is not dropped at the deadline.
+                    let counted = (share, Waiting::of(cx, method.get(), u64::MAX));
+                    suspend_message(cx, msg_type, place, expires_ns, counted);
+                }
+                Err(full) => refused(cx, method.get(), full),
             }
         });
     }
+}
+
+/// Counts a message for which there is no place.
+#[cold]
+fn refused(cx: &mut Context<'_>, method: Option<&Rc<LocalMethod>>, full: Full) {
+    if let Some(method) = method {
+        method.cells.refuse(CallOutcome::Overload);
+    }
+    cx.core.handled.message_refused(full);
 }
 
 /// Polls a handler's future for the first time.
@@ -148,7 +182,7 @@ fn suspend_message<F>(
     msg_type: u16,
     mut place: Pin<Box<Option<F>>>,
     expires_ns: u64,
-    share: Place,
+    (share, mut waiting): (Place, Option<Waiting>),
 ) where
     F: Future<Output = ()> + 'static,
 {
@@ -161,18 +195,35 @@ fn suspend_message<F>(
         if polled.is_ready() {
             panicked |= caught("async message", msg_type, || place.as_mut().set(None));
         }
-        if panicked {
-            lent::with(&lender, |core| core.handled.panics += 1);
+        lent::with(&lender, |core| core.handled.panics += u64::from(panicked));
+        if polled.is_ready() {
+            ended(
+                &lender,
+                &mut waiting,
+                if panicked { CallOutcome::Panicked } else { CallOutcome::Ok },
+            );
         }
         polled
     });
     cx.core.tasks.install(Box::pin(task), None, expires_ns);
 }
 
+/// Counts a handler that has waited, if it is counted.
+fn ended(lender: &Lender, waiting: &mut Option<Waiting>, outcome: CallOutcome) {
+    if let Some(waiting) = waiting {
+        waiting.end(lent::with(lender, |core| core.now_ns()), outcome);
+    }
+}
+
 /// Makes the future a task.
 #[cold]
-fn suspend<F>(cx: &mut Context<'_>, req_type: u16, mut place: Pin<Box<Option<F>>>, expires_ns: u64)
-where
+fn suspend<F>(
+    cx: &mut Context<'_>,
+    req_type: u16,
+    mut place: Pin<Box<Option<F>>>,
+    expires_ns: u64,
+    mut waiting: Option<Waiting>,
+) where
     F: Future + 'static,
     F::Output: Reply,
 {
@@ -190,6 +241,11 @@ where
         if polled.is_pending() {
             return Poll::Pending;
         }
+        let outcome = match &polled {
+            Poll::Ready(Some(reply)) => reply.outcome(),
+            _ => CallOutcome::Panicked,
+        };
+        ended(&lender, &mut waiting, outcome);
         // Encoding the answer and dropping the future run code of the application too.
         let failed = caught("async", req_type, || {
             if let (Poll::Ready(reply), Some(handle)) = (polled, handle.take()) {

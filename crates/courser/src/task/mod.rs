@@ -24,6 +24,7 @@ mod block_on;
 mod call;
 mod channel;
 pub(crate) mod connect;
+mod counted;
 mod enter;
 mod handler;
 mod join;

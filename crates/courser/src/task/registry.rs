@@ -11,6 +11,7 @@ use crate::core::handler::Handler;
 use crate::core::lenders;
 use crate::core::message::Reply;
 use crate::core::shares::{Client, FindClient};
+use crate::counts::MethodStats;
 use crate::run::endpoint::Rpc;
 use crate::service::{
     Authorize, Caller, LocalRegistry, LocalService, Peer, Received, RegisterError,
@@ -81,6 +82,11 @@ impl<T: Transport> Rpc<T> {
     pub fn service_stats(&self) -> ServiceStats {
         self.handlers.services.stats()
     }
+
+    /// Counters of each method of the typed services: see [`MethodStats`].
+    pub fn method_stats(&self) -> Vec<MethodStats> {
+        self.handlers.services.method_stats()
+    }
 }
 
 impl<T: Transport> LocalRegistry for Rpc<T> {
@@ -101,10 +107,13 @@ impl<T: Transport> LocalRegistry for Rpc<T> {
         let (endpoint, limit) = (self.index, self.core.proto.config().max_msg_size as usize);
         let arena = self.core.proto.arena().clone();
         self.handlers.services.set_reads_metadata();
-        self.on_async_in(number, move |cx, request| {
+        let cells = self.handlers.services.cells(number);
+        let method = cells.clone().map(|cells| self.core.tasks.counting.method(cells));
+        self.on_async_in(number, method, move |cx, request| {
             let session = SessionKey::of(endpoint, request.session);
             let client = OfSession(cx, request.session, request.expires_ns);
-            handler(Received::new(request.body, session, &arena, limit).of(&client))
+            let received = Received::new(request.body, session, &arena, limit).of(&client);
+            handler(received.counted(cells.as_ref()))
         });
     }
 
@@ -115,10 +124,13 @@ impl<T: Transport> LocalRegistry for Rpc<T> {
     {
         let (endpoint, limit) = (self.index, self.core.proto.config().max_msg_size as usize);
         let arena = self.core.proto.arena().clone();
-        self.on_message_async_in(number, move |cx, message| {
+        let cells = self.handlers.services.cells(number);
+        let method = cells.clone().map(|cells| self.core.tasks.counting.method(cells));
+        self.on_message_async_in(number, method, move |cx, message| {
             let session = SessionKey::of(endpoint, message.session);
             let client = OfSession(cx, message.session, message.expires_ns);
-            handler(Received::new(message.body, session, &arena, limit).of(&client))
+            let received = Received::new(message.body, session, &arena, limit).of(&client);
+            handler(received.counted_message(cells.as_ref()))
         });
     }
 }

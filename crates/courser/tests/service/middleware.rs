@@ -343,7 +343,7 @@ fn middleware_sees_each_kind_of_call_and_its_end_and_handlers_read_what_it_adds(
         assert_eq!(ended(3).3.as_deref(), Some("own"));
         let late = vault.hang().deadline(Duration::from_millis(20)).wait().unwrap_err();
         assert_eq!(late.executed(), Executed::Maybe);
-        assert_eq!(ended(4), unary("hang", CallOutcome::Dropped));
+        assert_eq!(ended(4), unary("hang", CallOutcome::Cancelled));
         vault.knock(Bomb(1)).wait().unwrap();
         assert_eq!(ended(5), end("knock", MethodKind::OneWay, CallOutcome::Ok));
         assert_eq!(client.wait(async { vault.coins(Bomb(1)).await.unwrap().count().await }), 3);
@@ -353,14 +353,14 @@ fn middleware_sees_each_kind_of_call_and_its_end_and_handlers_read_what_it_adds(
         assert_eq!(ended(7), end("fill", MethodKind::ClientStream, CallOutcome::Failed));
         let error = vault.open(Bomb(1)).metadata("refuse", "1").wait().unwrap_err();
         assert_eq!(error, RpcError::Denied("no".into()));
-        assert_eq!(ended(8), unary("open", CallOutcome::Refused));
+        assert_eq!(ended(8), unary("open", CallOutcome::Denied));
         let error = vault.open(Bomb(1)).metadata("panic", "1").wait().unwrap_err();
         assert!(matches!(&error, RpcError::Denied(text) if text.contains("has failed")), "{error}");
-        assert_eq!(ended(9), unary("open", CallOutcome::Refused));
+        assert_eq!(ended(9), unary("open", CallOutcome::Denied));
         // Arguments that cannot be decoded; the type of `open` follows those of `coins`, `fill`, `hang`
         // and `knock`.
         client.call(0x4004, client.alloc(0).unwrap()).wait().unwrap();
-        assert_eq!(ended(10), unary("open", CallOutcome::Refused));
+        assert_eq!(ended(10), unary("open", CallOutcome::Undecoded));
         assert_eq!(kept.lock().unwrap().len(), 10);
     });
 }
@@ -423,7 +423,7 @@ fn middleware_of_a_client_changes_calls_refuses_them_and_sees_their_ends() {
         assert_eq!(client.wait(async { vault.coins(Bomb(1)).await.unwrap().count().await }), 3);
         assert_eq!(take(), []);
         drop(std::future::IntoFuture::into_future(vault.hang()));
-        assert_eq!(take(), in_order(CallOutcome::Dropped, 0));
+        assert_eq!(take(), in_order(CallOutcome::Cancelled, 0));
         let of = Caller { name: "d", deadline: Some(Duration::from_millis(10)), ..caller.clone() };
         let error = plain.with_middleware(of).hang().wait().unwrap_err();
         let late = |e: &RpcError<NoError>| {
@@ -437,7 +437,7 @@ fn middleware_of_a_client_changes_calls_refuses_them_and_sees_their_ends() {
             assert!(matches!(error, RpcError::Call(CallFailure::Middleware { .. })), "{error}");
         };
         refused(refusing.seen().wait().unwrap_err());
-        assert_eq!(take(), in_order(CallOutcome::Refused, 0));
+        assert_eq!(take(), in_order(CallOutcome::Denied, 0));
         refused(refusing.knock(Bomb(1)).wait().unwrap_err());
         refused(client.wait(async { refusing.coins(Bomb(1)).await.unwrap_err() }));
     });

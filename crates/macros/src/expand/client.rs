@@ -126,6 +126,12 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
                 self.client.channel()
             }
 
+            /// Counters of each method of the service, of all its clients on this `Client`; none on other
+            /// connections.
+            #vis fn method_stats(&self) -> ::std::vec::Vec<#krate::service::MethodStats> {
+                self.client.method_stats()
+            }
+
             #(#calls)*
         }
     }

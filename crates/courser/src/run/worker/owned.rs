@@ -9,6 +9,7 @@ use crate::core::context::Context;
 use crate::core::handler::Handler;
 use crate::core::message::Request;
 use crate::core::shares::{Entrance, Place};
+use crate::counts::CallOutcome;
 use crate::run::endpoint::Rpc;
 use crate::run::worker::own::{Refused, own, place_for_message};
 use crate::run::worker::work::{Incoming, Work};
@@ -69,9 +70,10 @@ impl<T: Transport> Rpc<T> {
         describe: impl Fn(&Context<'_>, &mut Work, &Place) + 'static,
         handler: impl Fn(Arrived) + 'static,
     ) -> Handler {
-        let origin = self.origin();
+        let (origin, services) = (self.origin(), self.handlers.services.clone());
         Box::new(move |cx: &mut Context<'_>, request: Request<'_>| {
             let Some(id) = cx.request.take() else { return };
+            let number = request.req_type;
             // Before the copy, as refusing must be cheap under overload.
             let taken = match entrance.take(&cx.core.proto, id.session()) {
                 Ok(place) => {
@@ -84,7 +86,10 @@ impl<T: Transport> Rpc<T> {
                     describe(cx, &mut work, &place);
                     handler(Arrived { work, id: Some(id), expires_ns, place });
                 }
-                Err(refused) => refused.answer(cx, id),
+                Err(refused) => {
+                    services.count_refused(number, CallOutcome::Overload);
+                    refused.answer(cx, id);
+                }
             }
         })
     }
@@ -96,19 +101,23 @@ impl<T: Transport> Rpc<T> {
         describe: impl Fn(&Context<'_>, &mut Work, &Place) + 'static,
         handler: impl Fn(Arrived) + 'static,
     ) -> Handler {
-        let origin = self.origin();
+        let (origin, services) = (self.origin(), self.handlers.services.clone());
         Box::new(move |cx: &mut Context<'_>, message: Request<'_>| {
-            let incoming = Incoming::Message(message.session);
+            let (incoming, number) = (Incoming::Message(message.session), message.req_type);
+            let drop_message = |cx: &mut Context<'_>, refused: Refused| {
+                services.count_refused(number, CallOutcome::Overload);
+                refused.drop_message(cx);
+            };
             let place = match place_for_message(cx, &message, &entrance) {
                 Ok(place) => place,
-                Err(full) => return Refused::Busy(full).drop_message(cx),
+                Err(full) => return drop_message(cx, Refused::Busy(full)),
             };
             match own(cx, incoming, message, &origin) {
                 Ok((mut work, expires_ns)) => {
                     describe(cx, &mut work, &place);
                     handler(Arrived { work, id: None, expires_ns, place });
                 }
-                Err(refused) => refused.drop_message(cx),
+                Err(refused) => drop_message(cx, refused),
             }
         })
     }

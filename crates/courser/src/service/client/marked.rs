@@ -16,6 +16,7 @@ use crate::service::binding::Binding;
 use crate::service::codec::Decode;
 use crate::service::context::trailer::{self, ANSWERS};
 use crate::service::context::{Given, Metadata, MetadataValue};
+use crate::service::counted::CountedCall;
 use crate::service::middleware::ClientMiddleware;
 use crate::service::retries::Retries;
 
@@ -158,11 +159,13 @@ impl<'a, C: Channel, K, T, E> MarkedCall<'a, C, K, T, E> {
         Answered(self)
     }
 
-    fn start(self, flags: u8) -> Started<'a, C, C::Call<'a>> {
+    fn start(self, flags: u8) -> (CountedCall<'a, C>, Started<'a, C, C::Call<'a>>) {
         let MarkedCall { call, given } = self;
         let Unary { channel, service, index, request, options, .. } = call;
         let given = (given, flags);
-        Started::marked(channel, service, index, request, options, given, C::call_method)
+        let counted = CountedCall::begin(channel, service, index);
+        let make = C::call_method;
+        (counted, Started::marked(channel, service, index, request, options, given, make))
     }
 }
 
@@ -182,7 +185,8 @@ impl<'a, C: Channel, K: Decode<T> + Decode<E>, T, E> IntoFuture for MarkedCall<'
     type IntoFuture = UnaryCall<'a, C, K, T, E>;
 
     fn into_future(self) -> Self::IntoFuture {
-        UnaryCall { state: self.start(0), types: PhantomData }
+        let (counted, state) = self.start(0);
+        UnaryCall { state, counted, types: PhantomData }
     }
 }
 
@@ -206,7 +210,8 @@ impl<'a, C: Channel, K: Decode<T> + Decode<E>, T, E> IntoFuture for Answered<'a,
     type IntoFuture = AnsweredCall<'a, C, K, T, E>;
 
     fn into_future(self) -> Self::IntoFuture {
-        AnsweredCall { state: self.0.start(ANSWERS), types: PhantomData }
+        let (counted, state) = self.0.start(ANSWERS);
+        AnsweredCall { state, counted, types: PhantomData }
     }
 }
 
@@ -220,6 +225,7 @@ pin_project_lite::pin_project! {
     {
         #[pin]
         state: Started<'a, C, C::Call<'a>>,
+        counted: CountedCall<'a, C>,
         types: Types<(K, T, E)>,
     }
 }
@@ -234,22 +240,21 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Future for AnsweredCall<'_, C, 
     type Output = (Result<T, RpcError<E>>, Metadata);
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let failed = |e| Poll::Ready((Err(e), Metadata::new()));
-        let call = match ready!(self.project().state.running(cx, C::call_method)) {
-            Ok(call) => call,
-            Err(Ended::Failed(e)) => return failed(e),
+        let this = self.project();
+        let failed = |e| (Err(e), Metadata::new());
+        let answered = match ready!(this.state.running(cx, C::call_method)) {
+            Ok(call) => match ready!(C::poll_call(call, cx, read::<K, T, E>)) {
+                Ok(Ok(answered)) => answered,
+                Ok(Err(e)) => failed(e),
+                Err(failure) => failed(failure.into()),
+            },
+            Err(Ended::Failed(e)) => failed(e),
             Err(Ended::Answered(answer)) => {
-                return match read::<K, T, E>(Answer::Owned(answer)) {
-                    Ok(answered) => Poll::Ready(answered),
-                    Err(e) => failed(e),
-                };
+                read::<K, T, E>(Answer::Owned(answer)).unwrap_or_else(failed)
             }
         };
-        match ready!(C::poll_call(call, cx, read::<K, T, E>)) {
-            Ok(Ok(answered)) => Poll::Ready(answered),
-            Ok(Err(e)) => failed(e),
-            Err(failure) => failed(failure.into()),
-        }
+        this.counted.end(&answered.0);
+        Poll::Ready(answered)
     }
 }
 
@@ -316,8 +321,9 @@ impl<'a, C: Channel> IntoFuture for MarkedMessage<'a, C> {
         let MarkedMessage { message, given } = self;
         let OneWay { channel, service, index, message, options } = message;
         let given = (given, 0);
+        let counted = CountedCall::begin(channel, service, index);
         let state =
             Started::marked(channel, service, index, message, options, given, C::send_method);
-        Sending { state }
+        Sending { state, counted }
     }
 }

@@ -13,12 +13,13 @@ use courser_buf::{AllocError, MsgBuf};
 
 use crate::channel::method::{MARKED, MethodId};
 use crate::channel::{Answer, CallClock, CallOptions, Channel};
+use crate::counts::CallOutcome;
 use crate::error::service::{EncodeError, NoError, RpcError};
 use crate::service::answer;
 use crate::service::binding::{Binding, ChannelMemory, Unmade};
 use crate::service::codec::Decode;
 use crate::service::context::{Given, current};
-use crate::service::middleware::{CallOutcome, Observed};
+use crate::service::middleware::Observed;
 use crate::service::retries::Retries;
 use crate::service::verdict::{outcome_of, refusal};
 use crate::shape::method::MethodKind;
@@ -445,7 +446,7 @@ impl<'a, C: Channel> Managed<'a, C> {
         if let Some(observed) = self.observed.take() {
             observed.end(match &outcome {
                 Ok(answer) => outcome_of(Ok(answer)),
-                Err(error) => CallOutcome::of(error),
+                Err(error) => CallOutcome::of_error(error),
             });
         }
         outcome

@@ -5,6 +5,7 @@ use courser_buf::{AllocError, MsgBuf};
 use super::CallContext;
 use super::trailer;
 use crate::core::message::{Reply, ReplySink};
+use crate::counts::CallOutcome;
 
 /// The answer of a handler that has a context, with the metadata that it has added.
 #[doc(hidden)]
@@ -15,6 +16,11 @@ pub struct Told<R> {
 }
 
 impl<R: Reply> Reply for Told<R> {
+    #[inline]
+    fn outcome(&self) -> CallOutcome {
+        self.reply.outcome()
+    }
+
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         match self.context.take_response() {
             None => self.reply.send_to(to),

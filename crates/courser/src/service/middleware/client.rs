@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::end::{CallEnd, CallOutcome};
+use super::end::CallEnd;
 use crate::channel::CallOptions;
 use crate::channel::method::ServiceInfo;
+use crate::counts::CallOutcome;
 use crate::panics::caught;
 use crate::platform::Clock;
 use crate::service::access::Denied;
@@ -177,7 +178,7 @@ impl ClientChain {
         let (method, kind) = (info.methods[at], info.shapes()[at].kind());
         let (service, is_idempotent) = (info.name, method.is_idempotent);
         let subject = Subject { service, method: method.name, kind, is_idempotent };
-        let (count, outcome) = (self.0.len(), CallOutcome::Dropped);
+        let (count, outcome) = (self.0.len(), CallOutcome::Cancelled);
         let kept = Metadata::new();
         let mut observed =
             Observed { chain: self, passed: 0, subject, kept, begun: None, outcome, attempts: 0 };
@@ -189,7 +190,7 @@ impl ClientChain {
             });
             if let Err(denied) = decision {
                 observed.kept.clone_from(metadata.metadata());
-                observed.end(CallOutcome::Refused);
+                observed.end(CallOutcome::Denied);
                 return Err(denied);
             }
             observed.passed += 1;

@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use courser_proto::{RequestId, Status};
 
-use super::end::{CallEnd, CallOutcome, Subject};
+use super::end::{CallEnd, Subject};
 use super::server::{IncomingCall, ServerMiddleware};
 use crate::core::context::Context;
 use crate::core::message::Request;
 use crate::core::queue::LocalFuture;
 use crate::core::{Lender, lent};
+use crate::counts::CallOutcome;
 use crate::panics::caught;
 use crate::platform::Clock;
 use crate::service::access::Denied;
@@ -56,7 +57,7 @@ impl ServerChain {
             });
             if let Err(denied) = decision {
                 observation.keep(metadata);
-                observation.end(CallOutcome::Refused);
+                observation.end(CallOutcome::Denied);
                 return Err(denied);
             }
             observation.passed();
@@ -92,7 +93,7 @@ thread_local! {
 
 impl Observation {
     fn new(chain: ServerChain, subject: Subject, clock: Clock) -> Self {
-        let (begun, outcome) = (clock.now(), CallOutcome::Dropped);
+        let (begun, outcome) = (clock.now(), CallOutcome::Cancelled);
         let metadata = Metadata::new();
         Observation { chain, passed: 0, subject, metadata, clock, begun, outcome }
     }
@@ -191,9 +192,9 @@ impl Future for Watched {
             let id = self.id;
             let outcome = lent::try_with(&self.lender, |core| match id {
                 None => CallOutcome::Ok,
-                Some(id) => core.proto.stored_answer(id).map_or(CallOutcome::Dropped, outcome_of),
+                Some(id) => core.proto.stored_answer(id).map_or(CallOutcome::Cancelled, outcome_of),
             });
-            observation.end(outcome.unwrap_or(CallOutcome::Dropped));
+            observation.end(outcome.unwrap_or(CallOutcome::Cancelled));
         }
         Poll::Ready(())
     }

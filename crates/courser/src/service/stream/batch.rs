@@ -19,6 +19,8 @@ pub(super) struct Filling {
     many: bool,
     /// No item begins the next batch before this one was taken: memory is short.
     pub(super) tight: bool,
+    /// Items that were added and not counted yet.
+    added: u64,
 }
 
 /// The place of an item that was encoded.
@@ -86,6 +88,7 @@ impl Filling {
         batch[begin..begin + PREFIX].copy_from_slice(&len.to_le_bytes());
         if begin == 0 || batch.len() <= BATCH {
             self.batch = Some(batch);
+            self.added += 1;
             return Ok(Added::Here);
         }
         self.many = true;
@@ -105,6 +108,7 @@ impl Filling {
         next.copy_from_slice(&batch[begin..]);
         batch.truncate(begin);
         self.batch = Some(next);
+        self.added += 1;
         Ok(Added::Next(batch))
     }
 
@@ -114,6 +118,11 @@ impl Filling {
             batch.truncate(end);
             batch
         });
+    }
+
+    /// The items that were added since the last call.
+    pub(super) fn take_added(&mut self) -> u64 {
+        std::mem::take(&mut self.added)
     }
 
     /// Takes the items.

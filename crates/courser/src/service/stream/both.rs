@@ -20,13 +20,14 @@ impl Services {
         let key = (received.session(), u32::from_le_bytes(trailer));
         let memory = Limited::of_batches(&received);
         let (client, charged) = (received.client(), received.is_charged());
+        let cells = received.cells();
         let arguments = self.arguments::<K, A>(received)?;
         // The future of the open call is that of the outgoing items.
         let directions = (Direction::Outgoing, Some(Direction::Incoming));
         let open = Open::new(self, key, directions, client.clone())?;
         let entry = open.entry_of(Direction::Incoming);
         let arena = memory.arena.clone();
-        let incoming = Incoming::new::<K>(self, entry, (arena, client, charged));
-        Ok((arguments, incoming, Outgoing::new(open, memory)))
+        let incoming = Incoming::new::<K>(self, entry, (arena, client, charged), cells.clone());
+        Ok((arguments, incoming, Outgoing::new(open, memory, cells)))
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use courser_buf::MsgBuf;
 
+use super::counted::CountedStream;
 use super::pool::{Idle, OpenCall, Opened, Pool, Return};
 use super::{Duplex, Streaming, Upload};
 use crate::channel::method::{ACCEPT, MARKED, MethodId};
@@ -78,12 +79,13 @@ impl<'a, C: Channel> Plan<'a, C> {
     }
 
     fn start(mut self) -> Connecting<'a, C> {
+        let counted = CountedStream::begin(self.channel, self.service, self.index);
         self.add_metadata();
         let state = match (&self.request, self.pool.take()) {
             (Ok(_), None) => State::Connecting { future: self.channel.another(self.options) },
             (_, known) => State::Connected { session: known },
         };
-        Connecting { plan: Some(self), state, opening: None }
+        Connecting { plan: Some(self), state, opening: None, counted }
     }
 }
 
@@ -162,6 +164,7 @@ pin_project_lite::pin_project! {
         #[pin]
         state: State<C::Another<'a>, C>,
         opening: Option<Starting<C>>,
+        counted: CountedStream<C>,
     }
 }
 
@@ -194,6 +197,17 @@ fn connected<E, C: Channel>(
 }
 
 impl<C: Channel> Connecting<'_, C> {
+    /// The counter of a stream that is open.
+    fn counted(self: Pin<&mut Self>) -> CountedStream<C> {
+        std::mem::take(self.project().counted)
+    }
+
+    /// Counts a stream that was not opened.
+    fn failed<E>(self: Pin<&mut Self>, error: RpcError<E>) -> RpcError<E> {
+        self.project().counted.fail(&error);
+        error
+    }
+
     fn poll<E>(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Opened<C>, RpcError<E>>> {
         let mut this = self.project();
         if this.opening.is_none() {
@@ -331,8 +345,12 @@ macro_rules! opening {
             type Output = Result<$opened<C, $($types),*>, RpcError<E>>;
 
             fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-                let opened = ready!(self.project().connecting.poll(cx))?;
-                Poll::Ready($opened::new(opened))
+                let mut connecting = self.project().connecting;
+                let opened = ready!(connecting.as_mut().poll(cx)).and_then($opened::new);
+                Poll::Ready(match opened {
+                    Ok(stream) => Ok(stream.counted(connecting.counted())),
+                    Err(e) => Err(connecting.failed(e)),
+                })
             }
         }
     };

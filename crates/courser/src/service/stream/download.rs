@@ -13,6 +13,7 @@ use futures_core::Stream;
 
 use super::WINDOW;
 use super::batch::Reading;
+use super::counted::CountedStream;
 use super::halves::{Half, Halves};
 use super::pool::{OpenCall, Opened, Return};
 use crate::channel::method::PULL;
@@ -48,6 +49,7 @@ pub struct Streaming<C: Channel, K, T, E> {
     /// The server has answered a pull that nothing follows.
     no_more: bool,
     done: bool,
+    counted: CountedStream<C>,
     types: Types<(K, T, E)>,
 }
 
@@ -157,12 +159,13 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
             end: None,
             no_more: false,
             done: false,
+            counted: CountedStream::default(),
             types: PhantomData,
         };
         if let Some(answer) = ended {
             new.read_end(answer)?;
             if let Some((0, Some(_))) = &new.end {
-                new.close(false);
+                new.close(false, Ok(())); // the error is counted by the opening
                 return Err(new
                     .end
                     .and_then(|(_, error)| error)
@@ -174,6 +177,12 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
 }
 
 impl<C: Channel, K, T, E> Streaming<C, K, T, E> {
+    /// Counts the stream.
+    pub(super) fn counted(mut self, counted: CountedStream<C>) -> Self {
+        self.counted = counted;
+        self
+    }
+
     /// Pulls batches as far as the window allows.
     fn pull(&mut self) -> Result<(), RpcError<E>> {
         let held = u32::from(self.reading.is_some());
@@ -208,11 +217,16 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
             Ok(bytes) => <K as Decode<T>>::decode(Payload::borrowed(bytes, &memory)),
             Err(e) => Err(e),
         };
-        if reading.is_empty() {
+        let is_last = reading.is_empty();
+        if item.is_ok() {
+            self.items += 1;
+            self.counted.item();
+        }
+        if is_last {
             self.reading = None;
             self.read = self.read.wrapping_add(1);
+            self.counted.batch();
         }
-        self.items += u64::from(item.is_ok());
         Some(item.map_err(|e| MidStreamError::Decode(e).into()))
     }
 
@@ -315,7 +329,11 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
     }
 
     /// Frees what a stream holds that has ended, or has failed.
-    fn close(&mut self, failed: bool) {
+    fn close(&mut self, failed: bool, end: Result<(), &RpcError<E>>) {
+        match end {
+            Ok(()) => self.counted.end::<_, E>(&Ok(())),
+            Err(e) => self.counted.fail(e),
+        }
         self.done = true;
         self.open = None;
         self.pulls.clear();
@@ -340,8 +358,9 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Stream for Streaming<C, K, T, E
                 Step::Next(item) => {
                     match &item {
                         Some(Ok(_)) => {}
-                        None | Some(Err(RpcError::Service(_))) => this.close(false),
-                        Some(Err(_)) => this.close(true),
+                        None => this.close(false, Ok(())),
+                        Some(Err(e @ RpcError::Service(_))) => this.close(false, Err(e)),
+                        Some(Err(e)) => this.close(true, Err(e)),
                     }
                     return Poll::Ready(item);
                 }

@@ -9,11 +9,13 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 
+use super::counted::CountedStream;
 use super::download::{End, Next, Streaming};
 use super::halves::{Half, Halves};
 use super::pool::{OpenCall, Opened};
 use super::pushing::{BatchMemory, Pushing};
 use crate::channel::Channel;
+use crate::counts::MethodCells;
 use crate::error::service::{MidStreamError, RpcError};
 use crate::service::codec::{Decode, Encode};
 
@@ -87,7 +89,7 @@ impl<C: Channel, K: Decode<T> + Decode<E>, I, T, E> Duplex<C, K, I, T, E> {
         let halves = Halves::new(call, Pushing::new(channel.clone(), stream));
         let end = is_open.then(|| End::of_both(halves.clone()));
         let receiver = Streaming::opened((channel.clone(), pool, stream), end, ended)?;
-        let sender = DuplexSender { channel, halves, types: PhantomData };
+        let sender = DuplexSender { channel, halves, cells: None, types: PhantomData };
         Ok(Duplex { sender, receiver })
     }
 
@@ -100,6 +102,13 @@ impl<C: Channel, K: Decode<T> + Decode<E>, I, T, E> Duplex<C, K, I, T, E> {
 }
 
 impl<C: Channel, K, I, T, E> Duplex<C, K, I, T, E> {
+    /// Counts the stream.
+    pub(super) fn counted(mut self, counted: CountedStream<C>) -> Self {
+        self.sender.cells = counted.cells();
+        self.receiver = self.receiver.counted(counted);
+        self
+    }
+
     /// The two ends, for two tasks.
     ///
     /// ```
@@ -198,6 +207,7 @@ impl<C: Channel, K: Decode<T> + Decode<E>, I, T, E> Stream for Duplex<C, K, I, T
 pub struct DuplexSender<C: Channel, K, I, E> {
     channel: C,
     halves: Arc<Halves<C>>,
+    cells: Option<Arc<MethodCells>>,
     types: PhantomData<fn(K, I) -> E>,
 }
 
@@ -230,6 +240,9 @@ impl<C: Channel, K: Encode<I>, I, E> DuplexSender<C, K, I, E> {
         };
         self.halves.with(|pushing| pushing.put_back(filling, added));
         self.halves.progress();
+        if let (Ok(()), Some(cells)) = (&encoded, &self.cells) {
+            cells.add_items(1);
+        }
         encoded
     }
 

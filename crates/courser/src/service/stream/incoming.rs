@@ -16,6 +16,7 @@ use super::table::{Direction, Entry};
 use super::{Next, slot};
 use crate::core::message::{Reply, ReplySink};
 use crate::core::shares::Client;
+use crate::counts::MethodCells;
 use crate::error::service::{DecodeError, StreamError};
 use crate::service::answer::{Refusal, RefusalReply, tag};
 use crate::service::codec::{Decode, Payload};
@@ -42,6 +43,9 @@ pub struct Incoming<T> {
     /// The heap of items is counted, while they are decoded.
     charged: bool,
     client: Option<Arc<Client>>,
+    cells: Option<Arc<MethodCells>>,
+    /// Items that were counted in the cells.
+    counted: u64,
     decode: fn(Payload<'_>) -> Result<T, DecodeError>,
 }
 
@@ -62,9 +66,10 @@ impl Services {
         let key = (received.session(), u32::from_le_bytes(trailer));
         let arena = received.arena().clone();
         let (client, charged) = (received.client(), received.is_charged());
+        let cells = received.cells();
         let arguments = self.arguments::<K, A>(received)?;
         let open = Open::new(self, key, (Direction::Incoming, None), client.clone())?;
-        let incoming = Incoming::new::<K>(self, open.entry(), (arena, client, charged));
+        let incoming = Incoming::new::<K>(self, open.entry(), (arena, client, charged), cells);
         Ok((arguments, incoming, open))
     }
 
@@ -146,6 +151,7 @@ impl<T> Incoming<T> {
         services: &Services,
         entry: &Arc<Entry>,
         (arena, client, charged): (Arena, Option<Arc<Client>>, bool),
+        cells: Option<Arc<MethodCells>>,
     ) -> Self {
         Incoming {
             entry: entry.clone(),
@@ -155,6 +161,8 @@ impl<T> Incoming<T> {
             done: false,
             charged,
             client,
+            cells,
+            counted: 0,
             decode: K::decode,
         }
     }
@@ -204,9 +212,19 @@ impl<T> Incoming<T> {
         stream.end();
     }
 
+    /// Counts the items that were taken since the last time.
+    fn count_items(&mut self) {
+        if let Some(cells) = &self.cells {
+            let taken = self.entry.taken();
+            cells.add_items(taken - self.counted);
+            self.counted = taken;
+        }
+    }
+
     /// Answers the push of the batch that was read.
     fn batch_taken(&mut self) {
         self.reading = None;
+        self.count_items();
         let mut stream = self.entry.lock();
         stream.reading = false;
         let number = stream.next;
@@ -253,6 +271,7 @@ impl<T> ItemStream for Incoming<T> {
 
 impl<T> Drop for Incoming<T> {
     fn drop(&mut self) {
+        self.count_items();
         self.entry.lock().end();
     }
 }

@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use courser_buf::{AllocError, Arena, MsgBuf};
@@ -13,6 +14,7 @@ use super::open::{Open, Use};
 use super::table::Direction;
 use super::{WINDOW, batch};
 use crate::core::message::{Reply, ReplySink};
+use crate::counts::{CallOutcome, MethodCells};
 use crate::error::service::{DecodeError, EncodeError};
 use crate::service::answer::{self, Concluded, Refusal, RefusalReply, tag};
 use crate::service::codec::{Decode, Encode};
@@ -55,6 +57,7 @@ const AHEAD_PART: usize = 8;
 pub struct Outgoing {
     open: Open,
     memory: Limited,
+    cells: Option<Arc<MethodCells>>,
 }
 
 impl Services {
@@ -67,10 +70,10 @@ impl Services {
         let trailer = received.split_trailer::<4>().map_err(|e| self.undecoded(e))?;
         let key = (received.session(), u32::from_le_bytes(trailer));
         let memory = Limited::of_batches(&received);
-        let client = received.client();
+        let (client, cells) = (received.client(), received.cells());
         let arguments = self.arguments::<K, A>(received)?;
         let open = Open::new(self, key, (Direction::Outgoing, None), client)?;
-        Ok((arguments, Outgoing::new(open, memory)))
+        Ok((arguments, Outgoing::new(open, memory, cells)))
     }
 
     /// Answers a pull.
@@ -181,8 +184,8 @@ enum First<T> {
 }
 
 impl Outgoing {
-    pub(super) fn new(open: Open, memory: Limited) -> Self {
-        Outgoing { open, memory }
+    pub(super) fn new(open: Open, memory: Limited, cells: Option<Arc<MethodCells>>) -> Self {
+        Outgoing { open, memory, cells }
     }
 
     /// Sends the items of a stream, as the client takes them, and returns the end.
@@ -198,7 +201,11 @@ impl Outgoing {
         let outcome = {
             let mut items = pin!(items);
             let mut first = First::Unpolled;
-            let filling = poll_fn(|cx| self.fill::<K, T, E, S>(items.as_mut(), &mut first, cx));
+            let filling = poll_fn(|cx| {
+                let polled = self.fill::<K, T, E, S>(items.as_mut(), &mut first, cx);
+                self.count_items();
+                polled
+            });
             self.unless_shut_down(filling).await
         };
         let concluded = matches!(outcome, Ok(Ok(_)));
@@ -297,6 +304,13 @@ impl Outgoing {
         }
     }
 
+    /// Counts the items that were added since the last time.
+    fn count_items(&self) {
+        if let Some(cells) = &self.cells {
+            cells.add_items(self.open.entry().lock().filling.take_added());
+        }
+    }
+
     /// Returns whether another item may be taken.
     fn make_room(&self, cx: &Context<'_>) -> bool {
         let mut stream = self.open.entry().lock();
@@ -387,6 +401,16 @@ impl<K, E> Concluded for StreamEnd<K, E> {
 }
 
 impl<K: Encode<E>, E> Reply for StreamEnd<K, E> {
+    fn outcome(&self) -> CallOutcome {
+        match &self.end {
+            Ok((Ok(()), _)) => CallOutcome::Ok,
+            Ok((Err(_), _)) => CallOutcome::Failed,
+            Err(Unsent::Refused(refusal)) => refusal.outcome(),
+            Err(Unsent::Unencoded(..)) => CallOutcome::Undecoded,
+            Err(Unsent::ShuttingDown(_)) => CallOutcome::ShuttingDown,
+        }
+    }
+
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         match self.end {
             Ok((outcome, batches)) => answer::reply(to, |out| {

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 
+use super::counted::CountedStream;
 use super::pool::{OpenCall, Opened, Return};
 use super::pushing::Pushing;
 use crate::channel::Channel;
@@ -28,6 +29,7 @@ pub struct Upload<C: Channel, K, I, T, E> {
     open: Option<C::OwnedCall>,
     outcome: Option<Result<T, RpcError<E>>>,
     pushing: Pushing<C>,
+    counted: CountedStream<C>,
     types: PhantomData<fn(K, I)>,
 }
 
@@ -60,11 +62,26 @@ impl<C: Channel, K: Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, T, E> {
             },
         };
         let pushing = Pushing::new(channel.clone(), stream);
-        Ok(Upload { channel, pool, open, outcome, pushing, types: PhantomData })
+        let counted = CountedStream::default();
+        Ok(Upload { channel, pool, open, outcome, pushing, counted, types: PhantomData })
     }
 }
 
 impl<C: Channel, K, I, T, E> Upload<C, K, I, T, E> {
+    /// Counts the stream.
+    pub(super) fn counted(mut self, counted: CountedStream<C>) -> Self {
+        self.counted = counted;
+        self.count_end();
+        self
+    }
+
+    /// Counts the end of the stream, once there is an outcome.
+    fn count_end(&mut self) {
+        if let Some(outcome) = &self.outcome {
+            self.counted.end(outcome);
+        }
+    }
+
     /// Returns whether the handler has returned, or the call has failed: items are discarded.
     pub fn has_ended(&self) -> bool {
         self.outcome.is_some()
@@ -93,6 +110,7 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
             return Ok(());
         }
         self.pushing.add::<K, I>(item).map_err(MidStreamError::Encode)?;
+        self.counted.item();
         poll_fn(|cx| {
             self.progress(cx);
             Poll::Ready(())
@@ -174,6 +192,7 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
     fn fail(&mut self, error: RpcError<E>) {
         self.close();
         self.outcome = Some(Err(error));
+        self.count_end();
     }
 
     /// Sends batches as far as the window allows, and takes answers.
@@ -187,8 +206,9 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
             self.close();
             let outcome = answer.map_err(RpcError::from);
             self.outcome = Some(outcome.and_then(answer::decode::<K, T, E>));
-            return;
+            return self.count_end();
         }
+        self.counted.batch();
         if let Err(e) = self.pushing.progress(cx) {
             self.fail(e.widen());
         }
