@@ -22,6 +22,7 @@ mod kv;
 mod limits;
 mod metadata;
 mod middleware;
+mod method_stats;
 mod mutated;
 mod named;
 mod numbers;
