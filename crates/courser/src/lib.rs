@@ -92,6 +92,7 @@ mod run;
 mod server;
 pub mod service;
 mod shape;
+mod standard;
 mod submit;
 mod sync;
 mod task;
@@ -102,6 +103,8 @@ pub mod tower;
 mod tests {
     pub(crate) mod in_memory;
 }
+
+pub use standard::{health, introspection, metrics};
 
 pub use self::core::{
     context::Context,
