@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Ping(PingArgs),
     /// Show the counters of a running server: calls, sessions, drops, memory
     Stat(StatArgs),
+    /// List the services of a running server, with their methods
+    List(ListArgs),
     /// Run one benchmark: latency, rate or bandwidth
     Bench(BenchArgs),
     /// Print the completion script for a shell
@@ -194,6 +196,26 @@ pub(crate) struct StatArgs {
     #[arg(short, long, value_name = "N", default_value = "10", value_parser = units::count_or_all)]
     pub(crate) sessions: usize,
     /// Write the last refresh as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The server's program allows it by Server::add_introspection, by default to programs on the \
+same machine.
+
+Examples:
+  courser list udp://127.0.0.1:31850
+  courser list udp://127.0.0.1:31850 --json -")]
+pub(crate) struct ListArgs {
+    /// The server: udp://HOST:PORT
+    #[arg(value_name = "URI")]
+    pub(crate) uri: String,
+    /// Local address to ask from, as udp://HOST:0; port 0: any free port. Default: any address
+    #[arg(long, value_name = "URI")]
+    pub(crate) bind: Option<String>,
+    /// Write the list as JSON to a file, or to standard output with -
     #[arg(long, value_name = "PATH")]
     pub(crate) json: Option<PathBuf>,
 }

@@ -7,6 +7,7 @@
 mod advice;
 mod args;
 mod bench;
+mod list;
 mod ping;
 mod quickstart;
 mod serve;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Ping(args) => ping::run(&args),
         Command::Stat(args) => stat::run(&args),
+        Command::List(args) => list::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Completions(args) => completions(&args),
         Command::BenchPeer(args) => courser_bench::rpc::peer::main(&args).map_err(Failure::from),

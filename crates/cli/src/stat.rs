@@ -1,17 +1,19 @@
-//! `courser stat`: shows the statistics of a running `courser serve` periodically.
+//! `courser stat`: shows the statistics of a running server periodically.
 //!
-//! [`snapshot`] has the messages, [`service`] the server side, [`client`] the client side; [`view`]
-//! computes rates and tables.
+//! For `courser serve`, [`snapshot`] has the messages, [`service`] the server side, [`client`] the client
+//! side; [`view`] computes rates and tables. [`typed`] does the same for any server with the standard
+//! service.
 
 pub(crate) mod client;
 pub(crate) mod service;
 pub(crate) mod snapshot;
+pub(crate) mod typed;
 mod view;
 
 use std::io::Write;
 use std::time::Instant;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::StatArgs;
 use courser_bench::clock::Clock;
@@ -20,7 +22,7 @@ use courser_kit::interrupt::Interrupt;
 use courser_kit::{json, out};
 
 use client::Client;
-use view::{Before, Rated};
+use view::Before;
 
 /// Shows the statistics until a signal, or the given number of times.
 ///
@@ -44,9 +46,15 @@ pub(crate) fn run(args: &StatArgs) -> Result<(), Failure> {
     while wanted == 0 || shown < wanted {
         client.rest(due, &interrupt)?;
         due = Instant::now() + args.interval;
-        let snapshots = match client.snapshots(args.sessions > 0, &interrupt)? {
-            Some(snapshots) if !interrupt.is_set() => snapshots,
-            _ => break,
+        let snapshots = match client.snapshots(args.sessions > 0, &interrupt) {
+            Ok(Some(snapshots)) if !interrupt.is_set() => snapshots,
+            Ok(_) => break,
+            // Another server may have the standard service.
+            Err(_) if client.knows_no_statistics() => {
+                let results = typed::run(args, wanted, &mut client, &interrupt)?;
+                return finish(args, results, &clock);
+            }
+            Err(e) => return Err(e),
         };
         last = before.rate(snapshots, args.sessions);
         if !to_stdout {
@@ -56,14 +64,20 @@ pub(crate) fn run(args: &StatArgs) -> Result<(), Failure> {
         }
         shown += 1;
     }
+    finish(args, json!(last), &clock)
+}
+
+/// Writes the last refresh, if that is wanted.
+fn finish(args: &StatArgs, results: Value, clock: &Clock) -> Result<(), Failure> {
     match &args.json {
-        Some(target) => json::write(target, &report(args, &last, &clock)),
+        Some(target) => json::write(target, &report(args, results, clock)),
         None => Ok(()),
     }
 }
 
-/// The last refresh in the format of benchmark reports, with one result for each endpoint.
-fn report(args: &StatArgs, last: &[Rated], clock: &Clock) -> serde_json::Value {
+/// The last refresh in the format of benchmark reports, with one result for each endpoint, or one for a
+/// server with the standard service.
+fn report(args: &StatArgs, results: Value, clock: &Clock) -> Value {
     json!({
         "bench": "stat",
         "transport": args.uri.split_once("://").map_or("udp", |(scheme, _)| scheme),
@@ -73,7 +87,7 @@ fn report(args: &StatArgs, last: &[Rated], clock: &Clock) -> serde_json::Value {
             "count": if args.once { Some(1) } else { args.count },
             "sessions": args.sessions,
         },
-        "results": last,
+        "results": results,
         "environment": json::environment(clock.error_ppm()),
     })
 }

@@ -5,6 +5,8 @@ use std::process::Stdio;
 
 use crate::common::{Server, courser, json_of, refused, run, signal, stderr, stdout};
 use courser::Nexus;
+use courser::introspection::Introspect;
+use courser::service::BlockingChannel;
 use serde_json::Value;
 
 fn results(report: &Value) -> &Vec<Value> {
@@ -235,4 +237,81 @@ fn a_server_that_dies_ends_it_with_status_1() {
     let output = stat.wait_with_output().expect("ends");
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(crate::common::error_line(&output).contains("is gone"), "{}", stderr(&output));
+}
+
+#[courser::service]
+trait Sum {
+    async fn add(&self, a: u64, b: u64) -> u64;
+}
+
+struct Adder;
+
+impl Sum for Adder {
+    async fn add(&self, a: u64, b: u64) -> u64 {
+        a.wrapping_add(b)
+    }
+}
+
+/// A server of an application, which has been called once.
+fn application(access: Option<Introspect>) -> (String, courser::Serving) {
+    let server = courser::Server::bind("udp://127.0.0.1:0").expect("a free port");
+    let server = server.add_service(SumServer::new(Adder)).expect("a new service");
+    let server = match access {
+        Some(access) => server.add_introspection(access).expect("a new service"),
+        None => server,
+    };
+    let (uri, serving) = (server.local_uri(), server.serve().expect("it serves"));
+    let client = courser::Client::connect(&uri).wait().expect("a server");
+    let sum = client.wait(SumClient::new(client.clone())).expect("the service");
+    assert_eq!(sum.add(1, 2).wait(), Ok(3));
+    (uri, serving)
+}
+
+#[test]
+fn methods_of_any_server_are_shown_by_one_line_in_it() {
+    let (uri, _serving) = application(Some(Introspect::new()));
+    let shown = run(&format!("stat {uri} --count 2 --interval 10ms"));
+    assert!(shown.status.success(), "{}", stderr(&shown));
+    let text = stdout(&shown);
+    let row = text.lines().rfind(|line| line.contains("Sum.add")).expect("the method");
+    assert_eq!(row.split_whitespace().nth(1), Some("1"), "{text}");
+
+    let report = json_of(&format!("stat {uri} --once --json -"));
+    let result = &results(&report)[0];
+    let methods = result["methods"].as_array().expect("methods");
+    let add = methods.iter().find(|method| method["method"] == "add").expect("the method");
+    assert_eq!((&add["service"], &add["started"]), (&"Sum".into(), &1.into()));
+    assert_eq!((&add["outcomes"]["ok"], &add["rates"]), (&1.into(), &Value::Null));
+    for name in ["count", "sum_ns", "p50_ns", "p99_ns", "p999_ns", "max_ns"] {
+        assert!(add["latency"][name].as_u64() > Some(0), "{name}: {add}");
+    }
+    for group in ["server", "handlers", "services", "protocol"] {
+        assert!(result[group].is_object(), "{group}: {result}");
+    }
+}
+
+#[test]
+fn services_of_a_server_are_listed() {
+    let (uri, _serving) = application(Some(Introspect::new()));
+    let shown = run(&format!("list {uri}"));
+    assert!(shown.status.success(), "{}", stderr(&shown));
+    let text = stdout(&shown);
+    assert!(text.contains("Sum  codec") && text.contains("  add  unary\n"), "{text}");
+    let list = json_of(&format!("list {uri} --json -"));
+    assert_eq!(list["services"][0]["name"], "Sum");
+    assert_eq!(list["services"][0]["methods"][0]["kind"], "unary");
+}
+
+#[test]
+fn servers_without_the_line_or_that_do_not_allow_it_say_so() {
+    let (uri, _serving) = application(None);
+    let (denying, _denying) = application(Some(Introspect::new().allow(|_| false)));
+    for command in ["stat", "list"] {
+        let without = run(&format!("{command} {uri}"));
+        assert!(!without.status.success());
+        assert!(stderr(&without).contains("add_introspection"), "{}", stderr(&without));
+        let denied = run(&format!("{command} {denying}"));
+        assert!(!denied.status.success());
+        assert!(stderr(&denied).contains("same machine"), "{}", stderr(&denied));
+    }
 }

@@ -3,7 +3,7 @@
 //! Responses are not trusted: a page without progress ends the request, and control characters are
 //! removed from text before it is printed ([`clean`]).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,8 @@ pub(super) struct Client {
     rpc: Rpc,
     uri: Uri,
     sessions: Vec<SessionId>,
+    /// The server does not know the request for statistics.
+    unknown: Cell<bool>,
 }
 
 impl Client {
@@ -45,7 +47,12 @@ impl Client {
         let mut rpc = Nexus::bind_with(&bind, config)?.endpoint()?;
         let first = Uri { endpoint: uri.endpoint.or(Some(0)), ..uri.clone() };
         let session = connect(&mut rpc, &first)?;
-        Ok(Self { rpc, uri, sessions: vec![session] })
+        Ok(Self { rpc, uri, sessions: vec![session], unknown: Cell::new(false) })
+    }
+
+    /// Returns whether the server does not know the request of [`Client::snapshots`].
+    pub(super) fn knows_no_statistics(&self) -> bool {
+        self.unknown.get()
     }
 
     pub(super) fn rpc(&self) -> &Rpc {
@@ -178,10 +185,10 @@ impl Client {
 
     fn explain(&self, session: SessionId, error: CallError) -> Failure {
         match error {
-            CallError::Server(Status::UnknownType) => Failure::Usage(format!(
-                "{} has no statistics: it is not `courser serve`, or an old version of it",
-                self.uri
-            )),
+            CallError::Server(Status::UnknownType) => {
+                self.unknown.set(true);
+                Failure::Usage(format!("{} does not know the request for statistics", self.uri))
+            }
             CallError::Server(Status::Rejected) => self.foreign("that the request is unknown"),
             error => self
                 .gone(session)
