@@ -1,9 +1,11 @@
 //! The same key-value service with several libraries, as their users write it, and a benchmark of
 //! their asynchronous clients.
 //!
-//! The program with a library is `kv/NAME.rs`. `kv/clients/NAME.rs` makes a contestant of it.
+//! The program with a library is `kv/NAME.rs`, and `kv/production/NAME.rs` with tokens, traces and retries. `kv/clients/NAME.rs` makes a contestant of it.
 
-use anyhow::{Context, Result};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
 
 use crate::contestants::{self, Contestant};
 use crate::rounds::{Case, Suite};
@@ -19,6 +21,7 @@ mod courser;
 mod drive;
 #[cfg(test)]
 mod lines;
+mod production;
 mod tarpc;
 mod tonic;
 
@@ -71,10 +74,20 @@ pub fn named(name: &str) -> Result<&'static Contestant> {
 
 /// Runs a library's program, server and client, in this process; the client prints what it does.
 ///
+/// `deadline`: of its calls, if they have one.
+///
 /// # Errors
 /// One of them failed, or there is no such program.
-pub fn program(name: &str) -> Result<()> {
-    let names = || PROGRAMS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    let found = PROGRAMS.iter().find(|(program, _)| *program == name);
-    found.with_context(|| format!("no program is called `{name}`; there are {}", names()))?.1()
+pub fn program(name: &str, deadline: Option<Duration>) -> Result<()> {
+    let all = || PROGRAMS.iter().chain(production::PROGRAMS);
+    let names = || all().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let found = all().find(|(program, _)| *program == name);
+    let found =
+        found.with_context(|| format!("no program is called `{name}`; there are {}", names()))?;
+    if let Some(deadline) = deadline {
+        let has_one = production::PROGRAMS.iter().any(|(program, _)| *program == name);
+        ensure!(has_one, "calls of `{name}` have no deadline; leave out --deadline-ms");
+        production::set_deadline(deadline)?;
+    }
+    found.1()
 }

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
 use clap::{Parser, Subcommand};
@@ -66,6 +67,7 @@ Examples:
   peers kv --tasks 1,8,256 --unpinned
   peers kv --check                         does get, put, scan, and do errors, what they must?
   peers kv --program tonic                 runs the program: server and client
+  peers kv --program tonic-production      with tokens, traces, deadlines and retries
 ";
 
 /// Courser beside other RPC libraries, in one harness.
@@ -139,6 +141,10 @@ struct KvArgs {
     /// Measure nothing: run the program with that library, server and client
     #[arg(long, value_name = "NAME")]
     program: Option<String>,
+    /// Default deadline of calls of a NAME-production program; 100 unless given
+    #[arg(long, value_name = "MS", requires = "program")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    deadline_ms: Option<u32>,
     #[command(flatten)]
     options: Options,
 }
@@ -148,7 +154,9 @@ fn main() -> ExitCode {
     let outcome = match &args.command {
         Some(Command::Serve(child)) => return child::serve(child),
         Some(Command::Call { child, address }) => return child::call(child, address),
-        Some(Command::Kv(KvArgs { program: Some(name), .. })) => kv::program(name),
+        Some(Command::Kv(KvArgs { program: Some(name), deadline_ms, .. })) => {
+            kv::program(name, deadline_ms.map(|ms| Duration::from_millis(ms.into())))
+        }
         Some(Command::Kv(kv)) => {
             let suite = kv::suite(&kv.tasks);
             run(suite, &kv.only, &kv.options, !kv.unpinned, None)

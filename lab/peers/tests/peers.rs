@@ -107,6 +107,25 @@ fn programs_of_all_libraries_do_the_same() {
     }
 }
 
+/// A right and a wrong token, two refusals that are repeated, a call that hangs, a server that is
+/// replaced; then the log of the handlers: methods, peers, traces, and times that were left.
+#[test]
+fn programs_for_production_do_the_same_with_all_libraries() {
+    for name in ["courser-production", "tonic-production", "tarpc-production"] {
+        let deadline = ["--deadline-ms", "3000"];
+        let output = peers(&[&["kv", "--program", name][..], &deadline].concat());
+        assert!(output.status.success(), "{name}: {}{}", out(&output), err(&output));
+        let said = "banana is yellow\nthere is no durian\na melon is too large\n\
+            scan: banana is yellow\nscan: cherry is red\na slow get ends by its deadline\n\
+            a wrong token is refused\nbanana is yellow after a restart\n\
+            2 attempts were refused as the store was busy\n";
+        let log = ["put", "get", "put", "scan", "get"].map(|method| {
+            format!("log: {method} of 127.0.0.1 in trace 4bf92f3577b34da6a3ce929d0e0e4736\n")
+        });
+        assert_eq!(out(&output), said.to_owned() + &log.concat(), "{name}: {}", err(&output));
+    }
+}
+
 #[test]
 fn a_quick_run_of_kv_gives_a_report_with_stable_keys() {
     let output = peers(&["kv", "--quick", "--unpinned", "--json", "-"]);
@@ -167,6 +186,8 @@ fn wrong_input_is_refused_with_a_reason() {
         (&["--quick", "--rounds", "3"], "cannot be used with"),
         (&["kv", "--only", "quinn"], "no contestant is called `quinn`; there are"),
         (&["kv", "--program", "grpc"], "no program is called `grpc`; there are courser-shm, "),
+        (&["kv", "--program", "tonic", "--deadline-ms", "9"], "calls of `tonic` have no deadline"),
+        (&["kv", "--program", "tarpc-production", "--deadline-ms", "0"], "0 is not in 1..=60000"),
         (&["kv", "--tasks", "0"], "0 is not in 1..=1024"),
     ] {
         let output = peers(args);

@@ -85,7 +85,7 @@ pub const fn contestant<L: Library>() -> Contestant {
 }
 
 /// As `#[tokio::main]` makes it: a thread for each core that this process may use.
-fn runtime() -> Result<Runtime> {
+pub(super) fn runtime() -> Result<Runtime> {
     Builder::new_multi_thread().enable_all().build().context("cannot make a tokio runtime")
 }
 
