@@ -3,9 +3,11 @@
 //!
 //! The rules, which are compared when all faults have ended: the items of a stream have their order, and
 //! none follows an end; a stream that ends without an error is complete; an end that states whether its
-//! handler ran is right ([`service::Ledger`]); and nothing is left.
+//! handler ran is right ([`service::Ledger`]); calls without a token do not run, handlers have the trace that
+//! middleware adds, and it sees the end of each call that it let pass ([`gate::Gate`]); and nothing is left.
 
 mod client;
+mod gate;
 mod service;
 
 use std::cell::RefCell;
@@ -17,7 +19,8 @@ use courser::{Nexus, TaskStats};
 use courser_sim::fabric::{LinkFaults, Topology};
 use courser_sim::{HostId, LinkId, Rng, World, WorldConfig};
 
-use client::Client;
+use client::{Client, retries};
+use gate::Gate;
 use service::{Broken, Ledger, WorkServer, Worker};
 
 const SERVER: HostId = HostId(0);
@@ -34,6 +37,8 @@ const SEEDS: std::ops::Range<u64> = 0..40;
 struct Outcome {
     wrong: Vec<String>,
     ends: BTreeMap<(&'static str, &'static str), u64>,
+    /// Calls without a token that were refused.
+    refused: u64,
     digest: u64,
 }
 
@@ -43,6 +48,7 @@ struct Swarm {
     rng: Rng,
     clients: Vec<HostId>,
     ledger: Rc<RefCell<Ledger>>,
+    gate: Gate,
     alive: Rc<()>,
     /// Clients' tasks that have not ended.
     running: Rc<()>,
@@ -56,15 +62,18 @@ impl Swarm {
         let mut world = World::new(WorldConfig::new(seed, topology)).unwrap();
         let (ledger, alive) = (Rc::<RefCell<Ledger>>::default(), Rc::new(()));
         let (of_server, lives) = (ledger.clone(), alive.clone());
+        let gate = Gate::new(broken);
+        let middleware = gate.clone();
         let start = move |nexus: &Nexus| -> Result<_, Box<dyn std::error::Error>> {
             let mut rpc = nexus.endpoint()?;
             let (ledger, alive) = (of_server.clone(), lives.clone());
             let worker = Worker { local: rpc.local(), ledger, broken, alive };
             rpc.add_service(WorkServer::local(worker))?;
+            rpc.middleware(middleware.clone());
             Ok(rpc)
         };
         world.start(SERVER, move |nexus| start(nexus).map_err(|e| e.to_string())).unwrap();
-        let mut swarm = Swarm { world, rng, clients, ledger, alive, running: Rc::new(()) };
+        let mut swarm = Swarm { world, rng, clients, ledger, gate, alive, running: Rc::new(()) };
         swarm.start_clients(seed);
         swarm.plan_faults();
         swarm
@@ -84,6 +93,7 @@ impl Swarm {
                     ledger: self.ledger.clone(),
                     rng: Rng::stream(seed, number),
                     next: number << 32,
+                    retries: (task == 1).then(retries),
                 };
                 let running = self.running.clone();
                 drop(local.spawn(async move {
@@ -180,23 +190,26 @@ impl Swarm {
         if Rc::strong_count(&self.alive) != lives {
             wrong.push(format!("{} handlers are alive", Rc::strong_count(&self.alive) - lives));
         }
+        wrong.extend(self.gate.judge());
         wrong.extend(self.world.violations().iter().map(ToString::to_string));
         let ends = self.ledger.borrow().ends.clone();
-        Outcome { wrong, ends, digest: self.world.digest() }
+        Outcome { wrong, ends, refused: self.gate.refused(), digest: self.world.digest() }
     }
 }
 
 #[test]
 fn typed_calls_and_streams_keep_their_rules_under_faults() {
-    let mut ends = BTreeMap::<_, u64>::new();
+    let (mut ends, mut refused) = (BTreeMap::<_, u64>::new(), 0);
     for seed in SEEDS {
         let outcome = Swarm::draw(seed, Broken::Nothing).run();
         assert!(outcome.wrong.is_empty(), "seed {seed}: {:#?}", outcome.wrong);
+        refused += outcome.refused;
         for (end, count) in outcome.ends {
             *ends.entry(end).or_default() += count;
         }
     }
     // Otherwise nothing is compared.
+    assert!(refused > 100, "{refused} calls without a token");
     for kind in ["add", "down", "up", "both"] {
         let of = |end| ends.get(&(kind, end)).copied().unwrap_or(0);
         let (values, failures) = (of("value"), of("maybe") + of("never"));

@@ -4,11 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::service::{MidStreamError, NoError, RpcError};
+use courser::service::{Metadata, MidStreamError, NoError, Retries, RetryPolicy, RpcError};
 use courser::{Local, Session};
 use courser_sim::Rng;
 use futures::future;
 
+use super::gate::TOKEN;
 use super::service::{Ledger, WorkClient, item};
 
 /// Items of a stream; some 50 kB, so that streams have more than one batch.
@@ -23,9 +24,23 @@ pub(super) struct Client {
     pub(super) rng: Rng,
     /// The number of the next call.
     pub(super) next: u64,
+    /// Calls that were refused are made again.
+    pub(super) retries: Option<Retries>,
+}
+
+/// The retries of clients that have them.
+pub(super) fn retries() -> Retries {
+    let ms = Duration::from_millis;
+    Retries::new(RetryPolicy::default().attempts(4).pauses(ms(1), ms(20)))
 }
 
 type Work = WorkClient<Session>;
+
+fn with_token(work: &Work) -> Work {
+    let mut metadata = Metadata::new();
+    metadata.insert(TOKEN.0, TOKEN.1).unwrap();
+    work.with_metadata(metadata)
+}
 
 impl Client {
     /// Calls for this time.
@@ -36,13 +51,32 @@ impl Client {
             if let Ok(session) = connected
                 && let Ok(work) = Work::new(session).await
             {
-                while self.local.now_ns() < until_ns && self.call(&work).await {
+                let bare = self.with_retries(work);
+                let work = with_token(&bare);
+                while self.local.now_ns() < until_ns && self.call_one(&work, &bare).await {
                     let pause = self.rng.below(MOST_PAUSE_US);
                     self.local.sleep(Duration::from_micros(pause)).await;
                 }
             }
             self.local.sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    fn with_retries(&self, work: Work) -> Work {
+        match &self.retries {
+            Some(retries) => work.with_retries(retries.clone()),
+            None => work,
+        }
+    }
+
+    /// Makes one call, one of sixteen without a token.
+    async fn call_one(&mut self, work: &Work, bare: &Work) -> bool {
+        if self.rng.below(16) != 0 {
+            return self.call(work).await;
+        }
+        self.ledger.borrow_mut().forbid(self.next + 1);
+        self.call(bare).await;
+        true
     }
 
     /// Makes one call. False: it failed, and another session may be better.

@@ -1,13 +1,15 @@
 //! The service of the swarm, and the ledger of its handlers.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::service::{Incoming, RpcError, Stream};
+use courser::service::{CallContext, Incoming, RpcError, Stream};
 use courser::{Executed, Local};
 use futures::{StreamExt, stream};
+
+use super::gate::is_traced;
 
 /// The number of its call, its place, and bytes.
 pub(super) type Item = (u64, u64, Vec<u8>);
@@ -19,14 +21,20 @@ pub(super) fn item(id: u64, n: u64) -> Item {
 /// Each kind of method. Each call has a number of its own.
 #[courser::service]
 pub(super) trait Work {
-    async fn add(&self, id: u64, n: u64) -> Result<u64, u64>;
+    async fn add(&self, cx: CallContext, id: u64, n: u64) -> Result<u64, u64>;
     #[oneway]
     async fn note(&self, id: u64);
     fn down(&self, id: u64, items: u64) -> impl Stream<Item = Result<Item, u64>>;
     /// Takes this number of items at most.
     async fn up(&self, id: u64, most: u64, items: Incoming<Item>) -> u64;
     /// Repeats this number of items at most.
-    fn both(&self, id: u64, most: u64, items: Incoming<Item>) -> impl Stream<Item = Item>;
+    fn both(
+        &self,
+        cx: CallContext,
+        id: u64,
+        most: u64,
+        items: Incoming<Item>,
+    ) -> impl Stream<Item = Item>;
 }
 
 /// A handler that breaks a rule, so that an oracle must notice.
@@ -43,11 +51,22 @@ pub(super) enum Broken {
     Twice,
     /// A call is answered, and does not run.
     Forgotten,
+    /// The middleware lets calls without a token pass.
+    Gate,
+    /// The middleware adds no trace.
+    Trace,
 }
 
 impl Broken {
-    pub(super) const ALL: [Broken; 5] =
-        [Broken::Order, Broken::More, Broken::Less, Broken::Twice, Broken::Forgotten];
+    pub(super) const ALL: [Broken; 7] = [
+        Broken::Order,
+        Broken::More,
+        Broken::Less,
+        Broken::Twice,
+        Broken::Forgotten,
+        Broken::Gate,
+        Broken::Trace,
+    ];
 }
 
 /// The handler of a call.
@@ -61,6 +80,8 @@ struct Run {
 #[derive(Default)]
 pub(super) struct Ledger {
     runs: BTreeMap<u64, Run>,
+    /// Calls without a token.
+    forbidden: BTreeSet<u64>,
     verdicts: Vec<(u64, Executed)>,
     wrong: Vec<String>,
     /// Ends of calls, by kind and outcome.
@@ -76,6 +97,11 @@ impl Ledger {
         if !holds {
             self.wrong(id, text);
         }
+    }
+
+    /// A call has no token.
+    pub(super) fn forbid(&mut self, id: u64) {
+        self.forbidden.insert(id);
     }
 
     fn start(&mut self, id: u64) {
@@ -119,6 +145,9 @@ impl Ledger {
                 wrong.push(format!("call {id:#x} has run {} times", run.started));
             }
         }
+        for id in self.forbidden.iter().filter(|id| self.runs.contains_key(id)) {
+            wrong.push(format!("call {id:#x} has run without a token"));
+        }
         for (id, verdict) in &self.verdicts {
             let runs = self.runs.get(id).map_or(0, |run| run.started);
             let lies = match verdict {
@@ -154,6 +183,10 @@ impl Worker {
         self.alive.clone()
     }
 
+    fn check_trace(&self, cx: &CallContext, id: u64) {
+        self.ledger.borrow_mut().check(id, is_traced(cx), "a handler without the trace");
+    }
+
     /// The place of an item, as this handler has it.
     fn place(&self, n: u64) -> u64 {
         match (self.broken, n) {
@@ -165,8 +198,9 @@ impl Worker {
 }
 
 impl LocalWork for Worker {
-    async fn add(&self, id: u64, n: u64) -> Result<u64, u64> {
+    async fn add(&self, cx: CallContext, id: u64, n: u64) -> Result<u64, u64> {
         let _alive = self.start(id);
+        self.check_trace(&cx, id);
         if n.is_multiple_of(4) {
             self.local.sleep(Duration::from_micros(n % 1_000)).await;
         }
@@ -199,7 +233,14 @@ impl LocalWork for Worker {
         taken
     }
 
-    fn both(&self, id: u64, most: u64, items: Incoming<Item>) -> impl Stream<Item = Item> {
+    fn both(
+        &self,
+        cx: CallContext,
+        id: u64,
+        most: u64,
+        items: Incoming<Item>,
+    ) -> impl Stream<Item = Item> {
+        self.check_trace(&cx, id);
         let (alive, ledger) = (self.start(id), self.ledger.clone());
         let more = (self.broken == Broken::More).then(|| item(id, most));
         let items = items.take(most as usize).filter_map(|item| std::future::ready(item.ok()));
