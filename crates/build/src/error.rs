@@ -27,11 +27,23 @@ pub enum Error {
         /// The name that it was set for.
         path: String,
     },
+    /// A setting of `prost-build` is not correct, such as a path without a `.` at its beginning.
+    #[error("prost-build refuses a setting: {0}")]
+    Setting(String),
     /// The code was not written.
     #[error(
         "the code was not written ({0}); set Builder::out_dir to a folder outside of build scripts"
     )]
-    Output(#[from] io::Error),
+    Output(io::Error),
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::InvalidInput => Error::Setting(error.to_string()),
+            _ => Error::Output(error),
+        }
+    }
 }
 
 impl fmt::Debug for Error {

@@ -63,6 +63,11 @@
 //! get a `_` at their end. The service has the name `package.Service` on the network, of at most 100
 //! bytes. Other options: see [`Builder`].
 //!
+//! A file that uses `google.protobuf.Timestamp`, `Any` or `Duration` needs `prost-types` as a dependency. Each
+//! package is a file of its own in `OUT_DIR`: files of one package belong into one call, which overwrites the
+//! file. Packages that import each other are included in modules that are nested as the packages are:
+//! `pub mod a { pub mod b { courser::include_proto!("a.b"); } }`.
+//!
 //! # Changes of a file
 //! Fields and methods may be added. A number must keep its type, as Protocol Buffers ask. A method that
 //! became a stream, or whose name has changed, is refused before it is called.

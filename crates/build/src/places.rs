@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use heck::ToUpperCamelCase;
 use protox::prost_reflect::prost_types::FileDescriptorSet;
 
 /// Numbers of fields, of which the paths of places consist: services of a file, methods of a service.
@@ -13,8 +14,10 @@ const METHODS: i32 = 2;
 pub(crate) struct Places {
     /// The file, line and column of each, by its full name: `package.Service.Method`.
     places: BTreeMap<String, String>,
-    /// Full names of messages and enums outside of others.
-    types: BTreeSet<String>,
+    /// Messages and enums outside of others: the package, and the name of the Rust type.
+    types: BTreeSet<(String, String)>,
+    /// The services of each package, by their Rust names.
+    services: BTreeMap<String, Vec<String>>,
 }
 
 impl Places {
@@ -24,7 +27,10 @@ impl Places {
             let package = file.package();
             let messages = file.message_type.iter().map(|message| message.name());
             let enums = file.enum_type.iter().map(|of| of.name());
-            all.types.extend(messages.chain(enums).map(|name| joined(package, name)));
+            let rust = |name: &str| (package.to_owned(), name.to_upper_camel_case());
+            all.types.extend(messages.chain(enums).map(rust));
+            let services = file.service.iter().map(|service| service.name().to_upper_camel_case());
+            all.services.entry(package.to_owned()).or_default().extend(services);
             let lines: BTreeMap<&[i32], &[i32]> = (file.source_code_info.iter())
                 .flat_map(|info| &info.location)
                 .map(|location| (&location.path[..], &location.span[..]))
@@ -56,9 +62,18 @@ impl Places {
 
     /// Returns whether a package has a message or an enum whose Rust type has this name.
     pub(crate) fn has_type(&self, package: &str, rust_name: &str) -> bool {
-        let prefix = joined(package, "");
-        let names = self.types.iter().filter_map(|name| name.strip_prefix(&prefix));
-        names.filter(|name| !name.contains('.')).any(|name| name.replace('_', "") == rust_name)
+        self.types.contains(&(package.to_owned(), rust_name.to_owned()))
+    }
+
+    /// Other services of a package, by their Rust names.
+    pub(crate) fn other_services(&self, package: &str, of: &str) -> Vec<&str> {
+        let all = self.services.get(package).into_iter().flatten().map(String::as_str);
+        let mut others: Vec<_> = all.collect();
+        // One of those with its own name is the service itself.
+        if let Some(own) = others.iter().position(|other| *other == of) {
+            others.remove(own);
+        }
+        others
     }
 }
 

@@ -11,8 +11,16 @@ use crate::names::Names;
 use crate::places::{Places, joined};
 
 /// Functions of a generated client, which no method can have the name of.
-const TAKEN: [&str; 7] =
-    ["new", "connect", "unchecked", "channel", "with_metadata", "with_middleware", "with_retries"];
+const TAKEN: [&str; 8] = [
+    "new",
+    "connect",
+    "unchecked",
+    "channel",
+    "with_metadata",
+    "with_middleware",
+    "with_retries",
+    "method_stats",
+];
 /// Most bytes of the name of a service.
 const MOST_BYTES: usize = 100;
 
@@ -76,12 +84,15 @@ impl Generator {
             self.error(name, &text);
         }
         let own = &service.name;
-        for made in [
-            format!("{own}Client"),
-            format!("{own}Server"),
-            format!("Local{own}"),
-            format!("CodecOf{own}"),
-        ] {
+        let others = self.places.other_services(&service.package, own);
+        let of_others: Vec<_> = others.into_iter().flat_map(generated).collect();
+        for made in generated(own) {
+            if of_others.contains(&made) {
+                let text = format!(
+                    "`{made}` is generated for the service `{own}`, and for another service of the package; rename one"
+                );
+                self.error(name, &text);
+            }
             if self.places.has_type(&service.package, &made) {
                 let text = format!(
                     "`{made}` is generated for the service `{own}`, and a message or an enum of the package has this name; rename one"
@@ -91,6 +102,10 @@ impl Generator {
         }
         let mut seen = BTreeSet::new();
         for method in &service.methods {
+            if method.input_type.rsplit("::").next() == Some("CallContext") {
+                let text = "`CallContext` is the name of the library's context of a call; rename the message";
+                self.error(&joined(name, &method.proto_name), text);
+            }
             if !seen.insert(&method.name) {
                 let text = format!(
                     "two methods of the service `{own}` are `{}` in snake case; rename one",
@@ -148,11 +163,23 @@ impl Generator {
     fn check_one_way(&self, method: &Method, name: &str) {
         if method.client_streaming || method.server_streaming {
             self.error(name, "a one-way method has no stream; remove it from Builder::one_way");
-        } else if method.output_type != "()" {
+        } else if method.output_proto_type != ".google.protobuf.Empty" {
             let text = "a one-way method returns `google.protobuf.Empty`; return that, or remove it from Builder::one_way";
             self.error(name, text);
         }
     }
+}
+
+/// The names of types that are generated for a service.
+fn generated(service: &str) -> [String; 5] {
+    let own = service.to_owned();
+    [
+        own,
+        format!("{service}Client"),
+        format!("{service}Server"),
+        format!("Local{service}"),
+        format!("CodecOf{service}"),
+    ]
 }
 
 /// The name of a method in the trait.

@@ -154,6 +154,18 @@ fn services_that_cannot_be_generated_are_reported_with_their_places() {
     assert!(text.contains("test.proto:7:1: `OrdersClient` is generated"), "{text}");
     assert!(text.contains("test.proto:7:1: `LocalOrders` is generated"), "{text}");
 
+    // As prost makes names of types, and those of another service.
+    let taken = SHOP.replace("service Orders", "service KVStore");
+    let text = error(&format!("{taken}\nmessage KVStoreClient {{}}\n"), |builder| builder);
+    assert!(text.contains("`KvStoreClient` is generated"), "{text}");
+    let text = error(&format!("{SHOP}\nservice LocalOrders {{}}\n"), |builder| builder);
+    assert!(text.contains("and for another service of the package"), "{text}");
+    let context = SHOP.replace("rpc PutOrder(Order)", "rpc PutOrder(CallContext)");
+    let text = error(&format!("{context}\nmessage CallContext {{}}\n"), |builder| builder);
+    assert!(text.contains("test.proto:11:3: `CallContext` is the name"), "{text}");
+    let text = error(SHOP, |builder| builder.extern_path("shop.v1.Order", "crate::Order"));
+    assert!(text.starts_with("prost-build refuses a setting: "), "{text}");
+
     let long = SHOP.replace("package shop.v1", &format!("package {}", "x".repeat(100)));
     let text = error(&long, |builder| builder);
     assert!(

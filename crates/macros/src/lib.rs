@@ -20,8 +20,12 @@ use proc_macro::TokenStream;
 /// the kinds of methods, and an example.
 ///
 /// # Options
-/// `codec = Path`: the codec, default `Named`. `name = "Text"`: the name of the service on the
+/// `codec = Path`: the codec, default `Named` (feature `named` of `courser`). `name = "Text"`: the name of the service on the
 /// network, default the name of the trait. `crate = path`: where `courser` is, default `::courser`.
+///
+/// # Names
+/// A method has its name on the network, without a `_` at its end: `connect_` is `connect` there, which is a
+/// function of the generated client.
 ///
 /// # Context
 /// A parameter of type `CallContext` is made by the server: the peer of the call, its deadline, its

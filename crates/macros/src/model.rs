@@ -97,9 +97,11 @@ impl Method {
         incoming.map(|a| &a.ident)
     }
 
-    /// The name on the network.
+    /// The name on the network: without a `_` at its end, by which a method has another name than a
+    /// function of the generated client.
     pub(crate) fn name(&self) -> String {
-        plain(&self.ident)
+        let name = plain(&self.ident);
+        name.strip_suffix('_').filter(|rest| !rest.is_empty()).map_or(name.clone(), str::to_owned)
     }
 }
 

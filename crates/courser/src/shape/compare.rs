@@ -163,7 +163,11 @@ impl<'s> Comparison<'s> {
         self.rule == Rule::Messages
             && match (a, b) {
                 (Of(Scalar::Never), _) | (_, Of(Scalar::Never)) => false,
-                (Of(Scalar::Unit), _) | (_, Of(Scalar::Unit)) => true,
+                // Nothing is read, or a message whose fields have their defaults. A number or a text that
+                // was not sent would be read as 0.
+                (Of(Scalar::Unit), _) => true,
+                (Of(_), Of(Scalar::Unit)) => false,
+                (_, Of(Scalar::Unit)) => true,
                 (Opaque(_), Opaque(_)) => true,
                 (Of(to), Of(from)) => to.integer().is_some() && is_wider(*to, *from),
                 _ => false,

@@ -137,6 +137,11 @@ impl MethodShape {
             let read = reads(&server.parts[part], &self.parts[part]);
             read.map_err(|difference| difference.between("server", "client"))?;
         }
+        let [own, other] = [self, server].map(|method| method.error() == &Shape::tuple([]));
+        if own != other {
+            // As another type it would be an error without a reason.
+            return Err("the error of one end is `()`, and that of the other one is not".to_owned());
+        }
         for part in [VALUE, ERROR] {
             let read = reads(&self.parts[part], &server.parts[part]);
             read.map_err(|difference| difference.between("client", "server"))?;

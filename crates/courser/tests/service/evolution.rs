@@ -363,6 +363,24 @@ mod named {
         } }
     );
     version!(
+        two_arguments by Named,
+        {},
+        { async fn row(&self, from: u32, to: u32) -> u32; },
+        { async fn row(&self, from: u32, to: u32) -> u32 { to - from } }
+    );
+    version!(
+        swapped_arguments by Named,
+        {},
+        { async fn row(&self, to: u32, from: u32) -> u32; },
+        { async fn row(&self, to: u32, from: u32) -> u32 { to - from } }
+    );
+    version!(
+        told by Named,
+        {},
+        { #[oneway] async fn row(&self, key: u32); },
+        { async fn row(&self, _: u32) {} }
+    );
+    version!(
         argument by Named,
         { #[derive(Serialize, Deserialize)] pub struct Key { pub n: u32 } },
         { async fn row(&self, key: Key) -> u32; },
@@ -481,6 +499,9 @@ fn fields_with_names_are_added_and_moved() {
     assert_eq!([row_of!(first at retyped), row_of!(retyped at first)], [Got::Shape, Got::Shape]);
     assert_eq!(row_of!(first at with_error), Got::Shape);
     assert_eq!(row_of!(with_error at first), Got::Shape);
+    let swapped = row_of!(two_arguments at swapped_arguments, |c| c.row(3, 7).await);
+    assert_eq!([swapped, row_of!(first at two_arguments)], [Got::Shape, Got::Shape]);
+    assert_eq!([row_of!(first at told), row_of!(told at first)], [Got::Shape, Got::Shape]);
     // In the other direction: the server reads.
     use {argument::Key, more_of_argument::Key as More};
     let old = row_of!(argument at more_of_argument, |c| c.row(Key { n: 7 }).await);

@@ -269,8 +269,46 @@ fn shapes_of_scalars_are_compared_and_names_of_messages_are_not() {
     assert!(Prost::reads(&double, &single).is_err(), "their encodings have other lengths");
     assert!(Prost::reads(&message, &number).is_err() && Prost::reads(&number, &message).is_err());
     assert!(Prost::reads(&message, &nothing).is_ok() && Prost::reads(&nothing, &message).is_ok());
+    // Nothing would be read as 0.
+    assert!(Prost::reads(&number, &nothing).is_err() && Prost::reads(&nothing, &number).is_ok());
     assert!(Prost::reads(&message, &Shape::never()).is_err());
     assert!(Prost::reads(&nothing, &Shape::never()).is_err());
+}
+
+/// A method whose error is nothing, and a status in a later version.
+mod reasons {
+    pub mod without {
+        #[courser::service(codec = Prost, name = "Reasons")]
+        pub trait Reasons {
+            async fn fail(&self) -> Result<u32, ()>;
+        }
+    }
+    pub mod with {
+        use courser::grpc::Status;
+
+        #[courser::service(codec = Prost, name = "Reasons")]
+        pub trait Reasons {
+            async fn fail(&self) -> Result<u32, Status>;
+        }
+    }
+}
+
+struct Fails;
+
+impl reasons::without::Reasons for Fails {
+    async fn fail(&self) -> Result<u32, ()> {
+        Err(())
+    }
+}
+
+#[test]
+fn an_error_that_is_nothing_is_not_read_as_a_status() {
+    let mut world = World::new(1);
+    reasons::without::ReasonsServer::new(Fails).register(&mut world).unwrap();
+    let client = world.run(reasons::with::ReasonsClient::new(world.session())).unwrap();
+    let error = world.run(async { client.fail().await }).unwrap_err();
+    assert!(matches!(error, RpcError::ShapeMismatch(_)), "{error}");
+    world.assert_clean();
 }
 
 #[test]

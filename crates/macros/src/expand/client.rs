@@ -26,17 +26,17 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
     quote! {
         #[doc = #note]
         #[allow(dead_code)]
-        #vis struct #client<Chan: #krate::service::Channel = #krate::service::DefaultChannel> {
-            client: #krate::service::TypedClient<Chan>,
+        #vis struct #client<CourserChan: #krate::service::Channel = #krate::service::DefaultChannel> {
+            client: #krate::service::TypedClient<CourserChan>,
         }
 
-        impl<Chan: #krate::service::Channel> ::core::clone::Clone for #client<Chan> {
+        impl<CourserChan: #krate::service::Channel> ::core::clone::Clone for #client<CourserChan> {
             fn clone(&self) -> Self {
                 Self { client: ::core::clone::Clone::clone(&self.client) }
             }
         }
 
-        impl<Chan: #krate::service::Channel> ::core::fmt::Debug for #client<Chan> {
+        impl<CourserChan: #krate::service::Channel> ::core::fmt::Debug for #client<CourserChan> {
             fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
                 f.debug_struct(::core::stringify!(#client)).finish_non_exhaustive()
             }
@@ -81,13 +81,13 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
         }
 
         #allow
-        impl<Chan: #krate::service::Channel> #client<Chan> {
+        impl<CourserChan: #krate::service::Channel> #client<CourserChan> {
             /// A client on this connection, after the server was asked which of the methods it has.
             ///
             /// # Errors
             /// The server was not reached, or does not have the service, or not with this codec.
             #vis async fn new(
-                channel: Chan,
+                channel: CourserChan,
             ) -> ::core::result::Result<Self, #krate::service::HelloError> {
                 let client = #krate::service::TypedClient::checked(channel, &#client::SERVICE);
                 ::core::result::Result::Ok(Self { client: client.await? })
@@ -96,7 +96,7 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
             /// A client on this connection. Its first call asks the server which of the methods it
             /// has, which takes a round trip. If the server does not have the service, or has another
             /// codec, each call is refused.
-            #vis fn unchecked(channel: Chan) -> Self {
+            #vis fn unchecked(channel: CourserChan) -> Self {
                 Self { client: #krate::service::TypedClient::unchecked(channel, &#client::SERVICE) }
             }
 
@@ -122,7 +122,7 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
             }
 
             /// The connection.
-            #vis fn channel(&self) -> &Chan {
+            #vis fn channel(&self) -> &CourserChan {
                 self.client.channel()
             }
 
@@ -194,22 +194,28 @@ fn call(service: &Service, method: &Method, names: &Names) -> TokenStream {
     let (returned, function) = match kind {
         Kind::Unary(out) => {
             let (value, error) = names.parts(out);
-            (quote!(Unary<'_, Chan, #chosen, #value, #error>), quote!(unary))
+            (quote!(Unary<'_, CourserChan, #chosen, #value, #error>), quote!(unary))
         }
-        Kind::OneWay => (quote!(OneWay<'_, Chan>), quote!(one_way::<#chosen, _>)),
+        Kind::OneWay => (quote!(OneWay<'_, CourserChan>), quote!(one_way::<#chosen, _>)),
         Kind::ServerStream(stream) => {
             let (value, error) = names.parts(&stream.0);
-            (quote!(OpenStream<'_, Chan, #chosen, #value, #error>), quote!(open_stream))
+            (quote!(OpenStream<'_, CourserChan, #chosen, #value, #error>), quote!(open_stream))
         }
         Kind::ClientStream(stream) => {
             let (out, item) = &**stream;
             let (value, error) = names.parts(out);
-            (quote!(OpenUpload<'_, Chan, #chosen, #item, #value, #error>), quote!(open_upload))
+            (
+                quote!(OpenUpload<'_, CourserChan, #chosen, #item, #value, #error>),
+                quote!(open_upload),
+            )
         }
         Kind::BothStreams(streams) => {
             let (out, _, item) = &**streams;
             let (value, error) = names.parts(out);
-            (quote!(OpenDuplex<'_, Chan, #chosen, #item, #value, #error>), quote!(open_duplex))
+            (
+                quote!(OpenDuplex<'_, CourserChan, #chosen, #item, #value, #error>),
+                quote!(open_duplex),
+            )
         }
     };
     let sent = arguments_sent(method, names);

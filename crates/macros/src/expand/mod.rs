@@ -87,7 +87,9 @@ impl Names {
     }
 
     fn are_fields(&self) -> bool {
-        self.codec.segments.last().is_some_and(|last| last.ident == "Prost")
+        let krate = &self.krate;
+        let prost: Path = syn::parse_quote!(#krate::service::Prost);
+        self.codec == prost
     }
 
     /// A method's result as a `Result`.

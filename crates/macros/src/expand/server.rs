@@ -15,15 +15,15 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
         |of: &Ident| -> Vec<_> { methods.iter().map(|m| handler(m, of, names)).collect() };
     let (sendable, unsendable) = (handlers(ident), handlers(local));
     let note = format!(
-        "Serves a [`{ident}`], or on an endpoint's own thread a [`{local}`]. `Ptr` is the pointer that \
+        "Serves a [`{ident}`], or on an endpoint's own thread a [`{local}`]. `CourserPtr` is the pointer that \
          its handlers share."
     );
     quote! {
         #[doc = #note]
         #[derive(Clone, Debug)]
         #[allow(dead_code)]
-        #vis struct #server<Ptr> {
-            service: Ptr,
+        #vis struct #server<CourserPtr> {
+            service: CourserPtr,
         }
 
         #[allow(dead_code)]
@@ -43,23 +43,23 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
         }
 
         #[allow(dead_code)]
-        impl<Ptr> #server<Ptr> {
+        impl<CourserPtr> #server<CourserPtr> {
             /// Serves what the program also uses itself: an `Arc`, or on one thread an `Rc`.
-            #vis fn shared(service: Ptr) -> Self {
+            #vis fn shared(service: CourserPtr) -> Self {
                 Self { service }
             }
         }
 
-        impl<Ptr> #krate::service::Service for #server<Ptr>
+        impl<CourserPtr> #krate::service::Service for #server<CourserPtr>
         where
-            Ptr: ::core::ops::Deref + ::core::clone::Clone,
-            Ptr: ::core::marker::Send + ::core::marker::Sync + 'static,
-            <Ptr as ::core::ops::Deref>::Target: #ident,
+            CourserPtr: ::core::ops::Deref + ::core::clone::Clone,
+            CourserPtr: ::core::marker::Send + ::core::marker::Sync + 'static,
+            <CourserPtr as ::core::ops::Deref>::Target: #ident,
         {
             #[allow(deprecated, unused_variables)]
-            fn register<Reg: #krate::service::Registry>(
+            fn register<CourserReg: #krate::service::Registry>(
                 self,
-                registry: &mut Reg,
+                registry: &mut CourserReg,
             ) -> ::core::result::Result<(), #krate::service::RegisterError> {
                 let (__services, __first) = #krate::service::begin(registry, &#client::SERVICE)?;
                 #(#sendable)*
@@ -67,15 +67,15 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
             }
         }
 
-        impl<Ptr> #krate::service::LocalService for #server<Ptr>
+        impl<CourserPtr> #krate::service::LocalService for #server<CourserPtr>
         where
-            Ptr: ::core::ops::Deref + ::core::clone::Clone + 'static,
-            <Ptr as ::core::ops::Deref>::Target: #local,
+            CourserPtr: ::core::ops::Deref + ::core::clone::Clone + 'static,
+            <CourserPtr as ::core::ops::Deref>::Target: #local,
         {
             #[allow(deprecated, unused_variables)]
-            fn register_local<Reg: #krate::service::LocalRegistry>(
+            fn register_local<CourserReg: #krate::service::LocalRegistry>(
                 self,
-                registry: &mut Reg,
+                registry: &mut CourserReg,
             ) -> ::core::result::Result<(), #krate::service::RegisterError> {
                 let (__services, __first) = #krate::service::begin_local(registry, &#client::SERVICE)?;
                 #(#unsendable)*
@@ -91,8 +91,7 @@ fn handler(method: &Method, of: &Ident, names: &Names) -> TokenStream {
     let (ident, index) = (&method.ident, names.index(method));
     let (types, tuple) = (arguments_type(method, names), arguments_pattern(method, names));
     let passed = method.arguments.iter().map(|a| &a.ident);
-    let run =
-        quote!(<<Ptr as ::core::ops::Deref>::Target as #of>::#ident(&__service, #(#passed),*));
+    let run = quote!(<<CourserPtr as ::core::ops::Deref>::Target as #of>::#ident(&__service, #(#passed),*));
     let (ok, err) = (quote!(::core::result::Result::Ok), quote!(::core::result::Result::Err));
     let (register, opened, answer) = match &method.kind {
         Kind::Unary(out) => {

@@ -15,7 +15,7 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
     let forwarded = methods.iter().zip(&unsendable).map(|(method, signature)| {
         let name = &method.ident;
         let (arguments, cfg) = (method.arguments.iter().map(|a| &a.ident), &method.cfg);
-        quote! { #(#cfg)* #signature { <T as #ident>::#name(self, #(#arguments),*) } }
+        quote! { #(#cfg)* #signature { <CourserImpl as #ident>::#name(self, #(#arguments),*) } }
     });
     let docs = methods.iter().map(|m| &m.attributes).collect::<Vec<_>>();
     let send_note = format!(
@@ -46,7 +46,7 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
 
         #allow
         #[allow(deprecated)]
-        impl<T: #ident> #local for T {
+        impl<CourserImpl: #ident> #local for CourserImpl {
             #(#forwarded)*
         }
     }
