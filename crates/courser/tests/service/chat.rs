@@ -45,7 +45,7 @@ pub enum Room {
 pub type Note = (u64, String);
 pub type Items = Pin<Box<dyn Stream<Item = Result<Note, ChatError>> + Send>>;
 
-#[courser::service]
+#[courser::service(codec = Postcard)]
 pub trait Chat {
     /// A stream as the room has it.
     fn chat(

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use courser::service::{
-    Duplex, DuplexSender, MidStreamError, Named, RpcError, ServiceStats, StreamError, Streaming,
+    Duplex, DuplexSender, MidStreamError, Postcard, RpcError, ServiceStats, StreamError, Streaming,
 };
 use courser::{
     CallError, CallFailure, Client, Config, Executed, Nexus, Server, ServerHandle, Serving,
@@ -173,9 +173,9 @@ fn the_halves_of_chats_are_tasks_of_their_own_on_tokio() {
 #[test]
 fn chats_and_their_halves_are_send_with_clients_that_are() {
     fn is_send<T: Send + Sync + 'static>() {}
-    is_send::<Duplex<Client, Named, Note, Note, ChatError>>();
-    is_send::<DuplexSender<Client, Named, Note, ChatError>>();
-    is_send::<Streaming<Client, Named, Note, ChatError>>();
+    is_send::<Duplex<Client, Postcard, Note, Note, ChatError>>();
+    is_send::<DuplexSender<Client, Postcard, Note, ChatError>>();
+    is_send::<Streaming<Client, Postcard, Note, ChatError>>();
 }
 
 #[test]

@@ -39,7 +39,7 @@ impl<'de> Deserialize<'de> for Unchecked {
 mod words {
     use super::*;
 
-    #[courser::service]
+    #[courser::service(name = "Words", codec = Postcard)]
     pub(super) trait Words {
         fn words(&self, words: Incoming<String>) -> impl Stream<Item = String>;
     }
@@ -47,7 +47,7 @@ mod words {
     pub(super) mod mistaken {
         use super::*;
 
-        #[courser::service(name = "Words")]
+        #[courser::service(name = "Words", codec = Postcard)]
         pub(crate) trait Words {
             fn words(&self, words: Incoming<Unchecked>) -> impl Stream<Item = String>;
         }
