@@ -117,8 +117,8 @@ impl CallOutcome {
             CallError::NoMemory { .. } => CallOutcome::Overload,
             CallError::Server(status) => match status {
                 Status::NoMemory | Status::WorkersBusy => CallOutcome::Overload,
-                Status::DeadlineExceeded => CallOutcome::Deadline,
-                Status::Cancelled => CallOutcome::Cancelled,
+                Status::DeadlineExceeded | Status::Expired => CallOutcome::Deadline,
+                Status::Cancelled | Status::Dropped | Status::NotStarted => CallOutcome::Cancelled,
                 Status::ShuttingDown | Status::GraceEnded => CallOutcome::ShuttingDown,
                 Status::Panicked => CallOutcome::Panicked,
                 Status::Denied => CallOutcome::Denied,
