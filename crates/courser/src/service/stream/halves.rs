@@ -2,7 +2,8 @@
 //! their way to the server.
 //!
 //! Either half may be polled while the other one is not, so each makes the progress of both: the calls
-//! wake the tasks of both halves.
+//! wake the tasks of both halves, and a half that finds an answer wakes the task of the other one. The
+//! calls of some channels wake no task for an answer that a poll finds.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +18,7 @@ use crate::error::failure::CallFailure;
 use crate::error::service::{DecodeError, MidStreamError, NoError, RpcError};
 
 /// A half, as the place of its task.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Half {
     Sender = 0,
     Receiver = 1,
@@ -33,7 +34,8 @@ struct Waiting {
     /// The calls are being polled: tasks are woken afterwards, as a waker may drop a task in place, which
     /// locks the state.
     polled: bool,
-    woken: bool,
+    /// The tasks to be woken then.
+    woken: [bool; 2],
 }
 
 impl Tasks {
@@ -55,7 +57,7 @@ impl Wake for Tasks {
     fn wake_by_ref(self: &Arc<Self>) {
         let mut waiting = self.lock();
         if waiting.polled {
-            waiting.woken = true;
+            waiting.woken = [true; 2];
             return;
         }
         let wakers = std::mem::take(&mut waiting.wakers);
@@ -81,8 +83,9 @@ struct State<C: Channel> {
 }
 
 impl<C: Channel> State<C> {
-    /// Polls all calls.
-    fn progress(&mut self, cx: &mut Context<'_>) {
+    /// Polls all calls. Returns whether there was an answer or an error, which the other half may wait for.
+    fn progress(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut changed = false;
         if let OpenCall::Running(call) = &mut self.open
             && let Poll::Ready(answer) = Pin::new(call).poll(cx)
         {
@@ -92,14 +95,20 @@ impl<C: Channel> State<C> {
                 Err(failure) => self.fail(MidStreamError::Call(failure.clone()).into()),
             }
             self.open = OpenCall::Ended(answer.map_err(RpcError::from));
+            changed = true;
         }
-        if let Err(e) = self.pushing.progress(cx) {
-            // The handler has got the error of an item that it could not decode, and decides. Otherwise
-            // items are missing, and it would wait for them.
-            if !matches!(e, RpcError::MidStream(MidStreamError::Decode(DecodeError::Remote(_)))) {
-                self.end(e.clone());
+        match self.pushing.progress(cx) {
+            Ok(answered) => changed || answered,
+            Err(e) => {
+                // The handler has got the error of an item that it could not decode, and decides.
+                // Otherwise items are missing, and it would wait for them.
+                let remote = |e| matches!(e, &MidStreamError::Decode(DecodeError::Remote(_)));
+                if !matches!(&e, RpcError::MidStream(e) if remote(e)) {
+                    self.end(e.clone());
+                }
+                self.fail(e);
+                true
             }
-            self.fail(e);
         }
     }
 
@@ -139,9 +148,19 @@ impl<C: Channel> Locked<'_, C> {
         self.state.as_mut().expect("locked until the drop")
     }
 
-    /// Wakes both halves.
-    fn wake(&self) {
-        self.tasks.lock().woken = true;
+    /// Makes progress, and wakes the tasks of the halves other than `by` if there is some.
+    fn progress(&mut self, by: Option<Half>, waker: &Waker) {
+        if self.state().progress(&mut Context::from_waker(waker)) {
+            self.wake(by);
+        }
+    }
+
+    /// Wakes the tasks of the halves other than `by`.
+    fn wake(&self, by: Option<Half>) {
+        let woken = &mut self.tasks.lock().woken;
+        for half in [Half::Sender, Half::Receiver] {
+            woken[half as usize] |= by != Some(half);
+        }
     }
 }
 
@@ -150,7 +169,10 @@ impl<C: Channel> Drop for Locked<'_, C> {
         let mut waiting = self.tasks.lock();
         waiting.polled = false;
         let woken = std::mem::take(&mut waiting.woken);
-        let wakers = if woken { std::mem::take(&mut waiting.wakers) } else { Default::default() };
+        let halves = [Half::Sender, Half::Receiver];
+        let wakers = halves.map(|half| {
+            if woken[half as usize] { waiting.wakers[half as usize].take() } else { None }
+        });
         drop(waiting);
         self.state = None;
         wakers.into_iter().flatten().for_each(Waker::wake);
@@ -185,7 +207,7 @@ impl<C: Channel> Halves<C> {
 
     /// Makes the progress that is possible now.
     pub(super) fn progress(&self) {
-        self.lock().state().progress(&mut Context::from_waker(&self.waker));
+        self.lock().progress(None, &self.waker);
     }
 
     /// Makes progress. If the result is pending, the task of the half is woken by the next one.
@@ -197,9 +219,8 @@ impl<C: Channel> Halves<C> {
     ) -> Poll<R> {
         self.tasks.set(half, Some(cx.waker().clone()));
         let mut locked = self.lock();
-        let state = locked.state();
-        state.progress(&mut Context::from_waker(&self.waker));
-        let result = then(state);
+        locked.progress(Some(half), &self.waker);
+        let result = then(locked.state());
         drop(locked);
         if result.is_ready() {
             self.tasks.set(half, None);
@@ -256,6 +277,6 @@ impl<C: Channel> Halves<C> {
         state.pushing.clear();
         let cancelled = CallError::Cancelled(Executed::Maybe);
         state.end(CallFailure::Failed(cancelled).into());
-        locked.wake();
+        locked.wake(None);
     }
 }

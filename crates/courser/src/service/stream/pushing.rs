@@ -146,19 +146,21 @@ impl<C: Channel> Pushing<C> {
         self.discard();
     }
 
-    /// Sends batches as far as the window allows, and takes answers.
+    /// Sends batches as far as the window allows, and takes answers. Returns whether there was one.
     ///
     /// # Errors
     /// A batch could not be sent, or the server has refused it.
-    pub(super) fn progress(&mut self, cx: &mut Context<'_>) -> Result<(), RpcError<NoError>> {
+    pub(super) fn progress(&mut self, cx: &mut Context<'_>) -> Result<bool, RpcError<NoError>> {
+        let mut any = false;
         loop {
             let answered = self.poll_pushes(cx)?;
+            any |= answered;
             if self.discards {
                 self.discard();
             }
             let pushed = self.fill_window()?;
             if !answered && !pushed {
-                return Ok(());
+                return Ok(any);
             }
         }
     }
