@@ -31,13 +31,16 @@ pub struct CallOptions {
     /// See [`crate::ClientCall::wait_for_ready`]; `None`: the setting of the connection. Only
     /// connections that connect again by themselves have it.
     pub wait_for_ready: Option<bool>,
+    /// The call does not end at the deadline of the handler that polls it, as the calls of a stream do not,
+    /// which several handlers may poll.
+    pub(crate) is_detached: bool,
 }
 
 impl CallOptions {
-    /// A call without a deadline that never waits for another connection, as it has a meaning on
-    /// this one only.
-    pub(crate) const FAIL_FAST: CallOptions =
-        CallOptions { deadline: None, wait_for_ready: Some(false) };
+    /// A call of a stream besides the open call, which has the deadline: it ends with that one. It never
+    /// waits for another connection, as it has a meaning on this one only.
+    pub(crate) const OF_STREAM: CallOptions =
+        CallOptions { deadline: None, wait_for_ready: Some(false), is_detached: true };
 }
 
 /// A response as a typed call reads it.

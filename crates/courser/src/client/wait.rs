@@ -95,7 +95,8 @@ impl Submission {
         let inner = &*self.client.inner;
         // An instant that the clock cannot represent is no deadline.
         let own = options.deadline.and_then(|after| Clock::System.now().checked_add(after));
-        let expires = earliest(own, inherited());
+        let of_handler = if options.is_detached { None } else { inherited() };
+        let expires = earliest(own, of_handler);
         let wait_for_ready = options.wait_for_ready.unwrap_or(inner.limits.wait_for_ready);
         let target = Target { link: inner.link, method, one_way, wait_for_ready, expires };
         let call = Arc::new(Call::new(target, message, None));

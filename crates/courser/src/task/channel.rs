@@ -1,6 +1,6 @@
 //! Typed clients on a session of this thread.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -38,6 +38,29 @@ impl Future for Another {
     }
 }
 
+/// Until the drop, calls that start do not end at the deadline of the handler that is polled.
+struct NoLimit<'a> {
+    session: &'a Session,
+    before_ns: Option<u64>,
+}
+
+impl<'a> NoLimit<'a> {
+    fn begin(session: &'a Session) -> Self {
+        let before_ns = lent::try_with(session.lender(), |core| {
+            std::mem::replace(&mut core.tasks.deadline_ns, u64::MAX)
+        });
+        NoLimit { session, before_ns }
+    }
+}
+
+impl Drop for NoLimit<'_> {
+    fn drop(&mut self) {
+        if let Some(before_ns) = self.before_ns {
+            lent::try_with(self.session.lender(), |core| core.tasks.deadline_ns = before_ns);
+        }
+    }
+}
+
 impl Channel for Session {
     type Call<'a> = Call<'a>;
     type Sent<'a> = Sent<'a>;
@@ -59,7 +82,17 @@ impl Channel for Session {
 
     fn call_owned(&self, req_type: u16, request: MsgBuf, options: CallOptions) -> Self::OwnedCall {
         let session = self.clone();
-        Box::pin(async move { session.call(req_type, request).deadline(options.deadline).await })
+        Box::pin(async move {
+            let mut call = session.call(req_type, request).deadline(options.deadline);
+            if !options.is_detached {
+                return call.await;
+            }
+            poll_fn(|cx| {
+                let _limit = NoLimit::begin(&session);
+                Pin::new(&mut call).poll(cx)
+            })
+            .await
+        })
     }
 
     #[inline]

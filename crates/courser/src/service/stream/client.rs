@@ -107,7 +107,7 @@ impl<C: Channel> Starting<C> {
         let mut request = self.channel.alloc(4)?;
         request.copy_from_slice(&self.stream.to_le_bytes());
         // It ends with the open call, which has the deadline.
-        let options = CallOptions { deadline: None, ..self.options };
+        let options = CallOptions { deadline: None, is_detached: true, ..self.options };
         self.accept = Some(self.channel.call_owned(ACCEPT, request, options));
         self.asked += 1;
         Ok(())

@@ -195,7 +195,7 @@ impl<C: Channel, K, T, E> Streaming<C, K, T, E> {
             self.pulls.push_back(Pull::Running(self.channel.call_owned(
                 PULL,
                 request,
-                CallOptions::FAIL_FAST,
+                CallOptions::OF_STREAM,
             )));
         }
         Ok(())

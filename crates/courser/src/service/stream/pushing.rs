@@ -194,7 +194,7 @@ impl<C: Channel> Pushing<C> {
         let request = batch::with_trailer(batch, &trailer, &ChannelMemory(&self.channel));
         let request = request.map_err(MidStreamError::Encode)?;
         self.next_push = self.next_push.wrapping_add(1);
-        let call = self.channel.call_owned(PUSH, request, CallOptions::FAIL_FAST);
+        let call = self.channel.call_owned(PUSH, request, CallOptions::OF_STREAM);
         self.pushes.push_back(Push { call, has_items });
         Ok(())
     }
