@@ -1,10 +1,11 @@
 //! Streams each way with peers that break the rules, items that are none, and wakers that drop tasks.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, Ready};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use courser::service::{
@@ -12,7 +13,7 @@ use courser::service::{
     StreamError,
 };
 use courser::{AllocError, CallFailure, Executed, MsgBuf};
-use futures::{StreamExt, stream};
+use futures::{FutureExt, StreamExt, stream};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use words::{Repeats, WordsServer, mistaken};
 
@@ -22,6 +23,12 @@ use crate::world::{Running, Session, World};
 
 /// A text that is not checked when it is written.
 pub struct Unchecked(Vec<u8>);
+
+impl Unchecked {
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Unchecked(bytes)
+    }
+}
 
 impl Serialize for Unchecked {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -88,7 +95,12 @@ fn an_item_that_the_server_cannot_decode_ends_the_clients_items_alone() {
     world.assert_clean();
 }
 
-/// A session whose calls wake their task when they are first polled.
+thread_local! {
+    /// Calls wake no task: a poll alone finds their answers.
+    static SILENT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A session whose calls wake their task when they are first polled, or never.
 #[derive(Clone)]
 struct Eager(Session);
 
@@ -98,6 +110,9 @@ impl Future for EagerCall {
     type Output = Result<MsgBuf, CallFailure>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if SILENT.get() {
+            return Pin::new(&mut self.0).poll(&mut Context::from_waker(Waker::noop()));
+        }
         if !std::mem::replace(&mut self.1, true) {
             cx.waker().wake_by_ref();
         }
@@ -158,6 +173,64 @@ fn a_half_may_be_dropped_by_the_waker_that_a_poll_of_the_other_half_wakes() {
     assert!(HALF.take().is_none());
     world.assert_clean();
     assert_eq!(rooms.live(), 0);
+}
+
+/// Counts its wake-ups.
+#[derive(Default)]
+struct Woken(AtomicU32);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Woken {
+    fn count(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn a_half_that_finds_an_answer_wakes_the_other_half() {
+    let (world, _, _) = serve(1);
+    let client = ChatClient::unchecked(Eager(world.session()));
+    let (tasks, wakers) = tasks();
+    let [mut of_sender, mut of_receiver] = wakers.each_ref().map(Context::from_waker);
+    let chat = world.run(async { client.chat(Room::Leave(2)).await }).unwrap();
+    let (mut sender, mut receiver) = chat.split();
+    world.settle();
+    SILENT.set(true);
+    // The receiver finds the answer of the push.
+    assert!(sender.send(&note(1, 10)).now_or_never().unwrap().is_ok());
+    {
+        let mut flush = pin!(sender.flush());
+        assert!(flush.as_mut().poll(&mut of_sender).is_pending());
+        world.settle();
+        assert_eq!(tasks[0].count(), 0);
+        assert!(receiver.poll_next_unpin(&mut of_receiver).is_pending());
+        assert_eq!(tasks[0].count(), 1);
+        assert_eq!(flush.as_mut().poll(&mut of_sender), Poll::Ready(Ok(())));
+    }
+    // The sender finds that of the open call.
+    assert!(sender.send(&note(2, 10)).now_or_never().unwrap().is_ok());
+    world.settle();
+    assert!(receiver.poll_next_unpin(&mut of_receiver).is_pending(), "the end is not there");
+    world.settle();
+    let before = tasks[1].count();
+    let _ = sender.flush().now_or_never();
+    assert_eq!(tasks[1].count(), before + 1);
+    assert_eq!(receiver.poll_next_unpin(&mut of_receiver), Poll::Ready(None));
+    SILENT.set(false);
+    drop((sender, receiver));
+    world.assert_clean();
+}
+
+/// Two tasks, and their wakers.
+fn tasks() -> ([Arc<Woken>; 2], [Waker; 2]) {
+    let tasks = [Arc::<Woken>::default(), Arc::default()];
+    let wakers = tasks.clone().map(Waker::from);
+    (tasks, wakers)
 }
 
 const PULL: u16 = 0x03F1;

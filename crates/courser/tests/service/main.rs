@@ -26,6 +26,7 @@ mod middleware;
 mod mutated;
 mod named;
 mod numbers;
+mod openings;
 mod panics;
 mod protobuf;
 mod ready;

@@ -81,7 +81,8 @@ impl<'a, C: Channel> Plan<'a, C> {
     fn start(mut self) -> Connecting<'a, C> {
         let counted = CountedStream::begin(self.channel, self.service, self.index);
         self.add_metadata();
-        let state = match (&self.request, self.pool.take()) {
+        let known = if self.request.is_ok() { self.pool.take() } else { None };
+        let state = match (&self.request, known) {
             (Ok(_), None) => State::Connecting { future: self.channel.another(self.options) },
             (_, known) => State::Connected { session: known },
         };
@@ -238,7 +239,11 @@ impl<C: Channel> Connecting<'_, C> {
             let open = channel.open_method(method, request, options);
             let mut starting =
                 Starting { channel, pool, stream, options, open, accept: None, asked: 0 };
-            starting.ask()?;
+            if let Err(e) = starting.ask() {
+                drop(starting.open); // it has not begun
+                starting.pool.put(starting.channel);
+                return Poll::Ready(Err(e.into()));
+            }
             *this.opening = Some(starting);
         }
         let Some(starting) = this.opening else { return Poll::Pending };
@@ -246,10 +251,19 @@ impl<C: Channel> Connecting<'_, C> {
         let Some(Starting { channel, pool, stream, open, .. }) = this.opening.take() else {
             return Poll::Pending;
         };
-        Poll::Ready(result.map(|answer| {
-            let open = answer.map_or(OpenCall::Running(open), OpenCall::Answered);
-            Opened { channel, pool, stream, open }
-        }))
+        Poll::Ready(match result {
+            Ok(answer) => {
+                let open = answer.map_or(OpenCall::Running(open), OpenCall::Answered);
+                Ok(Opened { channel, pool, stream, open })
+            }
+            Err(e) => {
+                // The server of this session does not have the method, and the call was not made.
+                if let RpcError::UnknownMethod(_) | RpcError::ShapeMismatch(_) = e {
+                    pool.put(channel);
+                }
+                Err(e)
+            }
+        })
     }
 }
 

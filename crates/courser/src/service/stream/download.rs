@@ -163,13 +163,16 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Streaming<C, K, T, E> {
             types: PhantomData,
         };
         if let Some(answer) = ended {
-            new.read_end(answer)?;
-            if let Some((0, Some(_))) = &new.end {
+            let error = match new.read_end(answer) {
+                Err(refused) => Some(refused),
+                Ok(()) => match &mut new.end {
+                    Some((0, error)) => error.take(),
+                    _ => None,
+                },
+            };
+            if let Some(error) = error {
                 new.close(false, Ok(())); // the error is counted by the opening
-                return Err(new
-                    .end
-                    .and_then(|(_, error)| error)
-                    .unwrap_or(CallFailure::Stopped.into()));
+                return Err(error);
             }
         }
         Ok(new)

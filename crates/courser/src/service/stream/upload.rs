@@ -54,9 +54,7 @@ impl<C: Channel, K: Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, T, E> {
             OpenCall::Answered(answer) => match answer::decode::<K, T, E>(answer) {
                 Ok(value) => (None, Some(Ok(value))),
                 Err(e) => {
-                    if let RpcError::Service(_) = e {
-                        pool.put(channel);
-                    }
+                    pool.put(channel);
                     return Err(e);
                 }
             },
