@@ -176,6 +176,13 @@ pub trait Channel: Clone + 'static {
         None
     }
 
+    /// Calls that the session executes at a time: the smaller one of [`crate::Config::slots`] of both
+    /// ends. `None`: it is not known.
+    #[doc(hidden)]
+    fn slots(&self) -> Option<u32> {
+        None
+    }
+
     /// 64 random bits; not for secrets.
     #[doc(hidden)]
     fn random(&self) -> u64 {

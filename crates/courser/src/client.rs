@@ -112,6 +112,8 @@ pub struct Client {
 struct Inner {
     /// The client's number at its endpoint.
     link: usize,
+    /// Those of its first session.
+    slots: u32,
     thread: usize,
     uri: Arc<str>,
     limits: Limits,

@@ -608,6 +608,7 @@ fn error_texts_of_services_end_with_an_advice() {
             Own::Denied("a text; of the server".into()),
             Own::Unauthenticated("a text; of the server".into()),
             Own::TooMany { reason: "a text".into(), retry_after: Duration::from_millis(5) },
+            Own::FewSlots { slots: 2, needed: 4 },
             Own::Stream(StreamError::Unknown),
             Own::MidStream(MidStreamError::ShuttingDown { items: 7 }),
             MidStreamError::ShuttingDown { items: 7 },

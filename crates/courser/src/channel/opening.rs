@@ -6,6 +6,15 @@ use std::task::{Poll, Waker};
 use crate::error::ClientError;
 use crate::sync::{Mutex, MutexGuard};
 
+/// A client that is connected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opened {
+    /// Its number at its endpoint.
+    pub(crate) link: usize,
+    /// Those of its session.
+    pub(crate) slots: u32,
+}
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Opening {
@@ -14,8 +23,8 @@ pub(crate) struct Opening {
 
 #[derive(Default)]
 struct State {
-    /// The client's number at its endpoint, or why there is none.
-    result: Option<Result<usize, ClientError>>,
+    /// The client, or why there is none.
+    result: Option<Result<Opened, ClientError>>,
     waker: Option<Waker>,
     /// The future was dropped.
     abandoned: bool,
@@ -31,7 +40,7 @@ impl Opening {
     ///
     /// # Errors
     /// The future was dropped.
-    pub(crate) fn finish(&self, result: Result<usize, ClientError>) -> Result<Option<Waker>, ()> {
+    pub(crate) fn finish(&self, result: Result<Opened, ClientError>) -> Result<Option<Waker>, ()> {
         let mut state = self.lock();
         if state.abandoned {
             return Err(());
@@ -44,7 +53,7 @@ impl Opening {
         self.lock().abandoned
     }
 
-    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Result<usize, ClientError>> {
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Result<Opened, ClientError>> {
         let mut state = self.lock();
         if let Some(result) = state.result.take() {
             return Poll::Ready(result);
@@ -63,6 +72,6 @@ impl Opening {
         let result = state.result.take();
         drop(state);
         drop(waker);
-        result.and_then(Result::ok)
+        result.and_then(Result::ok).map(|opened| opened.link)
     }
 }

@@ -15,6 +15,7 @@ use crate::channel::call::{Call, Started};
 use crate::channel::greeting::{Service, Services, place};
 use crate::channel::link::{FirstConnect, Link, Open, Session, Waiting};
 use crate::channel::method::{HELLO, MethodId, Numbers};
+use crate::channel::opening::Opened;
 use crate::core::app::App;
 use crate::core::context::Context;
 use crate::core::message::Completion;
@@ -586,11 +587,11 @@ impl Clients {
 
     fn connected(&mut self, cx: &mut Context<'_, impl App>, key: usize, id: SessionId) {
         let Some(link) = self.links.get_mut(key) else { return };
-        let slots = cx.session_stats(id).map_or(1, |stats| stats.slots as usize);
+        let slots = cx.session_stats(id).map_or(1, |stats| stats.slots);
         let services = std::mem::take(&mut link.greeted);
-        link.connected(Session { id, calls: 0, slots, services });
+        link.connected(Session { id, calls: 0, slots: slots as usize, services });
         if let Some(first) = link.first.take() {
-            match first.opening.finish(Ok(key)) {
+            match first.opening.finish(Ok(Opened { link: key, slots })) {
                 Ok(waker) => self.wakers.extend(waker),
                 Err(()) => return self.close(cx, key),
             }

@@ -61,6 +61,10 @@ impl Channel for Client {
         ClientSend::new(self.clone(), method, message).options(options)
     }
 
+    fn slots(&self) -> Option<u32> {
+        Some(self.inner.slots)
+    }
+
     fn time_left(&self) -> Option<Duration> {
         Some(inherited()?.saturating_duration_since(Clock::System.now()))
     }

@@ -11,7 +11,7 @@ use super::endpoints::{Endpoints, User, default_config};
 use super::{Client, Inner, Limits, shared};
 use crate::channel::greeting::Greetings;
 use crate::channel::link::Open;
-use crate::channel::opening::Opening;
+use crate::channel::opening::{Opened, Opening};
 use crate::config::Config;
 use crate::counts::Callers;
 use crate::error::ClientError;
@@ -182,19 +182,22 @@ impl Future for ClientConnect {
     type Output = Result<Client, ClientError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let link = match &self.state {
+        let opened = match &self.state {
             State::Connecting(connecting) => match connecting.opening.poll(cx.waker()) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(link) => Some(link),
+                Poll::Ready(opened) => Some(opened),
             },
             State::Failed(_) => None,
             State::Over => panic!("a connect was polled after its end"),
         };
-        Poll::Ready(match (std::mem::replace(&mut self.state, State::Over), link) {
-            (State::Connecting(connecting), Some(link)) => link.map(|link| {
-                let Connecting { user, thread, uri, limits, greetings, .. } = connecting;
-                Client { inner: Arc::new(Inner { link, thread, uri, limits, greetings, user }) }
-            }),
+        Poll::Ready(match (std::mem::replace(&mut self.state, State::Over), opened) {
+            (State::Connecting(connecting), Some(opened)) => {
+                opened.map(|Opened { link, slots }| {
+                    let Connecting { user, thread, uri, limits, greetings, .. } = connecting;
+                    let inner = Inner { link, slots, thread, uri, limits, greetings, user };
+                    Client { inner: Arc::new(inner) }
+                })
+            }
             (State::Failed(error), _) => Err(error),
             _ => Err(ClientError::Stopped),
         })

@@ -65,7 +65,9 @@ impl CallOutcome {
                 Self::of_decoding(e)
             }
             RpcError::MidStream(MidStreamError::ShuttingDown { .. }) => CallOutcome::ShuttingDown,
-            RpcError::MidStream(MidStreamError::Closed) => CallOutcome::Other,
+            RpcError::MidStream(MidStreamError::Closed) | RpcError::FewSlots { .. } => {
+                CallOutcome::Other
+            }
             RpcError::Stream(e) => Self::of_stream(*e),
         }
     }

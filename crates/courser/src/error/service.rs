@@ -64,6 +64,18 @@ pub enum RpcError<E> {
         /// The server asks to wait for this time before the next call.
         retry_after: Duration,
     },
+    /// The stream needs more calls at a time than a session with the server has slots: 4 for a stream each
+    /// way, 2 for others. It was not opened.
+    #[error(
+        "a session with the server has {slots} slots, and this stream needs {needed}; raise Config::slots \
+         of both ends"
+    )]
+    FewSlots {
+        /// The smaller one of [`Config::slots`](crate::Config::slots) of both ends.
+        slots: u32,
+        /// The slots that the stream needs.
+        needed: u32,
+    },
     /// The other end of a stream refused a batch.
     #[error(transparent)]
     Stream(#[from] StreamError),
@@ -110,7 +122,8 @@ impl<E> RpcError<E> {
             | RpcError::ShapeMismatch(_)
             | RpcError::Denied(_)
             | RpcError::Unauthenticated(_)
-            | RpcError::TooMany { .. } => Executed::Never,
+            | RpcError::TooMany { .. }
+            | RpcError::FewSlots { .. } => Executed::Never,
             RpcError::Encode(EncodeError::Remote(_)) => Executed::Yes,
             RpcError::Encode(_) => Executed::Never,
             RpcError::Decode(DecodeError::Remote(_)) => Executed::Never,
@@ -138,6 +151,7 @@ impl<E> RpcError<E> {
             RpcError::Denied(e) => RpcError::Denied(e),
             RpcError::Unauthenticated(e) => RpcError::Unauthenticated(e),
             RpcError::TooMany { reason, retry_after } => RpcError::TooMany { reason, retry_after },
+            RpcError::FewSlots { slots, needed } => RpcError::FewSlots { slots, needed },
             RpcError::Stream(e) => RpcError::Stream(e),
             RpcError::MidStream(e) => RpcError::MidStream(e),
         })

@@ -31,6 +31,7 @@ impl From<RpcError<NoError>> for Status {
             RpcError::Unauthenticated(_) => Code::Unauthenticated,
             RpcError::TooMany { .. } => Code::ResourceExhausted,
             RpcError::Stream(StreamError::TooMany | StreamError::Limit) => Code::ResourceExhausted,
+            RpcError::FewSlots { .. } => Code::FailedPrecondition,
             RpcError::MidStream(e) => of_mid_stream(e),
             _ => Code::Internal,
         };

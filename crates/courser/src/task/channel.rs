@@ -121,6 +121,11 @@ impl Channel for Session {
         clock.map(CallClock).unwrap_or_default()
     }
 
+    fn slots(&self) -> Option<u32> {
+        let stats = lent::try_with(self.lender(), |core| core.proto.session_stats(self.id()));
+        stats.flatten().map(|stats| stats.slots)
+    }
+
     fn time_left(&self) -> Option<Duration> {
         let left_ns = lent::try_with(self.lender(), |core| {
             let deadline_ns = core.tasks.deadline_ns;

@@ -196,6 +196,10 @@ impl<S: CallService> Channel for LayeredClient<S> {
         self.client.clock()
     }
 
+    fn slots(&self) -> Option<u32> {
+        Channel::slots(&self.client)
+    }
+
     fn time_left(&self) -> Option<Duration> {
         self.client.time_left()
     }

@@ -10,7 +10,7 @@ use loom::thread;
 
 use super::*;
 use crate::channel::call::{Outcome, Started, Target};
-use crate::channel::opening::Opening;
+use crate::channel::opening::{Opened, Opening};
 use crate::client::Limits;
 use crate::client::blocking::block_on;
 use crate::error::ClientError;
@@ -51,7 +51,7 @@ fn drive(inbox: &Inbox, calls: usize, sends: bool, broken: Broken) {
         }
         for open in submitted.opens.drain(..) {
             seen += 1;
-            wake(open.opening.finish(Ok(7)).unwrap_or_default());
+            wake(open.opening.finish(Ok(Opened { link: 7, slots: 1 })).unwrap_or_default());
         }
         for call in take(&mut submitted.calls) {
             seen += 1;
@@ -134,8 +134,8 @@ fn dropped() {
         let (uri, greetings, wait_for_ready) = ("udp://a".into(), Default::default(), false);
         own.open(Open { uri, limits, greetings, wait_for_ready, opening: opening.clone() })
             .expect("the thread runs");
-        let opened: Result<usize, ClientError> = block_on(poll_fn(|cx| opening.poll(cx.waker())));
-        assert_eq!(opened.ok(), Some(7));
+        let opened: Result<Opened, ClientError> = block_on(poll_fn(|cx| opening.poll(cx.waker())));
+        assert_eq!(opened.ok().map(|opened| opened.link), Some(7));
     });
     drive(&inbox, 2, true, Broken::Nothing);
     caller.join().unwrap();

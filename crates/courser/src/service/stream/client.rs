@@ -28,6 +28,12 @@ use crate::service::writer::{self, Writer};
 /// before their streams are open.
 const ASK_AGAIN: u32 = 64;
 
+/// Slots that a stream needs: for the open call, and a pull or push.
+const SLOTS: u32 = 2;
+
+/// Slots that a stream each way needs: for the open call, two pulls, which may wait for items, and a push.
+const SLOTS_BOTH: u32 = 4;
+
 /// In the place of a request that is being changed.
 const NO_REQUEST: EncodeError = EncodeError::TooLarge { limit: 0 };
 
@@ -38,6 +44,8 @@ struct Plan<'a, C: Channel> {
     service: &'a Binding,
     index: u16,
     stream: u32,
+    /// Slots that it needs.
+    slots: u32,
     request: Result<MsgBuf, RpcError<NoError>>,
     options: CallOptions,
     given: Given,
@@ -47,7 +55,7 @@ impl<'a, C: Channel> Plan<'a, C> {
     fn new(
         channel: &'a C,
         (pool, service): (&'a Arc<Pool<C>>, &'a Binding),
-        index: u16,
+        (index, slots): (u16, u32),
         encode: impl FnOnce(&mut Writer<'_>) -> Result<(), EncodeError>,
     ) -> Self {
         let stream = pool.number();
@@ -58,7 +66,7 @@ impl<'a, C: Channel> Plan<'a, C> {
         });
         let request = request.map_err(RpcError::from);
         let (options, given) = (CallOptions::default(), Given::default());
-        Plan { channel, pool, service, index, stream, request, options, given }
+        Plan { channel, pool, service, index, stream, slots, request, options, given }
     }
 
     /// Passes the opening to the middleware, and adds the metadata to the request, if there is some.
@@ -214,7 +222,7 @@ impl<C: Channel> Connecting<'_, C> {
         if this.opening.is_none() {
             let Some(plan) = this.plan.as_ref() else { return Poll::Pending }; // after its end
             let session = ready!(connected(this.state.as_mut(), plan, cx))?;
-            let Some(Plan { pool, service, index, stream, request, options, .. }) =
+            let Some(Plan { pool, service, index, stream, slots, request, options, .. }) =
                 this.plan.take()
             else {
                 return Poll::Pending;
@@ -229,6 +237,10 @@ impl<C: Channel> Connecting<'_, C> {
                 None => Ok(service.adopted_method(index)),
             };
             let pool = Return::new(pool, numbers);
+            if let Some(known) = channel.slots().filter(|known| *known < slots) {
+                pool.put(channel);
+                return Poll::Ready(Err(RpcError::FewSlots { slots: known, needed: slots }));
+            }
             let method = match method {
                 Ok(method) => method,
                 Err(mismatch) => {
@@ -268,7 +280,11 @@ impl<C: Channel> Connecting<'_, C> {
 }
 
 macro_rules! opening {
-    ($(#[$about:meta])* $plan:ident, $(#[$future_about:meta])* $future:ident -> $opened:ident, $($types:ident),*) => {
+    (
+        slots: $slots:expr,
+        $(#[$about:meta])* $plan:ident,
+        $(#[$future_about:meta])* $future:ident -> $opened:ident, $($types:ident),*
+    ) => {
         $(#[$about])*
         #[must_use = "a stream is opened when it is awaited"]
         pub struct $plan<'a, C: Channel, $($types),*> {
@@ -289,7 +305,7 @@ macro_rules! opening {
                 index: u16,
                 encode: impl FnOnce(&mut Writer<'_>) -> Result<(), EncodeError>,
             ) -> Self {
-                $plan { plan: Plan::new(channel, shared, index, encode), types: PhantomData }
+                $plan { plan: Plan::new(channel, shared, (index, $slots), encode), types: PhantomData }
             }
 
             /// The whole stream ends with an error if it has not ended within `after`, counted from
@@ -371,6 +387,7 @@ macro_rules! opening {
 }
 
 opening! {
+    slots: SLOTS,
     /// A stream of the server that is opened by `.await`. It ends when the server has accepted the
     /// stream: one round trip, and those of connecting a session unless one is kept from an earlier
     /// stream. The handler has made its stream then, and the stream was polled once.
@@ -383,6 +400,7 @@ opening! {
 }
 
 opening! {
+    slots: SLOTS,
     /// A stream of the client that is opened by `.await`. It ends when the server has accepted the
     /// stream: one round trip, and those of connecting a session unless one is kept from an earlier
     /// stream. The handler has begun then.
@@ -395,6 +413,7 @@ opening! {
 }
 
 opening! {
+    slots: SLOTS_BOTH,
     /// A stream each way that is opened by `.await`. It ends when the server has accepted the stream: one
     /// round trip, and those of connecting a session unless one is kept from an earlier stream. The
     /// handler has made its stream then, and the stream was polled once.
