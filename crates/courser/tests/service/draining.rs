@@ -1,8 +1,9 @@
 //! A server that shuts down while streams are open and calls are long.
 
 use std::future::pending;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use courser::service::{Incoming, MidStreamError, RpcError, Stream};
@@ -11,6 +12,8 @@ use courser::{
 };
 use futures::executor::block_on;
 use futures::{FutureExt, StreamExt, future, stream};
+
+use crate::world::until;
 
 /// A grace that no test waits for.
 const GRACE: Duration = Duration::from_secs(60);
@@ -285,4 +288,69 @@ fn later_streams_and_calls_are_refused_and_a_call_that_ignores_the_token_ends_wi
     assert!(matches!(&ended, RpcError::Call(e) if *e == grace_ended), "{ended:?}");
     assert_eq!(ended.executed(), Executed::Maybe);
     assert_eq!(serving.wait().unwrap().executing, 1);
+}
+
+/// A stream that is dropped slowly.
+#[courser::service]
+trait Slow {
+    /// Items that fill a batch each, endlessly.
+    fn flow(&self) -> impl Stream<Item = Vec<u8>>;
+}
+
+struct Slowly {
+    /// Items that were made.
+    made: AtomicU64,
+    dropping: Sender<()>,
+    release: Mutex<Receiver<()>>,
+}
+
+struct DropsSlowly(Arc<Slowly>);
+
+impl Drop for DropsSlowly {
+    fn drop(&mut self) {
+        self.0.dropping.send(()).unwrap();
+        self.0.release.lock().unwrap().recv_timeout(SOON).unwrap();
+    }
+}
+
+impl Slow for Arc<Slowly> {
+    fn flow(&self) -> impl Stream<Item = Vec<u8>> {
+        let dropped = DropsSlowly(self.clone());
+        stream::iter(0..).map(move |n: u64| {
+            dropped.0.made.store(n + 1, SeqCst);
+            vec![n as u8; 80_000]
+        })
+    }
+}
+
+#[test]
+fn no_batch_is_pulled_after_a_stream_has_ended_that_is_still_dropped() {
+    let ((dropping, begun), (go_on, release)) = (channel(), channel());
+    let slowly = Arc::new(Slowly { made: AtomicU64::new(0), dropping, release: release.into() });
+    let config = Config { workers: 2, ..Config::default() };
+    let server = Server::bind_with("udp://127.0.0.1:0", config).unwrap();
+    let server = server.add_service(SlowServer::new(slowly.clone())).unwrap();
+    let (uri, serving) = (server.local_uri(), server.serve().unwrap());
+    let client = SlowClient::unchecked(Client::connect(&uri).wait().unwrap());
+    block_on(async {
+        let mut flow = client.flow().await.unwrap();
+        assert_eq!(flow.next().await.unwrap().unwrap()[0], 0);
+        // The second one is on its way, and two wait for pulls.
+        until(|| slowly.made.load(SeqCst) >= 4);
+        serving.handle().shutdown(GRACE);
+        begun.recv_timeout(SOON).unwrap();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(500));
+            go_on.send(()).unwrap();
+        });
+        let mut items = 1;
+        let named = loop {
+            match flow.next().await.unwrap() {
+                Ok(_) => items += 1,
+                failed => break shutting_down(failed),
+            }
+        };
+        assert_eq!((named, items), (2, 2));
+    });
+    serving.wait().unwrap();
 }

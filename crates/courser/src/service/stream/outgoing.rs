@@ -225,14 +225,19 @@ impl Outgoing {
     /// down.
     ///
     /// # Errors
-    /// It is, after this number of batches.
+    /// It is, after this number of batches. The stream has ended.
     async fn unless_shut_down<R>(&self, future: impl Future<Output = R>) -> Result<R, u32> {
         let mut future = pin!(future);
         poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(ready) => Poll::Ready(Ok(ready)),
             Poll::Pending => {
                 let mut stream = self.open.entry().lock();
-                if stream.own(cx.waker()) { Poll::Ready(Err(stream.next)) } else { Poll::Pending }
+                if !stream.own(cx.waker()) {
+                    return Poll::Pending;
+                }
+                let batches = stream.next;
+                stream.end(); // no pull takes a batch that is not counted
+                Poll::Ready(Err(batches))
             }
         })
         .await
