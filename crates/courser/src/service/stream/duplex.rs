@@ -196,7 +196,8 @@ impl<C: Channel, K: Decode<T> + Decode<E>, I, T, E> Stream for Duplex<C, K, I, T
 ///
 /// Dropping it before that cancels the call, and the receiving half ends with
 /// [`CallError::Cancelled`](crate::CallError::Cancelled). Dropping it later, or after an error of it,
-/// has no effect.
+/// has no effect, except that after [`MidStreamError::Encode`], which is the error of one item, it
+/// cancels the call too.
 ///
 /// At most two batches are on the way, a third one is filled, each with up to 64 KiB of items, or one
 /// larger item, and the next item waits. The server holds those on the way. Either half sends them while
@@ -269,7 +270,8 @@ impl<C: Channel, K, I, E> DuplexSender<C, K, I, E> {
     }
 
     /// Ends the items, and waits until the handler has taken all. The receiving half goes on until the
-    /// end of the server's items. If the future is dropped the receiving half sends what is left.
+    /// end of the server's items. If the future is dropped after a first poll, the receiving half sends
+    /// what is left. Dropped before that, it cancels the call.
     ///
     /// # Errors
     /// As [`DuplexSender::flush`].
