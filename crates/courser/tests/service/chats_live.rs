@@ -10,6 +10,7 @@ use courser::service::{
 use courser::{
     CallError, CallFailure, Client, Config, Executed, Nexus, Server, ServerHandle, Serving,
 };
+use futures::FutureExt;
 use futures::executor::block_on;
 use futures::future::{join, join_all};
 
@@ -26,6 +27,7 @@ type Failed = RpcError<ChatError>;
 
 /// A server, and what a test sees of it.
 struct Running {
+    uri: String,
     client: ChatClient,
     rooms: Rooms,
     stats: Box<dyn Fn() -> ServiceStats>,
@@ -47,7 +49,7 @@ impl Running {
         let channel = Client::connect(&uri).wait().unwrap();
         let client = block_on(ChatClient::new(channel)).unwrap();
         let handle = serving.handle();
-        Running { client, rooms, stats, handle, serving }
+        Running { uri, client, rooms, stats, handle, serving }
     }
 
     fn is_left_by_all(&self) {
@@ -252,6 +254,67 @@ fn a_deadline_ends_both_halves_and_drops_the_handler() {
         running.handle.stop();
         running.serving.wait().unwrap();
     });
+}
+
+/// Long enough to open a chat, and a time that a test waits for.
+const LATE: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_chat_that_a_handler_polls_does_not_end_at_the_deadline_of_the_handler() {
+    let running = Running::start(Server::on_workers);
+    let client = &running.client;
+    block_on(async {
+        let limited = client.chat(Room::Deaf).deadline(LATE).await.unwrap();
+        let context = running.rooms.contexts.lock().unwrap()[0].clone();
+        let (mut sender, mut receiver) = client.chat(Room::Echo).await.unwrap().split();
+        let mut upload = client.chat(Room::Deaf).await.unwrap();
+        context
+            .scope(async {
+                // A pull, and pushes that are not all answered.
+                assert!(receiver.next().now_or_never().is_none());
+                for n in 0..4 {
+                    upload.send(&(n, String::new())).await.unwrap();
+                }
+            })
+            .await;
+        thread::sleep(LATE + Duration::from_millis(100));
+        assert_eq!(receiver.next().now_or_never(), None);
+        sender.send(&(1, String::new())).await.unwrap();
+        assert_eq!(receiver.next().await, Some(Ok((1, String::new()))));
+        assert_eq!(upload.flush().now_or_never(), None);
+        drop(limited);
+    });
+}
+
+/// The same with a session of the endpoint of the handler.
+#[test]
+fn a_chat_on_a_session_does_not_end_at_the_deadline_of_the_handler_that_polls_it() {
+    let running = Running::start(Server::on_workers);
+    let nexus = Nexus::bind("udp://127.0.0.1:0").unwrap();
+    let mut rpc = nexus.endpoint().unwrap();
+    let rooms = Rooms::default();
+    rpc.add_service(ChatServer::local(rooms.clone())).unwrap();
+    let (uri, own) = (running.uri.clone(), nexus.local_uri());
+    let limited = thread::spawn(move || {
+        let client = ChatClient::unchecked(Client::connect(&own).wait().unwrap());
+        block_on(async { client.chat(Room::Deaf).deadline(LATE).await?.next().await.unwrap() })
+    });
+    let local = rpc.local();
+    rpc.block_on(async move {
+        while rooms.contexts.lock().unwrap().is_empty() {
+            local.sleep(Duration::from_millis(1)).await;
+        }
+        let context = rooms.contexts.lock().unwrap()[0].clone();
+        let client = ChatClient::unchecked(local.connect(&uri).await.unwrap());
+        let mut chat = client.chat(Room::Echo).await.unwrap();
+        context.scope(async { assert!(chat.next().now_or_never().is_none()) }).await;
+        local.sleep(LATE + Duration::from_millis(100)).await;
+        assert_eq!(chat.next().now_or_never(), None);
+        chat.send(&(1, String::new())).await.unwrap();
+        assert_eq!(chat.next().await, Some(Ok((1, String::new()))));
+    })
+    .unwrap();
+    assert!(matches!(limited.join().unwrap(), Err(RpcError::Call(_))));
 }
 
 #[test]

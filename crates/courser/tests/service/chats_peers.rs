@@ -32,7 +32,10 @@ impl Unchecked {
 
 impl Serialize for Unchecked {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_bytes(&self.0)
+        match std::str::from_utf8(&self.0) {
+            Ok(text) => to.serialize_str(text),
+            Err(_) => to.serialize_bytes(&self.0),
+        }
     }
 }
 
@@ -214,7 +217,6 @@ fn a_half_that_finds_an_answer_wakes_the_other_half() {
     }
     // The sender finds that of the open call.
     assert!(sender.send(&note(2, 10)).now_or_never().unwrap().is_ok());
-    world.settle();
     assert!(receiver.poll_next_unpin(&mut of_receiver).is_pending(), "the end is not there");
     world.settle();
     let before = tasks[1].count();
