@@ -203,7 +203,7 @@ fn finish<T>(world: &mut World, future: impl Future<Output = T>, limit: Duration
 /// Calls one after the other, of both methods in turn.
 async fn calls(desk: DeskClient, of: u64, ends: &RefCell<Vec<End>>) {
     for id in of * 100..of * 100 + 40 {
-        let writes = (id + of) % 2 == 0;
+        let writes = (id + of).is_multiple_of(2);
         let result = if writes { desk.write(id).await } else { desk.read(id).await };
         ends.borrow_mut().push((id, writes, result.map_err(|e| e.executed()).err()));
     }

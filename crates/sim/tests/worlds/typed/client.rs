@@ -101,11 +101,11 @@ impl Client {
         match outcome {
             Ok(sum) => {
                 ledger.succeeded("add", id);
-                ledger.check(id, sum == n + 1 && n % 5 != 0, "a wrong sum");
+                ledger.check(id, sum == n + 1 && !n.is_multiple_of(5), "a wrong sum");
             }
             Err(RpcError::Service(wrong)) => {
                 ledger.succeeded("add", id);
-                ledger.check(id, wrong == n && n % 5 == 0, "a wrong error");
+                ledger.check(id, wrong == n && n.is_multiple_of(5), "a wrong error");
             }
             Err(e) => {
                 ledger.failed("add", id, &e);
@@ -129,25 +129,43 @@ impl Client {
         let mut read = 0;
         while read < most {
             let next = stream.next().await;
-            let mut ledger = self.ledger.borrow_mut();
-            match next {
-                Some(Ok(got)) => {
-                    ledger.check(id, got == item(id, read), format_args!("{} at {read}", got.1));
-                    read += 1;
-                    continue;
-                }
-                None => {
-                    ledger.succeeded("down", id);
-                    ledger.check(id, read == items, format_args!("an end after {read} of {items}"));
-                }
-                Some(Err(e)) => {
-                    ledger.failed("down", id, &e);
-                    if let RpcError::MidStream(MidStreamError::ShuttingDown { items }) = e {
-                        ledger.check(id, items == read, format_args!("{items} named of {read}"));
+            let ended = {
+                let mut ledger = self.ledger.borrow_mut();
+                match next {
+                    Some(Ok(got)) => {
+                        ledger.check(
+                            id,
+                            got == item(id, read),
+                            format_args!("{} at {read}", got.1),
+                        );
+                        read += 1;
+                        false
+                    }
+                    None => {
+                        ledger.succeeded("down", id);
+                        ledger.check(
+                            id,
+                            read == items,
+                            format_args!("an end after {read} of {items}"),
+                        );
+                        true
+                    }
+                    Some(Err(e)) => {
+                        ledger.failed("down", id, &e);
+                        if let RpcError::MidStream(MidStreamError::ShuttingDown { items }) = e {
+                            ledger.check(
+                                id,
+                                items == read,
+                                format_args!("{items} named of {read}"),
+                            );
+                        }
+                        true
                     }
                 }
+            };
+            if !ended {
+                continue;
             }
-            drop(ledger);
             let after = stream.next().await.is_some();
             self.ledger.borrow_mut().check(id, !after, "an item after the end");
             break;
@@ -226,35 +244,45 @@ impl Client {
             let mut read = 0;
             while read < keeps_receiver {
                 let next = receiver.next().await;
-                let mut ledger = ledger.borrow_mut();
-                match next {
-                    Some(Ok(got)) => {
-                        ledger.check(
-                            id,
-                            got == item(id, read),
-                            format_args!("{} at {read}", got.1),
-                        );
-                        ledger.check(id, read < begun.get(), "an item that was not sent");
-                        read += 1;
-                        continue;
-                    }
-                    None => {
-                        ledger.succeeded("both", id);
-                        let all = items.min(most);
-                        ledger.check(id, read == all, format_args!("an end after {read} of {all}"));
-                    }
-                    Some(Err(e)) => {
-                        ledger.failed("both", id, &e);
-                        if let RpcError::MidStream(MidStreamError::ShuttingDown { items }) = e {
+                let ended = {
+                    let mut ledger = ledger.borrow_mut();
+                    match next {
+                        Some(Ok(got)) => {
                             ledger.check(
                                 id,
-                                items == read,
-                                format_args!("{items} named of {read}"),
+                                got == item(id, read),
+                                format_args!("{} at {read}", got.1),
                             );
+                            ledger.check(id, read < begun.get(), "an item that was not sent");
+                            read += 1;
+                            false
+                        }
+                        None => {
+                            ledger.succeeded("both", id);
+                            let all = items.min(most);
+                            ledger.check(
+                                id,
+                                read == all,
+                                format_args!("an end after {read} of {all}"),
+                            );
+                            true
+                        }
+                        Some(Err(e)) => {
+                            ledger.failed("both", id, &e);
+                            if let RpcError::MidStream(MidStreamError::ShuttingDown { items }) = e {
+                                ledger.check(
+                                    id,
+                                    items == read,
+                                    format_args!("{items} named of {read}"),
+                                );
+                            }
+                            true
                         }
                     }
+                };
+                if !ended {
+                    continue;
                 }
-                drop(ledger);
                 let after = receiver.next().await.is_some();
                 self.ledger.borrow_mut().check(id, !after, "an item after the end");
                 return;
