@@ -101,6 +101,7 @@ pub struct Health(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     services: BTreeMap<String, HealthStatus>,
+    /// The wakers of streams that wait for a change. Each stream removes its own.
     waiting: Slab<Waker>,
 }
 
@@ -126,9 +127,10 @@ impl Health {
     pub fn set(&self, service: &str, status: HealthStatus) {
         let mut state = self.lock();
         state.services.insert(service.to_owned(), status);
-        let woken = std::mem::take(&mut state.waiting);
+        // Streams remove their own wakers, as another one may have the key of one that is removed here.
+        let woken: Vec<_> = state.waiting.iter().map(|(_, waker)| waker.clone()).collect();
         drop(state); // a waker may run code of the application
-        wake_all(woken.into_iter().map(|(_, waker)| waker));
+        wake_all(woken);
     }
 
     /// The state that was set.
@@ -243,5 +245,64 @@ impl<T: Transport> Rpc<T> {
     pub fn add_health(&mut self, health: &Health) -> Result<(), RegisterError> {
         let checks = health.checked_by(&self.drain_token());
         HealthCheckServer::local(checks).register_local(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    impl Woken {
+        fn take(&self) -> bool {
+            self.0.swap(0, Ordering::Relaxed) > 0
+        }
+    }
+
+    #[test]
+    fn all_streams_are_woken_in_whatever_order_they_are_polled_and_dropped() {
+        let health = Health::new();
+        let checks = health.checked_by(&DrainToken::default());
+        let woken = [(); 3].map(|()| Arc::new(Woken::default()));
+        let poll = |stream: Pin<&mut dyn Stream<Item = HealthStatus>>, woken: &Arc<Woken>| {
+            stream.poll_next(&mut Context::from_waker(&Waker::from(woken.clone())))
+        };
+        let mut watches = [(); 3].map(|()| Box::pin(HealthCheck::watch(&checks, String::new())));
+        let serving = Poll::Ready(Some(HealthStatus::Serving));
+        let not_serving = Poll::Ready(Some(HealthStatus::NotServing));
+        for (watch, woken) in watches.iter_mut().zip(&woken) {
+            assert_eq!(poll(watch.as_mut(), woken), serving);
+            assert_eq!(poll(watch.as_mut(), woken), Poll::Pending);
+        }
+        health.set("", HealthStatus::NotServing);
+        assert!(woken.iter().all(|woken| woken.take()));
+        for (watch, woken) in watches.iter_mut().zip(&woken).rev() {
+            assert_eq!(poll(watch.as_mut(), woken), not_serving);
+            assert_eq!(poll(watch.as_mut(), woken), Poll::Pending);
+        }
+        health.set("", HealthStatus::Serving);
+        assert!(woken.iter().all(|woken| woken.take()));
+        // The last ones wait again, and the first one is dropped as it is.
+        let [first, mut second, mut third] = watches;
+        for (watch, woken) in [(&mut third, &woken[2]), (&mut second, &woken[1])] {
+            assert_eq!(poll(watch.as_mut(), woken), serving);
+            assert_eq!(poll(watch.as_mut(), woken), Poll::Pending);
+        }
+        drop(first);
+        health.set("", HealthStatus::NotServing);
+        assert!(woken[1].take() && woken[2].take() && !woken[0].take());
+        drop((second, third));
+        assert!(health.lock().waiting.is_empty());
     }
 }
