@@ -198,8 +198,7 @@ fn kind_name(kind: MethodKind) -> &'static str {
         MethodKind::OneWay => "one-way",
         MethodKind::ServerStream => "server-stream",
         MethodKind::ClientStream => "client-stream",
-        #[allow(unreachable_patterns)] // kinds to come
-        _ => "other",
+        MethodKind::BothStreams => "both-streams",
     }
 }
 
@@ -302,5 +301,18 @@ impl<T: Transport> Rpc<T> {
         let services = self.handlers.services.clone();
         let server = OfEndpoint { access, services, lender: self.core.lender.clone() };
         IntrospectionServer::local(server).register_local(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_method_has_its_name_in_lists() {
+        use MethodKind::{BothStreams, ClientStream, OneWay, ServerStream, Unary};
+        let names = [Unary, OneWay, ServerStream, ClientStream, BothStreams].map(kind_name);
+        let expected = ["unary", "one-way", "server-stream", "client-stream", "both-streams"];
+        assert_eq!(names, expected);
     }
 }

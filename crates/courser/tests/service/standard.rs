@@ -6,7 +6,7 @@ use std::time::Duration;
 use courser::health::{Health, HealthCheckClient, HealthStatus};
 use courser::introspection::{Introspect, IntrospectionClient};
 use courser::metrics::Metrics;
-use courser::service::{BlockingChannel, RpcError};
+use courser::service::{BlockingChannel, Incoming, RpcError, Stream};
 use courser::{Client, Nexus, Server};
 use futures::StreamExt;
 use serde_json::Value;
@@ -18,7 +18,34 @@ trait Sum {
     async fn add(&self, a: u64, b: u64) -> Result<u64, String>;
 }
 
+/// A method of each kind.
+#[courser::service]
+trait Kinds {
+    async fn ask(&self, number: u64) -> u64;
+    fn follow(&self) -> impl Stream<Item = u64>;
+    #[oneway]
+    async fn note(&self, number: u64);
+    async fn sum(&self, numbers: Incoming<u64>) -> u64;
+    fn talk(&self, numbers: Incoming<u64>) -> impl Stream<Item = u64>;
+}
+
 struct Adder;
+
+impl Kinds for Adder {
+    async fn ask(&self, number: u64) -> u64 {
+        number
+    }
+    fn follow(&self) -> impl Stream<Item = u64> {
+        futures::stream::empty()
+    }
+    async fn note(&self, _: u64) {}
+    async fn sum(&self, _: Incoming<u64>) -> u64 {
+        0
+    }
+    fn talk(&self, _: Incoming<u64>) -> impl Stream<Item = u64> {
+        futures::stream::empty()
+    }
+}
 
 impl Sum for Adder {
     async fn add(&self, a: u64, b: u64) -> Result<u64, String> {
@@ -122,12 +149,13 @@ fn other_machines_are_refused_unless_they_are_allowed() {
 #[test]
 fn services_are_listed_with_their_methods_and_shapes() {
     let server = server().add_introspection(Introspect::new()).unwrap();
+    let server = server.add_service(KindsServer::new(Adder)).unwrap();
     let (uri, _serving) = (server.local_uri(), server.serve().unwrap());
     let list = introspection(&uri).list().wait().unwrap();
     let list: Value = serde_json::from_str(&list).unwrap();
     let services = list["services"].as_array().unwrap();
     let names: Vec<_> = services.iter().map(|s| s["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["Sum", "courser.Introspection"]);
+    assert_eq!(names, ["Sum", "courser.Introspection", "Kinds"]);
     let fingerprint = format!("{:016x}", SumClient::SERVICE.fingerprint());
     assert_eq!(services[0]["fingerprint"], fingerprint);
     let add = &services[0]["methods"][0];
@@ -135,6 +163,18 @@ fn services_are_listed_with_their_methods_and_shapes() {
     let shape = &SumClient::SERVICE.shapes()[0];
     assert_eq!(add["arguments"], shape.arguments().to_string());
     assert_eq!(add["fingerprint"], format!("{:016x}", shape.fingerprint()));
+    let kinds = services[2]["methods"].as_array().unwrap().iter().map(|method| {
+        let text = |key: &str| method[key].as_str().unwrap();
+        (text("name"), text("kind"))
+    });
+    let expected = [
+        ("ask", "unary"),
+        ("follow", "server-stream"),
+        ("note", "one-way"),
+        ("sum", "client-stream"),
+        ("talk", "both-streams"),
+    ];
+    assert_eq!(kinds.collect::<Vec<_>>(), expected);
 }
 
 #[test]
