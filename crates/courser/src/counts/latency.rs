@@ -59,7 +59,7 @@ impl Buckets {
 
     /// The latencies so far.
     pub(super) fn read(&self) -> Latency {
-        let counts = self.0.iter().map(|counter| counter.load(Ordering::Relaxed));
+        let counts = self.0.iter().map(|counter| counter.load(Ordering::Acquire));
         let counts = counts.enumerate().filter(|(_, count)| *count > 0);
         Latency { counts: counts.map(|(at, count)| (at as u16, count)).collect() }
     }
