@@ -264,7 +264,7 @@ impl Server {
             return;
         }
         self.requests.retain(|(known, _)| *known != req_type);
-        self.requests.push((req_type, handler(f)));
+        self.requests.push((req_type, handler(f, self.services.cells(req_type))));
     }
 
     /// Registers the handler of a type of one-way messages, in place of an earlier one. It runs as a
@@ -280,7 +280,7 @@ impl Server {
             return;
         }
         self.messages.retain(|(known, _)| *known != msg_type);
-        self.messages.push((msg_type, handler(f)));
+        self.messages.push((msg_type, handler(f, self.services.cells(msg_type))));
     }
 
     /// Returns whether a request type has a handler.

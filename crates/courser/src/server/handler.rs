@@ -12,6 +12,7 @@ use super::placement::{InPlace, Placement, Record};
 use super::running::Ticket;
 use super::spawn::{HandlerFuture, Spawn};
 use crate::core::deadline::with;
+use crate::counts::{CallOutcome, MethodCells};
 use crate::panics::caught;
 use crate::platform::Clock;
 use crate::run::worker::{Work, drop_as};
@@ -27,19 +28,31 @@ pub(super) trait Handle: Send + Sync {
 
 pub(super) type Handler = Arc<dyn Handle>;
 
-/// Makes the handler of a function.
-pub(super) fn handler<F, Fut>(f: F) -> Handler
+/// Makes the handler of a function. `cells`: the counters of its method.
+pub(super) fn handler<F, Fut>(f: F, cells: Option<Arc<MethodCells>>) -> Handler
 where
     F: Fn(Work) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = ()> + Send + 'static,
 {
-    Arc::new(Recorded { f, record: Record::new() })
+    Arc::new(Recorded { f, record: Record::new(), cells })
 }
 
 /// A function with the record of its futures.
 struct Recorded<F> {
     f: F,
     record: Record,
+    /// The counters of its method, for requests whose handler does not begin.
+    cells: Option<Arc<MethodCells>>,
+}
+
+impl<F> Recorded<F> {
+    /// Counts a request that ends before its handler begins.
+    #[cold]
+    fn count_unrun(&self, is_late: bool) {
+        if let Some(cells) = &self.cells {
+            cells.refuse(if is_late { CallOutcome::Deadline } else { CallOutcome::Cancelled });
+        }
+    }
 }
 
 impl<F, Fut> Handle for Recorded<F>
@@ -85,12 +98,24 @@ pin_project_lite::pin_project! {
 
     impl<F, Fut> PinnedDrop for Guarded<F, Fut> {
         fn drop(this: Pin<&mut Self>) {
-            let mut stage = this.project().stage;
             // The runtime of the handlers drops it, or this server does, before its end.
-            if let StageProjection::Running { .. } = stage.as_mut().project() {
-                drop_as(Status::Dropped, || stage.set(Stage::Ended));
-            }
+            this.end_early();
         }
+    }
+}
+
+impl<F, Fut> Guarded<F, Fut> {
+    /// Drops the handler, or the request whose handler did not begin, which is counted then.
+    fn end_early(self: Pin<&mut Self>) {
+        let mut this = self.project();
+        match this.stage.as_mut().project() {
+            StageProjection::Waiting { work: Some(work) } => {
+                this.handler.count_unrun(work.is_late());
+            }
+            StageProjection::Running { .. } => {}
+            _ => return,
+        }
+        drop_as(Status::Dropped, || this.stage.set(Stage::Ended));
     }
 }
 
@@ -104,6 +129,7 @@ impl<F: Fn(Work) -> Fut, Fut: Future<Output = ()>> Guarded<F, Fut> {
         let Some(mut work) = work.take() else { return Poll::Ready(()) };
         // It may have waited for its first poll.
         if work.is_late() {
+            this.handler.count_unrun(true);
             work.fail(Status::DeadlineExceeded);
             return Poll::Ready(());
         }
@@ -150,9 +176,9 @@ impl<F: Fn(Work) -> Fut, Fut: Future<Output = ()>> Future for Guarded<F, Fut> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut this = self.as_mut().project();
+        let this = self.as_mut().project();
         if this.ticket.is_cancelled() {
-            drop_as(Status::Dropped, || this.stage.set(Stage::Ended));
+            self.end_early();
             return Poll::Ready(());
         }
         let begun = std::mem::take(this.measured).then(|| Clock::System.now());
