@@ -11,7 +11,7 @@ use crate::core::Core;
 use crate::core::context::Context;
 use crate::core::continuations::{CompletionTarget, Cont};
 use crate::core::handler::{Handler, parts};
-use crate::core::message::{Completion, Request, Response};
+use crate::core::message::{Completion, Reply, Request, Response};
 use crate::counts::CallOutcome;
 use crate::error::service::DecodeError;
 use crate::panics::caught;
@@ -268,8 +268,15 @@ fn handle_other(
             });
             end(cx, panicked);
         }
-        Err(e) => cx.reply(undecoded(services, e)),
+        Err(e) => cx.reply(undecoded_of(services, method, e)),
     }
+}
+
+/// Counts a request or message of a method whose metadata cannot be decoded. Returns the answer to it.
+fn undecoded_of(services: &Services, method: u16, error: DecodeError) -> impl Reply {
+    let reply = undecoded(services, error);
+    services.count_refused(method, reply.outcome());
+    reply
 }
 
 /// The handler of requests of a method that have metadata.
@@ -323,7 +330,7 @@ fn handle_other_message(
     };
     if expires_ns != u64::MAX && core.now_ns() >= expires_ns {
         core.handled.messages_expired += 1;
-        return;
+        return services.count_refused(method, CallOutcome::Deadline);
     }
     let request = |body| Request { body, req_type: method, session, expires_ns };
     let mut cx = Context { core, request: None };
@@ -337,6 +344,6 @@ fn handle_other_message(
             });
             cx.core.handled.panics += u64::from(panicked);
         }
-        Err(e) => drop(undecoded(services, e)), // counts it
+        Err(e) => drop(undecoded_of(services, method, e)), // counts it
     }
 }
