@@ -232,6 +232,10 @@ pub(crate) fn encode_outcome<K: Encode<T> + Encode<E>, T, E>(
 pub(crate) struct RefusalReply(pub(crate) Refusal);
 
 impl Reply for RefusalReply {
+    fn outcome(&self) -> CallOutcome {
+        self.0.outcome()
+    }
+
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         let mut bytes = Vec::new();
         self.0.write(&mut bytes);

@@ -21,6 +21,7 @@ use crate::channel::CallClock;
 use crate::channel::greeting::Greeting;
 use crate::channel::method::{MARKED, MethodInfo, ServiceInfo};
 use crate::client::{Client, ClientCall, ClientSend};
+use crate::counts::ServiceCells;
 use crate::error::failure::CallFailure;
 use crate::service::trailer::{self, Arrived};
 use crate::service::{BlockingChannel, CallOptions, Channel, MethodId, MethodKind};
@@ -206,6 +207,24 @@ impl<S: CallService> Channel for LayeredClient<S> {
 
     fn pause(&self, after: Duration) -> Option<LayeredCall> {
         self.client.pause(after).map(|pause| LayeredCall(State::Plain(pause)))
+    }
+
+    fn random(&self) -> u64 {
+        self.client.random()
+    }
+
+    fn is_usable(&self) -> bool {
+        self.client.is_usable()
+    }
+
+    const COUNTS: bool = <Client as Channel>::COUNTS;
+
+    fn counts(&self, info: &ServiceInfo) -> Option<ServiceCells> {
+        self.client.counts(info)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.client.now_ns()
     }
 }
 

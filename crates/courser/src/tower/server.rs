@@ -13,8 +13,9 @@ use crate::core::message::{Reply, ReplySink, to_message};
 use crate::core::shares::{Client, FindClient};
 use crate::service::trailer;
 use crate::service::{
-    Caller, Charge, Denied, LARGE, MethodKind, MethodOf, Received, Refusal, RefusalReply,
-    RegisterError, Registry, Service, Services, SessionKey, Source, current,
+    CallOutcome, Caller, Charge, Denied, LARGE, MethodKind, MethodOf, Received, Refusal,
+    RefusalReply, RegisterError, Registry, Service, Services, SessionKey, Source, current,
+    outcome_of,
 };
 
 /// A typed service for [`crate::Server::add_service`], with a layer, or a stack of them
@@ -189,6 +190,13 @@ enum Answered {
 }
 
 impl Reply for Answered {
+    fn outcome(&self) -> CallOutcome {
+        match self {
+            Answered::Response(response) => outcome_of(Ok(response)),
+            Answered::Refused(refusal) => refusal.outcome(),
+        }
+    }
+
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         match self {
             Answered::Response(response) => to.msg(response),

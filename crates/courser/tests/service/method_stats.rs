@@ -1,12 +1,20 @@
 //! Statistics of methods, at servers of both kinds and at their clients.
 
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use courser::service::{
-    BlockingChannel, CallOutcome, Denied, Incoming, MethodStats, Peer, RpcError, Stream, Target,
+    BlockingChannel, CallOutcome, Denied, Incoming, IncomingCall, MethodStats, Peer, RpcError,
+    ServerMiddleware, Stream, Target,
 };
-use courser::{Client, Config, EndpointHandle, Nexus, Server, ServerHandle, Serving};
+use courser::tower::{AnswerFuture, BoxError, LayeredClient, Next, Request, Response, layered};
+use courser::{
+    Client, Config, EndpointHandle, HandlerFuture, Nexus, Server, ServerHandle, Serving,
+};
 use futures::StreamExt;
 
 use crate::world::until;
@@ -22,6 +30,8 @@ trait Desk {
     async fn note(&self, text: String);
     fn count(&self, to: u64) -> impl Stream<Item = u64>;
     async fn sum(&self, numbers: Incoming<u64>) -> u64;
+    /// Twice each number.
+    fn twice(&self, numbers: Incoming<u64>) -> impl Stream<Item = u64>;
 }
 
 struct Clerk;
@@ -52,6 +62,9 @@ impl Desk for Clerk {
             sum += number;
         }
         sum
+    }
+    fn twice(&self, numbers: Incoming<u64>) -> impl Stream<Item = u64> {
+        numbers.filter_map(|number| std::future::ready(number.ok().map(|number| number * 2)))
     }
 }
 
@@ -214,6 +227,29 @@ fn messages_are_counted_and_those_that_cannot_be_decoded_are_errors() {
 }
 
 #[test]
+fn requests_and_messages_with_malformed_metadata_are_counted_for_their_methods() {
+    const METADATA: u16 = 0x03F4;
+    for (uri, server) in Running::both() {
+        let (client, desk) = client_of(&uri);
+        let malformed = |name: &str| {
+            let methods = DeskClient::SERVICE.methods;
+            let at = methods.iter().position(|method| method.name == name).unwrap() as u8;
+            // A key has no capital letters.
+            let bytes = [1, b'K', 1, 0, b'v', at, 0x40, 0, 5, 0];
+            let mut message = client.alloc(bytes.len()).unwrap();
+            message.copy_from_slice(&bytes);
+            message
+        };
+        client.call(METADATA, malformed("echo")).wait().unwrap();
+        client.send(METADATA, malformed("note")).wait().unwrap();
+        desk.echo("behind the message".into()).wait().unwrap();
+        let all = server.end();
+        assert_ended(&all, "echo", &[(CallOutcome::Ok, 1), (CallOutcome::Undecoded, 1)]);
+        assert_ended(&all, "note", &[(CallOutcome::Undecoded, 1)]);
+    }
+}
+
+#[test]
 fn streams_and_their_items_are_counted_at_both_ends() {
     for (uri, server) in Running::both() {
         let (client, desk) = client_of(&uri);
@@ -247,6 +283,141 @@ fn streams_and_their_items_are_counted_at_both_ends() {
         assert_ended(&all, "sum", &[(CallOutcome::Ok, 1)]);
         assert!(of(&all, "count").items >= 20_000);
         assert_eq!(of(&all, "sum").items, 10_000);
+    }
+}
+
+#[test]
+fn requests_that_end_before_their_handlers_begin_are_counted() {
+    let (queue, holds) = (Arc::new(Mutex::new(VecDeque::new())), Arc::new(AtomicBool::new(false)));
+    let (spawned, held) = (queue.clone(), holds.clone());
+    let server =
+        Server::bind("udp://127.0.0.1:0").unwrap().spawn_with(move |handler: HandlerFuture| {
+            match held.load(Ordering::Relaxed) {
+                true => spawned.lock().unwrap().push_back(handler),
+                false => drop(std::thread::spawn(|| futures::executor::block_on(handler))),
+            }
+        });
+    let server = server.add_service(DeskServer::new(Clerk)).unwrap();
+    let (uri, serving) = (server.local_uri(), server.serve().unwrap());
+    let (_client, desk) = client_of(&uri);
+    let queued = |number: usize| until(|| queue.lock().unwrap().len() == number);
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    holds.store(true, Ordering::Relaxed);
+    desk.stay().deadline(Duration::from_millis(20)).wait().unwrap_err();
+    queued(1);
+    let mut cancelled = Box::pin(async { desk.stay().await });
+    assert!(cancelled.as_mut().poll(&mut cx).is_pending());
+    queued(2);
+    drop(cancelled);
+    holds.store(false, Ordering::Relaxed);
+    desk.echo("behind the cancellation".into()).wait().unwrap();
+    holds.store(true, Ordering::Relaxed);
+    let mut dropped = Box::pin(async { desk.stay().await });
+    assert!(dropped.as_mut().poll(&mut cx).is_pending());
+    queued(3);
+    let last = queue.lock().unwrap().pop_back();
+    queue.lock().unwrap().drain(..).for_each(futures::executor::block_on);
+    drop(last);
+    let given_up = [(CallOutcome::Deadline, 1), (CallOutcome::Cancelled, 2)];
+    assert_ended(&serving.method_stats(), "stay", &given_up);
+}
+
+#[test]
+fn streams_each_way_and_the_items_of_both_ends_are_counted() {
+    for (uri, server) in Running::both() {
+        let (client, desk) = client_of(&uri);
+        client.wait(async {
+            let mut twice = desk.twice().await.unwrap();
+            for number in 0..100 {
+                twice.send(&number).await.unwrap();
+            }
+            assert_eq!(twice.finish().collect::<Vec<_>>().await.len(), 100);
+        });
+        for all in [client.method_stats(), server.end()] {
+            assert_ended(&all, "twice", &[(CallOutcome::Ok, 1)]);
+            assert_eq!(of(&all, "twice").items, 200);
+        }
+    }
+}
+
+/// Middleware that refuses two methods.
+struct Refuses;
+
+impl ServerMiddleware for Refuses {
+    fn before(&self, call: &mut IncomingCall<'_>) -> Result<(), Denied> {
+        match call.method() {
+            "fail" => Err(Denied::new("by middleware")),
+            "stay" => Err(Denied::too_many("by middleware", Duration::ZERO)),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn requests_that_middleware_refuses_are_counted_by_the_reason() {
+    let server = Server::bind("udp://127.0.0.1:0").unwrap().middleware(Refuses);
+    let server = server.add_service(DeskServer::new(Clerk)).unwrap();
+    let (uri, serving) = (server.local_uri(), server.serve().unwrap());
+    let (client, desk) = client_of(&uri);
+    desk.echo("text".into()).wait().unwrap();
+    desk.fail(0).wait().unwrap_err();
+    desk.stay().wait().unwrap_err();
+    for all in [client.method_stats(), Running::Tasks(serving).end()] {
+        assert_ended(&all, "echo", &[(CallOutcome::Ok, 1)]);
+        assert_ended(&all, "fail", &[(CallOutcome::Denied, 1)]);
+        assert_ended(&all, "stay", &[(CallOutcome::Overload, 1)]);
+    }
+}
+
+/// A layer that refuses calls by their metadata.
+#[derive(Clone)]
+struct Refusing(Next);
+
+impl tower::Service<Request> for Refusing {
+    type Response = Response;
+    type Error = BoxError;
+    type Future = AnswerFuture;
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.0.poll_ready(cx)
+    }
+    fn call(&mut self, request: Request) -> AnswerFuture {
+        match request.metadata().text("refuse") {
+            Some("full") => {
+                Box::pin(async { Err(Denied::too_many("full", Duration::ZERO).into()) })
+            }
+            Some(_) => Box::pin(async { Err("refused by a layer".into()) }),
+            None => self.0.call(request),
+        }
+    }
+}
+
+#[test]
+fn calls_of_services_and_clients_with_layers_are_counted_by_outcome() {
+    let desk = layered(DeskServer::new(Clerk), tower::layer::layer_fn(Refusing));
+    let server = Server::bind("udp://127.0.0.1:0").unwrap().add_service(desk).unwrap();
+    let (uri, serving) = (server.local_uri(), server.serve().unwrap());
+    let client = Client::connect(&uri).wait().unwrap();
+    let layers = LayeredClient::new(client.clone(), tower::layer::util::Identity::new());
+    let desk = client.wait(DeskClient::new(layers)).unwrap();
+    for _ in 0..3 {
+        desk.echo("text".into()).wait().unwrap();
+    }
+    desk.echo("text".into()).metadata("refuse", "full").wait().unwrap_err();
+    desk.echo("text".into()).metadata("refuse", "yes").wait().unwrap_err();
+    desk.echo("text".into()).with_response_metadata().wait().0.unwrap();
+    desk.fail(0).wait().unwrap();
+    desk.fail(9).wait().unwrap_err();
+    desk.crash(true).wait().unwrap_err();
+    let counted = client.wait(async { desk.count(10).await.unwrap().collect::<Vec<_>>().await });
+    assert_eq!(counted.len(), 10);
+    assert_eq!(desk.method_stats(), client.method_stats());
+    for all in [client.method_stats(), Running::Tasks(serving).end()] {
+        let refused = [(CallOutcome::Overload, 1), (CallOutcome::Denied, 1)];
+        assert_ended(&all, "echo", &[&[(CallOutcome::Ok, 4)], &refused[..]].concat());
+        assert_ended(&all, "fail", &[(CallOutcome::Ok, 1), (CallOutcome::Failed, 1)]);
+        assert_ended(&all, "crash", &[(CallOutcome::Panicked, 1)]);
+        assert_ended(&all, "count", &[(CallOutcome::Ok, 1)]);
+        assert_eq!(of(&all, "count").items, 10);
     }
 }
 
