@@ -29,7 +29,8 @@ pub enum HealthStatus {
     Unknown = 0,
     /// It takes requests.
     Serving = 1,
-    /// It takes no requests, by its own statement, or since the server shuts down.
+    /// It takes no requests, by its own statement, or since the server shuts down, which open streams
+    /// get to know.
     NotServing = 2,
 }
 
@@ -64,7 +65,8 @@ impl Decode<HealthStatus> for Bytes {
 /// `HealthCheckClient`.
 #[courser_macros::service(codec = Bytes, name = "courser.Health", crate = crate)]
 pub trait HealthCheck {
-    /// The state of a service by its name, or with an empty name of the server.
+    /// The state of a service by its name, or with an empty name of the server. A server that shuts down
+    /// refuses the call with `Status::ShuttingDown`.
     async fn check(&self, service: String) -> HealthStatus;
     /// The state now, and each time that it has changed. A client that reads late gets the last state
     /// only.
@@ -76,8 +78,9 @@ pub trait HealthCheck {
 /// several servers.
 ///
 /// A server is [`HealthStatus::Serving`] until another state is set, and its services are
-/// [`HealthStatus::Unknown`] until one is set. All that are known are
-/// [`HealthStatus::NotServing`] once the server shuts down.
+/// [`HealthStatus::Unknown`] until one is set. Once the server shuts down, streams that are open get
+/// [`HealthStatus::NotServing`] for all that are known, and a new check or stream ends with
+/// [`crate::Status::ShuttingDown`], as all new requests do: clients take that for not serving.
 ///
 /// ```
 /// use courser::Server;

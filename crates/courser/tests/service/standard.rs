@@ -7,7 +7,7 @@ use courser::health::{Health, HealthCheckClient, HealthStatus};
 use courser::introspection::{Introspect, IntrospectionClient};
 use courser::metrics::Metrics;
 use courser::service::{BlockingChannel, Incoming, RpcError, Stream};
-use courser::{Client, Nexus, Server};
+use courser::{CallError, CallFailure, Client, Nexus, Server, Status};
 use futures::StreamExt;
 use serde_json::Value;
 
@@ -202,6 +202,9 @@ fn health_is_what_the_application_has_set_until_the_server_drains() {
     assert_eq!(client.wait(unknown.take(1).collect::<Vec<_>>()), [Ok(HealthStatus::Unknown)]);
     serving.handle().shutdown(Duration::from_secs(10));
     assert_eq!(next(&mut watched), HealthStatus::NotServing);
+    let refused = checks.check(String::new()).wait().unwrap_err();
+    let expected = CallFailure::Failed(CallError::Server(Status::ShuttingDown));
+    assert_eq!(refused, RpcError::Call(expected));
     drop(watched);
     serving.wait().unwrap();
 }
