@@ -13,7 +13,8 @@
 //!
 //! With `messages`, one-way messages take the place of the calls. With `futures`, each call in flight is
 //! a task that awaits one call after another, and the handler is async. With `typed`, it is a method of a
-//! service; with `counted`, both sides count the calls of the method.
+//! service; with `counted`, the server counts the calls of the method. The client is a session, which counts
+//! none.
 //!
 //! With `deadline`, each call has a deadline that it does not reach. With `marked`, each side
 //! receives one frame with a congestion mark before counting starts, so that all counted frames

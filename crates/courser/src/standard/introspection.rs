@@ -26,8 +26,9 @@ use crate::service::{
 const FORMAT: u64 = 1;
 
 /// The text of the error for clients that are not allowed.
-const DENIED: &str = "only clients of the same machine may read statistics; ask there, or let the server \
-                      allow others (Introspect::allow)";
+const DENIED: &str = "only clients of the same machine may read statistics, over shared memory or a loopback \
+                      address such as 127.0.0.1; connect so, or let the server allow others \
+                      (Introspect::allow)";
 
 /// The standard service that [`Introspect`] adds. Its client is `IntrospectionClient`. Errors are texts for
 /// people.
@@ -81,7 +82,8 @@ fn is_local(peer: &Peer) -> bool {
 }
 
 impl Introspect {
-    /// For clients of the same machine.
+    /// For clients of the same machine, over shared memory or a loopback address. A server that is bound
+    /// to another address only has no such address: it allows its own machine by [`Introspect::allow`].
     pub fn new() -> Self {
         Introspect { allows: Arc::new(is_local) }
     }
@@ -306,7 +308,23 @@ impl<T: Transport> Rpc<T> {
 
 #[cfg(test)]
 mod tests {
+    use courser_buf::Addr;
+
     use super::*;
+
+    #[test]
+    fn clients_are_local_by_a_loopback_address_or_without_one() {
+        let is_local = |ip: &str| {
+            let socket = std::net::SocketAddr::new(ip.parse().unwrap(), 31_850);
+            is_local(&Peer::new(Addr::from_socket(socket)))
+        };
+        for ip in ["127.0.0.1", "127.0.0.2", "::1", "::ffff:127.0.0.1"] {
+            assert!(is_local(ip), "{ip}");
+        }
+        for ip in ["10.0.0.5", "0.0.0.0", "::ffff:10.0.0.5", "2001:db8::1", "::"] {
+            assert!(!is_local(ip), "{ip}");
+        }
+    }
 
     #[test]
     fn each_kind_of_method_has_its_name_in_lists() {
