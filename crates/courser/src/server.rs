@@ -469,11 +469,16 @@ impl fmt::Debug for Serving {
 /// Reports the end of a thread, also that by a panic.
 struct Ending {
     control: Arc<Control>,
+    /// The number of its endpoint among those that publish counters, once it has one.
+    number: Option<usize>,
     result: Result<ShutdownReport, ServerError>,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.control.published.end(number);
+        }
         let result = std::mem::replace(&mut self.result, Err(ServerError::Panicked));
         self.control.end(result);
     }
@@ -497,8 +502,9 @@ fn start_thread(
             }
         };
         control.begin(rpc.mailbox.clone());
-        let mut ending = Ending { control, result: Err(ServerError::Panicked) };
+        let mut ending = Ending { control, number: None, result: Err(ServerError::Panicked) };
         let driver = Driver::new(rpc, setup, &ending.control);
+        ending.number = Some(driver.number());
         let _ = made.send(Ok(())); // it accepts sessions
         ending.result = driver.drive(&ending.control).map_err(ServerError::Run);
         drop(nexus); // before the end is reported, so that the address is free then

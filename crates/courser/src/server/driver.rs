@@ -115,6 +115,11 @@ impl Driver {
         Driver { rpc, watch, begun: 0, publication, in_place, entrance, clients: 0 }
     }
 
+    /// The number of the endpoint among those that publish counters.
+    pub(super) fn number(&self) -> usize {
+        self.publication.number()
+    }
+
     /// Runs the endpoint until it is told to end.
     pub(super) fn drive(mut self, control: &Control) -> Result<ShutdownReport, RunError> {
         self.rpc.may_block()?;

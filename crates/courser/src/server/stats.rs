@@ -72,6 +72,11 @@ impl Publication {
         Publication { number, last: ServerStats::default(), due_ns: 0, answered: 0 }
     }
 
+    /// The number of the endpoint.
+    pub(super) fn number(&self) -> usize {
+        self.number
+    }
+
     /// Returns whether an endpoint that has work is to publish its counters.
     #[inline]
     pub(super) fn is_due(&self, now_ns: u64) -> bool {
@@ -122,6 +127,15 @@ impl Published {
         let answered = if ends { ENDED } else { publication.answered };
         if let Some(own) = self.protocol().get_mut(publication.number) {
             *own = Protocol { answered, stats: stats.clone() };
+        }
+        self.changed.notify_all();
+    }
+
+    /// The endpoint with this number has ended, perhaps without its last counters: readers do not wait for
+    /// it.
+    pub(super) fn end(&self, number: usize) {
+        if let Some(own) = self.protocol().get_mut(number) {
+            own.answered = ENDED;
         }
         self.changed.notify_all();
     }
@@ -182,6 +196,16 @@ impl Published {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn readers_do_not_wait_for_an_endpoint_that_has_ended_without_its_last_counters() {
+        let published = Published::default();
+        let number = published.add();
+        published.protocol()[number].stats.requests = 7;
+        published.end(number);
+        assert_eq!(published.protocol()[number].answered, ENDED);
+        assert_eq!(published.protocols(|| {}, true)[number].requests, 7);
+    }
 
     #[test]
     fn an_endpoint_under_load_publishes_its_counters_once_in_a_millisecond() {
