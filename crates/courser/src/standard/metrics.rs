@@ -134,8 +134,15 @@ impl Metrics {
     }
 
     /// Adds the numbers of methods, and histograms of their latencies. `side` is `server` or `client`.
+    /// Methods of one name, as of two versions of a service, or of several clients in one list, are added up,
+    /// since no sample may be there twice: call it once for each side.
     pub fn add_methods(&mut self, side: &str, methods: &[MethodStats]) {
+        let mut merged: BTreeMap<_, MethodStats> = BTreeMap::new();
         for stats in methods {
+            let of = (stats.service, stats.method);
+            merged.entry(of).and_modify(|all| all.merge(stats)).or_insert_with(|| stats.clone());
+        }
+        for stats in merged.values() {
             let of = [("side", side), ("service", stats.service), ("method", stats.method)];
             self.add_as(&of, stats, "outcome");
             self.add_latency(&of, stats);
@@ -176,4 +183,31 @@ fn seconds(ns: u64) -> String {
     let text = format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
     let text = text.trim_end_matches('0');
     if text.ends_with('.') { format!("{text}0") } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_of_one_name_have_one_sample() {
+        let of = |method: &'static str, started: u64| MethodStats {
+            service: "Kv",
+            method,
+            started,
+            ..MethodStats::default()
+        };
+        let mut metrics = Metrics::new();
+        metrics.add_methods("client", &[of("get", 3), of("put", 1), of("get", 4)]);
+        let text = metrics.text();
+        let started: Vec<_> = text
+            .lines()
+            .filter(|line| line.starts_with("courser_method_started_calls_total"))
+            .collect();
+        let labels =
+            |method: &str| format!("{{side=\"client\",service=\"Kv\",method=\"{method}\"}}");
+        let name = "courser_method_started_calls_total";
+        let expected = [("get", 7), ("put", 1)].map(|(m, n)| format!("{name}{} {n}", labels(m)));
+        assert_eq!(started, expected);
+    }
 }
