@@ -29,6 +29,8 @@ trait Desk {
     #[idempotent]
     async fn read(&self, id: u64) -> u64;
     async fn write(&self, id: u64) -> u64;
+    #[idempotent]
+    async fn hold(&self, id: u64) -> u64;
 }
 
 /// How often the handlers of each number ran.
@@ -43,6 +45,10 @@ impl LocalDesk for Runs {
     async fn write(&self, id: u64) -> u64 {
         *self.0.borrow_mut().entry(id).or_default() += 1;
         id
+    }
+    async fn hold(&self, id: u64) -> u64 {
+        *self.0.borrow_mut().entry(id).or_default() += 1;
+        std::future::pending().await
     }
 }
 
@@ -257,4 +263,25 @@ fn handlers_of_methods_that_are_not_idempotent_run_at_most_once_under_loss_and_c
         unknown > 0 && repeated > 0,
         "{unknown} unknown, {repeated} repeated, {twice} ran twice"
     );
+}
+
+#[test]
+fn a_call_whose_first_attempt_has_run_does_not_end_as_never_executed() {
+    let (mut world, runs) = world(5, &Gate::default(), false);
+    let endpoints = start_clients(&mut world);
+    let connect = Client::connect_on(&endpoints, &world.uri(SERVER));
+    let client = finish(&mut world, connect, MS * 5_000).expect("it hangs").unwrap();
+    let retries = Retries::new(RetryPolicy::default().pauses(MS, MS * 2));
+    let desk = DeskClient::unchecked(client).with_retries(retries.clone());
+    let mut call = pin!(desk.hold(1).into_future());
+    assert!(finish(&mut world, call.as_mut(), MS * 2).is_none());
+    assert_eq!(runs.0.borrow().get(&1), Some(&1));
+    // The server is not there any more at the other attempts.
+    world.crash(SERVER);
+    let result = finish(&mut world, call, Duration::from_secs(200)).expect("it hangs");
+    let error = result.unwrap_err();
+    assert_eq!(retries.stats().retries, 2, "{error}");
+    assert_eq!(error.executed(), Executed::Maybe, "{error}");
+    let other = finish(&mut world, desk.hold(2).into_future(), Duration::from_secs(200));
+    assert_eq!(other.expect("it hangs").map_err(|e| e.executed()), Err(Executed::Never));
 }

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use courser_buf::{AllocError, MsgBuf};
+use courser_proto::Executed;
 
 use crate::channel::method::{MARKED, MethodId};
 use crate::channel::{Answer, CallClock, CallOptions, Channel};
@@ -310,6 +311,8 @@ pub(super) struct Managed<'a, C: Channel> {
     /// The clock of the connection, and the end of the call.
     time: Option<(CallClock, Option<Instant>)>,
     attempts: u32,
+    /// The outcome of an earlier attempt whose handler may have run.
+    unknown: Option<Outcome>,
     stage: Stage<'a, C>,
 }
 
@@ -343,6 +346,7 @@ impl<'a, C: Channel> Managed<'a, C> {
             retries,
             time,
             attempts: 0,
+            unknown: None,
             stage,
         }
     }
@@ -358,7 +362,10 @@ impl<'a, C: Channel> Managed<'a, C> {
                     let outcome = ready!(poll_attempt(Pin::new(call), cx));
                     self.stage = Stage::Over;
                     match self.pause(&outcome).and_then(|after| self.channel.pause(after)) {
-                        Some(pause) => self.stage = Stage::Pausing(pause),
+                        Some(pause) => {
+                            self.keep(outcome);
+                            self.stage = Stage::Pausing(pause);
+                        }
                         None => return Poll::Ready(self.end(outcome)),
                     }
                 }
@@ -442,7 +449,20 @@ impl<'a, C: Channel> Managed<'a, C> {
         (fits && retries.take()).then_some(pause)
     }
 
-    fn end(&mut self, outcome: Outcome) -> Outcome {
+    /// Keeps the outcome of an attempt that is repeated, if its handler may have run.
+    fn keep(&mut self, outcome: Outcome) {
+        if executed(&outcome) == Executed::Maybe {
+            self.unknown = Some(outcome);
+        }
+    }
+
+    /// The outcome of all attempts, of which this is that of the last one. It does not say that no handler
+    /// has run if one of an earlier attempt may have.
+    fn end(&mut self, last: Outcome) -> Outcome {
+        let outcome = match self.unknown.take() {
+            Some(unknown) if executed(&last) == Executed::Never => unknown,
+            _ => last,
+        };
         if let Some(observed) = self.observed.take() {
             observed.end(match &outcome {
                 Ok(answer) => outcome_of(Ok(answer)),
@@ -450,6 +470,14 @@ impl<'a, C: Channel> Managed<'a, C> {
             });
         }
         outcome
+    }
+}
+
+/// Whether the handler of an attempt has run.
+fn executed(outcome: &Outcome) -> Executed {
+    match outcome {
+        Ok(answer) => refusal(answer).map_or(Executed::Yes, |error| error.executed()),
+        Err(error) => error.executed(),
     }
 }
 
