@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use courser_buf::{AllocError, Arena, MsgBuf};
+use courser_proto::{CallError, Executed};
 
 use crate::channel::greeting::Greeting;
 use crate::channel::method::{MethodId, ServiceInfo};
@@ -20,6 +21,10 @@ use crate::counts::ServiceCells;
 use crate::error::failure::CallFailure;
 use crate::error::hello::HelloError;
 use crate::platform::{Clock, random_u64};
+
+/// The end of a [`Channel::pause`] at its time.
+pub(crate) const PAUSED: CallFailure =
+    CallFailure::Failed(CallError::DeadlineExceeded(Executed::Never));
 
 /// Settings of one call, message or stream.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -189,8 +194,9 @@ pub trait Channel: Clone + 'static {
         random_u64()
     }
 
-    /// A future that ends after this time of the connection's clock, with any result. `None`: the connection
-    /// has no timers, and calls are not repeated on it.
+    /// A future that ends after this time of the connection's clock, with
+    /// [`courser_proto::CallError::DeadlineExceeded`]; any other result ends a call without its retry.
+    /// `None`: the connection has no timers, and calls are not repeated on it.
     #[doc(hidden)]
     fn pause(&self, _: Duration) -> Option<Self::OwnedCall> {
         None

@@ -11,6 +11,7 @@ use slab::Slab;
 
 use super::inbox::{DROPPED_KEPT, Submitted};
 use super::pauses::Pauses;
+use crate::channel::PAUSED;
 use crate::channel::call::{Call, Started};
 use crate::channel::greeting::{Service, Services, place};
 use crate::channel::link::{FirstConnect, Link, Open, Session, Waiting};
@@ -710,7 +711,7 @@ impl Clients {
         if was_due {
             let due = |link: &Link| link.due_ns.min(link.retry_ns);
             for call in self.pauses.take_due(now_ns) {
-                self.finish(&call, Err(CallFailure::Stopped)); // has no meaning
+                self.finish(&call, Err(PAUSED));
             }
             let of_links = self.links.iter().map(|(_, link)| due(link));
             let next_ns = of_links.chain(self.pauses.due_ns()).min();

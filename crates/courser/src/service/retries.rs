@@ -162,8 +162,7 @@ impl Retries {
     /// A call begins.
     pub(crate) fn begin(&self) {
         self.0.calls.fetch_add(1, Ordering::Relaxed);
-        let more = |budget: u64| Some((budget + EARNED).min(MOST));
-        let _ = self.0.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        self.earn(EARNED);
     }
 
     /// Returns whether there is none after this number of attempts.
@@ -171,13 +170,20 @@ impl Retries {
         attempts >= self.0.policy.attempts
     }
 
-    /// Takes a retry from the budget.
-    pub(crate) fn take(&self) -> bool {
+    /// Takes a retry from the budget. `None`: it has none.
+    pub(crate) fn take(&self) -> Option<RetryPlace<'_>> {
         let less = |budget: u64| budget.checked_sub(RETRY);
-        let taken = self.0.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
-        let counter = if taken { &self.0.retries } else { &self.0.over_budget };
-        counter.fetch_add(1, Ordering::Relaxed);
-        taken
+        let taken = self.0.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        if taken.is_err() {
+            self.0.over_budget.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(RetryPlace { of: self, is_made: false })
+    }
+
+    fn earn(&self, more: u64) {
+        let more = |budget: u64| Some((budget + more).min(MOST));
+        let _ = self.0.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
     /// The pause after an attempt with this error. `None`: it is not repeated.
@@ -205,6 +211,29 @@ impl Retries {
             RpcError::TooMany { retry_after, .. } if *retry_after > policy.longest_wait => None,
             RpcError::TooMany { retry_after, .. } => Some(*retry_after + pause),
             _ => Some(pause),
+        }
+    }
+}
+
+/// A retry that was taken from the budget. The drop of one that is not made gives it back.
+#[must_use]
+pub(crate) struct RetryPlace<'a> {
+    of: &'a Retries,
+    is_made: bool,
+}
+
+impl RetryPlace<'_> {
+    /// The retry is made.
+    pub(crate) fn fill(mut self) {
+        self.is_made = true;
+        self.of.0.retries.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for RetryPlace<'_> {
+    fn drop(&mut self) {
+        if !self.is_made {
+            self.of.earn(RETRY);
         }
     }
 }

@@ -11,7 +11,7 @@ use courser_proto::{CallError, SessionEnd, SessionState};
 use super::call::{Call, Sent};
 use super::connect::Connecting;
 use super::local::Session;
-use crate::channel::{Answer, CallClock, CallOptions, Channel};
+use crate::channel::{Answer, CallClock, CallOptions, Channel, PAUSED};
 use crate::core::Core;
 use crate::core::lent;
 use crate::error::failure::CallFailure;
@@ -142,7 +142,7 @@ impl Channel for Session {
         let sleep = self.local().sleep(after);
         Some(Box::pin(async move {
             sleep.await;
-            Err(CallFailure::Stopped) // has no meaning
+            Err(PAUSED)
         }))
     }
 

@@ -1,14 +1,17 @@
 //! Retries by verdict, default deadlines, and layers of tower, over real sockets.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use courser::service::{
-    BlockingChannel, Denied, IncomingCall, NoError, Retries, RetryPolicy, RpcError,
-    ServerMiddleware,
+    BlockingChannel, CallOptions, Channel, Denied, IncomingCall, NoError, Retries, RetryPolicy,
+    RpcError, ServerMiddleware,
 };
-use courser::{CallError, CallFailure, Client, Executed, Server};
+use courser::{
+    AllocError, CallError, CallFailure, Client, ClientCall, ClientSend, Executed, MsgBuf, Server,
+};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -130,6 +133,60 @@ fn a_method_has_its_default_deadline_unless_the_call_has_one() {
         let methods = DeskClient::SERVICE.methods;
         let idempotent: Vec<_> = methods.iter().filter(|m| m.is_idempotent).collect();
         assert_eq!((idempotent.len(), idempotent[0].name), (1, "read"));
+    });
+}
+
+/// A client whose pauses fail, or that has none.
+#[derive(Clone)]
+struct Hurried {
+    client: Client,
+    pauses: bool,
+}
+
+impl Channel for Hurried {
+    type Call<'a> = ClientCall;
+    type Sent<'a> = ClientSend;
+    type Another<'a> = std::future::Ready<Result<Self, CallFailure>>;
+    type OwnedCall = Pin<Box<dyn Future<Output = Result<MsgBuf, CallFailure>> + Send>>;
+
+    fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        Channel::alloc(&self.client, len)
+    }
+    fn call(&self, number: u16, request: MsgBuf, options: CallOptions) -> ClientCall {
+        Channel::call(&self.client, number, request, options)
+    }
+    fn call_owned(&self, number: u16, request: MsgBuf, options: CallOptions) -> Self::OwnedCall {
+        Box::pin(Channel::call(&self.client, number, request, options))
+    }
+    fn send(&self, number: u16, message: MsgBuf, options: CallOptions) -> ClientSend {
+        Channel::send(&self.client, number, message, options)
+    }
+    fn another(&self, _: CallOptions) -> Self::Another<'_> {
+        std::future::ready(Ok(self.clone()))
+    }
+    fn pause(&self, _: Duration) -> Option<Self::OwnedCall> {
+        let failed = || Box::pin(std::future::ready(Err(CallFailure::Stopped))) as _;
+        self.pauses.then(failed)
+    }
+}
+
+#[test]
+fn a_call_whose_pause_fails_ends_with_its_last_error_and_no_retry_is_counted() {
+    let begun = Begun::default();
+    serve(Refuses::first(u64::MAX, Duration::ZERO), &begun, |client| {
+        for pauses in [true, false] {
+            let hurried = Hurried { client: client.clone(), pauses };
+            let retries = Retries::new(RetryPolicy::default());
+            let desk = client.wait(DeskClient::new(hurried)).unwrap();
+            let desk = desk.with_retries(retries.clone());
+            // The budget of three is not used up.
+            for _ in 0..20 {
+                let error = client.wait(desk.read().into_future()).unwrap_err();
+                assert!(matches!(error, RpcError::TooMany { .. }), "{error}");
+            }
+            let stats = retries.stats();
+            assert_eq!((stats.calls, stats.retries, stats.over_budget), (20, 0, 0));
+        }
     });
 }
 

@@ -10,18 +10,19 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use courser_buf::{AllocError, MsgBuf};
-use courser_proto::Executed;
+use courser_proto::{CallError, Executed};
 
 use crate::channel::method::{MARKED, MethodId};
 use crate::channel::{Answer, CallClock, CallOptions, Channel};
 use crate::counts::CallOutcome;
+use crate::error::failure::CallFailure;
 use crate::error::service::{EncodeError, NoError, RpcError};
 use crate::service::answer;
 use crate::service::binding::{Binding, ChannelMemory, Unmade};
 use crate::service::codec::Decode;
 use crate::service::context::{Given, current};
 use crate::service::middleware::Observed;
-use crate::service::retries::Retries;
+use crate::service::retries::{Retries, RetryPlace};
 use crate::service::verdict::{outcome_of, refusal};
 use crate::shape::method::MethodKind;
 
@@ -319,8 +320,16 @@ pub(super) struct Managed<'a, C: Channel> {
 enum Stage<'a, C: Channel> {
     New,
     Calling(Started<'a, C, C::OwnedCall>),
-    Pausing(C::OwnedCall),
+    /// Between two attempts, with the outcome of the first of them.
+    Pausing(Pause<'a, C>),
     Over,
+}
+
+/// A pause, with the outcome of the attempt before it.
+struct Pause<'a, C: Channel> {
+    timer: C::OwnedCall,
+    outcome: Outcome,
+    place: RetryPlace<'a>,
 }
 
 /// The end of a call: an answer of the server, which may be a refusal, or an error.
@@ -361,17 +370,18 @@ impl<'a, C: Channel> Managed<'a, C> {
                 Stage::Calling(call) => {
                     let outcome = ready!(poll_attempt(Pin::new(call), cx));
                     self.stage = Stage::Over;
-                    match self.pause(&outcome).and_then(|after| self.channel.pause(after)) {
-                        Some(pause) => {
-                            self.keep(outcome);
-                            self.stage = Stage::Pausing(pause);
+                    match self.pause(&outcome) {
+                        Some((timer, place)) => {
+                            self.stage = Stage::Pausing(Pause { timer, outcome, place });
                         }
                         None => return Poll::Ready(self.end(outcome)),
                     }
                 }
                 Stage::Pausing(pause) => {
-                    let _ = ready!(Pin::new(pause).poll(cx)); // the result has no meaning
-                    self.attempt();
+                    let ended = ready!(Pin::new(&mut pause.timer).poll(cx));
+                    if let Err(outcome) = self.resume(&ended) {
+                        return Poll::Ready(self.end(outcome));
+                    }
                 }
                 Stage::Over => return Poll::Pending,
             }
@@ -429,8 +439,8 @@ impl<'a, C: Channel> Managed<'a, C> {
         }))
     }
 
-    /// The time until the next attempt. `None`: there is none.
-    fn pause(&self, outcome: &Outcome) -> Option<Duration> {
+    /// Begins the pause until the next attempt. `None`: there is none.
+    fn pause(&self, outcome: &Outcome) -> Option<(C::OwnedCall, RetryPlace<'a>)> {
         let retries = self.retries?;
         let refused;
         let error = match outcome {
@@ -446,7 +456,23 @@ impl<'a, C: Channel> Managed<'a, C> {
         let random = self.channel.random();
         let pause = retries.pause(error, self.is_idempotent, self.attempts, random)?;
         let fits = self.left().is_none_or(|left| pause < left);
-        (fits && retries.take()).then_some(pause)
+        let place = fits.then(|| retries.take())??;
+        Some((self.channel.pause(pause)?, place))
+    }
+
+    /// Makes the next attempt after a pause. If that has failed, the call ends with the outcome.
+    fn resume(&mut self, ended: &Result<MsgBuf, CallFailure>) -> Result<(), Outcome> {
+        let Stage::Pausing(pause) = std::mem::replace(&mut self.stage, Stage::Over) else {
+            return Ok(());
+        };
+        let Pause { outcome, place, .. } = pause;
+        if !matches!(ended, Err(CallFailure::Failed(CallError::DeadlineExceeded(_)))) {
+            return Err(outcome);
+        }
+        place.fill();
+        self.keep(outcome);
+        self.attempt();
+        Ok(())
     }
 
     /// Keeps the outcome of an attempt that is repeated, if its handler may have run.

@@ -125,15 +125,14 @@ impl Observation {
     /// Runs a handler, during which [`Observation::take_current`] takes this call. Returns it if nothing
     /// did.
     pub(crate) fn during(self, run: impl FnOnce()) -> Option<Self> {
-        /// Ends the call at the drop, also after a panic.
-        struct Forget;
-        impl Drop for Forget {
+        /// Sets the call before it again at the drop, also after a panic.
+        struct Before(Option<Observation>);
+        impl Drop for Before {
             fn drop(&mut self) {
-                drop(Observation::take_current());
+                drop(CURRENT.replace(self.0.take()));
             }
         }
-        CURRENT.set(Some(self));
-        let _forget = Forget;
+        let _before = Before(CURRENT.replace(Some(self)));
         run();
         Observation::take_current()
     }
@@ -197,5 +196,31 @@ impl Future for Watched {
             observation.end(outcome.unwrap_or(CallOutcome::Cancelled));
         }
         Poll::Ready(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use courser_wire::Addr;
+
+    use super::*;
+    use crate::service::access::Peer;
+    use crate::shape::method::MethodKind;
+
+    fn observation(method: &'static str) -> Observation {
+        let (kind, peer) = (MethodKind::Unary, Peer::new(Addr::default()));
+        let subject = Subject { service: "Test", method, kind, peer };
+        Observation::new(ServerChain::default(), subject, Clock::System)
+    }
+
+    #[test]
+    fn a_call_whose_handler_runs_within_another_leaves_that_one_in_place() {
+        let left = observation("outer").during(|| {
+            let inner = observation("inner").during(|| ());
+            assert_eq!(inner.map(|inner| inner.subject.method), Some("inner"));
+            let outer = Observation::take_current();
+            assert_eq!(outer.map(|outer| outer.subject.method), Some("outer"));
+        });
+        assert!(left.is_none() && Observation::take_current().is_none());
     }
 }
