@@ -40,7 +40,8 @@
 //! # Errors
 //! The error of a layer is [`CallFailure::Middleware`](crate::CallFailure::Middleware) at the client, with its text: never executed if the
 //! layer has not passed the call on, else it may have been. A layer of a server may also return a
-//! [`Denied`](crate::service::Denied), which the client gets as it does those of other middleware.
+//! [`Denied`](crate::service::Denied), which the client gets as it does those of other middleware if the layer
+//! has not passed the call on.
 //!
 //! # Cost
 //! Some allocations for each call, also for its copy where a request or an answer of one packet would have

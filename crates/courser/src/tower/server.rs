@@ -116,7 +116,9 @@ where
         match answered.await {
             Ok(Response(answer)) => Answered::Response(answer),
             Err((error, has_passed)) => Answered::Refused(match error.downcast::<Denied>() {
-                Ok(denied) => services.denied(*denied),
+                Ok(denied) if !has_passed => services.denied(*denied),
+                // The handler may have run, so it is no refusal.
+                Ok(denied) => Refusal::Layer(denied.to_string().into(), true),
                 Err(error) => Refusal::Layer(error.to_string().into(), has_passed),
             }),
         }

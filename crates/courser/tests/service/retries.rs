@@ -281,10 +281,14 @@ mod layers {
             if request.metadata().get("name").is_none() && request.peer().is_some() {
                 request.metadata_mut().insert("name", "of the layer").unwrap();
             }
+            let denies = request.metadata().get("deny-late").is_some();
             let (outcomes, answer) = (self.0.0.clone(), self.1.call(request));
             Box::pin(async move {
                 let answer = answer.await?;
                 outcomes.lock().unwrap().push(answer.outcome());
+                if denies {
+                    return Err(Denied::too_many("late", MS).into());
+                }
                 assert_eq!(answer.metadata().get("left").is_some(), answer.body().len() > 20);
                 Ok(answer)
             })
@@ -317,6 +321,22 @@ mod layers {
         let refused = hall.enter(1).metadata("refuse", "1").await.unwrap_err();
         assert_eq!(refused, RpcError::TooMany { reason: "full".into(), retry_after: MS });
         assert_eq!(*names.0.lock().unwrap(), [CallOutcome::Ok; 8]);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_layer_that_denies_after_the_handler_has_run_is_no_refusal() {
+        let names = Names::default();
+        let hall = layered(HallServer::new(Visitors::default()), names.clone());
+        let server = Server::bind("udp://127.0.0.1:0").unwrap();
+        let server = server.on_tokio(tokio::runtime::Handle::current()).add_service(hall).unwrap();
+        let (uri, _serving) = (server.local_uri(), server.serve().unwrap());
+        let hall = HallClient::connect(&uri).await.unwrap();
+        let hall = hall.with_retries(RetryPolicy::default().pauses(MS, MS));
+        let call = hall.enter(1).metadata("deny-late", "1");
+        let (executed, text) = failed(call.await.unwrap_err());
+        assert_eq!(executed, Executed::Maybe);
+        assert!(text.contains("late"), "{text}");
+        assert_eq!(*names.0.lock().unwrap(), [CallOutcome::Ok], "one handler");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -201,7 +201,7 @@ impl Future for Watched {
 
 #[cfg(test)]
 mod tests {
-    use courser_wire::Addr;
+    use courser_buf::Addr;
 
     use super::*;
     use crate::service::access::Peer;
