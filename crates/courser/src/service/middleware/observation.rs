@@ -208,7 +208,7 @@ mod tests {
     use crate::shape::method::MethodKind;
 
     fn observation(method: &'static str) -> Observation {
-        let (kind, peer) = (MethodKind::Unary, Peer::new(Addr::default()));
+        let (kind, peer) = (MethodKind::Unary, Peer::new(Addr { host: 1, port: 1 }));
         let subject = Subject { service: "Test", method, kind, peer };
         Observation::new(ServerChain::default(), subject, Clock::System)
     }
