@@ -12,7 +12,7 @@ use crate::server::Server;
 use crate::server::control::Control;
 use crate::service::{
     Authorize, Caller, Charge, LARGE, Received, RegisterError, Registry, ServerMiddleware, Service,
-    ServiceStats, Services, SessionKey, Source, Turn,
+    ServiceStats, Services, SessionKey, Source, Turn, missing,
 };
 
 impl Server {
@@ -128,7 +128,14 @@ impl<H> Shared<H> {
             true => received.counted_message(cells),
             false => received.counted(cells),
         };
-        Some((self.handler)(received))
+        if !self.is_message || !work.is_observed() {
+            return Some((self.handler)(received));
+        }
+        let (future, missed) = missing(|| (self.handler)(received));
+        if let Some(outcome) = missed {
+            work.end_observed(outcome);
+        }
+        Some(future)
     }
 
     /// Runs the handler of a request or message, and passes its result to `end`. It is the future that

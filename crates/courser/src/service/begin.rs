@@ -4,6 +4,7 @@ use std::future::ready;
 
 use super::answer::{Refusal, RefusalReply};
 use super::codec::Decode;
+use super::middleware::miss;
 use super::registry::{LocalRegistry, Received, Registry};
 use super::services::Services;
 use super::welcome::{self, HelloReply};
@@ -28,6 +29,7 @@ impl Services {
             if let Some(cells) = message {
                 cells.error(CallOutcome::Undecoded); // its handler ends well
             }
+            miss(CallOutcome::Undecoded);
             self.undecoded(e)
         })
     }

@@ -9,7 +9,7 @@ use super::answer::RefusalReply;
 use super::context::current;
 use super::context::marked::in_metadata;
 use super::context::trailer::Arrived;
-use super::middleware::{Observation, ServerChain};
+use super::middleware::{Observation, ServerChain, missing};
 use super::services::{MethodOf, Services};
 use super::verdict::outcome_of;
 use crate::core::context::Context;
@@ -130,9 +130,11 @@ impl Gate {
     ) {
         let (at, id) = (cx.core.tasks.next_slot(), cx.request);
         let dropped = cx.core.handled.messages_dropped();
-        let Some(observation) = observation.during(|| self.run(cx, request, arrived)) else {
-            return;
-        };
+        let (left, missed) = missing(|| observation.during(|| self.run(cx, request, arrived)));
+        let Some(observation) = left else { return };
+        if let (None, Some(outcome)) = (id, missed) {
+            return observation.end(outcome);
+        }
         let lender = cx.core.lender.clone();
         let mut left = Some(observation);
         cx.core.tasks.replace_future(at, |task| match left.take() {
@@ -143,7 +145,7 @@ impl Gate {
         observation.end(match id {
             Some(id) => cx.core.proto.stored_answer(id).map_or(CallOutcome::Cancelled, outcome_of),
             None if cx.core.handled.messages_dropped() == dropped => CallOutcome::Ok,
-            None => CallOutcome::Undecoded,
+            None => CallOutcome::Overload,
         });
     }
 

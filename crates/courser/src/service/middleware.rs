@@ -13,5 +13,5 @@ pub(crate) use client::{ClientChain, Observed};
 pub use client::{ClientMiddleware, OutgoingCall};
 pub use end::CallEnd;
 pub(crate) use end::Subject;
-pub(crate) use observation::{Observation, ServerChain};
+pub(crate) use observation::{Observation, ServerChain, miss, missing};
 pub use server::{IncomingCall, ServerMiddleware};

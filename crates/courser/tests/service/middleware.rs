@@ -49,6 +49,8 @@ trait Vault {
     async fn hang(&self);
     #[oneway]
     async fn knock(&self, key: Bomb);
+    #[oneway]
+    async fn toll(&self, ms: u64);
     fn coins(&self, key: Bomb) -> impl Stream<Item = u8>;
     async fn fill(&self, coins: Incoming<u8>) -> Result<u8, String>;
 }
@@ -69,6 +71,12 @@ impl Vault for Keeper {
         std::future::pending::<()>().await;
     }
     async fn knock(&self, _: Bomb) {}
+    async fn toll(&self, ms: u64) {
+        if ms == 0 {
+            std::future::pending::<()>().await;
+        }
+        thread::sleep(Duration::from_millis(ms));
+    }
     fn coins(&self, _: Bomb) -> impl Stream<Item = u8> {
         stream::iter(0..3)
     }
@@ -294,7 +302,7 @@ impl ServerMiddleware for Traces {
     }
     fn after(&self, end: &CallEnd<'_>) {
         let trace = end.metadata.text("traceparent").map(str::to_owned);
-        let method = ["open", "seen", "hang", "knock", "coins", "fill"];
+        let method = ["open", "seen", "hang", "knock", "coins", "fill", "toll"];
         let method = method.into_iter().find(|method| *method == end.method).unwrap();
         assert!(end.peer.is_some() && end.duration < Duration::from_secs(60));
         self.0.lock().unwrap().push((method, end.kind, end.outcome, trace));
@@ -363,6 +371,36 @@ fn middleware_sees_each_kind_of_call_and_its_end_and_handlers_read_what_it_adds(
         assert_eq!(ended(10), unary("open", CallOutcome::Undecoded));
         assert_eq!(kept.lock().unwrap().len(), 10);
     });
+}
+
+#[test]
+fn middleware_sees_which_messages_were_not_handled() {
+    let traces = Traces::default();
+    let kept = traces.0.clone();
+    let ended = || {
+        until(|| !kept.lock().unwrap().is_empty());
+        let ends = std::mem::take(&mut *kept.lock().unwrap());
+        assert_eq!((ends.len(), ends[0].1), (1, MethodKind::OneWay));
+        (ends[0].0, ends[0].2)
+    };
+    let of_servers = traces.clone();
+    on_each_server(&[Arc::new(move || Box::new(of_servers.clone()))], |client| {
+        // The type of `knock` follows those of `coins`, `fill` and `hang`.
+        client.send(0x4003, client.alloc(0).unwrap()).wait().unwrap();
+        assert_eq!(ended(), ("knock", CallOutcome::Undecoded));
+        vault(&client).knock(Bomb(1)).wait().unwrap();
+        assert_eq!(ended(), ("knock", CallOutcome::Ok));
+    });
+    // A server drops the future of a message at its deadline, an endpoint does not.
+    let server = Server::bind("udp://127.0.0.1:0").unwrap().middleware(traces);
+    let server = server.add_service(VaultServer::new(Keeper)).unwrap();
+    let (uri, _serving) = (server.local_uri(), server.serve().unwrap());
+    let vault = vault(&Client::connect(&uri).wait().unwrap());
+    vault.toll(0).deadline(Duration::from_millis(50)).wait().unwrap();
+    assert_eq!(ended(), ("toll", CallOutcome::Cancelled));
+    // It ends after its deadline, but it ends.
+    vault.toll(300).deadline(Duration::from_millis(200)).wait().unwrap();
+    assert_eq!(ended(), ("toll", CallOutcome::Ok));
 }
 
 // ---- clients ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ use crate::control::mailbox::AnswerBody;
 use crate::core::deadline::Deadline;
 use crate::core::message::{Reply, to_message, zeroed};
 use crate::core::shares::Place;
+use crate::counts::CallOutcome;
 use crate::run::worker::dropping;
 use crate::run::worker::origin::Origin;
 use crate::service::trailer::Arrived;
@@ -116,6 +117,21 @@ impl Work {
         let observation = Observation::take_current();
         let asker = Asker { control, peer, limit, watched, arrived, observation };
         self.client = Sender::Asked(Box::new(asker));
+    }
+
+    /// Middleware sees its end.
+    pub(crate) fn is_observed(&self) -> bool {
+        matches!(&self.client, Sender::Asked(asker) if asker.observation.is_some())
+    }
+
+    /// Reports its end to middleware, before that of its handler.
+    #[cold]
+    pub(crate) fn end_observed(&mut self, outcome: CallOutcome) {
+        if let Sender::Asked(asker) = &mut self.client
+            && let Some(observation) = asker.observation.take()
+        {
+            observation.end(outcome);
+        }
     }
 
     /// Its metadata.
@@ -276,12 +292,16 @@ impl Work {
 
     /// The status of a request that is dropped now.
     fn unanswered(&self) -> Status {
-        match dropping::status() {
+        let dropping = dropping::status();
+        // The handler of a message has ended, though late. It has no answer.
+        let has_ended = dropping.is_none_or(|status| status == Status::NoReply)
+            && matches!(self.incoming, Incoming::Message(_));
+        match dropping {
             _ if self.stage == Stage::Waiting && self.is_late() => Status::DeadlineExceeded,
             _ if self.stage == Stage::Waiting => Status::NotStarted,
             Some(Status::Panicked) => Status::Panicked,
             _ if std::thread::panicking() => Status::Panicked,
-            _ if self.is_late() => Status::Expired,
+            _ if !has_ended && self.is_late() => Status::Expired,
             dropping => dropping.unwrap_or(Status::NoReply),
         }
     }

@@ -1,6 +1,6 @@
 //! The middleware of a server, and the calls whose end it sees.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -91,6 +91,24 @@ thread_local! {
     static CURRENT: RefCell<Option<Observation>> = const { RefCell::new(None) };
 }
 
+thread_local! {
+    /// The reason that the message whose handler this thread runs does not reach it.
+    static MISSED: Cell<Option<CallOutcome>> = const { Cell::new(None) };
+}
+
+/// The message that this thread passes to its handler does not reach it.
+#[cold]
+pub(crate) fn miss(outcome: CallOutcome) {
+    MISSED.set(Some(outcome));
+}
+
+/// Passes a message to its handler. Also returns why it has not reached it.
+pub(crate) fn missing<R>(pass: impl FnOnce() -> R) -> (R, Option<CallOutcome>) {
+    MISSED.set(None); // of an earlier one without middleware
+    let passed = pass();
+    (passed, MISSED.take())
+}
+
 impl Observation {
     fn new(chain: ServerChain, subject: Subject, clock: Clock) -> Self {
         let (begun, outcome) = (clock.now(), CallOutcome::Cancelled);
@@ -117,7 +135,9 @@ impl Observation {
     /// status.
     pub(crate) fn answered(self, answer: Result<&[u8], Status>, is_message: bool) {
         self.end(match answer {
-            Err(Status::NoReply | Status::Expired) if is_message => CallOutcome::Ok,
+            Err(Status::NoReply) if is_message => CallOutcome::Ok,
+            // Its future was dropped before its end.
+            Err(Status::Expired | Status::Dropped) if is_message => CallOutcome::Cancelled,
             answer => outcome_of(answer),
         });
     }
