@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -32,14 +32,47 @@ pub(super) struct Parts {
     pub(super) deadline: Option<Duration>,
 }
 
+/// The way of a call through layers. They may pass it on from another task too, but not after its end.
+#[derive(Default)]
+pub(super) struct Passage(AtomicU8);
+
+const PASSED: u8 = 1;
+const ENDED: u8 = 2;
+
+impl Passage {
+    /// The layers pass the call on. Returns false if it has ended.
+    fn pass(&self) -> bool {
+        self.leave(PASSED) == 0
+    }
+
+    /// The call ends. Returns whether the layers have passed it on.
+    pub(super) fn end(&self) -> bool {
+        self.leave(ENDED) == PASSED
+    }
+
+    /// Changes the state, for the first time. Returns the earlier one.
+    fn leave(&self, to: u8) -> u8 {
+        let ordering = Ordering::Relaxed;
+        self.0.compare_exchange(0, to, ordering, ordering).unwrap_or_else(|before| before)
+    }
+}
+
+/// Ends a call at the drop.
+struct Ends(Arc<Passage>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 /// A unary call on its way through layers.
 pub struct Request {
     pub(super) service: &'static str,
     pub(super) method: &'static str,
     pub(super) peer: Option<Peer>,
     pub(super) parts: Parts,
-    /// The call was passed on by the layers.
-    pub(super) passed: Arc<AtomicBool>,
+    pub(super) passage: Arc<Passage>,
     pub(super) run: Run,
 }
 
@@ -84,13 +117,14 @@ impl Request {
         &self.parts.body
     }
 
-    /// At a client the deadline of the call, from when it is passed on; at a server the time that was left
+    /// At a client the deadline of the call, in which the layers wait too; at a server the time that was left
     /// when it arrived. `None`: it has none.
     pub fn deadline(&self) -> Option<Duration> {
         self.parts.deadline
     }
 
-    /// Sets the deadline at a client; without an effect at a server.
+    /// Sets the deadline at a client, from when the call is passed on. One beyond that of the call has no
+    /// effect, and at a server none has.
     pub fn set_deadline(&mut self, after: impl Into<Option<Duration>>) {
         self.parts.deadline = after.into();
     }
@@ -138,8 +172,10 @@ impl Service<Request> for Next {
     }
 
     fn call(&mut self, request: Request) -> AnswerFuture {
-        request.passed.store(true, Ordering::Relaxed);
-        (request.run)(request.parts)
+        match request.passage.pass() {
+            true => (request.run)(request.parts),
+            false => Box::pin(std::future::ready(Err("the call has ended".into()))),
+        }
     }
 }
 
@@ -167,14 +203,14 @@ pub(super) async fn pass<S: CallService>(
     mut service: S,
     request: Request,
 ) -> Result<Response, (BoxError, bool)> {
-    let passed = request.passed.clone();
-    let has_passed = |e: S::Error| (e.into(), passed.load(Ordering::Relaxed));
+    let ends = Ends(request.passage.clone());
+    let has_passed = |e: S::Error| (e.into(), ends.0.end());
     std::future::poll_fn(|cx| service.poll_ready(cx)).await.map_err(&has_passed)?;
     service.call(request).await.map_err(&has_passed)
 }
 
 /// The verdict about a call that was passed on, or not.
-fn executed(has_passed: bool) -> Executed {
+pub(super) fn executed(has_passed: bool) -> Executed {
     if has_passed { Executed::Maybe } else { Executed::Never }
 }
 

@@ -2,24 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::num::NonZeroU16;
-use std::pin::Pin;
-use std::sync::atomic::AtomicBool;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use courser_buf::{AllocError, MsgBuf};
-use courser_proto::Body;
+use courser_proto::{Body, CallError};
 use tower_layer::Layer;
 
 use super::call::{
-    AnswerFuture, BoxError, CallService, Next, Parts, Request, Response, failure, pass,
+    AnswerFuture, BoxError, CallService, Next, Parts, Passage, Request, Response, executed,
+    failure, pass,
 };
-use crate::channel::CallClock;
 use crate::channel::greeting::Greeting;
 use crate::channel::method::{MARKED, MethodInfo, ServiceInfo};
+use crate::channel::{CallClock, PAUSED};
 use crate::client::{Client, ClientCall, ClientSend};
 use crate::counts::ServiceCells;
 use crate::error::failure::CallFailure;
@@ -77,20 +77,71 @@ impl<S: CallService> LayeredClient<S> {
             },
         };
         let Arrived { metadata, answers } = arrived;
-        let (client, deadline) = (self.client.clone(), options.deadline);
-        let run = Box::new(move |parts: Parts| {
-            let call = call(client, method, parts, answers, options);
-            Box::pin(async move { Ok(Response(call?.await?)) }) as AnswerFuture
-        });
-        let (service, method, peer) = (info.name, called.name, None);
-        let (parts, passed) =
-            (Parts { metadata, body, deadline }, Arc::new(AtomicBool::new(false)));
-        let request = Request { service, method, peer, parts, passed, run };
-        let layered = pass(self.service.clone(), request);
+        let (client, service) = (self.client.clone(), self.service.clone());
         LayeredCall(State::Layered(Box::pin(async move {
-            layered.await.map(|answer| answer.0).map_err(failure)
+            let limit = Limit::begin(&client, options.deadline);
+            let (own, ends) = (client.clone(), limit.ends);
+            let run = Box::new(move |parts: Parts| {
+                let left = ends.map(|ends| left(&own, ends));
+                let deadline = [parts.deadline, left].into_iter().flatten().min();
+                let call = call(own, method, Parts { deadline, ..parts }, answers, options);
+                Box::pin(async move { Ok(Response(call?.await?)) }) as AnswerFuture
+            });
+            let (parts, passage) =
+                (Parts { metadata, body, deadline: limit.after }, Arc::default());
+            let way = Arc::clone(&passage);
+            let (of, method, peer) = (info.name, called.name, None);
+            let request = Request { service: of, method, peer, parts, passage, run };
+            limit.of(&client, pass(service, request), &way).await
         })))
     }
+}
+
+/// The deadline of a call, in which its layers wait too.
+struct Limit {
+    /// From its begin.
+    after: Option<Duration>,
+    ends: Option<Instant>,
+}
+
+impl Limit {
+    /// The call is polled for the first time.
+    fn begin(client: &Client, own: Option<Duration>) -> Self {
+        let after = [own, client.time_left()].into_iter().flatten().min();
+        let ends = after.and_then(|after| client.clock().0.now().checked_add(after));
+        Limit { after, ends }
+    }
+
+    /// Runs a call, and ends it if its layers have not done so by then.
+    async fn of(
+        self,
+        client: &Client,
+        call: impl Future<Output = Result<Response, (BoxError, bool)>>,
+        passage: &Passage,
+    ) -> Result<MsgBuf, CallFailure> {
+        let mut call = pin!(call);
+        let mut timer = self.after.and_then(|after| client.pause(after));
+        poll_fn(|cx| {
+            if let Poll::Ready(answered) = call.as_mut().poll(cx) {
+                return Poll::Ready(answered.map(|answer| answer.0).map_err(failure));
+            }
+            if let Some(pause) = &mut timer {
+                let over = ready!(Pin::new(pause).poll(cx));
+                timer = None;
+                if over.is_err_and(|e| e == PAUSED) {
+                    let executed = executed(passage.end());
+                    return Poll::Ready(Err(CallError::DeadlineExceeded(executed).into()));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// The time until the end of a call.
+fn left(client: &Client, ends: Instant) -> Duration {
+    ends.saturating_duration_since(client.clock().0.now())
 }
 
 /// The call behind the layers.

@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use courser_buf::{Arena, MsgBuf};
 use tower_layer::Layer;
@@ -108,9 +107,9 @@ where
         Box::pin(async move { Ok(Response(arrived.run(parts, &*handler).await?)) }) as AnswerFuture
     });
     let parts = Parts { metadata: metadata.unwrap_or_default(), body, deadline };
-    let passed = Arc::new(AtomicBool::new(false));
+    let passage = Arc::default();
     let MethodOf { service, method, .. } = method;
-    let request = Request { service, method, peer, parts, passed, run };
+    let request = Request { service, method, peer, parts, passage, run };
     let answered = pass(layers, request);
     Box::pin(async move {
         match answered.await {

@@ -409,4 +409,110 @@ mod layers {
         assert_eq!(executed, Executed::Never);
         assert!(text.contains("closed"), "{text}");
     }
+
+    /// A layer that passes calls on after this time, in a task of its own if it is `detached`, whose error
+    /// it returns at once.
+    #[derive(Clone)]
+    struct Delays {
+        after: Duration,
+        detached: bool,
+    }
+
+    #[derive(Clone)]
+    struct Delayed<S>(Delays, S);
+
+    impl<S> Layer<S> for Delays {
+        type Service = Delayed<S>;
+        fn layer(&self, inner: S) -> Delayed<S> {
+            Delayed(self.clone(), inner)
+        }
+    }
+
+    impl<S> Service<Request> for Delayed<S>
+    where
+        S: Service<Request, Response = Response, Error = BoxError, Future: Send + 'static>
+            + Clone
+            + Send
+            + 'static,
+    {
+        type Response = Response;
+        type Error = BoxError;
+        type Future = courser::tower::AnswerFuture;
+        fn poll_ready(
+            &mut self,
+            cx: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Result<(), BoxError>> {
+            self.1.poll_ready(cx)
+        }
+        fn call(&mut self, request: Request) -> Self::Future {
+            let (Delays { after, detached }, mut inner) = (self.0.clone(), self.1.clone());
+            let late = async move {
+                tokio::time::sleep(after).await;
+                inner.call(request).await
+            };
+            if !detached {
+                return Box::pin(late);
+            }
+            tokio::spawn(async move { late.await.map(drop) });
+            Box::pin(async { Err("given up".into()) })
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_layer_does_not_pass_on_a_call_that_has_ended() {
+        let (visitors, delays) = (Visitors::default(), Delays { after: MS * 20, detached: true });
+        let hall = layered(HallServer::new(visitors.clone()), delays.clone());
+        let server = Server::bind("udp://127.0.0.1:0").unwrap();
+        let server = server.on_tokio(tokio::runtime::Handle::current()).add_service(hall).unwrap();
+        let (uri, _serving) = (server.local_uri(), server.serve().unwrap());
+        let client = Client::connect(&uri).await.unwrap();
+        let of_client = LayeredClient::new(client.clone(), delays);
+        let of_server = HallClient::new(client).await.unwrap();
+        let of_client = HallClient::new(of_client).await.unwrap();
+        for result in [of_server.enter(1).await, of_client.enter(1).await] {
+            assert_eq!(failed(result.unwrap_err()).0, Executed::Never);
+        }
+        tokio::time::sleep(MS * 200).await;
+        assert_eq!(visitors.most.load(Ordering::Relaxed), 0, "a handler ran");
+    }
+
+    /// The deadlines of the calls that arrive at a server.
+    #[derive(Clone, Default)]
+    struct Arriving(Arc<std::sync::Mutex<Vec<Duration>>>);
+
+    impl ServerMiddleware for Arriving {
+        fn before(&self, call: &mut IncomingCall<'_>) -> Result<(), Denied> {
+            self.0.lock().unwrap().extend(call.time_left());
+            Ok(())
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_client_keeps_the_deadline_of_a_call_while_its_layers_wait() {
+        let late = |result: Result<String, RpcError<String>>| match result.unwrap_err() {
+            RpcError::Call(CallFailure::Failed(CallError::DeadlineExceeded(executed))) => executed,
+            other => panic!("{other}"),
+        };
+        let arriving = Arriving::default();
+        let server = Server::bind("udp://127.0.0.1:0").unwrap().middleware(arriving.clone());
+        let server = server.on_tokio(tokio::runtime::Handle::current());
+        let server = server.add_service(HallServer::new(Visitors::default())).unwrap();
+        let (uri, _serving) = (server.local_uri(), server.serve().unwrap());
+        let client = Client::connect(&uri).await.unwrap();
+        let limited = LayeredClient::new(client.clone(), ConcurrencyLimitLayer::new(1));
+        let hall = HallClient::new(limited).await.unwrap();
+        let first = hall.clone();
+        let first = tokio::spawn(async move { first.enter(3_000).await });
+        tokio::time::sleep(MS * 50).await;
+        let since = Instant::now();
+        assert_eq!(late(hall.enter(1).deadline(MS * 50).await), Executed::Never);
+        assert!(since.elapsed() < MS * 1_500, "{:?}", since.elapsed());
+        first.abort();
+        // It has the rest of the time.
+        let delays = Delays { after: MS * 200, detached: false };
+        let hall = HallClient::new(LayeredClient::new(client, delays)).await.unwrap();
+        assert_eq!(late(hall.enter(60_000).deadline(MS * 400).await), Executed::Maybe);
+        let arrived = arriving.0.lock().unwrap().clone();
+        assert!(arrived.len() == 1 && arrived[0] <= MS * 201, "{arrived:?}");
+    }
 }
