@@ -403,6 +403,45 @@ fn middleware_sees_which_messages_were_not_handled() {
     assert_eq!(ended(), ("toll", CallOutcome::Ok));
 }
 
+/// The largest message of a client.
+const SMALL: usize = 4_096;
+
+#[courser::service]
+trait Store {
+    async fn put(&self, value: Vec<u8>);
+    #[oneway]
+    async fn note(&self, value: Vec<u8>);
+}
+
+/// Keeps the outcomes of calls, to which it adds a pair.
+#[derive(Clone, Default)]
+struct Outcomes(Arc<Mutex<Vec<CallOutcome>>>);
+
+impl ClientMiddleware for Outcomes {
+    fn before(&self, call: &mut OutgoingCall<'_>) -> Result<(), Denied> {
+        call.add_metadata("key", "value").map_err(|e| Denied::new(e.to_string()))
+    }
+    fn after(&self, end: &CallEnd<'_>) {
+        self.0.lock().unwrap().push(end.outcome);
+    }
+}
+
+#[test]
+fn a_call_without_room_for_its_metadata_is_no_cancelled_one() {
+    let config = Config { max_msg_size: SMALL as u32, ..Config::default() };
+    let server = Server::bind("udp://127.0.0.1:0").unwrap();
+    let (uri, _serving) = (server.local_uri(), server.serve().unwrap());
+    let client = Client::builder().config(config).connect(&uri).wait().unwrap();
+    let outcomes = Outcomes::default();
+    let store = StoreClient::unchecked(client).with_middleware(outcomes.clone());
+    // The length takes two bytes.
+    let value = vec![1; SMALL - 2];
+    let error = store.put(value.clone()).wait().unwrap_err();
+    assert!(matches!(error, RpcError::Encode(_)), "{error}");
+    assert!(store.note(value).wait().is_err());
+    assert_eq!(*outcomes.0.lock().unwrap(), [CallOutcome::Undecoded]);
+}
+
 // ---- clients ------------------------------------------------------------------------------------
 
 /// Changes calls, and keeps their ends.
@@ -478,5 +517,6 @@ fn middleware_of_a_client_changes_calls_refuses_them_and_sees_their_ends() {
         assert_eq!(take(), in_order(CallOutcome::Denied, 0));
         refused(refusing.knock(Bomb(1)).wait().unwrap_err());
         refused(client.wait(async { refusing.coins(Bomb(1)).await.unwrap_err() }));
+        assert_eq!(take(), [], "ends of messages and streams are not seen");
     });
 }

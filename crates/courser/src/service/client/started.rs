@@ -290,12 +290,26 @@ impl<'a, C: Channel> Prepared<'a, C> {
         let mut metadata = given.complete(service.defaults())?;
         let request = request?;
         let observed = service.observe(index, &mut options, &mut metadata)?;
-        let (request, is_marked) = metadata.append_to(request, flags, &ChannelMemory(channel))?;
+        let (request, is_marked) = match metadata.append_to(request, flags, &ChannelMemory(channel))
+        {
+            Ok(complete) => complete,
+            Err(e) => return Err(unsent(e, observed)),
+        };
         let index = if is_marked { index | MARKED } else { index };
         let (retries, service) = (service.retries(), service.real());
         let call = Addressed { channel, service, index, request, options };
         Ok(Prepared { call, observed, retries })
     }
+}
+
+/// The error of a call whose request cannot be completed.
+#[cold]
+fn unsent(error: EncodeError, observed: Option<Observed>) -> RpcError<NoError> {
+    let error = RpcError::from(error);
+    if let Some(observed) = observed {
+        observed.refuse(CallOutcome::of_error(&error));
+    }
+    error
 }
 
 /// A call that is observed, or repeated.
@@ -499,7 +513,7 @@ impl<'a, C: Channel> Managed<'a, C> {
     }
 }
 
-/// Whether the handler of an attempt has run.
+/// The verdict of an attempt.
 fn executed(outcome: &Outcome) -> Executed {
     match outcome {
         Ok(answer) => refusal(answer).map_or(Executed::Yes, |error| error.executed()),

@@ -166,7 +166,7 @@ impl ClientChain {
     /// Passes a call of the method at this place to all, until one refuses it.
     ///
     /// # Errors
-    /// It does; those before it have seen the end.
+    /// It does; those before it have seen the end of a unary call.
     pub(crate) fn admit(
         self,
         info: &'static ServiceInfo,
@@ -190,7 +190,7 @@ impl ClientChain {
             });
             if let Err(denied) = decision {
                 observed.kept.clone_from(metadata.metadata());
-                observed.end(CallOutcome::Denied);
+                observed.refuse(CallOutcome::Denied);
                 return Err(denied);
             }
             observed.passed += 1;
@@ -228,6 +228,14 @@ impl Observed {
     /// Reports the end.
     pub(crate) fn end(mut self, outcome: CallOutcome) {
         self.outcome = outcome;
+    }
+
+    /// Reports the end of a call that is not made, if those of its kind are seen.
+    pub(crate) fn refuse(self, outcome: CallOutcome) {
+        match self.subject.kind {
+            MethodKind::Unary => self.end(outcome),
+            _ => self.forget(),
+        }
     }
 
     /// Reports no end.
