@@ -24,15 +24,20 @@ const MOST: u64 = 10 * RETRY;
 ///
 /// | error | repeated |
 /// | --- | --- |
-/// | never executed: no connection, a lost server, a server that is busy or shuts down, [`RpcError::TooMany`] | yes |
+/// | never executed: no connection, a server without the service, a lost server, a server that is busy or shuts down, [`RpcError::TooMany`] | yes |
 /// | may have executed: a server was lost, or ended the handler | if the method has `#[idempotent]` |
-/// | an error of the application, a panic, an answer that cannot be decoded, an unknown method, a refusal | no |
+/// | an error of the application, a panic, an answer that cannot be decoded, a refusal | no |
+/// | an unknown method of a service that the server has | no |
 /// | the deadline of the call has passed | no |
 ///
 /// All attempts end by the deadline of the call. A pause that would last longer is not begun: the call ends
 /// with the error of its last attempt. So do calls beyond the budget: each call adds a tenth of a retry,
-/// of which at most 10 are saved, and a client begins with 3. So retries are at most 10 % of the
-/// calls and 3 more, however many fail. Clones of a client share the budget.
+/// of which at most 10 are saved, and [`Retries`] begin with 3. So retries are at most 10 % of the
+/// calls and 3 more, however many fail. Clones of a client share the budget. Each `with_retries` with a
+/// policy begins a new one: one that is made for each request bounds nothing.
+///
+/// A call that is repeated ends with the error of its last attempt, unless that never ran and an earlier one
+/// may have: then it ends with the error of the earlier one.
 ///
 /// One-way messages and streams are not repeated. A session of an endpoint ([`crate::Session`]) that has
 /// ended does not connect again, so calls on it are not repeated either; those of a [`crate::Client`] are.

@@ -113,7 +113,8 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
             }
 
             /// A client whose unary calls are repeated when they fail and that is safe, in place of an earlier
-            /// policy, on the same connection.
+            /// policy, on the same connection. A policy begins a new budget, so call this once, not for each
+            /// request, or pass clones of one `Retries`.
             #vis fn with_retries(
                 &self,
                 retries: impl ::core::convert::Into<#krate::service::Retries>,
