@@ -8,12 +8,14 @@ use std::time::Duration;
 use courser_buf::{AllocError, MsgBuf};
 
 use super::blocking::block_on;
+use super::endpoint::Simulated;
 use super::{Client, ClientAnother, ClientCall, ClientSend};
+use crate::channel::CallClock;
 use crate::channel::greeting::Greeting;
 use crate::channel::method::ServiceInfo;
 use crate::core::deadline::inherited;
 use crate::counts::ServiceCells;
-use crate::platform::Clock;
+use crate::platform::{Clock, random_u64};
 use crate::service::{BlockingChannel, CallOptions, Channel, Dial, HelloError, MethodId};
 
 impl Channel for Client {
@@ -63,6 +65,16 @@ impl Channel for Client {
 
     fn slots(&self) -> Option<u32> {
         Some(self.inner.slots)
+    }
+
+    fn clock(&self) -> CallClock {
+        let simulated = self.inner.endpoint().simulated.as_ref();
+        simulated.map(|of| CallClock(of.clock.clone())).unwrap_or_default()
+    }
+
+    fn random(&self) -> u64 {
+        let simulated = self.inner.endpoint().simulated.as_ref();
+        simulated.map_or_else(random_u64, Simulated::random)
     }
 
     fn time_left(&self) -> Option<Duration> {

@@ -19,7 +19,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -54,12 +54,36 @@ pub(super) struct Endpoint {
     pub(super) limit: usize,
     /// The clock for the latencies of typed methods; `None`: they are not counted.
     pub(super) counting: Option<Clock>,
+    /// `None`: the clock and the random numbers of the system.
+    pub(super) simulated: Option<Simulated>,
     /// `None`: a thread has it for itself, or it has ended; callers only submit.
     engine: Mutex<Option<Engine>>,
     /// Wakes the endpoint's thread. The mailbox's descriptor is read by all that drive.
     kick: Option<OwnedFd>,
     coming: Coming,
     pub(super) counters: Counters,
+}
+
+/// The clock and the random numbers of clients in virtual time.
+pub(super) struct Simulated {
+    pub(super) clock: Clock,
+    drawn: AtomicU64,
+}
+
+impl Simulated {
+    /// With numbers that follow from this one.
+    pub(super) fn new(clock: Clock, seed: u64) -> Self {
+        Simulated { clock, drawn: AtomicU64::new(seed) }
+    }
+
+    /// The next 64 bits (SplitMix64).
+    pub(super) fn random(&self) -> u64 {
+        const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+        let state = self.drawn.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
 }
 
 /// Tasks that will drive the endpoint when they are polled: it has no other successor.
@@ -149,7 +173,8 @@ impl Endpoint {
         inbox.try_drive();
         let (engine, coming) = (Mutex::new(None), Coming::default());
         let counters = Counters::default();
-        Endpoint { inbox, arena, limit, counting: None, engine, kick: None, coming, counters }
+        let (counting, simulated, kick) = (None, None, None);
+        Endpoint { inbox, arena, limit, counting, simulated, engine, kick, coming, counters }
     }
 
     /// Counters of callers that polled.

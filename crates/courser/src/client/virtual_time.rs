@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::calls::Clients;
 use super::driver;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Simulated};
 use super::endpoints::Endpoints;
 use super::inbox::{Inbox, Submitted};
 use crate::machine::Thread;
@@ -38,13 +38,15 @@ impl VirtualClients {
     pub fn new(rpc: &mut Rpc) -> (VirtualClients, Endpoints) {
         let clock = rpc.core.platform.clock(Thread::Endpoint(rpc.index()));
         let counting = rpc.handlers.services.is_counting().then(|| clock.clone());
+        let simulated = Simulated::new(clock.clone(), rpc.core.random());
         let clients = Clients::new(clock, rpc.connections.timeout());
         let state = Rc::new(RefCell::new(clients));
         driver::register(rpc, &state);
         let proto = &rpc.core.proto;
         let limit = proto.config().max_msg_size as usize;
         let inbox = Inbox::new(rpc.mailbox.clone());
-        let endpoint = Endpoint::driven_elsewhere(inbox, proto.arena().clone(), limit);
+        let mut endpoint = Endpoint::driven_elsewhere(inbox, proto.arena().clone(), limit);
+        endpoint.simulated = Some(simulated);
         let endpoint = endpoint.counted_by(counting);
         let endpoints = Endpoints::driven(endpoint.clone());
         let submitted = Submitted::default();

@@ -285,3 +285,27 @@ fn a_call_whose_first_attempt_has_run_does_not_end_as_never_executed() {
     let other = finish(&mut world, desk.hold(2).into_future(), Duration::from_secs(200));
     assert_eq!(other.expect("it hangs").map_err(|e| e.executed()), Err(Executed::Never));
 }
+
+/// The attempts and durations of calls of a client that connects again, whose server is not there.
+fn paused(seed: u64) -> Vec<(Duration, u32)> {
+    let (mut world, _) = world(seed, &Gate::default(), false);
+    let endpoints = start_clients(&mut world);
+    let connect = Client::connect_on(&endpoints, &world.uri(SERVER));
+    let client = finish(&mut world, connect, MS * 5_000).expect("it hangs").unwrap();
+    let durations = Durations::default();
+    let desk = DeskClient::unchecked(client).with_middleware(durations.clone());
+    let desk = desk.with_retries(RetryPolicy::default().pauses(MS * 100, MS * 500));
+    world.crash(SERVER);
+    let ended = finish(&mut world, desk.read(1).into_future(), Duration::from_secs(200));
+    assert!(ended.expect("it hangs").is_err());
+    let durations = durations.0.lock().unwrap();
+    durations.clone()
+}
+
+#[test]
+fn pauses_of_a_client_are_those_of_the_seed_in_virtual_time() {
+    let drawn = paused(6);
+    assert_eq!(drawn, paused(6));
+    assert!(drawn != paused(7), "{drawn:?}");
+    assert!(drawn[0].1 == 3 && drawn[0].0 >= MS * 150, "{drawn:?}");
+}
