@@ -112,7 +112,7 @@ pub struct Client {
 struct Inner {
     /// The client's number at its endpoint.
     link: usize,
-    /// Those of its first session.
+    /// Slots of its first session.
     slots: u32,
     thread: usize,
     uri: Arc<str>,

@@ -11,7 +11,7 @@ use crate::sync::{Mutex, MutexGuard};
 pub(crate) struct Opened {
     /// Its number at its endpoint.
     pub(crate) link: usize,
-    /// Those of its session.
+    /// Slots of its session.
     pub(crate) slots: u32,
 }
 

@@ -70,7 +70,7 @@ fn streams_that_are_refused_leave_their_session_to_the_next_stream() {
             let items = client.read(Unchecked::new(vec![b'a'; 2])).await.unwrap();
             assert_eq!(items.collect::<Vec<_>>().await, [Ok(b'a'), Ok(b'a')]);
         });
-        // That of the client, one for all streams, and this one.
+        // The session of the client, one for all streams, and this one.
         assert_eq!(world.session().number, 3, "seed {seed}");
         drop(client);
         world.assert_clean();
