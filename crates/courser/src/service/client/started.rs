@@ -47,7 +47,7 @@ pub(super) enum Unready<'a, C: Channel> {
     /// The server is asked for the service first.
     Unmade(Unmade<'a, C>),
     /// The call is observed by middleware, or repeated. It is not made here at all.
-    Managed(Managed<'a, C>),
+    Managed(Box<Managed<'a, C>>),
     Failed(Option<RpcError<NoError>>),
 }
 
@@ -161,7 +161,7 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
                 if call.is_unary() && (observed.is_some() || retries.is_some()) =>
             {
                 let managed = Managed::new(call, observed, retries);
-                Started::Unready { reason: Box::new(Unready::Managed(managed)) }
+                Started::Unready { reason: Box::new(Unready::Managed(Box::new(managed))) }
             }
             Ok(Prepared { call, observed, .. }) => {
                 observed.into_iter().for_each(Observed::forget);
