@@ -419,7 +419,7 @@ struct Outcomes(Arc<Mutex<Vec<CallOutcome>>>);
 
 impl ClientMiddleware for Outcomes {
     fn before(&self, call: &mut OutgoingCall<'_>) -> Result<(), Denied> {
-        call.add_metadata("key", "value").map_err(|e| Denied::new(e.to_string()))
+        call.add_metadata("key", "v".repeat(200)).map_err(|e| Denied::new(e.to_string()))
     }
     fn after(&self, end: &CallEnd<'_>) {
         self.0.lock().unwrap().push(end.outcome);
@@ -434,8 +434,8 @@ fn a_call_without_room_for_its_metadata_is_no_cancelled_one() {
     let client = Client::builder().config(config).connect(&uri).wait().unwrap();
     let outcomes = Outcomes::default();
     let store = StoreClient::unchecked(client).with_middleware(outcomes.clone());
-    // The length takes two bytes.
-    let value = vec![1; SMALL - 2];
+    // The request has room, but not with the pair.
+    let value = vec![1; SMALL - 60];
     let error = store.put(value.clone()).wait().unwrap_err();
     assert!(matches!(error, RpcError::Encode(_)), "{error}");
     assert!(store.note(value).wait().is_err());

@@ -136,8 +136,6 @@ impl Observation {
     pub(crate) fn answered(self, answer: Result<&[u8], Status>, is_message: bool) {
         self.end(match answer {
             Err(Status::NoReply) if is_message => CallOutcome::Ok,
-            // Its future was dropped before its end.
-            Err(Status::Expired | Status::Dropped) if is_message => CallOutcome::Cancelled,
             answer => outcome_of(answer),
         });
     }
