@@ -444,13 +444,16 @@ fn a_call_without_room_for_its_metadata_is_no_cancelled_one() {
 
 // ---- clients ------------------------------------------------------------------------------------
 
+/// The name of a middleware, and the outcome and the attempts of a call that it has seen.
+type End = (&'static str, CallOutcome, u32);
+
 /// Changes calls, and keeps their ends.
 #[derive(Clone, Default)]
 struct Caller {
     name: &'static str,
     deadline: Option<Duration>,
     refuses: bool,
-    ends: Arc<Mutex<Vec<(&'static str, CallOutcome, u32)>>>,
+    ends: Arc<Mutex<Vec<End>>>,
 }
 
 impl ClientMiddleware for Caller {
