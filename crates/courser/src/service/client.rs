@@ -338,8 +338,10 @@ impl<C: Channel> Future for Sending<'_, C> {
         let this = self.project();
         let result = match ready!(this.state.running(cx, C::send_method)) {
             Ok(message) => ready!(message.poll(cx)).map_err(RpcError::from),
-            Err(Ended::Failed(error)) => Err(error),
-            Err(Ended::Answered(_)) => Ok(()), // messages have no answers
+            Err(ended) => match *ended {
+                Ended::Failed(error) => Err(error),
+                Ended::Answered(_) => Ok(()), // messages have no answers
+            },
         };
         this.counted.end(&result);
         Poll::Ready(result)

@@ -248,10 +248,12 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Future for AnsweredCall<'_, C, 
                 Ok(Err(e)) => failed(e),
                 Err(failure) => failed(failure.into()),
             },
-            Err(Ended::Failed(e)) => failed(e),
-            Err(Ended::Answered(answer)) => {
-                read::<K, T, E>(Answer::Owned(answer)).unwrap_or_else(failed)
-            }
+            Err(ended) => match *ended {
+                Ended::Failed(e) => failed(e),
+                Ended::Answered(answer) => {
+                    read::<K, T, E>(Answer::Owned(answer)).unwrap_or_else(failed)
+                }
+            },
         };
         this.counted.end(&answered.0);
         Poll::Ready(answered)

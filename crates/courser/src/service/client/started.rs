@@ -103,7 +103,7 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         make: Make<'a, C, F>,
-    ) -> Poll<Result<Pin<&mut F>, Ended<E>>> {
+    ) -> Poll<Result<Pin<&mut F>, Box<Ended<E>>>> {
         if let StartedProjection::Unready { .. } = self.as_mut().project() {
             ready!(self.as_mut().poll_unready(cx, make))?;
         }
@@ -118,24 +118,24 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         make: Make<'a, C, F>,
-    ) -> Poll<Result<(), Ended<E>>> {
+    ) -> Poll<Result<(), Box<Ended<E>>>> {
         let StartedProjection::Unready { reason } = self.as_mut().project() else {
             return Poll::Ready(Ok(()));
         };
         let future = match &mut **reason {
             Unready::Unmade(call) => {
-                let (method, request) = ready!(call.poll(cx)).map_err(Ended::Failed)?;
+                let (method, request) = ready!(call.poll(cx)).map_err(Ended::failed)?;
                 make(call.channel, method, request, call.options)
             }
             Unready::Managed(call) => {
                 return Poll::Ready(Err(match ready!(call.poll(cx)) {
-                    Ok(answer) => Ended::Answered(answer),
-                    Err(error) => Ended::Failed(error.widen()),
+                    Ok(answer) => Box::new(Ended::Answered(answer)),
+                    Err(error) => Ended::failed(error.widen()),
                 }));
             }
             Unready::Failed(error) => {
                 return match error.take() {
-                    Some(error) => Poll::Ready(Err(Ended::Failed(error.widen()))),
+                    Some(error) => Poll::Ready(Err(Ended::failed(error.widen()))),
                     None => Poll::Pending, // polled after its end
                 };
             }
@@ -236,10 +236,16 @@ impl<'a, C: Channel, F> Started<'a, C, F> {
 }
 
 impl<E> Ended<E> {
+    /// In a box, so that the usual path of a call has one word for it.
+    fn failed(error: RpcError<E>) -> Box<Self> {
+        Box::new(Ended::Failed(error))
+    }
+
     /// The result of a unary call.
     #[cold]
-    pub(super) fn read<K: Decode<T> + Decode<E>, T>(self) -> Result<T, RpcError<E>> {
-        match self {
+    #[inline(never)] // it reads the answer once more
+    pub(super) fn read<K: Decode<T> + Decode<E>, T>(self: Box<Self>) -> Result<T, RpcError<E>> {
+        match *self {
             Ended::Failed(error) => Err(error),
             Ended::Answered(answer) => answer::read::<K, T, E>(Answer::Owned(answer)),
         }
@@ -528,7 +534,9 @@ fn poll_attempt<C: Channel>(
 ) -> Poll<Outcome> {
     match ready!(call.running(cx, C::open_method)) {
         Ok(call) => call.poll(cx).map_err(RpcError::from),
-        Err(Ended::Answered(answer)) => Poll::Ready(Ok(answer)),
-        Err(Ended::Failed(error)) => Poll::Ready(Err(error)),
+        Err(ended) => Poll::Ready(match *ended {
+            Ended::Answered(answer) => Ok(answer),
+            Ended::Failed(error) => Err(error),
+        }),
     }
 }
