@@ -13,7 +13,7 @@ use super::middleware::{Observation, ServerChain, missing};
 use super::services::{MethodOf, Services};
 use super::verdict::outcome_of;
 use crate::core::context::Context;
-use crate::core::handler::{Handle, Handler, parts};
+use crate::core::handler::{Handle, Handler};
 use crate::core::message::Request;
 use crate::counts::CallOutcome;
 use crate::panics::caught;
@@ -154,8 +154,6 @@ impl Gate {
         if arrived.answers || !arrived.metadata.is_empty() {
             return in_metadata(cx, arrived, |cx| self.inner.handle_allowed(cx, request));
         }
-        let Request { body, req_type, session, expires_ns } = request;
-        let (body, owned) = parts(body);
-        self.inner.handle(cx, body, owned, req_type, session, expires_ns);
+        self.inner.handle_allowed(cx, request);
     }
 }
