@@ -12,7 +12,7 @@
 //!
 //! and the program
 //!
-//! ```ignore
+//! ```text
 //! pub mod helloworld {
 //!     courser::include_proto!("helloworld");
 //! }

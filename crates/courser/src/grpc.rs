@@ -45,7 +45,7 @@ pub use self::status::Status;
 
 /// Includes the code that `courser-build` has generated for a package of Protocol Buffers.
 ///
-/// ```ignore
+/// ```text
 /// pub mod helloworld {
 ///     courser::include_proto!("helloworld");
 /// }
