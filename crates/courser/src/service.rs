@@ -133,7 +133,7 @@
 //! impl ServerMiddleware for RateLimit {
 //!     fn before(&self, call: &mut IncomingCall<'_>) -> Result<(), Denied> {
 //!         let address = call.peer().addr().to_socket().map(|socket| socket.ip());
-//!         let (now, mut state) = (Instant::now(), self.0.lock().expect("no panic"));
+//!         let (now, mut state) = (call.begun(), self.0.lock().expect("no panic"));
 //!         let (second, counts) = &mut *state;
 //!         let since = now - *second.get_or_insert(now);
 //!         if since >= Duration::from_secs(1) {

@@ -48,11 +48,12 @@ impl ServerChain {
         let (req_type, len) = (request.req_type, request.body.len());
         let count = self.0.len();
         let mut observation = Observation::new(self, subject, cx.core.clock().clone());
+        let begun = observation.begun;
         for at in 0..count {
             let mut decision = Err(Denied::new("middleware of the server has failed"));
             caught("middleware", req_type, || {
                 let size = (req_type, len);
-                let mut call = IncomingCall::new(subject, size, time_left, metadata);
+                let mut call = IncomingCall::new((subject, begun), size, time_left, metadata);
                 decision = observation.chain.0[at].before(&mut call);
             });
             if let Err(denied) = decision {

@@ -1,7 +1,7 @@
 //! Middleware of a server.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::end::{CallEnd, Subject};
 use crate::service::access::{Denied, Peer};
@@ -86,6 +86,7 @@ pub trait ServerMiddleware: Send + Sync + 'static {
 /// A call that has arrived, as [`ServerMiddleware::before`] sees it.
 pub struct IncomingCall<'a> {
     subject: Subject,
+    begun: Instant,
     req_type: u16,
     len: usize,
     time_left: Option<Duration>,
@@ -106,12 +107,12 @@ impl fmt::Debug for IncomingCall<'_> {
 impl<'a> IncomingCall<'a> {
     /// A call with these metadata. `len`: bytes of the request.
     pub(super) fn new(
-        subject: Subject,
+        (subject, begun): (Subject, Instant),
         (req_type, len): (u16, usize),
         time_left: Option<Duration>,
         metadata: &'a mut Metadata,
     ) -> Self {
-        IncomingCall { subject, req_type, len, time_left, metadata }
+        IncomingCall { subject, begun, req_type, len, time_left, metadata }
     }
 
     /// The name of the service on the network.
@@ -142,6 +143,12 @@ impl<'a> IncomingCall<'a> {
     /// Bytes of the encoded arguments, without the metadata; 4 more if it opens a stream.
     pub fn request_len(&self) -> usize {
         self.len
+    }
+
+    /// When the endpoint passed the call to the first middleware, by the endpoint's clock: simulated time in
+    /// a simulated datacenter, so that a rate limit behaves there as it does in production.
+    pub fn begun(&self) -> Instant {
+        self.begun
     }
 
     /// Time until the deadline of the call: see
