@@ -27,6 +27,21 @@ pub(crate) const PAUSED: CallFailure =
     CallFailure::Failed(CallError::DeadlineExceeded(Executed::Never));
 
 /// Settings of one call, message or stream.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use std::time::Duration;
+///
+/// use courser::service::{CallOptions, Channel};
+///
+/// // For connections of your own; users of typed clients call `.deadline(..)` and `.wait_for_ready(..)`.
+/// let mut options = CallOptions::default();
+/// options.deadline = Some(Duration::from_secs(5));
+/// let client = courser::Client::connect(&uri).await?;
+/// assert_eq!(Channel::call(&client, ECHO, client.alloc(8)?, options).await?.len(), 8);
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct CallOptions {
@@ -72,6 +87,21 @@ impl Default for CallClock {
 
 /// A connection to a server, on which typed clients call: a session of this thread's endpoint, or a
 /// handle for any thread.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::service::Channel;
+///
+/// /// A function for clients on any connection: [`courser::Client`], [`courser::Session`], or another one.
+/// async fn has<C: Channel>(store: &StoreClient<C>, key: &str) -> bool {
+///     store.channel().is_usable() && store.get(key.to_owned()).await.is_ok()
+/// }
+///
+/// let store = StoreClient::connect(&uri).await?;
+/// assert!(has(&store, "apple").await && !has(&store, "plum").await);
+/// # Ok(()) }) }
+/// ```
 pub trait Channel: Clone + 'static {
     /// A call in progress. Dropping it cancels the call.
     type Call<'a>: Future<Output = Result<MsgBuf, CallFailure>> + 'a
@@ -225,12 +255,38 @@ pub trait Channel: Clone + 'static {
 }
 
 /// A connection of a plain thread, which can block.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::service::BlockingChannel;
+///
+/// /// For plain threads.
+/// fn len<C: BlockingChannel>(store: &StoreClient<C>, key: &str) -> Option<u64> {
+///     store.len(key.to_owned()).wait().ok()
+/// }
+///
+/// assert_eq!(len(&StoreClient::connect(&uri).await?, "apple"), Some(5));
+/// # Ok(()) }) }
+/// ```
 pub trait BlockingChannel: Channel {
     /// Runs a future of this connection to its end.
     fn wait<F: Future>(&self, future: F) -> F::Output;
 }
 
 /// A connection that is made from an address alone.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::service::Dial;
+///
+/// // `StoreClient::connect` of a generated client is these two steps.
+/// let client = courser::Client::dial(&uri).await?;
+/// let store = StoreClient::new(client).await?;
+/// assert_eq!(store.len("apple".to_owned()).await?, 5);
+/// # Ok(()) }) }
+/// ```
 pub trait Dial: Channel {
     /// Connects.
     fn dial(uri: &str) -> impl Future<Output = Result<Self, HelloError>> + Send;

@@ -57,17 +57,19 @@ const CALLS_OF_STREAM: usize = 16;
 
 /// A connection to a server for any number of threads and tasks, of any runtime or none.
 ///
-/// ```no_run
-/// # const GET: u16 = 1;
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
 /// use std::time::Duration;
+///
 /// use courser::Client;
 ///
-/// let client = Client::connect("udp://db1:31850").await?;
+/// let client = Client::connect(&uri).await?;
 /// let mut request = client.alloc(3)?;
 /// request.copy_from_slice(b"key");
-/// let response = client.call(GET, request).deadline(Duration::from_millis(5)).await?;
-/// # Ok(()) }
+/// let response = client.call(ECHO, request).deadline(Duration::from_secs(5)).await?;
+/// assert_eq!(&response[..], b"key");
+/// # Ok(()) }) }
 /// ```
 ///
 /// A plain thread ends each of these with `.wait()` in place of `.await`.

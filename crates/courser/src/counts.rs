@@ -22,6 +22,22 @@ stats! {
     /// A server counts from when a handler begins: latencies include the time in which its future waits,
     /// but not that of requests before it. A client counts from when a call is awaited until it has its
     /// result. A call of a stream lasts as long as the stream is open.
+    ///
+    /// ```
+    /// # use courser_example_store::*;
+    /// # fn main() -> Done { run(async |uri| {
+    /// use courser::service::CallOutcome;
+    ///
+    /// let store = StoreClient::connect(&uri).await?;
+    /// store.get("apple".to_owned()).await?;
+    /// assert!(store.get("plum".to_owned()).await.is_err());
+    /// let stats = store.method_stats();
+    /// let get = stats.iter().find(|stats| stats.method == "get").expect("it was called");
+    /// assert_eq!((get.started, get.in_progress, get.errors()), (2, 0, 1));
+    /// assert_eq!(get.ended(CallOutcome::Ok), 1);
+    /// println!("p99 {:?} ns", get.latency.quantile_ns(0.99));
+    /// # Ok(()) }) }
+    /// ```
     #[derive(Clone, PartialEq, Eq, Debug, Default)]
     #[non_exhaustive]
     pub struct MethodStats: "method" {

@@ -24,6 +24,8 @@ pub use failure::CallFailure;
 pub use server::ServerError;
 
 /// Why a nexus or an endpoint could not be made.
+///
+/// Example: [`ServerError`](crate::ServerError).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
@@ -93,6 +95,17 @@ fn hint(e: &io::Error) -> &'static str {
 }
 
 /// Why a session is not, or no longer, connected.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_local(async |local, uri| {
+/// use courser::SessionError;
+///
+/// // No server listens on this port.
+/// let error = local.connect("udp://127.0.0.1:1").await.unwrap_err();
+/// assert!(matches!(error, SessionError::Dial(_)), "{error:?}");
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
@@ -223,6 +236,21 @@ impl SessionError {
 }
 
 /// A call that did not start: nothing was queued or sent. Returns the request buffer.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_rpc(|mut rpc, uri| {
+/// use courser::RejectReason;
+///
+/// let session = rpc.connect(&uri)?;
+/// rpc.close(session);
+/// let request = rpc.alloc(3)?;
+/// // A session that is gone takes no calls; the buffer returns.
+/// let rejected = rpc.call(session, ECHO, request, |_, _| {}).unwrap_err();
+/// println!("{}", rejected.reason);
+/// assert_eq!(rejected.request.len(), 3);
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct CallRejected {
@@ -233,6 +261,17 @@ pub struct CallRejected {
 }
 
 /// Why a worker handler could not be registered.
+///
+/// ```
+/// use courser::{Config, Nexus, WorkerError};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = Config { workers: 0, ..Config::default() };
+/// let mut rpc = Nexus::bind_with("udp://127.0.0.1:0", config)?.endpoint()?;
+/// let error = rpc.on_worker(1, |work| work.reply("done")).unwrap_err();
+/// assert!(matches!(error, WorkerError::Disabled));
+/// # Ok(()) }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerError {
@@ -245,6 +284,8 @@ pub enum WorkerError {
 }
 
 /// Why an event loop ended.
+///
+/// Example: [`ServerError`](crate::ServerError).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {

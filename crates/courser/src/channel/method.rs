@@ -20,6 +20,17 @@ pub(crate) const METADATA: u16 = 0x03F4;
 pub(crate) const MISSING: u16 = 0xFFFF;
 
 /// A service as one end has it.
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::service::ServiceInfo;
+///
+/// # fn main() {
+/// let info: &ServiceInfo = &StoreClient::<courser::Client>::SERVICE;
+/// assert_eq!((info.name, info.methods[1].name), ("Store", "get"));
+/// println!("{}", info.shapes()[1]);
+/// # }
+/// ```
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct ServiceInfo {
@@ -108,6 +119,15 @@ impl fmt::Debug for ServiceInfo {
 }
 
 /// A method of a service.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() {
+/// let methods = StoreClient::<courser::Client>::SERVICE.methods;
+/// let repeated = methods.iter().filter(|method| method.is_idempotent);
+/// assert_eq!(repeated.map(|method| method.name).collect::<Vec<_>>(), ["get"]);
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct MethodInfo {

@@ -23,6 +23,15 @@ const MOST_SESSIONS: usize = 1_024;
 const MOST_IN_FLIGHT: usize = 1 << 20;
 
 /// Settings of a [`Client`], each with its cost.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// let client = courser::Client::builder().sessions(4).in_flight(64).connect(&uri).await?;
+/// let store = StoreClient::new(client).await?;
+/// assert_eq!(store.get("apple".to_owned()).await?, "about apple");
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 #[must_use = "the client is connected by `connect`"]
 pub struct ClientBuilder {
@@ -110,6 +119,18 @@ impl ClientBuilder {
 /// Dropping it ends the connect.
 ///
 /// Polled after its end, it panics.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::Client;
+///
+/// // A task awaits it, and a plain thread blocks.
+/// let client = Client::connect(&uri).await?;
+/// let thread = std::thread::spawn(move || Client::connect(&uri).wait());
+/// assert_eq!(thread.join().expect("no panic")?.uri(), client.uri());
+/// # Ok(()) }) }
+/// ```
 #[must_use = "a client is connected when this is awaited, or waited for with `wait`"]
 pub struct ClientConnect {
     state: State,
@@ -223,6 +244,18 @@ impl fmt::Debug for ClientConnect {
 }
 
 /// [`ClientConnect`] with the error of a call, for [`crate::service::Channel`].
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::Client;
+/// use courser::service::{CallOptions, Channel};
+///
+/// let client = Client::connect(&uri).await?;
+/// let another: Client = Channel::another(&client, CallOptions::default()).await?;
+/// assert_eq!(another.uri(), client.uri());
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 #[must_use = "a client is connected when this is awaited"]
 pub struct ClientAnother {

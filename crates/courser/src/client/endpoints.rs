@@ -39,6 +39,18 @@ thread_local! {
 ///
 /// Cost: a thread, a transport and message memory ([`Config::memory_limit`]) for each, and one
 /// control thread.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::{Client, Config, Endpoints};
+///
+/// let endpoints = Endpoints::bind("udp://127.0.0.1:0", 2, Config::default())?;
+/// let client = Client::connect_on(&endpoints, &uri).await?;
+/// let store = StoreClient::new(client).await?;
+/// assert_eq!(store.len("apple".to_owned()).await?, 5);
+/// # Ok(()) }) }
+/// ```
 pub struct Endpoints {
     user: Option<User>,
 }

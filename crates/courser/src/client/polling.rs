@@ -7,6 +7,16 @@ use crate::counters::shared_stats;
 shared_stats! {
     /// Counters of callers that poll for their answers on the endpoint of a [`crate::Client`]: read with
     /// [`crate::Client::polling`].
+    ///
+    /// ```
+    /// # use courser_example_store::*;
+    /// # fn main() -> Done { run(async |uri| {
+    /// let store = StoreClient::connect(&uri).await?;
+    /// assert_eq!(store.len("apple".to_owned()).await?, 5);
+    /// let polling = store.channel().polling();
+    /// println!("{} answers were polled for, {} polls were in vain", polling.answered, polling.missed);
+    /// # Ok(()) }) }
+    /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     #[non_exhaustive]
     pub struct PollingStats: "polling" {

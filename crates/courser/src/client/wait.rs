@@ -184,6 +184,22 @@ macro_rules! settings {
 /// cancels the call, and the server's handler if it is a future ([`crate::Server`]).
 ///
 /// Polled after its end, it panics.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use std::time::Duration;
+///
+/// use courser::{Client, Executed};
+///
+/// let client = Client::connect(&uri).await?;
+/// let call = client.call(ECHO, client.alloc(8)?).deadline(Duration::from_secs(5));
+/// assert_eq!(call.await?.len(), 8);
+/// // The server has no handler of this type.
+/// let error = client.call(7, client.alloc(8)?).await.unwrap_err();
+/// assert_eq!(error.executed(), Executed::Never);
+/// # Ok(()) }) }
+/// ```
 #[must_use = "a call does nothing unless it is awaited, or waited for with `wait`"]
 pub struct ClientCall {
     submission: Submission,
@@ -234,6 +250,16 @@ impl Future for ClientCall {
 /// which sends it until the server has it or the session ends. Dropped before that, it is not sent.
 ///
 /// Polled after its end, it panics.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// let client = courser::Client::connect(&uri).await?;
+/// client.send(ECHO, client.alloc(8)?).await?;
+/// // A plain thread blocks until there is room.
+/// client.send(ECHO, client.alloc(8)?).wait()?;
+/// # Ok(()) }) }
+/// ```
 #[must_use = "a message is not sent unless it is awaited, or waited for with `wait`"]
 pub struct ClientSend {
     submission: Submission,

@@ -9,6 +9,8 @@ use crate::error::service::{DecodeError, EncodeError, MidStreamError, RpcError, 
 labels! {
     /// The way in which a call of a typed method has ended. Server and client count by themselves: a call
     /// that its client gives up may have ended well at the server.
+    ///
+    /// Example: [`MethodStats`](crate::service::MethodStats).
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     #[non_exhaustive]
     pub enum CallOutcome {

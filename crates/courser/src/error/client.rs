@@ -5,6 +5,13 @@ use std::io;
 use crate::error::{BindError, FORKED, SessionError};
 
 /// Why a [`crate::Client`] was not connected, or its endpoints were not started.
+///
+/// ```
+/// use courser::{Client, ClientError};
+///
+/// let error = Client::connect("tcp://127.0.0.1:1").wait().unwrap_err();
+/// assert!(matches!(error, ClientError::Bind(_) | ClientError::Session(_)), "{error:?}");
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {

@@ -9,6 +9,8 @@ use courser_net::is_exhausted;
 use courser_proto::ControlError;
 
 /// Why another nexus could not be reached.
+///
+/// Example: [`SessionError`](crate::SessionError).
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
@@ -134,6 +136,8 @@ fn silent_text(after: Duration, paused: Duration) -> String {
 }
 
 /// Why a control connection ended.
+///
+/// Example: [`SessionError`](crate::SessionError).
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LostReason {

@@ -9,6 +9,20 @@ use crate::error::FORKED;
 use crate::error::method::MethodMismatch;
 
 /// Why an awaited call has no response, or an awaited message was not sent.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::{CallError, CallFailure, Client, Executed, Status};
+///
+/// let client = Client::connect(&uri).await?;
+/// let failure = client.call(7, client.alloc(8)?).await.unwrap_err();
+/// assert!(matches!(failure, CallFailure::Failed(_)), "{failure:?}");
+/// if failure.executed() == Executed::Never {
+///     println!("not done, and may be tried again: {failure}");
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallFailure {

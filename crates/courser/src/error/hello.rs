@@ -5,6 +5,8 @@ use crate::error::failure::CallFailure;
 use crate::error::service::{DecodeError, EncodeError};
 
 /// A client and its server have different codecs for a service.
+///
+/// Example: [`HelloError`](crate::service::HelloError).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mismatch {
     /// The name that the client has asked for.
@@ -16,6 +18,21 @@ pub struct Mismatch {
 }
 
 /// A typed client could not be made.
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::service::HelloError;
+///
+/// #[courser::service]
+/// trait Other {
+///     async fn get(&self) -> u64;
+/// }
+///
+/// # fn main() -> Done { run(async |uri| {
+/// let error = OtherClient::connect(&uri).await.unwrap_err();
+/// assert!(matches!(error, HelloError::NoService { .. }), "{error}");
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HelloError {

@@ -1,6 +1,19 @@
 //! Errors of registering services.
 
 /// A service could not be registered.
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::Server;
+/// use courser::service::RegisterError;
+///
+/// # fn main() -> Done {
+/// let server = Server::bind("udp://127.0.0.1:0")?.add_service(StoreServer::new(Texts))?;
+/// // The server has a service of this name.
+/// let error = server.add_service(StoreServer::new(Texts)).unwrap_err();
+/// assert!(matches!(error, RegisterError::Name { .. }));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {

@@ -5,6 +5,15 @@ use std::io;
 use crate::error::{BindError, RunError};
 
 /// Why a [`crate::Server`] was not started, or has ended by itself.
+///
+/// ```
+/// use courser::{Server, ServerError};
+///
+/// let error = Server::bind("udp://somewhere").unwrap_err();
+/// assert!(matches!(error, ServerError::Bind(_)));
+/// // The text states what happened, and what to do.
+/// println!("{error}");
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {

@@ -14,6 +14,20 @@ use crate::error::method::{MethodMismatch, ShapeMismatch, UnknownMethod};
 /// The application error of methods that have none: it has no values.
 ///
 /// Not [`std::convert::Infallible`], for which codecs cannot be implemented here.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::service::{NoError, RpcError};
+///
+/// let store = StoreClient::connect(&uri).await?;
+/// // The method has no error of its own.
+/// let len: Result<u64, RpcError<NoError>> = store.len("apple".to_owned()).await;
+/// // In a function with an error type, `?` needs it widened.
+/// let len: Result<u64, RpcError<String>> = len.map_err(RpcError::widen);
+/// assert_eq!(len, Ok(5));
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoError {}
 
@@ -26,6 +40,22 @@ impl fmt::Display for NoError {
 impl std::error::Error for NoError {}
 
 /// Why a typed call has no value. `E` is the application's own error.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::Executed;
+/// use courser::service::RpcError;
+///
+/// let store = StoreClient::connect(&uri).await?;
+/// match store.get("plum".to_owned()).await {
+///     Ok(text) => println!("{text}"),
+///     Err(RpcError::Service(reason)) => assert_eq!(reason, "no plum"),
+///     Err(error) if error.executed() == Executed::Never => println!("not done: {error}"),
+///     Err(error) => println!("perhaps done: {error}"),
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RpcError<E> {
@@ -171,6 +201,23 @@ impl<E> RpcError<E> {
 
 /// Why a stream that was open has failed, or one of its items. Its handler may have started, and may
 /// have run in part.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::service::{MidStreamError, RpcError};
+///
+/// let store = StoreClient::connect(&uri).await?;
+/// let mut keys = store.list("a".to_owned()).await?;
+/// while let Some(key) = keys.next().await {
+///     match key {
+///         Ok(key) => println!("{key}"),
+///         Err(RpcError::MidStream(MidStreamError::ShuttingDown { .. })) => println!("try another server"),
+///         Err(error) => return Err(error.into()),
+///     }
+/// }
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MidStreamError {
@@ -203,6 +250,8 @@ pub enum MidStreamError {
 }
 
 /// A value could not be encoded.
+///
+/// Example: [`RpcError`](crate::service::RpcError).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
@@ -237,6 +286,19 @@ pub enum EncodeError {
 }
 
 /// A message could not be decoded.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::service::{Decode, DecodeError, Payload, Postcard};
+///
+/// let client = courser::Client::connect(&uri).await?;
+/// let payload = Payload::owned(client.alloc(2)?);
+/// // A number takes the first byte.
+/// let error = <Postcard as Decode<u8>>::decode(payload).unwrap_err();
+/// assert!(matches!(error, DecodeError::Trailing { .. }));
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -304,6 +366,8 @@ pub enum DecodeError {
 }
 
 /// A stream was used against its rules.
+///
+/// Example: [`RpcError`](crate::service::RpcError).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[repr(u8)]
 #[non_exhaustive]

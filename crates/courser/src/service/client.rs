@@ -142,6 +142,19 @@ impl<C: Channel> TypedClient<C> {
 }
 
 /// A typed call that is started by `.await`. Dropping the future of a started call cancels it.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use std::time::Duration;
+///
+/// let store = StoreClient::connect(&uri).await?;
+/// let call = store.get("apple".to_owned()).deadline(Duration::from_secs(5)).wait_for_ready(true);
+/// assert_eq!(call.await?, "about apple");
+/// // A plain thread blocks.
+/// assert_eq!(store.get("pear".to_owned()).wait()?, "about pear");
+/// # Ok(()) }) }
+/// ```
 #[must_use = "a call starts when it is awaited"]
 pub struct Unary<'a, C: Channel, K, T, E> {
     channel: &'a C,
@@ -205,6 +218,20 @@ impl<'a, C: Channel, K: Decode<T> + Decode<E>, T, E> IntoFuture for Unary<'a, C,
 
 pin_project_lite::pin_project! {
     /// The future of a typed call.
+    ///
+    /// ```
+    /// # use courser_example_store::*;
+    /// # fn main() -> Done { run(async |uri| {
+    /// use futures::future::join_all;
+    ///
+    /// let store = StoreClient::connect(&uri).await?;
+    /// let keys = (0..100).map(|i| "x".repeat(i));
+    /// // All of them are made before the first one is awaited.
+    /// let calls = keys.map(|key| store.len(key).into_future());
+    /// let lens = join_all(calls).await.into_iter().collect::<Result<Vec<u64>, _>>()?;
+    /// assert_eq!(lens, Vec::from_iter(0..100));
+    /// # Ok(()) }) }
+    /// ```
     #[must_use = "futures do nothing unless they are polled"]
     pub struct UnaryCall<'a, C, K, T, E>
     where
@@ -255,6 +282,16 @@ fn poll_unary<'a, C: Channel, K: Decode<T> + Decode<E>, T, E>(
 
 /// A one-way message that is sent by `.await`, which waits for room. There is no answer: the server
 /// counts messages that it could not decode.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use std::time::Duration;
+///
+/// let store = StoreClient::connect(&uri).await?;
+/// store.hint("apple".to_owned()).deadline(Duration::from_secs(5)).await?;
+/// # Ok(()) }) }
+/// ```
 #[must_use = "a message is sent when it is awaited"]
 pub struct OneWay<'a, C: Channel> {
     channel: &'a C,
@@ -313,6 +350,22 @@ impl<'a, C: Channel> IntoFuture for OneWay<'a, C> {
 
 pin_project_lite::pin_project! {
     /// The future of a one-way message.
+    ///
+    /// ```
+    /// # use courser_example_store::*;
+    /// # fn main() -> Done { run(async |uri| {
+    /// use std::pin::pin;
+    ///
+    /// use futures::future::join;
+    ///
+    /// let store = StoreClient::connect(&uri).await?;
+    /// let (first, second) = ("apple".to_owned(), "pear".to_owned());
+    /// let sending = join(store.hint(first).into_future(), store.hint(second).into_future());
+    /// let (first, second) = pin!(sending).await;
+    /// first?;
+    /// second?;
+    /// # Ok(()) }) }
+    /// ```
     #[must_use = "futures do nothing unless they are polled"]
     pub struct Sending<'a, C>
     where

@@ -117,6 +117,21 @@ impl RetryPolicy {
 }
 
 /// The retries of one or several clients: a policy, their budget, counters. Clones share it.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::service::{Retries, RetryPolicy};
+///
+/// // One budget for all clients that share it, so that they repeat a tenth of their calls together.
+/// let retries = Retries::new(RetryPolicy::default());
+/// let first = StoreClient::connect(&uri).await?.with_retries(retries.clone());
+/// let second = StoreClient::connect(&uri).await?.with_retries(retries.clone());
+/// first.len("apple".to_owned()).await?;
+/// second.len("apple".to_owned()).await?;
+/// assert_eq!(retries.stats().calls, 2);
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Retries(Arc<Shared>);
 
@@ -131,6 +146,19 @@ struct Shared {
 }
 
 /// Counters of [`Retries`].
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::service::{Retries, RetryPolicy, RetryStats};
+///
+/// let retries = Retries::new(RetryPolicy::default());
+/// let store = StoreClient::connect(&uri).await?.with_retries(retries.clone());
+/// store.len("apple".to_owned()).await?;
+/// let RetryStats { calls, retries, .. } = retries.stats();
+/// assert_eq!((calls, retries), (1, 0));
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct RetryStats {

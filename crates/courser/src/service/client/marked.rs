@@ -88,6 +88,17 @@ macro_rules! settings {
 }
 
 /// A typed call with metadata: [`Unary::metadata`].
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use std::time::Duration;
+///
+/// let store = StoreClient::connect(&uri).await?;
+/// let call = store.tenant().metadata("tenant", "blue").metadata("request", "17");
+/// assert_eq!(call.deadline(Duration::from_secs(5)).await?, "blue");
+/// # Ok(()) }) }
+/// ```
 #[must_use = "a call starts when it is awaited"]
 pub struct MarkedCall<'a, C: Channel, K, T, E> {
     call: Unary<'a, C, K, T, E>,
@@ -193,6 +204,16 @@ impl<'a, C: Channel, K: Decode<T> + Decode<E>, T, E> IntoFuture for MarkedCall<'
 /// A typed call that returns its result and the metadata of its answer, which the handler adds with
 /// [`CallContext::respond_with`](crate::service::CallContext::respond_with), also to errors of its own.
 /// The metadata is empty if there is no answer, or the server has none.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// let store = StoreClient::connect(&uri).await?;
+/// let (tenant, metadata) = store.tenant().metadata("tenant", "blue").with_response_metadata().await;
+/// assert_eq!(tenant?, "blue");
+/// assert_eq!(metadata.text("served-by"), Some("texts-1"));
+/// # Ok(()) }) }
+/// ```
 #[must_use = "a call starts when it is awaited"]
 #[derive(Debug)]
 pub struct Answered<'a, C: Channel, K, T, E>(MarkedCall<'a, C, K, T, E>);
@@ -217,6 +238,19 @@ impl<'a, C: Channel, K: Decode<T> + Decode<E>, T, E> IntoFuture for Answered<'a,
 
 pin_project_lite::pin_project! {
     /// The future of a typed call that returns the metadata of its answer.
+    ///
+    /// ```
+    /// # use courser_example_store::*;
+    /// # fn main() -> Done { run(async |uri| {
+    /// use futures::future::join;
+    ///
+    /// let store = StoreClient::connect(&uri).await?;
+    /// let call = || store.tenant().with_response_metadata().into_future();
+    /// let ((one, _), (other, metadata)) = join(call(), call()).await;
+    /// assert_eq!((one?, other?), ("none".to_owned(), "none".to_owned()));
+    /// assert_eq!(metadata.text("served-by"), Some("texts-1"));
+    /// # Ok(()) }) }
+    /// ```
     #[must_use = "futures do nothing unless they are polled"]
     pub struct AnsweredCall<'a, C, K, T, E>
     where
@@ -280,6 +314,18 @@ fn read<K: Decode<T> + Decode<E>, T, E>(answer: Answer<'_>) -> Result<Outcome<T,
 }
 
 /// A one-way message with metadata: [`OneWay::metadata`].
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::service::Metadata;
+///
+/// let mut metadata = Metadata::new();
+/// metadata.insert("tenant", "blue")?;
+/// let store = StoreClient::connect(&uri).await?;
+/// store.hint("apple".to_owned()).all_metadata(&metadata).await?;
+/// # Ok(()) }) }
+/// ```
 #[must_use = "a message is sent when it is awaited"]
 pub struct MarkedMessage<'a, C: Channel> {
     message: OneWay<'a, C>,
