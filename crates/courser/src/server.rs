@@ -61,17 +61,22 @@ const SLOTS: u8 = 32;
 /// A server whose handlers are futures. They run on threads of the server
 /// ([`Server::on_workers`], the default), on tokio, or where a closure spawns them.
 ///
-/// ```no_run
-/// # const ECHO: u16 = 1;
-/// use courser::Server;
+/// ```
+/// use courser::{Client, Server};
+/// const ECHO: u16 = 1;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let mut server = Server::bind("udp://0.0.0.0:31850")?;
+/// let mut server = Server::bind("udp://127.0.0.1:0")?;
 /// server.on(ECHO, |mut work| async move {
-///     let request = work.take().unwrap();
+///     let request = work.take().expect("it was not taken before");
 ///     work.reply(request)
 /// });
-/// server.run()?;
+/// let uri = server.local_uri();
+/// let serving = server.serve()?;
+///
+/// let client = Client::connect(&uri).wait()?;
+/// assert_eq!(client.call(ECHO, client.alloc(3)?).wait()?.len(), 3);
+/// # drop(serving);
 /// # Ok(()) }
 /// ```
 ///
@@ -367,6 +372,22 @@ impl Server {
 
 /// A server that runs, made by [`Server::serve`]: a future that ends when the server has ended, with
 /// what was not finished. Dropping it stops the server, without waiting for its end.
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::Server;
+/// use std::time::Duration;
+///
+/// # fn main() -> Done {
+/// let server = Server::bind("udp://127.0.0.1:0")?.add_service(StoreServer::new(Texts))?;
+/// let serving = server.serve()?;
+/// assert_eq!(serving.in_progress(), 0);
+/// // From a signal handler, a test, or another task:
+/// serving.handle().shutdown(Duration::from_secs(1));
+/// let report = serving.wait()?;
+/// assert!(report.is_clean());
+/// # Ok(()) }
+/// ```
 #[must_use = "dropping it stops the server"]
 pub struct Serving {
     control: Arc<Control>,

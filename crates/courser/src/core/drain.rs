@@ -19,6 +19,20 @@ mod model;
 ///
 /// From [`crate::Server::drain_token`] or [`crate::Rpc::drain_token`]. It is set when the shutdown
 /// begins, and also when the server stops without one. It is never unset.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = courser::Server::bind("udp://127.0.0.1:0")?;
+/// let token = server.drain_token();
+/// let serving = server.serve()?;
+/// assert!(!token.is_draining());
+/// serving.handle().shutdown(Duration::from_secs(1));
+/// futures::executor::block_on(token.draining());
+/// assert!(token.is_draining());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Default)]
 pub struct DrainToken(Arc<Shared>);
 
@@ -64,6 +78,19 @@ impl DrainToken {
 }
 
 /// The future of [`DrainToken::draining`].
+///
+/// ```
+/// use futures::{StreamExt, stream};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = courser::Server::bind("udp://127.0.0.1:0")?;
+/// let draining = server.drain_token().draining();
+/// // A stream without an end, which ends when the server is to stop.
+/// let items = stream::repeat(1).take_until(draining);
+/// server.serve()?.handle().stop();
+/// futures::executor::block_on(items.for_each(|_| async {}));
+/// # Ok(()) }
+/// ```
 #[must_use = "futures do nothing unless they are polled"]
 #[derive(Debug)]
 pub struct Draining {

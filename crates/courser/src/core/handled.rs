@@ -8,6 +8,15 @@ use crate::core::shares::Full;
 
 stats! {
     /// Counters of an endpoint's handlers: panics, refused requests, dropped answers.
+    ///
+    /// ```
+    /// # use courser_example_store::*;
+    /// # fn main() -> Done { run_served(async |uri, serving| {
+    /// # let _ = uri;
+    /// let refused = serving.stats().handlers.workers_busy;
+    /// assert_eq!(refused, 0);
+    /// # Ok(()) }) }
+    /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     #[non_exhaustive]
     pub struct HandlerStats: "handlers" {

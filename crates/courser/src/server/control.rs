@@ -220,6 +220,21 @@ fn sum(a: ShutdownReport, b: ShutdownReport) -> ShutdownReport {
 }
 
 /// Ends a [`crate::Server`], and reads its counters, from any thread; made by [`crate::Server::handle`].
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::{Server, ServerHandle};
+/// use std::time::Duration;
+///
+/// # fn main() -> Done {
+/// let server = Server::bind("udp://127.0.0.1:0")?.add_service(StoreServer::new(Texts))?;
+/// let handle: ServerHandle = server.handle();
+/// let ending = std::thread::spawn(move || server.run());
+/// handle.shutdown(Duration::from_secs(1));
+/// assert!(ending.join().expect("no panic")?.is_clean());
+/// assert_eq!(handle.stats().in_progress, 0);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct ServerHandle {
     pub(super) control: Arc<Control>,

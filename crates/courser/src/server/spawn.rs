@@ -12,6 +12,27 @@ pub type HandlerFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// function is one: `|handler| drop(smol::spawn(handler))`.
 ///
 /// It runs on the thread of an endpoint, and must neither block nor poll the future.
+///
+/// ```
+/// use courser::{Client, HandlerFuture, Server, Spawn};
+///
+/// /// Runs each handler on a thread of its own.
+/// struct Threads;
+///
+/// impl Spawn for Threads {
+///     fn spawn(&self, handler: HandlerFuture) {
+///         std::thread::spawn(|| futures::executor::block_on(handler));
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut server = Server::bind("udp://127.0.0.1:0")?.spawn_with(Threads);
+/// server.on(1, |work| async move { work.reply("done") });
+/// let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// let client = Client::connect(&uri).wait()?;
+/// assert_eq!(&client.call(1, client.alloc(0)?).wait()?[..], b"done");
+/// # Ok(()) }
+/// ```
 pub trait Spawn: Send + Sync + 'static {
     /// Starts to run a handler. If the future is dropped, the request is answered with an error:
     /// [`crate::Status::NotStarted`] before its first poll, [`crate::Status::Dropped`] afterwards.

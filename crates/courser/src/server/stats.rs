@@ -15,6 +15,16 @@ use crate::rpc::Rpc;
 stats! {
     /// Counters of a running server, over all its endpoints, read with [`super::ServerHandle::stats`]. Each
     /// endpoint publishes its own when it has no work, and once in a millisecond under load.
+    ///
+    /// ```
+    /// # use courser_example_store::*;
+    /// # fn main() -> Done { run_served(async |uri, serving| {
+    /// let store = StoreClient::connect(&uri).await?;
+    /// store.len("apple".to_owned()).await?;
+    /// let stats = serving.stats();
+    /// assert_eq!((stats.handlers.panics, stats.handlers.workers_busy), (0, 0));
+    /// # Ok(()) }) }
+    /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     #[non_exhaustive]
     pub struct ServerStats: "server" {

@@ -8,6 +8,32 @@ use courser_buf::Addr;
 use crate::counts::CallOutcome;
 
 /// A client as a server knows it.
+///
+/// ```
+/// use courser::service::{CallContext, Peer};
+///
+/// #[courser::service]
+/// trait Whoami {
+///     async fn address(&self, cx: CallContext) -> Option<String>;
+/// }
+///
+/// struct Addresses;
+///
+/// impl Whoami for Addresses {
+///     async fn address(&self, cx: CallContext) -> Option<String> {
+///         let peer: Peer = cx.peer()?;
+///         peer.addr().to_socket().map(|socket| socket.ip().to_string())
+///     }
+/// }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = courser::Server::bind("udp://127.0.0.1:0")?.add_service(WhoamiServer::new(Addresses))?;
+/// # let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// # futures::executor::block_on(async {
+///
+/// let client = WhoamiClient::connect(&uri).await?;
+/// assert_eq!(client.address().await?.as_deref(), Some("127.0.0.1"));
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Peer {
@@ -27,6 +53,29 @@ impl Peer {
 }
 
 /// A peer may not use a service, or make a request.
+///
+/// ```
+/// # use courser_example_store::*;
+/// use std::time::Duration;
+///
+/// use courser::service::{Denied, Peer, RpcError, Target};
+///
+/// # fn main() -> Done {
+/// let server = server()?.authorize(|_: &Peer, target: &Target<'_>| match target.method {
+///     Some((_, "len")) => Ok(()),
+///     Some((_, "get")) => Err(Denied::too_many("ten reads in a second", Duration::from_millis(100))),
+///     _ => Err(Denied::new("lengths only")),
+/// });
+/// # let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// # futures::executor::block_on(async {
+/// let store = StoreClient::connect(&uri).await?;
+/// assert_eq!(store.len("apple".to_owned()).await?, 5);
+/// let error = store.get("apple".to_owned()).await.unwrap_err();
+/// assert!(matches!(error, RpcError::TooMany { .. }), "{error:?}");
+/// let error = store.tenant().await.unwrap_err();
+/// assert!(matches!(error, RpcError::Denied(reason) if &*reason == "lengths only"));
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Denied {
     reason: Box<str>,
@@ -82,6 +131,29 @@ impl fmt::Display for Denied {
 impl std::error::Error for Denied {}
 
 /// The handler that a request or a one-way message is for.
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::service::{Denied, Peer, Target};
+///
+/// /// Allows a service, and one-way messages of any kind.
+/// fn allow(_: &Peer, target: &Target<'_>) -> Result<(), Denied> {
+///     match target.method {
+///         Some(("Store", _)) => Ok(()),
+///         _ if target.is_message => Ok(()),
+///         _ => Err(Denied::new("this server has a store only")),
+///     }
+/// }
+///
+/// # fn main() -> Done {
+/// let server = server()?.authorize(allow);
+/// # let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// # futures::executor::block_on(async {
+/// let client = courser::Client::connect(&uri).await?;
+/// client.send(ECHO, client.alloc(8)?).await?;
+/// assert!(client.call(ECHO, client.alloc(8)?).await.is_err());
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Target<'a> {
@@ -101,6 +173,32 @@ pub struct Target<'a> {
 /// ask for them. A panic denies the request.
 ///
 /// A closure of a peer and a target is one that allows every service.
+///
+/// ```
+/// # use courser_example_store::*;
+/// use std::net::IpAddr;
+///
+/// use courser::service::{Authorize, Denied, Peer, Target};
+///
+/// /// Addresses that may use the server. A closure is enough for less.
+/// struct Allowed(Vec<IpAddr>);
+///
+/// impl Authorize for Allowed {
+///     fn request(&self, peer: &Peer, _: &Target<'_>) -> Result<(), Denied> {
+///         match peer.addr().to_socket() {
+///             Some(socket) if self.0.contains(&socket.ip()) => Ok(()),
+///             _ => Err(Denied::new("this address is not on the list")),
+///         }
+///     }
+/// }
+///
+/// # fn main() -> Done {
+/// let server = server()?.authorize(Allowed(vec!["127.0.0.1".parse()?]));
+/// # let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// # futures::executor::block_on(async {
+/// assert_eq!(StoreClient::connect(&uri).await?.len("apple".to_owned()).await?, 5);
+/// # Ok(()) }) }
+/// ```
 pub trait Authorize: Send + Sync + 'static {
     /// Returns whether a peer may use a service. It is called when a client asks for the service on
     /// a new session, and before each request to a method, as a client need not ask.

@@ -18,6 +18,24 @@ use crate::error::register::RegisterError;
 use crate::error::service::DecodeError;
 
 /// A request, or a one-way message, that a server passes to a typed service.
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::Server;
+/// use courser::service::{Received, Registry};
+///
+/// # fn main() -> Done {
+/// let mut server = Server::bind("udp://127.0.0.1:0")?;
+/// // As generated servers do, with a request type that no service has.
+/// server.on_request(1, |received: Received<'_>| {
+///     let len = received.bytes().len();
+///     async move { format!("{len} bytes") }
+/// });
+/// let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// let client = courser::Client::connect(&uri).wait()?;
+/// assert_eq!(&client.call(1, client.alloc(8)?).wait()?[..], b"8 bytes");
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Received<'a> {
     payload: Payload<'a>,
@@ -154,6 +172,21 @@ impl<'a> Received<'a> {
 }
 
 /// A server whose handlers run on its own thread, such as an [`crate::Rpc`].
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::Nexus;
+/// use courser::service::LocalRegistry;
+///
+/// # fn main() -> Done {
+/// let mut rpc = Nexus::bind("udp://127.0.0.1:0")?.endpoint()?;
+/// rpc.on(1, |cx, _| cx.reply("plain"));
+/// rpc.add_service(StoreServer::new(Texts))?;
+/// // An endpoint is one: its services, beside handlers without a service.
+/// assert!(LocalRegistry::is_taken(&rpc, 1));
+/// assert_eq!(LocalRegistry::services(&rpc).list()[0].name, "Store");
+/// # Ok(()) }
+/// ```
 pub trait LocalRegistry {
     /// The state that all services of this server share.
     fn services(&self) -> &Services;
@@ -177,6 +210,45 @@ pub trait LocalRegistry {
 }
 
 /// A server whose handlers run on any thread.
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::Server;
+/// use courser::service::{Received, Registry, Service, Services};
+///
+/// /// Writes a line for each registered method, and passes it on.
+/// struct Listed<'a, R>(&'a mut R);
+///
+/// impl<R: Registry> Registry for Listed<'_, R> {
+///     fn services(&self) -> &Services {
+///         self.0.services()
+///     }
+///     fn is_taken(&self, number: u16) -> bool {
+///         self.0.is_taken(number)
+///     }
+///     fn on_request<H, F>(&mut self, number: u16, handler: H)
+///     where
+///         H: Fn(Received<'_>) -> F + Send + Sync + 'static,
+///         F: Future<Output: courser::Reply + Send> + Send + 'static,
+///     {
+///         println!("requests of type {number:#x}");
+///         self.0.on_request(number, handler);
+///     }
+///     fn on_message<H, F>(&mut self, number: u16, handler: H)
+///     where
+///         H: Fn(Received<'_>) -> F + Send + Sync + 'static,
+///         F: Future<Output = ()> + Send + 'static,
+///     {
+///         self.0.on_message(number, handler);
+///     }
+/// }
+///
+/// # fn main() -> Done {
+/// let mut server = Server::bind("udp://127.0.0.1:0")?;
+/// StoreServer::new(Texts).register(&mut Listed(&mut server))?;
+/// assert_eq!(server.services().list()[0].name, "Store");
+/// # Ok(()) }
+/// ```
 pub trait Registry {
     /// The state that all services of this server share.
     fn services(&self) -> &Services;
@@ -200,6 +272,31 @@ pub trait Registry {
 }
 
 /// A service for any thread. Generated servers implement it.
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::Server;
+/// use std::sync::Arc;
+///
+/// use courser::service::{RegisterError, Registry, Service};
+///
+/// /// All services of a program, as one.
+/// struct All(StoreServer<Arc<Texts>>);
+///
+/// impl Service for All {
+///     fn register<R: Registry>(self, registry: &mut R) -> Result<(), RegisterError> {
+///         self.0.register(registry)
+///     }
+/// }
+///
+/// # fn main() -> Done {
+/// let server = Server::bind("udp://127.0.0.1:0")?.add_service(All(StoreServer::new(Texts)))?;
+/// # let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// # futures::executor::block_on(async {
+/// assert_eq!(StoreClient::connect(&uri).await?.len("apple".to_owned()).await?, 5);
+/// # Ok::<_, Box<dyn std::error::Error>>(()) })?;
+/// # Ok(()) }
+/// ```
 pub trait Service {
     /// Registers the handlers of all methods.
     ///
@@ -209,6 +306,33 @@ pub trait Service {
 }
 
 /// A service for the thread of one endpoint. Generated servers implement it.
+///
+/// ```
+/// use std::cell::Cell;
+///
+/// use courser::Nexus;
+/// use courser::service::LocalService;
+///
+/// #[courser::service]
+/// trait Count {
+///     async fn next(&self) -> u64;
+/// }
+///
+/// /// State of one thread needs no lock.
+/// struct Counter(Cell<u64>);
+///
+/// impl LocalCount for Counter {
+///     async fn next(&self) -> u64 {
+///         self.0.replace(self.0.get() + 1)
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut rpc = Nexus::bind("udp://127.0.0.1:0")?.endpoint()?;
+/// // `rpc.add_service(..)` does this.
+/// CountServer::local(Counter(Cell::new(1))).register_local(&mut rpc)?;
+/// # Ok(()) }
+/// ```
 pub trait LocalService {
     /// Registers the handlers of all methods.
     ///

@@ -47,6 +47,17 @@ impl Assigned {
 
 shared_stats! {
     /// Counters of the services of a server.
+    ///
+    /// ```
+    /// # use courser_example_store::*;
+    /// # fn main() -> Done { run_served(async |uri, serving| {
+    /// let store = StoreClient::connect(&uri).await?;
+    /// let mut keys = store.list("a".to_owned()).await?;
+    /// assert!(keys.next().await.is_some());
+    /// let stats = serving.service_stats();
+    /// assert_eq!((stats.streams_opened, stats.decode_errors, stats.denied), (1, 0, 0));
+    /// # Ok(()) }) }
+    /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
     #[non_exhaustive]
     pub struct ServiceStats: "services" {
@@ -125,6 +136,19 @@ impl MethodOf {
 }
 
 /// The state that the services of a server share. Clones share it.
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::Server;
+/// use courser::service::{Registry, Services};
+///
+/// # fn main() -> Done {
+/// let server = Server::bind("udp://127.0.0.1:0")?.add_service(StoreServer::new(Texts))?;
+/// let services: &Services = server.services();
+/// assert_eq!(services.list()[0].name, "Store");
+/// assert!(services.request_type("Store", "get").is_some());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Default, Debug)]
 pub struct Services(Arc<Shared>);
 

@@ -9,6 +9,17 @@ use super::{Client, Shares};
 stats! {
     /// Counters of one client of a server, of its shares and its faults: read with
     /// [`crate::ServerHandle::clients`]. A client is a process, by its control connection.
+    ///
+    /// ```
+    /// # use courser_example_store::*;
+    /// # fn main() -> Done { run_served(async |uri, serving| {
+    /// let store = StoreClient::connect(&uri).await?;
+    /// store.len("apple".to_owned()).await?;
+    /// for client in serving.handle().clients() {
+    ///     println!("{:x}: {} streams, {} handlers", client.host, client.streams, client.in_progress);
+    /// }
+    /// # Ok(()) }) }
+    /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     #[non_exhaustive]
     pub struct ClientStats: "client of a server" {
