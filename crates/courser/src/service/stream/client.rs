@@ -392,10 +392,35 @@ opening! {
     /// stream: one round trip, and those of connecting a session unless one is kept from an earlier
     /// stream. The handler has made its stream then, and the stream was polled once.
     ///
+    /// ```
+    /// # use courser_example_store::*;
+    /// # fn main() -> Done { run(async |uri| {
+    /// use std::time::Duration;
+    ///
+    /// let store = StoreClient::connect(&uri).await?;
+    /// let opening = store.list("a".to_owned()).deadline(Duration::from_secs(5)).metadata("tenant", "blue");
+    /// let mut keys = opening.await?;
+    /// assert_eq!(keys.next().await.transpose()?.as_deref(), Some("apple"));
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// The request was refused, or the handler's stream has begun with an error.
     OpenStream,
     /// The future of [`OpenStream`]. Dropping it cancels the stream.
+    ///
+    /// ```
+    /// # use courser_example_store::*;
+    /// # fn main() -> Done { run(async |uri| {
+    /// use futures::future::join;
+    ///
+    /// let store = StoreClient::connect(&uri).await?;
+    /// let open = |from: &str| store.list(from.to_owned()).into_future();
+    /// let (all, last) = join(open("a"), open("b")).await;
+    /// assert_eq!(all?.next().await.transpose()?.as_deref(), Some("apple"));
+    /// assert_eq!(last?.next().await.transpose()?.as_deref(), Some("pear"));
+    /// # Ok(()) }) }
+    /// ```
     Opening -> Streaming, K, T, E
 }
 
@@ -405,10 +430,33 @@ opening! {
     /// stream: one round trip, and those of connecting a session unless one is kept from an earlier
     /// stream. The handler has begun then.
     ///
+    /// ```
+    /// # use courser_example_store::*;
+    /// # fn main() -> Done { run(async |uri| {
+    /// use std::time::Duration;
+    ///
+    /// let store = StoreClient::connect(&uri).await?;
+    /// let mut keys = store.load().deadline(Duration::from_secs(5)).await?;
+    /// keys.send(&"plum".to_owned()).await?;
+    /// assert_eq!(keys.finish().await?, 1);
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// The request was refused, or the handler has returned an error before it has waited for an item.
     OpenUpload,
     /// The future of [`OpenUpload`]. Dropping it cancels the stream.
+    ///
+    /// ```
+    /// # use courser_example_store::*;
+    /// # fn main() -> Done { run(async |uri| {
+    /// use futures::future::join;
+    ///
+    /// let store = StoreClient::connect(&uri).await?;
+    /// let (one, other) = join(store.load().into_future(), store.load().into_future()).await;
+    /// assert_eq!((one?.finish().await?, other?.finish().await?), (0, 0));
+    /// # Ok(()) }) }
+    /// ```
     OpeningUpload -> Upload, K, I, T, E
 }
 
@@ -418,9 +466,33 @@ opening! {
     /// round trip, and those of connecting a session unless one is kept from an earlier stream. The
     /// handler has made its stream then, and the stream was polled once.
     ///
+    /// ```
+    /// # use courser_example_store::*;
+    /// # fn main() -> Done { run(async |uri| {
+    /// use std::time::Duration;
+    ///
+    /// let store = StoreClient::connect(&uri).await?;
+    /// let mut followed = store.follow().deadline(Duration::from_secs(5)).await?;
+    /// followed.send(&"pear".to_owned()).await?;
+    /// assert_eq!(followed.next().await.transpose()?.as_deref(), Some("pear!"));
+    /// # Ok(()) }) }
+    /// ```
+    ///
     /// # Errors
     /// The request was refused, or the handler's stream has begun with an error.
     OpenDuplex,
     /// The future of [`OpenDuplex`]. Dropping it cancels the stream.
+    ///
+    /// ```
+    /// # use courser_example_store::*;
+    /// # fn main() -> Done { run(async |uri| {
+    /// use futures::future::join;
+    ///
+    /// let store = StoreClient::connect(&uri).await?;
+    /// let (one, other) = join(store.follow().into_future(), store.follow().into_future()).await;
+    /// assert!(one?.finish().next().await.is_none());
+    /// assert!(other?.finish().next().await.is_none());
+    /// # Ok(()) }) }
+    /// ```
     OpeningDuplex -> Duplex, K, I, T, E
 }

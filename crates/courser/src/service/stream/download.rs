@@ -31,6 +31,21 @@ use crate::service::codec::{Decode, Payload};
 /// It has a session of its own, so a reader that stalls delays no other call. At most two batches
 /// are here or on the way, each with up to 64 KiB of items, or one larger item. The server holds
 /// two more, and the item that did not fit.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use futures::TryStreamExt;
+///
+/// let store = StoreClient::connect(&uri).await?;
+/// let mut keys = store.list("b".to_owned()).await?;
+/// assert_eq!(keys.next().await.transpose()?.as_deref(), Some("pear"));
+/// assert!(keys.next().await.is_none());
+/// // It is a `Stream`, too.
+/// let all: Vec<String> = store.list("a".to_owned()).await?.try_collect().await?;
+/// assert_eq!(all, ["apple", "pear"]);
+/// # Ok(()) }) }
+/// ```
 pub struct Streaming<C: Channel, K, T, E> {
     channel: C,
     pool: Return<C>,
@@ -374,6 +389,19 @@ impl<C: Channel, K: Decode<T> + Decode<E>, T, E> Stream for Streaming<C, K, T, E
 }
 
 /// The future of the next item of a stream.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// let store = StoreClient::connect(&uri).await?;
+/// let mut keys = store.list("a".to_owned()).await?;
+/// let mut count = 0;
+/// while let Some(key) = keys.next().await {
+///     count += key?.len();
+/// }
+/// assert_eq!(count, 9);
+/// # Ok(()) }) }
+/// ```
 #[must_use = "futures do nothing unless they are polled"]
 #[derive(Debug)]
 pub struct Next<'a, S>(&'a mut S);

@@ -205,6 +205,22 @@ impl<C: Channel, K: Decode<T> + Decode<E>, I, T, E> Stream for Duplex<C, K, I, T
 ///
 /// When the handler takes no more items, or the stream has ended, an item is refused with
 /// [`MidStreamError::Closed`]: the receiving half has the outcome.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// let store = StoreClient::connect(&uri).await?;
+/// let (mut sender, mut followed) = store.follow().await?.split();
+/// let sending = async {
+///     sender.send(&"apple".to_owned()).await?;
+///     sender.finish().await
+/// };
+/// let reading = async { followed.next().await.transpose() };
+/// let (sent, read) = futures::future::join(sending, reading).await;
+/// sent?;
+/// assert_eq!(read?.as_deref(), Some("apple!"));
+/// # Ok(()) }) }
+/// ```
 pub struct DuplexSender<C: Channel, K, I, E> {
     channel: C,
     halves: Arc<Halves<C>>,

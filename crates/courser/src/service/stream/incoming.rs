@@ -34,6 +34,37 @@ use crate::service::services::Services;
 /// At most two batches of the client are here, each with up to 64 KiB of items, or one larger item.
 /// The heap that an item needs has the limits of arguments, and counts with that of the requests in
 /// progress while it is decoded; later it is the handler's.
+///
+/// ```
+/// use courser::service::Incoming;
+///
+/// #[courser::service]
+/// trait Sums {
+///     async fn sum(&self, numbers: Incoming<u64>) -> Result<u64, String>;
+/// }
+///
+/// struct Adder;
+///
+/// impl Sums for Adder {
+///     async fn sum(&self, mut numbers: Incoming<u64>) -> Result<u64, String> {
+///         let mut sum: u64 = 0;
+///         while let Some(n) = numbers.next().await {
+///             sum = sum.wrapping_add(n.map_err(|e| e.to_string())?);
+///         }
+///         Ok(sum)
+///     }
+/// }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = courser::Server::bind("udp://127.0.0.1:0")?.add_service(SumsServer::new(Adder))?;
+/// # let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// # futures::executor::block_on(async {
+///
+/// let sums = SumsClient::connect(&uri).await?;
+/// let mut numbers = sums.sum().await?;
+/// numbers.send_all(futures::stream::iter(1..=4)).await?;
+/// assert_eq!(numbers.finish().await?, 10);
+/// # Ok(()) }) }
+/// ```
 pub struct Incoming<T> {
     entry: Arc<Entry>,
     services: Services,

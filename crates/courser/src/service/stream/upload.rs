@@ -22,6 +22,18 @@ use crate::service::codec::{Decode, Encode};
 /// It has a session of its own, so a handler that stalls delays no other call. At most two batches
 /// are on the way, a third one is filled, each with up to 64 KiB of items, or one larger item, and
 /// the next item waits. The server holds those on the way.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// let store = StoreClient::connect(&uri).await?;
+/// let mut keys = store.load().await?;
+/// for key in ["apple", "pear", "plum"] {
+///     keys.send(&key.to_owned()).await?;
+/// }
+/// assert_eq!(keys.finish().await?, 3);
+/// # Ok(()) }) }
+/// ```
 pub struct Upload<C: Channel, K, I, T, E> {
     channel: C,
     pool: Return<C>,
