@@ -230,6 +230,46 @@ impl CallContext {
 }
 
 /// The future of [`CallContext::cancelled`].
+///
+/// ```
+/// use courser::service::CallContext;
+/// use futures::channel::mpsc::{UnboundedSender, unbounded};
+/// # use futures::StreamExt;
+/// # use futures::future::select;
+///
+/// #[courser::service]
+/// trait Work {
+///     async fn endless(&self, cx: CallContext);
+/// }
+///
+/// struct Worker(UnboundedSender<&'static str>);
+///
+/// impl Work for Worker {
+///     async fn endless(&self, cx: CallContext) {
+///         let report = self.0.clone();
+///         let _ = report.unbounded_send("begun");
+///         // A thread or task of the handler's own sees when its result is not wanted any more.
+///         std::thread::spawn(move || {
+///             futures::executor::block_on(cx.cancelled());
+///             let _ = report.unbounded_send("cancelled");
+///         });
+///         std::future::pending().await
+///     }
+/// }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (report, mut reports) = unbounded();
+/// # let server = courser::Server::bind("udp://127.0.0.1:0")?.add_service(WorkServer::new(Worker(report)))?;
+/// # let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// # futures::executor::block_on(async {
+///
+/// let work = WorkClient::connect(&uri).await?;
+/// let call = Box::pin(work.endless().into_future());
+/// let begun = select(call, reports.next()).await;
+/// // The call is in `begun`.
+/// drop(begun);
+/// assert_eq!(reports.next().await, Some("cancelled"));
+/// # Ok(()) }) }
+/// ```
 #[must_use = "futures do nothing unless they are polled"]
 #[derive(Debug)]
 pub struct Cancelled(Draining);

@@ -67,6 +67,28 @@ impl Drop for Ends {
 }
 
 /// A unary call on its way through layers.
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::Server;
+/// use courser::tower::{Request, layered};
+/// use tower::util::MapRequestLayer;
+///
+/// # fn main() -> Done {
+/// // A layer of tower that adds a tenant to calls without one.
+/// let tenant = MapRequestLayer::new(|mut request: Request| {
+///     if request.metadata().get("tenant").is_none() {
+///         let _ = request.metadata_mut().insert("tenant", "green");
+///     }
+///     request
+/// });
+/// let server = Server::bind("udp://127.0.0.1:0")?;
+/// let server = server.add_service(layered(StoreServer::new(Texts), tenant))?;
+/// # let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// # futures::executor::block_on(async {
+/// assert_eq!(StoreClient::connect(&uri).await?.tenant().await?, "green");
+/// # Ok(()) }) }
+/// ```
 pub struct Request {
     pub(super) service: &'static str,
     pub(super) method: &'static str,
@@ -131,6 +153,22 @@ impl Request {
 }
 
 /// The answer to a unary call.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::tower::{LayeredClient, Response};
+/// use tower::util::MapResponseLayer;
+///
+/// let reads = MapResponseLayer::new(|response: Response| {
+///     println!("{:?}, {} bytes", response.outcome(), response.body().len());
+///     response
+/// });
+/// let client = courser::Client::connect(&uri).await?;
+/// let store = StoreClient::new(LayeredClient::new(client, reads)).await?;
+/// assert_eq!(store.len("apple".to_owned()).await?, 5);
+/// # Ok(()) }) }
+/// ```
 pub struct Response(pub(super) MsgBuf);
 
 impl fmt::Debug for Response {
@@ -158,6 +196,38 @@ impl Response {
 }
 
 /// The call itself, as the innermost service of layers.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use std::task::{Context, Poll};
+///
+/// use courser::tower::{LayeredClient, Next, Request};
+/// use tower::{Service, layer::layer_fn};
+///
+/// /// A service around the call itself, or around the service of another layer.
+/// #[derive(Clone)]
+/// struct Printed<S>(S);
+///
+/// impl<S: Service<Request>> Service<Request> for Printed<S> {
+///     type Response = S::Response;
+///     type Error = S::Error;
+///     type Future = S::Future;
+///     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+///         self.0.poll_ready(cx)
+///     }
+///     fn call(&mut self, request: Request) -> S::Future {
+///         println!("{}.{}", request.service(), request.method());
+///         self.0.call(request)
+///     }
+/// }
+///
+/// let client = courser::Client::connect(&uri).await?;
+/// let layered = LayeredClient::new(client, layer_fn(|next: Next| Printed(next)));
+/// let store = StoreClient::new(layered).await?;
+/// assert_eq!(store.len("apple".to_owned()).await?, 5);
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Next;
@@ -180,6 +250,27 @@ impl Service<Request> for Next {
 }
 
 /// The services that layers make of [`Next`].
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::tower::{CallService, LayeredClient, Next};
+/// use tower::Layer;
+/// use tower::limit::ConcurrencyLimitLayer;
+///
+/// /// A client with any layers.
+/// async fn connect<S: CallService>(
+///     uri: &str,
+///     layer: impl Layer<Next, Service = S>,
+/// ) -> Result<StoreClient<LayeredClient<S>>, Box<dyn std::error::Error>> {
+///     let client = courser::Client::connect(uri).await?;
+///     Ok(StoreClient::new(LayeredClient::new(client, layer)).await?)
+/// }
+///
+/// let store = connect(&uri, ConcurrencyLimitLayer::new(8)).await?;
+/// assert_eq!(store.len("apple".to_owned()).await?, 5);
+/// # Ok(()) }) }
+/// ```
 pub trait CallService:
     Service<Request, Response = Response, Error: Into<BoxError>, Future: Send + 'static>
     + Clone

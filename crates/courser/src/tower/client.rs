@@ -29,6 +29,19 @@ use crate::service::{BlockingChannel, CallOptions, Channel, MethodId, MethodKind
 /// A [`Client`] whose typed unary calls pass layers, as the connection of typed clients:
 /// `KvClient::new(LayeredClient::new(client, layer))`. See [the module](crate::tower). Streams and one-way
 /// messages pass without them.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::tower::LayeredClient;
+/// use tower::ServiceBuilder;
+///
+/// let layers = ServiceBuilder::new().concurrency_limit(8);
+/// let client = courser::Client::connect(&uri).await?;
+/// let store = StoreClient::new(LayeredClient::new(client, layers)).await?;
+/// assert_eq!(store.get("apple".to_owned()).await?, "about apple");
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone)]
 pub struct LayeredClient<S> {
     client: Client,
@@ -166,6 +179,20 @@ fn call(
 }
 
 /// A call of a [`LayeredClient`].
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::service::{CallOptions, Channel};
+/// use courser::tower::{LayeredCall, LayeredClient};
+/// use tower::layer::util::Identity;
+///
+/// let client = LayeredClient::new(courser::Client::connect(&uri).await?, Identity::new());
+/// // A call without a service passes no layers.
+/// let call: LayeredCall = client.call(ECHO, client.alloc(8)?, CallOptions::default());
+/// assert_eq!(call.await?.len(), 8);
+/// # Ok(()) }) }
+/// ```
 #[must_use = "futures do nothing unless they are polled"]
 pub struct LayeredCall(State);
 

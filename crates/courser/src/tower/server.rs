@@ -19,11 +19,45 @@ use crate::service::{
 
 /// A typed service for [`crate::Server::add_service`], with a layer, or a stack of them
 /// (`tower::ServiceBuilder`), around the handlers of its unary methods. See [the module](crate::tower).
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::Server;
+/// use courser::tower::layered;
+/// use tower::limit::ConcurrencyLimitLayer;
+///
+/// # fn main() -> Done {
+/// let store = layered(StoreServer::new(Texts), ConcurrencyLimitLayer::new(16));
+/// let server = Server::bind("udp://127.0.0.1:0")?.add_service(store)?;
+/// # let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// # futures::executor::block_on(async {
+/// assert_eq!(StoreClient::connect(&uri).await?.len("apple".to_owned()).await?, 5);
+/// # Ok(()) }) }
+/// ```
 pub fn layered<V, L>(service: V, layer: L) -> Layered<V, L> {
     Layered { service, layer }
 }
 
 /// A service with layers: [`layered`].
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::Server;
+/// use std::sync::Arc;
+///
+/// use courser::tower::{Layered, layered};
+/// use tower::limit::ConcurrencyLimitLayer;
+///
+/// /// A function that makes a service with its layers.
+/// fn store(most: usize) -> Layered<StoreServer<Arc<Texts>>, ConcurrencyLimitLayer> {
+///     layered(StoreServer::new(Texts), ConcurrencyLimitLayer::new(most))
+/// }
+///
+/// # fn main() -> Done {
+/// let server = Server::bind("udp://127.0.0.1:0")?.add_service(store(16))?;
+/// assert!(server.local_uri().starts_with("udp://"));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Layered<V, L> {
     service: V,

@@ -45,6 +45,23 @@ pub struct Metadata {
 }
 
 /// The value of a key of [`Metadata`].
+///
+/// ```
+/// use courser::service::{Metadata, MetadataValue};
+///
+/// # fn main() -> Result<(), courser::service::MetadataError> {
+/// let mut metadata = Metadata::new();
+/// metadata.insert("tenant", "blue")?;
+/// metadata.insert("token", vec![1, 2, 3])?;
+/// for (key, value) in metadata.iter() {
+///     match value {
+///         MetadataValue::Text(text) => println!("{key}: {text}"),
+///         MetadataValue::Bytes(bytes) => println!("{key}: {} bytes", bytes.len()),
+///         _ => {}
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum MetadataValue<'a> {
@@ -55,6 +72,8 @@ pub enum MetadataValue<'a> {
 }
 
 /// A pair cannot be added to [`Metadata`].
+///
+/// Example: [`Metadata`](crate::service::Metadata).
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataError {

@@ -14,6 +14,37 @@ use crate::platform::Clock;
 
 pin_project_lite::pin_project! {
     /// A future whose calls are part of a call: [`CallContext::scope`].
+    ///
+    /// ```
+    /// # use courser_example_store::*;
+    /// use courser::Server;
+    ///
+    /// use courser::service::CallContext;
+    ///
+    /// #[courser::service]
+    /// trait Front {
+    ///     async fn len(&self, cx: CallContext, key: String) -> Option<u64>;
+    /// }
+    ///
+    /// struct Pages(StoreClient);
+    ///
+    /// impl Front for Pages {
+    ///     async fn len(&self, cx: CallContext, key: String) -> Option<u64> {
+    ///         // The call has the deadline and the trace of this one, on whichever thread it is polled.
+    ///         let store = self.0.clone();
+    ///         let scoped = cx.scope(async move { store.len(key).await.ok() });
+    ///         std::thread::spawn(|| futures::executor::block_on(scoped)).join().ok()?
+    ///     }
+    /// }
+    /// # fn main() -> Done { run(async |uri| {
+    /// # let server = Server::bind("udp://127.0.0.1:0")?;
+    /// # let server = server.add_service(FrontServer::new(Pages(StoreClient::connect(&uri).await?)))?;
+    /// # let (uri, _serving) = (server.local_uri(), server.serve()?);
+    ///
+    /// let front = FrontClient::connect(&uri).await?;
+    /// assert_eq!(front.len("apple".to_owned()).await?, Some(5));
+    /// # Ok(()) }) }
+    /// ```
     #[must_use = "futures do nothing unless they are polled"]
     pub struct Scoped<F> {
         context: CallContext,

@@ -32,6 +32,14 @@ pub struct TraceParent {
 }
 
 /// A text is no valid `traceparent`.
+///
+/// ```
+/// use courser::service::{TraceParent, TraceParentError};
+///
+/// // An id of zeros is not valid.
+/// let text = "00-00000000000000000000000000000000-00f067aa0ba902b7-01";
+/// assert!(matches!(text.parse::<TraceParent>(), Err(TraceParentError { .. })));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "the text is no traceparent of W3C Trace Context; write 00, 32 and 16 lower-case hexadecimal \

@@ -73,6 +73,30 @@ pub trait ClientMiddleware: Send + Sync + 'static {
 }
 
 /// A call that is made, as [`ClientMiddleware::before`] sees it.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use std::time::Duration;
+///
+/// use courser::service::{ClientMiddleware, Denied, MethodKind, OutgoingCall};
+///
+/// /// Gives unary calls a deadline and a tenant.
+/// struct Defaults;
+///
+/// impl ClientMiddleware for Defaults {
+///     fn before(&self, call: &mut OutgoingCall<'_>) -> Result<(), Denied> {
+///         if call.kind() == MethodKind::Unary && call.deadline().is_none() {
+///             call.set_deadline(Duration::from_secs(5));
+///         }
+///         call.add_metadata("tenant", "green").map_err(|e| Denied::new(e.to_string()))
+///     }
+/// }
+///
+/// let store = StoreClient::connect(&uri).await?.with_middleware(Defaults);
+/// assert_eq!(store.tenant().await?, "green");
+/// # Ok(()) }) }
+/// ```
 pub struct OutgoingCall<'a> {
     subject: Subject,
     options: &'a mut CallOptions,

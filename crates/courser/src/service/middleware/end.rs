@@ -8,6 +8,32 @@ use crate::service::context::Metadata;
 use crate::shape::method::MethodKind;
 
 /// The end of a call that middleware has let pass.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use std::sync::mpsc::{Sender, channel};
+///
+/// use courser::service::{CallEnd, CallOutcome, ClientMiddleware, Denied, OutgoingCall};
+///
+/// /// Reports how calls have ended.
+/// struct Ends(Sender<(String, CallOutcome)>);
+///
+/// impl ClientMiddleware for Ends {
+///     fn before(&self, _: &mut OutgoingCall<'_>) -> Result<(), Denied> {
+///         Ok(())
+///     }
+///     fn after(&self, end: &CallEnd<'_>) {
+///         let _ = self.0.send((end.method.to_owned(), end.outcome));
+///     }
+/// }
+///
+/// let (sender, ends) = channel();
+/// let store = StoreClient::connect(&uri).await?.with_middleware(Ends(sender));
+/// assert!(store.get("plum".to_owned()).await.is_err());
+/// assert_eq!(ends.recv()?, ("get".to_owned(), CallOutcome::Failed));
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct CallEnd<'a> {

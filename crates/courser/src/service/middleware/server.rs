@@ -84,6 +84,32 @@ pub trait ServerMiddleware: Send + Sync + 'static {
 }
 
 /// A call that has arrived, as [`ServerMiddleware::before`] sees it.
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::service::{Denied, IncomingCall, ServerMiddleware};
+///
+/// /// Refuses long requests, and gives the others a tenant.
+/// struct Rules;
+///
+/// impl ServerMiddleware for Rules {
+///     fn before(&self, call: &mut IncomingCall<'_>) -> Result<(), Denied> {
+///         if call.request_len() > 100 {
+///             return Err(Denied::new(format!("{} takes short keys", call.method())));
+///         }
+///         call.add_metadata("tenant", "green").map_err(|e| Denied::new(e.to_string()))
+///     }
+/// }
+///
+/// # fn main() -> Done {
+/// let server = server()?.middleware(Rules);
+/// # let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// # futures::executor::block_on(async {
+/// let store = StoreClient::connect(&uri).await?;
+/// assert_eq!(store.tenant().await?, "green");
+/// assert!(store.len("x".repeat(200)).await.is_err());
+/// # Ok(()) }) }
+/// ```
 pub struct IncomingCall<'a> {
     subject: Subject,
     begun: Instant,
