@@ -67,6 +67,60 @@ pub use self::rkyv::{Rkyv, View};
 /// A codec of your own implements both for `()`, [`super::NoError`], and the types of your
 /// services, and is named by `#[service(codec = path)]`. Methods with several parameters encode a
 /// tuple.
+///
+/// ```
+/// use courser::service::{Codec, Decode, DecodeError, Encode, EncodeError, NoError, Payload, Writer};
+///
+/// /// Whole numbers as 8 bytes.
+/// struct Fixed;
+///
+/// impl Codec for Fixed {
+///     const NAME: &'static str = "fixed";
+/// }
+///
+/// impl Encode<u64> for Fixed {
+///     fn encode(value: &u64, out: &mut Writer<'_>) -> Result<(), EncodeError> {
+///         // The writer has the reason, if there is no room.
+///         let _ = out.extend(&value.to_le_bytes());
+///         Ok(())
+///     }
+/// }
+///
+/// impl Decode<u64> for Fixed {
+///     fn decode(from: Payload<'_>) -> Result<u64, DecodeError> {
+///         let bytes = from.bytes().try_into().map_err(|_| DecodeError::Form("not 8 bytes"))?;
+///         Ok(u64::from_le_bytes(bytes))
+///     }
+/// }
+///
+/// // Methods without an error of their own have this one.
+/// impl Encode<NoError> for Fixed {
+///     fn encode(value: &NoError, _: &mut Writer<'_>) -> Result<(), EncodeError> {
+///         match *value {}
+///     }
+/// }
+///
+/// impl Decode<NoError> for Fixed {
+///     fn decode(_: Payload<'_>) -> Result<NoError, DecodeError> {
+///         Err(DecodeError::Form("an error of a method without errors"))
+///     }
+/// }
+///
+/// #[courser::service(codec = Fixed)]
+/// trait Numbers {
+///     async fn double(&self, n: u64) -> u64;
+/// }
+/// # struct Doubles;
+/// # impl Numbers for Doubles { async fn double(&self, n: u64) -> u64 { n.wrapping_mul(2) } }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = courser::Server::bind("udp://127.0.0.1:0")?.add_service(NumbersServer::new(Doubles))?;
+/// # let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// # futures::executor::block_on(async {
+///
+/// let numbers = NumbersClient::connect(&uri).await?;
+/// assert_eq!(numbers.double(21).await?, 42);
+/// # Ok(()) }) }
+/// ```
 pub trait Codec: 'static {
     /// The name, part of the fingerprint of services.
     const NAME: &'static str;
@@ -83,6 +137,25 @@ pub trait Codec: 'static {
 }
 
 /// Encodes values of type `T`.
+///
+/// ```
+/// use courser::service::{Encode, EncodeError, Postcard, Writer};
+///
+/// struct Celsius(f64);
+///
+/// /// A codec that has no degrees uses those of another one.
+/// struct Degrees;
+///
+/// impl courser::service::Codec for Degrees {
+///     const NAME: &'static str = "degrees";
+/// }
+///
+/// impl Encode<Celsius> for Degrees {
+///     fn encode(value: &Celsius, out: &mut Writer<'_>) -> Result<(), EncodeError> {
+///         <Postcard as Encode<f64>>::encode(&value.0, out)
+///     }
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "the codec `{Self}` cannot encode `{T}`",
     note = "Postcard and Named encode types with serde's `Serialize`, Prost messages, Rkyv types with \
@@ -97,6 +170,28 @@ pub trait Encode<T: ?Sized>: Codec {
 }
 
 /// Decodes values of type `T`.
+///
+/// ```
+/// use courser::service::{Decode, DecodeError, Payload, Postcard};
+///
+/// struct Celsius(f64);
+///
+/// struct Degrees;
+///
+/// impl courser::service::Codec for Degrees {
+///     const NAME: &'static str = "degrees";
+/// }
+///
+/// impl Decode<Celsius> for Degrees {
+///     fn decode(from: Payload<'_>) -> Result<Celsius, DecodeError> {
+///         // Bytes come from the network: values that have no meaning are refused here.
+///         match <Postcard as Decode<f64>>::decode(from)? {
+///             degrees if degrees >= -273.15 => Ok(Celsius(degrees)),
+///             _ => Err(DecodeError::Form("below the absolute zero")),
+///         }
+///     }
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "the codec `{Self}` cannot decode `{T}`",
     note = "Postcard and Named decode types with serde's `DeserializeOwned`, Prost messages, Rkyv types \
@@ -201,6 +296,21 @@ pub fn round_trip<K: Encode<T> + Decode<T>, T>(value: &T) -> Result<T, RoundTrip
 }
 
 /// A value does not survive encoding and decoding.
+///
+/// ```
+/// use courser::service::{Postcard, RoundTripError, round_trip};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize, Debug)]
+/// struct Half {
+///     #[serde(skip_serializing)]
+///     unsent: u8,
+///     sent: u8,
+/// }
+///
+/// let error = round_trip::<Postcard, _>(&Half { unsent: 1, sent: 2 }).unwrap_err();
+/// assert!(matches!(error, RoundTripError::Decode(_)));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RoundTripError {
@@ -219,6 +329,22 @@ pub enum RoundTripError {
 }
 
 /// The bytes of a value: borrowed from a received packet or batch, or a message of their own.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::service::{Decode, Payload, Postcard};
+///
+/// // A message in memory of an endpoint, as a codec gets it.
+/// let client = courser::Client::connect(&uri).await?;
+/// let mut message = client.alloc(1)?;
+/// message[0] = 7;
+/// let payload = Payload::owned(message);
+/// assert_eq!(payload.bytes(), [7]);
+/// let number: u8 = Postcard::decode(payload)?;
+/// assert_eq!(number, 7);
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 pub struct Payload<'a> {
     inner: Inner<'a>,

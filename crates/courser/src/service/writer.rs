@@ -16,6 +16,30 @@ const FIRST: usize = 1024;
 const LARGE: usize = 64 << 10;
 
 /// Where messages are allocated.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::service::{Memory, Postcard, encode};
+/// use courser::{AllocError, Client, MsgBuf};
+///
+/// /// Messages in the memory of a client.
+/// struct OfClient(Client);
+///
+/// impl Memory for OfClient {
+///     fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+///         self.0.alloc_recycled(len)
+///     }
+///     fn limit(&self) -> usize {
+///         8 << 20
+///     }
+/// }
+///
+/// let memory = OfClient(Client::connect(&uri).await?);
+/// let message = encode::<Postcard, _>(&(1_u8, "text"), &memory)?;
+/// assert_eq!(&message[..], b"\x01\x04text");
+/// # Ok(()) }) }
+/// ```
 pub trait Memory {
     /// A message of `len` bytes that have the contents of earlier messages.
     ///
@@ -37,6 +61,16 @@ impl Memory for Arena {
 
 /// A message could not be written. The [`Writer`] has the reason, and the encoding has failed even
 /// if the codec drops this.
+///
+/// ```
+/// use courser::service::{WriteError, Writer};
+///
+/// /// A function of a codec passes the error on: the writer has the reason.
+/// fn write_pair(out: &mut Writer<'_>, a: u8, b: u8) -> Result<(), WriteError> {
+///     out.push(a)?;
+///     out.push(b)
+/// }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteError;
 
@@ -45,6 +79,27 @@ pub struct WriteError;
 /// Small requests are written in place, small responses (up to 128 bytes) on the stack. Longer
 /// messages move to a buffer of 1 KiB, which doubles when it is full, and from 64 KiB on grows by a
 /// quarter.
+///
+/// ```
+/// use courser::service::{Codec, Encode, EncodeError, Writer};
+///
+/// /// Texts with a byte for their length.
+/// struct Short;
+///
+/// impl Codec for Short {
+///     const NAME: &'static str = "short";
+/// }
+///
+/// impl Encode<String> for Short {
+///     fn encode(value: &String, out: &mut Writer<'_>) -> Result<(), EncodeError> {
+///         let too_long = |_| EncodeError::Codec { codec: Short::NAME, detail: "over 255 bytes".into() };
+///         let len = u8::try_from(value.len()).map_err(too_long)?;
+///         // The writer has the reason, if there is no room.
+///         let _ = out.push(len).and_then(|()| out.extend(value.as_bytes()));
+///         Ok(())
+///     }
+/// }
+/// ```
 pub struct Writer<'a> {
     room: &'a mut [u8],
     /// Bytes in `room`.
@@ -271,6 +326,22 @@ pub(crate) fn message(
 }
 
 /// Encodes a value into a message of its own, as requests and responses are.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run(async |uri| {
+/// use courser::service::{Memory, Postcard, encode};
+/// # struct OfClient(courser::Client);
+/// # impl Memory for OfClient {
+/// #     fn alloc(&self, len: usize) -> Result<courser::MsgBuf, courser::AllocError> { self.0.alloc(len) }
+/// #     fn limit(&self) -> usize { 8 << 20 }
+/// # }
+///
+/// # let memory = OfClient(courser::Client::connect(&uri).await?);
+/// // `memory` is a `Memory`, such as that of an endpoint.
+/// assert_eq!(&encode::<Postcard, _>(&300_u32, &memory)?[..], [0xac, 0x02]);
+/// # Ok(()) }) }
+/// ```
 ///
 /// # Errors
 /// The codec refuses the value, or there is no memory.

@@ -14,6 +14,24 @@ const MAX_PATH: usize = 200;
 const MAX_TEXT: usize = 120;
 
 /// Why a reader's type does not fit a writer's: the first place where they differ.
+///
+/// ```
+/// use courser::service::Shape;
+///
+/// #[derive(serde::Deserialize)]
+/// struct Old {
+///     count: i32,
+/// }
+///
+/// #[derive(serde::Deserialize)]
+/// struct New {
+///     count: u32,
+/// }
+///
+/// let difference = Shape::of::<New>().reads(&Shape::of::<Old>()).unwrap_err();
+/// assert_eq!((difference.reader(), difference.writer()), ("u32", "i32"));
+/// assert!(difference.path().ends_with("count"));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Difference {
     path: String,

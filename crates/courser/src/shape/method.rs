@@ -11,6 +11,8 @@ use super::{Difference, FNV_BASIS, Shape, fnv, name, text};
 use crate::error::service::DecodeError;
 
 /// The kind of a method.
+///
+/// Example: [`MethodShape`](crate::service::MethodShape).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -49,6 +51,17 @@ impl MethodKind {
 pub(crate) type Reads = fn(&Shape, &Shape) -> Result<(), Difference>;
 
 /// A method's kind, and the shapes of its values.
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::service::{MethodKind, Shape};
+///
+/// # fn main() {
+/// let get = &StoreClient::<courser::Client>::SERVICE.shapes()[1];
+/// assert_eq!(get.kind(), MethodKind::Unary);
+/// assert_eq!(*get.error(), Shape::of::<String>());
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct MethodShape {
     kind: MethodKind,

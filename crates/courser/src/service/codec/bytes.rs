@@ -14,6 +14,30 @@ use crate::shape::Shape;
 ///
 /// A [`MsgBuf`] takes over a received message of several packets without a copy; sending one
 /// copies.
+///
+/// ```
+/// /// Bytes as they are.
+/// #[courser::service(codec = Bytes)]
+/// trait Blobs {
+///     async fn reversed(&self, blob: Vec<u8>) -> Vec<u8>;
+/// }
+///
+/// struct Memory;
+///
+/// impl Blobs for Memory {
+///     async fn reversed(&self, mut blob: Vec<u8>) -> Vec<u8> {
+///         blob.reverse();
+///         blob
+///     }
+/// }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = courser::Server::bind("udp://127.0.0.1:0")?.add_service(BlobsServer::new(Memory))?;
+/// # let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// # futures::executor::block_on(async {
+///
+/// assert_eq!(BlobsClient::connect(&uri).await?.reversed(vec![1, 2, 3]).await?, [3, 2, 1]);
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes;
 

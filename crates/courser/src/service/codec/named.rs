@@ -31,6 +31,30 @@ use crate::shape::{Difference, Shape};
 /// Types that differ in any other way are not read as wrong values: [`Shape::reads`] is the rule by
 /// which both ends compare them, and values state their types.
 ///
+/// ```
+/// use courser::service::{Named, Shape, round_trip};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Old {
+///     id: u32,
+/// }
+///
+/// /// The type of a later version.
+/// #[derive(Serialize, Deserialize, PartialEq, Debug)]
+/// struct New {
+///     id: u64,
+///     #[serde(default)]
+///     tags: Vec<String>,
+/// }
+///
+/// // Programs of both versions read each other's values, unless a number would not fit.
+/// assert!(Shape::of::<New>().reads(&Shape::of::<Old>()).is_ok());
+/// let new = New { id: 1, tags: vec![] };
+/// assert_eq!(round_trip::<Named, _>(&new)?, new);
+/// # Ok::<_, courser::service::RoundTripError>(())
+/// ```
+///
 /// # Encoding
 /// A struct is a map with the names of its fields, a variant without content its name, another variant
 /// a map of its name and its content, a tuple an array, `()` and `None` are nil, and `Some` is the value.

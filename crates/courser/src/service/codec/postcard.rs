@@ -18,6 +18,29 @@ use crate::shape::Shape;
 /// with integers of variable length, and without names: both ends have the same types. A call takes
 /// fewer instructions and bytes than with [`Named`](super::Named), the default codec.
 ///
+/// ```
+/// /// Types that do not change, in few bytes.
+/// #[courser::service(codec = Postcard)]
+/// trait Points {
+///     async fn length(&self, x: i32, y: i32) -> f64;
+/// }
+///
+/// struct Plane;
+///
+/// impl Points for Plane {
+///     async fn length(&self, x: i32, y: i32) -> f64 {
+///         f64::from(x).hypot(y.into())
+///     }
+/// }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = courser::Server::bind("udp://127.0.0.1:0")?.add_service(PointsServer::new(Plane))?;
+/// # let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// # futures::executor::block_on(async {
+///
+/// assert_eq!(PointsClient::connect(&uri).await?.length(3, 4).await?, 5.0);
+/// # Ok(()) }) }
+/// ```
+///
 /// # Byte strings
 /// A `Vec<u8>` that is a parameter, a result or an item is copied at once, as is a field with
 /// `#[serde(with = "serde_bytes")]` and a `serde_bytes::ByteBuf`. Within other types it is written

@@ -32,6 +32,38 @@ use crate::shape::Shape;
 /// **Alignment**: a message begins at a multiple of 64 bytes, so archived types of an alignment of
 /// up to 64 are read in place. Messages of one packet are copied once, larger ones are not copied.
 ///
+/// ```
+/// use courser::service::{Rkyv, View};
+///
+/// #[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+/// pub struct Page {
+///     words: Vec<String>,
+/// }
+///
+/// #[courser::service(codec = Rkyv)]
+/// trait Pages {
+///     /// The client passes a `&Page`.
+///     async fn count(&self, page: View<Page>) -> u64;
+/// }
+///
+/// struct Reader;
+///
+/// impl Pages for Reader {
+///     async fn count(&self, page: View<Page>) -> u64 {
+///         // Read in the message, without a copy.
+///         page.words.iter().filter(|word| word.len() > 3).count() as u64
+///     }
+/// }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let server = courser::Server::bind("udp://127.0.0.1:0")?.add_service(PagesServer::new(Reader))?;
+/// # let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// # futures::executor::block_on(async {
+///
+/// let page = Page { words: vec!["two".to_owned(), "words".to_owned()] };
+/// assert_eq!(PagesClient::connect(&uri).await?.count(&page).await?, 1);
+/// # Ok(()) }) }
+/// ```
+///
 /// # Types that change
 /// Both ends compare the name of a type, and the size and alignment of its archived form, but not its
 /// fields: rkyv does not tell them. A field that was renamed, moved, or has another type of the same
@@ -57,6 +89,20 @@ const HEAP_PER_BYTE: usize = 4;
 
 /// A message, checked once and read in place as an archived `T`. Dereferences to
 /// `rkyv::Archived<T>`.
+///
+/// ```
+/// use courser::service::View;
+///
+/// #[derive(rkyv::Archive, rkyv::Serialize, rkyv::Deserialize)]
+/// struct Point {
+///     x: u32,
+///     y: u32,
+/// }
+///
+/// let view = View::of(&Point { x: 3, y: 4 })?;
+/// assert_eq!((view.x.to_native(), view.y.to_native()), (3, 4));
+/// # Ok::<_, courser::service::EncodeError>(())
+/// ```
 pub struct View<T: Archive<Archived: 'static>>(MsgView<T::Archived>);
 
 impl<T: Archive<Archived: 'static>> View<T> {
