@@ -21,6 +21,17 @@ use crate::error::failure::CallFailure;
 /// Dropping it cancels the call, as [`crate::Context::cancel`] does: its memory is free within a
 /// round trip. A response of one packet is in the buffer of the request when it fits there.
 ///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_local(async |local, uri| {
+/// use std::time::Duration;
+///
+/// let session = local.connect(&uri).await?;
+/// let response = session.call(ECHO, local.alloc(8)?).deadline(Duration::from_secs(5)).await?;
+/// assert_eq!(response.len(), 8);
+/// # Ok(()) }) }
+/// ```
+///
 /// # Panics
 /// A poll outside of the endpoint of the session: see [`crate::Local`].
 #[must_use = "a call starts when it is awaited"]
@@ -29,6 +40,14 @@ pub struct Call<'a>(Awaited<'a>);
 /// A one-way message as a future, made by [`Session::send`]. It ends when the message is in the
 /// queue of its session, and waits while the queue is full. Dropping it before that drops the
 /// message.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_local(async |local, uri| {
+/// let session = local.connect(&uri).await?;
+/// session.send(ECHO, local.alloc(8)?).await?;
+/// # Ok(()) }) }
+/// ```
 ///
 /// # Panics
 /// A poll outside of the endpoint of the session: see [`crate::Local`].

@@ -17,6 +17,17 @@ use crate::core::lent;
 use crate::error::failure::CallFailure;
 
 /// Another session with the server of a [`Session`].
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_local(async |local, uri| {
+/// use courser::service::{CallOptions, Channel};
+///
+/// let session = local.connect(&uri).await?;
+/// let another = session.another(CallOptions::default()).await?;
+/// assert_ne!(session.id(), another.id());
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 #[must_use = "a session is connected when it is awaited"]
 pub struct Another(Option<Connecting>);

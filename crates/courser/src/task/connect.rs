@@ -14,6 +14,17 @@ use crate::error::SessionError;
 
 /// A session that is being connected, made by [`Local::connect`]. Dropping it gives up.
 ///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_local(async |local, uri| {
+/// use std::time::Duration;
+///
+/// // A shorter time than `Config::connect_timeout`.
+/// let session = local.timeout(Duration::from_secs(1), local.connect(&uri)).await??;
+/// assert_eq!(session.uri(), Some(uri.as_str()));
+/// # Ok(()) }) }
+/// ```
+///
 /// # Panics
 /// A poll outside of the endpoint: see [`Local`].
 #[must_use = "a session is connected when it is awaited"]

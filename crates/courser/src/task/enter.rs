@@ -16,6 +16,17 @@ thread_local! {
 
 pin_project_lite::pin_project! {
     /// A future in which [`Local::current`] is its endpoint, made by [`Local::enter`].
+    ///
+    /// ```
+    /// # use courser_example_store::*;
+    /// # fn main() -> Done { run_local(async |local, uri| {
+    /// use courser::Local;
+    ///
+    /// # let _ = uri;
+    /// let entered = local.enter(async { Local::current().is_some() });
+    /// assert!(entered.await);
+    /// # Ok(()) }) }
+    /// ```
     #[must_use = "the future runs when it is awaited"]
     pub struct Entered<F> {
         local: Local,

@@ -10,10 +10,34 @@ use std::task::{Context, Poll, Waker};
 use crate::core::queue::LocalFuture;
 
 /// A task, made by [`crate::Local::spawn`]: a future of its result. Dropping it lets the task run on.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_local(async |local, uri| {
+/// # let _ = uri;
+/// let task = local.spawn(async { 6 * 7 });
+/// assert_eq!(task.await?, 42);
+/// let endless = local.spawn(std::future::pending::<()>());
+/// endless.abort();
+/// assert!(endless.await.is_err());
+/// # Ok(()) }) }
+/// ```
 #[must_use = "dropping the handle lets the task run on; `drop` it to say so"]
 pub struct JoinHandle<T>(Rc<Shared<T>>);
 
 /// A task ended without a result: it was aborted, it panicked, or its endpoint was dropped.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_local(async |local, uri| {
+/// use courser::TaskEnded;
+///
+/// # let _ = uri;
+/// let task = local.spawn(std::future::pending::<()>());
+/// task.abort();
+/// assert!(matches!(task.await, Err(TaskEnded { .. })));
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the task ended without a result; check whether it was aborted or its endpoint dropped")]
 pub struct TaskEnded;

@@ -22,6 +22,23 @@ use crate::rpc::Rpc;
 /// The endpoint as futures of its thread use it, made by [`Rpc::local`] and [`Context::local`].
 /// Clones are the same endpoint.
 ///
+/// ```
+/// use std::time::Duration;
+///
+/// use courser::{Local, Nexus};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut rpc = Nexus::bind("udp://127.0.0.1:0")?.endpoint()?;
+/// let local: Local = rpc.local();
+/// let slept_ns = rpc.block_on(async move {
+///     let begun_ns = local.now_ns();
+///     local.sleep(Duration::from_millis(1)).await;
+///     local.now_ns() - begun_ns
+/// })?;
+/// assert!(slept_ns >= 1_000_000);
+/// # Ok(()) }
+/// ```
+///
 /// # Panics
 /// Futures of an endpoint have access to it while it polls them: in [`Rpc::block_on`], in tasks
 /// ([`Local::spawn`]) and in handlers of [`Rpc::on_async`]. A poll by another executor panics, and
@@ -156,6 +173,17 @@ impl fmt::Debug for Local {
 /// A session, for futures of its endpoint's thread. Clones are the same session. One that
 /// [`Local::connect`] made is closed when its last clone is dropped; its calls then end with an
 /// error.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_local(async |local, uri| {
+/// let session = local.connect(&uri).await?;
+/// // Clones share the session: one for a typed client, one for calls without a service.
+/// let store = StoreClient::new(session.clone()).await?;
+/// assert_eq!(store.get("apple".to_owned()).await?, "about apple");
+/// assert_eq!(session.call(ECHO, local.alloc(8)?).await?.len(), 8);
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone)]
 pub struct Session {
     inner: Rc<Inner>,

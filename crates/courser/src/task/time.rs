@@ -17,6 +17,18 @@ use crate::core::timer::TimerId;
 /// A future that ends at a time, and stays at its end, made by [`Local::sleep`] and
 /// [`Local::sleep_until`]. Costs a timer ([`crate::Context::after`]) and an allocation.
 ///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_local(async |local, uri| {
+/// use std::time::Duration;
+///
+/// # let _ = uri;
+/// let begun_ns = local.now_ns();
+/// local.sleep_until(begun_ns + 2_000_000).await;
+/// assert!(local.now_ns() >= begun_ns + 2_000_000);
+/// # Ok(()) }) }
+/// ```
+///
 /// # Panics
 /// A poll outside of the endpoint: see [`Local`].
 #[must_use = "a sleep begins when it is awaited"]
@@ -39,6 +51,20 @@ enum Alarm {
 }
 
 /// The time of a [`Timeout`] is up.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_local(async |local, uri| {
+/// use std::time::Duration;
+///
+/// use courser::Elapsed;
+///
+/// # let _ = uri;
+/// let endless = std::future::pending::<()>();
+/// let ended = local.timeout(Duration::from_millis(1), endless).await;
+/// assert!(matches!(ended, Err(Elapsed { .. })));
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the time of the future is up; set a longer one, or check what it waits for")]
 pub struct Elapsed;
@@ -109,6 +135,18 @@ pin_project_lite::pin_project! {
     /// A future and a limit of its time, made by [`Local::timeout`] and [`Local::timeout_at`]. It
     /// returns the future's result, or [`Elapsed`] if the future still waits when the time is up.
     /// The future is dropped at either end, in the poll. A further poll returns [`Elapsed`].
+    ///
+    /// ```
+    /// # use courser_example_store::*;
+    /// # fn main() -> Done { run_local(async |local, uri| {
+    /// use std::time::Duration;
+    ///
+    /// # let _ = uri;
+    /// assert_eq!(local.timeout(Duration::from_secs(5), async { 1 }).await?, 1);
+    /// let endless = std::future::pending::<()>();
+    /// assert!(local.timeout(Duration::from_millis(1), endless).await.is_err());
+    /// # Ok(()) }) }
+    /// ```
     ///
     /// # Panics
     /// A poll outside of the endpoint: see [`Local`].
