@@ -10,6 +10,15 @@ use prost::{DecodeError, Message, Name};
 use crate::service::{Codec, Prost};
 
 /// A message of any type, with the address of its type: `google.protobuf.Any`.
+///
+/// ```
+/// use courser::grpc::{Any, Code, Status};
+///
+/// // Details of an error, as programs of other languages send them.
+/// let detail = Any::new("type.googleapis.com/google.rpc.DebugInfo", vec![]);
+/// let status = Status::with_details(Code::Internal, "a bug", [detail]);
+/// assert_eq!(status.details()[0].type_url, "type.googleapis.com/google.rpc.DebugInfo");
+/// ```
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct Any {

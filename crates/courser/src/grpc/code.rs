@@ -5,6 +5,8 @@ use std::fmt;
 macro_rules! codes {
     ($($(#[$note:meta])* $code:ident = $number:literal $text:literal,)*) => {
         /// The code of a [`super::Status`], with gRPC's numbers and meanings.
+        ///
+        /// Example: [`Status`](crate::grpc::Status).
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(i32)]
         #[non_exhaustive]

@@ -22,6 +22,8 @@ use crate::service::{Bytes, Decode, Encode, LocalService, Payload, Service, Stre
 const MOST_NAME: usize = 100;
 
 /// The state of a server, or of one of its services.
+///
+/// Example: [`Health`](crate::health::Health).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum HealthStatus {
@@ -63,6 +65,22 @@ impl Decode<HealthStatus> for Bytes {
 
 /// The standard service for health, which [`Server::add_health`] adds. Its client is
 /// `HealthCheckClient`.
+///
+/// ```
+/// use courser::health::{Health, HealthCheckClient, HealthStatus};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let health = Health::new();
+/// let server = courser::Server::bind("udp://127.0.0.1:0")?.add_health(&health)?;
+/// let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// # futures::executor::block_on(async {
+/// let client = HealthCheckClient::connect(&uri).await?;
+/// let mut states = client.watch("Kv".to_owned()).await?;
+/// assert_eq!(states.next().await.transpose()?, Some(HealthStatus::Unknown));
+/// health.set("Kv", HealthStatus::Serving);
+/// assert_eq!(states.next().await.transpose()?, Some(HealthStatus::Serving));
+/// # Ok(()) }) }
+/// ```
 #[courser_macros::service(codec = Bytes, name = "courser.Health", crate = crate)]
 pub trait HealthCheck {
     /// The state of a service by its name, or with an empty name of the server. A server that shuts down

@@ -32,6 +32,19 @@ const DENIED: &str = "only clients of the same machine may read statistics, over
 
 /// The standard service that [`Introspect`] adds. Its client is `IntrospectionClient`. Errors are texts for
 /// people.
+///
+/// ```
+/// use courser::introspection::{Introspect, IntrospectionClient};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = courser::Server::bind("udp://127.0.0.1:0")?.add_introspection(Introspect::new())?;
+/// let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// # futures::executor::block_on(async {
+/// let client = IntrospectionClient::connect(&uri).await?;
+/// assert!(client.metrics().await?.contains("# TYPE courser_"));
+/// println!("{}", client.stat().await?);
+/// # Ok(()) }) }
+/// ```
 #[courser_macros::service(codec = Bytes, name = "courser.Introspection", crate = crate)]
 pub trait Introspection {
     /// The statistics of the server as a JSON object, with the names of docs/statistics.md. Names may be
