@@ -64,6 +64,25 @@ const MOST_CREDITS: u32 = 65_535;
 
 settings! {
     /// Settings of a nexus and its endpoints. The README measures `Config::default()`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use courser::{Config, Server};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = Config {
+    ///     max_msg_size: 64 << 10,
+    ///     failure_timeout: Duration::from_millis(300),
+    ///     ..Config::default()
+    /// };
+    /// let server = Server::bind_with("udp://127.0.0.1:0", config)?;
+    /// // A setting out of its range is an error, whose text names it.
+    /// let config = Config { slots: 3, ..Config::default() };
+    /// assert!(Server::bind_with("udp://127.0.0.1:0", config).is_err());
+    /// # drop(server);
+    /// # Ok(()) }
+    /// ```
     #[derive(Clone, Debug)]
     pub struct Config: "", p {
         /// Concurrent requests per session `[eRPC §4.3]`: a power of two, 1 to 32, default 16. Further

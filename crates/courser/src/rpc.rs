@@ -251,6 +251,17 @@ impl<T: Transport> Rpc<T> {
 }
 
 /// Wakes or stops an endpoint's event loop from any thread. Made by [`Rpc::handle`].
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_rpc(|mut rpc, uri| {
+/// # let _ = uri;
+/// let handle = rpc.handle();
+/// std::thread::spawn(move || handle.stop());
+/// // It returns when another thread says so.
+/// rpc.run()?;
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone)]
 pub struct EndpointHandle {
     mailbox: Mailbox,

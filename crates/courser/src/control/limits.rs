@@ -62,6 +62,14 @@ impl Default for Limits {
 
 shared_stats! {
     /// Counters of connections and messages that a nexus's control plane rejected since it was bound.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let nexus = courser::Nexus::bind("udp://127.0.0.1:0")?;
+    /// let stats = nexus.control_stats();
+    /// assert_eq!((stats.refused, stats.protocol_errors), (0, 0));
+    /// # Ok(()) }
+    /// ```
     #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
     #[non_exhaustive]
     pub struct ControlStats: "control plane" {

@@ -27,6 +27,26 @@ pub(crate) type RepeatedFn = Box<dyn FnMut(&mut Context<'_>)>;
 
 /// The endpoint, as handlers, continuations and timers use it. Nothing here blocks or does I/O:
 /// calls and replies are queued, and the event loop sends them.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_rpc(|mut rpc, uri| {
+/// use std::time::Duration;
+///
+/// let session = rpc.connect(&uri)?;
+/// let request = rpc.alloc(3)?;
+/// rpc.call(session, ECHO, request, |cx, done| {
+///     // The next call, in the same buffer.
+///     let session = done.session;
+///     let call = cx.request(session, ECHO, done.request).deadline(Duration::from_secs(5));
+///     call.then(|cx, done| {
+///         assert!(done.result.is_ok());
+///         cx.stop();
+///     }).expect("there is room");
+/// })?;
+/// rpc.run()?;
+/// # Ok(()) }) }
+/// ```
 pub struct Context<'a, A: App = OnThread> {
     pub(crate) core: &'a mut Core<A>,
     /// The request that is being handled, until it is answered.

@@ -12,6 +12,20 @@ use crate::core::queue::{LocalCommand, LocalQueue};
 ///
 /// A request of one packet is read in place from the received frame; one of several packets is
 /// in a buffer of its own `[eRPC §4.2.3]`. [`Request::take`] returns a buffer in either case.
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::Nexus;
+///
+/// # fn main() -> Done {
+/// let mut rpc = Nexus::bind("udp://127.0.0.1:0")?.endpoint()?;
+/// rpc.on(ECHO, |cx, request| {
+///     // It reads as a slice, in the packet that was received.
+///     let sum: u64 = request.iter().map(|byte| u64::from(*byte)).sum();
+///     cx.reply(sum.to_le_bytes());
+/// });
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Request<'f> {
     pub(crate) body: Body<'f>,
@@ -57,6 +71,22 @@ impl Deref for Request<'_> {
 }
 
 /// A response, lent to the continuation. Reads as a byte slice.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_rpc(|mut rpc, uri| {
+/// let session = rpc.connect(&uri)?;
+/// let request = rpc.alloc(3)?;
+/// rpc.call(session, ECHO, request, |cx, done| {
+///     let response = done.result.expect("the server is there");
+///     // A buffer that outlives this function.
+///     let kept = response.take(cx).expect("there is memory");
+///     assert_eq!(kept.len(), 3);
+///     cx.stop();
+/// })?;
+/// rpc.run()?;
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 pub struct Response<'f>(pub(crate) Body<'f>);
 
@@ -68,6 +98,22 @@ impl Deref for Response<'_> {
 }
 
 /// The end of a call: the request buffer returns to the caller, with the response or the error.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_rpc(|mut rpc, uri| {
+/// let session = rpc.connect(&uri)?;
+/// let request = rpc.alloc(3)?;
+/// rpc.call(session, 7, request, |cx, done| {
+///     // The request's buffer returns with each end of a call.
+///     assert_eq!(done.request.len(), 3);
+///     // The server has no handler of this type.
+///     println!("{}", done.result.err().expect("an error"));
+///     cx.stop();
+/// })?;
+/// rpc.run()?;
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 pub struct Completion<'f> {
     /// The request buffer, ready for the next call.
@@ -79,6 +125,25 @@ pub struct Completion<'f> {
 }
 
 /// The content of a reply: bytes, which are copied, or a [`MsgBuf`], which is not.
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::Server;
+///
+/// # fn main() -> Done {
+/// let mut server = Server::bind("udp://127.0.0.1:0")?;
+/// server.on(1, |work| async move { work.reply("a text") });
+/// server.on(2, |work| async move { work.reply([1, 2, 3]) });
+/// server.on(3, |mut work| async move {
+///     // The request's own buffer, without a copy.
+///     let request = work.take().expect("it was not taken before");
+///     work.reply(request)
+/// });
+/// # let (uri, _serving) = (server.local_uri(), server.serve()?);
+/// let client = courser::Client::connect(&uri).wait()?;
+/// assert_eq!(&client.call(2, client.alloc(0)?).wait()?[..], [1, 2, 3]);
+/// # Ok(()) }
+/// ```
 pub trait Reply {
     #[doc(hidden)]
     fn send_to<A: ReplySink>(self, to: A) -> A::Output;
@@ -189,6 +254,16 @@ impl ReplySink for InMemory<'_> {
 
 /// A reply as a message, for servers that answer with messages.
 ///
+/// ```
+/// use courser::service::to_message;
+///
+/// # fn main() -> Result<(), courser::AllocError> {
+/// // For servers of your own, which answer with messages of their arenas.
+/// let arena = courser_buf::Arena::heap();
+/// assert_eq!(&to_message("a text", &arena)?[..], b"a text");
+/// # Ok(()) }
+/// ```
+///
 /// # Errors
 /// No memory for the message.
 pub fn to_message(reply: impl Reply, arena: &Arena) -> Result<MsgBuf, AllocError> {
@@ -197,6 +272,24 @@ pub fn to_message(reply: impl Reply, arena: &Arena) -> Result<MsgBuf, AllocError
 
 /// Answers one request after its handler has returned (`[eRPC §3.1]`, nested RPCs). Dropping it
 /// answers with an error, so that no client waits forever.
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::Nexus;
+/// use std::time::Duration;
+///
+/// # fn main() -> Done {
+/// let mut rpc = Nexus::bind("udp://127.0.0.1:0")?.endpoint()?;
+/// rpc.on(ECHO, |cx, request| {
+///     let key = request.to_vec();
+///     let handle = cx.defer().expect("it was not answered");
+///     // The answer comes later, from a timer or from the continuation of another call.
+///     cx.after(Duration::from_millis(1), move |cx| {
+///         let _ = cx.reply_to(handle, key);
+///     });
+/// });
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping a reply handle answers the request with an error"]
 pub struct ReplyHandle {

@@ -24,6 +24,16 @@ mod model;
 
 stats! {
     /// Tasks, calls and messages of the futures of an endpoint.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut rpc = courser::Nexus::bind("udp://127.0.0.1:0")?.endpoint()?;
+    /// let waiting = rpc.local().spawn(std::future::pending::<()>());
+    /// rpc.poll();
+    /// assert_eq!(rpc.task_stats().tasks, 1);
+    /// # drop(waiting);
+    /// # Ok(()) }
+    /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     #[non_exhaustive]
     pub struct TaskStats: "tasks" {

@@ -8,6 +8,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A timer of one endpoint, for [`crate::Context::cancel_timer`]. Numbers are not used twice; at another
 /// endpoint the number belongs to another timer or to none.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_rpc(|mut rpc, uri| {
+/// use std::time::Duration;
+///
+/// # let _ = uri;
+/// let endless = rpc.context().every(Duration::from_millis(1), |_| println!("tick"));
+/// rpc.context().after(Duration::from_millis(5), move |cx| {
+///     assert!(cx.cancel_timer(endless));
+///     cx.stop();
+/// });
+/// rpc.run()?;
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TimerId(u64);
 

@@ -18,21 +18,27 @@ use crate::error::CallRejected;
 /// [`CallBuilder::then`] starts it with a closure for its completion, [`CallBuilder::send`] with a
 /// tag for the endpoint's completion function. Dropping it frees the request buffer.
 ///
-/// ```no_run
-/// # use std::time::Duration;
-/// # const GET: u16 = 1;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let mut rpc = courser::Nexus::bind("udp://0.0.0.0:0")?.endpoint()?;
-/// # let session = rpc.connect("udp://127.0.0.1:31850")?;
-/// let request = rpc.alloc(32)?;
-/// rpc.request(session, GET, request).deadline(Duration::from_millis(5)).then(|_, done| {
-///     println!("{:?}", done.result);
-/// })?;
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_rpc(|mut rpc, uri| {
+/// use std::time::Duration;
 ///
-/// rpc.on_completion(|_, tag, done| println!("{tag}: {:?}", done.result));
+/// let session = rpc.connect(&uri)?;
 /// let request = rpc.alloc(32)?;
-/// rpc.request(session, GET, request).tag(7).send()?;
-/// # Ok(()) }
+/// rpc.request(session, ECHO, request).deadline(Duration::from_secs(5)).then(|cx, done| {
+///     assert!(done.result.is_ok());
+///     cx.stop();
+/// })?;
+/// rpc.run()?;
+///
+/// rpc.on_completion(|cx, tag, done| {
+///     assert!(tag == 7 && done.result.is_ok());
+///     cx.stop();
+/// });
+/// let request = rpc.alloc(32)?;
+/// rpc.request(session, ECHO, request).tag(7).send()?;
+/// rpc.run()?;
+/// # Ok(()) }) }
 /// ```
 #[must_use = "the call starts with `then` or `send`"]
 pub struct CallBuilder<'a, A: App = OnThread> {

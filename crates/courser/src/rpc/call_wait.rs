@@ -12,6 +12,18 @@ use crate::error::RunError;
 use crate::rpc::Rpc;
 
 /// A call of [`Rpc::call_wait`] that ended with a response.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_rpc(|mut rpc, uri| {
+/// use std::time::Duration;
+///
+/// let session = rpc.connect(&uri)?;
+/// let request = rpc.alloc(3)?;
+/// let answered = rpc.call_wait(session, ECHO, request, Duration::from_secs(5))?;
+/// assert_eq!((answered.response.len(), answered.request.len()), (3, 3));
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug)]
 pub struct Answered {
     /// The response.
@@ -21,6 +33,20 @@ pub struct Answered {
 }
 
 /// A call of [`Rpc::call_wait`] that ended without a response.
+///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_rpc(|mut rpc, uri| {
+/// use std::time::Duration;
+///
+/// let session = rpc.connect(&uri)?;
+/// let request = rpc.alloc(3)?;
+/// // The server has no handler of this type.
+/// let error = rpc.call_wait(session, 7, request, Duration::from_secs(5)).unwrap_err();
+/// println!("{}", error.reason);
+/// assert_eq!(error.request.expect("the event loop has not failed").len(), 3);
+/// # Ok(()) }) }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct CallWaitError {
@@ -33,6 +59,8 @@ pub struct CallWaitError {
 }
 
 /// Why a call of [`Rpc::call_wait`] has no response.
+///
+/// Example: [`CallWaitError`](crate::CallWaitError).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallWaitReason {

@@ -21,6 +21,18 @@ use crate::run::worker::{Pool, WorkerStats};
 /// Dropping it does not end its endpoints. Its worker threads end when the nexus and all its
 /// endpoints are dropped: sleeping ones at once, others when their handler returns. The drop does
 /// not wait for them.
+///
+/// ```
+/// use courser::Nexus;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let nexus = Nexus::bind("udp://127.0.0.1:0")?;
+/// // One endpoint for each thread, at the addresses `udp://host:port/0` and `udp://host:port/1`.
+/// let (first, second) = (nexus.endpoint()?, nexus.endpoint()?);
+/// assert_eq!((first.index(), second.index()), (0, 1));
+/// println!("clients connect to {}", nexus.local_uri());
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Nexus {
     uri: Uri,

@@ -19,15 +19,15 @@ use crate::run::endpoint::Rpc;
 /// A one-way message that was not sent yet, made by [`crate::Rpc::message`] or
 /// [`Context::message`]. Dropping it frees the buffer.
 ///
-/// ```no_run
-/// # use std::time::Duration;
-/// # const SAMPLE: u16 = 1;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let mut rpc = courser::Nexus::bind("udp://0.0.0.0:0")?.endpoint()?;
-/// # let session = rpc.connect("udp://127.0.0.1:31850")?;
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_rpc(|mut rpc, uri| {
+/// use std::time::Duration;
+///
+/// let session = rpc.connect(&uri)?;
 /// let message = rpc.alloc(32)?;
-/// rpc.message(session, SAMPLE, message).deadline(Duration::from_millis(5)).send()?;
-/// # Ok(()) }
+/// rpc.message(session, ECHO, message).deadline(Duration::from_secs(5)).send()?;
+/// # Ok(()) }) }
 /// ```
 #[must_use = "the message is sent by `send`"]
 pub struct MessageBuilder<'a, A: App = OnThread> {

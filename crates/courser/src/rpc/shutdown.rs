@@ -45,6 +45,19 @@ impl Grace {
 }
 
 /// The calls, requests and messages that a graceful shutdown did not finish.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let serving = courser::Server::bind("udp://127.0.0.1:0")?.serve()?;
+/// serving.handle().shutdown(Duration::from_secs(1));
+/// let report = serving.wait()?;
+/// if !report.is_clean() {
+///     eprintln!("{} requests were not answered", report.executing);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ShutdownReport {
     /// Calls of this endpoint that had not ended. Their continuations are dropped without being

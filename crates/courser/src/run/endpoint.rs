@@ -155,6 +155,20 @@ pub(crate) trait Events: App {
 /// handlers and its continuations stay on the thread that made it. (`A` is the kind of application;
 /// [`crate::Client`] has another one, without closures, whose endpoint can change threads.)
 ///
+/// ```
+/// # use courser_example_store::*;
+/// # fn main() -> Done { run_rpc(|mut rpc, uri| {
+/// let session = rpc.connect(&uri)?;
+/// let mut request = rpc.alloc(3)?;
+/// request.copy_from_slice(b"key");
+/// rpc.call(session, ECHO, request, |cx, done| {
+///     assert_eq!(&done.result.expect("the server is there")[..], b"key");
+///     cx.stop();
+/// })?;
+/// rpc.run()?;
+/// # Ok(()) }) }
+/// ```
+///
 /// # Order of calls
 /// Register handlers ([`Rpc::on`]), connect sessions ([`Rpc::connect`]), then drive the event
 /// loop: [`Rpc::run`], [`Rpc::run_until`], or [`Rpc::poll`] from your own loop, which may sleep on

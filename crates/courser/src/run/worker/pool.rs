@@ -34,6 +34,16 @@ const _: () = assert!(size_of::<(u64, Deadline, Job)>() <= 160);
 
 stats! {
     /// Counters of a nexus's workers.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let nexus = courser::Nexus::bind("udp://127.0.0.1:0")?;
+    /// let mut rpc = nexus.endpoint()?;
+    /// rpc.on_worker(1, |work| work.reply("done"))?;
+    /// let stats = nexus.worker_stats();
+    /// assert_eq!((stats.queued, stats.refused), (0, 0));
+    /// # Ok(()) }
+    /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     #[non_exhaustive]
     pub struct WorkerStats: "workers" {

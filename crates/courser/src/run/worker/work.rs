@@ -30,6 +30,33 @@ use crate::service::{Caller, Observation, Peer, Watched, current};
 ///
 /// Answering takes the endpoint's mailbox lock for some ten nanoseconds, and one system call if
 /// the endpoint sleeps.
+///
+/// ```
+/// # use courser_example_store::*;
+/// use courser::Nexus;
+/// use courser::Work;
+///
+/// /// May block, and answer from any thread.
+/// fn hash(work: Work) {
+///     let hash = work.iter().fold(17_u64, |hash, byte| hash.wrapping_mul(31) ^ u64::from(*byte));
+///     work.reply(hash.to_le_bytes());
+/// }
+///
+/// # fn main() -> Done {
+/// let nexus = Nexus::bind("udp://127.0.0.1:0")?;
+/// let mut rpc = nexus.endpoint()?;
+/// rpc.on_worker(ECHO, hash)?;
+/// # let (uri, handle) = (nexus.local_uri(), rpc.handle());
+/// # let client = std::thread::spawn(move || {
+/// #     let client = courser::Client::connect(&uri).wait().expect("it is there");
+/// #     let answer = client.call(ECHO, client.alloc(1).expect("memory")).wait();
+/// #     handle.stop();
+/// #     assert_eq!(answer.expect("an answer").len(), 8);
+/// # });
+/// # rpc.run()?;
+/// # client.join().expect("no panic");
+/// # Ok(()) }
+/// ```
 #[must_use = "dropping a request answers it with an error"]
 pub struct Work {
     incoming: Incoming,
