@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The checks of .ci/run that compile nothing of Courser: format, paths, clocks, sizes of files, words,
-# modules. They take seconds. Run them before each commit.
+# modules, examples of public types. They take seconds. Run them before each commit.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,3 +18,5 @@ scripts/words.sh --self-test
 scripts/words.sh
 scripts/structure.py --self-test
 scripts/structure.py --check
+scripts/examples.py --self-test
+scripts/examples.py --check
