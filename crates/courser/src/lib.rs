@@ -31,6 +31,9 @@
 //! # Ok(()) }
 //! ```
 //!
+//! The [book](https://github.com/courser-rpc/courser/blob/main/docs/book/introduction.md) leads from
+//! here: from tonic, changing a service, failure and retries, testing in a simulated datacenter.
+//!
 //! Four interfaces share one event loop and mix on one endpoint:
 //!
 //! * **Typed services** ([`mod@service`]): client and server from a trait, with typed errors, streams
@@ -193,8 +196,12 @@ struct Readme;
 /// The programs of chapters of the book.
 #[cfg(all(doctest, feature = "tokio"))]
 mod chapters {
+    #[doc = include_str!("../../../docs/book/introduction.md")]
+    struct Introduction;
     #[doc = include_str!("../../../docs/book/from-tonic.md")]
     struct FromTonic;
+    #[doc = include_str!("../../../docs/book/changing-a-service.md")]
+    struct ChangingAService;
     #[doc = include_str!("../../../docs/book/failure-and-retries.md")]
     struct FailureAndRetries;
 }

@@ -34,7 +34,7 @@
 //! - `KvServer`, which registers the handlers: [`Service::register`],
 //!   [`LocalService::register_local`].
 //!
-//! [Chapters](https://github.com/courser-rpc/courser/blob/main/docs/book/SUMMARY.md) for users: from tonic,
+//! [The book](https://github.com/courser-rpc/courser/blob/main/docs/book/introduction.md) for users: from tonic,
 //! changing a service, failure and retries, testing a service in a simulated datacenter.
 //!
 //! # Services that call others
