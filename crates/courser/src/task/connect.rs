@@ -20,7 +20,7 @@ use crate::error::SessionError;
 /// use std::time::Duration;
 ///
 /// // A shorter time than `Config::connect_timeout`.
-/// let session = local.timeout(Duration::from_secs(1), local.connect(&uri)).await??;
+/// let session = local.timeout(Duration::from_secs(4), local.connect(&uri)).await??;
 /// assert_eq!(session.uri(), Some(uri.as_str()));
 /// # Ok(()) }) }
 /// ```
