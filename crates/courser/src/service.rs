@@ -289,6 +289,7 @@ mod client;
 mod codec;
 mod context;
 mod counted;
+mod drain;
 mod gate;
 pub(crate) mod hello;
 mod key;

@@ -13,12 +13,12 @@ impl<C> Endpoint<C> {
     /// requests with [`crate::Status::ShuttingDown`], without execution. Work in progress
     /// continues.
     pub fn shut_down(&mut self) {
-        self.shut_down_except(0..0);
+        self.shut_down_except(&[]);
     }
 
     /// [`Endpoint::shut_down`] that goes on to accept requests of these types, which belong to work
-    /// in progress.
-    pub fn shut_down_except(&mut self, types: Range<u16>) {
+    /// in progress, or report the shutdown.
+    pub fn shut_down_except(&mut self, types: &[Range<u16>]) {
         self.admission.quotas.close(types);
     }
 

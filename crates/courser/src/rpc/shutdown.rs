@@ -87,7 +87,7 @@ impl<T: Transport> Rpc<T> {
     ///
     /// 1. New sessions are refused. New requests are answered with
     ///    [`courser_proto::Status::ShuttingDown`] and not executed, so that clients can use another
-    ///    server.
+    ///    server. Only those of the standard service for health ([`Rpc::add_health`]) are answered.
     /// 2. The event loop runs until all handlers have answered, workers have finished their
     ///    messages, the clients have acknowledged the answers, and the calls of this endpoint have
     ///    ended. When only acknowledgements are missing, it waits at most one second, as their
@@ -184,9 +184,9 @@ impl<T: Transport> Rpc<T> {
         }
         self.refuse_sessions();
         let (services, index) = (self.handlers.services.clone(), self.index);
-        let carriers = services.carriers();
-        let has_services = !carriers.is_empty();
-        self.core.proto.shut_down_except(carriers);
+        let accepted = services.accepted_in_drain();
+        let has_services = !accepted.is_empty();
+        self.core.proto.shut_down_except(&accepted);
         services.drain_token().set();
         if has_services {
             services.end_stalled_streams(index); // none yet

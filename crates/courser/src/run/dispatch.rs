@@ -253,6 +253,9 @@ fn handle_other(
     let Some(handler) = handler_of(services, marked, by_type, method) else {
         return core.proto.reply_status(id, Status::UnknownType);
     };
+    if cx.core.proto.is_shutting_down() && !services.is_accepted_in_drain(method) {
+        return core.proto.reply_status(id, Status::ShuttingDown);
+    }
     // In the order of other requests, so that the metadata of one that is refused is not read.
     if expires_ns != u64::MAX && cx.core.now_ns() >= expires_ns {
         return expire(core, services, id, method);

@@ -248,7 +248,7 @@ impl ServerHandle {
     }
 
     /// Ends the server gracefully, within `grace`: new requests are refused with
-    /// [`crate::Status::ShuttingDown`], handlers in progress end, and their clients get the answers,
+    /// [`crate::Status::ShuttingDown`] (except checks of health), handlers in progress end, and their clients get the answers,
     /// or [`crate::Status::GraceEnded`] at the end of the grace; streams end as [`crate::Rpc::shutdown`]
     /// states. Long calls may end early, since their services
     /// can hold a [`DrainToken`]. [`crate::Server::run`] and [`crate::Server::serve`] then return

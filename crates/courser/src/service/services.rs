@@ -31,6 +31,8 @@ pub(super) struct Assigned {
     first: u16,
     /// The counters of the methods.
     cells: Option<ServiceCells>,
+    /// Its requests are accepted while the server drains.
+    pub(super) in_drain: bool,
 }
 
 impl Assigned {
@@ -42,6 +44,11 @@ impl Assigned {
     /// The first type behind the methods.
     fn end(&self) -> u16 {
         self.number(self.info.methods.len())
+    }
+
+    /// The types of the methods.
+    pub(super) fn numbers(&self) -> Range<u16> {
+        self.first..self.end()
     }
 }
 
@@ -182,11 +189,6 @@ impl Services {
     /// States whether the server shuts down.
     pub fn drain_token(&self) -> &DrainToken {
         &self.0.drain
-    }
-
-    /// Request types of calls that belong to open streams.
-    pub(crate) fn carriers(&self) -> Range<u16> {
-        if self.lock().is_empty() { 0..0 } else { PULL..ACCEPT + 1 }
     }
 
     /// Ends the streams of an endpoint that made no progress since the last call, as the server shuts
@@ -428,7 +430,7 @@ impl Services {
             return Err(RegisterError::Taken { service, number });
         }
         let cells = self.is_counting().then(|| ServiceCells::new(service, info.names(), is_local));
-        list.push(Assigned { info: *info, first, cells });
+        list.push(Assigned { info: *info, first, cells, in_drain: false });
         Ok((first, is_first))
     }
 }

@@ -16,7 +16,12 @@ use crate::error::service::{DecodeError, EncodeError};
 use crate::panics::wake_all;
 use crate::rpc::Rpc;
 use crate::server::Server;
-use crate::service::{Bytes, Decode, Encode, LocalService, Payload, Service, Stream, Writer};
+use crate::service::{
+    Bytes, Decode, Encode, LocalService, Payload, Registry, Service, Stream, Writer,
+};
+
+/// The name of the service.
+const SERVICE: &str = HealthCheckClient::SERVICE.name;
 
 /// Most bytes of the name of a service that clients may ask for.
 const MOST_NAME: usize = 100;
@@ -84,7 +89,7 @@ impl Decode<HealthStatus> for Bytes {
 #[courser_macros::service(codec = Bytes, name = "courser.Health", crate = crate)]
 pub trait HealthCheck {
     /// The state of a service by its name, or with an empty name of the server. A server that shuts down
-    /// refuses the call with `Status::ShuttingDown`.
+    /// answers [`HealthStatus::NotServing`] until its last handler has ended.
     async fn check(&self, service: String) -> HealthStatus;
     /// The state now, and each time that it has changed. A client that reads late gets the last state
     /// only.
@@ -96,9 +101,11 @@ pub trait HealthCheck {
 /// several servers.
 ///
 /// A server is [`HealthStatus::Serving`] until another state is set, and its services are
-/// [`HealthStatus::Unknown`] until one is set. Once the server shuts down, streams that are open get
-/// [`HealthStatus::NotServing`] for all that are known, and a new check or stream ends with
-/// [`crate::Status::ShuttingDown`], as all new requests do: clients take that for not serving.
+/// [`HealthStatus::Unknown`] until one is set. Once the server shuts down, checks and streams get
+/// [`HealthStatus::NotServing`] for all that are known, and all other new requests end with
+/// [`crate::Status::ShuttingDown`]. A server that drains accepts no new sessions: a client that is not
+/// connected, or needs another session for a stream, gets [`crate::ConnectRefuseReason::ShuttingDown`].
+/// A server without requests in progress ends at once, so balancers connect and check again.
 ///
 /// ```
 /// use courser::Server;
@@ -254,6 +261,7 @@ impl Server {
     pub fn add_health(mut self, health: &Health) -> Result<Self, RegisterError> {
         let checks = health.checked_by(&self.drain_token());
         HealthCheckServer::new(checks).register(&mut self)?;
+        Registry::services(&self).accept_in_drain(SERVICE);
         Ok(self)
     }
 }
@@ -265,7 +273,9 @@ impl<T: Transport> Rpc<T> {
     /// It was added before.
     pub fn add_health(&mut self, health: &Health) -> Result<(), RegisterError> {
         let checks = health.checked_by(&self.drain_token());
-        HealthCheckServer::local(checks).register_local(self)
+        HealthCheckServer::local(checks).register_local(self)?;
+        self.handlers.services.accept_in_drain(SERVICE);
+        Ok(())
     }
 }
 

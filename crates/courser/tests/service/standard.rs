@@ -1,14 +1,16 @@
 //! The standard services, and the text of statistics.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use courser::health::{Health, HealthCheckClient, HealthStatus};
 use courser::introspection::{Introspect, IntrospectionClient};
 use courser::metrics::Metrics;
 use courser::service::{BlockingChannel, Incoming, RpcError, Stream};
-use courser::{CallError, CallFailure, Client, Nexus, Server, Status};
+use courser::{CallError, CallFailure, Client, Nexus, Server, ServerHandle, Status};
 use futures::StreamExt;
+use futures::channel::oneshot;
 use serde_json::Value;
 
 use crate::world::until;
@@ -202,10 +204,46 @@ fn health_is_what_the_application_has_set_until_the_server_drains() {
     assert_eq!(client.wait(unknown.take(1).collect::<Vec<_>>()), [Ok(HealthStatus::Unknown)]);
     serving.handle().shutdown(Duration::from_secs(10));
     assert_eq!(next(&mut watched), HealthStatus::NotServing);
-    let refused = checks.check(String::new()).wait().unwrap_err();
-    let expected = CallFailure::Failed(CallError::Server(Status::ShuttingDown));
-    assert_eq!(refused, RpcError::Call(expected));
     drop(watched);
+    serving.wait().unwrap();
+}
+
+/// Waits in its handler until it is told to end.
+struct Slow(Mutex<Option<oneshot::Receiver<()>>>);
+
+impl Sum for Slow {
+    async fn add(&self, a: u64, b: u64) -> Result<u64, String> {
+        let ends = self.0.lock().unwrap().take();
+        ends.unwrap().await.unwrap();
+        Ok(a + b)
+    }
+}
+
+#[test]
+fn a_server_that_drains_answers_checks_of_health_alone() {
+    let (ends, slow) = oneshot::channel();
+    let server = Server::bind("udp://127.0.0.1:0").unwrap();
+    let server = server.add_health(&Health::new()).unwrap();
+    let server = server.add_service(SumServer::new(Slow(Mutex::new(Some(slow))))).unwrap();
+    let (uri, serving) = (server.local_uri(), server.serve().unwrap());
+    let client = Client::connect(&uri).wait().unwrap();
+    let checks = client.wait(HealthCheckClient::new(client.clone())).unwrap();
+    let sum = client.wait(SumClient::new(client.clone())).unwrap();
+    let (in_progress, caller) = (sum.clone(), client.clone());
+    let slow = std::thread::spawn(move || caller.wait(async { in_progress.add(1, 2).await }));
+    until(|| serving.stats().in_progress == 1);
+    serving.handle().shutdown(Duration::from_secs(60));
+    until(|| checks.check(String::new()).wait() == Ok(HealthStatus::NotServing));
+    let marked = || checks.check(String::new()).metadata("tenant", "blue").wait();
+    assert_eq!(marked(), Ok(HealthStatus::NotServing));
+    let another = HealthCheckClient::unchecked(client.clone());
+    assert_eq!(another.check("Sum".into()).wait(), Ok(HealthStatus::Unknown));
+    let refused = CallFailure::Failed(CallError::Server(Status::ShuttingDown));
+    assert_eq!(sum.add(1, 2).wait(), Err(RpcError::Call(refused.clone())));
+    let marked = sum.add(1, 2).metadata("tenant", "blue").wait();
+    assert_eq!(marked, Err(RpcError::Call(refused)));
+    ends.send(()).unwrap();
+    assert_eq!(slow.join().unwrap(), Ok(3));
     serving.wait().unwrap();
 }
 

@@ -66,7 +66,7 @@ pub(crate) struct Quotas {
     full: u32,
     closing: bool,
     /// Request types that are not rejected while closing.
-    continuing: Range<u16>,
+    continuing: Box<[Range<u16>]>,
     /// Requests are copied before they are handled.
     copies: bool,
     /// New requests and messages of one packet need a check ([`crate::admission::Handler`]): the
@@ -91,7 +91,7 @@ impl Quotas {
             host_limit: u64::MAX,
             full: 0,
             closing: false,
-            continuing: 0..0,
+            continuing: Box::default(),
             copies,
             needs_check: copies,
         }
@@ -103,9 +103,9 @@ impl Quotas {
     }
 
     /// Rejects new requests from now on, except those of some types.
-    pub(crate) fn close(&mut self, except: Range<u16>) {
+    pub(crate) fn close(&mut self, except: &[Range<u16>]) {
         self.closing = true;
-        self.continuing = except;
+        self.continuing = except.into();
         self.needs_check = true;
     }
 
@@ -115,7 +115,7 @@ impl Quotas {
 
     /// Returns whether new requests of a type are rejected.
     pub(crate) fn refuses(&self, req_type: u16) -> bool {
-        self.closing && !self.continuing.contains(&req_type)
+        self.closing && !self.continuing.iter().any(|types| types.contains(&req_type))
     }
 
     /// Server sessions of the process behind a control connection.
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!((s.control_of(b), s.enter(11, 1)), (Some(8), a), "the entry is used again");
         assert_eq!((s.count(), s.has(a, 7), s.has(a, 11)), (2, false, true));
         s.check();
-        s.close(3..5);
+        s.close(&[3..4, 4..5]);
         s.release(b, 10);
         assert!(s.needs_check && s.is_closing());
         assert_eq!([2, 3, 4, 5].map(|req_type| s.refuses(req_type)), [true, false, false, true]);
