@@ -264,12 +264,35 @@ impl ServerHandle {
         self.control.published.sum()
     }
 
-    /// The counters of the protocol of each endpoint: retransmissions, drops, calls. Waits until the
-    /// endpoints have published them, some microseconds, or 20 ms if one is busy, whose last ones are
-    /// returned then; a handler that runs on the thread of an endpoint gets the last ones at once.
+    /// The counters of the protocol of each endpoint: retransmissions, drops, calls. Blocks its thread until
+    /// the endpoints have published them, some microseconds, or 20 ms if one is busy, whose last ones are
+    /// returned then. It is for plain threads: tasks use [`ServerHandle::fresh_endpoint_stats`]. On the
+    /// thread of an endpoint, where a handler must not block, it returns the last ones at once.
     pub fn endpoint_stats(&self) -> Vec<EndpointStats> {
-        let wake = || self.control.lock().mailboxes.iter().for_each(Mailbox::wake);
-        self.control.published.protocols(wake, !IS_ENDPOINT.get())
+        self.control.published.protocols(|| self.wake_endpoints(), !IS_ENDPOINT.get())
+    }
+
+    fn wake_endpoints(&self) {
+        self.control.lock().mailboxes.iter().for_each(Mailbox::wake);
+    }
+
+    /// The counters of [`ServerHandle::endpoint_stats`] for tasks and handlers, wherever they run: the future
+    /// blocks no thread, and its counters are those after this call. It waits up to 20 ms for an endpoint
+    /// that does not run its event loop, whose last ones are returned then.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let serving = courser::Server::bind("udp://127.0.0.1:0")?.endpoints(2).serve()?;
+    /// let handle = serving.handle();
+    /// let all = futures::executor::block_on(handle.fresh_endpoint_stats());
+    /// assert_eq!(all.len(), 2);
+    /// # Ok(()) }
+    /// ```
+    pub fn fresh_endpoint_stats(
+        &self,
+    ) -> impl Future<Output = Vec<EndpointStats>> + Send + 'static + use<> {
+        let wanted = self.control.published.ask(|| self.wake_endpoints());
+        FreshStats { control: self.control.clone(), wanted, key: None }
     }
 
     /// The counters of the typed services, also after the end of the server.
@@ -288,6 +311,30 @@ impl ServerHandle {
     /// 50 ns for each client.
     pub fn clients(&self) -> Vec<ClientStats> {
         self.control.published.places.get().map_or(Vec::new(), |places| places.clients())
+    }
+}
+
+/// The future of [`ServerHandle::fresh_endpoint_stats`].
+struct FreshStats {
+    control: Arc<Control>,
+    /// The number of its request.
+    wanted: u64,
+    /// The key of its waker.
+    key: Option<usize>,
+}
+
+impl Future for FreshStats {
+    type Output = Vec<EndpointStats>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        this.control.published.poll_protocols(this.wanted, &mut this.key, cx.waker())
+    }
+}
+
+impl Drop for FreshStats {
+    fn drop(&mut self) {
+        self.control.published.forget(self.key.take());
     }
 }
 

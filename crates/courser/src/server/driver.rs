@@ -141,7 +141,8 @@ impl Driver {
     /// Publishes all counters, as the endpoint ends.
     fn publish_last(&mut self, control: &Control) {
         self.publish(control);
-        control.published.answer(&mut self.publication, self.rpc.stats(), true);
+        let now_ns = self.rpc.event_loop.pass_ns();
+        control.published.answer(&mut self.publication, self.rpc.stats(), now_ns, true);
     }
 
     /// Forgets clients that are gone.
@@ -167,17 +168,22 @@ impl Driver {
         self.yield_to_tasks();
         self.in_place.begin_pass();
         let again = self.rpc.step();
-        if !again || self.publication.is_due(self.rpc.event_loop.pass_ns()) {
+        let now_ns = self.rpc.event_loop.pass_ns();
+        if !again || self.publication.is_due(now_ns) {
             self.publish(control);
+            if self.publication.late_ns().is_some_and(|late_ns| late_ns <= now_ns) {
+                control.published.give_up(&mut self.publication);
+            }
         }
         if control.published.is_wanted(&self.publication) {
-            control.published.answer(&mut self.publication, self.rpc.stats(), false);
+            control.published.answer(&mut self.publication, self.rpc.stats(), now_ns, false);
         }
         if again {
             return Ok(());
         }
         let due_ns = (due_ns != u64::MAX).then_some(due_ns);
-        self.rpc.rest([due_ns, end_ns].into_iter().flatten().min())
+        let dues = [due_ns, end_ns, self.publication.late_ns()];
+        self.rpc.rest(dues.into_iter().flatten().min())
     }
 
     /// Yields the CPU while it spins if requests come one by one: then their handlers or clients are

@@ -2,14 +2,17 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use courser_buf::stats;
 use courser_buf::stats::Stats;
 use courser_proto::EndpointStats;
+use slab::Slab;
 
 use crate::core::handled::HandlerStats;
 use crate::core::shares::Shares;
+use crate::panics::wake_all;
 use crate::rpc::Rpc;
 
 stats! {
@@ -74,17 +77,31 @@ pub(super) struct Publication {
     due_ns: u64,
     /// The request for counters of the protocol that was answered last.
     answered: u64,
+    /// When readers of these no longer wait for other endpoints, in the endpoint's time.
+    late_ns: u64,
 }
 
 impl Publication {
     /// The endpoint with this number has counted nothing yet.
     pub(super) fn new(number: usize) -> Self {
-        Publication { number, last: ServerStats::default(), due_ns: 0, answered: 0 }
+        Publication {
+            number,
+            last: ServerStats::default(),
+            due_ns: 0,
+            answered: 0,
+            late_ns: u64::MAX,
+        }
     }
 
     /// The number of the endpoint.
     pub(super) fn number(&self) -> usize {
         self.number
+    }
+
+    /// When readers no longer wait for other endpoints, in the endpoint's time.
+    #[inline]
+    pub(super) fn late_ns(&self) -> Option<u64> {
+        (self.late_ns != u64::MAX).then_some(self.late_ns)
     }
 
     /// Returns whether an endpoint that has work is to publish its counters.
@@ -102,8 +119,33 @@ pub(super) struct Published {
     endpoints: Mutex<Vec<ServerStats>>,
     /// Requests for the counters of the protocol so far.
     wanted: AtomicU64,
-    protocol: Mutex<Vec<Protocol>>,
+    protocol: Mutex<Protocols>,
     changed: Condvar,
+}
+
+/// The counters of the protocol, and their readers.
+#[derive(Debug, Default)]
+struct Protocols {
+    endpoints: Vec<Protocol>,
+    /// Requests up to this one no longer wait for the endpoints that have not answered.
+    given_up: u64,
+    /// The wakers of tasks that wait for counters. Each reader removes its own.
+    waiting: Slab<Waker>,
+}
+
+impl Protocols {
+    fn is_missing(&self, wanted: u64) -> bool {
+        self.given_up < wanted && self.endpoints.iter().any(|own| own.answered < wanted)
+    }
+
+    fn read(&self) -> Vec<EndpointStats> {
+        self.endpoints.iter().map(|own| own.stats.clone()).collect()
+    }
+
+    /// The wakers of all readers, which look again.
+    fn wakers(&self) -> Vec<Waker> {
+        self.waiting.iter().map(|(_, waker)| waker.clone()).collect()
+    }
 }
 
 /// The counters of an endpoint's protocol, which it publishes when they are wanted.
@@ -116,11 +158,11 @@ struct Protocol {
 
 const ENDED: u64 = u64::MAX;
 
-/// Longest time for which a reader waits for the endpoints.
+/// Longest time for which a reader waits for an endpoint that does not run its event loop.
 const ANSWER_LIMIT: Duration = Duration::from_millis(20);
 
 impl Published {
-    fn protocol(&self) -> MutexGuard<'_, Vec<Protocol>> {
+    fn protocol(&self) -> MutexGuard<'_, Protocols> {
         self.protocol.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -132,36 +174,100 @@ impl Published {
 
     /// Publishes the counters of an endpoint's protocol; for the last time if it `ends`.
     #[cold]
-    pub(super) fn answer(&self, publication: &mut Publication, stats: &EndpointStats, ends: bool) {
+    pub(super) fn answer(
+        &self,
+        publication: &mut Publication,
+        stats: &EndpointStats,
+        now_ns: u64,
+        ends: bool,
+    ) {
         publication.answered = self.wanted.load(Ordering::Relaxed);
         let answered = if ends { ENDED } else { publication.answered };
-        if let Some(own) = self.protocol().get_mut(publication.number) {
-            *own = Protocol { answered, stats: stats.clone() };
-        }
-        self.changed.notify_all();
+        self.change(|all| {
+            if let Some(own) = all.endpoints.get_mut(publication.number) {
+                *own = Protocol { answered, stats: stats.clone() };
+            }
+            publication.late_ns = match all.is_missing(publication.answered) {
+                true => now_ns.saturating_add(ANSWER_LIMIT.as_nanos() as u64),
+                false => u64::MAX,
+            };
+        });
+    }
+
+    /// Readers no longer wait for the other endpoints, one of which does not run its event loop.
+    #[cold]
+    pub(super) fn give_up(&self, publication: &mut Publication) {
+        publication.late_ns = u64::MAX;
+        self.change(|all| all.given_up = all.given_up.max(publication.answered));
     }
 
     /// The endpoint with this number has ended, perhaps without its last counters: readers do not wait for
     /// it.
     pub(super) fn end(&self, number: usize) {
-        if let Some(own) = self.protocol().get_mut(number) {
-            own.answered = ENDED;
-        }
+        self.change(|all| {
+            if let Some(own) = all.endpoints.get_mut(number) {
+                own.answered = ENDED;
+            }
+        });
+    }
+
+    /// Changes the counters, and wakes their readers.
+    fn change(&self, change: impl FnOnce(&mut Protocols)) {
+        let mut all = self.protocol();
+        change(&mut all);
+        let wakers = all.wakers();
+        drop(all); // a waker may run code of the application
         self.changed.notify_all();
+        wake_all(wakers);
+    }
+
+    /// Asks the endpoints for the counters of their protocol. `wake` wakes them. Returns the number of the
+    /// request.
+    pub(super) fn ask(&self, wake: impl FnOnce()) -> u64 {
+        let wanted = self.wanted.fetch_add(1, Ordering::Relaxed) + 1;
+        wake();
+        wanted
     }
 
     /// The counters of the protocol of each endpoint. `wake` wakes the endpoints. A thread of an endpoint
-    /// gets the last ones.
+    /// does not wait, and gets the last ones.
     pub(super) fn protocols(&self, wake: impl FnOnce(), waits: bool) -> Vec<EndpointStats> {
-        let wanted = self.wanted.fetch_add(1, Ordering::Relaxed) + 1;
-        wake();
-        let missing = |all: &mut Vec<Protocol>| all.iter().any(|own| own.answered < wanted);
+        let wanted = self.ask(wake);
         let mut all = self.protocol();
         if waits {
+            let missing = |all: &mut Protocols| all.is_missing(wanted);
             let waited = self.changed.wait_timeout_while(all, ANSWER_LIMIT, missing);
             all = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        all.iter().map(|own| own.stats.clone()).collect()
+        all.read()
+    }
+
+    /// The counters of the protocol after the request with this number, when the endpoints have published
+    /// them. `key` is that of the reader's waker.
+    pub(super) fn poll_protocols(
+        &self,
+        wanted: u64,
+        key: &mut Option<usize>,
+        waker: &Waker,
+    ) -> Poll<Vec<EndpointStats>> {
+        let mut all = self.protocol();
+        let old = key.take().and_then(|key| all.waiting.try_remove(key));
+        let read = match all.is_missing(wanted) {
+            false => Poll::Ready(all.read()),
+            true => {
+                *key = Some(all.waiting.insert(waker.clone()));
+                Poll::Pending
+            }
+        };
+        drop(all);
+        drop(old); // may run code of the application
+        read
+    }
+
+    /// Forgets a reader that waits no longer.
+    pub(super) fn forget(&self, key: Option<usize>) {
+        let old = key.and_then(|key| self.protocol().waiting.try_remove(key));
+        drop(old); // behind the lock
     }
 }
 
@@ -175,7 +281,7 @@ impl Published {
     pub(super) fn add(&self) -> usize {
         let mut endpoints = self.lock();
         endpoints.push(ServerStats::default());
-        self.protocol().push(Protocol::default());
+        self.protocol().endpoints.push(Protocol::default());
         endpoints.len() - 1
     }
 
@@ -211,10 +317,40 @@ mod tests {
     fn readers_do_not_wait_for_an_endpoint_that_has_ended_without_its_last_counters() {
         let published = Published::default();
         let number = published.add();
-        published.protocol()[number].stats.requests = 7;
+        published.protocol().endpoints[number].stats.requests = 7;
         published.end(number);
-        assert_eq!(published.protocol()[number].answered, ENDED);
+        assert_eq!(published.protocol().endpoints[number].answered, ENDED);
         assert_eq!(published.protocols(|| {}, true)[number].requests, 7);
+    }
+
+    #[test]
+    fn tasks_get_the_counters_when_all_endpoints_have_answered_or_one_is_late() {
+        let published = Published::default();
+        let [mut first, mut second] = [(); 2].map(|()| Publication::new(published.add()));
+        let stats = |requests| EndpointStats { requests, ..EndpointStats::default() };
+        let poll = |wanted, key: &mut Option<usize>| {
+            let read = published.poll_protocols(wanted, key, Waker::noop());
+            read.map(|all| all.iter().map(|stats| stats.requests).collect::<Vec<_>>())
+        };
+        let mut key = None;
+        let wanted = published.ask(|| {});
+        assert_eq!(poll(wanted, &mut key), Poll::Pending);
+        published.answer(&mut first, &stats(1), 5, false);
+        assert_eq!((poll(wanted, &mut key), first.late_ns()), (Poll::Pending, Some(20_000_005)));
+        published.answer(&mut second, &stats(2), 6, false);
+        assert_eq!((poll(wanted, &mut key), second.late_ns()), (Poll::Ready(vec![1, 2]), None));
+        assert!(published.protocol().waiting.is_empty() && key.is_none());
+        // The second endpoint does not run.
+        let wanted = published.ask(|| {});
+        published.answer(&mut first, &stats(3), 7, false);
+        assert_eq!(poll(wanted, &mut key), Poll::Pending);
+        let mut dropped = None;
+        assert_eq!(poll(wanted, &mut dropped), Poll::Pending);
+        published.forget(dropped);
+        published.give_up(&mut first);
+        assert_eq!((poll(wanted, &mut key), first.late_ns()), (Poll::Ready(vec![3, 2]), None));
+        assert!(published.protocol().waiting.is_empty());
+        assert_eq!(poll(published.ask(|| {}), &mut key), Poll::Pending, "a later one waits");
     }
 
     #[test]

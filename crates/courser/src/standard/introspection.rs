@@ -125,9 +125,8 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    fn of_server(handle: &ServerHandle) -> Self {
+    fn of_server(handle: &ServerHandle, all: &[EndpointStats]) -> Self {
         let server = handle.stats();
-        let all = handle.endpoint_stats();
         let mut protocol = EndpointStats::default();
         all.iter().for_each(|endpoint| protocol.merge(endpoint));
         Snapshot {
@@ -174,9 +173,9 @@ impl Snapshot {
 
 impl ServerHandle {
     /// The statistics of the server as OpenMetrics text: its counters, those of its endpoints together, and
-    /// those of each method.
+    /// those of each method. Blocks its thread as [`ServerHandle::endpoint_stats`] does.
     pub fn metrics(&self) -> Metrics {
-        Snapshot::of_server(self).metrics()
+        Snapshot::of_server(self, &self.endpoint_stats()).metrics()
     }
 }
 
@@ -247,14 +246,21 @@ struct OfServer {
     services: Services,
 }
 
+impl OfServer {
+    async fn snapshot(&self) -> Snapshot {
+        let all = self.handle.fresh_endpoint_stats().await;
+        Snapshot::of_server(&self.handle, &all)
+    }
+}
+
 impl Introspection for OfServer {
     async fn stat(&self, cx: CallContext) -> Result<String, String> {
         self.access.check(&cx)?;
-        Ok(Snapshot::of_server(&self.handle).json())
+        Ok(self.snapshot().await.json())
     }
     async fn metrics(&self, cx: CallContext) -> Result<String, String> {
         self.access.check(&cx)?;
-        Ok(self.handle.metrics().text())
+        Ok(self.snapshot().await.metrics().text())
     }
     async fn list(&self, cx: CallContext) -> Result<String, String> {
         self.access.check(&cx)?;

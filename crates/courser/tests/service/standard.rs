@@ -132,6 +132,43 @@ fn statistics_of_an_endpoint_are_read_by_one_line_in_it() {
     });
 }
 
+/// Counts requests of its server in its handlers, whatever their order.
+struct Counter(ServerHandle);
+
+impl Sum for Counter {
+    async fn add(&self, a: u64, _: u64) -> Result<u64, String> {
+        let all = self.0.fresh_endpoint_stats().await;
+        let requests: u64 = all.iter().map(|stats| stats.requests).sum();
+        if requests >= a { Ok(requests) } else { Err(format!("{requests} of {a}")) }
+    }
+}
+
+/// Handlers of this server read its counters, each of which has the request of its handler.
+fn handlers_read_their_own_requests(server: Server) {
+    let counter = Counter(server.handle());
+    let server = server.add_service(SumServer::new(counter)).unwrap();
+    let (uri, _serving) = (server.local_uri(), server.serve().unwrap());
+    let client = Client::connect(&uri).wait().unwrap();
+    let sum = client.wait(SumClient::new(client.clone())).unwrap();
+    for call in 1..100 {
+        sum.add(call, 0).wait().unwrap();
+    }
+}
+
+#[test]
+fn a_handler_reads_counters_that_have_its_own_request() {
+    handlers_read_their_own_requests(Server::bind("udp://127.0.0.1:0").unwrap().endpoints(2));
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn a_handler_on_tokio_reads_counters_that_have_its_own_request() {
+    // With one thread, which a reader that blocked would stop.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let server = Server::bind("udp://127.0.0.1:0").unwrap();
+    handlers_read_their_own_requests(server.on_tokio(runtime.handle().clone()));
+}
+
 #[test]
 fn other_machines_are_refused_unless_they_are_allowed() {
     let client_of = |access: Introspect| {
