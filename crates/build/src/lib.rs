@@ -59,8 +59,8 @@
 //! | `option idempotency_level` of a method without streams | `#[idempotent]`: retries may repeat it |
 //!
 //! A method has its name in snake case, also on the network. Names that are functions of the generated
-//! client (`connect`, `new`, `channel`, `unchecked`, `with_metadata`, `with_middleware`, `with_retries`)
-//! get a `_` at their end. The service has the name `package.Service` on the network, of at most 100
+//! client (`connect`, `new`, `channel`, `unchecked`, `method_stats`, `with_deadline`, `with_metadata`,
+//! `with_middleware`, `with_retries`) get a `_` at their end. The service has the name `package.Service` on the network, of at most 100
 //! bytes. Other options: see [`Builder`].
 //!
 //! A file that uses `google.protobuf.Timestamp`, `Any` or `Duration` needs `prost-types` as a dependency. Each

@@ -11,11 +11,12 @@ use crate::names::Names;
 use crate::places::{Places, joined};
 
 /// Functions of a generated client, which no method can have the name of.
-const TAKEN: [&str; 8] = [
+const TAKEN: [&str; 9] = [
     "new",
     "connect",
     "unchecked",
     "channel",
+    "with_deadline",
     "with_metadata",
     "with_middleware",
     "with_retries",

@@ -202,9 +202,11 @@
 //! Layers that need the future of a call are those of `courser::tower` (feature `tower`).
 //!
 //! # Deadlines and retries
-//! `#[deadline("50 ms")]` at a method is the deadline of its calls unless they have one of their own
-//! (`.deadline(..)`, also `None`); units are `us`, `ms` and `s`. Calls of a handler also end by that of its own
-//! call, whichever is earlier. `kv.with_retries(RetryPolicy::default())` repeats unary calls that were never
+//! A call has the deadline that is nearest to it: its own (`.deadline(..)`), that of its method
+//! (`#[deadline("50 ms")]`, with the units `us`, `ms` and `s`), or that of its client
+//! (`kv.with_deadline(Duration::from_secs(1))`), which knows the least of how long the method takes.
+//! `.deadline(None)` is without that of the method. Calls of a handler also end by that of its own call,
+//! whichever is earlier. Messages and streams have deadlines in the same way; that of a stream is for all of it. `kv.with_retries(RetryPolicy::default())` repeats unary calls that were never
 //! executed, and those of methods with `#[idempotent]` that may have been: see [`RetryPolicy`]. Neither
 //! attribute is a part of the version of the service.
 //!

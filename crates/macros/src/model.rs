@@ -215,11 +215,12 @@ fn check_form(f: &TraitItemFn, errors: &mut Errors) {
     if let Some(variadic) = &sig.variadic {
         errors.at(variadic.span(), "a method of a service has no variadic parameters");
     }
-    const TAKEN: [&str; 8] = [
+    const TAKEN: [&str; 9] = [
         "new",
         "connect",
         "unchecked",
         "channel",
+        "with_deadline",
         "with_metadata",
         "with_middleware",
         "with_retries",

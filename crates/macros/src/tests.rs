@@ -119,6 +119,7 @@ fn idempotent_methods_are_unary_and_deadlines_have_units() {
     );
     one("#[deadline] async fn a(&self);", "deadline", "attribute arguments");
     one("async fn with_retries(&self);", "with_retries", "rename the method");
+    one("async fn with_deadline(&self);", "with_deadline", "rename the method");
     one("async fn with_middleware(&self);", "with_middleware", "rename the method");
 }
 

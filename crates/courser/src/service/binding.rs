@@ -6,6 +6,7 @@ use std::num::NonZeroU16;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use courser_buf::{AllocError, MsgBuf};
 use courser_proto::Executed;
@@ -49,6 +50,7 @@ struct Settings {
     metadata: Result<Metadata, MetadataError>,
     middleware: ClientChain,
     retries: Option<Retries>,
+    deadline: Option<Duration>,
 }
 
 impl fmt::Debug for Binding {
@@ -70,7 +72,13 @@ impl Binding {
     fn with(of: Arc<Binding>, change: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = of.settings.clone().unwrap_or_else(|| {
             let (metadata, middleware) = (Ok(Metadata::new()), ClientChain::default());
-            Box::new(Settings { of: of.clone(), metadata, middleware, retries: None })
+            Box::new(Settings {
+                of: of.clone(),
+                metadata,
+                middleware,
+                retries: None,
+                deadline: None,
+            })
         });
         change(&mut settings);
         let (info, checked, counts) = (of.info, of.checked, of.counts.clone());
@@ -95,6 +103,17 @@ impl Binding {
     /// A binding whose calls are repeated.
     pub(crate) fn with_retries(of: Arc<Binding>, retries: Retries) -> Self {
         Binding::with(of, |settings| settings.retries = Some(retries))
+    }
+
+    /// A binding whose calls have this deadline, unless they have one of their own.
+    pub(crate) fn with_deadline(of: Arc<Binding>, after: Option<Duration>) -> Self {
+        Binding::with(of, |settings| settings.deadline = after)
+    }
+
+    /// The options of a call with the deadline of all calls, if it has none of its own.
+    pub(crate) fn complete(&self, options: CallOptions) -> CallOptions {
+        let of_all = self.settings.as_ref().and_then(|settings| settings.deadline);
+        CallOptions { deadline: options.deadline.or(of_all), ..options }
     }
 
     /// Returns whether calls have settings.

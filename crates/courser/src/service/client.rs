@@ -176,8 +176,8 @@ impl<C: Channel, K, T, E> std::fmt::Debug for Unary<'_, C, K, T, E> {
 
 impl<C: Channel, K, T, E> Unary<'_, C, K, T, E> {
     /// The call ends with an error if there is no response within `after`; the server's handler is
-    /// dropped then. Takes a duration or an `Option`; `None`, the default, has no deadline, or that
-    /// of the handler that makes the call.
+    /// dropped then. Takes a duration or an `Option`. With `None` the call has the deadline of its client
+    /// (`with_deadline`), if there is one. A call of a handler also ends by that of the handler.
     #[inline]
     pub fn deadline(mut self, after: impl Into<Option<Duration>>) -> Self {
         self.options.deadline = after.into();

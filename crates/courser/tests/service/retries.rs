@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use courser::service::{
     BlockingChannel, CallOptions, Channel, Denied, IncomingCall, NoError, Retries, RetryPolicy,
-    RpcError, ServerMiddleware,
+    RpcError, ServerMiddleware, Stream,
 };
 use courser::{
     AllocError, CallError, CallFailure, Client, ClientCall, ClientSend, Executed, MsgBuf, Server,
@@ -22,6 +22,8 @@ trait Desk {
     async fn write(&self) -> u64;
     #[deadline("30 ms")]
     async fn slow(&self);
+    async fn hold(&self);
+    fn items(&self) -> impl Stream<Item = u64>;
 }
 
 /// Counts the handlers that began.
@@ -37,6 +39,12 @@ impl Desk for Begun {
     }
     async fn slow(&self) {
         std::future::pending::<()>().await;
+    }
+    async fn hold(&self) {
+        std::future::pending::<()>().await;
+    }
+    fn items(&self) -> impl Stream<Item = u64> {
+        futures::stream::pending()
     }
 }
 
@@ -133,6 +141,44 @@ fn a_method_has_its_default_deadline_unless_the_call_has_one() {
         let methods = DeskClient::SERVICE.methods;
         let idempotent: Vec<_> = methods.iter().filter(|m| m.is_idempotent).collect();
         assert_eq!((idempotent.len(), idempotent[0].name), (1, "read"));
+    });
+}
+
+#[test]
+fn the_deadline_of_a_client_is_for_calls_that_have_none_and_whose_method_has_none() {
+    let begun = Begun::default();
+    serve(Refuses::first(0, MS), &begun, |client| {
+        let long = Duration::from_secs(600);
+        let is_late = |result: Result<(), RpcError<NoError>>| {
+            let late = matches!(
+                &result,
+                Err(RpcError::Call(CallFailure::Failed(CallError::DeadlineExceeded(_))))
+            );
+            assert!(late, "{result:?}");
+        };
+        let plain = desk(&client);
+        let of_client = plain.with_deadline(MS * 20);
+        is_late(of_client.hold().wait());
+        is_late(of_client.clone().hold().metadata("tenant", "blue").wait());
+        // Settings are kept by later ones, and replaced by their own kind.
+        let retrying = of_client.with_retries(RetryPolicy::default());
+        is_late(retrying.hold().wait());
+        is_late(plain.with_deadline(long).with_deadline(MS * 20).hold().wait());
+        // The deadlines of the method and of the call are nearer, earlier and later ones alike.
+        is_late(plain.with_deadline(long).slow().wait());
+        is_late(plain.with_deadline(long).hold().deadline(MS * 20).wait());
+        let short = plain.with_deadline(Duration::from_nanos(1));
+        is_late(short.hold().wait());
+        is_late(short.slow().deadline(None).wait());
+        assert!(short.read().deadline(long).wait().is_ok());
+        let since = Instant::now();
+        is_late(short.slow().wait());
+        assert!(since.elapsed() >= MS * 15, "that of the method");
+        // Streams as a whole, and their opening.
+        let mut items = client.wait(async { of_client.items().await }).unwrap();
+        is_late(client.wait(items.next()).unwrap().map(drop));
+        is_late(client.wait(async { short.items().await }).map(drop));
+        assert!(short.with_deadline(None).read().wait().is_ok());
     });
 }
 

@@ -112,6 +112,16 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
                 Self { client: self.client.with_middleware(middleware) }
             }
 
+            /// A client whose calls, messages and streams have this deadline, in place of an earlier one, on
+            /// the same connection. It holds for those that have none of their own (`.deadline(..)`) and
+            /// whose method has no `#[deadline]`. A stream must end by then as a whole. `None`: no deadline.
+            #vis fn with_deadline(
+                &self,
+                after: impl ::core::convert::Into<::core::option::Option<::core::time::Duration>>,
+            ) -> Self {
+                Self { client: self.client.with_deadline(after) }
+            }
+
             /// A client whose unary calls are repeated when they fail and that is safe, in place of an earlier
             /// policy, on the same connection. A policy begins a new budget, so call this once, not for each
             /// request, or pass clones of one `Retries`.

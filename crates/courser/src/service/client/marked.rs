@@ -36,6 +36,12 @@ impl<C: Channel> TypedClient<C> {
         TypedClient { channel: self.channel.clone(), service, pool: self.pool.clone() }
     }
 
+    /// A client whose calls have this deadline, unless they have one of their own.
+    pub fn with_deadline(&self, after: impl Into<Option<Duration>>) -> Self {
+        let service = Arc::new(Binding::with_deadline(self.service.clone(), after.into()));
+        TypedClient { channel: self.channel.clone(), service, pool: self.pool.clone() }
+    }
+
     /// A client whose calls are repeated.
     pub fn with_retries(&self, retries: impl Into<Retries>) -> Self {
         let service = Arc::new(Binding::with_retries(self.service.clone(), retries.into()));

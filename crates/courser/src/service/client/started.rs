@@ -290,9 +290,10 @@ impl<'a, C: Channel> Prepared<'a, C> {
         service: &'a Binding,
         index: u16,
         request: Result<MsgBuf, EncodeError>,
-        mut options: CallOptions,
+        options: CallOptions,
         (given, flags): (Given, u8),
     ) -> Result<Self, RpcError<NoError>> {
+        let mut options = service.complete(options);
         let mut metadata = given.complete(service.defaults())?;
         let request = request?;
         let observed = service.observe(index, &mut options, &mut metadata)?;

@@ -69,8 +69,10 @@ impl<'a, C: Channel> Plan<'a, C> {
         Plan { channel, pool, service, index, stream, slots, request, options, given }
     }
 
-    /// Passes the opening to the middleware, and adds the metadata to the request, if there is some.
-    fn add_metadata(&mut self) {
+    /// Passes the opening with the deadline of its client to the middleware, and adds the metadata to the
+    /// request, if there is some.
+    fn complete(&mut self) {
+        self.options = self.service.complete(self.options);
         let request = std::mem::replace(&mut self.request, Err(NO_REQUEST.into()));
         let completed = std::mem::take(&mut self.given).complete(self.service.defaults());
         self.request = completed.map_err(RpcError::from).and_then(|mut metadata| {
@@ -88,7 +90,7 @@ impl<'a, C: Channel> Plan<'a, C> {
 
     fn start(mut self) -> Connecting<'a, C> {
         let counted = CountedStream::begin(self.channel, self.service, self.index);
-        self.add_metadata();
+        self.complete();
         let known = if self.request.is_ok() { self.pool.take() } else { None };
         let state = match (&self.request, known) {
             (Ok(_), None) => State::Connecting { future: self.channel.another(self.options) },
@@ -309,7 +311,8 @@ macro_rules! opening {
             }
 
             /// The whole stream ends with an error if it has not ended within `after`, counted from
-            /// when its session is connected.
+            /// when its session is connected. `None`, the default: it has the deadline of its client
+            /// (`with_deadline`), or no deadline.
             pub fn deadline(mut self, after: impl Into<Option<Duration>>) -> Self {
                 self.plan.options.deadline = after.into();
                 self
