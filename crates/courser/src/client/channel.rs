@@ -78,7 +78,7 @@ impl Channel for Client {
     }
 
     fn time_left(&self) -> Option<Duration> {
-        Some(inherited()?.saturating_duration_since(Clock::System.now()))
+        Some(inherited()?.saturating_duration_since(self.inner.endpoint().now()))
     }
 
     fn pause(&self, after: Duration) -> Option<ClientCall> {

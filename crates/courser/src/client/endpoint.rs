@@ -22,6 +22,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::time::Instant;
 
 use courser_buf::Arena;
 use rustix::event::{EventfdFlags, eventfd};
@@ -175,6 +176,11 @@ impl Endpoint {
         let counters = Counters::default();
         let (counting, simulated, kick) = (None, None, None);
         Endpoint { inbox, arena, limit, counting, simulated, engine, kick, coming, counters }
+    }
+
+    /// The time of the deadlines of calls.
+    pub(super) fn now(&self) -> Instant {
+        self.simulated.as_ref().map_or_else(|| Clock::System.now(), |of| of.clock.now())
     }
 
     /// Counters of callers that polled.

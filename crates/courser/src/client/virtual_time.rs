@@ -33,8 +33,8 @@ impl fmt::Debug for VirtualClients {
 
 impl VirtualClients {
     /// Takes the completions of an endpoint, of sessions that it connects itself too, and returns the
-    /// `Endpoints` on which clients connect ([`super::Client::connect_on`]). Deadlines of calls would be
-    /// those of the real clock.
+    /// `Endpoints` on which clients connect ([`super::Client::connect_on`]). Deadlines of calls and
+    /// pauses between retries are in virtual time.
     pub fn new(rpc: &mut Rpc) -> (VirtualClients, Endpoints) {
         let clock = rpc.core.platform.clock(Thread::Endpoint(rpc.index()));
         let counting = rpc.handlers.services.is_counting().then(|| clock.clone());

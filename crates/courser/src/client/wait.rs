@@ -15,7 +15,6 @@ use super::{Client, calls, misplaced};
 use crate::channel::call::{Call, Outcome, Target};
 use crate::core::deadline::{earliest, inherited};
 use crate::error::failure::CallFailure;
-use crate::platform::Clock;
 use crate::platform::cpus;
 use crate::service::{CallOptions, MethodId};
 
@@ -94,7 +93,7 @@ impl Submission {
             };
         let inner = &*self.client.inner;
         // An instant that the clock cannot represent is no deadline.
-        let own = options.deadline.and_then(|after| Clock::System.now().checked_add(after));
+        let own = options.deadline.and_then(|after| inner.endpoint().now().checked_add(after));
         let of_handler = if options.is_detached { None } else { inherited() };
         let expires = earliest(own, of_handler);
         let wait_for_ready = options.wait_for_ready.unwrap_or(inner.limits.wait_for_ready);

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use courser::parts::machine::VirtualClients;
 use courser::service::{
-    CallEnd, ClientMiddleware, Denied, IncomingCall, OutgoingCall, Retries, RetryPolicy, RpcError,
-    ServerMiddleware,
+    CallEnd, ClientMiddleware, Denied, IncomingCall, NoError, OutgoingCall, Retries, RetryPolicy,
+    RpcError, ServerMiddleware,
 };
-use courser::{Client, Endpoints, Executed, Local, Nexus, Session};
+use courser::{CallError, CallFailure, Client, Endpoints, Executed, Local, Nexus, Session};
 use courser_sim::fabric::{LinkFaults, Topology};
 use courser_sim::{HostId, LinkId, World, WorldConfig};
 use futures::future::join_all;
@@ -308,4 +308,40 @@ fn pauses_of_a_client_are_those_of_the_seed_in_virtual_time() {
     assert_eq!(drawn, paused(6));
     assert!(drawn != paused(7), "{drawn:?}");
     assert!(drawn[0].1 == 3 && drawn[0].0 >= MS * 150, "{drawn:?}");
+}
+
+#[test]
+fn deadlines_of_a_client_that_connects_again_are_in_virtual_time() {
+    let (mut world, runs) = world(8, &Gate::default(), false);
+    let endpoints = start_clients(&mut world);
+    // Far from the time of the system, which has passed some milliseconds meanwhile.
+    world.run_for(Duration::from_secs(1_000));
+    let connect = Client::connect_on(&endpoints, &world.uri(SERVER));
+    let client = finish(&mut world, connect, MS * 5_000).expect("it hangs").unwrap();
+    let durations = Durations::default();
+    let desk = DeskClient::unchecked(client).with_middleware(durations.clone());
+    let took = |calls: usize| {
+        let durations = durations.0.lock().unwrap();
+        assert_eq!(durations.len(), calls);
+        durations[calls - 1]
+    };
+    let is_late = |result: Option<Result<u64, RpcError<NoError>>>| {
+        let error = result.expect("it hangs").unwrap_err();
+        let late = CallFailure::Failed(CallError::DeadlineExceeded(Executed::Maybe));
+        assert_eq!(error, RpcError::Call(late));
+    };
+    let call = desk.hold(1).deadline(MS * 70).into_future();
+    is_late(finish(&mut world, call, Duration::from_secs(200)));
+    assert!(took(1).0 >= MS * 69 && took(1).0 < MS * 75, "{:?}", took(1));
+    let of_client = desk.with_deadline(MS * 50);
+    is_late(finish(&mut world, of_client.hold(2).into_future(), Duration::from_secs(200)));
+    assert!(took(2).0 >= MS * 49 && took(2).0 < MS * 55, "{:?}", took(2));
+    assert_eq!(runs.0.borrow().keys().copied().collect::<Vec<_>>(), [1, 2]);
+    // All attempts at a server that is not there, and their pauses.
+    world.crash(SERVER);
+    let policy = RetryPolicy::default().attempts(20).pauses(MS * 10, MS * 20);
+    let retrying = of_client.with_retries(Retries::new(policy));
+    let ended = finish(&mut world, retrying.read(3).into_future(), Duration::from_secs(200));
+    assert!(ended.expect("it hangs").is_err());
+    assert!(took(3).0 < MS * 55 && took(3).1 > 1, "{:?}", took(3));
 }
