@@ -315,3 +315,30 @@ fn servers_without_the_line_or_that_do_not_allow_it_say_so() {
         assert!(stderr(&denied).contains("same machine"), "{}", stderr(&denied));
     }
 }
+
+#[test]
+fn one_endpoint_of_a_program_without_a_server_can_be_named() {
+    let nexus = Nexus::bind("udp://127.0.0.1:0").expect("a free port");
+    let uri = nexus.local_uri();
+    // The second endpoint alone has a method.
+    let mut endpoints = [(); 2].map(|()| nexus.endpoint().expect("an endpoint"));
+    endpoints[1].add_service(SumServer::local(Adder)).expect("a new service");
+    for endpoint in &mut endpoints {
+        endpoint.add_introspection(Introspect::new()).expect("a new service");
+    }
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            [0, 1].map(|number| {
+                let methods = json_of(&format!("stat {uri}/{number} --once --json -"));
+                let list = json_of(&format!("list {uri}/{number} --json -"));
+                (results(&methods)[0]["methods"].to_string(), list.to_string())
+            })
+        });
+        while !asking.is_finished() {
+            endpoints.iter_mut().for_each(|endpoint| _ = endpoint.poll());
+        }
+        let [first, second] = asking.join().expect("answers");
+        assert!(!first.0.contains("Sum") && !first.1.contains("Sum"), "{first:?}");
+        assert!(second.0.contains("Sum") && second.1.contains("Sum"), "{second:?}");
+    });
+}

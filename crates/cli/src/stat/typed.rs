@@ -32,7 +32,7 @@ pub(crate) struct Introspected {
 }
 
 impl Introspected {
-    /// Connects to a server. `bind` is the local address.
+    /// Connects to a server, or to the endpoint that the address names. `bind` is the local address.
     ///
     /// # Errors
     /// The server cannot be reached, or does not have the service.
@@ -43,8 +43,8 @@ impl Introspected {
             let endpoints = Endpoints::bind(bind, 1, Config::default());
             builder = builder.endpoints(&endpoints.map_err(|e| runtime(uri, &e))?);
         }
-        let server = Uri { endpoint: None, ..parsed }.to_string();
-        let connection = builder.connect(&server).wait().map_err(|e| runtime(uri, &e))?;
+        let connection =
+            builder.connect(&parsed.to_string()).wait().map_err(|e| runtime(uri, &e))?;
         match connection.wait(IntrospectionClient::new(connection.clone())) {
             Ok(client) => Ok(Introspected { uri: uri.to_owned(), client }),
             Err(HelloError::Call(e)) => Err(runtime(uri, &e)),
