@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use courser::service::{
-    BlockingChannel, CallOptions, Channel, Denied, IncomingCall, NoError, Retries, RetryPolicy,
-    RpcError, ServerMiddleware, Stream,
+    BlockingChannel, CallOptions, Channel, Denied, IncomingCall, MidStreamError, NoError, Retries,
+    RetryPolicy, RpcError, ServerMiddleware, Stream,
 };
 use courser::{
     AllocError, CallError, CallFailure, Client, ClientCall, ClientSend, Executed, MsgBuf, Server,
@@ -150,11 +150,13 @@ fn the_deadline_of_a_client_is_for_calls_that_have_none_and_whose_method_has_non
     serve(Refuses::first(0, MS), &begun, |client| {
         let long = Duration::from_secs(600);
         let is_late = |result: Result<(), RpcError<NoError>>| {
-            let late = matches!(
-                &result,
-                Err(RpcError::Call(CallFailure::Failed(CallError::DeadlineExceeded(_))))
-            );
-            assert!(late, "{result:?}");
+            let failure = match result {
+                Err(RpcError::Call(failure)) => failure,
+                Err(RpcError::MidStream(MidStreamError::Call(failure))) => failure,
+                other => panic!("{other:?}"),
+            };
+            let is_late = matches!(failure, CallFailure::Failed(CallError::DeadlineExceeded(_)));
+            assert!(is_late, "{failure}");
         };
         let plain = desk(&client);
         let of_client = plain.with_deadline(MS * 20);
@@ -175,8 +177,8 @@ fn the_deadline_of_a_client_is_for_calls_that_have_none_and_whose_method_has_non
         is_late(short.slow().wait());
         assert!(since.elapsed() >= MS * 15, "that of the method");
         // Streams as a whole, and their opening.
-        let mut items = client.wait(async { of_client.items().await }).unwrap();
-        is_late(client.wait(items.next()).unwrap().map(drop));
+        let opened = client.wait(async { of_client.items().await });
+        is_late(opened.and_then(|mut items| client.wait(items.next()).unwrap().map(drop)));
         is_late(client.wait(async { short.items().await }).map(drop));
         assert!(short.with_deadline(None).read().wait().is_ok());
     });
@@ -238,11 +240,15 @@ fn a_call_whose_pause_fails_ends_with_its_last_error_and_no_retry_is_counted() {
 
 /// The same service without attributes.
 mod plain {
+    use courser::service::Stream;
+
     #[courser::service]
     pub(super) trait Desk {
         async fn read(&self) -> u64;
         async fn write(&self) -> u64;
         async fn slow(&self);
+        async fn hold(&self);
+        fn items(&self) -> impl Stream<Item = u64>;
     }
 }
 
