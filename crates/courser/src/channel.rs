@@ -247,9 +247,15 @@ pub trait Channel: Clone + 'static {
         None
     }
 
-    /// A clock for latencies, ns.
+    /// A reading of a clock for latencies, for [`Channel::since_ns`].
     #[doc(hidden)]
-    fn now_ns(&self) -> u64 {
+    fn reading(&self) -> u64 {
+        0
+    }
+
+    /// The time since a reading, ns.
+    #[doc(hidden)]
+    fn since_ns(&self, _begun: u64) -> u64 {
         0
     }
 }

@@ -4,6 +4,7 @@
 //! a session.
 
 mod processors;
+mod stopwatch;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::machine::{Machine, Thread, VirtualClock};
 
 pub(crate) use processors::{cpus, few_cpus, process_cpus};
+pub(crate) use stopwatch::{Durations, Stopwatch};
 
 /// Where a nexus runs.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ use crate::channel::greeting::Greeting;
 use crate::channel::method::ServiceInfo;
 use crate::core::deadline::inherited;
 use crate::counts::ServiceCells;
-use crate::platform::{Clock, random_u64};
+use crate::platform::{Durations, random_u64};
 use crate::service::{BlockingChannel, CallOptions, Channel, Dial, HelloError, MethodId};
 
 impl Channel for Client {
@@ -95,9 +95,14 @@ impl Channel for Client {
         self.inner.greetings.callers.of(info.name, info.names())
     }
 
-    fn now_ns(&self) -> u64 {
+    fn reading(&self) -> u64 {
         let counting = self.inner.endpoint().counting.as_ref();
-        counting.map_or(0, |clock| Clock::virtual_ns(clock.now()))
+        counting.map_or(0, Durations::read)
+    }
+
+    fn since_ns(&self, begun: u64) -> u64 {
+        let counting = self.inner.endpoint().counting.as_ref();
+        counting.map_or(0, |durations| durations.since_ns(begun))
     }
 }
 

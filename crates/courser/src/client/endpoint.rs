@@ -33,7 +33,7 @@ use super::polling::{Counters, PollingStats};
 use crate::channel::call::Call;
 use crate::channel::link::Open;
 use crate::error::failure::CallFailure;
-use crate::platform::Clock;
+use crate::platform::{Clock, Durations};
 use crate::run::event_loop::Turn;
 
 thread_local! {
@@ -54,7 +54,7 @@ pub(super) struct Endpoint {
     /// [`crate::Config::max_msg_size`].
     pub(super) limit: usize,
     /// The clock for the latencies of typed methods; `None`: they are not counted.
-    pub(super) counting: Option<Clock>,
+    pub(super) counting: Option<Durations>,
     /// `None`: the clock and the random numbers of the system.
     pub(super) simulated: Option<Simulated>,
     /// `None`: a thread has it for itself, or it has ended; callers only submit.
@@ -165,7 +165,7 @@ impl Endpoint {
 
     /// Its clients count the calls of typed methods, with the latencies of this clock.
     pub(super) fn counted_by(mut self, clock: Option<Clock>) -> Arc<Endpoint> {
-        self.counting = clock;
+        self.counting = clock.map(Durations::by);
         Arc::new(self)
     }
 

@@ -14,7 +14,7 @@ use super::spawn::{HandlerFuture, Spawn};
 use crate::core::deadline::with;
 use crate::counts::{CallOutcome, MethodCells};
 use crate::panics::caught;
-use crate::platform::Clock;
+use crate::platform::Stopwatch;
 use crate::run::worker::{Work, drop_as};
 use crate::service::LARGE;
 
@@ -181,14 +181,13 @@ impl<F: Fn(Work) -> Fut, Fut: Future<Output = ()>> Future for Guarded<F, Fut> {
             self.end_early();
             return Poll::Ready(());
         }
-        let begun = std::mem::take(this.measured).then(|| Clock::System.now());
+        let begun = std::mem::take(this.measured).then(|| Stopwatch::system().read());
         if self.as_mut().start().is_ready() {
             return Poll::Ready(());
         }
         let polled = self.as_mut().advance(cx);
         if let Some(begun) = begun {
-            let took = Clock::System.now().saturating_duration_since(begun);
-            let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+            let took_ns = Stopwatch::system().since_ns(begun);
             self.handler.record.note(took_ns, polled.is_ready());
         }
         polled

@@ -12,7 +12,8 @@ use crate::error::service::RpcError;
 pub(crate) struct CountedCall<'a, C: Channel> {
     /// `None`: it is not counted, or was.
     of: Option<(&'a MethodCells, &'a C)>,
-    begun_ns: u64,
+    /// A reading of the channel's clock.
+    begun: u64,
 }
 
 impl<'a, C: Channel> CountedCall<'a, C> {
@@ -23,9 +24,9 @@ impl<'a, C: Channel> CountedCall<'a, C> {
             && let Some(cells) = service.cells(index)
         {
             cells.begin::<false>();
-            return CountedCall { of: Some((cells, channel)), begun_ns: channel.now_ns() };
+            return CountedCall { of: Some((cells, channel)), begun: channel.reading() };
         }
-        CountedCall { of: None, begun_ns: 0 }
+        CountedCall { of: None, begun: 0 }
     }
 
     /// It was polled.
@@ -48,7 +49,7 @@ impl<'a, C: Channel> CountedCall<'a, C> {
 
     fn end_as(&mut self, outcome: CallOutcome) {
         if let Some((cells, channel)) = self.of.take() {
-            let took_ns = channel.now_ns().saturating_sub(self.begun_ns);
+            let took_ns = channel.since_ns(self.begun);
             cells.end::<false>(took_ns, outcome);
         }
     }

@@ -301,8 +301,12 @@ impl<S: CallService> Channel for LayeredClient<S> {
         self.client.counts(info)
     }
 
-    fn now_ns(&self) -> u64 {
-        self.client.now_ns()
+    fn reading(&self) -> u64 {
+        self.client.reading()
+    }
+
+    fn since_ns(&self, begun: u64) -> u64 {
+        self.client.since_ns(begun)
     }
 }
 

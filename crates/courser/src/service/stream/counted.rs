@@ -11,14 +11,15 @@ use crate::service::binding::Binding;
 pub(super) struct CountedStream<C: Channel> {
     /// `None`: it is not counted, or was.
     of: Option<(Arc<MethodCells>, C)>,
-    begun_ns: u64,
+    /// A reading of the channel's clock.
+    begun: u64,
     /// Items that are not counted yet.
     items: u64,
 }
 
 impl<C: Channel> Default for CountedStream<C> {
     fn default() -> Self {
-        CountedStream { of: None, begun_ns: 0, items: 0 }
+        CountedStream { of: None, begun: 0, items: 0 }
     }
 }
 
@@ -28,7 +29,7 @@ impl<C: Channel> CountedStream<C> {
         let Some(cells) = service.cells(index) else { return CountedStream::default() };
         cells.begin::<false>();
         let of = Some((cells.clone(), channel.clone()));
-        CountedStream { of, begun_ns: channel.now_ns(), items: 0 }
+        CountedStream { of, begun: channel.reading(), items: 0 }
     }
 
     /// The counters of the method, for the other half of a stream each way.
@@ -62,7 +63,7 @@ impl<C: Channel> CountedStream<C> {
     fn end_as(&mut self, outcome: CallOutcome) {
         self.batch();
         if let Some((cells, channel)) = self.of.take() {
-            let took_ns = channel.now_ns().saturating_sub(self.begun_ns);
+            let took_ns = channel.since_ns(self.begun);
             cells.end::<false>(took_ns, outcome);
         }
     }
