@@ -33,6 +33,25 @@
 //! ```
 //!
 //! It is not [`crate::Status`], the verdict of the protocol about a response.
+//!
+//! # Codes of errors of calls
+//! Errors of calls ([`RpcError`](crate::service::RpcError)), of connecting
+//! ([`HelloError`](crate::service::HelloError)) and of items that are not decoded convert into statuses, with
+//! their texts:
+//!
+//! | code | error of the call |
+//! | --- | --- |
+//! | that of the status | the handler has returned a [`Status`] |
+//! | [`Code::Cancelled`] | the call was cancelled |
+//! | [`Code::DeadlineExceeded`] | the deadline has passed, at the client or at the server |
+//! | [`Code::Unavailable`] | no connection, a lost or closed session, a server that shuts down or refuses the request, an endpoint that has ended |
+//! | [`Code::Unimplemented`] | the server does not have the service or the method, or has it with another codec or in another shape |
+//! | [`Code::PermissionDenied`] | the server's `Authorize` or middleware does not allow it |
+//! | [`Code::Unauthenticated`] | it requires proof of the client ([`Denied::unauthenticated`](crate::service::Denied::unauthenticated)) |
+//! | [`Code::ResourceExhausted`] | too many requests, streams, or calls that wait; a request, a value or an answer that is too large; no memory, for messages or for decoded arguments, at either end |
+//! | [`Code::FailedPrecondition`] | a session with too few slots for a stream, an item for a handler that takes no more, a forked process |
+//! | [`Code::Unknown`] | middleware of the client or a layer of `courser::tower` has ended it, with a text only; a verdict of a later version |
+//! | [`Code::Internal`] | bytes or values that are not decoded or encoded, a handler that panics or does not answer, a peer that breaks the rules of streams |
 
 mod any;
 mod code;

@@ -631,6 +631,8 @@ fn error_texts_of_services_end_with_an_advice() {
             DecodeError::NoMemory(no_memory()),
             // The server names the cause, with what to do.
             DecodeError::Remote(decode().to_string().into()),
+            DecodeError::RemoteFull(DecodeError::HeapFull { limit: 1 }.to_string().into()),
+            DecodeError::RemoteLimit(DecodeError::HeapLimit { limit: 1 }.to_string().into()),
             StreamError::Unknown,
             StreamError::Sequence,
             StreamError::Open,

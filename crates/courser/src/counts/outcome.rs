@@ -83,7 +83,9 @@ impl CallOutcome {
 
     pub(crate) fn of_decoding(error: &DecodeError) -> Self {
         match error {
-            DecodeError::NoMemory(_) | DecodeError::HeapFull { .. } => CallOutcome::Overload,
+            DecodeError::NoMemory(_)
+            | DecodeError::HeapFull { .. }
+            | DecodeError::RemoteFull(_) => CallOutcome::Overload,
             _ => CallOutcome::Undecoded,
         }
     }

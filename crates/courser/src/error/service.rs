@@ -156,7 +156,7 @@ impl<E> RpcError<E> {
             | RpcError::FewSlots { .. } => Executed::Never,
             RpcError::Encode(EncodeError::Remote(_)) => Executed::Yes,
             RpcError::Encode(_) => Executed::Never,
-            RpcError::Decode(DecodeError::Remote(_)) => Executed::Never,
+            RpcError::Decode(e) if e.is_remote() => Executed::Never,
             // It is not known which kind of handler has answered.
             RpcError::Decode(DecodeError::Form(_)) => Executed::Maybe,
             RpcError::Decode(_) => Executed::Yes,
@@ -363,6 +363,22 @@ pub enum DecodeError {
     /// The server could not decode the request: its cause, with what to do.
     #[error("the server cannot decode the request: {0}")]
     Remote(Box<str>),
+    /// The server has no memory for the arguments now: [`DecodeError::HeapFull`] or
+    /// [`DecodeError::NoMemory`] there, with what to do. Clients with retries call again.
+    #[error("the server has no memory for the request now: {0}")]
+    RemoteFull(Box<str>),
+    /// The arguments take more memory than the server allows for a message of their length:
+    /// [`DecodeError::HeapLimit`] there, with what to do.
+    #[error("the request takes too much memory at the server: {0}")]
+    RemoteLimit(Box<str>),
+}
+
+impl DecodeError {
+    /// Returns whether the other end could not decode what this one has sent.
+    pub(crate) fn is_remote(&self) -> bool {
+        use DecodeError::{Remote, RemoteFull, RemoteLimit};
+        matches!(self, Remote(_) | RemoteFull(_) | RemoteLimit(_))
+    }
 }
 
 /// A stream was used against its rules.

@@ -31,9 +31,9 @@ impl From<RpcError<NoError>> for Status {
             RpcError::Unauthenticated(_) => Code::Unauthenticated,
             RpcError::TooMany { .. } => Code::ResourceExhausted,
             RpcError::Stream(StreamError::TooMany | StreamError::Limit) => Code::ResourceExhausted,
+            RpcError::Stream(_) => Code::Internal,
             RpcError::FewSlots { .. } => Code::FailedPrecondition,
             RpcError::MidStream(e) => of_mid_stream(e),
-            _ => Code::Internal,
         };
         Status::new(code, error.to_string())
     }
@@ -48,7 +48,7 @@ impl From<HelloError> for Status {
             HelloError::Call(failure) => of_failure(failure),
             HelloError::Encode(e) => of_encode(e),
             HelloError::Decode(e) => of_decode(e),
-            _ => Code::Unavailable,
+            HelloError::Connect(_) => Code::Unavailable,
         };
         Status::new(code, error.to_string())
     }
@@ -68,8 +68,12 @@ fn of_failure(failure: &CallFailure) -> Code {
         CallFailure::Rejected(_) | CallFailure::NoMemory(_) => Code::ResourceExhausted,
         CallFailure::Failed(error) => of_call(error),
         CallFailure::Method(_) => Code::Unimplemented,
+        // It has a text only. tonic has this code for errors of layers, too.
+        CallFailure::Middleware { .. } => Code::Unknown,
         CallFailure::Forked => Code::FailedPrecondition,
-        _ => Code::Unavailable,
+        CallFailure::NotConnected { .. } | CallFailure::Lost { .. } | CallFailure::Stopped => {
+            Code::Unavailable
+        }
     }
 }
 
@@ -79,7 +83,11 @@ fn of_call(error: &CallError) -> Code {
         CallError::DeadlineExceeded(_) => Code::DeadlineExceeded,
         CallError::Cancelled(_) => Code::Cancelled,
         CallError::NoMemory { .. } | CallError::ResponseTooLarge { .. } => Code::ResourceExhausted,
-        _ => Code::Unavailable,
+        CallError::NotConnected(_)
+        | CallError::PeerFailed(_)
+        | CallError::DatapathSilent(_)
+        | CallError::Closed(_) => Code::Unavailable,
+        _ => Code::Unknown,
     }
 }
 
@@ -103,16 +111,25 @@ fn of_verdict(verdict: Verdict) -> Code {
 fn of_encode(error: &EncodeError) -> Code {
     match error {
         EncodeError::TooLarge { .. } | EncodeError::NoMemory(_) => Code::ResourceExhausted,
-        _ => Code::Internal,
+        EncodeError::Codec { .. } | EncodeError::TooDeep { .. } | EncodeError::Remote(_) => {
+            Code::Internal
+        }
     }
 }
 
 fn of_decode(error: &DecodeError) -> Code {
     match error {
-        DecodeError::HeapFull { .. } | DecodeError::HeapLimit { .. } | DecodeError::NoMemory(_) => {
-            Code::ResourceExhausted
-        }
-        _ => Code::Internal,
+        DecodeError::HeapFull { .. }
+        | DecodeError::HeapLimit { .. }
+        | DecodeError::NoMemory(_)
+        | DecodeError::RemoteFull(_)
+        | DecodeError::RemoteLimit(_) => Code::ResourceExhausted,
+        DecodeError::Codec { .. }
+        | DecodeError::Trailing { .. }
+        | DecodeError::Form(_)
+        | DecodeError::TooDeep { .. }
+        | DecodeError::Elements
+        | DecodeError::Remote(_) => Code::Internal,
     }
 }
 
@@ -121,6 +138,8 @@ fn of_mid_stream(error: &MidStreamError) -> Code {
         MidStreamError::Call(failure) => of_failure(failure),
         MidStreamError::Encode(e) => of_encode(e),
         MidStreamError::Decode(e) => of_decode(e),
-        _ => Code::Unavailable,
+        MidStreamError::ShuttingDown { .. } => Code::Unavailable,
+        // It does not help to send the item again.
+        MidStreamError::Closed => Code::FailedPrecondition,
     }
 }

@@ -50,6 +50,10 @@ pub(crate) mod tag {
     /// Text, and a byte: a layer around the handler has ended the call, and (1) the handler may have run,
     /// or (0) it did not.
     pub(crate) const ENDED_BY_LAYER: u8 = 18;
+    /// Text: there is no memory for the decoded request now, and the handler did not run.
+    pub(crate) const NO_HEAP: u8 = 19;
+    /// Text: the decoded request takes more memory than one may, and the handler did not run.
+    pub(crate) const OVER_LIMIT: u8 = 20;
 }
 
 /// Bytes of error texts in responses.
@@ -83,7 +87,7 @@ impl Refusal {
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Refusal::Undecoded(e) => text(e, tag::UNDECODED, out),
+            Refusal::Undecoded(e) => text(e, tag_of(e), out),
             Refusal::Denied(e) => match e.cause {
                 Cause::NotAllowed => text(e, tag::DENIED, out),
                 Cause::Unauthenticated => text(e, tag::UNAUTHENTICATED, out),
@@ -104,6 +108,15 @@ impl Refusal {
                 out.push(tag::SHUTTING_DOWN);
             }
         }
+    }
+}
+
+/// The tag of a request that was not decoded.
+fn tag_of(error: &DecodeError) -> u8 {
+    match error {
+        DecodeError::HeapFull { .. } | DecodeError::NoMemory(_) => tag::NO_HEAP,
+        DecodeError::HeapLimit { .. } => tag::OVER_LIMIT,
+        _ => tag::UNDECODED,
     }
 }
 
@@ -298,6 +311,8 @@ pub(crate) fn refused<E>(tag: u8, payload: &[u8]) -> RpcError<E> {
     let text = || peer_text(payload);
     match (tag, payload) {
         (tag::UNDECODED, _) => DecodeError::Remote(text()).into(),
+        (tag::NO_HEAP, _) => DecodeError::RemoteFull(text()).into(),
+        (tag::OVER_LIMIT, _) => DecodeError::RemoteLimit(text()).into(),
         (tag::UNENCODED, _) => EncodeError::Remote(text()).into(),
         (tag::DENIED, _) => RpcError::Denied(text()),
         (tag::UNAUTHENTICATED, _) => RpcError::Unauthenticated(text()),

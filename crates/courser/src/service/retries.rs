@@ -7,7 +7,7 @@ use std::time::Duration;
 use courser_proto::{CallError, Executed, Status};
 
 use crate::error::failure::CallFailure;
-use crate::error::service::{NoError, RpcError};
+use crate::error::service::{DecodeError, NoError, RpcError};
 
 /// Retries that a call adds to those that may be made, in thousandths: at most 10 % more load.
 const EARNED: u64 = 100;
@@ -24,7 +24,7 @@ const MOST: u64 = 10 * RETRY;
 ///
 /// | error | repeated |
 /// | --- | --- |
-/// | never executed: no connection, a server without the service, a lost server, a server that is busy or shuts down, [`RpcError::TooMany`] | yes |
+/// | never executed: no connection, a server without the service, a lost server, a server that is busy, has no memory or shuts down, [`RpcError::TooMany`] | yes |
 /// | may have executed: a server was lost, or ended the handler | if the method has `#[idempotent]` |
 /// | an error of the application, a panic, an answer that cannot be decoded, a refusal | no |
 /// | an unknown method of a service that the server has | no |
@@ -274,7 +274,7 @@ impl Drop for RetryPlace<'_> {
 /// Returns whether the cause of an error may be gone at the next attempt.
 fn may_pass(error: &RpcError<NoError>) -> bool {
     match error {
-        RpcError::TooMany { .. } => true,
+        RpcError::TooMany { .. } | RpcError::Decode(DecodeError::RemoteFull(_)) => true,
         RpcError::Call(failure) => match failure {
             CallFailure::NotConnected { .. } | CallFailure::Lost { .. } => true,
             CallFailure::Failed(error) => match error {

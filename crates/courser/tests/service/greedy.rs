@@ -281,11 +281,15 @@ fn decoded_requests_of_a_client_leave_heap_for_those_of_another() {
             let std::task::Poll::Ready(ended) = call.as_mut().poll(&mut cx) else { return true };
             let error = ended.unwrap_err();
             assert!(
-                matches!(&error, RpcError::Decode(DecodeError::Remote(text))
+                matches!(&error, RpcError::Decode(DecodeError::RemoteFull(text))
                 if text.contains("their share")),
                 "{error}"
             );
             assert_eq!(error.executed(), Executed::Never);
+            assert_eq!(
+                courser::grpc::Status::from(error).code(),
+                courser::grpc::Code::ResourceExhausted
+            );
             refused += 1;
             false
         });

@@ -33,6 +33,7 @@ mod ready;
 mod replaced;
 mod retries;
 mod standard;
+mod statuses;
 mod stopping;
 mod streams;
 mod threads;

@@ -15,7 +15,7 @@ use courser_proto::{CallError, Executed};
 use super::pushing::Pushing;
 use crate::channel::Channel;
 use crate::error::failure::CallFailure;
-use crate::error::service::{DecodeError, MidStreamError, NoError, RpcError};
+use crate::error::service::{MidStreamError, NoError, RpcError};
 
 /// A half, as the place of its task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,7 +102,7 @@ impl<C: Channel> State<C> {
             Err(e) => {
                 // The handler has got the error of an item that it could not decode, and decides.
                 // Otherwise items are missing, and it would wait for them.
-                let remote = |e| matches!(e, &MidStreamError::Decode(DecodeError::Remote(_)));
+                let remote = |e: &_| matches!(e, MidStreamError::Decode(e) if e.is_remote());
                 if !matches!(&e, RpcError::MidStream(e) if remote(e)) {
                     self.end(e.clone());
                 }
