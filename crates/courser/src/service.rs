@@ -355,7 +355,10 @@ pub use stream::{
 pub use writer::{Memory, WriteError, Writer, encode};
 #[cfg(feature = "tower")]
 pub(crate) use {
-    answer::RefusalReply, context::trailer::split_answer, services::MethodOf, verdict::outcome_of,
+    answer::{RefusalReply, tag},
+    context::trailer::split_answer,
+    services::MethodOf,
+    verdict::outcome_of,
 };
 
 // For connections.

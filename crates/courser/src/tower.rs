@@ -1,7 +1,7 @@
-//! Layers of [tower](https://docs.rs/tower) around unary calls, at a client and at a server (feature
-//! `tower`): time limits, limits of concurrency, load shedding, and others that need the future of the call.
+//! Layers of [tower](https://docs.rs/tower) around calls, at a client and at a server (feature `tower`): time limits, limits of concurrency, load shedding, and others that need the future of the call.
 //! Middleware that needs no future ([`ServerMiddleware`](crate::service::ServerMiddleware),
-//! [`ClientMiddleware`](crate::service::ClientMiddleware)) costs less, and sees streams and messages too.
+//! [`ClientMiddleware`](crate::service::ClientMiddleware)) costs less, and sees the ends of
+//! streams.
 //!
 //! ```
 //! use std::time::Duration;
@@ -34,8 +34,18 @@
 //!
 //! A layer wraps [`Next`], and gets a [`Request`] for each call: the names of its method, its metadata and its
 //! encoded arguments. It is made once for a client or a service, and its service is cloned for each call.
-//! So it has to be `Clone`, which a rate limit is in a `tower::buffer::Buffer`. Streams and one-way messages
-//! pass without layers.
+//! So it has to be `Clone`, which a rate limit is in a `tower::buffer::Buffer`.
+//!
+//! # Streams and messages
+//! At a server nothing passes without the layers, so that one which checks tokens sees all. The opening of a
+//! stream is a request whose answer is that the stream is open: a layer may refuse it before its arguments
+//! are decoded, limit how many are opened at a time and how long that takes, and is done with it then. So no
+//! layer ends an open stream, or limits their number
+//! ([`Config::max_streams_per_peer`](crate::Config::max_streams_per_peer) does). A one-way message that a
+//! layer refuses is dropped.
+//!
+//! At a client layers see unary calls; streams and messages pass without them. Metadata that the server asks
+//! for belongs into middleware of the client, or `client.with_metadata(..)`.
 //!
 //! # Errors
 //! The error of a layer is [`CallFailure::Middleware`](crate::CallFailure::Middleware) at the client, with its text: never executed if the
@@ -47,6 +57,7 @@
 //! Some allocations for each call, also for its copy where a request or an answer of one packet would have
 //! been read in place.
 
+mod arrived;
 mod call;
 mod client;
 mod server;

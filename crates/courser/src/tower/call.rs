@@ -1,4 +1,4 @@
-//! Unary calls on their way through layers.
+//! Calls on their way through layers.
 
 use std::error::Error;
 use std::fmt;
@@ -14,7 +14,7 @@ use courser_proto::Executed;
 use tower_service::Service;
 
 use crate::error::failure::CallFailure;
-use crate::service::{CallOutcome, Metadata, Peer, outcome_of, split_answer};
+use crate::service::{CallOutcome, Metadata, MethodKind, Peer, outcome_of, split_answer};
 
 /// The error of any layer.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -35,6 +35,9 @@ pub(super) struct Parts {
 /// The way of a call through layers. They may pass it on from another task too, but not after its end.
 #[derive(Default)]
 pub(super) struct Passage(AtomicU8);
+
+/// Bytes of the number of a stream behind the arguments that open it.
+const STREAM_NUMBER: usize = 4;
 
 const PASSED: u8 = 1;
 const ENDED: u8 = 2;
@@ -66,7 +69,7 @@ impl Drop for Ends {
     }
 }
 
-/// A unary call on its way through layers.
+/// A call, a one-way message, or the opening of a stream on its way through layers.
 ///
 /// ```
 /// # use courser_example_store::*;
@@ -92,6 +95,7 @@ impl Drop for Ends {
 pub struct Request {
     pub(super) service: &'static str,
     pub(super) method: &'static str,
+    pub(super) kind: MethodKind,
     pub(super) peer: Option<Peer>,
     pub(super) parts: Parts,
     pub(super) passage: Arc<Passage>,
@@ -119,6 +123,11 @@ impl Request {
         self.method
     }
 
+    /// The kind of the method. Clients pass unary calls to layers, servers all.
+    pub fn kind(&self) -> MethodKind {
+        self.kind
+    }
+
     /// The client; `None` at the client itself, or if its session has ended.
     pub fn peer(&self) -> Option<Peer> {
         self.peer
@@ -136,7 +145,12 @@ impl Request {
 
     /// The encoded arguments.
     pub fn body(&self) -> &[u8] {
-        &self.parts.body
+        let trailer = match self.kind {
+            MethodKind::Unary | MethodKind::OneWay => 0,
+            _ => STREAM_NUMBER,
+        };
+        let body = &self.parts.body;
+        &body[..body.len().saturating_sub(trailer)]
     }
 
     /// At a client the deadline of the call, in which the layers wait too; at a server the time that was left
@@ -152,7 +166,8 @@ impl Request {
     }
 }
 
-/// The answer to a unary call.
+/// The answer to a call. That to a one-way message is that its handler has ended, and that to the opening of
+/// a stream that it is open, or its end if it has ended at once.
 ///
 /// ```
 /// # use courser_example_store::*;

@@ -104,7 +104,8 @@ impl<S: CallService> LayeredClient<S> {
                 (Parts { metadata, body, deadline: limit.after }, Arc::default());
             let way = Arc::clone(&passage);
             let (of, method, peer) = (info.name, called.name, None);
-            let request = Request { service: of, method, peer, parts, passage, run };
+            let kind = MethodKind::Unary;
+            let request = Request { service: of, method, kind, peer, parts, passage, run };
             limit.of(&client, pass(service, request), &way).await
         })))
     }

@@ -1,24 +1,24 @@
 //! Layers around the handlers of a server.
 
-use std::future::Future;
+use std::future::{Future, poll_fn, ready};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
-use courser_buf::{Arena, MsgBuf};
+use courser_buf::MsgBuf;
 use tower_layer::Layer;
 
+use super::arrived::Arrived;
 use super::call::{AnswerFuture, BoxError, CallService, Next, Parts, Request, Response, pass};
 use crate::core::message::{Reply, ReplySink, to_message};
-use crate::core::shares::{Client, FindClient};
-use crate::service::trailer;
 use crate::service::{
-    CallOutcome, Caller, Charge, Denied, LARGE, MethodKind, MethodOf, Received, Refusal,
-    RefusalReply, RegisterError, Registry, Service, Services, SessionKey, Source, current,
-    outcome_of,
+    CallOutcome, Caller, Denied, MethodKind, MethodOf, Received, Refusal, RefusalReply,
+    RegisterError, Registry, Service, Services, outcome_of, tag,
 };
 
 /// A typed service for [`crate::Server::add_service`], with a layer, or a stack of them
-/// (`tower::ServiceBuilder`), around the handlers of its unary methods. See [the module](crate::tower).
+/// (`tower::ServiceBuilder`), around the handlers of its methods: whole calls and one-way messages, and the
+/// openings of streams. See [the module](crate::tower).
 ///
 /// ```
 /// # use courser_example_store::*;
@@ -93,15 +93,20 @@ impl<R: Registry, S: CallService> Registry for Layers<'_, R, S> {
         F::Output: Reply + Send,
     {
         let services = self.services().clone();
-        let method = services.method_info(number).filter(|m| m.kind == MethodKind::Unary);
-        let Some(method) = method else { return self.registry.on_request(number, handler) };
+        let Some(method) = services.method_info(number) else {
+            return self.registry.on_request(number, handler);
+        };
         // Layers read metadata, and the client.
         services.set_asking(number);
         let (handler, layers) = (Arc::new(handler), self.layers.clone());
-        self.registry.on_request(number, move |received| {
-            let (handler, services) = (handler.clone(), services.clone());
-            answer(received, method, handler, layers.clone(), services)
-        });
+        match method.kind {
+            MethodKind::Unary => self.registry.on_request(number, move |received| {
+                answer(received, method, handler.clone(), layers.clone(), services.clone())
+            }),
+            _ => self.registry.on_request(number, move |received| {
+                open(received, method, handler.clone(), layers.clone(), services.clone())
+            }),
+        }
     }
 
     fn on_message<H, F>(&mut self, number: u16, handler: H)
@@ -109,9 +114,42 @@ impl<R: Registry, S: CallService> Registry for Layers<'_, R, S> {
         H: Fn(Received<'_>) -> F + Send + Sync + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
-        self.registry.on_message(number, handler);
+        let services = self.services().clone();
+        let Some(method) = services.method_info(number) else {
+            return self.registry.on_message(number, handler);
+        };
+        services.set_asking(number);
+        let (handler, layers) = (Arc::new(handler), self.layers.clone());
+        self.registry.on_message(number, move |received| {
+            deliver(received, method, handler.clone(), layers.clone(), services.clone())
+        });
     }
 }
+
+/// A request for the layers, behind which `run` is called.
+fn request(
+    (method, caller): (MethodOf, &Caller),
+    body: MsgBuf,
+    run: impl FnOnce(Parts) -> AnswerFuture + Send + 'static,
+) -> Request {
+    let metadata = caller.arrived.as_ref().map(|arrived| arrived.metadata.clone());
+    let (peer, deadline) = (caller.peer, caller.time_left());
+    let parts = Parts { metadata: metadata.unwrap_or_default(), body, deadline };
+    let MethodOf { service, method, kind } = method;
+    Request { service, method, kind, peer, parts, passage: Arc::default(), run: Box::new(run) }
+}
+
+/// The refusal of a request whose layers have returned an error.
+fn refusal(services: &Services, (error, has_passed): (BoxError, bool)) -> Refusal {
+    match error.downcast::<Denied>() {
+        Ok(denied) if !has_passed => services.denied(*denied),
+        // The handler may have run, so it is no refusal.
+        Ok(denied) => Refusal::Layer(denied.to_string().into(), true),
+        Err(error) => Refusal::Layer(error.to_string().into(), has_passed),
+    }
+}
+
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Passes a request to the layers, behind which its handler runs.
 fn answer<H, F>(
@@ -120,101 +158,143 @@ fn answer<H, F>(
     handler: Arc<H>,
     layers: impl CallService,
     services: Services,
-) -> Pin<Box<dyn Future<Output = Answered> + Send>>
+) -> Boxed<Answered>
 where
     H: Fn(Received<'_>) -> F + Send + Sync + 'static,
     F: Future + Send + 'static,
     F::Output: Reply + Send,
 {
-    let (caller, client) = (received.caller(), received.client());
-    let (session, arena, limit) = (received.session(), received.arena().clone(), received.limit());
-    let metadata = caller.arrived.as_ref().map(|arrived| arrived.metadata.clone());
-    let (peer, deadline) = (caller.peer, caller.time_left());
-    let body = match received.take() {
-        Ok(body) => body,
-        Err(e) => {
-            return Box::pin(std::future::ready(Answered::Refused(services.undecoded(e.into()))));
-        }
+    let (arrived, body) = match Arrived::new(received, &services, false) {
+        Ok(arrived) => arrived,
+        Err(refusal) => return Box::pin(ready(Answered::Refused(refusal))),
     };
-    let arrived = Arrived { session, arena, limit, caller, client, services: services.clone() };
-    let run = Box::new(move |parts: Parts| {
-        Box::pin(async move { Ok(Response(arrived.run(parts, &*handler).await?)) }) as AnswerFuture
+    let (caller, arena) = (arrived.caller.clone(), arrived.arena.clone());
+    let request = request((method, &caller), body, move |parts| {
+        Box::pin(async move {
+            let reply = arrived.begin(parts, &*handler).await.await;
+            Ok(Response(to_message(reply, &arena)?))
+        })
     });
-    let parts = Parts { metadata: metadata.unwrap_or_default(), body, deadline };
-    let passage = Arc::default();
-    let MethodOf { service, method, .. } = method;
-    let request = Request { service, method, peer, parts, passage, run };
     let answered = pass(layers, request);
     Box::pin(async move {
         match answered.await {
             Ok(Response(answer)) => Answered::Response(answer),
-            Err((error, has_passed)) => Answered::Refused(match error.downcast::<Denied>() {
-                Ok(denied) if !has_passed => services.denied(*denied),
-                // The handler may have run, so it is no refusal.
-                Ok(denied) => Refusal::Layer(denied.to_string().into(), true),
-                Err(error) => Refusal::Layer(error.to_string().into(), has_passed),
-            }),
+            Err(e) => Answered::Refused(refusal(&services, e)),
         }
     })
 }
 
-/// A request that layers have.
-struct Arrived {
-    session: SessionKey,
-    arena: Arena,
-    limit: usize,
-    caller: Caller,
-    client: Option<Arc<Client>>,
+/// Passes the opening of a stream to the layers, behind which its handler begins. Their answer is that the
+/// stream is open, or its end if it has ended at once; the stream goes on without them.
+fn open<H, F>(
+    received: Received<'_>,
+    method: MethodOf,
+    handler: Arc<H>,
+    layers: impl CallService,
     services: Services,
+) -> Boxed<Opened<F::Output>>
+where
+    H: Fn(Received<'_>) -> F + Send + Sync + 'static,
+    F: Future + Send + 'static,
+    F::Output: Reply + Send,
+{
+    let (arrived, body) = match Arrived::new(received, &services, false) {
+        Ok(arrived) => arrived,
+        Err(refusal) => return Box::pin(ready(Opened::Ended(Answered::Refused(refusal)))),
+    };
+    let opened: Arc<Mutex<Option<Boxed<F::Output>>>> = Arc::default();
+    let place = opened.clone();
+    let (caller, arena) = (arrived.caller.clone(), arrived.arena.clone());
+    let request = request((method, &caller), body, move |parts| {
+        Box::pin(async move {
+            let mut stream: Boxed<F::Output> = Box::pin(arrived.begin(parts, &*handler).await);
+            // The handler accepts its stream when it is polled first, or ends.
+            let polled = poll_fn(|cx| Poll::Ready(stream.as_mut().poll(cx))).await;
+            let answer = match polled {
+                Poll::Ready(reply) => to_message(reply, &arena)?,
+                Poll::Pending => {
+                    *lock(&place) = Some(stream);
+                    to_message(&[tag::OK], &arena)?
+                }
+            };
+            Ok(Response(answer))
+        })
+    });
+    let answered = pass(layers, request);
+    Box::pin(async move {
+        let answered = answered.await;
+        let stream = lock(&opened).take();
+        match (answered, stream) {
+            (Ok(_), Some(stream)) => Opened::Stream(stream.await),
+            (Ok(Response(answer)), None) => Opened::Ended(Answered::Response(answer)),
+            // It drops a stream that was open.
+            (Err(e), _) => Opened::Ended(Answered::Refused(refusal(&services, e))),
+        }
+    })
 }
 
-impl Arrived {
-    /// Runs the handler. Returns its answer.
-    async fn run<H, F>(mut self, parts: Parts, handler: &H) -> Result<MsgBuf, BoxError>
-    where
-        H: Fn(Received<'_>) -> F,
-        F: Future,
-        F::Output: Reply,
-    {
-        let Parts { metadata, body, .. } = parts;
-        let answers = self.caller.arrived.as_ref().is_some_and(|arrived| arrived.answers);
-        let arrived = Arc::new(trailer::Arrived { metadata, answers });
-        let passed = arrived.passed();
-        self.caller.arrived = Some(arrived);
-        let turn = match body.len() < LARGE {
-            true => None,
-            false => Some(self.services.load().turn(0).await),
-        };
-        let limit = self.arena.config().limit_bytes;
-        let charge = Charge::new(self.services.load(), limit).of_client(self.client.as_ref());
-        let future = {
-            let received = Received::owned(body, self.session, &self.arena, self.limit);
-            current::with(passed.clone(), || handler(received.charged_to(&charge).of(&self)))
-        };
-        drop(turn);
-        let reply = match passed {
-            Some(passed) => current::Passing::new(passed, future).await,
-            None => future.await,
-        };
-        Ok(to_message(reply, &self.arena)?)
+fn lock<T>(place: &Mutex<T>) -> MutexGuard<'_, T> {
+    place.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Passes a one-way message to the layers, behind which its handler runs.
+fn deliver<H, F>(
+    received: Received<'_>,
+    method: MethodOf,
+    handler: Arc<H>,
+    layers: impl CallService,
+    services: Services,
+) -> Boxed<()>
+where
+    H: Fn(Received<'_>) -> F + Send + Sync + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let cells = received.cells();
+    // Its handler ends well.
+    let count = move |refusal: Refusal| {
+        cells.iter().for_each(|cells| cells.error(refusal.outcome()));
+    };
+    let (arrived, body) = match Arrived::new(received, &services, true) {
+        Ok(arrived) => arrived,
+        Err(refusal) => {
+            count(refusal);
+            return Box::pin(ready(()));
+        }
+    };
+    let (caller, arena) = (arrived.caller.clone(), arrived.arena.clone());
+    let request = request((method, &caller), body, move |parts| {
+        Box::pin(async move {
+            arrived.begin(parts, &*handler).await.await;
+            Ok(Response(to_message(&[tag::OK], &arena)?))
+        })
+    });
+    let delivered = pass(layers, request);
+    Box::pin(async move {
+        if let Err(e) = delivered.await {
+            count(refusal(&services, e));
+        }
+    })
+}
+
+/// The end of a stream whose opening has passed the layers.
+enum Opened<R> {
+    Stream(R),
+    Ended(Answered),
+}
+
+impl<R: Reply> Reply for Opened<R> {
+    fn outcome(&self) -> CallOutcome {
+        match self {
+            Opened::Stream(reply) => reply.outcome(),
+            Opened::Ended(answered) => answered.outcome(),
+        }
     }
-}
 
-impl std::fmt::Debug for Arrived {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Arrived").field("caller", &self.caller).finish_non_exhaustive()
-    }
-}
-
-impl FindClient for Arrived {
-    fn find(&self) -> Option<Arc<Client>> {
-        self.client.clone()
-    }
-}
-
-impl Source for Arrived {
-    fn caller(&self) -> Caller {
-        self.caller.clone()
+    fn send_to<A: ReplySink>(self, to: A) -> A::Output {
+        match self {
+            Opened::Stream(reply) => reply.send_to(to),
+            Opened::Ended(answered) => answered.send_to(to),
+        }
     }
 }
 

@@ -19,6 +19,7 @@ mod forms;
 mod greedy;
 mod hostile;
 mod kv;
+mod layers;
 mod limits;
 mod metadata;
 mod method_stats;
