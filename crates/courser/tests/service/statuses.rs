@@ -11,6 +11,8 @@ use courser::service::{
 use courser::service::{MethodMismatch, MidStreamError};
 use courser::{CallError, CallFailure, Executed, RejectReason, SessionEnd, Status as Verdict};
 
+use serde::ser::SerializeTuple as _;
+
 use crate::world::World;
 
 fn name() -> String {
@@ -179,11 +181,15 @@ fn each_error_of_connecting_has_its_code() {
     }
 }
 
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
-struct Wide([Vec<u8>; 4], [u64; 4]);
+/// A value of 128 bytes, which is written as an empty tuple.
+#[derive(Debug, serde::Deserialize)]
+struct Wide(#[allow(dead_code)] [Vec<u8>; 4], #[allow(dead_code)] [u64; 4]);
 
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
-struct Narrow();
+impl serde::Serialize for Wide {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_tuple(0)?.end()
+    }
+}
 
 #[courser::service(name = "Rows")]
 trait Rows {
@@ -198,21 +204,13 @@ impl Rows for Counts {
     }
 }
 
-mod narrow {
-    use super::*;
-    #[courser::service(name = "Rows")]
-    pub(super) trait Rows {
-        async fn rows(&self, rows: Vec<Narrow>) -> u64;
-    }
-}
-
 #[test]
 fn a_request_above_the_heap_of_one_message_is_exhausted_at_the_client() {
     let mut world = World::new(1);
     RowsServer::new(Counts).register(&mut world).unwrap();
-    let client = narrow::RowsClient::unchecked(world.session());
+    let client = RowsClient::unchecked(world.session());
     // Each element has one byte, and 128 on the heap.
-    let rows = (0..1 << 20).map(|_| Narrow()).collect();
+    let rows = (0..1 << 20).map(|_| Wide(Default::default(), [0; 4])).collect();
     let error = world.run(async { client.rows(rows).await }).unwrap_err();
     assert!(matches!(&error, RpcError::Decode(DecodeError::RemoteLimit(_))), "{error}");
     assert_eq!(error.executed(), Executed::Never);
