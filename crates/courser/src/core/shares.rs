@@ -69,6 +69,14 @@ pub(crate) struct Client {
     shares: Arc<Shares>,
 }
 
+#[cfg(feature = "tower")]
+impl Client {
+    /// Its control connection.
+    pub(crate) fn control(&self) -> u64 {
+        self.control
+    }
+}
+
 /// A place that is held, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {

@@ -51,6 +51,11 @@ impl Arrived {
         Ok((arrived, body))
     }
 
+    /// The control connection of the client, by which clients take turns; 0: it has ended.
+    fn control(&self) -> u64 {
+        self.client.as_ref().map_or(0, |client| client.control())
+    }
+
     /// Passes it to the handler, which decodes it. Returns the handler's future.
     pub(super) async fn begin<H, F>(
         mut self,
@@ -68,7 +73,7 @@ impl Arrived {
         self.caller.arrived = Some(arrived);
         let turn = match body.len() < LARGE {
             true => None,
-            false => Some(self.services.load().turn(0).await),
+            false => Some(self.services.load().turn(self.control()).await),
         };
         let limit = self.arena.config().limit_bytes;
         let charge = Charge::new(self.services.load(), limit).of_client(self.client.as_ref());

@@ -20,6 +20,7 @@ mod greedy;
 mod hostile;
 mod kv;
 mod layers;
+mod layers_turns;
 mod limits;
 mod metadata;
 mod method_stats;
