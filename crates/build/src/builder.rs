@@ -1,7 +1,8 @@
 //! Settings, and the way from files to code.
 
 use std::cell::RefCell;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use prost_build::Config;
@@ -29,11 +30,12 @@ pub struct Builder {
     settings: Settings,
     types: Config,
     rerun: bool,
+    descriptors: Option<PathBuf>,
 }
 
 /// The settings of [`crate::compile_protos`], to be changed.
 pub fn configure() -> Builder {
-    Builder { settings: Settings::default(), types: Config::new(), rerun: true }
+    Builder { settings: Settings::default(), types: Config::new(), rerun: true, descriptors: None }
 }
 
 impl Builder {
@@ -86,7 +88,14 @@ impl Builder {
         self
     }
 
-    /// Changes settings of prost-build, which generates the messages.
+    /// Writes the descriptors of all files, a `google.protobuf.FileDescriptorSet`, to this file.
+    pub fn file_descriptor_set_path(mut self, path: impl Into<PathBuf>) -> Self {
+        self.descriptors = Some(path.into());
+        self
+    }
+
+    /// Changes settings of prost-build, which generates the messages. Those of protoc have no effect, as it is
+    /// not run, and `file_descriptor_set_path` is refused: use [`Builder::file_descriptor_set_path`].
     pub fn types(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(&mut self.types);
         self
@@ -106,6 +115,8 @@ impl Builder {
 
     /// Generates the code of these files: for each package a file with its name, such as
     /// `helloworld.rs`. The files, and those that they import, are found below the folders `includes`.
+    /// Messages of imported files are generated too, if no [`Builder::extern_path`] has them; services are
+    /// not: add their files.
     ///
     /// # Errors
     /// A file is not found or not correct, a setting does not fit, or the code cannot be written.
@@ -114,7 +125,10 @@ impl Builder {
         protos: &[impl AsRef<Path>],
         includes: &[impl AsRef<Path>],
     ) -> Result<(), Error> {
-        let Builder { settings, mut types, rerun } = self;
+        let Builder { settings, mut types, rerun, descriptors } = self;
+        if sets_descriptors(&types) {
+            return Err(Error::Setting(DESCRIPTORS.to_owned()));
+        }
         if rerun {
             // Also when a file is missing now.
             for path in protos {
@@ -130,7 +144,12 @@ impl Builder {
                 println!("cargo::rerun-if-changed={}", path.display());
             }
         }
-        let set = compiler.file_descriptor_set();
+        if let Some(path) = descriptors {
+            fs::write(path, compiler.encode_file_descriptor_set())?;
+        }
+        let mut set = compiler.file_descriptor_set();
+        let imported = |name: &str| compiler.files().any(|f| f.name() == name && f.is_import());
+        set.file.iter_mut().filter(|file| imported(file.name())).for_each(|f| f.service.clear());
         let places = Rc::new(Places::new(&set));
         let checked: [&Names; 2] = [&settings.contexts, &settings.one_way];
         checked.iter().try_for_each(|names| names.check(&places))?;
@@ -143,4 +162,12 @@ impl Builder {
             all => Err(Error::Service(all.join("\n"))),
         }
     }
+}
+
+const DESCRIPTORS: &str = "file_descriptor_set_path is of protoc, which is not run; use \
+                           Builder::file_descriptor_set_path";
+
+/// Returns whether a setting is made that would have no effect. Only its `Debug` shows it.
+fn sets_descriptors(types: &Config) -> bool {
+    format!("{types:?}").starts_with("Config { file_descriptor_set_path: Some(")
 }

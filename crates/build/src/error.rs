@@ -16,9 +16,9 @@ pub enum Error {
     /// line and the column of the service or of the method.
     #[error("{0}")]
     Service(String),
-    /// A setting is for a service or a method that is not there.
+    /// A setting is for a service or a method that is not there, or that is in an imported file.
     #[error(
-        "`{setting}` is set for `{path}`, and no file has a service or a method of this name; write \
+        "`{setting}` is set for `{path}`, and none of the files to compile has a service or a method of this name; write \
          `package.Service`, `package.Service.Method`, or `.` for all"
     )]
     Unused {

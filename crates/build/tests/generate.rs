@@ -102,7 +102,10 @@ fn settings_are_for_a_method_a_service_or_all() {
     .unwrap();
     let lines = lines(&code);
     let has = |line: &str| assert!(lines.contains(&line), "{line} is not in {lines:#?}");
-    has(r#"#[crate::rpc::service(codec = Prost, name = "shop.v1.Orders", crate = crate::rpc)]"#);
+    has(
+        r#"#[crate::rpc::service(codec = Prost, name = "shop.v1.Orders", crate = crate::rpc)]"#,
+    );
+    assert!(!code.contains("::courser::"), "{code}");
     has("#[idempotent]");
     has("fn list_all(&self, cx: crate::rpc::service::CallContext) -> impl \
          crate::rpc::service::Stream<Item = ::core::result::Result<Order, crate::Failure>>;");
@@ -186,4 +189,51 @@ fn a_setting_for_a_method_that_is_not_there_is_refused() {
         assert!(text.contains("Builder::context") && text.contains(&format!("`{name}`")), "{text}");
     }
     assert!(error(SHOP, |builder| builder.one_way("Seen")).contains("Builder::one_way"));
+}
+
+/// Two files, the first of which imports the second.
+fn importing(settings: impl FnOnce(Builder) -> Builder) -> (TempDir, Result<(), Error>) {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("test.proto");
+    let other = SHOP.replace("package shop.v1", "package other").replace("Seen", "put_order");
+    fs::write(folder.path().join("other.proto"), other).unwrap();
+    let proto = "syntax = \"proto3\";\npackage own;\nimport \"other.proto\";\n\
+                 service S { rpc Get(other.Order) returns (other.Order); }\n";
+    fs::write(&file, proto).unwrap();
+    let builder = settings(configure().out_dir(folder.path()).rerun_if_changed(false));
+    let compiled = builder.compile(&[file], &[folder.path()]);
+    (folder, compiled)
+}
+
+#[test]
+fn messages_of_imported_files_are_generated_and_their_services_neither_generated_nor_checked() {
+    // Two of its methods have one name in snake case.
+    let (folder, compiled) = importing(|builder| builder.context("own.S"));
+    compiled.unwrap();
+    let read = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    assert!(read("own.rs").contains("trait S "), "{}", read("own.rs"));
+    let other = read("other.rs");
+    assert!(other.contains("struct Order") && !other.contains("trait Orders"), "{other}");
+    let text = importing(|builder| builder.context("other.Orders")).1.unwrap_err().to_string();
+    assert!(text.contains("`other.Orders`") && text.contains("files to compile"), "{text}");
+}
+
+#[test]
+fn descriptors_are_written_and_the_setting_of_protoc_is_refused() {
+    let descriptors = TempDir::new().unwrap();
+    let path = descriptors.path().join("set.bin");
+    let (_folder, compiled) = importing(|builder| builder.file_descriptor_set_path(&path));
+    compiled.unwrap();
+    let bytes = fs::read(&path).unwrap();
+    for name in ["test.proto", "other.proto", "google/protobuf/empty.proto", "Orders"] {
+        let mut found = bytes.windows(name.len());
+        assert!(found.any(|part| part == name.as_bytes()), "{name} is missing");
+    }
+    let set = |types: &mut courser_build::prost_build::Config| {
+        types.file_descriptor_set_path("set.bin");
+    };
+    let text = error(SHOP, |builder| builder.types(set));
+    assert!(text.contains("Builder::file_descriptor_set_path"), "{text}");
+    let unwritten = |builder: Builder| builder.file_descriptor_set_path("/no/such/folder/set.bin");
+    assert!(error(SHOP, unwritten).starts_with("the code was not written"));
 }
