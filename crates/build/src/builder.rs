@@ -8,6 +8,7 @@ use std::rc::Rc;
 use prost_build::Config;
 
 use crate::error::Error;
+use crate::messages::Messages;
 use crate::names::Names;
 use crate::places::Places;
 use crate::service::{Generator, Settings};
@@ -150,11 +151,11 @@ impl Builder {
         let mut set = compiler.file_descriptor_set();
         let imported = |name: &str| compiler.files().any(|f| f.name() == name && f.is_import());
         set.file.iter_mut().filter(|file| imported(file.name())).for_each(|f| f.service.clear());
-        let places = Rc::new(Places::new(&set));
+        let (places, messages) = (Rc::new(Places::new(&set)), Messages::new(&set));
         let checked: [&Names; 2] = [&settings.contexts, &settings.one_way];
         checked.iter().try_for_each(|names| names.check(&places))?;
         let errors = Rc::new(RefCell::new(Vec::new()));
-        let generator = Generator { settings, places, errors: errors.clone() };
+        let generator = Generator { settings, places, messages, errors: errors.clone() };
         types.service_generator(Box::new(generator));
         types.compile_fds(set)?;
         match &errors.borrow()[..] {

@@ -69,8 +69,10 @@
 //! `pub mod a { pub mod b { courser::include_proto!("a.b"); } }`.
 //!
 //! # Changes of a file
-//! Fields and methods may be added. A number must keep its type, as Protocol Buffers ask. A method that
-//! became a stream, or whose name has changed, is refused before it is called.
+//! Fields and methods may be added. A field whose number has another type at the other end, so that values
+//! would be read as others, is refused before a method that uses it is called (`ShapeMismatch`, with both
+//! shapes), and so is a method that became a stream. A field may get a wider integer of its encoding, which
+//! old programs do not read. Both programs have to be generated for that.
 //!
 //! # Errors
 //! They name the file, the line and the column. A build script that returns them prints them:
@@ -83,6 +85,7 @@
 
 mod builder;
 mod error;
+mod messages;
 mod names;
 mod places;
 mod service;

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use prost_build::{Method, Service, ServiceGenerator};
 
+use crate::messages::{self, Messages};
 use crate::names::Names;
 use crate::places::{Places, joined};
 
@@ -49,6 +50,7 @@ impl Default for Settings {
 pub(crate) struct Generator {
     pub(crate) settings: Settings,
     pub(crate) places: Rc<Places>,
+    pub(crate) messages: Messages,
     pub(crate) errors: Rc<RefCell<Vec<String>>>,
 }
 
@@ -56,12 +58,15 @@ impl ServiceGenerator for Generator {
     fn generate(&mut self, service: Service, out: &mut String) {
         let name = joined(&service.package, &service.proto_name);
         self.check(&service, &name);
-        service.comments.append_with_indent(0, out);
         let krate = &self.settings.krate;
+        let methods: Vec<_> = service.methods.iter().map(types).collect();
+        let messages = format!("CourserMessagesOf{}", service.name);
+        messages::write(&self.messages, (krate, &messages), &methods, out);
+        service.comments.append_with_indent(0, out);
         let path = if krate == "::courser" { String::new() } else { format!(", crate = {krate}") };
         let _ = writeln!(
             out,
-            "#[{krate}::service(codec = Prost, name = {name:?}{path})]\npub trait {} {{",
+            "#[{krate}::service(codec = Prost, name = {name:?}, messages = {messages}{path})]\npub trait {} {{",
             service.name
         );
         for method in &service.methods {
@@ -171,8 +176,15 @@ impl Generator {
     }
 }
 
+/// A method with its messages. Its name on the network is that of the trait without an added `_`.
+fn types(method: &Method) -> messages::Types<'_> {
+    let name = method.name.trim_start_matches("r#");
+    let name = name.strip_suffix('_').filter(|rest| !rest.is_empty()).unwrap_or(name);
+    (name.to_owned(), &method.input_proto_type, &method.output_proto_type)
+}
+
 /// The names of types that are generated for a service.
-fn generated(service: &str) -> [String; 5] {
+fn generated(service: &str) -> [String; 6] {
     let own = service.to_owned();
     [
         own,
@@ -180,6 +192,7 @@ fn generated(service: &str) -> [String; 5] {
         format!("{service}Server"),
         format!("Local{service}"),
         format!("CodecOf{service}"),
+        format!("CourserMessagesOf{service}"),
     ]
 }
 

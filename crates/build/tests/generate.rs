@@ -68,7 +68,7 @@ fn each_kind_of_method_is_generated_with_its_comments_and_options() {
     let incoming = "requests: ::courser::service::Incoming<Order>";
     let expected = [
         "/// Takes orders.".to_owned(),
-        r#"#[::courser::service(codec = Prost, name = "shop.v1.Orders")]"#.to_owned(),
+        r#"#[::courser::service(codec = Prost, name = "shop.v1.Orders", messages = CourserMessagesOfOrders)]"#.to_owned(),
         "pub trait Orders {".to_owned(),
         "/// Stores an order.".to_owned(),
         "///".to_owned(),
@@ -103,7 +103,7 @@ fn settings_are_for_a_method_a_service_or_all() {
     let lines = lines(&code);
     let has = |line: &str| assert!(lines.contains(&line), "{line} is not in {lines:#?}");
     has(
-        r#"#[crate::rpc::service(codec = Prost, name = "shop.v1.Orders", crate = crate::rpc)]"#,
+        r#"#[crate::rpc::service(codec = Prost, name = "shop.v1.Orders", messages = CourserMessagesOfOrders, crate = crate::rpc)]"#,
     );
     assert!(!code.contains("::courser::"), "{code}");
     has("#[idempotent]");
@@ -126,7 +126,7 @@ fn settings_are_for_a_method_a_service_or_all() {
 fn a_file_without_a_package_has_a_service_without_one() {
     let proto = "syntax = \"proto3\";\nservice S { rpc Get(M) returns (M); }\nmessage M {}\n";
     let code = generate(proto, |builder| builder.context("S.Get")).unwrap();
-    assert!(code.contains(r#"name = "S")]"#) && code.contains("cx: "), "{code}");
+    assert!(code.contains(r#"name = "S", messages"#) && code.contains("cx: "), "{code}");
 }
 
 #[test]

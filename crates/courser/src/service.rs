@@ -392,4 +392,7 @@ pub use self::{
 };
 #[cfg(feature = "prost")]
 #[doc(hidden)]
-pub use codec::Fields;
+pub use {
+    crate::shape::messages::{MessageField, Messages, Wire},
+    codec::Fields,
+};

@@ -5,6 +5,8 @@
 //! type may contain itself.
 
 mod compare;
+#[cfg(feature = "prost")]
+pub(crate) mod messages;
 pub(crate) mod method;
 mod model;
 mod name;

@@ -13,13 +13,15 @@ pub(crate) struct Options {
     pub(crate) codec: Path,
     /// The name on the network; `None`: that of the trait.
     pub(crate) name: Option<LitStr>,
+    /// A constant with the messages of the methods, which `courser-build` writes.
+    pub(crate) messages: Option<Path>,
 }
 
 const KNOWN: &str = "options are `codec = Path`, `name = \"Text\"` and `crate = path`";
 
 /// Reads the arguments. `codec = Prost` with a bare name of a codec of the library needs no import.
 pub(crate) fn read(tokens: TokenStream) -> syn::Result<Options> {
-    let (mut krate, mut codec, mut name) = (None, None, None);
+    let (mut krate, mut codec, mut name, mut messages) = (None, None, None, None);
     let parse = |input: ParseStream<'_>| -> syn::Result<()> {
         while !input.is_empty() {
             let key = input.call(Ident::parse_any)?;
@@ -28,6 +30,7 @@ pub(crate) fn read(tokens: TokenStream) -> syn::Result<Options> {
                 "crate" => once(&mut krate, input.call(Path::parse_mod_style)?, &key)?,
                 "codec" => once(&mut codec, input.parse::<Path>()?, &key)?,
                 "name" => once(&mut name, input.parse::<LitStr>()?, &key)?,
+                "messages" => once(&mut messages, input.parse::<Path>()?, &key)?,
                 _ => return Err(syn::Error::new(key.span(), format!("unknown option; {KNOWN}"))),
             }
             if !input.is_empty() {
@@ -47,7 +50,7 @@ pub(crate) fn read(tokens: TokenStream) -> syn::Result<Options> {
         None => syn::parse_quote!(#krate::service::Named),
         Some(path) => of_library(&path, &krate).unwrap_or(path),
     };
-    Ok(Options { krate, codec, name })
+    Ok(Options { krate, codec, name, messages })
 }
 
 fn once<T: ToTokens>(slot: &mut Option<T>, value: T, key: &Ident) -> syn::Result<()> {

@@ -200,7 +200,12 @@ impl CallContext {
     /// with the handler's value or error to a client that reads it
     /// ([`Unary::with_response_metadata`](super::Unary::with_response_metadata)), unless there is no
     /// memory for the longer answer, or it would be above the limit of the session
-    /// ([`crate::Config::max_msg_size`]). Streams and one-way messages have none.
+    /// ([`crate::Config::max_msg_size`]).
+    ///
+    /// Clients read that of unary calls only. The end of a stream has a place for metadata, in the answer to
+    /// the call that has opened it, and a server would send it there; but clients that open a stream do not
+    /// ask for it, and read the end, whose last bytes are the number of batches, without it. One-way messages
+    /// have no answer.
     ///
     /// # Errors
     /// The key or the value is not allowed, or there is no room for it.

@@ -1,5 +1,8 @@
 //! Rules by which a reader's shape fits a writer's.
 
+#[cfg(feature = "prost")]
+mod messages;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 
@@ -102,7 +105,7 @@ impl Shape {
 
     /// Returns whether values of the shape `writer` are read by the codec `Prost`. An absent part has its
     /// default, so a tuple may be longer or shorter, and nothing is an empty message. The names of
-    /// messages have no meaning.
+    /// messages have no meaning. Fields that are known are compared by their numbers.
     #[cfg(feature = "prost")]
     pub(crate) fn reads_messages(&self, writer: &Shape) -> Result<(), Difference> {
         Comparison::new(Rule::Messages, self, writer).run()
@@ -186,7 +189,8 @@ impl<'s> Comparison<'s> {
                 (Of(Scalar::Unit), _) => true,
                 (Of(_), Of(Scalar::Unit)) => false,
                 (_, Of(Scalar::Unit)) => true,
-                (Opaque(_), Opaque(_)) => true,
+                // The fields of one of them are not known.
+                (Opaque(_), Opaque(_) | Form::Named(_)) | (Form::Named(_), Opaque(_)) => true,
                 (Of(to), Of(from)) => to.integer().is_some() && is_wider(*to, *from),
                 _ => false,
             }
@@ -263,6 +267,10 @@ impl<'s> Comparison<'s> {
     }
 
     fn fields(&mut self, a: &'s [Field], b: &'s [Field]) -> Compared {
+        #[cfg(feature = "prost")]
+        if self.rule == Rule::Messages {
+            return self.message_fields(a, b);
+        }
         if self.rule == Rule::Names {
             // A writer sends a field by its name. Its aliases are names that it would read.
             let mut is_common = a.is_empty() || b.is_empty();

@@ -125,6 +125,14 @@ scalars! {
     Text "String",
     Bytes "bytes",
     Never "never",
+    // Types of Protocol Buffers.
+    Sint32 "sint32",
+    Sint64 "sint64",
+    Fixed32 "fixed32",
+    Fixed64 "fixed64",
+    Sfixed32 "sfixed32",
+    Sfixed64 "sfixed64",
+    Enum "enum",
 }
 
 /// Adds equal elements to a tuple.

@@ -19,6 +19,10 @@ pub(super) fn expand(service: &Service, names: &Names) -> TokenStream {
     });
     let shapes = ordered.iter().map(|method| {
         let (shape, cfg) = (shape(method, names), &method.cfg);
+        let shape = match (&service.options.messages, method.name()) {
+            (None, _) => shape,
+            (Some(messages), name) => quote!(#messages.describe(#name, #shape)),
+        };
         quote!(#(#cfg)* { all.push(#shape); })
     });
     let allow = super::traits::allow();

@@ -20,6 +20,17 @@ pub mod all {
     }
 }
 
+/// Two versions of a service.
+pub mod old {
+    include!(concat!(env!("OUT_DIR"), "/old/shop.rs"));
+}
+pub mod new {
+    include!(concat!(env!("OUT_DIR"), "/new/shop.rs"));
+}
+
+#[cfg(test)]
+mod versions;
+
 #[cfg(test)]
 mod tests {
     use courser::Server;

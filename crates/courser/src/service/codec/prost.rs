@@ -37,8 +37,13 @@ use crate::shape::{Difference, Shape};
 /// program that does not have them skips them, and one that does not get them has their defaults. A lone
 /// parameter has another form than the first of two, so a second one is a
 /// [`ShapeMismatch`](crate::service::RpcError::ShapeMismatch); add a field to its message instead. So is
-/// a number or a text of another type, unless it is an integer with all values of the old one. Shapes do
-/// not have the fields of messages: a number must keep its type, as Protocol Buffers ask.
+/// a number or a text of another type, unless it is an integer with all values of the old one.
+///
+/// Services that `courser-build` generates have the fields of their messages in the shapes of their methods,
+/// from the descriptors: a field that keeps its number and gets another type is a `ShapeMismatch` of the
+/// methods that use it, unless all values are read as they were. Messages of services that are written as
+/// traits are compared by nothing, also with those of a generated service: there a number must keep its type,
+/// as Protocol Buffers ask.
 ///
 /// # Limits
 /// Messages may be nested up to 100 levels, which is prost's limit. An element of a list of messages has
@@ -58,8 +63,8 @@ const HEAP_PER_BYTE: usize = 4;
 impl Codec for Prost {
     const NAME: &'static str = "protobuf";
 
-    /// Any message is read as any other: their fields are found by number, which shapes do not have.
-    /// Several parameters are read as more or fewer, or as none.
+    /// Any message is read as any other if the fields of one of them are not known. Otherwise a field with
+    /// one number at both ends has one type, or a wider one at the reader. Several parameters are read as more or fewer, or as none.
     fn reads(reader: &Shape, writer: &Shape) -> Result<(), Difference> {
         reader.reads_messages(writer)
     }
