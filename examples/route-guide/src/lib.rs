@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use courser::grpc::Status;
-use courser::service::{Incoming, Stream};
+use courser::service::{CallContext, Incoming, Stream};
 use futures::{StreamExt, stream};
 
 pub mod data;
@@ -16,19 +16,27 @@ pub mod routeguide {
     courser::include_proto!("routeguide");
 }
 
-use notes::Notes;
+use notes::{Memory, Notes};
 use routeguide::{Feature, Point, Rectangle, RouteGuide, RouteNote, RouteSummary};
 
 /// A server's implementation.
 #[derive(Debug)]
 pub struct RouteGuideService {
     features: Arc<Vec<Feature>>,
+    memory: Memory,
 }
 
 impl RouteGuideService {
     /// A guide to these features.
     pub fn new(features: Vec<Feature>) -> Self {
-        RouteGuideService { features: Arc::new(features) }
+        RouteGuideService { features: Arc::new(features), memory: Memory::default() }
+    }
+
+    /// The memory for the notes of all chats, in place of 64 MiB, of which a client gets 16.
+    #[must_use]
+    pub fn with_memory(mut self, memory: Memory) -> Self {
+        self.memory = memory;
+        self
     }
 
     fn at(&self, point: &Point) -> Option<&Feature> {
@@ -72,9 +80,11 @@ impl RouteGuide for RouteGuideService {
 
     fn route_chat(
         &self,
+        cx: CallContext,
         requests: Incoming<RouteNote>,
     ) -> impl Stream<Item = Result<RouteNote, Status>> {
-        let mut notes = Notes::default();
+        let client = cx.peer().map_or(0, |peer| peer.addr().host);
+        let mut notes = Notes::new(self.memory.clone(), client);
         requests.flat_map(move |note| {
             let answers = match note.map_err(Status::from).and_then(|note| notes.add(note)) {
                 Ok(all) => all.into_iter().map(Ok).collect(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use courser::grpc::{Code, Status};
 use courser::service::Channel;
 use courser::{Nexus, Server, Serving};
-use courser_example_route_guide::notes::Notes;
+use courser_example_route_guide::notes::{Memory, Notes};
 use courser_example_route_guide::routeguide::{
     Feature, Point, Rectangle, RouteGuideClient, RouteGuideServer, RouteNote,
 };
@@ -133,4 +133,51 @@ fn a_chat_keeps_a_bounded_number_of_notes() {
     assert_eq!(notes.add(note(1, "x")).unwrap().len(), 8);
     let long = notes.add(note(1, &"x".repeat(5_000))).unwrap_err();
     assert_eq!(long.code(), Code::InvalidArgument);
+}
+
+#[test]
+fn the_notes_of_a_client_and_of_all_clients_are_bounded() {
+    let memory = Memory::with_limits(20_000, 10_000);
+    let mut chats: Vec<_> = (0..9).map(|n| Notes::new(memory.clone(), n / 3)).collect();
+    let mut kept = [0_usize; 3];
+    for n in 0..90 {
+        let chat = n % 9;
+        match chats[chat].add(note(1_000 + n as i32, &"x".repeat(744))) {
+            Ok(_) => kept[chat / 3] += 1,
+            Err(status) => assert_eq!(status.code(), Code::ResourceExhausted),
+        }
+    }
+    // Each note takes 1,000 bytes.
+    assert_eq!((kept.iter().sum::<usize>(), memory.held()), (20, 20_000));
+    assert!(kept.iter().all(|kept| *kept <= 10), "{kept:?}");
+    chats.truncate(3);
+    assert_eq!(memory.held(), 1_000 * kept[0]);
+    // The notes of another client have room again, and the oldest of a place makes room.
+    let mut other = Notes::new(memory.clone(), 7);
+    for n in 0..20 {
+        assert_eq!(other.add(note(1, "text")).unwrap().len(), 8.min(n + 1));
+    }
+    drop((chats, other));
+    assert_eq!(memory.held(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_chats_of_a_server_share_its_memory_which_is_free_at_their_end() {
+    let memory = Memory::with_limits(2_000, 2_000);
+    let guide = guide().with_memory(memory.clone());
+    let server = Server::bind("udp://127.0.0.1:0").unwrap();
+    let server = server.add_service(RouteGuideServer::new(guide)).unwrap();
+    let (uri, _serving) = (server.local_uri(), server.serve().unwrap());
+    let guide = RouteGuideClient::connect(&uri).await.unwrap();
+    let mut one = guide.route_chat().await.unwrap();
+    one.send(&note(1, &"x".repeat(1_200))).await.unwrap();
+    assert!(one.next().await.unwrap().is_ok());
+    let mut two = guide.route_chat().await.unwrap();
+    two.send(&note(1, &"x".repeat(1_200))).await.unwrap();
+    let error = two.next().await.unwrap().unwrap_err();
+    assert_eq!(Status::from(error).code(), Code::ResourceExhausted);
+    drop((one, two));
+    while memory.held() > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
