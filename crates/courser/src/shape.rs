@@ -12,6 +12,7 @@ mod model;
 mod name;
 mod order;
 mod parse;
+mod scalars;
 mod text;
 #[cfg(feature = "postcard")]
 mod trace;

@@ -1,12 +1,14 @@
 //! Rules by which a reader's shape fits a writer's.
 
 #[cfg(feature = "prost")]
-mod messages;
-
+use std::collections::{BTreeMap, btree_map::Entry};
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 
 use super::model::{Body, Content, Field, Form, Runs, Scalar, Shape, Variant};
+#[cfg(feature = "prost")]
+use super::scalars::fits;
+use super::scalars::is_wider;
 use super::text;
 
 /// Parts that are compared. Each pair of types is compared once, so only shapes that were made for it
@@ -322,6 +324,68 @@ impl<'s> Comparison<'s> {
     }
 }
 
+/// Fields of messages of Protocol Buffers are found by number, and either side may have more. The rule is stricter
+/// than "compatible" there, by which some values are read as others: a number keeps its type, or gets one with all
+/// values of the old one in the same encoding.
+#[cfg(feature = "prost")]
+impl<'s> Comparison<'s> {
+    fn message_fields(&mut self, a: &'s [Field], b: &'s [Field]) -> Compared {
+        let sent: BTreeMap<&str, &Field> = b.iter().map(|field| (tag(field), field)).collect();
+        // The writer's oneof of the first field of each of the reader's.
+        let mut oneofs: BTreeMap<&str, Option<&str>> = BTreeMap::new();
+        for field in a {
+            let Some(other) = sent.get(tag(field)) else { continue };
+            let segment = format!(".{}", field.name());
+            self.within(&segment, |this| this.message_form(&field.form, &other.form))?;
+            let (Some(own), theirs) = (oneof(field), oneof(other)) else { continue };
+            match oneofs.entry(own) {
+                Entry::Vacant(entry) => _ = entry.insert(theirs),
+                // All but the last one would be lost.
+                Entry::Occupied(first) if theirs.is_none() || *first.get() != theirs => {
+                    let one = format!("one of the fields of `{own}`");
+                    return self.differ(one, "fields that are set together".to_owned());
+                }
+                Entry::Occupied(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn message_form(&mut self, a: &'s Form, b: &'s Form) -> Compared {
+        self.steps += 1;
+        if self.steps > MAX_STEPS {
+            return self.differ("a shape".to_owned(), "one that is too large".to_owned());
+        }
+        match (a, b) {
+            (Form::Scalar(to), Form::Scalar(from)) if to == from || fits(*to, *from) => Ok(()),
+            (Form::Seq(a), Form::Seq(b)) => self.within("[]", |this| this.message_form(a, b)),
+            (Form::Map(a), Form::Map(b)) => {
+                self.within("[key]", |this| this.message_form(&a.0, &b.0))?;
+                self.within("[]", |this| this.message_form(&a.1, &b.1))
+            }
+            (Form::Named(_), Form::Named(_)) => self.form(a, b),
+            // Groups.
+            (Form::Tuple(own), Form::Tuple(theirs)) => match (&own[..], &theirs[..]) {
+                ([(1, a @ Form::Named(_))], [(1, b @ Form::Named(_))]) => self.form(a, b),
+                _ => self.forms_differ(a, b),
+            },
+            _ => self.forms_differ(a, b),
+        }
+    }
+}
+
+/// The number of a field, which follows its name: `text = 2`.
+#[cfg(feature = "prost")]
+fn tag(field: &Field) -> &str {
+    field.name().rsplit(" = ").next().unwrap_or_default()
+}
+
+/// The oneof that a field is in.
+#[cfg(feature = "prost")]
+fn oneof(field: &Field) -> Option<&str> {
+    field.names.get(1).map(|name| &**name)
+}
+
 impl Field {
     fn name(&self) -> &str {
         self.names.first().map_or("", |name| name)
@@ -347,39 +411,9 @@ impl Shape {
     }
 }
 
-/// Returns whether the type has all values of another one.
-fn is_wider(to: Scalar, from: Scalar) -> bool {
-    if (to, from) == (Scalar::F64, Scalar::F32) {
-        return true;
-    }
-    let (Some((to_signed, to)), Some((from_signed, from))) = (to.integer(), from.integer()) else {
-        return false;
-    };
-    if to_signed == from_signed { to >= from } else { to_signed && to > from }
-}
-
 /// Returns whether a value may be encoded as nothing, which an option reads as `None`.
 fn may_be_nothing(form: &Form) -> bool {
     matches!(form, Form::Scalar(Scalar::Unit) | Form::Option(_) | Form::Opaque(_))
-}
-
-impl Scalar {
-    /// The sign and the bits of an integer: true if it has a sign.
-    fn integer(self) -> Option<(bool, u32)> {
-        Some(match self {
-            Scalar::I8 => (true, 8),
-            Scalar::I16 => (true, 16),
-            Scalar::I32 => (true, 32),
-            Scalar::I64 => (true, 64),
-            Scalar::I128 => (true, 128),
-            Scalar::U8 => (false, 8),
-            Scalar::U16 => (false, 16),
-            Scalar::U32 => (false, 32),
-            Scalar::U64 => (false, 64),
-            Scalar::U128 => (false, 128),
-            _ => return None,
-        })
-    }
 }
 
 fn kind(body: &Body) -> &'static str {
