@@ -150,10 +150,7 @@ pub trait Reply {
 
     /// The outcome of the call, for its counters.
     #[doc(hidden)]
-    #[inline]
-    fn outcome(&self) -> CallOutcome {
-        CallOutcome::Ok
-    }
+    fn outcome(&self) -> CallOutcome;
 }
 
 /// Sink for a reply. One function for each representation keeps the arguments in registers.
@@ -168,12 +165,22 @@ pub trait ReplySink {
 
 impl Reply for &[u8] {
     #[inline]
+    fn outcome(&self) -> CallOutcome {
+        CallOutcome::Ok
+    }
+
+    #[inline]
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         to.bytes(self)
     }
 }
 
 impl<const N: usize> Reply for &[u8; N] {
+    #[inline]
+    fn outcome(&self) -> CallOutcome {
+        CallOutcome::Ok
+    }
+
     #[inline]
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         to.bytes(self)
@@ -182,24 +189,44 @@ impl<const N: usize> Reply for &[u8; N] {
 
 impl<const N: usize> Reply for [u8; N] {
     #[inline]
+    fn outcome(&self) -> CallOutcome {
+        CallOutcome::Ok
+    }
+
+    #[inline]
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         to.bytes(&self)
     }
 }
 
 impl Reply for &str {
+    #[inline]
+    fn outcome(&self) -> CallOutcome {
+        CallOutcome::Ok
+    }
+
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         to.bytes(self.as_bytes())
     }
 }
 
 impl Reply for String {
+    #[inline]
+    fn outcome(&self) -> CallOutcome {
+        CallOutcome::Ok
+    }
+
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         to.bytes(self.as_bytes())
     }
 }
 
 impl Reply for Vec<u8> {
+    #[inline]
+    fn outcome(&self) -> CallOutcome {
+        CallOutcome::Ok
+    }
+
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         to.bytes(&self)
     }
@@ -207,12 +234,22 @@ impl Reply for Vec<u8> {
 
 impl Reply for MsgBuf {
     #[inline]
+    fn outcome(&self) -> CallOutcome {
+        CallOutcome::Ok
+    }
+
+    #[inline]
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         to.msg(self)
     }
 }
 
 impl Reply for Request<'_> {
+    #[inline]
+    fn outcome(&self) -> CallOutcome {
+        CallOutcome::Ok
+    }
+
     #[inline]
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         match self.body {
@@ -223,6 +260,11 @@ impl Reply for Request<'_> {
 }
 
 impl Reply for Response<'_> {
+    #[inline]
+    fn outcome(&self) -> CallOutcome {
+        CallOutcome::Ok
+    }
+
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         match self.0 {
             Body::Borrowed(b) => to.bytes(b),

@@ -7,6 +7,7 @@ use super::hello::{
 use super::services::{Assigned, Services};
 use crate::channel::method::READS_METADATA;
 use crate::core::message::{Reply, ReplySink};
+use crate::counts::CallOutcome;
 use crate::error::service::DecodeError;
 use crate::shape::method::MethodShape;
 
@@ -17,6 +18,13 @@ pub(super) enum HelloReply {
 }
 
 impl Reply for HelloReply {
+    fn outcome(&self) -> CallOutcome {
+        match self {
+            HelloReply::Refused(refusal) => refusal.outcome(),
+            HelloReply::Bytes(_) => CallOutcome::Ok,
+        }
+    }
+
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         match self {
             HelloReply::Refused(refusal) => answer::RefusalReply(refusal).send_to(to),

@@ -74,6 +74,10 @@ mod tests {
     struct Marked<R>(R);
 
     impl<R: Reply> Reply for Marked<R> {
+        fn outcome(&self) -> CallOutcome {
+            self.0.outcome()
+        }
+
         fn send_to<A: ReplySink>(self, to: A) -> A::Output {
             self.0.send_to(Trailing { to, trailer: vec![1; 100], limit: 5_100 })
         }

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::accepts::{Key, State};
 use crate::core::message::{Reply, ReplySink};
+use crate::counts::CallOutcome;
 use crate::error::service::{DecodeError, StreamError};
 use crate::service::answer::{Refusal, RefusalReply, tag};
 use crate::service::registry::Received;
@@ -102,6 +103,13 @@ pub(in crate::service) enum AcceptReply {
 }
 
 impl Reply for AcceptReply {
+    fn outcome(&self) -> CallOutcome {
+        match self {
+            AcceptReply::Accepted | AcceptReply::Ended => CallOutcome::Ok,
+            AcceptReply::Refused(refusal) => refusal.outcome(),
+        }
+    }
+
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         match self {
             AcceptReply::Accepted => to.bytes(&[tag::OK]),

@@ -16,7 +16,7 @@ use super::table::{Direction, Entry};
 use super::{Next, slot};
 use crate::core::message::{Reply, ReplySink};
 use crate::core::shares::Client;
-use crate::counts::MethodCells;
+use crate::counts::{CallOutcome, MethodCells};
 use crate::error::service::{DecodeError, StreamError};
 use crate::service::answer::{Refusal, RefusalReply, tag};
 use crate::service::codec::{Decode, Payload};
@@ -168,6 +168,13 @@ pub(in crate::service) enum PushReply {
 }
 
 impl Reply for PushReply {
+    fn outcome(&self) -> CallOutcome {
+        match self {
+            PushReply::Taken | PushReply::Ended => CallOutcome::Ok,
+            PushReply::Refused(refusal) => refusal.outcome(),
+        }
+    }
+
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         match self {
             PushReply::Taken => to.bytes(&[tag::OK]),

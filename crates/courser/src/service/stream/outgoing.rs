@@ -150,6 +150,14 @@ pub(in crate::service) enum PullReply {
 }
 
 impl Reply for PullReply {
+    fn outcome(&self) -> CallOutcome {
+        match self {
+            PullReply::Batch(_) | PullReply::Ended => CallOutcome::Ok,
+            PullReply::Unsealed(_) => CallOutcome::Undecoded,
+            PullReply::Refused(refusal) => refusal.outcome(),
+        }
+    }
+
     fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         match self {
             PullReply::Batch(batch) => to.msg(batch),
