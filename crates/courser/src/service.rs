@@ -166,7 +166,7 @@
 //!         if call.metadata().get("traceparent").is_none() {
 //!             // A program would draw the numbers.
 //!             let trace = TraceParent::new([7; 16], [1; 8], true).expect("it is not 0");
-//!             call.add_metadata("traceparent", trace).map_err(|e| Denied::new(e.to_string()))?;
+//!             call.add_metadata("traceparent", trace)?;
 //!         }
 //!         Ok(())
 //!     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use courser_buf::Addr;
 
+use super::context::MetadataError;
 use crate::counts::CallOutcome;
 
 /// A client as a server knows it.
@@ -124,6 +125,13 @@ impl Denied {
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.reason)
+    }
+}
+
+/// The client may not do this, with the text of the error: metadata that middleware cannot add.
+impl From<MetadataError> for Denied {
+    fn from(error: MetadataError) -> Self {
+        Denied::new(error.to_string())
     }
 }
 

@@ -419,7 +419,7 @@ struct Outcomes(Arc<Mutex<Vec<CallOutcome>>>);
 
 impl ClientMiddleware for Outcomes {
     fn before(&self, call: &mut OutgoingCall<'_>) -> Result<(), Denied> {
-        call.add_metadata("key", "v".repeat(200)).map_err(|e| Denied::new(e.to_string()))
+        Ok(call.add_metadata("key", "v".repeat(200))?)
     }
     fn after(&self, end: &CallEnd<'_>) {
         self.0.lock().unwrap().push(end.outcome);
@@ -466,7 +466,7 @@ impl ClientMiddleware for Caller {
             .metadata()
             .text("by")
             .map_or(self.name.to_owned(), |by| format!("{by},{}", self.name));
-        call.add_metadata("by", value).map_err(|e| Denied::new(e.to_string()))?;
+        call.add_metadata("by", value)?;
         if self.deadline.is_some() && call.deadline().is_none() {
             call.set_deadline(self.deadline);
         }

@@ -32,7 +32,7 @@ use crate::shape::method::MethodKind;
 ///     fn before(&self, call: &mut OutgoingCall<'_>) -> Result<(), Denied> {
 ///         if call.metadata().get("traceparent").is_none() {
 ///             let parent = TraceParent::new([7; 16], [1; 8], true).expect("it is not 0");
-///             call.add_metadata("traceparent", parent).map_err(|e| Denied::new(e.to_string()))?;
+///             call.add_metadata("traceparent", parent)?;
 ///         }
 ///         if call.deadline().is_none() {
 ///             call.set_deadline(Duration::from_secs(1));

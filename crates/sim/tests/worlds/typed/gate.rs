@@ -56,7 +56,7 @@ impl ServerMiddleware for Gate {
         }
         if self.broken != Broken::Trace {
             let method = call.method();
-            call.add_metadata(TRACE, method).map_err(|e| Denied::new(e.to_string()))?;
+            call.add_metadata(TRACE, method)?;
         }
         self.counts.passed.fetch_add(1, SeqCst);
         Ok(())
