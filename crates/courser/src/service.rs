@@ -344,7 +344,7 @@ pub use futures_core::Stream;
 pub use key::SessionKey;
 pub(crate) use load::{Charge, LARGE, Turn};
 pub use middleware::{CallEnd, ClientMiddleware, IncomingCall, OutgoingCall, ServerMiddleware};
-pub(crate) use middleware::{Observation, missing};
+pub(crate) use middleware::{Observation, miss, missing};
 pub use registry::{LocalRegistry, LocalService, Received, Registry, Service};
 pub use retries::{Retries, RetryPolicy, RetryStats};
 pub use services::{ServiceStats, Services};

@@ -128,7 +128,7 @@ impl<H> Shared<H> {
             true => received.counted_message(cells),
             false => received.counted(cells),
         };
-        if !self.is_message || !work.is_observed() {
+        if !work.is_observed() {
             return Some((self.handler)(received));
         }
         let (future, missed) = missing(|| (self.handler)(received));

@@ -26,10 +26,11 @@ impl Services {
     pub fn arguments<K: Decode<A>, A>(&self, received: Received<'_>) -> Result<A, Refusal> {
         let message = received.message_cells();
         received.decode::<K, A>().map_err(|e| {
+            let outcome = CallOutcome::of_decoding(&e);
             if let Some(cells) = message {
-                cells.error(CallOutcome::Undecoded); // its handler ends well
+                cells.error(outcome); // its handler ends well
             }
-            miss(CallOutcome::Undecoded);
+            miss(outcome);
             self.undecoded(e)
         })
     }

@@ -129,16 +129,18 @@ impl Gate {
         observation: Observation,
     ) {
         let (at, id) = (cx.core.tasks.next_slot(), cx.request);
+        // The future of a message is not dropped at the deadline.
+        let expires_ns = id.map_or(u64::MAX, |_| request.expires_ns);
         let dropped = cx.core.handled.messages_dropped();
         let (left, missed) = missing(|| observation.during(|| self.run(cx, request, arrived)));
         let Some(observation) = left else { return };
-        if let (None, Some(outcome)) = (id, missed) {
+        if let Some(outcome) = missed {
             return observation.end(outcome);
         }
         let lender = cx.core.lender.clone();
         let mut left = Some(observation);
         cx.core.tasks.replace_future(at, |task| match left.take() {
-            Some(observation) => observation.of_task(task, id, lender),
+            Some(observation) => observation.of_task(task, (id, expires_ns), lender),
             None => task,
         });
         let Some(observation) = left else { return };

@@ -28,8 +28,6 @@ fn without_metadata(response: &[u8]) -> &[u8] {
 pub(crate) fn outcome_of(answer: Result<&[u8], Status>) -> CallOutcome {
     let answer = match answer {
         Ok(answer) => without_metadata(answer),
-        // The server dropped the future of the handler before its end.
-        Err(Status::Expired | Status::Dropped) => return CallOutcome::Cancelled,
         Err(status) => return CallOutcome::of_call(&CallError::Server(status)),
     };
     match answer.split_last() {

@@ -18,6 +18,7 @@ use crate::core::shares::{Full, Place};
 use crate::counts::CallOutcome;
 use crate::panics::caught;
 use crate::rpc::Rpc;
+use crate::service::miss;
 
 impl<T: Transport> Rpc<T> {
     /// Registers an async handler of a request type, in place of an earlier one. It runs as one of
@@ -197,11 +198,11 @@ fn suspend_message<F>(
         }
         lent::with(&lender, |core| core.handled.panics += u64::from(panicked));
         if polled.is_ready() {
-            ended(
-                &lender,
-                &mut waiting,
-                if panicked { CallOutcome::Panicked } else { CallOutcome::Ok },
-            );
+            let outcome = if panicked { CallOutcome::Panicked } else { CallOutcome::Ok };
+            if panicked {
+                miss(outcome);
+            }
+            ended(&lender, &mut waiting, outcome);
         }
         polled
     });

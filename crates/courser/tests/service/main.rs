@@ -14,6 +14,7 @@ mod connecting;
 mod context;
 mod decoding;
 mod draining;
+mod ends;
 mod evolution;
 mod forms;
 mod greedy;

@@ -47,8 +47,9 @@ pub struct CallEnd<'a> {
     pub peer: Option<Peer>,
     /// The metadata of the request, with what middleware has added.
     pub metadata: &'a Metadata,
-    /// How it has ended. A handler that was dropped before its end is [`CallOutcome::Cancelled`], also at its
-    /// deadline.
+    /// How it has ended, as in the statistics of the method ([`crate::service::MethodStats`]). At a server a
+    /// handler that was dropped before its end is [`CallOutcome::Deadline`] if the deadline of its call had
+    /// passed, and otherwise [`CallOutcome::Cancelled`].
     pub outcome: CallOutcome,
     /// The time from [`crate::service::ServerMiddleware::before`] to the end; at a client from the first poll of the call.
     /// For a stream it is the time that the stream was open.

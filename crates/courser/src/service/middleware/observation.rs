@@ -58,7 +58,7 @@ impl ServerChain {
             });
             if let Err(denied) = decision {
                 observation.keep(metadata);
-                observation.end(CallOutcome::Denied);
+                observation.end(denied.outcome());
                 return Err(denied);
             }
             observation.passed();
@@ -84,7 +84,8 @@ pub(crate) struct Observation {
     metadata: Metadata,
     clock: Clock,
     begun: Instant,
-    outcome: CallOutcome,
+    /// `None`: its handler was dropped.
+    outcome: Option<CallOutcome>,
 }
 
 thread_local! {
@@ -93,28 +94,29 @@ thread_local! {
 }
 
 thread_local! {
-    /// The reason that the message whose handler this thread runs does not reach it.
+    /// The outcome of the call whose handler this thread runs, if it is not that of its answer.
     static MISSED: Cell<Option<CallOutcome>> = const { Cell::new(None) };
 }
 
-/// The message that this thread passes to its handler does not reach it.
+/// The call that this thread passes to its handler does not reach it, or is a message whose handler has
+/// panicked.
 #[cold]
 pub(crate) fn miss(outcome: CallOutcome) {
     MISSED.set(Some(outcome));
 }
 
-/// Passes a message to its handler. Also returns why it has not reached it.
+/// Passes a call to its handler. Also returns the outcome that is not that of its answer ([`miss`]).
 pub(crate) fn missing<R>(pass: impl FnOnce() -> R) -> (R, Option<CallOutcome>) {
-    MISSED.set(None); // of an earlier one without middleware
+    // Of an outer one, or of an earlier one without middleware.
+    let before = MISSED.take();
     let passed = pass();
-    (passed, MISSED.take())
+    (passed, MISSED.replace(before))
 }
 
 impl Observation {
     fn new(chain: ServerChain, subject: Subject, clock: Clock) -> Self {
-        let (begun, outcome) = (clock.now(), CallOutcome::Cancelled);
-        let metadata = Metadata::new();
-        Observation { chain, passed: 0, subject, metadata, clock, begun, outcome }
+        let (begun, metadata) = (clock.now(), Metadata::new());
+        Observation { chain, passed: 0, subject, metadata, clock, begun, outcome: None }
     }
 
     /// Another one has let it pass.
@@ -129,7 +131,7 @@ impl Observation {
 
     /// Reports the end.
     pub(crate) fn end(mut self, outcome: CallOutcome) {
-        self.outcome = outcome;
+        self.outcome = Some(outcome);
     }
 
     /// Reports the end of a call with this answer, or of a message whose handler has ended with this
@@ -161,15 +163,22 @@ impl Observation {
         CURRENT.take()
     }
 
-    /// The task of a handler, whose end is that of the call. `None`: a message.
+    /// The task of a handler, whose end is that of the call. `id`: `None` for a message; `expires_ns`: its
+    /// deadline, in the endpoint's time.
     pub(crate) fn of_task(
         self,
         task: LocalFuture,
-        id: Option<RequestId>,
+        (id, expires_ns): (Option<RequestId>, u64),
         lender: Lender,
     ) -> LocalFuture {
-        Box::pin(Watched { task, observation: Some(self), id, lender })
+        Box::pin(Watched { task, observation: Some(self), id, expires_ns, lender })
     }
+}
+
+/// The outcome of a call whose handler is dropped, before it is a task.
+#[cold]
+fn dropped() -> CallOutcome {
+    if std::thread::panicking() { CallOutcome::Panicked } else { CallOutcome::Cancelled }
 }
 
 impl Drop for Observation {
@@ -184,7 +193,7 @@ impl Drop for Observation {
             kind,
             peer: Some(peer),
             metadata: &self.metadata,
-            outcome: self.outcome,
+            outcome: self.outcome.unwrap_or_else(dropped),
             duration: self.clock.now().saturating_duration_since(self.begun),
             attempts: 1,
         };
@@ -198,18 +207,31 @@ struct Watched {
     /// Dropped after the task.
     observation: Option<Observation>,
     id: Option<RequestId>,
+    expires_ns: u64,
     lender: Lender,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Some(observation) = &mut self.observation {
+            // As the counters of the method do.
+            let is_late = self.lender.dropped_ns() >= self.expires_ns;
+            let outcome = if is_late { CallOutcome::Deadline } else { CallOutcome::Cancelled };
+            observation.outcome = Some(outcome);
+        }
+    }
 }
 
 impl Future for Watched {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<()> {
-        ready!(self.task.as_mut().poll(cx));
+        let (polled, missed) = missing(|| self.task.as_mut().poll(cx));
+        ready!(polled);
         if let Some(observation) = self.observation.take() {
             let id = self.id;
             let outcome = lent::try_with(&self.lender, |core| match id {
-                None => CallOutcome::Ok,
+                None => missed.unwrap_or(CallOutcome::Ok),
                 Some(id) => core.proto.stored_answer(id).map_or(CallOutcome::Cancelled, outcome_of),
             });
             observation.end(outcome.unwrap_or(CallOutcome::Cancelled));

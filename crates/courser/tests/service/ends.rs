@@ -1,0 +1,316 @@
+//! The ends of calls: middleware sees the outcome that the statistics of the method count.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use courser::service::{
+    BlockingChannel, CallEnd, CallOutcome, Denied, Incoming, IncomingCall, MethodStats,
+    ServerMiddleware, Stream,
+};
+use courser::{Client, EndpointHandle, Nexus, Rpc, Server, Serving, Session, SessionState};
+use futures::StreamExt;
+
+use crate::world::until;
+
+// In the order of the request types.
+#[courser::service]
+trait Desk {
+    fn count(&self, to: u64) -> impl Stream<Item = u64>;
+    async fn crash(&self, after_a_wait: bool);
+    async fn echo(&self, text: String) -> String;
+    async fn fail(&self) -> Result<u32, u32>;
+    /// A stream without an item.
+    fn hang(&self) -> impl Stream<Item = u64>;
+    #[oneway]
+    async fn note(&self, after: After);
+    async fn stay(&self);
+    async fn sum(&self, numbers: Incoming<u64>) -> u64;
+}
+
+const ECHO: u16 = 0x4002;
+const NOTE: u16 = 0x4005;
+const METHODS: [&str; 8] = ["count", "crash", "echo", "fail", "hang", "note", "stay", "sum"];
+
+/// The end of the handler of a message.
+#[derive(Clone, Copy, serde::Serialize, serde::Deserialize)]
+enum After {
+    Nothing,
+    Panic,
+    AWaitPanic,
+    Never,
+}
+
+struct Clerk;
+
+impl Desk for Clerk {
+    fn count(&self, to: u64) -> impl Stream<Item = u64> {
+        futures::stream::iter(0..to)
+    }
+    async fn crash(&self, after_a_wait: bool) {
+        if after_a_wait {
+            crate::kv::yields().await;
+        }
+        panic!("a panic on purpose");
+    }
+    async fn echo(&self, text: String) -> String {
+        text
+    }
+    async fn fail(&self) -> Result<u32, u32> {
+        Err(7)
+    }
+    fn hang(&self) -> impl Stream<Item = u64> {
+        futures::stream::pending()
+    }
+    async fn note(&self, after: After) {
+        match after {
+            After::Nothing => {}
+            After::Panic => panic!("a panic on purpose"),
+            After::AWaitPanic => {
+                crate::kv::yields().await;
+                panic!("a panic on purpose");
+            }
+            After::Never => std::future::pending().await,
+        }
+    }
+    async fn stay(&self) {
+        std::future::pending().await
+    }
+    async fn sum(&self, numbers: Incoming<u64>) -> u64 {
+        numbers.filter_map(|n| std::future::ready(n.ok())).fold(0, async |sum, n| sum + n).await
+    }
+}
+
+/// Keeps the ends of calls.
+#[derive(Clone, Default)]
+struct Ends {
+    begun: Arc<AtomicUsize>,
+    ends: Arc<Mutex<Vec<(String, CallOutcome)>>>,
+}
+
+impl Ends {
+    fn begun(&self) -> usize {
+        self.begun.load(Ordering::SeqCst)
+    }
+
+    /// All ends.
+    fn all(&self) -> Vec<(String, CallOutcome)> {
+        self.ends.lock().unwrap().clone()
+    }
+}
+
+impl ServerMiddleware for Ends {
+    fn before(&self, _: &mut IncomingCall<'_>) -> Result<(), Denied> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+    fn after(&self, end: &CallEnd<'_>) {
+        self.ends.lock().unwrap().push((end.method.to_owned(), end.outcome));
+    }
+}
+
+/// Refuses calls with this key.
+struct Refuses;
+
+impl ServerMiddleware for Refuses {
+    fn before(&self, call: &mut IncomingCall<'_>) -> Result<(), Denied> {
+        match call.metadata().text("refuse") {
+            Some("denied") => Err(Denied::new("no")),
+            Some("too many") => Err(Denied::too_many("too many", Duration::from_secs(1))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A server of either kind.
+enum Running {
+    Tasks(Serving),
+    Thread { handle: EndpointHandle, thread: JoinHandle<Vec<MethodStats>> },
+}
+
+impl Running {
+    /// One whose handlers are tasks of other threads, or run in place.
+    fn tasks(ends: &Ends, in_place: bool) -> (String, Running) {
+        let server = Server::bind("udp://127.0.0.1:0").unwrap().in_place(in_place);
+        let server = server.middleware(ends.clone()).middleware(Refuses);
+        let server = server.add_service(DeskServer::new(Clerk)).unwrap();
+        (server.local_uri(), Running::Tasks(server.serve().unwrap()))
+    }
+
+    /// An endpoint on its own thread.
+    fn thread(ends: Ends) -> (String, Running) {
+        let nexus = Nexus::bind("udp://127.0.0.1:0").unwrap();
+        let uri = nexus.local_uri();
+        let (started, has_started) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let mut rpc = nexus.endpoint().unwrap();
+            rpc.add_service(DeskServer::local(Clerk)).unwrap();
+            rpc.middleware(ends);
+            rpc.middleware(Refuses);
+            started.send(rpc.handle()).unwrap();
+            rpc.run().unwrap();
+            rpc.method_stats()
+        });
+        (uri, Running::Thread { handle: has_started.recv().unwrap(), thread })
+    }
+
+    /// The statistics at its end.
+    fn end(self) -> Vec<MethodStats> {
+        match self {
+            Running::Tasks(serving) => {
+                let handle = serving.handle();
+                handle.stop();
+                serving.wait().unwrap();
+                handle.method_stats()
+            }
+            Running::Thread { handle, thread } => {
+                handle.stop();
+                thread.join().unwrap()
+            }
+        }
+    }
+}
+
+/// A client that sends a call and is not polled from when the server has it, so that it does not cancel it.
+fn send_only<F>(uri: &str, ends: &Ends, call: impl FnOnce(DeskClient<Session>) -> F) -> Rpc
+where
+    F: Future<Output = ()> + 'static,
+{
+    let mut rpc = Nexus::bind("udp://127.0.0.1:0").unwrap().endpoint().unwrap();
+    let session = rpc.connect(uri).unwrap();
+    until(|| {
+        rpc.poll();
+        rpc.session_state(session) == SessionState::Connected
+    });
+    let desk = DeskClient::unchecked(rpc.local().session(session));
+    drop(rpc.local().spawn(call(desk)));
+    let before = ends.begun();
+    until(|| {
+        rpc.poll();
+        ends.begun() > before
+    });
+    rpc
+}
+
+/// Polls a call until the server has it, and drops it.
+fn give_up<R>(ends: &Ends, call: impl Future<Output = R>) {
+    let (before, mut call) = (ends.begun(), Box::pin(call));
+    let mut cx = Context::from_waker(Waker::noop());
+    until(|| {
+        assert!(Pin::new(&mut call).poll(&mut cx).is_pending());
+        ends.begun() > before
+    });
+}
+
+const SOON: Duration = Duration::from_millis(30);
+
+/// The calls that a server drops at their deadline.
+fn calls_with_deadlines(uri: &str, ends: &Ends, expect: &dyn Fn(&str, CallOutcome)) {
+    let late = |method: &str, sent: Rpc| {
+        expect(method, CallOutcome::Deadline);
+        drop(sent);
+    };
+    late(
+        "stay",
+        send_only(uri, ends, |desk| async move { drop(desk.stay().deadline(SOON).await) }),
+    );
+    late(
+        "hang",
+        send_only(uri, ends, |desk| async move { drop(desk.hang().deadline(SOON).await) }),
+    );
+    let sums = |desk: DeskClient<Session>| async move {
+        let stream = desk.sum().deadline(SOON).await;
+        std::future::pending::<()>().await;
+        drop(stream);
+    };
+    late("sum", send_only(uri, ends, sums));
+}
+
+fn ends_agree((uri, server): (String, Running), ends: &Ends) {
+    let client = Client::connect(&uri).wait().unwrap();
+    let desk = client.wait(DeskClient::new(client.clone())).unwrap();
+    let seen = AtomicUsize::new(0);
+    let expect = |method: &str, outcome| {
+        let at = seen.fetch_add(1, Ordering::SeqCst);
+        until(|| ends.all().len() > at);
+        assert_eq!(ends.all()[at..], [(method.to_owned(), outcome)]);
+    };
+    desk.echo("text".to_owned()).wait().unwrap();
+    expect("echo", CallOutcome::Ok);
+    desk.fail().wait().unwrap_err();
+    expect("fail", CallOutcome::Failed);
+    for after_a_wait in [false, true] {
+        desk.crash(after_a_wait).wait().unwrap_err();
+        expect("crash", CallOutcome::Panicked);
+    }
+    for (refusal, outcome) in [("denied", CallOutcome::Denied), ("too many", CallOutcome::Overload)]
+    {
+        desk.echo("text".to_owned()).metadata("refuse", refusal).wait().unwrap_err();
+        expect("echo", outcome);
+    }
+    client.call(ECHO, client.alloc(0).unwrap()).wait().unwrap();
+    expect("echo", CallOutcome::Undecoded);
+    assert_eq!(client.wait(async { desk.count(3).await.unwrap().count().await }), 3);
+    expect("count", CallOutcome::Ok);
+    for (after, outcome) in [
+        (After::Nothing, CallOutcome::Ok),
+        (After::Panic, CallOutcome::Panicked),
+        (After::AWaitPanic, CallOutcome::Panicked),
+    ] {
+        desk.note(after).wait().unwrap();
+        expect("note", outcome);
+    }
+    client.send(NOTE, client.alloc(0).unwrap()).wait().unwrap();
+    expect("note", CallOutcome::Undecoded);
+    give_up(ends, async { desk.stay().await });
+    expect("stay", CallOutcome::Cancelled);
+    give_up(ends, async { desk.hang().await.unwrap().next().await });
+    expect("hang", CallOutcome::Cancelled);
+    drop(send_only(&uri, ends, |desk| async move { drop(desk.stay().await) }));
+    expect("stay", CallOutcome::Cancelled);
+    calls_with_deadlines(&uri, ends, &expect);
+    if let Running::Tasks(_) = &server {
+        // An endpoint does not drop the future of a message at its deadline.
+        desk.note(After::Never).deadline(SOON).wait().unwrap();
+        expect("note", CallOutcome::Deadline);
+        // Dropped with the server.
+        let before = ends.begun();
+        let mut stays = Box::pin(async { desk.stay().await });
+        let mut cx = Context::from_waker(Waker::noop());
+        until(|| stays.as_mut().poll(&mut cx).is_pending() && ends.begun() > before);
+        let stats = server.end();
+        expect("stay", CallOutcome::Cancelled);
+        return agrees(&stats, ends);
+    }
+    agrees(&server.end(), ends);
+}
+
+/// Asserts that the statistics have the ends that middleware has seen.
+fn agrees(stats: &[MethodStats], ends: &Ends) {
+    let all = ends.all();
+    for method in METHODS {
+        let stats = stats.iter().find(|stats| stats.method == method).unwrap();
+        for outcome in CallOutcome::ALL {
+            let seen = all.iter().filter(|(m, o)| (m.as_str(), *o) == (method, outcome)).count();
+            assert_eq!(stats.ended(outcome), seen as u64, "{method} {outcome:?} of {all:?}");
+        }
+    }
+}
+
+#[test]
+fn middleware_sees_the_outcomes_that_statistics_count_on_a_server() {
+    for in_place in [false, true] {
+        let ends = Ends::default();
+        ends_agree(Running::tasks(&ends, in_place), &ends);
+    }
+}
+
+#[test]
+fn middleware_sees_the_outcomes_that_statistics_count_on_an_endpoint() {
+    let ends = Ends::default();
+    ends_agree(Running::thread(ends.clone()), &ends);
+}
