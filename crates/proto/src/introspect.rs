@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::integrity::Integrity;
 use crate::loss::Recovery;
-use crate::peer::PeerState;
+use crate::peer::{Peer, PeerState};
 use crate::session::{Session, SessionId, SessionState};
 use crate::stats::EndpointStats;
 
@@ -185,45 +185,55 @@ impl<C> Endpoint<C> {
         }
     }
 
+    /// The peer of a session.
+    fn peer_of(&self, session: SessionId) -> Option<&Peer> {
+        let peer = match self.entry(session)? {
+            Session::Client(s) => s.peer,
+            Session::Server(s) => s.peer,
+            Session::Vacant { .. } | Session::Draining(_) => return None,
+        };
+        self.peers.at(peer)
+    }
+
+    /// The address of the peer of a session; `None`: the session or the peer is gone.
+    pub fn session_peer(&self, session: SessionId) -> Option<Addr> {
+        let peer = self.peer_of(session)?;
+        (peer.state == PeerState::Live).then_some(peer.addr)
+    }
+
     /// State and counters of a session; `None` once it has ended.
     pub fn session_stats(&self, session: SessionId) -> Option<SessionStats> {
-        let (peer, mut out) = match self.entry(session)? {
-            Session::Client(s) => (
-                s.peer,
-                SessionStats {
-                    role: Role::Client,
-                    requests: s.requests(),
-                    credits: s.credits.left(),
-                    credit_limit: s.credits.limit(),
-                    in_flight: s.slots.iter().filter(|slot| slot.active).count() as u32,
-                    quarantined: s.slots.iter().filter(|slot| slot.quarantined).count() as u32,
-                    slots: s.slots.count(),
-                    messages: s.outgoing.as_ref().map_or(0, |outgoing| outgoing.len()),
-                    queued: s.queue.len() + self.deferred.count(session),
-                    data_per_packet: s.agreed.data_per_packet,
-                    recovery: s.agreed.recovery,
-                    rollbacks: s.recovery_counts().0.into(),
-                    retransmitted: s.recovery_counts().1,
-                    ..SessionStats::default()
-                },
-            ),
-            Session::Server(s) => (
-                s.peer,
-                SessionStats {
-                    role: Role::Server,
-                    requests: s.requests(),
-                    credit_limit: s.credit_limit,
-                    in_flight: s.slots.iter().filter(|slot| slot.is_open()).count() as u32,
-                    slots: s.slots.count(),
-                    data_per_packet: s.data_per_packet,
-                    recovery: s.recovery,
-                    retransmitted: s.resent,
-                    ..SessionStats::default()
-                },
-            ),
+        let mut out = match self.entry(session)? {
+            Session::Client(s) => SessionStats {
+                role: Role::Client,
+                requests: s.requests(),
+                credits: s.credits.left(),
+                credit_limit: s.credits.limit(),
+                in_flight: s.slots.iter().filter(|slot| slot.active).count() as u32,
+                quarantined: s.slots.iter().filter(|slot| slot.quarantined).count() as u32,
+                slots: s.slots.count(),
+                messages: s.outgoing.as_ref().map_or(0, |outgoing| outgoing.len()),
+                queued: s.queue.len() + self.deferred.count(session),
+                data_per_packet: s.agreed.data_per_packet,
+                recovery: s.agreed.recovery,
+                rollbacks: s.recovery_counts().0.into(),
+                retransmitted: s.recovery_counts().1,
+                ..SessionStats::default()
+            },
+            Session::Server(s) => SessionStats {
+                role: Role::Server,
+                requests: s.requests(),
+                credit_limit: s.credit_limit,
+                in_flight: s.slots.iter().filter(|slot| slot.is_open()).count() as u32,
+                slots: s.slots.count(),
+                data_per_packet: s.data_per_packet,
+                recovery: s.recovery,
+                retransmitted: s.resent,
+                ..SessionStats::default()
+            },
             _ => return None,
         };
-        if let Some(p) = self.peers.at(peer) {
+        if let Some(p) = self.peer_of(session) {
             if out.role == Role::Client {
                 (out.pool, out.pool_left) = (p.credits.limit(), p.credits.left());
             }

@@ -27,6 +27,16 @@ pub(crate) trait Handle {
         false
     }
 
+    /// Returns whether it reads all metadata of a request, before its handler has the part that is passed on.
+    fn reads_metadata(&self) -> bool {
+        false
+    }
+
+    /// Reads the checks before its handler again, as they have changed. False: it has none.
+    fn renew(&mut self) -> bool {
+        false
+    }
+
     /// [`Handle::handle`] for a request with metadata that [`Handle::denies`] has allowed.
     fn handle_allowed(&mut self, cx: &mut Context<'_>, request: Request<'_>) {
         let Request { body, req_type, session, expires_ns } = request;

@@ -176,7 +176,7 @@ impl<T: Transport> Rpc<T> {
             self.handlers.messages.resize_with(at + 1, || None);
         }
         let handler = self.observed(handler);
-        self.handlers.messages[at] = Some(self.handlers.gated(handler, true));
+        self.handlers.messages[at] = Some(self.handlers.gated(msg_type, handler, true));
         self.accept_sessions();
     }
 

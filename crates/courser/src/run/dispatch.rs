@@ -241,7 +241,7 @@ fn handle_other(
     body: Body<'_>,
     expires_ns: u64,
 ) {
-    let Handlers { services, marked, by_type, .. } = handlers;
+    let Handlers { services, asking, marked, by_type, .. } = handlers;
     if req_type != METADATA || !services.reads_metadata() {
         return core.proto.reply_status(id, Status::UnknownType);
     }
@@ -264,7 +264,8 @@ fn handle_other(
     if handler.denies(&mut cx, &request(Body::Borrowed(&[]))) {
         return;
     }
-    match split(services, method, body) {
+    let reads_all = asking.contains(&method) || handler.reads_metadata();
+    match split(reads_all, body) {
         Ok((arrived, body)) => {
             let panicked = caught("dispatch", method, || {
                 in_metadata(&mut cx, arrived, |cx| handler.handle_allowed(cx, request(body)));
@@ -293,15 +294,11 @@ fn handler_of<'a>(
     marked.get_mut(&method).or(other).filter(|_| services.is_method(method))
 }
 
-/// Splits a request with metadata, of which a handler without a context keeps what is passed on. Middleware
-/// reads all of it before.
-fn split<'a>(
-    services: &Services,
-    method: u16,
-    body: Body<'a>,
-) -> Result<(Arrived, Body<'a>), DecodeError> {
+/// Splits a request with metadata, of which a handler without a context keeps what is passed on. `reads_all`:
+/// its handler has a context, or middleware reads all before.
+fn split(reads_all: bool, body: Body<'_>) -> Result<(Arrived, Body<'_>), DecodeError> {
     let (mut arrived, body) = trailer::split(body)?;
-    if !services.is_asking(method) && !services.has_middleware() {
+    if !reads_all {
         arrived.keep_passed();
     }
     Ok((arrived, body))
@@ -318,7 +315,7 @@ fn handle_other_message(
     body: Body<'_>,
     expires_ns: u64,
 ) {
-    let Handlers { services, marked_messages, messages, .. } = handlers;
+    let Handlers { services, asking, marked_messages, messages, .. } = handlers;
     if msg_type != METADATA || !services.reads_metadata() {
         core.handled.messages_unhandled += 1;
         return;
@@ -340,7 +337,8 @@ fn handle_other_message(
     if handler.denies(&mut cx, &request(Body::Borrowed(&[]))) {
         return;
     }
-    match split(services, method, body) {
+    let reads_all = asking.contains(&method) || handler.reads_metadata();
+    match split(reads_all, body) {
         Ok((arrived, body)) => {
             let panicked = caught("message", method, || {
                 in_metadata(&mut cx, arrived, |cx| handler.handle_allowed(cx, request(body)));

@@ -1,7 +1,7 @@
 //! The state of an endpoint, and its handlers. Its methods are in the other files of this folder and of
 //! [`crate::rpc`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use courser_buf::{Arena, ArenaConfig, Heap, HugePages, MsgBuf, TxBurst};
@@ -37,6 +37,8 @@ pub(crate) struct Handlers {
     /// methods.
     pub(crate) marked: BTreeMap<u16, Handler>,
     pub(crate) marked_messages: BTreeMap<u16, Handler>,
+    /// The request types of methods whose handlers have a context.
+    pub(crate) asking: BTreeSet<u16>,
     pub(crate) on_room: Option<OnRoom>,
     pub(crate) on_notice: Option<OnNotice>,
     pub(crate) on_completion: Option<Box<dyn Conclude>>,
@@ -45,25 +47,27 @@ pub(crate) struct Handlers {
 }
 
 impl Handlers {
-    /// Puts gates before the handlers that are there. Requests are authorized, or seen by middleware, from
+    /// Puts gates before the handlers that are there, and renews those of handlers that have one. Requests are authorized, or seen by middleware, from
     /// now on.
     pub(crate) fn gate_all(&mut self) {
         let Handlers { services, by_type, messages, marked, marked_messages, .. } = self;
         // An endpoint has no second handlers for requests with metadata, which had to get gates too.
         debug_assert!(marked.is_empty() && marked_messages.is_empty());
         for (handlers, is_message) in [(by_type, false), (messages, true)] {
-            for slot in handlers.iter_mut() {
-                *slot = slot.take().map(|inner| guarded(inner, services, is_message));
+            for (number, slot) in (0..=u16::MAX).zip(handlers.iter_mut()) {
+                if slot.as_mut().is_some_and(|handler| !handler.renew()) {
+                    *slot = slot.take().map(|inner| guarded(inner, services, number, is_message));
+                }
             }
         }
     }
 
-    /// A new handler, with a gate if requests are authorized, or seen by middleware.
-    pub(crate) fn gated(&self, handler: Handler, is_message: bool) -> Handler {
-        match self.services.has_gates() {
-            true => guarded(handler, &self.services, is_message),
-            false => handler,
+    /// A new handler, with a gate if its requests are authorized, or seen by middleware.
+    pub(crate) fn gated(&mut self, number: u16, handler: Handler, is_message: bool) -> Handler {
+        if self.services.is_asking(number) {
+            self.asking.insert(number);
         }
+        guarded(handler, &self.services, number, is_message)
     }
 
     /// A handler of a service is not replaced.
@@ -285,20 +289,20 @@ impl<T: Transport> Rpc<T> {
         if self.handlers.by_type.len() <= at {
             self.handlers.by_type.resize_with(at + 1, || None);
         }
-        self.handlers.by_type[at] = Some(self.handlers.gated(handler, false));
+        self.handlers.by_type[at] = Some(self.handlers.gated(req_type, handler, false));
         self.accept_sessions();
     }
 
     /// Registers the handler for requests of a method that have metadata. Without one they are passed
     /// to the handler of others, as futures of this thread need it.
     pub(crate) fn register_marked(&mut self, req_type: u16, handler: Handler) {
-        let handler = self.handlers.gated(handler, false);
+        let handler = self.handlers.gated(req_type, handler, false);
         self.handlers.marked.insert(req_type, handler);
     }
 
     /// The same for one-way messages.
     pub(crate) fn register_marked_message(&mut self, msg_type: u16, handler: Handler) {
-        let handler = self.handlers.gated(handler, true);
+        let handler = self.handlers.gated(msg_type, handler, true);
         self.handlers.marked_messages.insert(msg_type, handler);
     }
 

@@ -85,7 +85,7 @@ impl Driver {
         };
         for (req_type, handler) in requests {
             let asking = rpc.arrivals(entrance.clone(), asker, begin_asking(handler.clone()));
-            if services.is_asking(req_type) || services.has_middleware() {
+            if services.is_asking(req_type) || services.is_observed(req_type) {
                 rpc.register(req_type, asking);
                 continue;
             }
@@ -96,7 +96,7 @@ impl Driver {
         for (msg_type, handler) in messages {
             let asking =
                 rpc.message_arrivals(entrance.clone(), asker, begin_asking(handler.clone()));
-            if services.is_asking(msg_type) || services.has_middleware() {
+            if services.is_asking(msg_type) || services.is_observed(msg_type) {
                 rpc.register_message(msg_type, asking);
                 continue;
             }

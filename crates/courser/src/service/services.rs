@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::access::{Authorize, Denied, Peer, Target};
+use super::access::{Authorize, Denied, Peer};
 use super::answer::Refusal;
-use super::hello;
 use super::load::Load;
 use super::middleware::{ServerChain, ServerMiddleware, Subject};
 use super::stream::Streams;
@@ -170,6 +169,9 @@ struct Shared {
     drain: DrainToken,
     /// The request types of methods whose handlers have a context.
     asking: Mutex<BTreeSet<u16>>,
+    /// The first request type behind those of methods, which follow each other; 0: there are none. Requests
+    /// with metadata read it.
+    end: AtomicU16,
     /// The server below reads requests with metadata.
     reads_metadata: AtomicBool,
     /// [`crate::Config::count_methods`].
@@ -235,6 +237,13 @@ impl Services {
         self.0.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Locks everything that requests must not wait for.
+    #[cfg(test)]
+    pub(super) fn lock_all(&self) -> impl Sized + '_ {
+        let Shared { access, middleware, .. } = &*self.0;
+        (self.lock(), access.lock(), middleware.lock(), self.asking())
+    }
+
     pub(super) fn counters(&self) -> &Counters {
         &self.0.counters
     }
@@ -263,59 +272,31 @@ impl Services {
         Refusal::Stream(error)
     }
 
-    /// Sets what decides about requests, in place of an earlier one. Returns whether handlers have no gates
-    /// yet.
-    pub(crate) fn set_access(&self, new: Arc<dyn Authorize>) -> bool {
-        let had_gates = self.has_gates();
+    /// Sets what decides about requests, in place of an earlier one. Gates that are there keep it until they
+    /// are renewed.
+    pub(crate) fn set_access(&self, new: Arc<dyn Authorize>) {
         *self.0.access.lock() = Some(new);
-        !had_gates
     }
 
-    /// Adds middleware behind that which is there. Returns whether handlers have no gates yet.
-    pub(crate) fn add_middleware(&self, new: Arc<dyn ServerMiddleware>) -> bool {
-        let had_gates = self.has_gates();
+    /// The decision about requests, if there is one.
+    pub(super) fn access(&self) -> Option<Arc<dyn Authorize>> {
+        self.0.access.lock().clone()
+    }
+
+    /// Adds middleware behind that which is there. Gates that are there do not have it until they are renewed.
+    pub(crate) fn add_middleware(&self, new: Arc<dyn ServerMiddleware>) {
         let mut chain = self.0.middleware.lock();
-        *chain = Some(chain.clone().unwrap_or_default().with(new));
-        !had_gates
+        *chain = Some(chain.take().unwrap_or_default().with(new));
     }
 
-    /// The middleware, if there is some.
+    /// The middleware, if there is some: a list of its own, so that threads share no count of references.
     pub(super) fn middleware(&self) -> Option<ServerChain> {
-        self.0.middleware.lock().clone()
+        self.0.middleware.lock().as_ref().map(ServerChain::copied)
     }
 
-    pub(crate) fn has_middleware(&self) -> bool {
-        self.0.middleware.lock().is_some()
-    }
-
-    /// Returns whether handlers have gates.
-    pub(crate) fn has_gates(&self) -> bool {
-        self.0.access.lock().is_some() || self.has_middleware()
-    }
-
-    /// Returns whether a peer may make a request, or send a message.
-    pub(super) fn authorize(
-        &self,
-        peer: &Peer,
-        req_type: u16,
-        is_message: bool,
-        request: &[u8],
-    ) -> Result<(), Denied> {
-        let Some(access) = self.0.access.lock().clone() else { return Ok(()) };
-        let method = self.method(req_type);
-        match req_type {
-            // A malformed one is answered with an error.
-            HELLO if !is_message && self.has(HELLO) => {
-                return hello::service(request).map_or(Ok(()), |name| access.service(peer, name));
-            }
-            // The stream was allowed when it was opened.
-            PULL | PUSH | ACCEPT if !is_message && self.has(req_type) => return Ok(()),
-            _ => {}
-        }
-        if let Some((service, _)) = method {
-            access.service(peer, service)?;
-        }
-        access.request(peer, &Target { req_type, is_message, method })
+    /// Returns whether middleware sees the calls of a request type.
+    pub(crate) fn is_observed(&self, number: u16) -> bool {
+        self.is_method(number) && self.0.middleware.lock().is_some()
     }
 
     /// The names of a service and its method.
@@ -346,7 +327,8 @@ impl Services {
 
     /// Returns whether a request type is that of a method.
     pub(crate) fn is_method(&self, number: u16) -> bool {
-        self.method(number).is_some()
+        let end = self.0.end.load(Ordering::Relaxed);
+        (ASSIGNED.start..end).contains(&number)
     }
 
     /// Methods of services that are added later are counted, or not.
@@ -430,7 +412,9 @@ impl Services {
             return Err(RegisterError::Taken { service, number });
         }
         let cells = self.is_counting().then(|| ServiceCells::new(service, info.names(), is_local));
-        list.push(Assigned { info: *info, first, cells, in_drain: false });
+        let added = Assigned { info: *info, first, cells, in_drain: false };
+        self.0.end.store(added.end(), Ordering::Relaxed);
+        list.push(added);
         Ok((first, is_first))
     }
 }

@@ -35,7 +35,7 @@ impl Source for OfSession<'_> {
         let core = &*cx.core;
         let expires = (expires_ns != u64::MAX).then(|| core.deadline(expires_ns)).flatten();
         Caller {
-            peer: core.proto.session_stats(session).and_then(|stats| stats.peer).map(Peer::new),
+            peer: core.proto.session_peer(session).map(Peer::new),
             expires: expires.map(|deadline| deadline.expires),
             clock: core.clock().clone(),
             watched: None,
@@ -65,17 +65,15 @@ impl<T: Transport> Rpc<T> {
     /// Decides which clients may make which requests to this endpoint, also to the handlers and
     /// services that it has already: see [`crate::Server::authorize`]. It replaces an earlier decision.
     pub fn authorize(&mut self, access: impl Authorize) {
-        if self.handlers.services.set_access(Arc::new(access)) {
-            self.handlers.gate_all(); // otherwise they have gates
-        }
+        self.handlers.services.set_access(Arc::new(access));
+        self.handlers.gate_all();
     }
 
     /// Adds middleware to this endpoint, also before the services that it has already: see
     /// [`crate::Server::middleware`].
     pub fn middleware(&mut self, middleware: impl ServerMiddleware) {
-        if self.handlers.services.add_middleware(Arc::new(middleware)) {
-            self.handlers.gate_all(); // otherwise they have gates
-        }
+        self.handlers.services.add_middleware(Arc::new(middleware));
+        self.handlers.gate_all();
     }
 
     /// Counters of the typed services.

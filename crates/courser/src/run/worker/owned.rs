@@ -13,6 +13,7 @@ use crate::counts::CallOutcome;
 use crate::run::endpoint::Rpc;
 use crate::run::worker::own::{Refused, own, place_for_message};
 use crate::run::worker::work::{Incoming, Work};
+use crate::service::Observation;
 
 /// A request or message on its way to its handler.
 pub(crate) struct Arrived {
@@ -32,10 +33,12 @@ pub(crate) fn client(_: &Context<'_>, work: &mut Work, place: &Place) {
 
 /// Describes the client of a request for a handler with a context.
 pub(crate) fn asker(cx: &Context<'_>, work: &mut Work, place: &Place) {
-    let stats = cx.core.proto.session_stats(work.session());
     let limit = cx.core.proto.max_msg_size(work.session());
     let limit = limit.map_or(usize::MAX, |most| most as usize);
-    work.set_asker(place.control(), stats.and_then(|stats| stats.peer), limit);
+    let peer = || cx.core.proto.session_peer(work.session());
+    let (observation, control) = (Observation::take_current(), place.control());
+    let peer = observation.as_ref().map(|observed| observed.peer().addr()).or_else(peer);
+    work.set_asker((control, peer, limit), observation);
 }
 
 impl<T: Transport> Rpc<T> {

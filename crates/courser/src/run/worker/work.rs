@@ -139,9 +139,12 @@ impl Work {
     }
 
     /// Its handler has a context, which names the peer.
-    pub(super) fn set_asker(&mut self, control: u64, peer: Option<Addr>, limit: usize) {
+    pub(super) fn set_asker(
+        &mut self,
+        (control, peer, limit): (u64, Option<Addr>, usize),
+        observation: Option<Observation>,
+    ) {
         let (watched, arrived) = (None, current::arrived());
-        let observation = Observation::take_current();
         let asker = Asker { control, peer, limit, watched, arrived, observation };
         self.client = Sender::Asked(Box::new(asker));
     }

@@ -18,7 +18,7 @@ use crate::core::{Lender, lent};
 use crate::counts::CallOutcome;
 use crate::panics::caught;
 use crate::platform::Clock;
-use crate::service::access::Denied;
+use crate::service::access::{Denied, Peer};
 use crate::service::context::Metadata;
 use crate::service::verdict::outcome_of;
 
@@ -30,6 +30,11 @@ impl ServerChain {
     /// With another one behind those that are there.
     pub(crate) fn with(&self, last: Arc<dyn ServerMiddleware>) -> Self {
         ServerChain(self.0.iter().cloned().chain([last]).collect())
+    }
+
+    /// A list of its own with the same middleware.
+    pub(crate) fn copied(&self) -> Self {
+        ServerChain(self.0.iter().cloned().collect())
     }
 
     /// Passes a call to all, until one refuses it.
@@ -117,6 +122,11 @@ impl Observation {
     fn new(chain: ServerChain, subject: Subject, clock: Clock) -> Self {
         let (begun, metadata) = (clock.now(), Metadata::new());
         Observation { chain, passed: 0, subject, metadata, clock, begun, outcome: None }
+    }
+
+    /// The client.
+    pub(crate) fn peer(&self) -> Peer {
+        self.subject.peer
     }
 
     /// Another one has let it pass.
@@ -245,7 +255,6 @@ mod tests {
     use courser_buf::Addr;
 
     use super::*;
-    use crate::service::access::Peer;
     use crate::shape::method::MethodKind;
 
     fn observation(method: &'static str) -> Observation {
