@@ -1,5 +1,7 @@
 //! Batches of items: each item after its length (4 bytes, little endian).
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use courser_buf::MsgBuf;
 
 use super::BATCH;
@@ -52,7 +54,7 @@ impl Filling {
     /// the next one if memory is not short.
     ///
     /// # Errors
-    /// The item cannot be encoded; the items before it are kept.
+    /// The item cannot be encoded; the items before it are kept, also when its encoder panics.
     pub(super) fn add<K: Encode<T>, T>(
         &mut self,
         item: &T,
@@ -70,7 +72,14 @@ impl Filling {
         let mut room = [0; ROOM];
         let mut writer = Writer::onto(batch, &mut room, memory);
         let encoded = match writer.extend(&[0; PREFIX]) {
-            Ok(()) => K::encode(item, &mut writer),
+            // The items before it are kept after a panic, which goes on then.
+            Ok(()) => match catch_unwind(AssertUnwindSafe(|| K::encode(item, &mut writer))) {
+                Ok(encoded) => encoded,
+                Err(panic) => {
+                    self.restore(writer.abandon(), begin);
+                    resume_unwind(panic);
+                }
+            },
             Err(_) => Err(writer.reason(EncodeError::TooLarge { limit: memory.limit() })),
         };
         if let Err(e) = encoded {

@@ -9,11 +9,12 @@ use std::task::{Context, Poll};
 
 use futures_core::Stream;
 
+use super::batch::{Added, Filling};
 use super::counted::CountedStream;
 use super::download::{End, Next, Streaming};
 use super::halves::{Half, Halves};
 use super::pool::{OpenCall, Opened};
-use super::pushing::{BatchMemory, Pushing};
+use super::pushing::{BatchMemory, Items, Pushes};
 use crate::channel::Channel;
 use crate::counts::MethodCells;
 use crate::error::service::{MidStreamError, RpcError};
@@ -86,7 +87,7 @@ impl<C: Channel, K: Decode<T> + Decode<E>, I, T, E> Duplex<C, K, I, T, E> {
             OpenCall::Answered(answer) => (None, Some(answer)),
         };
         let is_open = call.is_some();
-        let halves = Halves::new(call, Pushing::new(channel.clone(), stream));
+        let halves = Halves::new(call, Pushes::new(channel.clone(), stream));
         let end = is_open.then(|| End::of_both(halves.clone()));
         let receiver = Streaming::opened((channel.clone(), pool, stream), end, ended)?;
         let sender = DuplexSender { channel, halves, cells: None, types: PhantomData };
@@ -159,8 +160,8 @@ impl<C: Channel, K, I, T, E> Duplex<C, K, I, T, E> {
     /// Ends the items of the client, without waiting. Reading those of the server sends what is left.
     pub fn finish(self) -> Streaming<C, K, T, E> {
         let Duplex { sender, receiver } = self;
-        sender.halves.with(Pushing::finish);
-        sender.halves.progress();
+        sender.halves.with(Items::finish);
+        sender.halves.progress(None);
         receiver
     }
 }
@@ -232,7 +233,21 @@ impl<C: Channel, K, I, E> Unpin for DuplexSender<C, K, I, E> {}
 
 impl<C: Channel, K, I, E> fmt::Debug for DuplexSender<C, K, I, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.halves.with(|pushing| f.debug_tuple("DuplexSender").field(pushing).finish())
+        self.halves.with(|items| f.debug_tuple("DuplexSender").field(items).finish())
+    }
+}
+
+/// The batch that is filled, while an item is encoded. It is put back at the drop, also after a panic.
+struct Taken<'a, C: Channel> {
+    halves: &'a Halves<C>,
+    filling: Filling,
+    added: Option<Added>,
+}
+
+impl<C: Channel> Drop for Taken<'_, C> {
+    fn drop(&mut self) {
+        let (filling, added) = (std::mem::take(&mut self.filling), self.added.take());
+        self.halves.with(|items| items.put_back(filling, added));
     }
 }
 
@@ -249,14 +264,17 @@ impl<C: Channel, K: Encode<I>, I, E> DuplexSender<C, K, I, E> {
     pub async fn send(&mut self, item: &I) -> Result<(), RpcError<E>> {
         poll_fn(|cx| self.halves.poll_room::<E>(cx)).await?;
         // Out of the lock, since the application's code encodes.
-        let mut filling = self.halves.with(Pushing::take_filling);
-        let added = filling.add::<K, I>(item, &BatchMemory(&self.channel));
-        let (added, encoded) = match added {
-            Ok(added) => (Some(added), Ok(())),
-            Err(e) => (None, Err(MidStreamError::Encode(e).into())),
+        let filling = self.halves.with(Items::take_filling);
+        let mut taken = Taken { halves: &self.halves, filling, added: None };
+        let encoded = match taken.filling.add::<K, I>(item, &BatchMemory(&self.channel)) {
+            Ok(added) => {
+                taken.added = Some(added);
+                Ok(())
+            }
+            Err(e) => Err(MidStreamError::Encode(e).into()),
         };
-        self.halves.with(|pushing| pushing.put_back(filling, added));
-        self.halves.progress();
+        drop(taken);
+        self.halves.progress(None);
         if let (Ok(()), Some(cells)) = (&encoded, &self.cells) {
             cells.add_items(1);
         }
@@ -292,7 +310,7 @@ impl<C: Channel, K, I, E> DuplexSender<C, K, I, E> {
     /// # Errors
     /// As [`DuplexSender::flush`].
     pub async fn finish(self) -> Result<(), RpcError<E>> {
-        self.halves.with(Pushing::finish);
+        self.halves.with(Items::finish);
         poll_fn(|cx| self.halves.poll_taken(cx)).await
     }
 }

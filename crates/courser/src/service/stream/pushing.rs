@@ -27,17 +27,45 @@ struct Push<F> {
     has_items: bool,
 }
 
-/// See the module.
-pub(super) struct Pushing<C: Channel> {
+/// The pushes of a stream whose answers have not arrived. They are polled without the items, which others may
+/// use meanwhile.
+pub(super) struct Pushes<C: Channel> {
     channel: C,
     stream: u32,
-    pushes: VecDeque<Push<C::OwnedCall>>,
+    calls: VecDeque<Push<C::OwnedCall>>,
+}
+
+/// A push that is to be sent.
+pub(super) struct Next {
+    number: u32,
+    batch: Option<MsgBuf>,
+    is_last: bool,
+}
+
+/// The content of the answers of pushes.
+#[derive(Default)]
+pub(super) struct Answers {
+    count: usize,
+    /// The number of those whose push had items.
+    with_items: usize,
+    discards: bool,
+    lost: bool,
+    error: Option<RpcError<NoError>>,
+}
+
+/// The items of a stream that are on their way to the server.
+#[derive(Default)]
+pub(super) struct Items {
     next_push: u32,
     filling: Filling,
     /// A complete batch that waits for the window.
     complete: Option<MsgBuf>,
+    /// Pushes that are on their way, and the number of those with items.
+    on_way: (usize, usize),
     /// The handler takes no more items.
     discards: bool,
+    /// The pushes on their way are cancelled.
+    cleared: bool,
     /// Items were discarded.
     lost: bool,
     /// The last push is sent when the window has room for it.
@@ -45,14 +73,28 @@ pub(super) struct Pushing<C: Channel> {
     finished: bool,
 }
 
-impl<C: Channel> fmt::Debug for Pushing<C> {
+impl fmt::Debug for Items {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pushing")
-            .field("stream", &self.stream)
+        f.debug_struct("Items")
             .field("batches", &self.next_push)
             .field("discards", &self.discards)
             .field("finishing", &self.finishing)
             .finish_non_exhaustive()
+    }
+}
+
+/// See the module.
+pub(super) struct Pushing<C: Channel> {
+    items: Items,
+    pushes: Pushes<C>,
+}
+
+impl<C: Channel> fmt::Debug for Pushing<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pushing")
+            .field("stream", &self.pushes.stream)
+            .field("items", &self.items)
+            .finish()
     }
 }
 
@@ -68,22 +110,7 @@ impl<C: Channel> Memory for BatchMemory<'_, C> {
     }
 }
 
-impl<C: Channel> Pushing<C> {
-    pub(super) fn new(channel: C, stream: u32) -> Self {
-        Pushing {
-            channel,
-            stream,
-            pushes: VecDeque::new(),
-            next_push: 0,
-            filling: Filling::default(),
-            complete: None,
-            discards: false,
-            lost: false,
-            finishing: false,
-            finished: false,
-        }
-    }
-
+impl Items {
     /// Returns whether the handler takes no more items.
     pub(super) fn discards(&self) -> bool {
         self.discards
@@ -92,6 +119,11 @@ impl<C: Channel> Pushing<C> {
     /// Returns whether items were discarded.
     pub(super) fn has_lost(&self) -> bool {
         self.lost
+    }
+
+    /// Returns whether the pushes on their way are cancelled.
+    pub(super) fn is_cleared(&self) -> bool {
+        self.cleared
     }
 
     /// Returns whether the end of the items is sent, or will be.
@@ -108,14 +140,7 @@ impl<C: Channel> Pushing<C> {
     pub(super) fn is_taken(&self) -> bool {
         let is_sent = self.filling.is_empty() && self.complete.is_none();
         let has_ended = !self.finishing || self.finished || self.discards;
-        is_sent && has_ended && self.pushes.is_empty()
-    }
-
-    /// Adds an item, if there is room for it.
-    pub(super) fn add<K: Encode<I>, I>(&mut self, item: &I) -> Result<(), EncodeError> {
-        let added = self.filling.add::<K, I>(item, &BatchMemory(&self.channel))?;
-        self.complete = completed(added);
-        Ok(())
+        is_sent && has_ended && self.on_way.0 == 0
     }
 
     /// Takes the batch that is filled, for the time in which an item is encoded.
@@ -139,89 +164,153 @@ impl<C: Channel> Pushing<C> {
         (self.complete, self.filling) = (None, Filling::default());
     }
 
-    /// Frees everything, and cancels the pushes on their way.
+    /// Frees everything. The pushes on their way are to be dropped, which cancels them.
     pub(super) fn clear(&mut self) {
-        self.lost |= self.pushes.iter().any(|push| push.has_items);
-        self.pushes.clear();
+        self.lost |= self.on_way.1 > 0;
+        (self.on_way, self.cleared) = ((0, 0), true);
         self.discard();
     }
 
-    /// Sends batches as far as the window allows, and takes answers. Returns whether there was one.
+    /// Takes note of the answers of pushes. Returns whether there was one.
     ///
     /// # Errors
-    /// A batch could not be sent, or the server has refused it.
-    pub(super) fn progress(&mut self, cx: &mut Context<'_>) -> Result<bool, RpcError<NoError>> {
-        let mut any = false;
-        loop {
-            let answered = self.poll_pushes(cx)?;
-            any |= answered;
-            if self.discards {
-                self.discard();
-            }
-            let pushed = self.fill_window()?;
-            if !answered && !pushed {
-                return Ok(any);
-            }
+    /// The server has refused a batch, or it is lost.
+    pub(super) fn note(&mut self, answers: Answers) -> Result<bool, RpcError<NoError>> {
+        let Answers { count, with_items, discards, lost, error } = answers;
+        if self.cleared {
+            self.discard(); // items that were added meanwhile
+            return Ok(false);
         }
+        self.on_way = (self.on_way.0 - count, self.on_way.1 - with_items);
+        self.lost |= lost;
+        if self.discards | discards {
+            self.discard();
+        }
+        error.map_or(Ok(count > 0), Err)
     }
 
-    /// Sends batches. Returns whether there was one.
-    fn fill_window(&mut self) -> Result<bool, RpcError<NoError>> {
-        let mut any = false;
-        while !self.discards && (self.pushes.len() as u32) < WINDOW {
-            if let Some(complete) = self.complete.take() {
-                self.push(Some(complete), false)?;
-            } else if self.finishing && !self.finished {
-                self.finished = true;
-                let batch = self.filling.take();
-                self.push(batch, true)?;
-            } else if let Some(batch) = self.filling.take() {
-                self.push(Some(batch), false)?;
-            } else {
-                break;
-            }
-            any = true;
+    /// The next push that the window allows.
+    pub(super) fn next(&mut self) -> Option<Next> {
+        if self.discards || self.on_way.0 >= WINDOW as usize {
+            return None;
         }
-        Ok(any)
+        let (batch, is_last) = if let Some(complete) = self.complete.take() {
+            (Some(complete), false)
+        } else if self.finishing && !self.finished {
+            self.finished = true;
+            (self.filling.take(), true)
+        } else {
+            (Some(self.filling.take()?), false)
+        };
+        let number = self.next_push;
+        self.next_push = number.wrapping_add(1);
+        self.on_way = (self.on_way.0 + 1, self.on_way.1 + usize::from(batch.is_some()));
+        Some(Next { number, batch, is_last })
+    }
+}
+
+impl<C: Channel> Pushes<C> {
+    pub(super) fn new(channel: C, stream: u32) -> Self {
+        Pushes { channel, stream, calls: VecDeque::new() }
     }
 
-    fn push(&mut self, batch: Option<MsgBuf>, is_last: bool) -> Result<(), RpcError<NoError>> {
+    /// Cancels all.
+    pub(super) fn clear(&mut self) {
+        self.calls.clear();
+    }
+
+    /// All of them, to be dropped elsewhere.
+    pub(super) fn take(&mut self) -> impl Sized + use<C> {
+        std::mem::take(&mut self.calls)
+    }
+
+    /// Sends a push.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(super) fn send(&mut self, next: Next) -> Result<(), RpcError<NoError>> {
+        let Next { number, batch, is_last } = next;
         let has_items = batch.is_some();
         let mut trailer = [0; TRAILER];
         trailer[..4].copy_from_slice(&self.stream.to_le_bytes());
-        trailer[4..8].copy_from_slice(&self.next_push.to_le_bytes());
+        trailer[4..8].copy_from_slice(&number.to_le_bytes());
         trailer[8] = u8::from(is_last);
         let request = batch::with_trailer(batch, &trailer, &ChannelMemory(&self.channel));
         let request = request.map_err(MidStreamError::Encode)?;
-        self.next_push = self.next_push.wrapping_add(1);
         let call = self.channel.call_owned(PUSH, request, CallOptions::OF_STREAM);
-        self.pushes.push_back(Push { call, has_items });
+        self.calls.push_back(Push { call, has_items });
         Ok(())
     }
 
-    /// Takes the answers of pushes. Returns whether there was one.
-    fn poll_pushes(&mut self, cx: &mut Context<'_>) -> Result<bool, RpcError<NoError>> {
-        let (mut any, mut discards, mut lost, mut error) = (false, false, false, None);
-        self.pushes.retain_mut(|push| {
+    /// Takes the answers that have arrived.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Answers {
+        let mut answers = Answers::default();
+        self.calls.retain_mut(|push| {
             let Poll::Ready(answer) = Pin::new(&mut push.call).poll(cx) else { return true };
-            any = true;
+            answers.count += 1;
+            answers.with_items += usize::from(push.has_items);
             let checked = answer.map_err(RpcError::from).and_then(|m| Ok(answer::split(m)?));
             match checked {
                 Ok((tag::OK, _)) => return false,
                 // The outcome of the open call follows, or its handler wants no more items.
-                Ok((tag::ENDED, _)) => discards = true,
+                Ok((tag::ENDED, _)) => answers.discards = true,
                 Ok((tag, payload)) => match answer::refused(tag, &payload) {
-                    RpcError::Stream(StreamError::Unknown) => discards = true,
-                    refused => error = Some(refused.mid_stream()),
+                    RpcError::Stream(StreamError::Unknown) => answers.discards = true,
+                    refused => answers.error = Some(refused.mid_stream()),
                 },
-                Err(e) => error = Some(e.mid_stream()),
+                Err(e) => answers.error = Some(e.mid_stream()),
             }
-            lost |= push.has_items;
+            answers.lost |= push.has_items;
             false
         });
-        self.discards |= discards;
-        self.lost |= lost;
-        error.map_or(Ok(any), Err)
+        answers
+    }
+}
+
+impl<C: Channel> Pushing<C> {
+    pub(super) fn new(channel: C, stream: u32) -> Self {
+        Pushing { items: Items::default(), pushes: Pushes::new(channel, stream) }
+    }
+
+    /// The items.
+    pub(super) fn items(&self) -> &Items {
+        &self.items
+    }
+
+    /// Adds an item, if there is room for it.
+    pub(super) fn add<K: Encode<I>, I>(&mut self, item: &I) -> Result<(), EncodeError> {
+        let memory = BatchMemory(&self.pushes.channel);
+        let added = self.items.filling.add::<K, I>(item, &memory)?;
+        self.items.complete = completed(added);
+        Ok(())
+    }
+
+    /// Sends the end behind the items.
+    pub(super) fn finish(&mut self) {
+        self.items.finish();
+    }
+
+    /// Frees everything, and cancels the pushes on their way.
+    pub(super) fn clear(&mut self) {
+        self.items.clear();
+        self.pushes.clear();
+    }
+
+    /// Sends batches as far as the window allows, and takes answers.
+    ///
+    /// # Errors
+    /// A batch could not be sent, or the server has refused it.
+    pub(super) fn progress(&mut self, cx: &mut Context<'_>) -> Result<(), RpcError<NoError>> {
+        loop {
+            let mut again = self.items.note(self.pushes.poll(cx))?;
+            while let Some(next) = self.items.next() {
+                self.pushes.send(next)?;
+                again = true;
+            }
+            if !again {
+                return Ok(());
+            }
+        }
     }
 }
 

@@ -150,7 +150,7 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
     pub async fn flush(&mut self) -> Result<(), RpcError<E>> {
         poll_fn(|cx| {
             self.progress(cx);
-            let sent = self.pushing.is_taken() && !self.pushing.discards();
+            let sent = self.pushing.items().is_taken() && !self.pushing.items().discards();
             if sent || self.outcome.is_some() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
@@ -181,7 +181,7 @@ impl<C: Channel, K: Encode<I> + Decode<T> + Decode<E>, I, T, E> Upload<C, K, I, 
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.progress(cx);
         // When nothing is taken any more the outcome follows, which must not be a busy wait.
-        let room = self.pushing.has_room() && !self.pushing.discards();
+        let room = self.pushing.items().has_room() && !self.pushing.items().discards();
         if room || self.outcome.is_some() { Poll::Ready(()) } else { Poll::Pending }
     }
 
