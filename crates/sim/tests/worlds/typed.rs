@@ -8,6 +8,7 @@
 
 mod client;
 mod gate;
+mod rate;
 mod service;
 
 use std::cell::RefCell;
