@@ -14,7 +14,7 @@
 //! With `messages`, one-way messages take the place of the calls. With `futures`, each call in flight is
 //! a task that awaits one call after another, and the handler is async. With `typed`, it is a method of a
 //! service; with `counted`, the server counts the calls of the method. The client is a session, which counts
-//! none.
+//! none. With `middleware`, the server has one that lets all calls pass.
 //!
 //! With `deadline`, each call has a deadline that it does not reach. With `marked`, each side
 //! receives one frame with a congestion mark before counting starts, so that all counted frames
@@ -40,6 +40,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use courser::service::{Denied, IncomingCall, ServerMiddleware};
 use courser::{
     CallId, CallRejected, Client, ClientCall, Config, Context, Control, MsgBuf, Nexus, Packing,
     Request, Rpc, Session, SessionId, TimelyConstants, Tuning,
@@ -336,7 +337,7 @@ impl Choice {
 
 const USAGE: &str = "usage: instructions (mem | shm | udp) \
     (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked] [uncontrolled] [timely] [paced] [messages] \
-    [futures] [typed [counted]] [bulk] [size=BYTES] [line=BPS] [packing=HOW] [peers=N] [active=N] \
+    [futures] [typed [counted] [middleware]] [bulk] [size=BYTES] [line=BPS] [packing=HOW] [peers=N] [active=N] \
     | empty PASSES)";
 
 fn main() -> Result<(), Failure> {
@@ -393,6 +394,8 @@ struct Load {
     typed: bool,
     /// The calls of typed methods are counted.
     counted: bool,
+    /// Middleware sees them.
+    middleware: bool,
     bulk: bool,
     size: usize,
     packing: Option<Packing>,
@@ -403,18 +406,8 @@ struct Load {
     active: Option<usize>,
 }
 
-const WORDS: [&str; 10] = [
-    "deadline",
-    "marked",
-    "uncontrolled",
-    "timely",
-    "paced",
-    "messages",
-    "futures",
-    "typed",
-    "counted",
-    "bulk",
-];
+const WORDS: &str =
+    "deadline marked uncontrolled timely paced messages futures typed counted middleware bulk";
 
 impl Load {
     /// Parses the arguments after the transport.
@@ -422,7 +415,7 @@ impl Load {
         let (values, args): (Vec<_>, Vec<_>) = args.partition(|a| a.contains('='));
         let value = |name: &str| values.iter().find_map(|v| v.strip_prefix(name));
         let (words, numbers): (Vec<_>, Vec<_>) =
-            args.into_iter().partition(|a| WORDS.contains(&a.as_str()));
+            args.into_iter().partition(|a| WORDS.split(' ').any(|word| word == a));
         let mut numbers = numbers.into_iter();
         let (first, second) = (numbers.next().ok_or(USAGE)?, numbers.next().ok_or(USAGE)?);
         let load = Load {
@@ -439,6 +432,7 @@ impl Load {
             futures: words.iter().any(|w| w == "futures"),
             typed: words.iter().any(|w| w == "typed"),
             counted: words.iter().any(|w| w == "counted"),
+            middleware: words.iter().any(|w| w == "middleware"),
             bulk: words.iter().any(|w| w == "bulk"),
             size: value("size=").map_or(Ok(32), str::parse)?,
             packing: value("packing=").map(str::parse).transpose()?,
@@ -542,6 +536,9 @@ fn server_on<T: Transport>(
     let mut server = nexus.endpoint_on(Side::<SERVER, T>(transport))?;
     if load.typed {
         server.add_service(EchoServer::local(Answers))?;
+        if load.middleware {
+            server.middleware(LetsPass);
+        }
     } else if load.futures {
         server.on_async(ECHO, |request| {
             let answer = *request.first_chunk::<32>().expect("32 bytes");
@@ -618,6 +615,15 @@ trait Echo {
 }
 
 struct Answers;
+
+/// The middleware of `middleware`.
+struct LetsPass;
+
+impl ServerMiddleware for LetsPass {
+    fn before(&self, _: &mut IncomingCall<'_>) -> Result<(), Denied> {
+        Ok(())
+    }
+}
 
 impl Echo for Answers {
     async fn echo(&self, bytes: [u8; 32]) -> [u8; 32] {
