@@ -67,12 +67,14 @@ impl Driver {
                 }
             }
         };
-        // For handlers with a context or middleware, and for requests with metadata.
-        let begin_asking = |handler: Handler| {
+        // For handlers with a context or middleware, and for requests with metadata. `asks`: it has a context.
+        let begin_asking = |handler: Handler, asks: bool| {
             let (watch, spawner, in_place) = (watch.clone(), spawner.clone(), in_place.clone());
             move |Arrived { mut work, id, expires_ns, place }: Arrived| {
                 let ticket = watch.begin(id, expires_ns, place);
-                work.watch(ticket.watched());
+                if asks {
+                    work.watch(ticket.watched());
+                }
                 let passed = work.arrived().and_then(|arrived| arrived.passed());
                 let passing = |handler: HandlerFuture| match passed {
                     Some(passed) => Box::pin(current::Passing::new(passed, handler)),
@@ -84,8 +86,10 @@ impl Driver {
             }
         };
         for (req_type, handler) in requests {
-            let asking = rpc.arrivals(entrance.clone(), asker, begin_asking(handler.clone()));
-            if services.is_asking(req_type) || services.is_observed(req_type) {
+            let asks = services.is_asking(req_type);
+            let asking = begin_asking(handler.clone(), asks);
+            let asking = rpc.arrivals(entrance.clone(), asker, asking);
+            if asks || services.is_observed(req_type) {
                 rpc.register(req_type, asking);
                 continue;
             }
@@ -94,9 +98,10 @@ impl Driver {
             rpc.register_marked(req_type, asking);
         }
         for (msg_type, handler) in messages {
-            let asking =
-                rpc.message_arrivals(entrance.clone(), asker, begin_asking(handler.clone()));
-            if services.is_asking(msg_type) || services.is_observed(msg_type) {
+            let asks = services.is_asking(msg_type);
+            let asking = begin_asking(handler.clone(), asks);
+            let asking = rpc.message_arrivals(entrance.clone(), asker, asking);
+            if asks || services.is_observed(msg_type) {
                 rpc.register_message(msg_type, asking);
                 continue;
             }

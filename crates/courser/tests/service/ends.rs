@@ -206,28 +206,28 @@ fn give_up<R>(ends: &Ends, call: impl Future<Output = R>) {
     });
 }
 
-const SOON: Duration = Duration::from_millis(30);
+/// Long enough for a stream to be opened before.
+const SOON: Duration = Duration::from_millis(400);
 
-/// The calls that a server drops at their deadline.
-fn calls_with_deadlines(uri: &str, ends: &Ends, expect: &dyn Fn(&str, CallOutcome)) {
-    let late = |method: &str, sent: Rpc| {
+/// Calls whose handlers are dropped at their deadline: by a server itself, by an endpoint when the client,
+/// which `polls`, has cancelled them then.
+fn calls_with_deadlines(
+    (uri, polls): (&str, bool),
+    ends: &Ends,
+    expect: &dyn Fn(&str, CallOutcome),
+) {
+    let late = |method: &str, mut sent: Rpc| {
+        let before = ends.all().len();
+        until(|| {
+            let _ = polls && sent.poll();
+            ends.all().len() > before
+        });
         expect(method, CallOutcome::Deadline);
-        drop(sent);
     };
     late(
         "stay",
         send_only(uri, ends, |desk| async move { drop(desk.stay().deadline(SOON).await) }),
     );
-    late(
-        "hang",
-        send_only(uri, ends, |desk| async move { drop(desk.hang().deadline(SOON).await) }),
-    );
-    let sums = |desk: DeskClient<Session>| async move {
-        let stream = desk.sum().deadline(SOON).await;
-        std::future::pending::<()>().await;
-        drop(stream);
-    };
-    late("sum", send_only(uri, ends, sums));
 }
 
 fn ends_agree((uri, server): (String, Running), ends: &Ends) {
@@ -272,8 +272,25 @@ fn ends_agree((uri, server): (String, Running), ends: &Ends) {
     expect("hang", CallOutcome::Cancelled);
     drop(send_only(&uri, ends, |desk| async move { drop(desk.stay().await) }));
     expect("stay", CallOutcome::Cancelled);
-    calls_with_deadlines(&uri, ends, &expect);
-    if let Running::Tasks(_) = &server {
+    let is_endpoint = matches!(server, Running::Thread { .. });
+    calls_with_deadlines((&uri, is_endpoint), ends, &expect);
+    for method in ["hang", "sum"] {
+        let at = ends.all().len();
+        client.wait(async {
+            if method == "hang" {
+                drop(desk.hang().deadline(SOON).await.unwrap().next().await);
+            } else {
+                let mut sum = desk.sum().deadline(SOON).await.unwrap();
+                while sum.send(&1).await.is_ok() && sum.flush().await.is_ok() {}
+            }
+        });
+        // Their client may be the first to end them.
+        until(|| ends.all().len() > at);
+        let outcome = ends.all()[at].1;
+        assert!(matches!(outcome, CallOutcome::Deadline | CallOutcome::Cancelled), "{outcome:?}");
+        expect(method, outcome);
+    }
+    if !is_endpoint {
         // An endpoint does not drop the future of a message at its deadline.
         desk.note(After::Never).deadline(SOON).wait().unwrap();
         expect("note", CallOutcome::Deadline);

@@ -64,8 +64,9 @@ use crate::shape::method::MethodKind;
 /// ```
 ///
 /// # Cost
-/// A server without middleware has none. With it a call costs its functions, some 100 ns and on a
-/// [`crate::Server`] an allocation.
+/// A server without middleware has none. With it a call costs its functions and two readings of the clock, on
+/// a [`crate::Server`] also an allocation, and otherwise one if its handler waits. A call takes no lock that
+/// the threads of a server share.
 pub trait ServerMiddleware: Send + Sync + 'static {
     /// Sees a call before anything of its arguments is decoded: a request, a one-way message, or the
     /// opening of a stream, whose items are not seen. A panic refuses the call.
