@@ -112,7 +112,7 @@ pub(crate) fn miss(outcome: CallOutcome) {
 
 /// Passes a call to its handler. Also returns the outcome that is not that of its answer ([`miss`]).
 pub(crate) fn missing<R>(pass: impl FnOnce() -> R) -> (R, Option<CallOutcome>) {
-    // Of an outer one, or of an earlier one without middleware.
+    // An outer call has set it, or an earlier one without middleware.
     let before = MISSED.take();
     let passed = pass();
     (passed, MISSED.replace(before))
