@@ -12,6 +12,7 @@ mod model;
 mod name;
 mod order;
 mod parse;
+mod required;
 mod scalars;
 mod text;
 #[cfg(feature = "postcard")]
@@ -45,6 +46,14 @@ impl Shape {
     /// `panic = "abort"` it ends the program). An alias of a field is a part of the field; an alias of
     /// a variant is a variant of its own.
     ///
+    /// # Required fields
+    /// Values without one of the fields are tried too. A field is required if the type's error names it as
+    /// missing, as derived code does for those without `serde(default)` that are no `Option`. This is no
+    /// part of the form: it has no effect on equality, on [`Shape::to_bytes`] or on the fingerprint. It is
+    /// not known for fields of opaque types and of types with an error in words of their own, and for
+    /// those behind a required one that refuses all values.
+    ///
+    /// # Limits
     /// A type is opaque, with its whole name, if not all of it is found within these limits: 8,192 parts,
     /// 200,000 parts of one value, a million parts in all values, 50,000 values. So its fields are not
     /// compared. A type whose shape is longer than 64 KiB on the network is opaque, with a hash of it as a part of its name: it is the

@@ -1,7 +1,8 @@
 //! The call by which a client asks its server for a service: which of the client's methods the server
 //! has, with which request types, and whether their values have the same shapes.
 //!
-//! Request: a format number, a byte of extensions, the name and the codec, each after a byte with its
+//! Request: a format number, a byte of extensions (bit 0: the client reads which fields the server requires;
+//! its shapes state them then), the name and the codec, each after a byte with its
 //! length, the number of methods (2 bytes), and for each one in order its name, after a byte with its
 //! length, and the hash of its shape (8 bytes, little endian). Response: a kind; for `HAS` a byte of
 //! extensions, the server's codec, and a state for each method: for `SAME` and `OTHER` its request type
@@ -24,8 +25,8 @@ use crate::shape::method::MethodShape;
 
 /// Format 1 had no methods, format 2 one fingerprint for all of them.
 const FORMAT: u8 = 3;
-/// Extensions of clients: none. Both ends ignore bits that they do not know.
-const EXTENSIONS: u8 = 0;
+/// Extensions of clients. Both ends ignore bits that they do not know.
+const READS_REQUIRED: u8 = 1;
 
 /// Kinds of responses.
 pub(super) const HAS: u8 = 0;
@@ -85,7 +86,7 @@ pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
 
 /// The request that asks for a service.
 pub(crate) fn request(info: &ServiceInfo) -> Vec<u8> {
-    let mut bytes = vec![FORMAT, EXTENSIONS];
+    let mut bytes = vec![FORMAT, READS_REQUIRED];
     put_text(info.name, &mut bytes);
     put_text(info.codec, &mut bytes);
     bytes.extend((info.methods.len() as u16).to_le_bytes());
@@ -245,6 +246,8 @@ pub(super) fn service(request: &[u8]) -> Option<&str> {
 pub(super) struct Asked<'a> {
     pub(super) name: &'a str,
     pub(super) codec: &'a str,
+    /// The client reads which fields are required.
+    pub(super) reads_required: bool,
     /// Their number, and their names and hashes, which are not read yet.
     pub(super) methods: Reader<'a>,
 }
@@ -256,9 +259,9 @@ pub(super) fn read_request(request: &[u8]) -> Result<Asked<'_>, DecodeError> {
         1 | 2 => return Err(DecodeError::Form("a hello of an earlier version of Courser")),
         _ => return Err(DecodeError::Form("a hello of an unknown format")),
     }
-    let _extensions = reader.byte()?;
+    let reads_required = reader.byte()? & READS_REQUIRED != 0;
     let (name, codec) = (reader.text()?, reader.text()?);
-    Ok(Asked { name, codec, methods: reader })
+    Ok(Asked { name, codec, reads_required, methods: reader })
 }
 
 impl Greeting {

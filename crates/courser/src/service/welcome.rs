@@ -1,15 +1,12 @@
 //! The answer of a server to a client that asks for a service: see [`super::hello`].
 
 use super::answer::{self, Refusal, tag};
-use super::hello::{
-    Asked, HAS, MAX_NAMES, MISSING, OTHER, Reader, SAME, UNKNOWN, put_text, read_request,
-};
+use super::hello::{Asked, HAS, MAX_NAMES, MISSING, OTHER, SAME, UNKNOWN, put_text, read_request};
 use super::services::{Assigned, Services};
 use crate::channel::method::READS_METADATA;
 use crate::core::message::{Reply, ReplySink};
 use crate::counts::CallOutcome;
 use crate::error::service::DecodeError;
-use crate::shape::method::MethodShape;
 
 /// The answer to a hello.
 pub(super) enum HelloReply {
@@ -49,7 +46,7 @@ pub(super) fn answer(services: &Services, request: &[u8], limit: usize) -> Hello
 
 fn answer_asked(
     services: &Services,
-    asked: Asked<'_>,
+    mut asked: Asked<'_>,
     limit: usize,
 ) -> Result<Vec<u8>, DecodeError> {
     let list = services.lock();
@@ -62,7 +59,7 @@ fn answer_asked(
     };
     let mut bytes = vec![HAS, extensions(services)];
     put_text(service.info.codec, &mut bytes);
-    let is_same = put_methods(service, asked.methods, limit, &mut bytes)?;
+    let is_same = put_methods(service, &mut asked, limit, &mut bytes)?;
     if !is_same || service.info.codec != asked.codec {
         services.mismatch();
     }
@@ -78,10 +75,11 @@ fn extensions(services: &Services) -> u8 {
 /// in the same shapes.
 fn put_methods(
     service: &Assigned,
-    mut asked: Reader<'_>,
+    client: &mut Asked<'_>,
     limit: usize,
     out: &mut Vec<u8>,
 ) -> Result<bool, DecodeError> {
+    let asked = &mut client.methods;
     let count = asked.short()?;
     let (own, shapes, mut at) = (service.info.methods, service.info.shapes(), 0);
     let (mut is_same, mut room, mut last) = (true, MAX_SHAPES.min(limit / 2), None);
@@ -106,7 +104,11 @@ fn put_methods(
             out.extend(service.number(at).to_le_bytes());
         }
         if found && !same {
-            put_shape(&shapes[at], &mut room, out);
+            let shape = match client.reads_required {
+                true => shapes[at].to_bytes_with_required(),
+                false => shapes[at].to_bytes(),
+            };
+            put_shape(&shape, &mut room, out);
         }
     }
     match asked.0 {
@@ -116,9 +118,8 @@ fn put_methods(
 }
 
 /// A shape after its length; nothing in place of one for which there is no room.
-fn put_shape(shape: &MethodShape, room: &mut usize, out: &mut Vec<u8>) {
-    let bytes = shape.to_bytes();
-    let bytes = if bytes.len() > *room { &[][..] } else { &bytes[..] };
+fn put_shape(shape: &[u8], room: &mut usize, out: &mut Vec<u8>) {
+    let bytes = if shape.len() > *room { &[] } else { shape };
     *room -= bytes.len();
     out.extend((bytes.len() as u32).to_le_bytes());
     out.extend(bytes);

@@ -18,6 +18,9 @@ const MAX_STEPS: u32 = 1 << 18;
 const MAX_PATH: usize = 200;
 const MAX_TEXT: usize = 120;
 
+/// The text of a field without a default, which the writer does not have.
+const REQUIRED: &str = "a required field (it is not with `#[serde(default)]`, or as an `Option`)";
+
 /// Why a reader's type does not fit a writer's: the first place where they differ.
 ///
 /// ```
@@ -89,11 +92,12 @@ impl Shape {
     }
 
     /// Returns whether values of the shape `writer` are read by a codec with names, such as `Named`: as
-    /// the same value, or as an error of decoding if the reader lacks a variant or has a field that is
-    /// missing and has no default.
+    /// the same value, or as an error of decoding if the reader lacks a variant, or a required field is
+    /// missing of which this is not known.
     ///
     /// - Fields are found by the name that the writer has, which is a name or an alias of the reader's, in
-    ///   any order. Either side may have more, and one is common if both have fields.
+    ///   any order. Either side may have more, and one is common if both have fields. The writer has all
+    ///   fields that the reader requires: see [`Shape::of`].
     /// - Variants are found by name, in any order. Either side may have more, and one is common.
     /// - An integer may become one that has all its values: `u32` to `u64` or `i64`; `f32` to `f64`.
     /// - `T` may become `Option<T>`, unless `T` is `()`, or itself an option.
@@ -275,20 +279,35 @@ impl<'s> Comparison<'s> {
         }
         if self.rule == Rule::Names {
             // A writer sends a field by its name. Its aliases are names that it would read.
-            let mut is_common = a.is_empty() || b.is_empty();
+            let (mut is_common, mut missing) = (a.is_empty() || b.is_empty(), None);
             for field in a {
                 let sent = |other: &&Field| field.names.iter().any(|name| **name == *other.name());
-                let Some(other) = b.iter().find(sent) else { continue };
+                let Some(other) = b.iter().find(sent) else {
+                    missing = missing.or(field.is_required.then_some(field));
+                    continue;
+                };
                 is_common = true;
                 self.field(field, other)?;
             }
             let all = |of: &[Field]| names(of.iter().map(Field::name));
-            return if is_common { Ok(()) } else { self.differ(all(a), all(b)) };
+            return match missing {
+                _ if !is_common => self.differ(all(a), all(b)),
+                Some(field) => self.is_missing(field),
+                None => Ok(()),
+            };
         }
         if a.len() != b.len() || !a.iter().zip(b).all(|(a, b)| a.is(b)) {
             return self.differ(names(a.iter().map(Field::name)), names(b.iter().map(Field::name)));
         }
         a.iter().zip(b).try_for_each(|(a, b)| self.field(a, b))
+    }
+
+    /// A field that the reader requires, and the writer does not have.
+    #[cold]
+    fn is_missing(&mut self, field: &Field) -> Compared {
+        self.within(&format!(".{}", field.name()), |this| {
+            this.differ(REQUIRED.into(), "none".into())
+        })
     }
 
     fn field(&mut self, a: &'s Field, b: &'s Field) -> Compared {

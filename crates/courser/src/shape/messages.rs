@@ -75,7 +75,8 @@ impl Messages {
         let field = |(field, number, oneof, wire): &MessageField| {
             let named = format!("{} = {number}", name::limited(field)).into();
             let oneof = oneof.map(|oneof| name::limited(oneof).into());
-            Field { names: [named].into_iter().chain(oneof).collect(), form: form(wire) }
+            let names = [named].into_iter().chain(oneof).collect();
+            Field { names, form: form(wire), is_required: false }
         };
         let named = self.types.iter().map(|(message, fields)| Named {
             name: name::limited(message).into(),

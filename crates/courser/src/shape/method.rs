@@ -3,7 +3,7 @@
 //! As bytes, in the greeting: the kind (1 byte), the names of the parameters if there are several (their
 //! number, then each after its length, in 2 bytes), then the shapes of the arguments, of the client's
 //! items, of the value or of the server's items, and of the application error, each after its length (4
-//! bytes).
+//! bytes). For clients that read them, the required fields of the four shapes follow.
 
 use std::fmt;
 
@@ -191,6 +191,14 @@ impl MethodShape {
         bytes
     }
 
+    /// The bytes for clients that read which fields are required.
+    pub(crate) fn to_bytes_with_required(&self) -> Vec<u8> {
+        let mut bytes = self.to_bytes();
+        self.parts.iter().for_each(|part| bytes.extend(part.required()));
+        bytes
+    }
+
+    /// Reads a method's shape, with or without the required fields.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
         let (kind, mut rest) = bytes.split_first().ok_or(EARLY)?;
         let kind = MethodKind::of(*kind).ok_or(DecodeError::Form("a method of an unknown kind"))?;
@@ -202,7 +210,14 @@ impl MethodShape {
             rest = behind;
             Shape::from_bytes(part)
         };
-        let parts = [part()?, part()?, part()?, part()?];
+        let mut parts = [part()?, part()?, part()?, part()?];
+        if !rest.is_empty() {
+            for part in &mut parts {
+                let fields = part.read_required(rest);
+                rest =
+                    fields.ok_or(DecodeError::Form("required fields that are none of a shape"))?;
+            }
+        }
         match rest {
             [] => Ok(MethodShape::with_parameters(kind, &names, parts)),
             left => Err(DecodeError::Trailing { left: left.len() }),

@@ -65,11 +65,20 @@ pub(super) enum Body {
     Enum(Vec<Variant>),
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Eq, Debug)]
 pub(super) struct Field {
     /// Its name, and then its aliases.
     pub(super) names: Vec<Box<str>>,
     pub(super) form: Form,
+    /// A value without the field is an error of decoding. False if it is not known.
+    pub(super) is_required: bool,
+}
+
+/// A default of a reader does not change the form of values, so fields are equal with and without one.
+impl PartialEq for Field {
+    fn eq(&self, other: &Self) -> bool {
+        self.names == other.names && self.form == other.form
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

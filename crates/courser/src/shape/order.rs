@@ -28,6 +28,9 @@ impl Shape {
         }
         let first =
             |old: usize| classes.iter().position(|class| *class == classes[old]).unwrap_or(old);
+        for number in (0..self.types.len()).filter(|number| first(*number) != *number) {
+            self.require_less(first(number), number);
+        }
         self.root.renumber(&mut |number| first(number));
         self.types.iter_mut().for_each(|named| named.body.renumber(&mut |number| first(number)));
         self.ordered()

@@ -130,7 +130,7 @@ impl Input<'_> {
         self.list(|input| {
             let names = input.list(Self::text)?;
             let form = input.form(0)?;
-            (!names.is_empty()).then_some(Field { names, form })
+            (!names.is_empty()).then_some(Field { names, form, is_required: false })
         })
     }
 

@@ -21,6 +21,7 @@ macro_rules! types {
 
 mod compare;
 mod network;
+mod required;
 mod unknown;
 
 types! {

@@ -11,6 +11,7 @@
 //! 4. What is not known has the name of a Rust type in the shape, so it is never the same as a part of a
 //!    type with another name. If a limit was reached before all was read, that
 //!    is the whole value.
+//! 5. Required fields are found behind all else, by values that lack one. They change no form.
 
 mod form;
 mod read;
@@ -24,25 +25,36 @@ use serde::de::DeserializeOwned;
 use self::record::{ROOT, Record};
 use super::model::Shape;
 
-/// Runs for one type.
+/// Runs for one type, and those that find its required fields.
 const MAX_RUNS: u32 = 50_000;
+const MAX_PROBES: u32 = 10_000;
 
 /// The shape of a type.
 pub(super) fn trace<T: DeserializeOwned>() -> Shape {
-    let (mut record, mut is_finished) = (Record::new(), false);
-    for _ in 0..MAX_RUNS {
+    let mut record = Record::new();
+    let is_finished = run::<T>(&mut record, MAX_RUNS);
+    if record.is_cut() || !is_finished {
+        return Shape::named::<T>();
+    }
+    let shape = record.shape();
+    record.begin_probes();
+    run::<T>(&mut record, MAX_PROBES);
+    // The form does not depend on values without some field.
+    let probed = record.shape();
+    if probed == shape { probed } else { shape }
+}
+
+/// Reads values until the record does not change. Returns whether it ends before the limit.
+fn run<T: DeserializeOwned>(record: &mut Record, most: u32) -> bool {
+    for _ in 0..most {
         record.begin();
         let run = || record.at(ROOT, PhantomData::<T>).is_ok();
         if catch_unwind(AssertUnwindSafe(run)).is_err() {
             record.panicked();
         }
-        is_finished = record.is_finished();
-        if is_finished {
-            break;
+        if record.is_finished() {
+            return true;
         }
     }
-    match record.is_cut() || !is_finished {
-        true => Shape::named::<T>(),
-        false => record.shape(),
-    }
+    false
 }

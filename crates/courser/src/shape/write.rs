@@ -23,7 +23,7 @@ pub(super) const SEVERAL: u8 = 2;
 pub(super) const FIELDS: u8 = 3;
 
 impl Shape {
-    /// The shape for another program, of up to 64 KiB.
+    /// The shape for another program, of up to 64 KiB, without which fields are required.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.encode(true)
     }

@@ -22,8 +22,8 @@ use crate::shape::{Difference, Shape};
 /// | --- | --- |
 /// | fields or variants in another order | works |
 /// | a new field with `#[serde(default)]`, or an `Option` | works; old readers skip it |
-/// | a new field without a default | not found when types are compared; new readers refuse old values: an error of decoding |
-/// | a field removed | works if the old type has a default for it |
+/// | a new field without a default | old readers skip it; methods whose new end reads it are refused (`ShapeMismatch`) |
+/// | a field removed | works if the old type has a default for it; else methods whose old end reads it are refused |
 /// | a field renamed, with an `alias` of the old name | new readers read old values |
 /// | a new variant | old readers refuse it: an error of decoding that names it |
 /// | an integer with more bits, a `T` to an `Option<T>` | new readers read old values |

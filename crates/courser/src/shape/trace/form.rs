@@ -76,6 +76,7 @@ impl Record {
             shape::Field {
                 names: names.map(Into::into).collect(),
                 form: self.of_place(field.place, within),
+                is_required: field.is_required,
             }
         };
         let named = all.iter().enumerate().filter(|(_, field)| field.alias_of.is_none());

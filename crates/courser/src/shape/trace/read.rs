@@ -6,13 +6,15 @@ use serde::de::{
     Visitor,
 };
 
-use super::record::{Body, Content, Field, Group, Kind, Record, Stop, VOID, Variant};
+use super::record::{Body, Content, Failure, Field, Group, Kind, Record, Stop, VOID, Variant};
 use crate::shape::model::Scalar;
 
 type Result<T> = std::result::Result<T, Stop>;
 
 /// Elements of a tuple that have a place of their own.
 const MAX_ELEMENTS: usize = 256;
+/// Values without a field that end for another reason.
+const ATTEMPTS: u8 = 3;
 /// Elements of a list that is refused without.
 const MAX_LIST: u8 = 4;
 
@@ -99,16 +101,17 @@ impl Record {
             let left = all.fields.len();
             return visitor.visit_seq(Elements::new(self, places, left));
         }
-        let names = (0..all.fields.len()).filter(|i| all.fields[*i].alias_of.is_none());
-        let mut order: Vec<_> = names.collect();
+        let mut order: Vec<_> = all.names().collect();
+        if let Some(field) = self.probe_of(group) {
+            return self.probe(group, field, visitor);
+        }
         // Only the first of the fields that refuse all values is read.
         order.sort_by_key(|i| {
             let place = &self.places[all.fields[*i].place];
             (place.is_refused, place.reads)
         });
         let before = all.asked;
-        let fields = Fields { record: self, group, order: order.into_iter(), place: VOID };
-        let result = visitor.visit_map(fields);
+        let result = visitor.visit_map(Fields::new(self, group, order));
         let Err(stop) = &result else { return result };
         let all = &mut self.groups[group];
         if all.asked == before && !all.fields.is_empty() {
@@ -125,6 +128,49 @@ impl Record {
             self.excuse();
         }
         result.map_err(|_| Stop::default())
+    }
+
+    /// Reads the fields of a group without one of them, and without those that refuse all values, so that
+    /// the end of the fields is reached. It is required if the type's error names it as missing. That is
+    /// not known of one behind another that is missing too, and of types with an error of their own.
+    pub(super) fn probe<'de, V: Visitor<'de>>(
+        &mut self,
+        group: usize,
+        field: usize,
+        visitor: V,
+    ) -> Result<V::Value> {
+        let all = &self.groups[group];
+        let is_refused = |i: &usize| self.places[all.fields[*i].place].is_refused;
+        let (left, order): (Vec<_>, Vec<_>) =
+            all.names().partition(|i| *i == field || is_refused(i));
+        let before = self.changes;
+        let result = visitor.visit_map(Fields::new(self, group, order));
+        let of_parts = self.failure != Failure::None;
+        let fields = &mut self.groups[group].fields;
+        match result {
+            Ok(value) => {
+                left.iter().for_each(|i| fields[*i].is_probed = true);
+                self.changes += 1;
+                Ok(value)
+            }
+            Err(_) if of_parts => {
+                // The parts may have changed the record: then it is no attempt of this field.
+                if self.changes == before {
+                    fields[field].attempts += 1;
+                    fields[field].is_probed = fields[field].attempts >= ATTEMPTS;
+                    self.changes += 1;
+                }
+                Err(Stop::default())
+            }
+            Err(stop) => {
+                fields[field].is_probed = true;
+                if let Some(i) = left.iter().find(|i| Some(fields[**i].name) == stop.missing) {
+                    (fields[*i].is_probed, fields[*i].is_required) = (true, true);
+                }
+                self.excuse();
+                Err(Stop::default())
+            }
+        }
     }
 }
 
@@ -413,6 +459,12 @@ struct Fields<'r> {
     order: std::vec::IntoIter<usize>,
     /// The place of the field whose name was read.
     place: usize,
+}
+
+impl<'r> Fields<'r> {
+    fn new(record: &'r mut Record, group: usize, order: Vec<usize>) -> Self {
+        Fields { record, group, order: order.into_iter(), place: VOID }
+    }
 }
 
 impl<'de> MapAccess<'de> for Fields<'_> {

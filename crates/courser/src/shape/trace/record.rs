@@ -36,6 +36,8 @@ const FAR: u32 = u32::MAX;
 pub(super) struct Stop {
     /// The field that was read twice.
     pub(super) duplicate: Option<&'static str>,
+    /// The field that was not read.
+    pub(super) missing: Option<&'static str>,
 }
 
 impl Display for Stop {
@@ -52,7 +54,11 @@ impl de::Error for Stop {
     }
 
     fn duplicate_field(field: &'static str) -> Self {
-        Stop { duplicate: Some(field) }
+        Stop { duplicate: Some(field), missing: None }
+    }
+
+    fn missing_field(field: &'static str) -> Self {
+        Stop { duplicate: None, missing: Some(field) }
     }
 }
 
@@ -125,6 +131,12 @@ pub(super) struct Field {
     pub(super) place: usize,
     /// The field that this name is another one of.
     pub(super) alias_of: Option<usize>,
+    /// The type refuses a value without the field.
+    pub(super) is_required: bool,
+    /// It is known whether the field is required, or cannot be known.
+    pub(super) is_probed: bool,
+    /// Values without the field that ended for another reason.
+    pub(super) attempts: u8,
 }
 
 pub(super) struct Variant {
@@ -150,7 +162,7 @@ pub(super) enum Content {
 
 /// The error of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Failure {
+pub(super) enum Failure {
     None,
     /// The place is tried again.
     Again,
@@ -170,7 +182,9 @@ pub(super) struct Record {
     run: u32,
     steps: u32,
     all_steps: u32,
-    failure: Failure,
+    pub(super) failure: Failure,
+    /// Fields are left out, to see which of them are required.
+    pub(super) is_probing: bool,
     /// Places that refuse all values.
     refused: u32,
     /// Runs without a change, the last ones.
@@ -197,6 +211,7 @@ impl Record {
             steps: 0,
             all_steps: 0,
             failure: Failure::None,
+            is_probing: false,
             refused: 0,
             idle: 0,
             changes: 0,
@@ -246,6 +261,19 @@ impl Record {
     pub(super) fn is_finished(&mut self) -> bool {
         self.idle = if self.changes != self.changes_before { 0 } else { self.idle + 1 };
         self.idle > self.refused || self.all_steps >= ALL_STEPS
+    }
+
+    /// From now on fields are left out, one in each value.
+    pub(super) fn begin_probes(&mut self) {
+        self.is_probing = true;
+        (self.idle, self.all_steps) = (0, 0);
+    }
+
+    /// The next field of a group that is left out.
+    pub(super) fn probe_of(&self, group: usize) -> Option<usize> {
+        let group = &self.groups[group];
+        let is_probed = self.is_probing && !group.by_position;
+        group.names().find(|i| is_probed && !group.fields[*i].is_probed)
     }
 
     /// Returns whether a limit was reached before all parts were read.
@@ -302,7 +330,7 @@ impl Record {
         self.steps += 1;
         self.all_steps += 1;
         if self.steps > RUN_STEPS || self.all_steps > ALL_STEPS {
-            self.is_limited = true;
+            self.is_limited |= !self.is_probing;
             self.failure = Failure::Again;
             return Err(Stop::default());
         }
@@ -450,7 +478,14 @@ impl Record {
     pub(super) fn group(&mut self, names: &[&'static str]) -> usize {
         let mut fields = Vec::new();
         for name in names {
-            fields.push(Field { name, place: self.place(), alias_of: None });
+            fields.push(Field {
+                name,
+                place: self.place(),
+                alias_of: None,
+                is_required: false,
+                is_probed: false,
+                attempts: 0,
+            });
         }
         self.groups.push(Group { fields, by_position: false, last: 0, asked: 0 });
         self.groups.len() - 1
@@ -568,6 +603,9 @@ impl Record {
     }
 
     fn of_group(&self, group: usize) -> u32 {
+        if self.probe_of(group).is_some() {
+            return 0;
+        }
         let group = &self.groups[group];
         let names = group.fields.iter().filter(|field| field.alias_of.is_none());
         let places: Vec<usize> = names.map(|field| field.place).collect();
@@ -584,6 +622,13 @@ impl Record {
             Content::Tuple(places) => self.nearest(places),
             Content::Struct(group) => self.of_group(*group),
         }
+    }
+}
+
+impl Group {
+    /// The fields, without the aliases of others.
+    pub(super) fn names(&self) -> impl Iterator<Item = usize> {
+        (0..self.fields.len()).filter(|i| self.fields[*i].alias_of.is_none())
     }
 }
 
