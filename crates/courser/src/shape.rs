@@ -57,7 +57,8 @@ impl Shape {
     /// A type is opaque, with its whole name, if not all of it is found within these limits: 8,192 parts,
     /// 200,000 parts of one value, a million parts in all values, 50,000 values. So its fields are not
     /// compared. A type whose shape is longer than 64 KiB on the network is opaque, with a hash of it as a part of its name: it is the
-    /// same as itself only.
+    /// same as itself only. Values that contain each other by more than 64 levels end there. A type that needs
+    /// more than 512 KiB of stack is traced on a thread of its own, with 72 MiB.
     #[cfg(feature = "postcard")]
     pub fn of<T: DeserializeOwned>() -> Self {
         trace::trace::<T>().limited(&name::short(std::any::type_name::<T>()))

@@ -22,6 +22,7 @@ macro_rules! types {
 mod compare;
 mod network;
 mod required;
+mod stack;
 mod unknown;
 
 types! {

@@ -23,8 +23,6 @@ const VARIED_STEPS: u32 = 10_000;
 const MAX_PLACES: usize = 8192;
 /// Places within each other.
 const MAX_LEVELS: usize = 64;
-/// Stack of a run. Threads have at least 2 MiB by default.
-const MAX_STACK: usize = 512 << 10;
 /// Places that are read in a run, and in all.
 const RUN_STEPS: u32 = 200_000;
 const ALL_STEPS: u32 = 1_000_000;
@@ -194,12 +192,16 @@ pub(super) struct Record {
     changes_before: u64,
     /// Some limit was reached.
     is_limited: bool,
+    /// Bytes of stack of a run.
+    most_stack: usize,
+    /// A run has ended as it had no more stack.
+    pub(super) is_out_of_stack: bool,
     /// Scalars that were read in this run.
     pub(super) scalars: u32,
 }
 
 impl Record {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(most_stack: usize) -> Self {
         let mut record = Record {
             places: Vec::new(),
             types: Vec::new(),
@@ -217,6 +219,8 @@ impl Record {
             changes: 0,
             changes_before: 0,
             is_limited: false,
+            most_stack,
+            is_out_of_stack: false,
             scalars: 0,
         };
         record.place();
@@ -336,7 +340,9 @@ impl Record {
         }
         let here = 0_u8;
         let used = std::ptr::from_ref(self).addr().abs_diff(std::ptr::from_ref(&here).addr());
-        if self.path.len() >= MAX_LEVELS || used > MAX_STACK {
+        let is_out_of_stack = used > self.most_stack;
+        self.is_out_of_stack |= is_out_of_stack;
+        if self.path.len() >= MAX_LEVELS || is_out_of_stack {
             return Err(Stop::default());
         }
         self.path.push(place);
