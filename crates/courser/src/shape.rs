@@ -32,9 +32,9 @@ use self::model::{Form, Runs, Scalar, push};
 impl Shape {
     /// The shape of a type of serde. Takes microseconds to milliseconds: call it once for a type.
     ///
-    /// The type's `Deserialize` is run with made-up values, several times for an enum. It must not
-    /// have effects. The shape is that of serde's data model: a newtype is the type that it contains,
-    /// a `usize` is a `u64`, a `Vec<u8>` is a byte string, and so is a field with `serde_bytes`.
+    /// The type's `Deserialize` is run with made-up values, several times for an enum, and once without each
+    /// field. It must not have effects. The shape is that of serde's data model: a newtype is the type that
+    /// it contains, a `usize` is a `u64`, a `Vec<u8>` is a byte string, and so is a field with `serde_bytes`.
     ///
     /// # Parts that are not known
     /// A type that decides its form by what it reads (`deserialize_any`: `serde(untagged)`,

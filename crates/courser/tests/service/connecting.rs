@@ -245,3 +245,71 @@ fn answers_to_hellos_of_any_bytes_are_errors() {
         (result, world)
     }
 }
+
+/// A parameter that gets a required field.
+mod keys {
+    pub mod old {
+        #[derive(serde::Serialize, serde::Deserialize)]
+        pub struct Key {
+            pub n: u32,
+        }
+
+        #[courser::service(name = "Keys", codec = Named)]
+        pub trait Keys {
+            async fn of(&self, key: Key) -> u32;
+        }
+    }
+
+    pub mod new {
+        #[derive(serde::Serialize, serde::Deserialize)]
+        pub struct Key {
+            pub n: u32,
+            pub part: u8,
+        }
+
+        #[courser::service(name = "Keys", codec = Named)]
+        pub trait Keys {
+            async fn of(&self, key: Key) -> u32;
+        }
+
+        pub struct Impl;
+
+        impl Keys for Impl {
+            async fn of(&self, key: Key) -> u32 {
+                key.n + u32::from(key.part)
+            }
+        }
+    }
+}
+
+#[test]
+fn ends_that_do_not_exchange_required_fields_find_them_when_they_decode() {
+    use courser::service::LocalRegistry;
+    let mut world = World::new(1);
+    keys::new::KeysServer::new(keys::new::Impl).register(&mut world).unwrap();
+    let hello = |extensions: u8| {
+        let service = b"\x04Keys\x0bmessagepack\x01\x00\x02of\x07\x07\x07\x07\x07\x07\x07\x07";
+        let hello = [&[3, extensions][..], service].concat();
+        world.run(world.raw(1, 0x03F0, &hello)).unwrap().to_vec()
+    };
+    let (without, with) = (hello(0), hello(1));
+    assert_eq!(with.len(), without.len() + 1, "two fields of the parameter");
+    assert_eq!(hello(0xfe), without, "bits that are not known");
+    let call = |world: &World| {
+        let keys = world.run(keys::old::KeysClient::new(world.session())).unwrap();
+        world.run(async { keys.of(keys::old::Key { n: 1 }).await }).unwrap_err()
+    };
+    let error = call(&world);
+    assert!(matches!(error, RpcError::ShapeMismatch(_)), "{error}");
+    assert!(error.to_string().contains("Key.part: the server has a required field"), "{error}");
+    // A server that does not state them.
+    world.forget_hello();
+    LocalRegistry::on_request(&mut world, 0x03F0, move |_| {
+        let answer = without.clone();
+        async move { answer }
+    });
+    let error = call(&world);
+    assert!(matches!(error, RpcError::Decode(_)), "{error}");
+    assert_eq!(error.executed(), courser::Executed::Never);
+    world.assert_clean();
+}

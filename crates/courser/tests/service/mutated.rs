@@ -3,15 +3,16 @@
 //! `COURSER_MUTATIONS` sets the number of messages of each test, 100,000 otherwise.
 
 use courser::service::{
-    Bytes, Decode, DecodeError, Encode, Fields, Named, Payload, Postcard, Prost, Rkyv, RpcError,
-    View, round_trip,
+    Bytes, Decode, DecodeError, Encode, Fields, LocalRegistry, Named, Payload, Postcard, Prost,
+    Rkyv, RpcError, View, round_trip,
 };
 use courser_buf::{Arena, MsgBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::calls::serve;
 use crate::codecs::{Point, Rows};
-use crate::kv::{KvError, number};
+use crate::kv::{KvClient, KvError, number};
+use crate::world::World;
 
 fn mutations() -> u64 {
     let set = std::env::var("COURSER_MUTATIONS").ok();
@@ -245,4 +246,41 @@ fn a_live_service_survives_mutated_requests() {
         "{stats:?}"
     );
     assert_eq!(store.live.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_client_survives_mutated_answers_to_its_hello() {
+    // Hashes of no shape, so that the server states the shapes of all methods, with required fields.
+    let mut hello = [&[3, 1][..], b"\x02Kv\x08postcard\x08\x00"].concat();
+    for method in ["count", "get", "hang", "hint", "len", "put", "scan", "upload"] {
+        hello.push(method.len() as u8);
+        hello.extend([method.as_bytes(), &[7; 8]].concat());
+    }
+    let (world, _, _) = serve(3);
+    let answer = world.run(world.raw(1, 0x03F0, &hello)).unwrap().to_vec();
+    let (mut random, mut made, mut refused) = (Random(17), 0, 0);
+    for _ in 0..mutations() / 50 {
+        let mut bytes = answer.clone();
+        random.mutate(&mut bytes);
+        let mut world = World::new(1);
+        LocalRegistry::on_request(&mut world, 0x03F0, move |_| {
+            let bytes = bytes.clone();
+            async move { bytes }
+        });
+        match world.run(KvClient::new(world.session())) {
+            Ok(kv) => {
+                made += 1;
+                let error = world.run(async { kv.get("key".into()).await }).unwrap_err();
+                let is_refused = matches!(error, RpcError::ShapeMismatch(_));
+                refused += u64::from(is_refused);
+                assert!(
+                    is_refused || matches!(error, RpcError::UnknownMethod(_) | RpcError::Call(_))
+                );
+                assert!(error.to_string().chars().count() < 2_000, "{error}");
+            }
+            Err(error) => assert!(error.to_string().chars().count() < 2_000, "{error}"),
+        }
+        assert!(world.arena.stats().peak_in_use_bytes < 1 << 20);
+    }
+    assert!(made > mutations() / 500 && refused > mutations() / 5_000, "{made} {refused}");
 }

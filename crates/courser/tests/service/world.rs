@@ -129,6 +129,11 @@ impl World {
         self.state.borrow_mut().handlers.remove(&(false, number));
     }
 
+    /// Removes the handler of hellos.
+    pub fn forget_hello(&self) {
+        self.state.borrow_mut().handlers.remove(&(false, 0x03F0));
+    }
+
     /// Calls that the server has not answered, or the client not taken.
     pub fn calls(&self) -> usize {
         self.state.borrow().calls.len()
