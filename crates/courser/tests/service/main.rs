@@ -5,6 +5,7 @@
 mod access;
 mod attributes;
 mod calls;
+mod changes;
 mod chat;
 mod chats;
 mod chats_live;
