@@ -74,6 +74,7 @@ fn kinds(bytes: &[u8]) -> String {
             Packet::Cancel { .. } => "x",
             Packet::Nack { .. } => "n",
             Packet::Gap => "g",
+            Packet::Proof { .. } => "p",
         };
     }
     name.truncate(6);

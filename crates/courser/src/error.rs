@@ -186,8 +186,9 @@ fn silent_advice(scheme: &str, packet: u16) -> String {
                   and of memory, which a new peer needs"
             .to_owned(),
         _ => format!(
-            "check that firewalls pass UDP to this port, and that the path carries packets of {packet} \
-             data bytes (Config::max_frame lowers them)"
+            "check that firewalls pass UDP to this port, that a translation of addresses (NAT) or a proxy on \
+             the way maps it, and that the path carries packets of {packet} data bytes (Config::max_frame \
+             lowers them)"
         ),
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod event_loop;
 mod factors;
 pub(crate) mod flood;
 pub(crate) mod links;
+mod moves;
 mod on_thread;
 pub(crate) mod shield;
 pub(crate) mod spin;

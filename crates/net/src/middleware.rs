@@ -83,6 +83,11 @@ pub trait Middleware {
     }
 
     #[inline]
+    fn path_move(&mut self, path: PathId, remote: Addr) -> Result<Path, PathError> {
+        self.inner_mut().path_move(path, remote)
+    }
+
+    #[inline]
     fn tx_burst(&mut self, burst: &mut TxBurst) {
         self.inner_mut().tx_burst(burst);
     }
@@ -199,6 +204,11 @@ impl<M: Middleware> Transport for M {
     #[inline]
     fn path_close(&mut self, path: PathId) {
         Middleware::path_close(self, path);
+    }
+
+    #[inline]
+    fn path_move(&mut self, path: PathId, remote: Addr) -> Result<Path, PathError> {
+        Middleware::path_move(self, path, remote)
     }
 
     #[inline]

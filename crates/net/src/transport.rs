@@ -142,6 +142,17 @@ pub trait Transport {
     /// Closes a destination. Frames for it that are still queued may be dropped.
     fn path_close(&mut self, path: PathId);
 
+    /// Makes an open path lead to another address, from the same local address: a translation of addresses
+    /// on the way (NAT) has changed that of the peer. Its number stays. The default is for transports whose
+    /// peers keep their addresses.
+    ///
+    /// # Errors
+    /// [`PathError`]; the path stays as it was.
+    fn path_move(&mut self, path: PathId, remote: Addr) -> Result<Path, PathError> {
+        let _ = path;
+        Err(PathError::Unsupported(remote, self.caps().scheme, self.local_addr()))
+    }
+
     /// Sends frames from the front of `burst`, in order, until the send queue is full, and leaves
     /// the rest. A frame that the network refuses is dropped and counted; the protocol treats it as
     /// lost. Adjacent frames for one path with equal lengths (the last may be shorter) leave as

@@ -142,6 +142,14 @@ impl Transport for UdpTransport {
         Ok(path)
     }
 
+    fn path_move(&mut self, path: PathId, remote: Addr) -> Result<Path, PathError> {
+        let moved = self.paths.relocate(path, remote)?;
+        if let Some(shield) = &mut self.shield {
+            shield.is_old = true;
+        }
+        Ok(moved)
+    }
+
     fn path_close(&mut self, path: PathId) {
         // The filter accepts its address until the next path is opened.
         self.paths.close(path);

@@ -31,6 +31,7 @@ use crate::event::{Completion, Notice};
 use crate::held::HeldCalls;
 use crate::io::{Io, ReceiveQueue, requests_to_check};
 use crate::loss::{Boards, PoolSize, TailLoss};
+use crate::moves::Moves;
 use crate::pace::Wheel;
 use crate::peer::Peers;
 use crate::session::{Evicted, IdleSession, Quotas, SessionId, Sessions};
@@ -70,6 +71,8 @@ pub(crate) struct Outbox<C> {
     pub(crate) evicted: VecDeque<Evicted>,
     /// Events that the application waits for.
     pub(crate) notices: VecDeque<Notice>,
+    /// Changes of peers' addresses.
+    pub(crate) moves: Moves,
 }
 
 impl<C> Default for Outbox<C> {
@@ -82,6 +85,7 @@ impl<C> Default for Outbox<C> {
             unused_paths: Vec::new(),
             evicted: VecDeque::new(),
             notices: VecDeque::new(),
+            moves: Moves::default(),
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Ingress validation (step 10 of a packet's path): acceptance of received frames by form, peer,
-//! cookie and source, and the path samples in their headers.
+//! cookie and source, and the path samples in their headers. Frames of another source: `moves`.
 
 use courser_buf::RxFrame;
 
 use crate::driver::Driver;
 use crate::endpoint::Endpoint;
+use crate::moves::Stray;
 use crate::path::{Seen, Times};
 use crate::peer::{FrameSignal, Peer, PeerState};
 use crate::rx::{self, Packets};
@@ -99,7 +100,12 @@ impl<C> Endpoint<C> {
         let peer = match peer {
             Some(peer) if fits(peer) => peer,
             peer => match check(peer, frame) {
-                Ok(peer) => peer,
+                Ok(peer) if peer.addr == frame.src => peer,
+                Ok(peer) => {
+                    let stray = self.outbox.moves.on_stray(peer, frame, self.io.now_ns);
+                    self.on_stray(stray);
+                    return None;
+                }
                 Err(reason) => {
                     self.refuse_frame(reason);
                     return None;
@@ -134,8 +140,17 @@ impl<C> Endpoint<C> {
         Some(Packets { rest, peer: h.peer, data_per_packet: h.data_per_packet })
     }
 
+    /// A frame came from another source than its peer's address.
     #[cold]
-    fn refuse_frame(&mut self, reason: RxDrop) {
+    fn on_stray(&mut self, stray: Stray) {
+        if stray != Stray::Kept {
+            self.refuse_frame(RxDrop::WrongSource);
+        }
+        self.outbox.has_news |= stray != Stray::Dropped;
+    }
+
+    #[cold]
+    pub(crate) fn refuse_frame(&mut self, reason: RxDrop) {
         self.io.stats.rx_frames += 1;
         self.io.stats.drop(reason);
         let refused = self.io.stats.rx_frames - self.io.stats.rx_frames_accepted;
@@ -143,7 +158,8 @@ impl<C> Endpoint<C> {
     }
 }
 
-/// Checks the form of a frame, and that the peer in its header has sent it. Returns the peer.
+/// Checks the form of a frame, and that the peer in its header has made it. Returns the peer, whose address
+/// may not be the frame's source.
 #[inline(never)] // frames that nothing protects do not come here
 fn check<'p>(peer: Option<&'p mut Peer>, frame: &RxFrame<'_>) -> Result<&'p mut Peer, RxDrop> {
     let (h, _) = FrameHeader::parse(frame.data)?;
@@ -152,9 +168,6 @@ fn check<'p>(peer: Option<&'p mut Peer>, frame: &RxFrame<'_>) -> Result<&'p mut 
     };
     if peer.protection.refuses_cookie(peer.rx_cookie, h.cookie) {
         return Err(RxDrop::Cookie);
-    }
-    if peer.addr != frame.src {
-        return Err(RxDrop::WrongSource);
     }
     if peer.data_per_packet != h.data_per_packet {
         return Err(RxDrop::PacketSize);

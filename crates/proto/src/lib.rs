@@ -44,6 +44,7 @@ mod introspect;
 mod io;
 mod loss;
 mod memory;
+mod moves;
 #[cfg_attr(not(feature = "mutants"), doc(hidden))]
 pub mod mutant;
 mod oneway;
@@ -61,6 +62,7 @@ mod shortest_first;
 mod shutdown;
 mod slot;
 mod stats;
+mod stray;
 mod tail_probe;
 mod timers;
 mod transit;
@@ -81,6 +83,7 @@ pub use integrity::Integrity;
 pub use introspect::{Role, SessionStats};
 pub use loss::{Recovery, UnknownRecovery};
 pub use memory::{MemoryUse, SessionBytes};
+pub use moves::{Challenge, StrayFrame};
 pub use options::{CallId, CallOptions};
 pub use overload::serve_newest;
 pub use session::{

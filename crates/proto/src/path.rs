@@ -166,6 +166,11 @@ impl Path {
         }
     }
 
+    /// Returns whether a frame of the peer was accepted.
+    pub(crate) fn has_received(&self) -> bool {
+        self.newest != NONE_YET || self.received > 0
+    }
+
     // ---- frames -------------------------------------------------------------------------------
 
     /// Takes the samples of an accepted frame's header. Returns whether frames before it are

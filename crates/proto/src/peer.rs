@@ -59,16 +59,14 @@ pub(crate) struct Peer {
     pub(crate) gap_queued: bool,
     pub(crate) party: Party,
     pub(crate) sessions: u32,
+    /// This endpoint is the client: it has dialed the peer's address, and goes on sending to it.
+    dialed: bool,
 }
 
 /// An endpoint's number and its address.
 pub(crate) type PeerName = (u64, Addr);
 
 impl Peer {
-    pub(crate) fn name(&self) -> PeerName {
-        (self.party.endpoint_id, self.addr)
-    }
-
     pub(crate) fn tentative(rx_cookie: u32, cfg: &Config) -> Self {
         Peer {
             addr: Addr { host: 0, port: 0 },
@@ -88,6 +86,7 @@ impl Peer {
             gap_queued: false,
             party: Party::default(),
             sessions: 0,
+            dialed: false,
         }
     }
 
@@ -95,6 +94,16 @@ impl Peer {
     #[inline(always)]
     pub(crate) fn number(&self) -> u32 {
         self.number
+    }
+
+    /// This endpoint is the client of the peer.
+    pub(crate) fn set_dialed(&mut self) {
+        self.dialed = true;
+    }
+
+    /// Returns whether this endpoint is the client of the peer.
+    pub(crate) fn is_dialed(&self) -> bool {
+        self.dialed
     }
 
     /// Sum of the pools for the requests of either side, packets.
@@ -150,6 +159,8 @@ pub(crate) struct Peers {
     pub(crate) known: BTreeMap<PeerName, Vec<u32>>,
     /// Peers without a session that a connect in progress may need, and their control connections.
     pub(crate) lingering: Vec<(u32, u64)>,
+    /// Addresses that peers had stated at connect, of those that have moved.
+    stated: BTreeMap<u32, Addr>,
 }
 
 /// Sums of the credit pools of all peers. Not in their table: a flow that has a peer changes its pools.
@@ -200,6 +211,11 @@ impl Peers {
         self.entries.get_mut(peer as usize)?.as_mut()
     }
 
+    /// The peer of that number, if it is live.
+    pub(crate) fn live(&self, peer: u32) -> Option<&Peer> {
+        self.at(peer).filter(|p| p.state == PeerState::Live)
+    }
+
     /// Returns whether the peer of that number is live, with that party, and has this cookie there.
     pub(crate) fn is_with(&self, peer: u32, party: Party, cookie: u32) -> bool {
         let is_it = |p: &Peer| p.party == party && p.tx_cookie == cookie;
@@ -221,13 +237,35 @@ impl Peers {
         self.vacant.push(peer);
         // Its number may be reused soon.
         self.lingering.retain(|&(lingering, _)| lingering != peer);
-        if let Some(peers) = self.known.get_mut(&removed.name()) {
+        let name = self.name(peer, &removed);
+        self.stated.remove(&peer);
+        if let Some(peers) = self.known.get_mut(&name) {
             peers.retain(|&at| at != peer);
             if peers.is_empty() {
-                self.known.remove(&removed.name());
+                self.known.remove(&name);
             }
         }
         Some(removed)
+    }
+
+    /// The endpoint of a peer, and the address that it had stated at connect.
+    pub(crate) fn name(&self, number: u32, peer: &Peer) -> PeerName {
+        let stated = self.stated.get(&number).copied();
+        (peer.party.endpoint_id, stated.unwrap_or(peer.addr))
+    }
+
+    /// The name of the peer of that number.
+    pub(crate) fn name_of(&self, number: u32) -> Option<PeerName> {
+        self.at(number).map(|peer| self.name(number, peer))
+    }
+
+    /// Gives a peer another address. Its name stays.
+    pub(crate) fn relocate(&mut self, number: u32, to: Addr) {
+        let Some(peer) = self.entries.get_mut(number as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        self.stated.entry(number).or_insert(peer.addr);
+        peer.addr = to;
     }
 
     /// Bytes of the table.

@@ -95,6 +95,8 @@ labels! {
         Message = "message",
         /// Acknowledgements of one-way messages.
         MessageAck = "message-ack",
+        /// Answers to challenges of addresses.
+        Proof = "proof",
     }
 }
 
@@ -121,6 +123,8 @@ stats! {
         pub tx_kinds: [u64; PACKET_KINDS] = counter(packets, CountedKind::LABELS),
         /// Dropped frames and packets, by reason; index with [`RxDrop`].
         pub drops: [u64; DROP_REASONS] = counter(drops, RxDrop::LABELS),
+        /// Changes of peers' addresses that were followed: translation of addresses.
+        pub moves: u64 = counter(times) as "address_changes",
         /// Calls accepted.
         pub calls: u64 = counter(calls),
         /// Calls that ended with a response.

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use courser_proto::{
-    CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlMsg, Heartbeat, HostIdentity,
+    CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ControlDecoder, ControlMsg, Heartbeat,
+    HostIdentity,
 };
 
 use super::network::Stream;
@@ -142,10 +143,10 @@ impl<S: Stream> Conn<S> {
             self.same_host = same_address && host.is_same(self.decoder.host());
             // The decoder keeps the bytes of an invalid message, so the next call returns the error
             // again.
-            self.held = msg.unwrap_or_default();
+            self.held = msg.unwrap_or_default().map(|msg| self.with_dialed_port(msg));
             return Ok(Some(Step::Greeted));
         }
-        Ok(msg?.map(Step::Msg))
+        Ok(msg?.map(|msg| Step::Msg(self.with_dialed_port(msg))))
     }
 
     /// Reads once. Returns false when there is nothing more to read.
@@ -169,13 +170,37 @@ impl<S: Stream> Conn<S> {
 
     /// Queues a message. The driver checks the limits.
     pub(super) fn queue(&mut self, msg: &ControlMsg) {
-        let bytes = self.decoder.encode(msg);
+        let bytes = match msg {
+            ControlMsg::Accept { to, from, accept } if self.is_at_dialed_port(accept) => {
+                let accept = ConnectAccept { port: ConnectAccept::DIALED_PORT, ..accept.clone() };
+                self.decoder.encode(&ControlMsg::Accept { to: *to, from: *from, accept })
+            }
+            msg => self.decoder.encode(msg),
+        };
         // Compact when more than half is written: each byte is moved once on average.
         if self.written > self.out.len() / 2 {
             self.out.drain(..self.written);
             self.written = 0;
         }
         self.out.extend_from_slice(&bytes);
+    }
+
+    /// Returns whether a server's datapath has the port of its side of this connection. The client's side
+    /// may have another one, by a translation of addresses.
+    fn is_at_dialed_port(&self, accept: &ConnectAccept) -> bool {
+        let is_own = accept.port == u32::from(self.local.port());
+        self.dial.is_none() && is_own && self.decoder.names_dialed_port()
+    }
+
+    /// Replaces the name of the dialed port in a server's answer by the port.
+    fn with_dialed_port(&self, mut msg: ControlMsg) -> ControlMsg {
+        if let ControlMsg::Accept { accept, .. } = &mut msg
+            && accept.port == ConnectAccept::DIALED_PORT
+            && self.dial.is_some()
+        {
+            accept.port = self.remote.port().into();
+        }
+        msg
     }
 
     /// Unsent bytes.

@@ -108,6 +108,11 @@ impl<N: Network> Driver<N> {
                     self.send(n, &undo);
                 }
             }
+            &ControlMsg::Challenge { to, .. } => {
+                let index =
+                    self.endpoints.iter().find(|(_, e)| e.id == to).map(|(&index, _)| index);
+                self.route_to(n, EndpointRef { index: index.unwrap_or(u16::MAX), id: to }, msg);
+            }
             ControlMsg::Ping => self.answer_ping(n),
             // Its reception is all that matters.
             ControlMsg::Pong => {}

@@ -277,6 +277,9 @@ impl<T: Transport, A: Events> Rpc<T, A> {
                     self.transport.path_close(path);
                 }
             }
+            ControlMsg::Challenge { from, peer, token, .. } => {
+                self.core.proto.on_challenge(peer, from, control, token);
+            }
             // Handled by the control thread.
             ControlMsg::Ping | ControlMsg::Pong => {}
             ControlMsg::Idle { from, session, done, .. } => {

@@ -170,7 +170,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     /// Sessions that have failed or have nothing to do.
     #[cold]
     fn session_news(&mut self) -> bool {
-        let mut worked = false;
+        let mut worked = self.follow_moves();
         while let Some(silent) = self.core.proto.poll_failed() {
             self.on_silent(silent);
             worked = true;

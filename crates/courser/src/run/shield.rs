@@ -1,6 +1,7 @@
 //! The reaction to floods: see [`crate::run::flood`].
 
 use courser_net::Transport;
+use courser_proto::RxDrop;
 use courser_proto::wire::WIRE_VERSION;
 
 use crate::run::endpoint::{Events, Rpc};
@@ -17,7 +18,9 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     /// Reacts to refused frames, and to the end of an earlier reaction.
     pub(crate) fn watch_flood(&mut self, now_ns: u64) {
         let stats = self.core.proto.stats();
-        let refused = stats.rx_frames - stats.rx_frames_accepted;
+        // Frames of peers whose address changes have the right cookie: they are no flood of strangers.
+        let moved = stats.dropped(RxDrop::WrongSource);
+        let refused = stats.rx_frames - stats.rx_frames_accepted - moved;
         match self.flood.observe(refused, now_ns) {
             Action::Nothing => {}
             Action::DropStrangers => {

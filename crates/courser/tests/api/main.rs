@@ -33,6 +33,7 @@ mod settings;
 mod shares;
 mod shm;
 mod shutdown;
+mod translation;
 mod transports;
 mod turns;
 mod verdicts;

@@ -52,6 +52,8 @@ pub(super) struct Entry {
     name: libc::sockaddr_in6,
     pub(super) name_len: socklen_t,
     pub(super) max_frame: u32,
+    /// The address that the peer has used, if that is known.
+    local: Option<IpAddr>,
     /// The address to send from, when the system would choose another.
     pub(super) source: Option<IpAddr>,
 }
@@ -104,15 +106,42 @@ impl Table {
     }
 
     pub(super) fn open(&mut self, remote: Addr, local: Option<Addr>) -> Result<Path, PathError> {
-        let unsupported =
-            || PathError::Unsupported(remote, super::SCHEME, Addr::from_socket(self.net.local));
-        let to = remote.to_socket().ok_or_else(unsupported)?;
-        if !self.net.reaches(to) || to.port() == 0 {
-            return Err(unsupported());
-        }
+        let to = self.reachable(remote)?;
         if self.free.is_empty() && self.slots.len() >= self.limit {
             return Err(PathError::TooMany(self.limit));
         }
+        let local = local.and_then(|local| local.to_socket()).map(|local| local.ip());
+        let entry = self.entry(remote, to, local)?;
+        let max_frame = entry.max_frame as usize;
+        Ok(Path { id: self.insert(entry), max_frame })
+    }
+
+    /// Makes a path lead to another address. Frames leave from the same one as before.
+    pub(super) fn relocate(&mut self, id: PathId, remote: Addr) -> Result<Path, PathError> {
+        let to = self.reachable(remote)?;
+        let gone = || PathError::Io(remote, io::ErrorKind::NotFound.into());
+        let local = self.get(id).ok_or_else(gone)?.local;
+        let entry = self.entry(remote, to, local)?;
+        let max_frame = entry.max_frame as usize;
+        self.slots[(id.0 & INDEX_MASK) as usize].entry = Some(entry);
+        Ok(Path { id, max_frame })
+    }
+
+    /// The socket address, if this socket reaches it.
+    fn reachable(&self, remote: Addr) -> Result<SocketAddr, PathError> {
+        let to = remote.to_socket().filter(|to| self.net.reaches(*to) && to.port() != 0);
+        to.ok_or_else(|| {
+            PathError::Unsupported(remote, super::SCHEME, Addr::from_socket(self.net.local))
+        })
+    }
+
+    /// The route to a destination, from `local` if that is known.
+    fn entry(
+        &mut self,
+        remote: Addr,
+        to: SocketAddr,
+        local: Option<IpAddr>,
+    ) -> Result<Entry, PathError> {
         let route = Route::find(self.net.local, to, self.mtu);
         let mut route = route.map_err(|e| PathError::Io(remote, e))?;
         if let Some(warning) = route.warning.take() {
@@ -120,11 +149,10 @@ impl Table {
         }
         let headers = if to.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
         let limit = self.net.limit.unwrap_or(ETHERNET_MTU - headers).min(MAX_DATAGRAM);
-        let max_frame = limit.min(route.mtu.saturating_sub(headers));
+        let max_frame = limit.min(route.mtu.saturating_sub(headers)) as u32;
         let (name, name_len) = self.name(to);
         let source = self.source(&route, to, local);
-        let entry = Entry { remote: to, name, name_len, max_frame: max_frame as u32, source };
-        Ok(Path { id: self.insert(entry), max_frame })
+        Ok(Entry { remote: to, name, name_len, max_frame, local, source })
     }
 
     /// Keeps and logs the first warning; the others would have the same text.
@@ -201,8 +229,8 @@ impl Table {
 
     /// The source address to set explicitly: for a wildcard socket whose peer used another address
     /// than the one that the system would reply from.
-    fn source(&self, route: &Route, to: SocketAddr, local: Option<Addr>) -> Option<IpAddr> {
-        let local = local?.to_socket()?.ip();
+    fn source(&self, route: &Route, to: SocketAddr, local: Option<IpAddr>) -> Option<IpAddr> {
+        let local = local?;
         let named = self.net.local.ip().is_unspecified()
             && !local.is_unspecified()
             && local != route.source
@@ -300,6 +328,20 @@ mod tests {
         assert!(t.get(a).is_none() && t.get(b).is_some() && t.get(c).is_some());
         assert!(matches!(t.open(addr("127.0.0.1:9"), None), Err(PathError::TooMany(2))));
         assert!(t.get(PathId(u32::MAX)).is_none());
+    }
+
+    #[test]
+    fn a_path_that_moves_keeps_its_number_and_source() {
+        let mut t = table("0.0.0.0:1", None, 8);
+        let path = t.open(addr("127.0.0.1:9"), Some(addr("127.0.0.7:5"))).unwrap();
+        let moved = t.relocate(path.id, addr("127.0.0.2:10")).unwrap();
+        assert_eq!(moved, path);
+        let entry = t.get(path.id).unwrap();
+        assert_eq!(entry.remote, "127.0.0.2:10".parse().unwrap());
+        assert_eq!(entry.source, Some("127.0.0.7".parse().unwrap()));
+        assert!(t.relocate(path.id, addr("[::1]:9")).is_err());
+        t.close(path.id);
+        assert!(t.relocate(path.id, addr("127.0.0.1:9")).is_err());
     }
 
     #[test]

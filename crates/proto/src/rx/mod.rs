@@ -234,6 +234,10 @@ impl<C> Endpoint<C> {
                 self.rx_gap(peer);
                 Ok(())
             }
+            Packet::Proof { token } => {
+                self.outbox.moves.on_proof(peer, token, self.io.now_ns);
+                Ok(())
+            }
             _ => Err(RxDrop::Unsupported),
         };
         match taken {
@@ -287,5 +291,6 @@ fn counted_as(packet: &Packet<'_>) -> usize {
         Packet::Gap => 7,
         Packet::Message { .. } => 8,
         Packet::MessageAck { .. } => 9,
+        Packet::Proof { .. } => 10,
     }
 }

@@ -181,7 +181,9 @@ impl<C> Endpoint<C> {
                     continue;
                 }
             }
-            *beyond_one.entry(own_queues.then(|| (p.name(), tentative))).or_default() += beyond;
+            *beyond_one
+                .entry(own_queues.then(|| (self.peers.name(at, p), tentative)))
+                .or_default() += beyond;
             if p.state == PeerState::Tentative {
                 continue; // reserved
             }

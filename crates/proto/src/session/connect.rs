@@ -77,7 +77,8 @@ pub struct ConnectRequest {
 pub struct ConnectAccept {
     /// The server endpoint's random number: identifies its incarnation.
     pub endpoint_id: u64,
-    /// Port of the server's datapath.
+    /// Port of the server's datapath; [`ConnectAccept::DIALED_PORT`] on the network, where it is that of
+    /// the control connection.
     pub port: u32,
     /// Echo of the client's session number.
     pub client_session: u32,
@@ -107,6 +108,12 @@ pub struct ConnectAccept {
     pub schemes: Schemes,
     /// Room that packets take in the pool: at most the client's proposal.
     pub room: Room,
+}
+
+impl ConnectAccept {
+    /// On the network instead of a port: the port that the client has dialed for the control connection. A
+    /// translation of addresses between the two may have given the server another port than its own.
+    pub const DIALED_PORT: u32 = 0;
 }
 
 /// The schemes that two endpoints have agreed on.

@@ -22,7 +22,7 @@ pub const CONTROL_MAX: usize = 1024;
 const MAX_SLOTS: usize = 32;
 /// The oldest and the newest control version of this build.
 const OLDEST: u16 = 10;
-const NEWEST: u16 = 12;
+const NEWEST: u16 = 13;
 /// The first version whose greeting has the identity of the host.
 const WITH_HOST: u16 = 11;
 /// The first version with [`ConnectRefuseReason::Exhausted`].
@@ -34,6 +34,8 @@ pub const CONTROL_PREAMBLE: [u8; 8] = {
 };
 /// The first version with [`Recovery::GoBackZero`].
 const WITH_GO_BACK_ZERO: u16 = 12;
+/// The first version with [`ControlMsg::Challenge`], and with answers that name the dialed port.
+const WITH_TRANSLATION: u16 = 13;
 /// The oldest version of a preamble that refuses the connection; the newest one is the reason.
 const REFUSED: u16 = u16::MAX;
 /// The whole greeting of a side whose host is not known, to another side of this build.
@@ -134,6 +136,18 @@ pub enum ControlMsg {
         session: u32,
         /// The server's session number.
         server_session: u32,
+    },
+    /// A frame of an endpoint came from another address than before. The endpoint proves the address with a
+    /// frame.
+    Challenge {
+        /// The number of the challenged endpoint.
+        to: u64,
+        /// The number of the challenging endpoint.
+        from: u64,
+        /// The challenged endpoint's number for the peer.
+        peer: u32,
+        /// The token that the frame has to contain, 60 bits.
+        token: u64,
     },
 }
 
@@ -246,7 +260,7 @@ impl ControlDecoder {
         n
     }
 
-    /// Encodes a message for the version that both sides speak.
+    /// Encodes a message for the version that both sides speak; no bytes if that does not have it.
     pub fn encode(&self, msg: &ControlMsg) -> Vec<u8> {
         match msg {
             // Earlier versions cannot decode the scheme. Go-back-N is agreed on with each server that has
@@ -265,8 +279,15 @@ impl ControlDecoder {
                 let reason = ConnectRefuseReason::NoPath;
                 ControlMsg::Refuse { to, session, client_cookie, reason }.encode()
             }
+            // Earlier versions stay at the address of their connect.
+            ControlMsg::Challenge { .. } if self.version < WITH_TRANSLATION => Vec::new(),
             msg => msg.encode(),
         }
+    }
+
+    /// Returns whether both sides know [`ConnectAccept::DIALED_PORT`].
+    pub fn names_dialed_port(&self) -> bool {
+        self.version >= WITH_TRANSLATION
     }
 
     /// Returns whether the other side expects the identity of this side's host.

@@ -363,6 +363,7 @@ impl<C> Endpoint<C> {
             p.agree(a.data_per_packet, Protection::of(a.schemes.integrity));
             p.party = party;
             p.addr = addr;
+            p.set_dialed();
             p.path_id = path;
             p.remote = a.peer;
             p.tx_cookie = a.cookie;
@@ -378,7 +379,8 @@ impl<C> Endpoint<C> {
         }
         p.sessions += 1;
         p.selective |= a.schemes.recovery == Recovery::Selective;
-        let attached = (p.name(), p.credits.limit());
+        let limit = p.credits.limit();
+        let attached = (self.peers.name_of(a.client_peer)?, limit);
         if a.client_peer == tentative {
             self.peers.known.entry(attached.0).or_default().push(tentative);
         } else {

@@ -29,7 +29,7 @@ impl<C> Endpoint<C> {
     pub fn poll_idle(&mut self) -> Option<IdleSession> {
         let next = self.outbox.idle.pop_front();
         if next.is_none() {
-            self.outbox.has_news = !self.outbox.failed.is_empty();
+            self.outbox.has_news = !self.outbox.failed.is_empty() || self.outbox.moves.has_some();
         }
         next
     }

@@ -215,6 +215,7 @@ impl<C> Endpoint<C> {
         self.admission.pools.remove(&dropped);
         self.admission.quotas.remove_path(peer);
         self.io.tx.remove_peer(peer);
+        self.outbox.moves.forget(peer);
         Some(dropped)
     }
 

@@ -5,6 +5,7 @@
 use super::{Sent, TxItem};
 use crate::flow::ClientFlow;
 use crate::io::Io;
+use crate::moves::Moves;
 use crate::peer::Peer;
 use crate::session::SessionState;
 use crate::wire::Packet;
@@ -15,6 +16,20 @@ impl Io {
             return Sent::Rest(TxItem::Gap { peer: peer.number() });
         }
         peer.gap_queued = false;
+        Sent::All
+    }
+}
+
+impl Io {
+    /// Sends the token of a challenge.
+    pub(super) fn tx_proof(&mut self, peer: &mut Peer, moves: &mut Moves) -> Sent {
+        let number = peer.number();
+        if let Some(&token) = moves.proofs.get(&number)
+            && !self.tx_header(10, peer, Packet::Proof { token })
+        {
+            return Sent::Rest(TxItem::Proof { peer: number });
+        }
+        moves.proofs.remove(&number);
         Sent::All
     }
 }

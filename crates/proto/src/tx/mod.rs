@@ -257,9 +257,12 @@ impl<C> Endpoint<C> {
             TxItem::Turn { peer } => return self.tx_turn(peer, out),
             TxItem::Host => self.io.begin_host_turn(),
             TxItem::PoolTurn { peer } => return self.tx_pool_at_host(peer, out),
-            TxItem::Gap { peer } => {
-                let peer = self.peers.at_mut(peer);
-                return peer.map_or(Sent::All, |peer| self.io.tx_gap(peer));
+            TxItem::Gap { peer } | TxItem::Proof { peer } => {
+                let Some(peer) = self.peers.at_mut(peer) else { return Sent::All };
+                return match item {
+                    TxItem::Gap { .. } => self.io.tx_gap(peer),
+                    _ => self.io.tx_proof(peer, &mut self.outbox.moves),
+                };
             }
             TxItem::Memory => self.admit_waiting(),
             _ => {} // of a session

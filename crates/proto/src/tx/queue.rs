@@ -25,6 +25,8 @@ pub(crate) enum TxItem {
     Ack { session: u32, req_num: u32 },
     /// A gap notification: a frame of the peer is missing.
     Gap { peer: u32 },
+    /// The answer to a challenge of this endpoint's address.
+    Proof { peer: u32 },
     /// A cancellation of the request of a quarantined slot.
     Cancel { session: u32, slot: u8, req_num: u32 },
     /// The one-way messages of a client session that credits allow.

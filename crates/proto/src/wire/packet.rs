@@ -23,6 +23,7 @@
 //! | gap | 0 | 0 | none |
 //! | one-way message | message bytes | 0 | the message |
 //! | message acknowledgement | 64 bits: messages received after the first missing one | | none |
+//! | proof of an address | the upper 28 bits of the token; the request number has the lower 32 | 0 | none |
 //!
 //! With the deadline flag, a request packet is packet 0 of its message, and `index` bits 0..16 are
 //! the remaining time as encoded by [`super::remaining`]; bits 16..20 are 0.
@@ -87,6 +88,8 @@ pub enum PacketKind {
     Gap = 9,
     /// The one-way messages of a session that have arrived.
     MessageAck = 10,
+    /// The sender of this packet has got a challenge over the control connection.
+    Proof = 11,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -154,6 +157,11 @@ pub enum Packet<'f> {
     /// The sender of this packet has received a frame whose number leaves a gap. The missing frames
     /// may come late or never. Belongs to no session.
     Gap,
+    /// The answer to a challenge of the sender's address. Belongs to no session.
+    Proof {
+        /// The token of the challenge, 60 bits.
+        token: u64,
+    },
     /// Request-for-response: send `count` packets of the response from `first` on.
     Rfr {
         /// The server's session number.
@@ -341,6 +349,7 @@ fn parse(
             let later = u64::from(size) | u64::from(index) << 28 | u64::from(req_type) << 48;
             (Packet::MessageAck { session, next: req_num, later }, rest)
         }
+        11 => (Packet::Proof { token: u64::from(size) << 32 | u64::from(req_num) }, rest),
         _ => return Err(Malformed::Kind),
     };
     Ok(Some(parsed))
@@ -434,6 +443,10 @@ impl Packet<'_> {
                 (PacketKind::Nack, 0, session, req_num, high, count, holes.len() as u16)
             }
             Packet::Gap => (PacketKind::Gap, 0, 0, 0, 0, 0, 0),
+            Packet::Proof { token } => {
+                let size = (token >> 32) as u32 & MAX_MSG_SIZE;
+                (PacketKind::Proof, 0, 0, token as u32, size, 0, 0)
+            }
         };
         debug_assert!(session <= MAX_SESSION && size <= MAX_MSG_SIZE && index < MAX_PACKETS);
         let [s0, s1, s2, _] = session.to_le_bytes();

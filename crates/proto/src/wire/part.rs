@@ -95,7 +95,7 @@ mod tests {
         #[test]
         fn part_and_general_parsing_agree(
             mut bytes in prop::collection::vec(any::<u8>(), PACKET_HEADER..400),
-            kind in 0..=PacketKind::MessageAck as u8,
+            kind in 0..=PacketKind::Proof as u8,
             flags in 0_u8..4,
             (msg_size, index) in (0_u32..1_300, 0_u16..5),
             plain in any::<bool>(),

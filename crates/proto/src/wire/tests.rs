@@ -241,6 +241,7 @@ proptest! {
             Packet::CreditReturn { session, req_num, count: index, in_progress: flag, grant: Grant::from_bits(count) },
             Packet::Rfr { session, req_num, first: index, count },
             Packet::Ack { session, req_num },
+            Packet::Proof { token: later >> 4 },
         ];
         let bytes = encode(&all);
         let mut rest = &bytes[..];

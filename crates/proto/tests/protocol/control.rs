@@ -83,12 +83,12 @@ fn a_long_stream_in_one_push_loses_nothing() {
 fn other_protocols_and_versions_are_distinguished() {
     let ended = |bytes: &[u8]| decode(bytes, 100).1;
     assert_eq!(ended(b"GET / HTTP/1.1\r\n"), Err(ControlError::NotCourser));
-    for (theirs_oldest, theirs_newest) in [(13, 14), (8, 9), (11, 10)] {
-        let version = ControlError::Version { theirs_oldest, theirs_newest, ours: 12 };
+    for (theirs_oldest, theirs_newest) in [(14, 15), (8, 9), (11, 10)] {
+        let version = ControlError::Version { theirs_oldest, theirs_newest, ours: 13 };
         let hello = [b'C', b'R', b'S', b'R', theirs_oldest as u8, 0, theirs_newest as u8, 0];
         assert_eq!(ended(&hello), Err(version));
     }
-    assert_eq!(ended(b"CRSR\0\0\x0d\0"), Ok(()), "a newer one that still speaks ours");
+    assert_eq!(ended(b"CRSR\0\0\x0e\0"), Ok(()), "a newer one that still speaks ours");
 }
 
 #[test]

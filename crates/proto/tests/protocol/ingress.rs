@@ -44,7 +44,6 @@ fn invalid_frames_change_nothing() {
         (bad(|h| h.peer = u32::MAX), addr(0), RxDrop::UnknownPeer),
         (bad(|h| h.cookie ^= 1), addr(0), RxDrop::Cookie),
         (bad(|h| h.data_per_packet -= 1), addr(0), RxDrop::PacketSize),
-        (bad(|_| {}), addr(1), RxDrop::WrongSource),
         (vec![], addr(0), RxDrop::Truncated),
         (bad(|_| {})[..23].to_vec(), addr(0), RxDrop::Truncated),
         (vec![0; 40], addr(0), RxDrop::Version),
@@ -63,11 +62,18 @@ fn invalid_frames_change_nothing() {
     // The whole state, including peers and their estimators; only the counters differ.
     let cut = |s: &str| s.split(" stats: ").next().unwrap_or("").to_owned();
     assert!(cut(&format!("{:?}", w.ep(1))) == cut(&figures), "state changed");
+    // A valid frame of another source changes what is wanted of its peer (`moves.rs`), and nothing else.
+    let rx = RxFrame::new(addr(1), &ours, Ecn::Ce);
+    assert!(!w.nodes[1].accepts(&rx, now));
+    assert_eq!(w.ep(1).stats().dropped(RxDrop::WrongSource), 1);
+    assert_eq!(inside(w.ep(1).stats()), before);
+    let after = format!("{:?}", w.ep(1)).replace("wanted: [0]", "wanted: []");
+    assert!(cut(&after) == cut(&figures), "state changed");
     // The same frame without the fault is accepted, so the cases were dropped for their faults.
     w.inject(0, 1, &ours);
     assert_eq!(w.nodes[1].executed[&1], 2);
     // A malformed packet discards the packets after it in the frame, and none before it.
-    ours.extend_from_slice(&[11; 16]);
+    ours.extend_from_slice(&[12; 16]);
     let malformed = w.ep(1).stats().dropped(RxDrop::Kind) + w.ep(1).stats().dropped(RxDrop::Flags);
     w.inject(0, 1, &ours);
     let stats = w.ep(1).stats();

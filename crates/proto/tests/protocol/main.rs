@@ -21,6 +21,7 @@ mod lifecycle;
 mod many;
 mod memory;
 mod messages;
+mod moves;
 mod notices;
 mod paced;
 mod packing;

@@ -387,6 +387,15 @@ impl Transport for SimTransport {
         Ok(Path { id, max_frame: self.caps.max_frame })
     }
 
+    fn path_move(&mut self, path: PathId, remote: Addr) -> Result<Path, PathError> {
+        let flow = flow_of(self.local, remote);
+        match self.paths.get_mut(path).filter(|_| remote.port != 0) {
+            Some(destination) => *destination = Destination { addr: remote, flow },
+            None => return Err(PathError::Unsupported(remote, SCHEME, self.local)),
+        }
+        Ok(Path { id: path, max_frame: self.caps.max_frame })
+    }
+
     fn path_close(&mut self, path: PathId) {
         self.paths.close(path);
     }

@@ -31,13 +31,15 @@ pub enum Kind {
     Gap,
     /// One-way messages have arrived.
     MessageAck,
+    /// The answer to a challenge of an address.
+    Proof,
     /// Bytes that are no packet, or a frame without a valid header.
     Malformed,
 }
 
 impl Kind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Kind; 12] = [
+    pub const ALL: [Kind; 13] = [
         Kind::Request,
         Kind::CreditReturn,
         Kind::Rfr,
@@ -49,6 +51,7 @@ impl Kind {
         Kind::Nack,
         Kind::Gap,
         Kind::MessageAck,
+        Kind::Proof,
         Kind::Malformed,
     ];
     /// Number of kinds.
@@ -66,6 +69,7 @@ impl Kind {
         "nack",
         "gap",
         "message-ack",
+        "proof",
         "malformed",
     ];
 
@@ -87,6 +91,7 @@ impl Kind {
             Ok(Packet::Nack { .. }) => Kind::Nack,
             Ok(Packet::Gap) => Kind::Gap,
             Ok(Packet::MessageAck { .. }) => Kind::MessageAck,
+            Ok(Packet::Proof { .. }) => Kind::Proof,
             Err(_) => Kind::Malformed,
         }
     }
@@ -150,7 +155,9 @@ pub(super) fn req_num(packet: &Packet<'_>) -> Option<u32> {
         | Packet::Ack { req_num, .. }
         | Packet::Cancel { req_num, .. }
         | Packet::Nack { req_num, .. } => Some(req_num),
-        Packet::Message { .. } | Packet::MessageAck { .. } | Packet::Gap => None,
+        Packet::Message { .. } | Packet::MessageAck { .. } | Packet::Gap | Packet::Proof { .. } => {
+            None
+        }
     }
 }
 
@@ -225,6 +232,7 @@ fn write_packet(f: &mut fmt::Formatter<'_>, packet: &Packet<'_>, dpp: u16) -> fm
             holes.iter().try_for_each(|hole| write!(f, " {}+{}", hole.first, hole.len))
         }
         Packet::Gap => f.write_str("GAP"),
+        Packet::Proof { token } => write!(f, "PROOF {token:x}"),
     }
 }
 
@@ -327,6 +335,7 @@ mod tests {
             Packet::Nack { session: 5, req_num: 8, count: 1, high: 3, holes: Holes::default() },
             Packet::Gap,
             Packet::MessageAck { session: 5, next: 6, later: 5 },
+            Packet::Proof { token: 42 },
         ];
         let mut bytes = frame_of(&all);
         bytes.push(15); // no kind
@@ -337,7 +346,7 @@ mod tests {
              CR s5 r8 credits 2 in progress | RFR s5 r8 from 1 credits 4 | \
              RESP s5 r8 1/3 of 2900 B | ERR s5 r8 status 4 | MSG s5 m6 of 900 B type 1 | \
              ACK s5 r8 | CANCEL s5 r9 | NACK s5 r8 1 of 3 missing | GAP | MACK s5 before m6 and 5 | \
-             malformed packet: truncated header"
+             PROOF 2a | malformed packet: truncated header"
         );
         let kinds: Vec<Kind> = frame(&bytes).unwrap().1.map(|p| Kind::of(&p)).collect();
         assert_eq!(kinds, Kind::ALL);

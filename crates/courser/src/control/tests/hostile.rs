@@ -39,7 +39,7 @@ fn both_sides_report_an_incompatible_version() {
         assert_eq!(peer.read(&mut hello), 0, "closed");
     });
     let error = node.dial(&e, "127.0.0.1", port).unwrap_err();
-    let cause = ControlError::Version { theirs_oldest: 90, theirs_newest: 91, ours: 12 };
+    let cause = ControlError::Version { theirs_oldest: 90, theirs_newest: 91, ours: 13 };
     assert!(matches!(error, DialError::Handshake { cause: c, .. } if c == cause), "{error:?}");
     assert!(error.to_string().contains("upgrade the older one"), "{error}");
     thread.join().unwrap();

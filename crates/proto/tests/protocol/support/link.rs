@@ -107,6 +107,7 @@ pub fn describe(from: usize, frame: &[u8]) -> Vec<Seen> {
                 let holes = holes.iter().map(|h| format!(" {}+{}", h.first, h.len));
                 (true, format!("NACK {req_num}+{count}<{high}{}", holes.collect::<String>()))
             }
+            Packet::Proof { .. } => (from == 1, "PROOF".to_owned()),
             Packet::Gap => (false, "GAP".into()),
         };
         out.push(Seen { from, text, bytes, server_kind });
