@@ -306,9 +306,13 @@ fn texts() -> Vec<Seed> {
         "1m 30s",
         "500us",
     ];
+    // They fit, and would be too long when they are written with their scheme and each `=`.
+    let long = [format!("udp://h:1?{}", "a&".repeat(507)), format!("{}:1", "x".repeat(1022))];
     texts
         .iter()
+        .map(|text| (*text).to_owned())
+        .chain(long)
         .enumerate()
-        .map(|(n, t)| ("text", format!("{n:02}"), t.as_bytes().into()))
+        .map(|(n, text)| ("text", format!("{n:02}"), text.into_bytes()))
         .collect()
 }

@@ -5,8 +5,11 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// Longest address in bytes. The limit bounds the work on text from outside.
+/// Longest address in bytes, as it is read and as it is written, which may be longer by the scheme and
+/// by the `=` of options without a value. The limit bounds the work on text from outside.
 const MAX_TEXT: usize = 1024;
+/// The error of a longer one.
+const TOO_LONG: &str = "it is longer than 1024 bytes, with its scheme and a `=` for each option";
 
 /// Where a nexus listens or a session connects to.
 ///
@@ -82,13 +85,17 @@ impl FromStr for Uri {
     type Err = UriError;
 
     fn from_str(text: &str) -> Result<Self, UriError> {
-        parse(text).map_err(|why| UriError::new(text, why))
+        let parsed = parse(text).and_then(|uri| {
+            // Each address that is read must be readable again once it is written.
+            if uri.to_string().len() > MAX_TEXT { Err(TOO_LONG) } else { Ok(uri) }
+        });
+        parsed.map_err(|why| UriError::new(text, why))
     }
 }
 
 fn parse(text: &str) -> Result<Uri, &'static str> {
     if text.len() > MAX_TEXT {
-        return Err("it is longer than 1024 bytes");
+        return Err(TOO_LONG);
     }
     let (place, query) = text.split_once('?').unwrap_or((text, ""));
     let (scheme, rest) = place.split_once("://").unwrap_or(("udp", place));
@@ -234,6 +241,25 @@ mod tests {
             let error = why(text);
             assert!(error.contains(expected) && error.contains("udp://db1:31850"), "{error}");
             assert!(error.len() < 500, "{error}");
+        }
+    }
+
+    /// Written addresses have a scheme, and options a `=`. The fuzzer found the second case.
+    #[test]
+    fn an_address_that_would_be_too_long_when_written_is_an_error() {
+        for (text, kept) in [
+            (format!("{}:1", "x".repeat(MAX_TEXT - 2)), MAX_TEXT - 8),
+            (format!("udp://h:1?{}", "a&".repeat(507)), 338),
+        ] {
+            assert_eq!(text.len(), MAX_TEXT);
+            assert!(why(&text).contains("1024 bytes"), "{text}");
+            let most = match text.strip_prefix("udp://h:1?") {
+                None => format!("{}:1", &text[..kept]),
+                Some(options) => format!("udp://h:1?{}", &options[..2 * kept]),
+            };
+            let uri: Uri = most.parse().expect("it fits");
+            assert!(uri.to_string().len() > MAX_TEXT - 3);
+            assert_eq!(uri.to_string().parse(), Ok(uri));
         }
     }
 
