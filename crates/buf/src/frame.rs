@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use arrayvec::ArrayVec;
 
@@ -39,7 +39,9 @@ pub type TxBurst = VecDeque<TxFrame>;
 /// Source or destination of a datagram, comparable in a few instructions.
 ///
 /// For IP transports `host` is the address in its IPv6 form (IPv4 is mapped, `::ffff:a.b.c.d`)
-/// and `port` the UDP port. Other transports number their endpoints in `host` as they like.
+/// and `port` the UDP port. A link-local address (fe80::/10), which may exist on several links, has the
+/// number of its interface in bits 64 to 95, where such addresses have zeros [RFC 4291 section 2.5.6].
+/// Other transports number their endpoints in `host` as they like.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Addr {
     /// The node: an IPv6 (or mapped IPv4) address as a number, or a transport's own number.
@@ -49,21 +51,48 @@ pub struct Addr {
 }
 
 impl Addr {
-    /// The address of an IP socket; scope and flow label are not part of it.
+    /// The address of an IP socket; the flow label is not part of it, and the scope only of a
+    /// link-local address.
     pub fn from_socket(addr: SocketAddr) -> Self {
-        let host = match addr.ip() {
-            IpAddr::V4(ip) => u128::from(ip.to_ipv6_mapped()),
-            IpAddr::V6(ip) => u128::from(ip),
-        };
-        Addr { host, port: u32::from(addr.port()) }
+        let port = u32::from(addr.port());
+        match addr {
+            SocketAddr::V4(v4) => Addr { host: u128::from(v4.ip().to_ipv6_mapped()), port },
+            SocketAddr::V6(v6) => {
+                Addr { host: u128::from(*v6.ip()), port }.with_zone(v6.scope_id())
+            }
+        }
+    }
+
+    /// The same address with the number of its interface, if it is link-local and the number is not 0.
+    #[must_use]
+    pub fn with_zone(self, zone: u32) -> Self {
+        if zone == 0 || !is_link_local(self.host) {
+            return self;
+        }
+        let zone = u128::from(zone) << ZONE_SHIFT;
+        Addr { host: (self.host & !ZONE_BITS) | zone, ..self }
     }
 
     /// The IP socket that this address names; mapped IPv4 addresses are returned as IPv4.
     /// Only meaningful for addresses of IP transports. `None` for a port above 65,535.
     pub fn to_socket(self) -> Option<SocketAddr> {
         let port = u16::try_from(self.port).ok()?;
+        let zone = (self.host & ZONE_BITS) >> ZONE_SHIFT;
+        if zone != 0 && is_link_local(self.host) {
+            let ip = Ipv6Addr::from(self.host & !ZONE_BITS);
+            return Some(SocketAddrV6::new(ip, port, 0, zone as u32).into());
+        }
         Some(SocketAddr::new(Ipv6Addr::from(self.host).to_canonical(), port))
     }
+}
+
+/// Bits of a link-local address that have the number of its interface.
+const ZONE_BITS: u128 = 0xffff_ffff << ZONE_SHIFT;
+const ZONE_SHIFT: u32 = 64;
+
+/// Returns whether an address is in fe80::/10.
+fn is_link_local(host: u128) -> bool {
+    host >> 118 == 0xfe80 >> 6
 }
 
 impl fmt::Debug for Addr {
@@ -322,6 +351,26 @@ mod tests {
 
     use super::*;
     use crate::{Arena, MsgBuf, PacketAccess};
+
+    #[test]
+    fn link_local_addresses_differ_by_their_zone_and_others_have_none() {
+        let addr = |text: &str| Addr::from_socket(text.parse().unwrap());
+        for text in ["[fe80::1%3]:9", "[fe80::1%4294967295]:9", "[fe80::1]:9", "[::1]:9"] {
+            assert_eq!(addr(text).to_socket(), Some(text.parse().unwrap()));
+            assert_eq!(addr(text).to_string(), text);
+        }
+        assert_ne!(addr("[fe80::1%3]:9"), addr("[fe80::1%4]:9"));
+        for (plain, scoped) in [("[fd00::1]:9", "[fd00::1%3]:9"), ("[febf::1]:9", "[febf::1%0]:9")]
+        {
+            assert_eq!(addr(plain), addr(scoped));
+        }
+        assert_ne!(addr("[febf::1%3]:9"), addr("[febf::1]:9"));
+        assert_eq!(addr("[fec0::1%3]:9"), addr("[fec0::1]:9"));
+        let v4 = addr("10.0.0.1:9");
+        assert_eq!(v4.with_zone(3), v4);
+        let forged = addr("[fe80:0:7:7::1%3]:9");
+        assert_eq!(forged, addr("[fe80::1%3]:9"), "its zone is that of the interface");
+    }
 
     #[test]
     fn a_wait_is_known_or_not_and_has_a_limit() {

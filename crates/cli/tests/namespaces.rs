@@ -4,3 +4,4 @@ mod addresses;
 mod ecn;
 #[path = "common/mark.rs"]
 mod mark;
+mod written;

@@ -36,7 +36,7 @@ pub enum BindError {
     #[error("cannot bind to {0}; use an IP address of this machine, 0.0.0.0 or [::]")]
     Host(String),
     /// The control port cannot be listened on.
-    #[error("cannot listen for control connections on {addr}: {source}{}", hint(source))]
+    #[error("cannot listen for control connections on {addr}: {source}{}", hint(.addr, source))]
     Control {
         /// Where.
         addr: String,
@@ -85,8 +85,13 @@ pub enum BindError {
     TooManyEndpoints,
 }
 
-fn hint(e: &io::Error) -> &'static str {
+fn hint(addr: &str, e: &io::Error) -> &'static str {
     match e.kind() {
+        io::ErrorKind::InvalidInput
+            if addr.parse().is_ok_and(|addr| control::needs_zone(&addr)) =>
+        {
+            " (each link may have a link-local address); write its interface, as in [fe80::1%eth0]"
+        }
         io::ErrorKind::AddrInUse => " (another process has the port); choose another, or port 0",
         io::ErrorKind::AddrNotAvailable => "; use an address of this machine (`ip addr`)",
         io::ErrorKind::PermissionDenied => " (ports below 1024 need root); choose a higher one",

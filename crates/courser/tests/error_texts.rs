@@ -17,7 +17,8 @@ use courser::{
 use courser_buf::{Addr, Arena, ArenaConfig, ConfigError, Heap, MapCause, MapError, SetLenError};
 use courser_net::shm::Unsafe;
 use courser_net::{
-    BindSpec, FaultPlan, FaultSyntax, MemError, OpenError, PathError, ShmError, UdpError, any,
+    BindSpec, FaultPlan, FaultSyntax, MemError, OpenError, PathError, ShmError, UdpError,
+    ZoneError, any,
 };
 use courser_proto as proto;
 use courser_proto::{ConnectError, ControlError, ControlRefusal, Recovery, UnknownRecovery};
@@ -63,6 +64,11 @@ fn here() -> SocketAddr {
 
 fn uri() -> UriError {
     "nowhere".parse::<Uri>().unwrap_err()
+}
+
+fn zone() -> ZoneError {
+    let uri: Uri = "udp://[fe80::1%absent]:31850".parse().unwrap();
+    uri.socket_addr().unwrap_err()
 }
 
 fn no_memory() -> AllocError {
@@ -229,11 +235,13 @@ fn transport_error_texts_end_with_an_advice() {
             open("mem://127.0.0.1:0?colour=1"),
             open("mem://127.0.0.1:0?depth=x"),
             OpenError::Host(name, broken()),
+            OpenError::Zone(zone()),
             OpenError::in_use(inner()),
             OpenError::transport(inner()),
         ],
     );
     check(include_str!("../../net/src/uri.rs"), &texts![uri()]);
+    check(include_str!("../../net/src/uri/host.rs"), &texts![zone()]);
     check(include_str!("../../net/src/any.rs"), &texts![any::RegisterError("UDP".into())]);
     check(
         include_str!("../../net/src/transport.rs"),
@@ -557,6 +565,7 @@ fn control_connection_error_texts_end_with_an_advice() {
         include_str!("../src/error/control.rs"),
         &texts![
             DialError::Resolve { host: "db1".into(), cause: Arc::new(broken()) },
+            DialError::Zone(zone()),
             full,
             DialError::Timeout { addr: here().to_string(), after: second },
             DialError::NoGreeting { addr: here(), after: second },

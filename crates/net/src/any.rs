@@ -43,11 +43,12 @@ impl BindSpec {
     /// The socket address of host and port; a name is resolved, and may block for that.
     ///
     /// # Errors
-    /// [`OpenError::Host`]: the host is no address and no known name.
+    /// [`OpenError::Host`]: the host is no address and no known name. [`OpenError::Zone`]: there is no
+    /// such interface.
     pub fn socket_addr(&self) -> Result<SocketAddr, OpenError> {
         let (host, port) = (self.uri.host.as_str(), self.uri.port);
-        if let Ok(ip) = host.parse::<IpAddr>() {
-            return Ok(SocketAddr::new(ip, port));
+        if let Some(addr) = self.uri.socket_addr()? {
+            return Ok(addr);
         }
         let unknown = |e| OpenError::Host(host.to_owned(), e);
         let first = (host, port).to_socket_addrs().map_err(unknown)?.next();
@@ -207,7 +208,7 @@ fn open_mem(spec: &BindSpec, options: MemOptions) -> Result<AnyTransport, OpenEr
     }
     let network = networks.entry(host.clone()).or_default().clone();
     drop(networks);
-    let config = options.config(host.parse().ok(), *port, &spec.common);
+    let config = options.config(spec.uri.ip(), *port, &spec.common);
     Ok(Box::new(network.endpoint(config)?))
 }
 

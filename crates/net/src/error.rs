@@ -1,6 +1,6 @@
 //! Why a transport could not be opened, whatever its kind.
 
-use crate::UriError;
+use crate::{UriError, ZoneError};
 
 /// Why an endpoint could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +42,9 @@ pub enum OpenError {
         "{0:?} is not an IP address, and not a known name: {1}; check its spelling and the DNS"
     )]
     Host(String, #[source] std::io::Error),
+    /// The zone of a link-local address names no interface.
+    #[error(transparent)]
+    Zone(#[from] ZoneError),
     /// Another endpoint has the port; a nexus that was bound to port 0 tries another one.
     #[error(transparent)]
     InUse(Box<dyn std::error::Error + Send + Sync>),

@@ -64,4 +64,4 @@ pub use poll::wait_readable;
 pub use shm::{ShmConfig, ShmError, ShmOptions, ShmTransport, Trust};
 pub use transport::{Caps, Path, PathError, Transport, TransportStats, is_exhausted};
 pub use udp::{Offload, UdpConfig, UdpError, UdpOptions, UdpTransport};
-pub use uri::{Uri, UriError};
+pub use uri::{Host, Uri, UriError, ZoneError, host_of};

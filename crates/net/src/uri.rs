@@ -1,9 +1,13 @@
 //! Addresses: `scheme://host:port/endpoint?option=value&...`, read by one parser for nexuses,
 //! sessions and transports.
 
+mod host;
+
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
+
+pub use host::{Host, ZoneError, host_of};
 
 /// Longest address in bytes, as it is read and as it is written, which may be longer by the scheme and
 /// by the `=` of options without a value. The limit bounds the work on text from outside.
@@ -18,6 +22,7 @@ const TOO_LONG: &str = "it is longer than 1024 bytes, with its scheme and a `=` 
 /// | `udp://db1:31850` | the nexus of a server, which chooses one of its endpoints |
 /// | `udp://db1:31850/2` | endpoint number 2 of that nexus |
 /// | `udp://[::1]:31850` | IPv6 addresses are written in brackets |
+/// | `udp://[fe80::1%eth0]:31850` | a link-local address has the name or number of its interface as zone |
 /// | `shm://127.0.0.1:31850` | a nexus of this machine, reached through shared memory |
 /// | `udp://[::]:31850?gso=off` | a nexus that listens on all addresses, with an option of its transport |
 /// | `db1:31850` | the scheme is `udp` when it is absent |
@@ -25,7 +30,7 @@ const TOO_LONG: &str = "it is longer than 1024 bytes, with its scheme and a `=` 
 pub struct Uri {
     /// The transport: `udp`, `shm`, `mem`, or the scheme of a registered one; in lower case.
     pub scheme: String,
-    /// A name or an IP address, without brackets.
+    /// A name or an IP address, without brackets; a link-local address with its zone (`fe80::1%eth0`).
     pub host: String,
     /// The control port of a nexus. Its endpoint `N` has datapath port `port + N` unless that is
     /// taken.
@@ -67,13 +72,27 @@ impl Uri {
         Err(UriError::new(&self.to_string(), why))
     }
 
+    /// The IP address of the host, without its zone; `None` for a name.
+    pub fn ip(&self) -> Option<IpAddr> {
+        Host::read(&self.host).ok()?.ip()
+    }
+
+    /// The socket address of host and port; `None` for a name. The interface of a zone is looked up in
+    /// the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// There is no interface of the zone's name.
+    pub fn socket_addr(&self) -> Result<Option<SocketAddr>, ZoneError> {
+        Host::read(&self.host).map_or(Ok(None), |host| host.socket_addr(self.port))
+    }
+
     /// The address to bind a client's nexus to, for sessions with this server: any port of the wildcard of
     /// the server's address family, or of the server's host over transports within a machine.
     #[must_use]
     pub fn bind_for_client(&self) -> Uri {
-        let host = match self.host.parse::<IpAddr>() {
+        let host = match self.ip() {
             _ if self.scheme != "udp" => self.host.clone(),
-            Ok(IpAddr::V4(_)) => Ipv4Addr::UNSPECIFIED.to_string(),
+            Some(IpAddr::V4(_)) => Ipv4Addr::UNSPECIFIED.to_string(),
             // A name may have addresses of both families; the IPv6 wildcard takes both.
             _ => Ipv6Addr::UNSPECIFIED.to_string(),
         };
@@ -133,8 +152,10 @@ pub(crate) fn is_scheme(name: &str) -> bool {
 fn split_port(authority: &str) -> Result<(&str, &str), &'static str> {
     if let Some(rest) = authority.strip_prefix('[') {
         let (host, port) = rest.split_once("]:").ok_or("`]:port` is missing")?;
-        let is_v6 = host.parse::<Ipv6Addr>().is_ok();
-        return if is_v6 { Ok((host, port)) } else { Err("brackets enclose IPv6 addresses only") };
+        return match Host::read(host)? {
+            Host::Ip(IpAddr::V6(_)) | Host::Zoned(..) => Ok((host, port)),
+            Host::Ip(_) | Host::Name(_) => Err("brackets enclose IPv6 addresses only"),
+        };
     }
     let (host, port) = authority.rsplit_once(':').ok_or("the port is missing")?;
     if host.is_empty() {
@@ -146,6 +167,7 @@ fn split_port(authority: &str) -> Result<(&str, &str), &'static str> {
     if host.contains(|c: char| c.is_whitespace() || c.is_control()) {
         return Err("the host contains a blank");
     }
+    Host::read(host)?;
     Ok((host, port))
 }
 
@@ -188,6 +210,8 @@ mod tests {
         for text in [
             "udp://db1:31850",
             "udp://[::1]:0",
+            "udp://[fe80::1%eth0]:9/3?gso=off",
+            "udp://[fe80::1%7]:9",
             "mem://7:1",
             "udp://10.0.0.1:9/3",
             "mem://lab:7/1?depth=8&max_frame=100",
@@ -208,6 +232,7 @@ mod tests {
         for (server, bind) in [
             ("udp://10.0.0.1:5", "udp://0.0.0.0:0"),
             ("udp://[::1]:5", "udp://[::]:0"),
+            ("udp://[fe80::1%eth0]:5", "udp://[::]:0"),
             ("udp://db1:5/2", "udp://[::]:0"),
             ("shm://127.0.0.1:5/2", "shm://127.0.0.1:0"),
             ("shm://[::1]:5", "shm://[::1]:0"),
@@ -233,6 +258,11 @@ mod tests {
             ("udp://[::1]", "`]:port`"),
             ("udp://[::1:7", "`]:port`"),
             ("udp://[db1]:5", "IPv6 address"),
+            ("udp://[fe80::1%]:5", "name or number of an interface"),
+            ("udp://[::1%lo]:5", "only link-local"),
+            ("udp://[db1%eth0]:5", "IPv6 address only"),
+            ("udp://db1%eth0:5", "in brackets"),
+            ("udp://fe80::1%eth0:5", "in brackets"),
             ("u d://a:1", "letters and digits"),
             ("udp://a b:1", "blank"),
             ("udp://a:1?=7", "no name"),
@@ -273,7 +303,13 @@ mod tests {
     prop_compose! {
         fn uris()(
             scheme in "[a-z0-9]{1,8}",
-            host in prop_oneof!["[a-z0-9.-]{1,30}", any::<Ipv6Addr>().prop_map(|ip| ip.to_string())],
+            host in prop_oneof![
+                "[a-z0-9.-]{1,30}",
+                any::<Ipv6Addr>().prop_map(|ip| ip.to_string()),
+                (any::<u64>(), "[a-zA-Z1-9@.-]{1,15}").prop_map(|(ip, zone)| {
+                    format!("{}%{zone}", Ipv6Addr::from(0xfe80 << 112 | u128::from(ip)))
+                }),
+            ],
             port: u16,
             endpoint: Option<u16>,
             options in prop::collection::vec(("[a-z_]{1,9}", "[^&]{0,12}"), 0..4),

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use courser_buf::Addr;
 use courser_proto::{
     CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ControlDecoder, ControlMsg, Heartbeat,
     HostIdentity,
@@ -111,6 +112,11 @@ impl<S: Stream> Conn<S> {
             counted: 0,
             stream,
         }
+    }
+
+    /// The host of the other side, as in [`Addr`]: with the zone of a link-local address.
+    pub(super) fn host(&self) -> u128 {
+        Addr::from_socket(self.remote).host
     }
 
     /// Handles the end of the TCP handshake: sets the socket's options and reads its address.

@@ -7,8 +7,10 @@
 //! All dials of one target share one connection, also while it is being opened.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+
+use courser_net::{Host, ZoneError};
 
 use super::conn::{Conn, Phase, canonical};
 use super::driver::{Driver, Timer, more_time};
@@ -30,8 +32,15 @@ impl<N: Network> Driver<N> {
             refuse(DialError::Stopped);
             return;
         }
-        // Host names are case-insensitive.
-        let target = (host.to_ascii_lowercase(), port);
+        let target = match literal(&host, port) {
+            // Names are case-insensitive, and zones are not.
+            Ok(None) => (host.to_ascii_lowercase(), port),
+            Ok(Some(_)) => (host, port),
+            Err(e) => {
+                refuse(DialError::Zone(e));
+                return;
+            }
+        };
         match self.targets.get(&target).copied() {
             Some(Target::Open(n)) => {
                 return self.answer(n, Waiter { index, mailbox, ticket });
@@ -55,7 +64,7 @@ impl<N: Network> Driver<N> {
     fn begin(&mut self, target: (String, u16), waiter: Waiter) {
         let dial = self.number();
         let deadline = self.now() + self.parts.limits.dial;
-        let literal = literal(&target.0).map(|ip| SocketAddr::from((ip, target.1)));
+        let literal = literal(&target.0, target.1).ok().flatten();
         self.timers.insert((deadline, Timer::Dial(dial)));
         self.targets.insert(target.clone(), Target::Dialing(dial));
         let d = Dialing {
@@ -253,8 +262,8 @@ fn this_host(mut addr: SocketAddr) -> SocketAddr {
     addr
 }
 
-/// Parses an IP address. IPv6 may be in brackets, as in a URI.
-fn literal(host: &str) -> Option<IpAddr> {
+/// The address of a host that is written as one; `None` for a name. IPv6 may be in brackets, as in a URI.
+fn literal(host: &str, port: u16) -> Result<Option<SocketAddr>, ZoneError> {
     let inner = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
-    inner.unwrap_or(host).parse().ok()
+    Host::read(inner.unwrap_or(host)).map_or(Ok(None), |host| host.socket_addr(port))
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -87,8 +87,8 @@ pub(super) struct Driver<N: Network> {
     pub(super) parts: Parts,
     pub(super) conns: BTreeMap<u64, Conn<N::Stream>>,
     pub(super) inbound: usize,
-    /// Inbound connections of each remote host.
-    pub(super) hosts: BTreeMap<IpAddr, Inbound>,
+    /// Inbound connections of each remote host, by [`Conn::host`].
+    pub(super) hosts: BTreeMap<u128, Inbound>,
     /// Time of the last [`super::mail::Mail::Scarce`] for the connections of all hosts.
     pub(super) asked_all: Option<Instant>,
     pub(super) idle: Idle,
@@ -268,7 +268,7 @@ impl<N: Network> Driver<N> {
         let now = self.now();
         let deadline = now + self.parts.limits.greeting;
         let mut conn = Conn::new(stream, Phase::Greeting, remote, None, now, deadline);
-        let host = conn.remote.ip();
+        let host = conn.host();
         if !self.make_room(host) {
             count(&self.parts.counters.excess_connections);
             // The buffer of a new stream has room.
@@ -287,7 +287,7 @@ impl<N: Network> Driver<N> {
     }
 
     /// Decrements the counts of inbound connections.
-    fn release_inbound(&mut self, host: IpAddr) {
+    fn release_inbound(&mut self, host: u128) {
         self.inbound -= 1;
         if let Some(from_host) = self.hosts.get_mut(&host) {
             from_host.conns -= 1;
@@ -432,7 +432,7 @@ impl<N: Network> Driver<N> {
         // Dropping the stream closes it.
         self.net.deregister(&mut conn.stream);
         self.timers.remove(&(conn.deadline, Timer::Conn(n)));
-        self.forget_idle(conn.remote.ip(), conn.idle_since, n);
+        self.forget_idle(conn.host(), conn.idle_since, n);
         match reason {
             LostReason::Protocol(ControlError::Refused(_)) => {}
             LostReason::Protocol(_) => count(&self.parts.counters.protocol_errors),
@@ -442,7 +442,7 @@ impl<N: Network> Driver<N> {
         tracing::debug!(control = n, remote = %conn.remote, %reason, "control connection ended");
         match conn.dial {
             None => {
-                self.release_inbound(conn.remote.ip());
+                self.release_inbound(conn.host());
                 if conn.phase != Phase::Open {
                     count(&self.parts.counters.failed_greetings);
                 }

@@ -1,6 +1,6 @@
 //! Messages of the control thread to endpoints.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use courser_proto::ControlMsg;
 
@@ -21,9 +21,9 @@ pub(crate) enum Mail {
         /// The connection that it arrived on.
         control: u64,
         /// The address of the other host on this connection.
-        remote: IpAddr,
+        remote: SocketAddr,
         /// The address of this host on this connection.
-        local: IpAddr,
+        local: SocketAddr,
         /// True if both nexuses are known to be on one host.
         same_host: bool,
         /// The message.
@@ -45,8 +45,8 @@ pub(crate) enum Mail {
     /// Connections are scarce: sessions that were never used are to end, so that their connections
     /// can be closed for others.
     Scarce {
-        /// The address whose connections are scarce; `None`: those of all.
-        host: Option<IpAddr>,
+        /// The host whose connections are scarce, as in [`courser_buf::Addr`]; `None`: those of all.
+        host: Option<u128>,
     },
 }
 

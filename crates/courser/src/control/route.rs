@@ -190,7 +190,7 @@ impl<N: Network> Driver<N> {
     fn post(&mut self, control: u64, index: u16, msg: ControlMsg) -> bool {
         let Some(conn) = self.conns.get_mut(&control) else { return false };
         let Some(e) = self.endpoints.get(&index) else { return false };
-        let (remote, local, same_host) = (conn.remote.ip(), conn.local.ip(), conn.same_host);
+        let (remote, local, same_host) = (conn.remote, conn.local, conn.same_host);
         let posted = e.mailbox.post(Mail::Msg { control, remote, local, same_host, msg });
         if posted {
             conn.used.insert(index);

@@ -1,7 +1,6 @@
 //! Inbound connections without a session: closed for others when connections are scarce. If there is
 //! none, the endpoints are asked to end sessions that were never used.
 
-use std::net::IpAddr;
 use std::time::Instant;
 
 use super::driver::Driver;
@@ -19,15 +18,15 @@ impl<N: Network> Driver<N> {
             return;
         }
         if let Some(before) = std::mem::replace(&mut conn.idle_since, since) {
-            self.idle.remove(conn.remote.ip(), before, n);
+            self.idle.remove(conn.host(), before, n);
         }
         if let Some(since) = since {
-            self.idle.insert(conn.remote.ip(), since, n);
+            self.idle.insert(conn.host(), since, n);
         }
     }
 
     /// Removes a connection that is about to be closed from the list.
-    pub(super) fn forget_idle(&mut self, host: IpAddr, since: Option<Instant>, n: u64) {
+    pub(super) fn forget_idle(&mut self, host: u128, since: Option<Instant>, n: u64) {
         if let Some(since) = since {
             self.idle.remove(host, since, n);
         }
@@ -35,7 +34,7 @@ impl<N: Network> Driver<N> {
 
     /// Whether one more connection of a host is within the limits. If not, an idle one is closed for
     /// it if possible; otherwise a later one may find room.
-    pub(super) fn make_room(&mut self, host: IpAddr) -> bool {
+    pub(super) fn make_room(&mut self, host: u128) -> bool {
         let Some(scarce) = self.scarce(host) else { return true };
         let is_closed = self.close_idle(scarce);
         if !is_closed {
@@ -46,7 +45,7 @@ impl<N: Network> Driver<N> {
 
     /// The host whose limit prevents one more connection of `host`, or `Some(None)`: the limit of
     /// all. `None`: there is room.
-    fn scarce(&self, host: IpAddr) -> Option<Option<IpAddr>> {
+    fn scarce(&self, host: u128) -> Option<Option<u128>> {
         let limits = &self.parts.limits;
         if self.hosts.get(&host).is_some_and(|h| h.conns >= limits.inbound_per_host) {
             return Some(Some(host));
@@ -56,7 +55,7 @@ impl<N: Network> Driver<N> {
 
     /// Asks the endpoints to end sessions that were never used, of a host or of all. Not again for
     /// [`super::Limits::idle`], as each connection that is refused comes here.
-    fn ask_for_room(&mut self, host: Option<IpAddr>) {
+    fn ask_for_room(&mut self, host: Option<u128>) {
         let now = self.now();
         let asked = match host {
             Some(host) => self.hosts.get_mut(&host).map(|h| &mut h.asked),
@@ -76,7 +75,7 @@ impl<N: Network> Driver<N> {
     /// its peer could connect another session before someone needs the place.
     pub(super) fn close_evicted(&mut self, n: u64) {
         let Some(conn) = self.conns.get(&n) else { return };
-        if conn.idle_since.is_some() && self.scarce(conn.remote.ip()).is_some() {
+        if conn.idle_since.is_some() && self.scarce(conn.host()).is_some() {
             count(&self.parts.counters.evicted_connections);
             self.close(n, LostReason::Scarce);
         }
@@ -84,7 +83,7 @@ impl<N: Network> Driver<N> {
 
     /// Closes the connection that was unused for longest, of one host or of all; false when there is
     /// none.
-    pub(super) fn close_idle(&mut self, host: Option<IpAddr>) -> bool {
+    pub(super) fn close_idle(&mut self, host: Option<u128>) -> bool {
         let Some((since, n)) = self.idle.oldest(host, self.epoch) else { return false };
         if self.now().saturating_duration_since(since) < self.parts.limits.idle {
             return false;

@@ -1,7 +1,7 @@
 //! Entries of the control thread's tables.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::mailbox::Mailbox;
@@ -75,22 +75,22 @@ pub(super) struct Inbound {
 #[derive(Debug, Default)]
 pub(super) struct Idle {
     by_age: BTreeSet<(Instant, u64)>,
-    by_host: BTreeSet<(IpAddr, Instant, u64)>,
+    by_host: BTreeSet<(u128, Instant, u64)>,
 }
 
 impl Idle {
-    pub(super) fn insert(&mut self, host: IpAddr, since: Instant, n: u64) {
+    pub(super) fn insert(&mut self, host: u128, since: Instant, n: u64) {
         self.by_age.insert((since, n));
         self.by_host.insert((host, since, n));
     }
 
-    pub(super) fn remove(&mut self, host: IpAddr, since: Instant, n: u64) {
+    pub(super) fn remove(&mut self, host: u128, since: Instant, n: u64) {
         self.by_age.remove(&(since, n));
         self.by_host.remove(&(host, since, n));
     }
 
     /// The connection that was unused for longest, of one host or of all.
-    pub(super) fn oldest(&self, host: Option<IpAddr>, epoch: Instant) -> Option<(Instant, u64)> {
+    pub(super) fn oldest(&self, host: Option<u128>, epoch: Instant) -> Option<(Instant, u64)> {
         let Some(host) = host else { return self.by_age.first().copied() };
         let (of, since, n) = *self.by_host.range((host, epoch, 0)..).next()?;
         (of == host).then_some((since, n))

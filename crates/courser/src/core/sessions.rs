@@ -19,7 +19,7 @@ impl<A: App> Core<A> {
             return Err(SessionError::Scheme { ours, theirs: uri.scheme });
         }
         // Check the host before dialing.
-        if let Ok(host) = uri.host.parse() {
+        if let Some(host) = uri.ip() {
             any::check_host(ours, host).map_err(|e| SessionError::Path(e.to_string()))?;
         }
         // The control connection is not open yet; `connect_over` sets its number. Numbers start at

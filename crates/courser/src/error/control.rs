@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use courser_net::is_exhausted;
+use courser_net::{ZoneError, is_exhausted};
 use courser_proto::ControlError;
 
 /// Why another nexus could not be reached.
@@ -22,6 +22,9 @@ pub enum DialError {
         /// The resolver's error.
         cause: Arc<io::Error>,
     },
+    /// The zone of a link-local address names no interface.
+    #[error(transparent)]
+    Zone(ZoneError),
     /// The TCP connection failed.
     #[error("{}", connect_text(.addr, .cause))]
     Connect {
@@ -87,6 +90,12 @@ fn connect_text(addr: &SocketAddr, cause: &io::Error) -> String {
         return format!("cannot connect to {addr}: {cause}");
     }
     match cause.kind() {
+        K::InvalidInput if needs_zone(addr) => format!(
+            "cannot connect to {addr}, a link-local address, which each link may have; write the \
+             interface behind it, as in [{}%eth0]:{}",
+            addr.ip(),
+            addr.port()
+        ),
         K::ConnectionRefused => {
             let rejected = match addr.ip().is_loopback() {
                 true => "",
@@ -116,6 +125,11 @@ fn connect_text(addr: &SocketAddr, cause: &io::Error) -> String {
         }
         _ => format!("cannot connect to {addr}: {cause}; check the address and the network"),
     }
+}
+
+/// Returns whether an address belongs to a link that it does not name.
+pub(super) fn needs_zone(addr: &SocketAddr) -> bool {
+    matches!(addr, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0)
 }
 
 /// A pause of this process that is worth to be named.

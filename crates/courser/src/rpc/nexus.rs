@@ -1,10 +1,12 @@
 //! The nexus: a process's address, and the maker of its endpoints (`[eRPC App. B]`, E66).
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use courser_net::{AnyTransport, BindSpec, CommonOptions, ThisProcess, Transport, Uri, any};
+use courser_net::{
+    AnyTransport, BindSpec, CommonOptions, OpenError, ThisProcess, Transport, Uri, any, host_of,
+};
 
 use crate::config::Config;
 use crate::control::{Control, ControlStats, Limits};
@@ -174,7 +176,7 @@ impl Nexus {
         let mut common = CommonOptions::default();
         common.max_frame = c.max_frame;
         common.queue_bytes = Some(c.socket_buffer);
-        let uri = Uri { host: self.bound.ip().to_string(), port, ..self.uri.clone() };
+        let uri = Uri { host: host_of(self.bound), port, ..self.uri.clone() };
         BindSpec { uri, common, options: c.transport.clone() }
     }
 
@@ -205,11 +207,12 @@ impl Nexus {
 
     /// An address for clients on this machine: the bind address, or the loopback for a wildcard.
     pub fn local_uri(&self) -> String {
-        let mut host = self.bound.ip().to_canonical();
-        if host.is_unspecified() {
-            host = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        }
-        let (host, port) = (host.to_string(), self.bound.port());
+        let port = self.bound.port();
+        let host = match self.bound.ip().to_canonical() {
+            host if host.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
+            host if host.is_ipv4() => host.to_string(),
+            _ => host_of(self.bound),
+        };
         Uri { host, port, options: Vec::new(), ..self.uri.clone() }.to_string()
     }
 
@@ -236,8 +239,8 @@ impl Nexus {
 
 /// The address to listen on.
 fn bind_addr(platform: &Platform, uri: &Uri) -> Result<SocketAddr, BindError> {
-    if let Ok(ip) = uri.host.parse() {
-        return Ok(SocketAddr::new(ip, uri.port));
+    if let Some(addr) = uri.socket_addr().map_err(OpenError::from)? {
+        return Ok(addr);
     }
     let known = match platform.machine() {
         None if uri.host == "localhost" => Some((Ipv4Addr::LOCALHOST, uri.port).into()),

@@ -5,7 +5,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use courser_buf::{Addr, PathId};
 use courser_net::{PathError, Transport, Uri, is_exhausted};
@@ -166,7 +166,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
                 Mail::Lost { control, reason } => self.on_lost(control, &reason),
                 Mail::Unanswered { control } => self.on_unanswered(control),
                 Mail::Scarce { host } => {
-                    self.core.proto.evict_clients(host.map(|host| addr(host, 0).host));
+                    self.core.proto.evict_clients(host);
                     self.notify_evicted();
                 }
             }
@@ -202,8 +202,8 @@ impl<T: Transport, A: Events> Rpc<T, A> {
             Err(e) => return self.dial_failed(at, e.into()),
         };
         // The path to the host determines the frame size.
-        let (remote, local) = (d.remote.ip(), d.local.ip());
-        let path = self.transport.path_open(addr(remote, d.remote.port()), Some(addr(local, 0)));
+        let (remote, local) = (d.remote, d.local);
+        let path = self.transport.path_open(Addr::from_socket(remote), Some(addr(local, 0)));
         let path = match path {
             Ok(path) => path,
             Err(e) => return self.dial_failed(at, SessionError::Path(e.to_string())),
@@ -254,7 +254,12 @@ impl<T: Transport, A: Events> Rpc<T, A> {
         self.core.remember_failure(d.session, error);
     }
 
-    fn on_control_message(&mut self, control: u64, ends: (IpAddr, IpAddr, bool), msg: ControlMsg) {
+    fn on_control_message(
+        &mut self,
+        control: u64,
+        ends: (SocketAddr, SocketAddr, bool),
+        msg: ControlMsg,
+    ) {
         match msg {
             ControlMsg::Connect { from, request, .. } => {
                 let (session, client_cookie) = (request.session, request.cookie);
@@ -315,7 +320,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     fn accept(
         &mut self,
         control: u64,
-        (remote, local, same_host): (IpAddr, IpAddr, bool),
+        (remote, local, same_host): (SocketAddr, SocketAddr, bool),
         client_index: u16,
         request: &ConnectRequest,
     ) -> Result<ConnectAccept, ConnectRefuseReason> {
@@ -474,6 +479,7 @@ impl<T: Transport, A: Events> Rpc<T, A> {
     }
 }
 
-fn addr(ip: IpAddr, port: u16) -> Addr {
-    Addr::from_socket(SocketAddr::new(ip, port))
+/// The address of a host, with the zone of a link-local one, and a port.
+fn addr(host: SocketAddr, port: u16) -> Addr {
+    Addr { port: port.into(), ..Addr::from_socket(host) }
 }

@@ -1,7 +1,7 @@
 //! The connects of an endpoint that are under way, and its connected sessions.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use courser_buf::Addr;
@@ -31,7 +31,7 @@ pub(super) struct Dialing {
     /// answered all others, and then sends its request again.
     pub(super) held_by: Option<u16>,
     /// The number of the open control connection, with the remote and the local address.
-    pub(super) control: Option<(u64, IpAddr, IpAddr)>,
+    pub(super) control: Option<(u64, SocketAddr, SocketAddr)>,
 }
 
 impl Dialing {

@@ -253,7 +253,9 @@ impl Route {
     fn find(local: SocketAddr, to: SocketAddr, mtu: mtu::Sources) -> io::Result<Route> {
         let socket = Socket::new(Domain::for_address(to), Type::DGRAM, None)?;
         if !local.ip().is_unspecified() {
-            socket.bind(&SocketAddr::new(local.ip(), 0).into())?;
+            let mut any_port = local; // with the zone of a link-local address
+            any_port.set_port(0);
+            socket.bind(&any_port.into())?;
         }
         socket.connect(&to.into())?;
         let source = socket.local_addr()?.as_socket().map_or(local.ip(), |a| a.ip());

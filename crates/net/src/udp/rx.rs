@@ -266,10 +266,14 @@ fn system_ns() -> u64 {
 #[inline]
 fn source(name: &libc::sockaddr_in6, len: libc::socklen_t) -> Option<Addr> {
     match libc::c_int::from(name.sin6_family) {
-        libc::AF_INET6 if len as usize >= size_of::<libc::sockaddr_in6>() => Some(Addr {
-            host: u128::from_be_bytes(name.sin6_addr.s6_addr),
-            port: u32::from(u16::from_be(name.sin6_port)),
-        }),
+        libc::AF_INET6 if len as usize >= size_of::<libc::sockaddr_in6>() => {
+            let src = Addr {
+                host: u128::from_be_bytes(name.sin6_addr.s6_addr),
+                port: u32::from(u16::from_be(name.sin6_port)),
+            };
+            // Set for link-local addresses only.
+            Some(if name.sin6_scope_id == 0 { src } else { src.with_zone(name.sin6_scope_id) })
+        }
         libc::AF_INET if len as usize >= size_of::<libc::sockaddr_in>() => {
             // `sockaddr_in` has its port at the offset of `sockaddr_in6`, and its address at that
             // of the flow label.

@@ -48,7 +48,10 @@ pub(super) fn bind(cfg: &UdpConfig) -> Result<Bound, UdpError> {
 /// A bound, nonblocking socket, and the bind address: the IPv4 wildcard instead of the IPv6 one on
 /// a system without IPv6.
 fn open(bind: SocketAddr) -> Result<(Socket, SocketAddr), UdpError> {
-    let bind = SocketAddr::new(bind.ip().to_canonical(), bind.port());
+    let bind = match bind.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, bind.port()),
+        IpAddr::V6(_) => bind, // with the zone of a link-local address
+    };
     match open_one(bind) {
         Ok(socket) => Ok((socket, bind)),
         Err(e) if bind.is_ipv6() && bind.ip().is_unspecified() && no_ipv6(&e) => {

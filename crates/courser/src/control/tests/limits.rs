@@ -2,9 +2,10 @@
 
 use std::io::Write;
 use std::mem::size_of;
-use std::net::{IpAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use courser_buf::Addr;
 use courser_net::ControlSockets;
 use courser_proto::{CONTROL_PREAMBLE, ControlMsg};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -285,7 +286,8 @@ fn a_connection_without_its_evicted_sessions_is_closed_at_once_where_they_are_sc
     };
     let (mut two, mut single, mut elsewhere) = (open(one, 2), open(one, 1), open(other, 1));
     assert!(Peer::connect_from(one, node.port).is_refused(), "no room yet");
-    assert!(matches!(e.next(), Mail::Scarce { host: Some(host) } if host == IpAddr::from(one)));
+    let from_one = Addr::from_socket((one, 0).into()).host;
+    assert!(matches!(e.next(), Mail::Scarce { host: Some(host) } if host == from_one));
     let evicted =
         ControlMsg::Evicted { to: PEER_ENDPOINT, from: e.me(), session: 0, server_session: 0 };
     for (number, peer) in [&mut two, &mut single, &mut elsewhere] {

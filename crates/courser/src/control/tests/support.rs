@@ -135,7 +135,9 @@ impl End {
 
     pub(super) fn msg(&self) -> (u64, IpAddr, IpAddr, ControlMsg) {
         match self.next() {
-            Mail::Msg { control, remote, local, msg, .. } => (control, remote, local, msg),
+            Mail::Msg { control, remote, local, msg, .. } => {
+                (control, remote.ip(), local.ip(), msg)
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -1,0 +1,125 @@
+//! Addresses as people write them, between two network namespaces: zones and further addresses of a
+//! host.
+//!
+//! Needs root and ip(8). Without them each test is skipped and prints the reason.
+
+use std::sync::mpsc;
+use std::thread;
+
+use courser::{Nexus, Uri};
+use courser_bench::netns::{self, DEVICE, Host};
+
+const TYPE: u16 = 1;
+
+/// The hosts, or the printed reason why there are none.
+fn hosts() -> Option<[Host; 2]> {
+    let hosts = netns::pair().map_err(|e| e.to_string());
+    hosts.map_err(|e| println!("skipped: {e}")).ok()
+}
+
+/// Runs `client` on a host, with the port of a server that is bound to `bind` on another.
+fn with_server<R: Send>(
+    [at, server]: [&Host; 2],
+    bind: &str,
+    client: impl FnOnce(u16) -> R + Send,
+) -> R {
+    thread::scope(|scope| {
+        let (sender, receiver) = mpsc::channel();
+        let server = scope.spawn(move || {
+            server.enter().expect("enters");
+            let nexus = Nexus::bind(bind).expect("binds");
+            let mut rpc = nexus.endpoint().expect("opens");
+            rpc.on(TYPE, |cx, request| cx.reply(request.len().to_le_bytes().to_vec()));
+            sender.send((nexus.port(), rpc.handle())).expect("sent");
+            rpc.run().expect("runs");
+        });
+        let (port, handle) = receiver.recv().expect("ready");
+        let client = scope.spawn(move || {
+            at.enter().expect("enters");
+            client(port)
+        });
+        let result = client.join();
+        handle.stop();
+        server.join().expect("ends");
+        result.expect("calls")
+    })
+}
+
+/// Calls a server with a request of many packets, from a nexus that is bound to `bind`, or as clients are.
+fn call(bind: Option<&str>, server: &str) -> Result<(), String> {
+    let uri: Uri = server.parse().map_err(|e| format!("{e}"))?;
+    let bind = bind.map_or_else(|| uri.bind_for_client().to_string(), str::to_owned);
+    let nexus = Nexus::bind(&bind).map_err(|e| e.to_string())?;
+    let mut rpc = nexus.endpoint().map_err(|e| e.to_string())?;
+    let session = rpc.connect(server).map_err(|e| e.to_string())?;
+    rpc.wait_connected(session).map_err(|e| e.to_string())?;
+    let request = rpc.alloc(100_000).expect("memory");
+    let called = rpc.call_wait(session, TYPE, request, None);
+    called.map(drop).map_err(|e| e.reason.to_string())
+}
+
+#[test]
+fn link_local_addresses_are_called_with_their_zone() {
+    let Some([client, server]) = &hosts() else { return };
+    for (host, ip) in [(client, "fe80::a1"), (server, "fe80::a2")] {
+        host.run(&format!("ip -6 address add {ip}/64 dev {DEVICE} nodad")).expect("adds it");
+    }
+    let own = format!("udp://[fe80::a1%{DEVICE}]:0");
+    with_server([client, server], "udp://[::]:0", |port| {
+        let named = format!("udp://[fe80::a2%{DEVICE}]:{port}");
+        assert_eq!(call(None, &named), Ok(()));
+        assert_eq!(call(Some(&own), &named), Ok(()), "from a link-local address");
+        // Socket addresses have the number of the interface.
+        let addr = named.parse::<Uri>().expect("an address").socket_addr().expect("an interface");
+        assert_eq!(call(None, &format!("udp://{}", addr.expect("no name"))), Ok(()));
+        let error = |server: &str| call(None, server).expect_err(server);
+        let plain = error(&format!("udp://[fe80::a2]:{port}"));
+        assert!(plain.contains("write the interface") && plain.contains("%eth0"), "{plain}");
+        let absent = error(&format!("udp://[fe80::a2%absent]:{port}"));
+        assert!(absent.contains("no interface \"absent\""), "{absent}");
+    });
+    let bind = format!("udp://[fe80::a2%{DEVICE}]:0");
+    with_server([client, server], &bind, |port| {
+        assert_eq!(call(None, &format!("udp://[fe80::a2%{DEVICE}]:{port}")), Ok(()));
+    });
+    with_server([server, server], &bind, |port| {
+        // A host that calls itself.
+        let named = format!("udp://[fe80::a2%{DEVICE}]:{port}");
+        assert_eq!(call(None, &named), Ok(()));
+        let nexus = Nexus::bind(&bind).expect("binds");
+        let uri = nexus.local_uri().parse::<Uri>().expect("parses");
+        assert_eq!(
+            uri.socket_addr().expect("an interface").map(|at| at.port()),
+            Some(nexus.port())
+        );
+        let error = Nexus::bind("udp://[fe80::a2]:0").expect_err("no zone").to_string();
+        assert!(error.contains("write its interface"), "{error}");
+    });
+}
+
+#[test]
+fn a_server_on_all_addresses_answers_from_the_one_that_was_dialled() {
+    let Some([client, server]) = &hosts() else { return };
+    for line in [
+        &format!("ip address add 10.99.0.77/24 dev {DEVICE}"),
+        &format!("ip -6 address add fd99::77/64 dev {DEVICE} nodad"),
+        "ip address add 10.98.0.1/32 dev lo",
+    ] {
+        server.run(line).expect("adds it");
+    }
+    client.run(&format!("ip route add 10.98.0.1 via {}", server.address(false))).expect("routes");
+    for bind in ["udp://0.0.0.0:0", "udp://[::]:0"] {
+        with_server([client, server], bind, |port| {
+            for host in ["10.99.0.77", "10.98.0.1"] {
+                assert_eq!(call(None, &format!("udp://{host}:{port}")), Ok(()), "{host} {bind}");
+            }
+            if bind.contains('[') {
+                assert_eq!(call(None, &format!("udp://[fd99::77]:{port}")), Ok(()));
+            }
+        });
+        with_server([server, server], bind, |port| {
+            assert_eq!(call(None, &format!("udp://127.0.0.2:{port}")), Ok(()));
+            assert_eq!(call(None, &format!("udp://10.98.0.1:{port}")), Ok(()));
+        });
+    }
+}
