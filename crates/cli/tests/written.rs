@@ -1,10 +1,11 @@
-//! Addresses as people write them, between two network namespaces: zones and further addresses of a
-//! host.
+//! Addresses as people write them, between two network namespaces: zones, wildcards, further addresses
+//! of a host, hosts without IPv6.
 //!
 //! Needs root and ip(8). Without them each test is skipped and prints the reason.
 
 use std::sync::mpsc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use courser::{Nexus, Uri};
 use courser_bench::netns::{self, DEVICE, Host};
@@ -122,4 +123,63 @@ fn a_server_on_all_addresses_answers_from_the_one_that_was_dialled() {
             assert_eq!(call(None, &format!("udp://10.98.0.1:{port}")), Ok(()));
         });
     }
+}
+
+#[test]
+fn a_wildcard_stands_for_the_own_host() {
+    let Some([_, host]) = &hosts() else { return };
+    for (bind, targets) in [
+        ("udp://0.0.0.0:0", &["0.0.0.0", "[::]", "[::ffff:0.0.0.0]", "localhost"][..]),
+        ("udp://[::]:0", &["0.0.0.0", "[::]", "localhost"]),
+        ("udp://127.0.0.1:0", &["0.0.0.0", "[::]", "localhost"]),
+        ("udp://[::1]:0", &["[::]", "localhost"]),
+    ] {
+        with_server([host, host], bind, |port| {
+            for target in targets {
+                let begin = Instant::now();
+                assert_eq!(
+                    call(None, &format!("udp://{target}:{port}")),
+                    Ok(()),
+                    "{target} {bind}"
+                );
+                // Connecting to an address that is not this host's takes a second or more.
+                assert!(begin.elapsed() < Duration::from_secs(4), "{target}");
+            }
+        });
+    }
+}
+
+#[test]
+fn hosts_without_ipv6_serve_and_call() {
+    let Some([client, server]) = &hosts() else { return };
+    let disable = |host: &Host| {
+        thread::scope(|scope| {
+            let write = || {
+                host.enter().expect("enters");
+                std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1")
+            };
+            scope.spawn(write).join().expect("no panic")
+        })
+    };
+    for without in [&[server][..], &[server, client]] {
+        for host in without {
+            if let Err(e) = disable(host) {
+                return println!("skipped: IPv6 cannot be disabled: {e}");
+            }
+        }
+        with_server([client, server], "udp://[::]:0", |port| {
+            let target = format!("udp://{}:{port}", server.address(false));
+            assert_eq!(call(None, &target), Ok(()));
+            assert_eq!(call(Some("udp://[::]:0"), &target), Ok(()));
+        });
+    }
+    with_server([server, server], "udp://[::]:0", |port| {
+        for target in ["localhost", "[::]", "0.0.0.0", "127.0.0.1"] {
+            assert_eq!(call(None, &format!("udp://{target}:{port}")), Ok(()), "{target}");
+        }
+    });
+    with_server([client, server], "udp://[::]:0", |port| {
+        let error = call(None, &format!("udp://[fd99::2]:{port}")).expect_err("no IPv6");
+        assert!(error.contains("fd99::2") && error.contains("; check"), "{error}");
+    });
 }

@@ -130,7 +130,7 @@ pub use courser_buf::{AllocError, ArenaStats, ClassStats, MsgBuf, stats};
 pub use courser_macros::service;
 pub use courser_net::{
     AnyTransport, MemOptions, Offload, OptionSet, ShmOptions, Transport, TransportOptions,
-    TransportStats, Trust, UdpOptions, Uri, UriError,
+    TransportStats, Trust, UdpOptions, Uri, UriError, ZoneError,
 };
 pub use courser_proto::{
     Admission, CallError, CallId, ConnectRefuseReason, Control, DROP_NAMES, DcqcnConstants,

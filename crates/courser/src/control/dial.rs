@@ -1,14 +1,18 @@
-//! Dialing: opens one connection per remote nexus from a host name and a port.
+//! Dialing: opens connections to remote nexuses by host name and port.
 //!
 //! ```text
-//! Dial -> (name) resolver thread -> addresses, in turn: connect, greeting -> Dialed
-//!         (literal) ----------------^
+//! Dial -> (name) resolver thread -> addresses -> an open connection to one of them ----------> Dialed
+//!         (literal) ----------------^        \-> attempts, 250 ms apart: connect, greeting -^
 //! ```
-//! All dials of one target share one connection, also while it is being opened.
+//! The attempts of a dial are those of RFC 8305 ("Happy Eyeballs"): IPv6 first, the families in turn; the
+//! first connection that is greeted wins, and the others are closed. Names are resolved at each dial, so
+//! that a name which has moved leads to its new host; dials of one target at the same time share their
+//! attempts. An address has one connection, whatever names lead to it.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use courser_net::{Host, ZoneError};
 
@@ -16,70 +20,70 @@ use super::conn::{Conn, Phase, canonical};
 use super::driver::{Driver, Timer, more_time};
 use super::mail::{Dialed, Mail};
 use super::network::Network;
-use super::tables::{Dialing, Target, Waiter};
+use super::tables::{Dialing, Waiter};
 use crate::error::control::{DialError, LostReason};
 
 /// Addresses tried per name.
 const ADDRESSES: usize = 16;
+/// Time after which the next address is tried while the one before has not answered
+/// [RFC 8305 section 5]. A name that takes longer to resolve, and has an open connection, uses that.
+pub(super) const NEXT_AFTER: Duration = Duration::from_millis(250);
 
 impl<N: Network> Driver<N> {
     /// Handles [`Command::Dial`].
     pub(super) fn on_dial(&mut self, index: u16, ticket: u64, host: String, port: u16) {
         let Some(endpoint) = self.endpoints.get(&index) else { return };
         let mailbox = endpoint.mailbox.clone();
-        let refuse = |e| mailbox.post(Mail::Dialed { ticket, result: Err(e) });
-        if self.stopping {
-            refuse(DialError::Stopped);
-            return;
-        }
-        let target = match literal(&host, port) {
-            // Names are case-insensitive, and zones are not.
-            Ok(None) => (host.to_ascii_lowercase(), port),
-            Ok(Some(_)) => (host, port),
-            Err(e) => {
-                refuse(DialError::Zone(e));
-                return;
-            }
+        let refuse = |e| {
+            mailbox.post(Mail::Dialed { ticket, result: Err(e) });
         };
-        match self.targets.get(&target).copied() {
-            Some(Target::Open(n)) => {
-                return self.answer(n, Waiter { index, mailbox, ticket });
-            }
-            Some(Target::Dialing(dial)) => {
-                if let Some(d) = self.dials.get_mut(&dial) {
-                    d.waiters.push(Waiter { index, mailbox, ticket });
-                }
-                return;
-            }
-            None => {}
+        if self.stopping {
+            return refuse(DialError::Stopped);
+        }
+        let (target, literal) = match literal(&host, port) {
+            // Names are case-insensitive, and zones are not.
+            Ok(None) => ((host.to_ascii_lowercase(), port), None),
+            Ok(Some(addr)) => ((host, port), Some(attempts_at([addr]))),
+            Err(e) => return refuse(DialError::Zone(e)),
+        };
+        let waiter = |mailbox| Waiter { index, mailbox, ticket };
+        if let Some(n) = literal.as_ref().and_then(|addrs| self.open_to(addrs)) {
+            return self.answer(n, waiter(mailbox));
+        }
+        if let Some(d) = self.targets.get(&target).and_then(|dial| self.dials.get_mut(dial)) {
+            return d.waiters.push(waiter(mailbox));
         }
         let limit = self.parts.limits.outbound;
-        if self.targets.len() >= limit {
-            refuse(DialError::TooManyConnections { limit });
-            return;
+        // A name may lead to an open connection.
+        let held = if literal.is_some() { self.open.len() } else { 0 };
+        if self.dials.len() + held >= limit {
+            return refuse(DialError::TooManyConnections { limit });
         }
-        self.begin(target, Waiter { index, mailbox, ticket });
+        self.begin(target, literal, waiter(mailbox));
     }
 
-    fn begin(&mut self, target: (String, u16), waiter: Waiter) {
+    fn begin(&mut self, target: (String, u16), literal: Option<Vec<SocketAddr>>, waiter: Waiter) {
         let dial = self.number();
-        let deadline = self.now() + self.parts.limits.dial;
-        let literal = literal(&target.0, target.1).ok().flatten();
+        let now = self.now();
+        let deadline = now + self.parts.limits.dial;
         self.timers.insert((deadline, Timer::Dial(dial)));
-        self.targets.insert(target.clone(), Target::Dialing(dial));
+        self.targets.insert(target.clone(), dial);
+        let is_literal = literal.is_some();
         let d = Dialing {
             target,
             waiters: vec![waiter],
-            addrs: literal.into_iter().collect(),
-            attempt: None,
+            addrs: literal.unwrap_or_default().into(),
+            attempts: Vec::new(),
+            next_at: None,
             deadline,
             excused: false,
             failure: None,
         };
         self.dials.insert(dial, d);
-        if literal.is_some() {
+        if is_literal {
             self.next_attempt(dial);
         } else {
+            self.set_next(dial);
             self.unresolved.push_back(dial);
             self.start_resolvers();
         }
@@ -89,7 +93,7 @@ impl<N: Network> Driver<N> {
     fn start_resolvers(&mut self) {
         while self.resolving < self.parts.limits.resolvers {
             let Some(dial) = self.unresolved.pop_front() else { return };
-            // The dial may have timed out in the queue.
+            // The dial may have ended in the queue.
             let Some(d) = self.dials.get(&dial) else { continue };
             let (host, port) = &d.target;
             match self.net.resolve(dial, host, *port) {
@@ -110,25 +114,68 @@ impl<N: Network> Driver<N> {
     fn resolved(&mut self, dial: u64, result: io::Result<Vec<SocketAddr>>) {
         let Some(d) = self.dials.get_mut(&dial) else { return };
         let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        match result.and_then(|a| if a.is_empty() { Err(none()) } else { Ok(a) }) {
-            Ok(addrs) => d.addrs.extend(addrs.into_iter().take(ADDRESSES)),
-            Err(e) => d.note(DialError::Resolve { host: d.target.0.clone(), cause: Arc::new(e) }),
+        let addrs = match result.and_then(|a| if a.is_empty() { Err(none()) } else { Ok(a) }) {
+            Ok(addrs) => attempts_at(addrs),
+            Err(e) => {
+                d.note(DialError::Resolve { host: d.target.0.clone(), cause: Arc::new(e) });
+                return self.use_last(dial, Self::dial_failed);
+            }
+        };
+        if let Some(n) = self.open_to(&addrs) {
+            return self.dial_done(dial, n);
+        }
+        let limit = self.parts.limits.outbound;
+        let is_over = self.dials.len() + self.open.len() > limit;
+        let Some(d) = self.dials.get_mut(&dial) else { return };
+        if is_over {
+            d.note(DialError::TooManyConnections { limit });
+            return self.dial_failed(dial);
+        }
+        d.addrs = addrs.into();
+        self.next_attempt(dial);
+    }
+
+    /// The open connection to one of these addresses.
+    fn open_to(&self, addrs: &[SocketAddr]) -> Option<u64> {
+        addrs.iter().find_map(|addr| self.open.get(addr).copied())
+    }
+
+    /// Ends a dial, whose name is not resolved, by the connection that the name led to before.
+    fn use_last(&mut self, dial: u64, or_else: impl FnOnce(&mut Self, u64)) {
+        let last = self.dials.get(&dial).and_then(|d| self.names.get(&d.target).copied());
+        match last {
+            Some(n) => self.dial_done(dial, n),
+            None => or_else(self, dial),
+        }
+    }
+
+    /// Handles the timer that starts the next attempt, which was removed from the list.
+    pub(super) fn next_is_due(&mut self, dial: u64) {
+        let Some(d) = self.dials.get_mut(&dial) else { return };
+        d.next_at = None;
+        if d.addrs.is_empty() {
+            return self.use_last(dial, |_, _| {});
         }
         self.next_attempt(dial);
     }
 
-    /// Tries the next address. The dial fails when none is left.
+    /// Sets the timer of the next attempt anew.
+    fn set_next(&mut self, dial: u64) {
+        let at = self.now() + NEXT_AFTER;
+        let Some(d) = self.dials.get_mut(&dial) else { return };
+        if let Some(before) = d.next_at.replace(at) {
+            self.timers.remove(&(before, Timer::Next(dial)));
+        }
+        self.timers.insert((at, Timer::Next(dial)));
+    }
+
+    /// Tries the next address. The dial fails when none is left and no attempt is under way.
     fn next_attempt(&mut self, dial: u64) {
         let now = self.now();
         loop {
             let Some(d) = self.dials.get_mut(&dial) else { return };
-            d.attempt = None;
             let Some(addr) = d.addrs.pop_front() else { break };
-            // Divide the remaining time, so that an unresponsive address leaves time for the later
-            // ones.
-            let left = d.addrs.len() as u32 + 1;
-            let deadline = now + d.deadline.saturating_duration_since(now) / left;
-            let addr = this_host(canonical(addr));
+            let (deadline, is_last) = (d.deadline, d.addrs.is_empty());
             let attempt = self.net.connect(addr).and_then(|stream| {
                 let phase = Phase::Connecting;
                 self.adopt(Conn::new(stream, phase, addr, Some(dial), now, deadline))
@@ -136,7 +183,10 @@ impl<N: Network> Driver<N> {
             let Some(d) = self.dials.get_mut(&dial) else { return };
             match attempt {
                 Ok(n) => {
-                    d.attempt = Some(n);
+                    d.attempts.push(n);
+                    if !is_last {
+                        self.set_next(dial);
+                    }
                     return;
                 }
                 Err(e) => {
@@ -145,19 +195,22 @@ impl<N: Network> Driver<N> {
                 }
             }
         }
-        self.dial_failed(dial);
+        if self.dials.get(&dial).is_some_and(|d| d.attempts.is_empty()) {
+            self.dial_failed(dial);
+        }
     }
 
-    /// Handles the end of an attempt whose connection was not opened.
+    /// Handles the end of an attempt, connection `n`, which was not opened.
     pub(super) fn attempt_failed(
         &mut self,
-        dial: u64,
+        (dial, n): (u64, u64),
         addr: SocketAddr,
         phase: Phase,
         reason: LostReason,
     ) {
         let after = self.parts.limits.dial;
         let Some(d) = self.dials.get_mut(&dial) else { return };
+        d.attempts.retain(|attempt| *attempt != n);
         let connect = |cause| DialError::Connect { addr, cause };
         d.note(match reason {
             LostReason::Protocol(cause) => DialError::Handshake { addr, cause },
@@ -183,15 +236,17 @@ impl<N: Network> Driver<N> {
         if let Some(at) = more_time(d.deadline, now, limit, &mut d.excused) {
             d.deadline = at;
             self.timers.insert((at, Timer::Dial(dial)));
-            if let Some(n) = d.attempt {
+            for n in d.attempts.clone() {
                 self.set_timer(n, at);
             }
             return;
         }
         d.addrs.clear();
-        match d.attempt {
-            Some(n) => self.close(n, LostReason::NoGreeting(limit)),
-            None => self.dial_failed(dial),
+        match d.attempts.clone() {
+            none if none.is_empty() => self.dial_failed(dial),
+            attempts => attempts.into_iter().for_each(|n| {
+                self.close(n, LostReason::NoGreeting(limit));
+            }),
         }
     }
 
@@ -201,16 +256,26 @@ impl<N: Network> Driver<N> {
         let silent =
             || DialError::Timeout { addr: format!("{}:{}", d.target.0, d.target.1), after };
         let e = d.failure.clone().unwrap_or_else(silent);
-        self.targets.remove(&d.target);
         for w in d.waiters {
             w.mailbox.post(Mail::Dialed { ticket: w.ticket, result: Err(e.clone()) });
         }
     }
 
-    /// Handles the opening of a dial's connection.
+    /// Ends a dial by an open connection: its own, or one to an address of its name. The number of names is
+    /// limited as that of connections is.
     pub(super) fn dial_done(&mut self, dial: u64, n: u64) {
         let Some(d) = self.end_dial(dial) else { return };
-        self.targets.insert(d.target, Target::Open(n));
+        for &other in d.attempts.iter().filter(|attempt| **attempt != n) {
+            // The dial is gone, so that nothing follows from it.
+            self.close(other, LostReason::Unused(Duration::ZERO));
+        }
+        if let Some(conn) = self.conns.get(&n) {
+            self.open.entry(conn.remote).or_insert(n);
+            let has_room = self.names.len() < self.parts.limits.outbound;
+            if has_room && literal(&d.target.0, d.target.1) == Ok(None) {
+                self.names.insert(d.target, n);
+            }
+        }
         for w in d.waiters {
             self.answer(n, w);
         }
@@ -218,7 +283,11 @@ impl<N: Network> Driver<N> {
 
     fn end_dial(&mut self, dial: u64) -> Option<Dialing> {
         let d = self.dials.remove(&dial)?;
+        self.targets.remove(&d.target);
         self.timers.remove(&(d.deadline, Timer::Dial(dial)));
+        if let Some(at) = d.next_at {
+            self.timers.remove(&(at, Timer::Next(dial)));
+        }
         Some(d)
     }
 
@@ -235,7 +304,8 @@ impl<N: Network> Driver<N> {
 
     /// Removes an outbound connection, so that the next dial opens a new one.
     pub(super) fn forget_target(&mut self, n: u64) {
-        self.targets.retain(|_, t| *t != Target::Open(n));
+        self.open.retain(|_, open| *open != n);
+        self.names.retain(|_, open| *open != n);
     }
 
     /// Fails all dials.
@@ -250,20 +320,69 @@ impl<N: Network> Driver<N> {
     }
 }
 
-/// The unspecified address means this host, as for TCP. The loopback takes its place, since packets of
-/// the datapath come from there.
-fn this_host(mut addr: SocketAddr) -> SocketAddr {
-    if addr.ip().is_unspecified() {
-        addr.set_ip(match addr {
-            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        });
+/// The addresses to try, in order: IPv6 first, the families in turn, each in the order of the resolver,
+/// which is that of RFC 6724. The unspecified address means this host, as for TCP; the loopback takes its
+/// place, since packets of the datapath come from there, and for `[::]` that of IPv4 follows.
+fn attempts_at(addrs: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    let (mut v6, mut v4) = (Vec::new(), Vec::new());
+    let mut add = |addr: SocketAddr| {
+        let family = if addr.is_ipv6() { &mut v6 } else { &mut v4 };
+        if !family.contains(&addr) {
+            family.push(addr);
+        }
+    };
+    for addr in addrs.into_iter().take(ADDRESSES).map(canonical) {
+        let here_v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, addr.port()));
+        match addr {
+            addr if !addr.ip().is_unspecified() => add(addr),
+            SocketAddr::V4(_) => add(here_v4),
+            SocketAddr::V6(_) => {
+                add((Ipv6Addr::LOCALHOST, addr.port()).into());
+                add(here_v4);
+            }
+        }
     }
-    addr
+    let (mut v6, mut v4) = (v6.into_iter(), v4.into_iter());
+    let mut order = Vec::new();
+    while v6.len() + v4.len() > 0 {
+        order.extend(v6.next());
+        order.extend(v4.next());
+    }
+    order
 }
 
 /// The address of a host that is written as one; `None` for a name. IPv6 may be in brackets, as in a URI.
 fn literal(host: &str, port: u16) -> Result<Option<SocketAddr>, ZoneError> {
     let inner = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
     Host::read(inner.unwrap_or(host)).map_or(Ok(None), |host| host.socket_addr(port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(addrs: &[&str]) -> Vec<String> {
+        let addrs = addrs.iter().map(|addr| addr.parse().unwrap());
+        attempts_at(addrs).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn families_take_turns_and_ipv6_is_first() {
+        let addrs = ["10.0.0.1:9", "10.0.0.2:9", "[fd00::1]:9", "10.0.0.1:9", "[fd00::2]:9"];
+        assert_eq!(order(&addrs), ["[fd00::1]:9", "10.0.0.1:9", "[fd00::2]:9", "10.0.0.2:9"]);
+        assert_eq!(order(&["10.0.0.1:9"]), ["10.0.0.1:9"]);
+    }
+
+    #[test]
+    fn wildcards_are_the_loopback() {
+        assert_eq!(order(&["0.0.0.0:9"]), ["127.0.0.1:9"]);
+        assert_eq!(order(&["[::]:9"]), ["[::1]:9", "127.0.0.1:9"]);
+        assert_eq!(order(&["[::ffff:0.0.0.0]:9"]), ["127.0.0.1:9"]);
+    }
+
+    #[test]
+    fn a_name_has_at_most_sixteen_attempts() {
+        let addrs = (0..99).map(|n| SocketAddr::from(([10, 0, 0, n], 9)));
+        assert_eq!(attempts_at(addrs).len(), ADDRESSES);
+    }
 }

@@ -19,7 +19,7 @@ use super::event::{Command, Event};
 use super::limits::{Counters, Limits};
 use super::mail::Mail;
 use super::network::{Network, Ready, Stream};
-use super::tables::{Dialing, Endpoint, Idle, Inbound, Target};
+use super::tables::{Dialing, Endpoint, Idle, Inbound};
 use crate::counters::count;
 use crate::error::control::LostReason;
 use crate::platform::Clock;
@@ -69,6 +69,8 @@ pub(super) enum Timer {
     Conn(u64),
     /// The timeout of a dial.
     Dial(u64),
+    /// Starts the next attempt of a dial.
+    Next(u64),
     /// Resumes accepting after descriptors had run out.
     Accept,
 }
@@ -76,7 +78,8 @@ pub(super) enum Timer {
 /// The control thread. The order of its work depends only on the network, the clock and the
 /// commands, as tables are iterated in key order (ADR 17).
 ///
-/// Invariants: a connection has one timer, at its `deadline`; a dial in progress has one timer;
+/// Invariants: a connection has one timer, at its `deadline`; a dial in progress has one timer, and one
+/// more before its next attempt; `open` and `names` contain open outbound connections only;
 /// `inbound` counts the connections without a dial; `hosts` has the non-zero counts per remote
 /// host; `idle` contains the inbound connections without a session; `ready` and `dirty` contain an existing connection at most once, namely when its flag is
 /// set.
@@ -96,7 +99,12 @@ pub(super) struct Driver<N: Network> {
     /// Start of the search for an endpoint for the next client, round robin.
     pub(super) next_endpoint: u16,
     pub(super) dials: BTreeMap<u64, Dialing>,
-    pub(super) targets: BTreeMap<(String, u16), Target>,
+    /// The dial of a host and a port.
+    pub(super) targets: BTreeMap<(String, u16), u64>,
+    /// The open connection to an address.
+    pub(super) open: BTreeMap<SocketAddr, u64>,
+    /// The open connection that a name and a port led to last.
+    pub(super) names: BTreeMap<(String, u16), u64>,
     /// Dials that wait for a resolver thread.
     pub(super) unresolved: VecDeque<u64>,
     /// Running resolver threads.
@@ -136,6 +144,8 @@ impl<N: Network> Driver<N> {
             next_endpoint: 0,
             dials: BTreeMap::new(),
             targets: BTreeMap::new(),
+            open: BTreeMap::new(),
+            names: BTreeMap::new(),
             unresolved: VecDeque::new(),
             resolving: 0,
             timers: BTreeSet::new(),
@@ -227,6 +237,7 @@ impl<N: Network> Driver<N> {
                     self.accept_ready = true;
                 }
                 Timer::Dial(dial) => self.dial_timed_out(dial),
+                Timer::Next(dial) => self.next_is_due(dial),
                 Timer::Conn(n) => self.on_conn_timer(n),
             }
         }
@@ -448,7 +459,7 @@ impl<N: Network> Driver<N> {
                 }
             }
             Some(_) if conn.phase == Phase::Open => self.forget_target(n),
-            Some(dial) => return self.attempt_failed(dial, conn.remote, conn.phase, reason),
+            Some(dial) => return self.attempt_failed((dial, n), conn.remote, conn.phase, reason),
         }
         for index in conn.used {
             if let Some(e) = self.endpoints.get(&index) {
@@ -466,7 +477,7 @@ impl<N: Network> Driver<N> {
             hosts: self.hosts.len(),
             idle: self.idle.len(),
             dials: self.dials.len(),
-            targets: self.targets.len(),
+            targets: self.targets.len() + self.open.len() + self.names.len(),
             timers: self.timers.len(),
             queued: self.ready.len() + self.dirty.len() + self.unresolved.len(),
             pending: self.conns.values().map(Conn::pending).max().unwrap_or(0),

@@ -15,15 +15,6 @@ pub(super) struct Endpoint {
     pub(super) accepts: bool,
 }
 
-/// The state of a host name and port.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Target {
-    /// A dial in progress.
-    Dialing(u64),
-    /// An open connection.
-    Open(u64),
-}
-
 /// An endpoint that waits for a dial.
 #[derive(Debug)]
 pub(super) struct Waiter {
@@ -39,8 +30,10 @@ pub(super) struct Dialing {
     pub(super) waiters: Vec<Waiter>,
     /// Addresses not tried yet.
     pub(super) addrs: VecDeque<SocketAddr>,
-    /// The current connection attempt.
-    pub(super) attempt: Option<u64>,
+    /// Connections that are being opened.
+    pub(super) attempts: Vec<u64>,
+    /// Expiry of [`Timer::Next`](super::driver::Timer::Next), if that is set.
+    pub(super) next_at: Option<Instant>,
     pub(super) deadline: Instant,
     /// It has got more time because this thread was late.
     pub(super) excused: bool,
@@ -49,13 +42,16 @@ pub(super) struct Dialing {
 }
 
 impl Dialing {
-    /// Keeps the most specific failure: an invalid answer over a refused connection, and that over
-    /// a timeout.
+    /// Keeps the most specific failure: an invalid answer over a refused connection, that over a
+    /// timeout, and that over an address family which this host does not have.
     pub(super) fn note(&mut self, e: DialError) {
+        use std::io::ErrorKind::{AddrNotAvailable, NetworkUnreachable, Unsupported};
+        let no_family = [AddrNotAvailable, NetworkUnreachable, Unsupported];
         let rank = |e: &DialError| match e {
-            DialError::Handshake { .. } => 2,
-            DialError::Timeout { .. } | DialError::NoGreeting { .. } => 0,
-            _ => 1,
+            DialError::Handshake { .. } => 3,
+            DialError::Timeout { .. } | DialError::NoGreeting { .. } => 1,
+            DialError::Connect { cause, .. } if no_family.contains(&cause.kind()) => 0,
+            _ => 2,
         };
         if self.failure.as_ref().is_none_or(|f| rank(&e) > rank(f)) {
             self.failure = Some(e);

@@ -3,6 +3,7 @@
 //! Time limits are seconds: they end a hanging test and measure nothing.
 
 mod accepting;
+mod dialing;
 mod heartbeat;
 mod hostile;
 mod limits;

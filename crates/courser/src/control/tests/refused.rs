@@ -1,6 +1,7 @@
 //! A peer that refuses the connection and closes it before the greeting is written.
 
 use std::io::{self, ErrorKind, Read};
+use std::net::SocketAddr;
 
 use courser_proto::{ControlError, ControlRefusal};
 
@@ -18,8 +19,8 @@ struct Refusing;
 impl Script for Refusing {
     type Bytes = Closed;
 
-    fn connect(&mut self) -> Option<Closed> {
-        Some(Closed::default())
+    fn connect(&mut self, _: SocketAddr) -> io::Result<Closed> {
+        Ok(Closed::default())
     }
 }
 

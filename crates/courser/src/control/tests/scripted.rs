@@ -21,7 +21,7 @@ pub(in crate::control) trait Bytes: fmt::Debug {
 
 /// An established connection.
 #[derive(Debug)]
-pub(in crate::control) struct Scripted<B>(B);
+pub(in crate::control) struct Scripted<B>(pub(super) B);
 
 impl<B: Bytes> Read for Scripted<B> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
@@ -55,7 +55,7 @@ impl<B: Bytes> Stream for Scripted<B> {
     fn abort_on_close(&self) {}
 }
 
-/// A network whose names all stand for one address.
+/// A network whose names all stand for the same addresses.
 pub(in crate::control) trait Script {
     type Bytes: Bytes;
 
@@ -64,9 +64,14 @@ pub(in crate::control) trait Script {
         None
     }
 
-    /// A connection that this side makes; `None`: it makes none.
-    fn connect(&mut self) -> Option<Self::Bytes> {
-        None
+    /// A connection that this side makes.
+    fn connect(&mut self, _to: SocketAddr) -> io::Result<Self::Bytes> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    /// The addresses of a name; `None`: the resolver does not answer.
+    fn resolve(&mut self, port: u16) -> Option<Vec<SocketAddr>> {
+        Some(vec![SocketAddr::from(([10, 0, 0, 1], port))])
     }
 }
 
@@ -86,8 +91,8 @@ impl<S: Script> Network for S {
         Err(ErrorKind::Unsupported.into())
     }
 
-    fn connect(&mut self, _: SocketAddr) -> io::Result<Self::Stream> {
-        Ok(Scripted(Script::connect(self).ok_or(ErrorKind::Unsupported)?))
+    fn connect(&mut self, to: SocketAddr) -> io::Result<Self::Stream> {
+        Script::connect(self, to).map(Scripted)
     }
 
     fn register(&mut self, _: &mut Self::Stream, _: u64) -> io::Result<()> {
@@ -97,14 +102,19 @@ impl<S: Script> Network for S {
     fn deregister(&mut self, _: &mut Self::Stream) {}
 
     fn resolve(&mut self, _: u64, _: &str, port: u16) -> io::Result<Option<Vec<SocketAddr>>> {
-        Ok(Some(vec![SocketAddr::from(([10, 0, 0, 1], port))]))
+        Ok(Script::resolve(self, port))
     }
 }
 
 /// A driver of the network, and the queue of its commands.
 pub(super) fn driver<S: Script>(network: S) -> (Driver<S>, mpsc::Sender<Event>) {
+    driver_at(network, Clock::System)
+}
+
+/// [`driver`] with another clock.
+pub(super) fn driver_at<S: Script>(network: S, clock: Clock) -> (Driver<S>, mpsc::Sender<Event>) {
     let (commands, queue) = mpsc::channel();
     let (limits, counters) = (Limits::default(), Arc::new(Counters::default()));
-    let parts = Parts { queue, limits, counters, clock: Clock::System };
+    let parts = Parts { queue, limits, counters, clock };
     (Driver::new(network, parts), commands)
 }
