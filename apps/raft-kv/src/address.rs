@@ -1,7 +1,5 @@
 //! Addresses that a node names to others.
 
-use std::net::IpAddr;
-
 use courser::Uri;
 
 use crate::command::MAX_URI;
@@ -28,7 +26,7 @@ const FIX: &str =
     "name one of them, as udp://10.0.0.1:31850 (for a node's own address: --advertise)";
 
 fn is_wildcard(uri: &Uri) -> bool {
-    uri.host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_unspecified())
+    uri.ip().is_some_and(|ip| ip.to_canonical().is_unspecified())
 }
 
 /// Checks that others can connect to an address, as far as its text shows that.

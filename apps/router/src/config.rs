@@ -293,7 +293,7 @@ impl Config {
     pub fn origins(&self, node: NodeId) -> Vec<IpAddr> {
         let own = self.nodes.get(usize::from(node)).map(|node| &node.address);
         let seen = self.nodes.iter().filter_map(|other| other.peers.get(&node));
-        own.into_iter().chain(seen).filter_map(|uri| uri.host.parse().ok()).collect()
+        own.into_iter().chain(seen).filter_map(Uri::ip).collect()
     }
 
     /// A hash of what all nodes must agree on: the cluster's name, topology and seed, the names of

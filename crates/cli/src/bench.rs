@@ -1,7 +1,7 @@
 //! `courser bench`: latency, rate and bandwidth of calls, compared with the same packets without
 //! the protocol. The long benchmarks are in `courser-lab`.
 
-use courser::{Control, Nexus, Packing, Recovery};
+use courser::{Control, Nexus, Packing, Recovery, Uri};
 use courser_bench::plan::{self, PlanArgs};
 use courser_bench::progress;
 use courser_bench::report::Report;
@@ -209,8 +209,8 @@ impl CallArgs {
 
     /// The transport of --transport, or that of the server's address.
     fn transport(&self) -> Over {
-        let scheme = self.connect.as_deref().and_then(|uri| uri.split_once("://"));
-        let of_server = scheme.and_then(|(name, _)| Over::from_str(name, false).ok());
+        let server = self.connect.as_deref().and_then(|uri| uri.parse::<Uri>().ok());
+        let of_server = server.and_then(|uri| Over::from_str(&uri.scheme, false).ok());
         self.transport.or(of_server).unwrap_or(Over::Udp)
     }
 

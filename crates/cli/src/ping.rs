@@ -265,7 +265,7 @@ impl Pinger {
         let at = |ns: u64| (*answered > 0).then_some(ns);
         json!({
             "bench": "ping",
-            "transport": args.uri.split_once("://").map_or("udp", |(scheme, _)| scheme),
+            "transport": args.uri.parse().map_or_else(|_| "udp".to_owned(), |uri: Uri| uri.scheme),
             "config": {
                 "uri": args.uri,
                 "count": args.count,

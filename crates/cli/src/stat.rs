@@ -16,6 +16,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use crate::args::StatArgs;
+use courser::Uri;
 use courser_bench::clock::Clock;
 use courser_kit::Failure;
 use courser_kit::interrupt::Interrupt;
@@ -80,7 +81,7 @@ fn finish(args: &StatArgs, results: Value, clock: &Clock) -> Result<(), Failure>
 fn report(args: &StatArgs, results: Value, clock: &Clock) -> Value {
     json!({
         "bench": "stat",
-        "transport": args.uri.split_once("://").map_or("udp", |(scheme, _)| scheme),
+        "transport": args.uri.parse().map_or_else(|_| "udp".to_owned(), |uri: Uri| uri.scheme),
         "config": {
             "uri": args.uri,
             "interval_ns": args.interval.as_nanos() as u64,

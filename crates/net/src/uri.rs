@@ -130,8 +130,12 @@ fn parse(text: &str) -> Result<Uri, &'static str> {
         None => (rest, None),
     };
     let (host, port) = split_port(authority)?;
+    let scheme = scheme.to_ascii_lowercase();
+    if ["udp", "shm"].contains(&scheme.as_str()) && is_odd_number(host) {
+        return Err("an IPv4 address has four numbers without leading zeros");
+    }
     Ok(Uri {
-        scheme: scheme.to_ascii_lowercase(),
+        scheme,
         host: host.to_owned(),
         port: port.parse().map_err(|_| "the port must be a number, 0 to 65535")?,
         endpoint,
@@ -147,6 +151,16 @@ fn parse(text: &str) -> Result<Uri, &'static str> {
 pub(crate) fn is_scheme(name: &str) -> bool {
     let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     !name.is_empty() && name.bytes().all(valid)
+}
+
+/// Returns whether a host is a number or numbers with dots, and no IPv4 address. The system's resolver
+/// takes 010.9.0.1 for 8.9.0.1, 10.9 for 10.0.0.9, and 0x7f000001 for 127.0.0.1.
+fn is_odd_number(host: &str) -> bool {
+    let is_number = |part: &str| match part.strip_prefix("0x").or(part.strip_prefix("0X")) {
+        Some(digits) => digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        None => !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()),
+    };
+    host.parse::<Ipv4Addr>().is_err() && host.split('.').all(is_number)
 }
 
 fn split_port(authority: &str) -> Result<(&str, &str), &'static str> {
@@ -214,6 +228,8 @@ mod tests {
             "udp://[fe80::1%7]:9",
             "mem://7:1",
             "udp://10.0.0.1:9/3",
+            "udp://7.db:9",
+            "udp://0xcafe.db:9",
             "mem://lab:7/1?depth=8&max_frame=100",
             "shm://127.0.0.1:1?dir=/run/user/7/a?b",
         ] {
@@ -265,6 +281,11 @@ mod tests {
             ("udp://fe80::1%eth0:5", "in brackets"),
             ("u d://a:1", "letters and digits"),
             ("udp://a b:1", "blank"),
+            ("udp://010.9.0.1:1", "four numbers"),
+            ("udp://10.9:1", "four numbers"),
+            ("udp://1.2.3.256:1", "four numbers"),
+            ("udp://0x7f.0.0.1:1", "four numbers"),
+            ("shm://127:1", "four numbers"),
             ("udp://a:1?=7", "no name"),
             (&long, "1024 bytes"),
         ] {

@@ -1,7 +1,7 @@
 //! Checks of the file.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -194,15 +194,7 @@ impl Source<'_> {
 
     fn uri(&self, key: &str, text: &Spanned<String>) -> Result<Uri> {
         let error = |error| self.error(text.span(), format!("{key}: {error}"));
-        let uri: Uri = text.get_ref().parse().map_err(error)?;
-        // The system's resolver takes 010.9.0.1 for 8.9.0.1, and 10.9 for 10.0.0.9.
-        let is_numeric = !uri.host.is_empty()
-            && uri.host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-        if is_numeric && uri.host.parse::<Ipv4Addr>().is_err() {
-            let allowed = "an IPv4 address has four numbers without leading zeros";
-            return self.wrong(key, text, allowed);
-        }
-        Ok(uri)
+        text.get_ref().parse().map_err(error)
     }
 
     /// The path of a Unix socket.

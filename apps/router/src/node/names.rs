@@ -58,14 +58,12 @@ pub(super) struct Names {
 impl Names {
     pub(super) fn new(settings: &Settings) -> Names {
         let uri = |address: &String| address.parse::<Uri>().ok();
-        let by_name = |address| {
-            uri(address)
-                .is_some_and(|uri| uri.scheme == "udp" && uri.host.parse::<IpAddr>().is_err())
-        };
+        let by_name =
+            |address| uri(address).is_some_and(|uri| uri.scheme == "udp" && uri.ip().is_none());
         let origins = settings.addresses.iter().enumerate().map(|(node, address)| {
             let uri = uri(address)?;
             let others = settings.origins.get(node).into_iter().flatten().copied();
-            let all = uri.host.parse().into_iter().chain(others);
+            let all = uri.ip().into_iter().chain(others);
             (uri.scheme == "udp").then(|| all.filter(|ip| !ip.is_unspecified()).collect())
         });
         let origins: Vec<_> = origins.collect();
