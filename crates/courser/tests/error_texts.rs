@@ -405,6 +405,7 @@ fn library_error_texts_end_with_an_advice() {
         io::ErrorKind::AddrInUse,
         io::ErrorKind::AddrNotAvailable,
         io::ErrorKind::PermissionDenied,
+        io::ErrorKind::InvalidInput,
         io::ErrorKind::Other,
     ];
     for kind in kinds {
@@ -546,11 +547,16 @@ fn control_connection_error_texts_end_with_an_advice() {
         io::ErrorKind::HostUnreachable,
         io::ErrorKind::PermissionDenied,
         io::ErrorKind::WouldBlock,
+        io::ErrorKind::AddrNotAvailable,
+        io::ErrorKind::InvalidInput,
         io::ErrorKind::Other,
     ] {
         assert!(has_advice(&dial(kind).to_string()), "{}", dial(kind));
         recommended::try_out(&dial(kind).to_string());
     }
+    let (addr, cause) = ("[fe80::1]:9".parse().unwrap(), io::ErrorKind::InvalidInput.into());
+    let link_local = DialError::Connect { addr, cause: Arc::new(cause) }.to_string();
+    assert!(has_advice(&link_local) && link_local.contains("[fe80::1%eth0]:9"), "{link_local}");
     for exhausted in [rustix::io::Errno::MFILE, rustix::io::Errno::NOMEM] {
         let text = PathError::Io(Addr::from_socket(here()), exhausted.into()).to_string();
         assert!(has_advice(&text) && text.contains("`ulimit -n`"), "{text}");

@@ -184,9 +184,10 @@ fn open_udp(spec: &BindSpec, options: UdpOptions) -> Result<AnyTransport, OpenEr
 
 /// `shm://127.0.0.1:port`, `shm://[::1]:port`, `shm://localhost:port`.
 fn open_shm(spec: &BindSpec, options: ShmOptions) -> Result<AnyTransport, OpenError> {
-    let at = match spec.uri.host.as_str() {
-        "localhost" => SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), spec.uri.port),
-        _ => spec.socket_addr()?,
+    let is_localhost = spec.uri.host.eq_ignore_ascii_case("localhost");
+    let at = match is_localhost {
+        true => SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), spec.uri.port),
+        false => spec.socket_addr()?,
     };
     Ok(Box::new(ShmTransport::bind(&options.config(at, &spec.common))?))
 }

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -50,6 +50,8 @@ enum Listener {
         source: Option<SocketAddr>,
         /// The address that it is bound to.
         ip: IpAddr,
+        /// It was to be bound to `[::]`, and this system has no IPv6.
+        no_ipv6: bool,
     },
     Unix {
         listener: ControlListener,
@@ -176,8 +178,8 @@ impl Network for Sockets {
     fn connect(&mut self, to: SocketAddr) -> io::Result<ControlStream> {
         match &self.listener {
             Listener::Tcp { source: Some(source), .. } => connect_from(*source, to),
-            Listener::Tcp { source: None, ip, .. } if is_other_family(*ip, to) => {
-                Err(other_family(*ip))
+            Listener::Tcp { source: None, ip, no_ipv6, .. } if is_other_family(*ip, to) => {
+                Err(if *no_ipv6 { without_ipv6() } else { other_family(*ip) })
             }
             Listener::Tcp { source: None, .. } => TcpStream::connect(to),
             Listener::Unix { listener, dir } => {
@@ -223,6 +225,11 @@ impl Network for Sockets {
     /// Resolves in a thread. It may outlive the control thread, as a resolver cannot be
     /// interrupted.
     fn resolve(&mut self, dial: u64, host: &str, port: u16) -> io::Result<Option<Vec<SocketAddr>>> {
+        if host == "localhost" {
+            // The loopback of both families, whatever files of the system say [RFC 6761 section 6.3].
+            let both: [IpAddr; 2] = [Ipv6Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()];
+            return Ok(Some(both.map(|ip| SocketAddr::new(ip, port)).into()));
+        }
         let (inlet, host) = (self.inlet.clone(), host.to_owned());
         let thread = std::thread::Builder::new().name("courser-resolve".into());
         thread.spawn(move || {
@@ -391,6 +398,11 @@ fn other_family(bound: IpAddr) -> io::Error {
     io::Error::new(io::ErrorKind::AddrNotAvailable, text)
 }
 
+fn without_ipv6() -> io::Error {
+    let text = "this system has no IPv6; use an IPv4 address of the server, or a name that has one";
+    io::Error::new(io::ErrorKind::AddrNotAvailable, text)
+}
+
 fn listen_unix(dir: &Path, bind: SocketAddr) -> Result<(Listener, SocketAddr), OpenError> {
     let listener = ControlListener::bind(dir, bind)?;
     let bound = listener.local_addr();
@@ -404,7 +416,8 @@ fn listen_tcp(bind: SocketAddr) -> io::Result<(Listener, SocketAddr)> {
     source.set_port(0);
     let ip = source.ip();
     let source = (!ip.is_unspecified()).then_some(source);
-    Ok((Listener::Tcp { listener, source, ip }, bound))
+    let no_ipv6 = bind.ip().is_unspecified() && bind.is_ipv6() && bound.is_ipv4();
+    Ok((Listener::Tcp { listener, source, ip, no_ipv6 }, bound))
 }
 
 /// IPv6 wildcards accept IPv4 too, and become IPv4 on a host without IPv6.

@@ -53,7 +53,8 @@ impl Dialing {
             DialError::Connect { cause, .. } if no_family.contains(&cause.kind()) => 0,
             _ => 2,
         };
-        if self.failure.as_ref().is_none_or(|f| rank(&e) > rank(f)) {
+        // The last of equal rank stays, which is that of IPv4 if there is one.
+        if self.failure.as_ref().is_none_or(|f| rank(&e) >= rank(f)) {
             self.failure = Some(e);
         }
     }

@@ -117,6 +117,10 @@ fn connect_text(addr: &SocketAddr, cause: &io::Error) -> String {
             "too many connections wait at {addr}; check that the server's process is not stopped, and \
              its limit of open files (`ulimit -n`)"
         ),
+        K::AddrNotAvailable => format!(
+            "this system has no address, or no free port, from which {addr} can be reached: {cause}; \
+             check `ip addr`, or use an address of the server of the other family"
+        ),
         K::HostUnreachable | K::NetworkUnreachable => {
             format!(
                 "no route to {addr}, or a firewall rejects the connection: {cause}; check the address \

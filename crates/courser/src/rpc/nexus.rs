@@ -243,7 +243,9 @@ fn bind_addr(platform: &Platform, uri: &Uri) -> Result<SocketAddr, BindError> {
         return Ok(addr);
     }
     let known = match platform.machine() {
-        None if uri.host == "localhost" => Some((Ipv4Addr::LOCALHOST, uri.port).into()),
+        None if uri.host.eq_ignore_ascii_case("localhost") => {
+            Some((Ipv4Addr::LOCALHOST, uri.port).into())
+        }
         None => None,
         Some(machine) => machine.resolve(&uri.host, uri.port).ok().and_then(|a| a.first().copied()),
     };

@@ -28,7 +28,7 @@ pub enum Host<'a> {
 /// A zone that names no interface of this machine.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "this machine has no interface {zone:?} for {address}; write a name or a number that `ip link` \
+    "this machine has no interface {zone:?} for {address}; write a name or a number that `ip addr` \
      shows, as in [{address}%eth0]{}", encoded(.zone)
 )]
 pub struct ZoneError {
@@ -62,7 +62,7 @@ impl<'a> Host<'a> {
         }
         let is_odd = |c: char| c.is_whitespace() || c.is_control() || "%/:[]".contains(c);
         if !(1..=MAX_ZONE).contains(&zone.len()) || zone.contains(is_odd) || zone == "0" {
-            return Err("the zone behind % is the name or number of an interface (`ip link`)");
+            return Err("the zone behind % is the name or number of an interface (`ip addr`)");
         }
         Ok(Host::Zoned(ip, zone))
     }
