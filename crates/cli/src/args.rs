@@ -72,15 +72,17 @@ pub(crate) struct QuickstartArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Endpoint N listens on UDP port PORT + N; sessions are set up over TCP port PORT. \
-Over shm:// both are Unix sockets, which only processes of this user can open.
+Over shm:// both are Unix sockets, which only processes of this user can open. \
+There is no encryption and no authentication, so that only this machine is served \
+unless --bind names another address.
 
 Examples:
-  courser serve
-  courser serve --bind udp://127.0.0.1:4000       for this machine only
+  courser serve                                   for this machine only
+  courser serve --bind udp://0.0.0.0:31850        for other machines too
   courser serve --threads 4                       four endpoints and threads")]
 pub(crate) struct ServeArgs {
-    /// Address to listen on; 0.0.0.0: all addresses of this machine, port 0: any free port
-    #[arg(long, value_name = "URI", default_value = "udp://0.0.0.0:31850")]
+    /// Address to listen on; 0.0.0.0 or [::]: all addresses of this machine, port 0: any free port
+    #[arg(long, value_name = "URI", default_value = "udp://127.0.0.1:31850")]
     pub(crate) bind: String,
     /// Endpoints; each has its own thread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -163,6 +165,8 @@ list of sessions. URI/N shows endpoint N only.
   pool waits          times that a session waited for shared credits
   paced               times that packets waited for their departure time
   recovery            loss recovery of the session, agreed at connect
+  peer                address of the other side, shown to programs of the
+                      server's machine; -: not shown
   RTT, RTO            round trip without handlers, and the timeout from it
   window              packets to the peer that congestion control allows in
                       flight; -: it does not limit them
@@ -254,6 +258,16 @@ mod tests {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains("Examples:"), "{}", command.get_name());
         }
+    }
+
+    #[test]
+    fn a_server_serves_its_own_machine_unless_it_is_opened() {
+        let Ok(Cli { command: Command::Serve(args) }) = Cli::try_parse_from(["courser", "serve"])
+        else {
+            panic!("the command is valid");
+        };
+        let bind: courser::Uri = args.bind.parse().expect("an address");
+        assert!(bind.ip().is_some_and(|ip| ip.is_loopback()), "{bind}");
     }
 
     #[test]

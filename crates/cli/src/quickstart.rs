@@ -158,7 +158,7 @@ fn print_next(out: &mut Out, args: &QuickstartArgs) -> Result<(), Failure> {
     writeln!(out, "\n{BOLD}Try next{BOLD:#}")?;
     writeln!(
         out,
-        "  courser serve             between machines: start it there, it prints the rest"
+        "  courser serve --bind udp://0.0.0.0:31850    between machines; prints the rest"
     )?;
     writeln!(out, "  courser bench rate        a figure with its interval, from 200 window pairs")?;
     if args.output.json.is_none() {

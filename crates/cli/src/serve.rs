@@ -152,14 +152,18 @@ fn announce(
             )?;
         }
         Some(host) => {
-            let there = SocketAddr::new(host, port);
+            let there = match host {
+                // The interface of a link-local address is that of the client's machine.
+                IpAddr::V6(ip) if ip.is_unicast_link_local() => format!("[{ip}%INTERFACE]:{port}"),
+                host => SocketAddr::new(host, port).to_string(),
+            };
             writeln!(out, "  elsewhere         courser ping udp://{there}")?;
             writeln!(out, "  measure           courser bench rate --connect udp://{there}")?;
         }
         None => {
             writeln!(
                 out,
-                "  elsewhere         cannot reach it: bind udp://0.0.0.0:{port} for that"
+                "  elsewhere         closed; to open: courser serve --bind udp://0.0.0.0:{port}"
             )?;
         }
     }
@@ -176,14 +180,11 @@ fn announce(
     out.flush()
 }
 
-/// The address by which other machines probably reach this one; `None` for a loopback address.
+/// The address by which other machines probably reach this one; `None` for a loopback address and for a
+/// name, which can only be `localhost`.
 fn host_for_others(bind: &str) -> Option<IpAddr> {
     let uri: Uri = bind.parse().ok()?;
-    let host: IpAddr = match uri.host.as_str() {
-        "localhost" => return None,
-        host => host.parse().ok()?,
-    };
-    match host.to_canonical() {
+    match uri.ip()?.to_canonical() {
         host if host.is_loopback() => None,
         host if host.is_unspecified() => {
             primary(host.is_ipv6()).or(Some(IpAddr::V4(Ipv4Addr::LOCALHOST)))
@@ -241,6 +242,7 @@ mod tests {
         for local in ["udp://127.0.0.1:1", "udp://localhost:1", "udp://[::1]:1"] {
             assert_eq!(host_for_others(local), None, "{local}");
         }
+        assert!(host_for_others("udp://[fe80::1%eth0]:1").is_some());
         let given = host_for_others("udp://10.1.2.3:1");
         assert_eq!(given, Some(IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3))));
         assert!(host_for_others("udp://0.0.0.0:1").is_some_and(|host| !host.is_unspecified()));

@@ -3,6 +3,8 @@
 //!
 //! Needs root and ip(8). Without them each test is skipped and prints the reason.
 
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -182,4 +184,59 @@ fn hosts_without_ipv6_serve_and_call() {
         let error = call(None, &format!("udp://[fd99::2]:{port}")).expect_err("no IPv6");
         assert!(error.contains("fd99::2") && error.contains("; check"), "{error}");
     });
+}
+
+/// The program on a host, with arguments that blanks separate.
+fn program(host: &Host, line: &str) -> Child {
+    thread::scope(|scope| {
+        let start = || {
+            host.enter().expect("enters");
+            let mut command = Command::new(env!("CARGO_BIN_EXE_courser"));
+            command.args(line.split_whitespace()).stdin(Stdio::null());
+            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts")
+        };
+        scope.spawn(start).join().expect("no panic")
+    })
+}
+
+/// The peers of the sessions that `stat` on a host shows, each with whether its session is that of `stat`.
+fn peers(host: &Host, server: &str) -> Vec<(bool, Option<String>)> {
+    let stat = program(host, &format!("stat {server} --once --sessions all --json -"));
+    let output = stat.wait_with_output().expect("ends").stdout;
+    let report: serde_json::Value = serde_json::from_slice(&output).expect("a report");
+    let result = &report["results"][0];
+    let sessions = result["sessions"].as_array().expect("sessions").iter();
+    let peer = |session: &serde_json::Value| session["peer"].as_str().map(str::to_owned);
+    sessions.map(|one| (one["session"] == result["asked_by"], peer(one))).collect()
+}
+
+#[test]
+fn addresses_of_peers_are_shown_to_programs_of_the_servers_machine() {
+    let Some([client, server]) = &hosts() else { return };
+    let mut serve = program(server, "serve --bind udp://0.0.0.0:31850");
+    let mut said = BufReader::new(serve.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    while !line.contains("trusted networks") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).expect("reads"), 0, "it serves");
+    }
+    let away = format!("udp://{}:31850", server.address(false));
+    let mut ping = program(client, &format!("ping {away} --count 0 --interval 100ms"));
+    let mut said = BufReader::new(ping.stdout.take().expect("a pipe"));
+    while !line.contains("seq=") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).expect("reads"), 0, "it pings");
+    }
+    let there = peers(client, &away);
+    let here = peers(server, "udp://127.0.0.1:31850");
+    for mut program in [ping, serve] {
+        program.kill().expect("killed");
+        program.wait().expect("ended");
+    }
+    let host = format!("{}:", client.address(false));
+    let is_known =
+        |(_, peer): &(bool, Option<String>)| peer.as_ref().is_some_and(|p| p.contains(&host));
+    assert_eq!(there.len(), 2, "{there:?}");
+    assert!(there.iter().all(|one| is_known(one) == one.0), "its own address only: {there:?}");
+    assert!(here.iter().any(is_known), "{here:?}");
 }

@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use courser::parts::transport::Addr;
 use courser::{
     MemoryUse, Nexus, ReplyHandle, Role, Rpc, RunError, SessionId, SessionState, Transport,
 };
@@ -97,6 +98,10 @@ impl Snapshot {
         } else {
             MemoryUse::default()
         };
+        // Addresses of clients are nothing for other machines, except their own.
+        let asker = rpc.session_stats(asked_by).and_then(|session| session.peer);
+        let shows_all = asker.is_some_and(is_local);
+        let shows = |id: SessionId| shows_all || id == asked_by;
         let mut memory = object(&rpc.memory());
         // The rest of the memory is in the arena.
         let sessions_bytes =
@@ -115,7 +120,7 @@ impl Snapshot {
             outstanding_calls: rpc.outstanding_calls(),
             memory,
             session_count: rpc.sessions(),
-            sessions: page.iter().filter_map(|&id| session(rpc, id)).collect(),
+            sessions: page.iter().filter_map(|&id| session(rpc, id, shows(id))).collect(),
             next_session: next.first().map(|id| id.index()),
             asked_by: asked_by.index(),
             now_ns: rpc.context().now_ns(),
@@ -123,7 +128,14 @@ impl Snapshot {
     }
 }
 
-fn session<T: Transport>(rpc: &Rpc<T>, id: SessionId) -> Option<SessionRow> {
+/// Returns whether a peer is a program of this machine: one with a loopback address, or without the
+/// address of a socket. The rule is that of `Introspect`.
+fn is_local(peer: Addr) -> bool {
+    peer.to_socket().is_none_or(|socket| socket.ip().to_canonical().is_loopback())
+}
+
+/// A session, with the address of its peer only for a program that may see it.
+fn session<T: Transport>(rpc: &Rpc<T>, id: SessionId, shows_peer: bool) -> Option<SessionRow> {
     let s = rpc.session_stats(id)?;
     let mut numbers = object(&s);
     let role = match s.role {
@@ -143,7 +155,7 @@ fn session<T: Transport>(rpc: &Rpc<T>, id: SessionId) -> Option<SessionRow> {
         session: id.index(),
         role: role.to_owned(),
         state: state.to_owned(),
-        peer: s.peer.map(|peer| peer.to_string()),
+        peer: s.peer.filter(|_| shows_peer).map(|peer| peer.to_string()),
         recovery: s.recovery.name().to_owned(),
         numbers,
     })
