@@ -128,6 +128,27 @@ fn a_server_on_all_addresses_answers_from_the_one_that_was_dialled() {
 }
 
 #[test]
+fn a_session_keeps_its_source_address_when_the_system_would_choose_another() {
+    let Some([client, server]) = &hosts() else { return };
+    with_server([client, server], "udp://[::]:0", |port| {
+        let nexus = Nexus::bind("udp://[::]:0").expect("binds");
+        let mut rpc = nexus.endpoint().expect("opens");
+        let session =
+            rpc.connect(&format!("udp://[{}]:{port}", server.address(true))).expect("a session");
+        rpc.wait_connected(session).expect("connected");
+        let mut call = || {
+            let request = rpc.alloc(100_000).expect("memory");
+            rpc.call_wait(session, TYPE, request, None).map(drop).map_err(|e| e.reason.to_string())
+        };
+        assert_eq!(call(), Ok(()));
+        // Its prefix is longer, so that it is preferred from now on [RFC 6724 section 5, rule 8].
+        let add = format!("ip -6 address add fd99::3/127 dev {DEVICE} nodad");
+        client.run(&add).expect("adds it");
+        assert_eq!(call(), Ok(()));
+    });
+}
+
+#[test]
 fn a_wildcard_stands_for_the_own_host() {
     let Some([_, host]) = &hosts() else { return };
     for (bind, targets) in [

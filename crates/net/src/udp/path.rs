@@ -228,12 +228,15 @@ impl Table {
     }
 
     /// The source address to set explicitly: for a wildcard socket whose peer used another address
-    /// than the one that the system would reply from.
+    /// than the one that the system would reply from. Over IPv6 the system's choice changes with time: an
+    /// address is chosen only once no duplicate of it was found [RFC 4862 section 5.4], and temporary ones
+    /// are replaced [RFC 8981]. So it is always set, except on the loopback.
     fn source(&self, route: &Route, to: SocketAddr, local: Option<IpAddr>) -> Option<IpAddr> {
         let local = local?;
+        let may_change = to.is_ipv6() && !to.ip().is_loopback();
         let named = self.net.local.ip().is_unspecified()
             && !local.is_unspecified()
-            && local != route.source
+            && (local != route.source || may_change)
             && local.is_ipv4() == to.is_ipv4();
         named.then_some(local)
     }
@@ -354,6 +357,9 @@ mod tests {
             let id = t.open(to, Some(addr(local))).unwrap().id;
             assert_eq!(t.get(id).unwrap().source.is_some(), want, "{local}");
         }
+        let mut dual = table("[::]:1", None, 8);
+        let id = dual.open(addr("[::1]:9"), Some(addr("[::1]:5"))).unwrap().id;
+        assert!(dual.get(id).unwrap().source.is_none(), "the loopback has one address");
         let mut bound = table("127.0.0.1:1", None, 8);
         let id = bound.open(to, Some(addr("127.0.0.7:5"))).unwrap().id;
         assert!(bound.get(id).unwrap().source.is_none());
