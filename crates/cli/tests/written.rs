@@ -72,6 +72,7 @@ fn link_local_addresses_are_called_with_their_zone() {
         let named = format!("udp://[fe80::a2%{DEVICE}]:{port}");
         assert_eq!(call(None, &named), Ok(()));
         assert_eq!(call(Some(&own), &named), Ok(()), "from a link-local address");
+        assert_eq!(call(Some("udp://[fd99::1]:0"), &named), Ok(()), "from another address");
         // Socket addresses have the number of the interface.
         let addr = named.parse::<Uri>().expect("an address").socket_addr().expect("an interface");
         assert_eq!(call(None, &format!("udp://{}", addr.expect("no name"))), Ok(()));

@@ -88,6 +88,14 @@ pub(super) fn of_address(address: IpAddr, scope: u32) -> Option<CString> {
     name
 }
 
+/// The number of the first interface that has an address.
+pub(super) fn number(address: IpAddr) -> Option<u32> {
+    let name = of_address(address, 0)?;
+    // SAFETY: the name is a C string. Test: `addresses_have_interfaces`.
+    let number = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    (number != 0).then_some(number)
+}
+
 /// The address, and the number of its interface if it is link-local and of IPv6, else 0.
 ///
 /// # Safety
@@ -119,8 +127,10 @@ mod tests {
     #[test]
     fn addresses_have_interfaces() {
         let loopback = of_address([127, 0, 0, 1].into(), 0).unwrap();
+        assert!(number([127, 0, 0, 1].into()).is_some());
         // Documentation addresses belong to no interface [RFC 5737].
         assert_eq!(of_address([192, 0, 2, 1].into(), 0), None);
+        assert_eq!(number([192, 0, 2, 1].into()), None);
         assert_eq!(of_address([127, 0, 0, 1].into(), 7), None, "it is that of no interface 7");
         if !Path::new(INTERFACES).exists() {
             return println!("skipped: {INTERFACES} is not mounted, which names the interfaces");

@@ -9,7 +9,7 @@ use libc::socklen_t;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::config::{ETHERNET_MTU, HEADERS_V4, HEADERS_V6, MAX_DATAGRAM, PATH_INDEX_BITS};
-use super::{cmsg, mtu};
+use super::{cmsg, interface, mtu};
 use crate::{Path, PathError};
 
 const INDEX_MASK: u32 = (1 << PATH_INDEX_BITS) - 1;
@@ -56,6 +56,8 @@ pub(super) struct Entry {
     local: Option<IpAddr>,
     /// The address to send from, when the system would choose another.
     pub(super) source: Option<IpAddr>,
+    /// The interface of a link-local source; 0: that of the route.
+    zone: u32,
 }
 
 impl Entry {
@@ -77,6 +79,7 @@ impl Entry {
                 // struct in6_pktinfo: source, interface.
                 let mut info = [0u8; size_of::<libc::in6_pktinfo>()];
                 info[..16].copy_from_slice(&ip.octets());
+                info[16..].copy_from_slice(&self.zone.to_ne_bytes());
                 cmsg::write(ctrl, at, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info)
             }
         }
@@ -152,7 +155,8 @@ impl Table {
         let max_frame = limit.min(route.mtu.saturating_sub(headers)) as u32;
         let (name, name_len) = self.name(to);
         let source = self.source(&route, to, local);
-        Ok(Entry { remote: to, name, name_len, max_frame, local, source })
+        let zone = source.map_or(0, |source| zone(source, to));
+        Ok(Entry { remote: to, name, name_len, max_frame, local, source, zone })
     }
 
     /// Keeps and logs the first warning; the others would have the same text.
@@ -239,6 +243,18 @@ impl Table {
             && (local != route.source || may_change)
             && local.is_ipv4() == to.is_ipv4();
         named.then_some(local)
+    }
+}
+
+/// The interface of a link-local source, without which the system refuses it; 0 for other addresses. It is
+/// that of a link-local destination; a peer with another address may have dialled the link-local one too.
+fn zone(source: IpAddr, to: SocketAddr) -> u32 {
+    match (source, to) {
+        (IpAddr::V6(source), SocketAddr::V6(to)) if source.is_unicast_link_local() => {
+            let of_source = || interface::number(source.into()).unwrap_or(0);
+            if to.scope_id() != 0 { to.scope_id() } else { of_source() }
+        }
+        _ => 0,
     }
 }
 
