@@ -188,7 +188,7 @@ fn check_fragment(start: usize, data: usize, more: bool) -> Result<(), PacketDro
     if possible { Ok(()) } else { Err(PacketDrop::Fragment) }
 }
 
-/// Whether packets from or to an address are forwarded: unicast, and neither of network 0, loopback
+/// Returns whether packets from or to an address are forwarded: unicast, and neither of network 0, loopback
 /// (RFC 1812 section 5.3.7), link-local (RFC 3927 section 7), nor of the reserved class E.
 #[inline]
 fn forwarded_v4(address: Ipv4Addr) -> bool {
@@ -196,7 +196,7 @@ fn forwarded_v4(address: Ipv4Addr) -> bool {
     !(first == 0 || first == 127 || first >= 224 || (first == 169 && second == 254))
 }
 
-/// Whether packets from or to an address are forwarded: neither multicast, unspecified, loopback,
+/// Returns whether packets from or to an address are forwarded: neither multicast, unspecified, loopback,
 /// link-local (RFC 4291 section 2), nor an IPv4-mapped address (RFC 6890 section 2.2.3).
 #[inline]
 fn forwarded_v6(address: Ipv6Addr) -> bool {
@@ -207,7 +207,7 @@ fn forwarded_v6(address: Ipv6Addr) -> bool {
     !(multicast || link_local || mapped || bits <= 1)
 }
 
-/// Whether packets from or to an address are forwarded.
+/// Returns whether packets from or to an address are forwarded.
 pub(crate) fn forwarded(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => forwarded_v4(address),

@@ -6,7 +6,7 @@ use etherparse::checksum::Sum16BitWords;
 
 use super::{Header, V4_LEN};
 
-/// Whether an IPv4 header has the right checksum.
+/// Returns whether an IPv4 header has the right checksum.
 #[inline]
 pub(super) fn header_is_right(fixed: &[u8; V4_LEN], options: &[u8]) -> bool {
     fold(words(fixed) + words(options)) == 0xffff
