@@ -214,7 +214,7 @@ where
                 Poll::Ready(reply) => to_message(reply, &arena)?,
                 Poll::Pending => {
                     *lock(&place) = Some(stream);
-                    to_message(&[tag::OK], &arena)?
+                    to_message([tag::OK], &arena)?
                 }
             };
             Ok(Response(answer))
@@ -265,7 +265,7 @@ where
     let request = request((method, &caller), body, move |parts| {
         Box::pin(async move {
             arrived.begin(parts, &*handler).await.await;
-            Ok(Response(to_message(&[tag::OK], &arena)?))
+            Ok(Response(to_message([tag::OK], &arena)?))
         })
     });
     let delivered = pass(layers, request);

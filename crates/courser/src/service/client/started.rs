@@ -244,6 +244,7 @@ impl<E> Ended<E> {
     /// The result of a unary call.
     #[cold]
     #[inline(never)] // it reads the answer once more
+    #[allow(clippy::boxed_local)] // its callers have it in a box
     pub(super) fn read<K: Decode<T> + Decode<E>, T>(self: Box<Self>) -> Result<T, RpcError<E>> {
         match *self {
             Ended::Failed(error) => Err(error),
