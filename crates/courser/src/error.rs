@@ -205,8 +205,11 @@ impl SessionError {
         match self {
             SessionError::Dial(e) => {
                 let refused = |e: &ControlError| matches!(e, ControlError::Refused(_));
-                matches!(e, DialError::Connect { .. } | DialError::Timeout { .. })
-                    || matches!(e, DialError::Handshake { cause, .. } if refused(cause))
+                // An interface may come up, as an address may.
+                matches!(
+                    e,
+                    DialError::Connect { .. } | DialError::Timeout { .. } | DialError::Zone(_)
+                ) || matches!(e, DialError::Handshake { cause, .. } if refused(cause))
             }
             SessionError::Refused(_)
             | SessionError::Timeout { .. }

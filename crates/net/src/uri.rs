@@ -81,7 +81,7 @@ impl Uri {
     /// the network namespace of the calling thread.
     ///
     /// # Errors
-    /// There is no interface of the zone's name.
+    /// There is no interface of the zone's name, or the system cannot look it up.
     pub fn socket_addr(&self) -> Result<Option<SocketAddr>, ZoneError> {
         Host::read(&self.host).map_or(Ok(None), |host| host.socket_addr(self.port))
     }
@@ -131,7 +131,12 @@ fn parse(text: &str) -> Result<Uri, &'static str> {
     };
     let (host, port) = split_port(authority)?;
     let scheme = scheme.to_ascii_lowercase();
-    if ["udp", "shm"].contains(&scheme.as_str()) && is_odd_number(host) {
+    // Hosts of other transports have a form of their own.
+    let is_ip = ["udp", "shm"].contains(&scheme.as_str());
+    if is_ip {
+        Host::read(host)?;
+    }
+    if is_ip && is_odd_number(host) {
         return Err("an IPv4 address has four numbers without leading zeros");
     }
     Ok(Uri {
@@ -181,7 +186,6 @@ fn split_port(authority: &str) -> Result<(&str, &str), &'static str> {
     if host.contains(|c: char| c.is_whitespace() || c.is_control()) {
         return Err("the host contains a blank");
     }
-    Host::read(host)?;
     Ok((host, port))
 }
 
@@ -227,6 +231,7 @@ mod tests {
             "udp://[fe80::1%eth0]:9/3?gso=off",
             "udp://[fe80::1%7]:9",
             "mem://7:1",
+            "rdma://node%7:1/2",
             "udp://10.0.0.1:9/3",
             "udp://7.db:9",
             "udp://0xcafe.db:9",

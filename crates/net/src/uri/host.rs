@@ -2,7 +2,10 @@
 //! [RFC 4007 section 11].
 
 use std::ffi::CString;
+use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use crate::is_exhausted;
 
 /// Longest name of an interface, bytes (`IFNAMSIZ` less its zero).
 const MAX_ZONE: usize = 15;
@@ -25,15 +28,41 @@ pub enum Host<'a> {
     Zoned(Ipv6Addr, &'a str),
 }
 
-/// A zone that names no interface of this machine.
+/// A zone that names no interface of this machine, or the system cannot tell.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "this machine has no interface {zone:?} for {address}; write a name or a number that `ip addr` \
-     shows, as in [{address}%eth0]{}", encoded(.zone)
-)]
+#[error("{}", self.text())]
 pub struct ZoneError {
     address: Ipv6Addr,
     zone: String,
+    /// The system's error, unless that is the absence of the interface.
+    errno: Option<i32>,
+}
+
+impl ZoneError {
+    /// Returns whether the machine has no such interface, which may come up later. If not, the system
+    /// could not look it up, as without free descriptors.
+    pub fn is_absent(&self) -> bool {
+        self.errno.is_none()
+    }
+
+    fn text(&self) -> String {
+        let ZoneError { address, zone, errno } = self;
+        match errno {
+            None => format!(
+                "this machine has no interface {zone:?} for {address}; write a name or a number that `ip \
+                 addr` shows, as in [{address}%eth0]{}",
+                encoded(zone)
+            ),
+            Some(errno) => {
+                let cause = io::Error::from_raw_os_error(*errno);
+                let advice = match is_exhausted(&cause) {
+                    true => "; raise the limit of open files (`ulimit -n`) or free memory",
+                    false => "",
+                };
+                format!("cannot look up the interface {zone:?} of {address}: {cause}{advice}")
+            }
+        }
+    }
 }
 
 /// Advice for the form of zones in URIs that RFC 6874 had and RFC 9844 withdraws.
@@ -71,14 +100,15 @@ impl<'a> Host<'a> {
     /// looked up in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// There is no such interface.
+    /// There is no such interface, or the system cannot look it up.
     pub fn socket_addr(self, port: u16) -> Result<Option<SocketAddr>, ZoneError> {
         match self {
             Host::Name(_) => Ok(None),
             Host::Ip(ip) => Ok(Some(SocketAddr::new(ip, port))),
             Host::Zoned(ip, zone) => {
-                let unknown = || ZoneError { address: ip, zone: zone.to_owned() };
-                let zone = interface(zone).ok_or_else(unknown)?;
+                let unknown =
+                    |e| ZoneError { address: ip, zone: zone.to_owned(), errno: errno(&e) };
+                let zone = interface(zone).map_err(unknown)?;
                 Ok(Some(SocketAddrV6::new(ip, port, 0, zone).into()))
             }
         }
@@ -105,15 +135,21 @@ pub fn host_of(addr: SocketAddr) -> String {
     }
 }
 
-/// The number of an interface by its name, or by its number.
-fn interface(zone: &str) -> Option<u32> {
-    if let Ok(number) = zone.parse::<u32>() {
-        return Some(number).filter(|number| *number != 0);
-    }
-    let name = CString::new(zone).ok()?;
+/// The number of an interface by its name, or by its number, which can be the name of another one.
+fn interface(zone: &str) -> io::Result<u32> {
+    let name = CString::new(zone)?;
     // SAFETY: the name is a C string. Test: `zones_are_interfaces_by_name_or_number`.
     let number = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    (number != 0).then_some(number)
+    if number != 0 {
+        return Ok(number);
+    }
+    let error = io::Error::last_os_error();
+    zone.parse().ok().filter(|number| *number != 0).ok_or(error)
+}
+
+/// The number of the system's error, unless that is the absence of an interface.
+fn errno(error: &io::Error) -> Option<i32> {
+    error.raw_os_error().filter(|errno| ![libc::ENODEV, libc::ENXIO].contains(errno))
 }
 
 #[cfg(test)]
@@ -171,6 +207,25 @@ mod tests {
         let error = at("fe80::1%25eth0").unwrap_err().to_string();
         assert!(error.ends_with("not %25"), "{error}");
         assert_eq!(at("db1"), Ok(None));
+    }
+
+    #[test]
+    fn an_interface_that_is_absent_differs_from_an_error_of_the_system() {
+        let error = |number| {
+            let cause = io::Error::from_raw_os_error(number);
+            ZoneError {
+                address: Ipv6Addr::LOCALHOST,
+                zone: "eth0".to_owned(),
+                errno: errno(&cause),
+            }
+        };
+        assert!(error(libc::ENODEV).is_absent() && error(libc::ENXIO).is_absent());
+        let no_files = error(libc::EMFILE);
+        assert!(!no_files.is_absent());
+        let text = no_files.to_string();
+        assert!(text.contains("ulimit") && !text.contains("has no interface"), "{text}");
+        let absent = Host::read("fe80::1%absent").unwrap().socket_addr(9).unwrap_err();
+        assert!(absent.is_absent());
     }
 
     #[test]
