@@ -4,10 +4,10 @@
 //! Dial -> (name) resolver thread -> addresses -> an open connection to one of them ----------> Dialed
 //!         (literal) ----------------^        \-> attempts, 250 ms apart: connect, greeting -^
 //! ```
-//! The attempts of a dial are those of RFC 8305 ("Happy Eyeballs"): IPv6 first, the families in turn; the
-//! first connection that is greeted wins, and the others are closed. Names are resolved at each dial, so
-//! that a name which has moved leads to its new host; dials of one target at the same time share their
-//! attempts. An address has one connection, whatever names lead to it.
+//! The attempts of a dial are those of RFC 8305 ("Happy Eyeballs"): the families in turn, that of the
+//! resolver's first address first; the first connection that is greeted wins, and the others are closed.
+//! Names are resolved at each dial, so that a name which has moved leads to its new host; dials of one
+//! target at the same time share their attempts. An address has one connection, whatever names lead to it.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -25,6 +25,9 @@ use crate::error::control::{DialError, LostReason};
 
 /// Addresses tried per name.
 const ADDRESSES: usize = 16;
+/// Attempts of one dial at a time, which are no connections in the sense of the limit. The oldest ends
+/// when another one is due.
+const AT_A_TIME: usize = 4;
 /// Time after which the next address is tried while the one before has not answered
 /// [RFC 8305 section 5]. A name that takes longer to resolve, and has an open connection, uses that.
 pub(super) const NEXT_AFTER: Duration = Duration::from_millis(250);
@@ -72,6 +75,7 @@ impl<N: Network> Driver<N> {
         let d = Dialing {
             target,
             waiters: vec![waiter],
+            resolved: is_literal,
             addrs: literal.unwrap_or_default().into(),
             attempts: Vec::new(),
             next_at: None,
@@ -131,6 +135,7 @@ impl<N: Network> Driver<N> {
             d.note(DialError::TooManyConnections { limit });
             return self.dial_failed(dial);
         }
+        d.resolved = true;
         d.addrs = addrs.into();
         self.next_attempt(dial);
     }
@@ -153,27 +158,46 @@ impl<N: Network> Driver<N> {
     pub(super) fn next_is_due(&mut self, dial: u64) {
         let Some(d) = self.dials.get_mut(&dial) else { return };
         d.next_at = None;
-        if d.addrs.is_empty() {
+        if !d.resolved {
             return self.use_last(dial, |_, _| {});
         }
         self.next_attempt(dial);
     }
 
-    /// Sets the timer of the next attempt anew.
+    /// Sets the timer of the next attempt, which is not set. All addresses get a part of the time that
+    /// is left; so does the open connection of a name that is not resolved.
     fn set_next(&mut self, dial: u64) {
-        let at = self.now() + NEXT_AFTER;
+        let now = self.now();
         let Some(d) = self.dials.get_mut(&dial) else { return };
-        if let Some(before) = d.next_at.replace(at) {
-            self.timers.remove(&(before, Timer::Next(dial)));
-        }
+        let left = if d.resolved { d.addrs.len() } else { 1 };
+        let parts = u32::try_from(left + 1).unwrap_or(u32::MAX);
+        let at = now + NEXT_AFTER.min(d.deadline.saturating_duration_since(now) / parts);
+        d.next_at = Some(at);
         self.timers.insert((at, Timer::Next(dial)));
+    }
+
+    fn clear_next(&mut self, dial: u64) {
+        let Some(d) = self.dials.get_mut(&dial) else { return };
+        if let Some(at) = d.next_at.take() {
+            self.timers.remove(&(at, Timer::Next(dial)));
+        }
     }
 
     /// Tries the next address. The dial fails when none is left and no attempt is under way.
     fn next_attempt(&mut self, dial: u64) {
         let now = self.now();
+        self.clear_next(dial);
         loop {
             let Some(d) = self.dials.get_mut(&dial) else { return };
+            if now >= d.deadline && !d.addrs.is_empty() {
+                // The timer of the dial is due too, and decides.
+                return;
+            }
+            if d.attempts.len() >= AT_A_TIME && !d.addrs.is_empty() {
+                // Its end starts the next attempt.
+                let oldest = d.attempts[0];
+                return self.close(oldest, LostReason::NoGreeting(NEXT_AFTER));
+            }
             let Some(addr) = d.addrs.pop_front() else { break };
             let (deadline, is_last) = (d.deadline, d.addrs.is_empty());
             let attempt = self.net.connect(addr).and_then(|stream| {
@@ -208,8 +232,10 @@ impl<N: Network> Driver<N> {
         phase: Phase,
         reason: LostReason,
     ) {
-        let after = self.parts.limits.dial;
+        let (now, limit) = (self.now(), self.parts.limits.dial);
         let Some(d) = self.dials.get_mut(&dial) else { return };
+        // The time since the dial began.
+        let after = limit.saturating_sub(d.deadline.saturating_duration_since(now));
         d.attempts.retain(|attempt| *attempt != n);
         let connect = |cause| DialError::Connect { addr, cause };
         d.note(match reason {
@@ -235,9 +261,13 @@ impl<N: Network> Driver<N> {
         let Some(d) = self.dials.get_mut(&dial) else { return };
         if let Some(at) = more_time(d.deadline, now, limit, &mut d.excused) {
             d.deadline = at;
+            let has_more = !d.addrs.is_empty();
             self.timers.insert((at, Timer::Dial(dial)));
             for n in d.attempts.clone() {
                 self.set_timer(n, at);
+            }
+            if has_more {
+                self.next_attempt(dial);
             }
             return;
         }
@@ -271,7 +301,8 @@ impl<N: Network> Driver<N> {
         }
         if let Some(conn) = self.conns.get(&n) {
             self.open.entry(conn.remote).or_insert(n);
-            let has_room = self.names.len() < self.parts.limits.outbound;
+            let has_room =
+                self.names.len() < self.parts.limits.outbound || self.names.contains_key(&d.target);
             if has_room && literal(&d.target.0, d.target.1) == Ok(None) {
                 self.names.insert(d.target, n);
             }
@@ -320,15 +351,15 @@ impl<N: Network> Driver<N> {
     }
 }
 
-/// The addresses to try, in order: IPv6 first, the families in turn, each in the order of the resolver,
-/// which is that of RFC 6724. The unspecified address means this host, as for TCP; the loopback takes its
-/// place, since packets of the datapath come from there, and for `[::]` that of IPv4 follows.
+/// The addresses to try, in order: the families in turn, that of the first address first, each in the
+/// order of the resolver, which is that of RFC 6724 [RFC 8305 section 4]. The unspecified address means
+/// this host, as for TCP; the loopback takes its place, since packets of the datapath come from there,
+/// and for `[::]` that of IPv4 follows.
 fn attempts_at(addrs: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
-    let (mut v6, mut v4) = (Vec::new(), Vec::new());
+    let mut all = Vec::new();
     let mut add = |addr: SocketAddr| {
-        let family = if addr.is_ipv6() { &mut v6 } else { &mut v4 };
-        if !family.contains(&addr) {
-            family.push(addr);
+        if !all.contains(&addr) {
+            all.push(addr);
         }
     };
     for addr in addrs.into_iter().take(ADDRESSES).map(canonical) {
@@ -342,11 +373,14 @@ fn attempts_at(addrs: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
             }
         }
     }
-    let (mut v6, mut v4) = (v6.into_iter(), v4.into_iter());
+    let ipv6_leads = all.first().is_some_and(SocketAddr::is_ipv6);
+    let (leading, other): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|addr| addr.is_ipv6() == ipv6_leads);
+    let (mut leading, mut other) = (leading.into_iter(), other.into_iter());
     let mut order = Vec::new();
-    while v6.len() + v4.len() > 0 {
-        order.extend(v6.next());
-        order.extend(v4.next());
+    while leading.len() + other.len() > 0 {
+        order.extend(leading.next());
+        order.extend(other.next());
     }
     order
 }
@@ -367,9 +401,12 @@ mod tests {
     }
 
     #[test]
-    fn families_take_turns_and_ipv6_is_first() {
+    fn families_take_turns_and_that_of_the_first_address_leads() {
         let addrs = ["10.0.0.1:9", "10.0.0.2:9", "[fd00::1]:9", "10.0.0.1:9", "[fd00::2]:9"];
-        assert_eq!(order(&addrs), ["[fd00::1]:9", "10.0.0.1:9", "[fd00::2]:9", "10.0.0.2:9"]);
+        assert_eq!(order(&addrs), ["10.0.0.1:9", "[fd00::1]:9", "10.0.0.2:9", "[fd00::2]:9"]);
+        let addrs = ["[fd00::1]:9", "[fd00::2]:9", "10.0.0.1:9"];
+        assert_eq!(order(&addrs), ["[fd00::1]:9", "10.0.0.1:9", "[fd00::2]:9"]);
+        assert_eq!(order(&["[::ffff:10.0.0.1]:9", "[::1]:9"]), ["10.0.0.1:9", "[::1]:9"]);
         assert_eq!(order(&["10.0.0.1:9"]), ["10.0.0.1:9"]);
     }
 

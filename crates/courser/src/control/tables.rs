@@ -28,6 +28,8 @@ pub(super) struct Waiter {
 pub(super) struct Dialing {
     pub(super) target: (String, u16),
     pub(super) waiters: Vec<Waiter>,
+    /// The addresses are known.
+    pub(super) resolved: bool,
     /// Addresses not tried yet.
     pub(super) addrs: VecDeque<SocketAddr>,
     /// Connections that are being opened.

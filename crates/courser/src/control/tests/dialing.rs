@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read};
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use courser_proto::CONTROL_GREETING;
 
@@ -12,8 +13,8 @@ use crate::control::driver::Driver;
 use crate::control::event::Event;
 use crate::control::mailbox::Mailbox;
 use crate::control::network::Ready;
-use crate::control::{Command, Dialed, Mail};
-use crate::error::DialError;
+use crate::control::{Command, Dialed, Limits, Mail};
+use crate::error::{DialError, SessionError};
 use crate::machine::VirtualClock;
 use crate::platform::{Clock, Platform};
 
@@ -90,10 +91,15 @@ struct Bench {
 
 impl Bench {
     fn new(name: &[&str], hosts: &[(&str, Host)]) -> Self {
+        Self::with_limits(name, hosts, Limits::default())
+    }
+
+    fn with_limits(name: &[&str], hosts: &[(&str, Host)], limits: Limits) -> Self {
         let clock = Arc::new(VirtualClock::default());
         let hosts = hosts.iter().map(|(ip, host)| ((*ip).to_owned(), *host)).collect();
         let network = Hosts { hosts, name: Some(addrs(name)), dialed: Vec::new() };
-        let (driver, commands) = driver_at(network, Clock::Virtual(clock.clone()));
+        let (mut driver, commands) = driver_at(network, Clock::Virtual(clock.clone()));
+        driver.parts.limits = limits;
         let mailbox = Mailbox::new(&Platform::System, 1).unwrap();
         let register =
             Command::Register { index: 1, id: 9, mailbox: mailbox.clone(), accepts: false };
@@ -142,10 +148,10 @@ fn addrs(name: &[&str]) -> Vec<SocketAddr> {
 
 #[test]
 fn the_next_address_is_tried_after_250_ms_and_the_first_greeting_wins() {
-    let name = ["10.0.0.1", "10.0.0.2", "fd00::1"];
+    let name = ["fd00::1", "10.0.0.1", "10.0.0.2"];
     let mut b = Bench::new(&name, &[("10.0.0.2", Host::Greets)]);
     b.dial("db", 249);
-    assert_eq!(b.driver.net.dialed, ["fd00::1"], "IPv6 first");
+    assert_eq!(b.driver.net.dialed, ["fd00::1"]);
     b.run(1);
     assert_eq!(b.driver.net.dialed, ["fd00::1", "10.0.0.1"]);
     assert_eq!(b.driver.conns.len(), 2, "the first one is still tried");
@@ -160,7 +166,7 @@ fn the_next_address_is_tried_after_250_ms_and_the_first_greeting_wins() {
 
 #[test]
 fn a_late_answer_of_an_earlier_address_wins() {
-    let mut b = Bench::new(&["10.0.0.1", "fd00::1"], &[]);
+    let mut b = Bench::new(&["fd00::1", "10.0.0.1"], &[]);
     b.dial("db", 300);
     assert_eq!(b.driver.conns.len(), 2);
     let first = *b.driver.conns.keys().next().unwrap();
@@ -238,4 +244,99 @@ fn a_name_that_cannot_be_resolved_leads_to_its_open_connection() {
     b.run(1);
     b.dial("db", 300);
     assert!(b.result().is_none(), "the connection has ended");
+}
+
+#[test]
+fn a_name_that_has_moved_does_not_lead_back_to_its_old_host() {
+    // One silent host; and two, the first of which ends at once, so that the second one is the last.
+    let closes = ("10.0.0.3", Host::Closes);
+    for name in [&["10.0.0.2"][..], &["10.0.0.3", "10.0.0.2"]] {
+        let mut b = Bench::new(&["10.0.0.1"], &[("10.0.0.1", Host::Greets), closes]);
+        b.dial("db", 1);
+        assert_eq!(b.connected(), "10.0.0.1");
+        b.driver.net.name = Some(addrs(name));
+        b.dial("db", 600);
+        assert!(b.result().is_none(), "the new host is silent, and the old one is no answer");
+        assert_eq!(b.driver.net.dialed.last().unwrap(), "10.0.0.2");
+        b.run(6_000);
+        assert!(matches!(b.result(), Some(Err(_))), "{name:?}");
+    }
+}
+
+/// Limits with a time of dials.
+fn dial_within(ms: u64) -> Limits {
+    Limits { dial: Duration::from_millis(ms), ..Limits::default() }
+}
+
+#[test]
+fn a_short_time_is_divided_among_the_addresses() {
+    let good = [("10.0.0.1", Host::Greets)];
+    let mut b = Bench::with_limits(&["fd00::1", "10.0.0.1"], &good, dial_within(200));
+    b.dial("db", 99);
+    assert_eq!(b.driver.net.dialed, ["fd00::1"]);
+    b.run(1);
+    assert_eq!(b.connected(), "10.0.0.1");
+    // A resolver leaves a part for the open connection.
+    b.driver.net.name = None;
+    b.dial("db", 99);
+    assert!(b.result().is_none());
+    b.run(1);
+    assert_eq!(b.connected(), "10.0.0.1");
+}
+
+#[test]
+fn no_address_is_tried_at_the_end_of_a_dial() {
+    let mut b = Bench::with_limits(&["10.0.0.1", "10.0.0.2"], &[], dial_within(200));
+    b.dial("db", 50);
+    // The second address is never due.
+    let at = b.driver.dials.values_mut().next().unwrap().next_at.take().unwrap();
+    b.driver.timers.retain(|(due, _)| *due != at);
+    b.run(200);
+    assert_eq!(b.driver.net.dialed, ["10.0.0.1"]);
+    let error = b.result().expect("ended").unwrap_err().to_string();
+    assert!(error.starts_with("10.0.0.1:7 "), "{error}");
+    assert_eq!(b.driver.tables().dials, 0);
+}
+
+#[test]
+fn a_dial_has_at_most_four_attempts_at_a_time() {
+    let ips: Vec<String> = (1..=16).map(|n| format!("10.0.0.{n}")).collect();
+    let name: Vec<&str> = ips.iter().map(String::as_str).collect();
+    let mut b = Bench::new(&name, &[("10.0.0.16", Host::Greets)]);
+    b.dial("db", 0);
+    for _ in 0..15 {
+        b.run(249);
+        assert!(b.driver.conns.len() <= 4, "{}", b.driver.conns.len());
+        b.run(1);
+    }
+    assert_eq!(b.driver.net.dialed, name, "each address is tried once, in order");
+    assert_eq!(b.connected(), "10.0.0.16");
+    assert_eq!((b.driver.conns.len(), b.driver.timers.len()), (1, 1));
+}
+
+#[test]
+fn a_known_name_follows_its_host_when_there_is_no_room_for_another_one() {
+    let hosts = [("10.0.0.1", Host::Greets), ("10.0.0.2", Host::Greets)];
+    let limits = Limits { outbound: 3, ..Limits::default() };
+    let mut b = Bench::with_limits(&["10.0.0.1"], &hosts, limits);
+    for name in ["db", "other", "third", "fourth"] {
+        b.dial(name, 1);
+        assert_eq!(b.connected(), "10.0.0.1");
+    }
+    assert_eq!(b.driver.names.len(), 3);
+    b.driver.net.name = Some(addrs(&["10.0.0.2"]));
+    b.dial("db", 1);
+    assert_eq!(b.connected(), "10.0.0.2");
+    b.driver.net.name = None;
+    b.dial("db", 300);
+    assert_eq!(b.connected(), "10.0.0.2");
+}
+
+#[test]
+fn an_absent_interface_may_come_up() {
+    let mut b = Bench::new(&[], &[]);
+    b.dial("fe80::1%absent", 1);
+    let error = b.result().expect("ended").unwrap_err();
+    assert!(matches!(&error, DialError::Zone(e) if e.is_absent()), "{error:?}");
+    assert!(SessionError::Dial(error).may_pass());
 }
