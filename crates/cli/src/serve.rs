@@ -97,7 +97,7 @@ fn start(
             }
         };
         service::register(&mut rpc);
-        let statistics = stat::service::Service::register(&mut rpc);
+        let statistics = stat::service::Service::register(&mut rpc, own_ip(&nexus));
         let started = Started { handle: rpc.handle(), port: rpc.port(), warnings: rpc.warnings() };
         let _ = sender.send(Ok(started));
         let process = || stat::service::process(&nexus, endpoints);
@@ -167,7 +167,7 @@ fn announce(
             )?;
         }
     }
-    if !shared_memory {
+    if !shared_memory && host_for_others(&args.bind).is_some() {
         let udp = ports(started.iter().map(|one| one.port));
         for (at, line) in
             wrap(&format!("TCP {port} (sessions), UDP {udp} (packets)"), 60).iter().enumerate()
@@ -178,6 +178,11 @@ fn announce(
     }
     writeln!(out, "  trust             no encryption, no authentication: trusted networks only")?;
     out.flush()
+}
+
+/// The address by which programs of this machine reach the server, and have themselves.
+fn own_ip(nexus: &Nexus) -> Option<IpAddr> {
+    nexus.local_uri().parse::<Uri>().ok()?.ip()
 }
 
 /// The address by which other machines probably reach this one; `None` for a loopback address and for a

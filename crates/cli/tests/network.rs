@@ -38,13 +38,21 @@ fn positive(result: &Value, key: &str) {
 }
 
 #[test]
+fn a_server_that_others_reach_names_its_ports() {
+    let server = Server::start("serve --bind udp://0.0.0.0:0");
+    let port = server.uri.rsplit_once(':').expect("a port").1.to_owned();
+    assert!(server.said.contains("ports to open"), "{}", server.said);
+    assert!(server.said.contains(&format!("TCP {port}")), "{}", server.said);
+    assert!(server.said.contains("UDP "), "{}", server.said);
+}
+
+#[test]
 fn the_ping_command_that_a_server_prints_works() {
     let mut server = Server::local();
     let port = server.uri.rsplit_once(':').expect("a port").1.to_owned();
     assert_ne!(port, "0");
     assert!(server.uri.starts_with("udp://127.0.0.1:"), "{}", server.said);
-    assert!(server.said.contains(&format!("TCP {port}")), "{}", server.said);
-    assert!(server.said.contains("UDP "), "{}", server.said);
+    assert!(!server.said.contains("ports to open"), "closed to others: {}", server.said);
 
     let output = run(&format!("ping {} --count 3 --interval 5ms --timeout 20s", server.uri));
     let text = stdout(&output);

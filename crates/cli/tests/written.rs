@@ -235,7 +235,15 @@ fn peers(host: &Host, server: &str) -> Vec<(bool, Option<String>)> {
 #[test]
 fn addresses_of_peers_are_shown_to_programs_of_the_servers_machine() {
     let Some([client, server]) = &hosts() else { return };
-    let mut serve = program(server, "serve --bind udp://0.0.0.0:31850");
+    let away = format!("udp://{}:31850", server.address(false));
+    shows_peers(client, server, "udp://0.0.0.0:31850", "udp://127.0.0.1:31850");
+    // A server that the loopback does not reach.
+    shows_peers(client, server, &away, &away);
+}
+
+/// Asks a server that is bound to `bind` from another host and, at `own`, from its own.
+fn shows_peers(client: &Host, server: &Host, bind: &str, own: &str) {
+    let mut serve = program(server, &format!("serve --bind {bind}"));
     let mut said = BufReader::new(serve.stdout.take().expect("a pipe"));
     let mut line = String::new();
     while !line.contains("trusted networks") {
@@ -250,7 +258,7 @@ fn addresses_of_peers_are_shown_to_programs_of_the_servers_machine() {
         assert_ne!(said.read_line(&mut line).expect("reads"), 0, "it pings");
     }
     let there = peers(client, &away);
-    let here = peers(server, "udp://127.0.0.1:31850");
+    let here = peers(server, own);
     for mut program in [ping, serve] {
         program.kill().expect("killed");
         program.wait().expect("ended");

@@ -5,6 +5,7 @@
 //! between two passes. An endpoint without such requests checks one empty list per iteration.
 
 use std::cell::RefCell;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use courser::parts::transport::Addr;
@@ -22,11 +23,13 @@ const WAITING: usize = 1024;
 /// An endpoint's statistics service.
 pub(crate) struct Service {
     asked: Rc<RefCell<Vec<(ReplyHandle, Query)>>>,
+    /// The address that the server is bound to.
+    own: Option<IpAddr>,
 }
 
 impl Service {
-    /// Registers the handler.
-    pub(crate) fn register<T: Transport>(rpc: &mut Rpc<T>) -> Self {
+    /// Registers the handler. `own`: the address that the server is bound to, or the loopback.
+    pub(crate) fn register<T: Transport>(rpc: &mut Rpc<T>, own: Option<IpAddr>) -> Self {
         let asked = Rc::new(RefCell::new(Vec::new()));
         let list = asked.clone();
         rpc.on(STAT, move |cx, request| {
@@ -40,7 +43,7 @@ impl Service {
                 _ => cx.reject(),
             }
         });
-        Self { asked }
+        Self { asked, own }
     }
 
     /// Runs the event loop until it is stopped, and answers requests. `process` is called once for each
@@ -60,7 +63,8 @@ impl Service {
                 return Ok(());
             }
             for (handle, query) in asked {
-                let snapshot = Snapshot::take(rpc, process(), &query, handle.session());
+                let asker = (handle.session(), self.own);
+                let snapshot = Snapshot::take(rpc, process(), &query, asker);
                 // The client gets failures, and a dropped handle, as the error of its call.
                 if let Ok(text) = serde_json::to_vec(&snapshot) {
                     let _ = rpc.reply_to(handle, text);
@@ -83,7 +87,7 @@ impl Snapshot {
         rpc: &mut Rpc<T>,
         process: Process,
         query: &Query,
-        asked_by: SessionId,
+        (asked_by, own): (SessionId, Option<IpAddr>),
     ) -> Self {
         let wanted = query.sessions.min(PAGE);
         let ids: Vec<_> = rpc.sessions_from(query.first_session).take(wanted + 1).collect();
@@ -100,7 +104,7 @@ impl Snapshot {
         };
         // Addresses of clients are nothing for other machines, except their own.
         let asker = rpc.session_stats(asked_by).and_then(|session| session.peer);
-        let shows_all = asker.is_some_and(is_local);
+        let shows_all = asker.is_some_and(|peer| is_local(peer, own));
         let shows = |id: SessionId| shows_all || id == asked_by;
         let mut memory = object(&rpc.memory());
         // The rest of the memory is in the arena.
@@ -128,10 +132,13 @@ impl Snapshot {
     }
 }
 
-/// Returns whether a peer is a program of this machine: one with a loopback address, or without the
-/// address of a socket. The rule is that of `Introspect`.
-fn is_local(peer: Addr) -> bool {
-    peer.to_socket().is_none_or(|socket| socket.ip().to_canonical().is_loopback())
+/// Returns whether a peer is a program of this machine: one with a loopback address, with the server's
+/// own address, from which the system answers it, or without the address of a socket.
+fn is_local(peer: Addr, own: Option<IpAddr>) -> bool {
+    peer.to_socket().is_none_or(|socket| {
+        let host = socket.ip().to_canonical();
+        host.is_loopback() || own.is_some_and(|own| own.to_canonical() == host)
+    })
 }
 
 /// A session, with the address of its peer only for a program that may see it.
@@ -159,4 +166,25 @@ fn session<T: Transport>(rpc: &Rpc<T>, id: SessionId, shows_peer: bool) -> Optio
         recovery: s.recovery.name().to_owned(),
         numbers,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    #[test]
+    fn programs_of_the_machine_have_its_loopback_or_its_own_address() {
+        let is_local = |peer: &str, own: Option<&str>| {
+            let socket: SocketAddr = peer.parse().unwrap();
+            is_local(Addr::from_socket(socket), own.map(|own| own.parse().unwrap()))
+        };
+        assert!(is_local("127.0.0.1:9", None) && is_local("[::1]:9", Some("10.0.0.5")));
+        assert!(is_local("10.0.0.5:9", Some("10.0.0.5")));
+        assert!(is_local("10.0.0.5:9", Some("::ffff:10.0.0.5")));
+        assert!(is_local("[fd00::5]:9", Some("fd00::5")));
+        assert!(!is_local("10.0.0.6:9", Some("10.0.0.5")) && !is_local("10.0.0.5:9", None));
+        assert!(!is_local("10.0.0.5:9", Some("127.0.0.1")));
+    }
 }
