@@ -32,9 +32,12 @@ impl LocalCounter for Numbers {
     }
 }
 
+/// Calls of each address in one second.
+type Counts = BTreeMap<Option<IpAddr>, u32>;
+
 /// Lets [`LIMIT`] calls of each address pass in a second.
 #[derive(Default)]
-struct RateLimit(Mutex<(Option<Instant>, BTreeMap<Option<IpAddr>, u32>)>);
+struct RateLimit(Mutex<(Option<Instant>, Counts)>);
 
 impl ServerMiddleware for RateLimit {
     fn before(&self, call: &mut IncomingCall<'_>) -> Result<(), Denied> {
