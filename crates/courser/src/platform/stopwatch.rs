@@ -36,8 +36,16 @@ pub(crate) struct Stopwatch {
     rate: AtomicU64,
     /// The tick from which on the rate is measured again.
     due: AtomicU64,
-    /// Readings of both clocks, from which the rate is measured.
-    anchor: Mutex<(u64, Instant)>,
+    anchor: Mutex<Anchor>,
+}
+
+/// Readings of both clocks, from which the rate is measured.
+#[derive(Debug)]
+struct Anchor {
+    tick: u64,
+    time: Instant,
+    /// The measurement before gave another rate than the one before it, and was not believed.
+    doubted: bool,
 }
 
 impl Stopwatch {
@@ -49,10 +57,10 @@ impl Stopwatch {
 
     fn new(is_steady: bool) -> Self {
         let [rate, due] = [(); 2].map(|()| AtomicU64::new(0));
-        Stopwatch { is_steady, rate, due, anchor: Mutex::new(both(is_steady)) }
+        Stopwatch { is_steady, rate, due, anchor: Mutex::new(Anchor::at(both(is_steady))) }
     }
 
-    fn anchor(&self) -> MutexGuard<'_, (u64, Instant)> {
+    fn anchor(&self) -> MutexGuard<'_, Anchor> {
         // Nothing panics under this lock.
         self.anchor.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -78,23 +86,48 @@ impl Stopwatch {
         ((u128::from(took) * u128::from(rate)) >> 32) as u64
     }
 
-    /// Measures the rate since the anchor, which moves on once it is a second old.
+    /// Measures the rate since the anchor.
     #[cold]
     #[inline(never)]
     fn measure(&self) {
         let mut anchor = self.anchor();
-        let (now, time) = both(true);
-        let span = now.saturating_sub(anchor.0);
-        let span_ns = time.saturating_duration_since(anchor.1).as_nanos();
-        let rate = (span_ns << 32).checked_div(u128::from(span)).unwrap_or_default();
-        if RATES.contains(&rate) {
-            self.rate.store(rate as u64, Ordering::Relaxed);
-        }
-        if span_ns >= SPAN_NS || span == 0 {
-            *anchor = (now, time);
-        }
-        self.due.store(now.saturating_add(span), Ordering::Relaxed);
+        self.measure_at(&mut anchor, both(true));
     }
+
+    /// Measures the rate between two readings of both clocks. The anchor moves on once it is a second old.
+    ///
+    /// Only one of the clocks counts while the machine is suspended, so another rate over a long span is
+    /// believed when it is measured once more.
+    fn measure_at(&self, anchor: &mut Anchor, (now, time): (u64, Instant)) {
+        let span = now.saturating_sub(anchor.tick);
+        let span_ns = time.saturating_duration_since(anchor.time).as_nanos();
+        let rate = (span_ns << 32).checked_div(u128::from(span)).unwrap_or_default();
+        let known = u128::from(self.rate.load(Ordering::Relaxed));
+        let is_long = span_ns >= SPAN_NS || span >= second(known);
+        let differs = known != 0 && rate.abs_diff(known) > known / 100;
+        let doubted = is_long && differs && !anchor.doubted;
+        let mut rate_now = known;
+        if RATES.contains(&rate) && !doubted {
+            self.rate.store(rate as u64, Ordering::Relaxed);
+            rate_now = rate;
+        }
+        if is_long || span == 0 {
+            *anchor = Anchor { doubted, ..Anchor::at((now, time)) };
+        }
+        self.due.store(now.saturating_add(span.min(second(rate_now))), Ordering::Relaxed);
+    }
+}
+
+impl Anchor {
+    fn at((tick, time): (u64, Instant)) -> Self {
+        Anchor { tick, time, doubted: false }
+    }
+}
+
+/// Ticks of a second at a rate; with an unknown one, those of 1 ns.
+fn second(rate: u128) -> u64 {
+    let ticks = (SPAN_NS << 32).checked_div(rate).unwrap_or(SPAN_NS);
+    u64::try_from(ticks).unwrap_or(u64::MAX)
 }
 
 /// Readings of both clocks at one time, as close to each other as in the best of three attempts.
