@@ -278,7 +278,10 @@ impl ServerHandle {
 
     /// The counters of [`ServerHandle::endpoint_stats`] for tasks and handlers, wherever they run: the future
     /// blocks no thread, and its counters are those after this call. It waits up to 20 ms for an endpoint
-    /// that does not run its event loop, whose last ones are returned then.
+    /// that does not run its event loop, whose last ones are returned then. The endpoints that run keep
+    /// this time: if none does, as all are in handlers, the future is pending until one of them runs or
+    /// ends, so that a handler that blocks its endpoint must not wait for it. Before the server runs, it
+    /// is ready once the endpoints have begun.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -77,8 +77,10 @@ pub(super) struct Publication {
     due_ns: u64,
     /// The request for counters of the protocol that was answered last.
     answered: u64,
-    /// When readers of these no longer wait for other endpoints, in the endpoint's time.
+    /// When readers no longer wait for other endpoints, in the endpoint's time, which have not answered the
+    /// next field's request.
     late_ns: u64,
+    late_for: u64,
 }
 
 impl Publication {
@@ -90,6 +92,7 @@ impl Publication {
             due_ns: 0,
             answered: 0,
             late_ns: u64::MAX,
+            late_for: 0,
         }
     }
 
@@ -187,10 +190,14 @@ impl Published {
             if let Some(own) = all.endpoints.get_mut(publication.number) {
                 *own = Protocol { answered, stats: stats.clone() };
             }
-            publication.late_ns = match all.is_missing(publication.answered) {
-                true => now_ns.saturating_add(ANSWER_LIMIT.as_nanos() as u64),
-                false => u64::MAX,
-            };
+            // The first request that waits for another endpoint counts: later ones do not make it late.
+            if !all.is_missing(publication.late_for) {
+                publication.late_for = publication.answered;
+                publication.late_ns = match all.is_missing(publication.answered) {
+                    true => now_ns.saturating_add(ANSWER_LIMIT.as_nanos() as u64),
+                    false => u64::MAX,
+                };
+            }
         });
     }
 
@@ -351,6 +358,30 @@ mod tests {
         assert_eq!((poll(wanted, &mut key), first.late_ns()), (Poll::Ready(vec![3, 2]), None));
         assert!(published.protocol().waiting.is_empty());
         assert_eq!(poll(published.ask(|| {}), &mut key), Poll::Pending, "a later one waits");
+    }
+
+    #[test]
+    fn readers_that_come_one_after_another_wait_for_an_endpoint_no_longer_than_the_first() {
+        let published = Published::default();
+        let [mut first, mut second] = [(); 2].map(|()| Publication::new(published.add()));
+        let stats = EndpointStats::default();
+        let poll = |wanted| published.poll_protocols(wanted, &mut None, Waker::noop()).is_ready();
+        for now_ms in 0..20 {
+            let wanted = published.ask(|| {});
+            published.answer(&mut first, &stats, now_ms * 1_000_000, false);
+            assert!(!poll(wanted));
+            assert_eq!(first.late_ns(), Some(20_000_000), "at {now_ms} ms");
+        }
+        published.give_up(&mut first);
+        assert!(poll(20));
+        // An endpoint that answers each of them is not late.
+        for now_ms in 20..60 {
+            let wanted = published.ask(|| {});
+            published.answer(&mut first, &stats, now_ms * 1_000_000, false);
+            assert_eq!(first.late_ns(), Some((now_ms + 20) * 1_000_000));
+            published.answer(&mut second, &stats, now_ms * 1_000_000, false);
+            assert!(poll(wanted));
+        }
     }
 
     #[test]
