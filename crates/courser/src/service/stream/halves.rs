@@ -20,6 +20,7 @@ use super::pushing::{Answers, Items, Pushes};
 use crate::channel::Channel;
 use crate::error::failure::CallFailure;
 use crate::error::service::{MidStreamError, NoError, RpcError};
+use crate::panics::{caught, wake_all};
 
 /// A half, as the place of its task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,7 +52,8 @@ impl Tasks {
         let [sender, receiver] = [Half::Sender, Half::Receiver]
             .map(|half| if by == Some(half) { None } else { wakers[half as usize].take() });
         drop(wakers);
-        [sender, receiver].into_iter().flatten().for_each(Waker::wake);
+        // A waker that panics does not keep the other task asleep.
+        wake_all([sender, receiver].into_iter().flatten());
     }
 }
 
@@ -151,6 +153,7 @@ pub(super) struct Halves<C: Channel> {
 }
 
 /// The calls, while this thread polls them. They are in the state again after the drop, also after a panic.
+/// Then both halves look again, as what was noted meanwhile is left to them.
 struct Polling<'a, C: Channel> {
     halves: &'a Halves<C>,
     calls: Option<Calls<C>>,
@@ -158,9 +161,17 @@ struct Polling<'a, C: Channel> {
 
 impl<C: Channel> Drop for Polling<'_, C> {
     fn drop(&mut self) {
-        if let Some(calls) = self.calls.take() {
-            self.halves.lock().calls = Some(calls);
-        }
+        let Some(mut calls) = self.calls.take() else { return };
+        let mut state = self.halves.lock();
+        // A half that was cancelled meanwhile has left it to this poll.
+        let is_over = !matches!(state.open, OpenCall::Running);
+        let pushes = state.items.is_cleared().then(|| calls.pushes.take());
+        let dropped = (calls.open.take_if(|_| is_over), pushes);
+        state.calls = Some(calls);
+        state.again = false;
+        drop(state);
+        caught("call", 0, || drop(dropped)); // may run code of the channel
+        self.halves.tasks.wake_other(None);
     }
 }
 
@@ -260,8 +271,7 @@ impl<C: Channel> Halves<C> {
                 return;
             }
         }
-        drop(polling);
-        self.tasks.wake_other(None);
+        drop(polling); // wakes both
     }
 
     /// Makes progress. If the result is pending, the task of the half is woken by the next one.

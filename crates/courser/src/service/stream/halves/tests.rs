@@ -163,6 +163,63 @@ fn items_that_are_added_within_a_poll_are_sent_by_it() {
     });
 }
 
+/// Counts its wakes, and may panic.
+#[derive(Default)]
+struct Woken {
+    times: AtomicUsize,
+    panics: bool,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.times.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.panics, "a waker");
+    }
+}
+
+impl Woken {
+    fn times(&self) -> usize {
+        self.times.load(Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn a_panic_of_a_call_wakes_both_tasks_and_carries_out_a_cancel_that_was_noted() {
+    in_time(|| {
+        let stream = stream(|halves| {
+            halves.progress(None); // notes that there is more to do
+            panic!("a call");
+        });
+        let [sender, receiver] = [(); 2].map(|()| Arc::new(Woken::default()));
+        let wakers = [&sender, &receiver].map(|woken| Waker::from(woken.clone()));
+        stream.halves.tasks.set(Half::Receiver, Some(wakers[1].clone()));
+        let poll = || stream.halves.poll_taken::<NoError>(&Context::from_waker(&wakers[0]));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(poll)).is_err());
+        assert_eq!((sender.times(), receiver.times()), (1, 1));
+        assert!(stream.open.upgrade().is_some());
+    });
+    in_time(|| {
+        let stream = stream(|halves| {
+            halves.cancel(Half::Receiver);
+            panic!("a call");
+        });
+        let poll = || stream.halves.poll_end(&cx()).is_pending();
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(poll)).is_err());
+        assert!(stream.open.upgrade().is_none(), "the open call is not cancelled");
+    });
+}
+
+#[test]
+fn a_waker_of_one_half_that_panics_does_not_keep_the_other_half_asleep() {
+    let tasks = Tasks::default();
+    let sender = Arc::new(Woken { panics: true, ..Woken::default() });
+    let receiver = Arc::new(Woken::default());
+    tasks.set(Half::Sender, Some(Waker::from(sender.clone())));
+    tasks.set(Half::Receiver, Some(Waker::from(receiver.clone())));
+    tasks.wake_other(None);
+    assert_eq!((sender.times(), receiver.times()), (1, 1));
+}
+
 #[test]
 fn calls_are_polled_again_after_a_panic_of_one() {
     in_time(|| {
