@@ -328,6 +328,9 @@ fn handle_other_message(
         core.handled.messages_unhandled += 1;
         return;
     };
+    if core.proto.is_shutting_down() && !services.is_accepted_in_drain(method) {
+        return services.count_refused(method, CallOutcome::ShuttingDown);
+    }
     if expires_ns != u64::MAX && core.now_ns() >= expires_ns {
         core.handled.messages_expired += 1;
         return services.count_refused(method, CallOutcome::Deadline);

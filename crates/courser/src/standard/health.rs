@@ -92,7 +92,7 @@ pub trait HealthCheck {
     /// answers [`HealthStatus::NotServing`] until its last handler has ended.
     async fn check(&self, service: String) -> HealthStatus;
     /// The state now, and each time that it has changed. A client that reads late gets the last state
-    /// only.
+    /// only. It ends after the last state of a server that shuts down.
     fn watch(&self, service: String) -> impl Stream<Item = HealthStatus>;
 }
 
@@ -234,12 +234,17 @@ impl Stream for Watch {
         let status = status_of(&state, &this.service);
         let status = if this.drains { draining(status) } else { status };
         let changed = this.last.replace(status) != Some(status);
-        if !changed {
-            this.key = Some(state.waiting.insert(cx.waker().clone()));
-        }
+        let next = match changed {
+            true => Poll::Ready(Some(status)),
+            false if this.drains => Poll::Ready(None),
+            false => {
+                this.key = Some(state.waiting.insert(cx.waker().clone()));
+                Poll::Pending
+            }
+        };
         drop(state);
         drop(old); // may run code of the application
-        if changed { Poll::Ready(Some(status)) } else { Poll::Pending }
+        next
     }
 }
 
@@ -335,5 +340,15 @@ mod tests {
         assert!(woken[1].take() && woken[2].take() && !woken[0].take());
         drop((second, third));
         assert!(health.lock().waiting.is_empty());
+        let drain = DrainToken::default();
+        let checks = health.checked_by(&drain);
+        health.set("", HealthStatus::Serving);
+        let mut watch = Box::pin(HealthCheck::watch(&checks, String::new()));
+        assert_eq!(poll(watch.as_mut(), &woken[0]), serving);
+        assert_eq!(poll(watch.as_mut(), &woken[0]), Poll::Pending);
+        drain.set();
+        assert!(woken[0].take());
+        assert_eq!(poll(watch.as_mut(), &woken[0]), not_serving);
+        assert_eq!(poll(watch.as_mut(), &woken[0]), Poll::Ready(None));
     }
 }

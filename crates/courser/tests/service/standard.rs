@@ -1,13 +1,14 @@
 //! The standard services, and the text of statistics.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use courser::health::{Health, HealthCheckClient, HealthStatus};
 use courser::introspection::{Introspect, IntrospectionClient};
 use courser::metrics::Metrics;
-use courser::service::{BlockingChannel, Incoming, RpcError, Stream};
+use courser::service::{BlockingChannel, CallOutcome, Incoming, RpcError, Stream};
 use courser::{CallError, CallFailure, Client, Nexus, Server, ServerHandle, Status};
 use futures::StreamExt;
 use futures::channel::oneshot;
@@ -241,7 +242,7 @@ fn health_is_what_the_application_has_set_until_the_server_drains() {
     assert_eq!(client.wait(unknown.take(1).collect::<Vec<_>>()), [Ok(HealthStatus::Unknown)]);
     serving.handle().shutdown(Duration::from_secs(10));
     assert_eq!(next(&mut watched), HealthStatus::NotServing);
-    drop(watched);
+    assert_eq!(client.wait(watched.next()), None, "it ends, and the server need not wait for it");
     serving.wait().unwrap();
 }
 
@@ -282,6 +283,67 @@ fn a_server_that_drains_answers_checks_of_health_alone() {
     ends.send(()).unwrap();
     assert_eq!(slow.join().unwrap(), Ok(3));
     serving.wait().unwrap();
+}
+
+/// One-way messages, and a call that keeps the server draining.
+#[courser::service]
+trait Notes {
+    #[oneway]
+    async fn note(&self, bytes: Vec<u8>);
+    async fn stay(&self);
+}
+
+/// Counts the messages. The call ends when it is told to.
+struct Desk {
+    notes: Arc<AtomicUsize>,
+    stays: Mutex<Option<oneshot::Receiver<()>>>,
+}
+
+impl Notes for Desk {
+    async fn note(&self, _: Vec<u8>) {
+        self.notes.fetch_add(1, Ordering::Relaxed);
+    }
+    async fn stay(&self) {
+        let ends = self.stays.lock().unwrap().take();
+        ends.unwrap().await.unwrap();
+    }
+}
+
+#[test]
+fn messages_with_metadata_do_not_run_while_a_server_with_health_drains() {
+    let (ends, stays) = oneshot::channel();
+    let notes = Arc::new(AtomicUsize::new(0));
+    let desk = Desk { notes: notes.clone(), stays: Mutex::new(Some(stays)) };
+    let server = Server::bind("udp://127.0.0.1:0").unwrap();
+    let server = server.add_health(&Health::new()).unwrap();
+    let server = server.add_service(NotesServer::new(desk)).unwrap();
+    let (uri, serving) = (server.local_uri(), server.serve().unwrap());
+    let client = Client::connect(&uri).wait().unwrap();
+    let checks = client.wait(HealthCheckClient::new(client.clone())).unwrap();
+    let desk = client.wait(NotesClient::new(client.clone())).unwrap();
+    let (in_progress, caller) = (desk.clone(), client.clone());
+    let stay = std::thread::spawn(move || caller.wait(async { in_progress.stay().await }));
+    let send = |len: usize| desk.note(vec![7; len]).metadata("tenant", "blue").wait();
+    for len in [10, 100_000] {
+        send(len).unwrap();
+    }
+    until(|| serving.stats().in_progress == 1 && notes.load(Ordering::Relaxed) == 2);
+    serving.handle().shutdown(Duration::from_secs(60));
+    until(|| checks.check(String::new()).wait() == Ok(HealthStatus::NotServing));
+    for len in [10, 100_000] {
+        let _ = send(len); // it may have arrived
+    }
+    let refused = || {
+        let methods = serving.method_stats();
+        let note = methods.iter().find(|method| method.method == "note").unwrap();
+        note.ended(CallOutcome::ShuttingDown)
+    };
+    until(|| refused() == 1 || notes.load(Ordering::Relaxed) > 2);
+    until(|| serving.stats().messages_refused == 1 || notes.load(Ordering::Relaxed) > 2);
+    ends.send(()).unwrap();
+    assert_eq!(stay.join().unwrap(), Ok(()));
+    serving.wait().unwrap();
+    assert_eq!(notes.load(Ordering::Relaxed), 2);
 }
 
 #[test]
