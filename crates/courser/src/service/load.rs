@@ -77,6 +77,14 @@ impl Load {
         next.into_iter().for_each(Waker::wake);
     }
 
+    /// Bytes that were counted are free again.
+    pub(crate) fn free(&self, bytes: usize, client: Option<&Client>) {
+        self.heap.fetch_sub(bytes, Ordering::Relaxed);
+        if let Some(client) = client {
+            client.free_heap(bytes);
+        }
+    }
+
     /// Waits until a large request of a client, by its control connection, may be decoded. Decoding does
     /// not wait, so turns end soon.
     pub(crate) async fn turn(&self, client: u64) -> Turn<'_> {
@@ -205,9 +213,17 @@ impl Drop for Charge<'_> {
     fn drop(&mut self) {
         let bytes = self.bytes.get();
         if bytes > 0 {
-            self.load.heap.fetch_sub(bytes, Ordering::Relaxed);
-            self.client.get().into_iter().flatten().for_each(|client| client.free_heap(bytes));
+            self.load.free(bytes, self.client.get().and_then(Option::as_deref));
         }
+    }
+}
+
+impl Charge<'_> {
+    /// The bytes that were counted, and their client, for a handler that does not borrow the load: they are
+    /// counted until [`Load::free`].
+    #[cfg(feature = "tower")]
+    pub(crate) fn keep(mut self) -> (usize, Option<Arc<Client>>) {
+        (self.bytes.take(), self.client.take().flatten())
     }
 }
 

@@ -87,12 +87,28 @@ impl Arrived {
             current::with(passed.clone(), || handler(received))
         };
         drop(turn);
+        let (bytes, client) = charge.keep();
+        let kept = (bytes > 0).then(|| Kept { services: self.services.clone(), client, bytes });
         async move {
+            let _kept = kept;
             match passed {
                 Some(passed) => current::Passing::new(passed, future).await,
                 None => future.await,
             }
         }
+    }
+}
+
+/// The heap of the arguments of a request, until its handler has ended.
+struct Kept {
+    services: Services,
+    client: Option<Arc<Client>>,
+    bytes: usize,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.services.load().free(self.bytes, self.client.as_deref());
     }
 }
 

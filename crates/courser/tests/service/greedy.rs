@@ -78,9 +78,16 @@ struct Running {
 
 impl Running {
     fn start(config: Config, settings: impl FnOnce(Server) -> Server) -> Running {
+        Running::start_with(config, |server, feed| settings(server).add_service(feed).unwrap())
+    }
+
+    fn start_with(
+        config: Config,
+        add: impl FnOnce(Server, FeedServer<Arc<Items>>) -> Server,
+    ) -> Running {
         let items = Items::default();
-        let server = settings(Server::bind_with("udp://0.0.0.0:0", config).unwrap());
-        let server = server.add_service(FeedServer::new(items.clone())).unwrap();
+        let server = Server::bind_with("udp://0.0.0.0:0", config).unwrap();
+        let server = add(server, FeedServer::new(items.clone()));
         let (uri, stats) = (server.local_uri(), Box::new(server.service_stats()));
         let serving = server.serve().unwrap();
         Running { uri, items, stats, handle: serving.handle(), _serving: serving }
@@ -262,10 +269,21 @@ fn calls_about_streams_that_are_not_open_are_counted_for_each_client() {
 
 #[test]
 fn decoded_requests_of_a_client_leave_heap_for_those_of_another() {
+    heap_is_left(|server, feed| server.add_service(feed).unwrap());
+}
+
+#[test]
+fn decoded_requests_behind_layers_hold_heap_until_their_handlers_have_ended() {
+    let layer = tower::layer::util::Identity::new();
+    heap_is_left(|server, feed| server.add_service(courser::tower::layered(feed, layer)).unwrap());
+}
+
+/// Holds as many requests of one client as it may have.
+fn heap_is_left(add: impl FnOnce(Server, FeedServer<Arc<Items>>) -> Server) {
     const MEMORY: usize = 64 << 20;
     const GREEDY: usize = 40;
     let config = Config { memory_limit: MEMORY, ..Config::default() };
-    let server = Running::start(config, |server| server);
+    let server = Running::start_with(config, add);
     let (greedy, honest) = (server.client(Config::default()), server.client(Config::default()));
     let (stats, begun) = (&server.stats, || server.items.taken(2) as usize);
     // Each byte is a list of 24 bytes.
