@@ -58,13 +58,15 @@ impl Memory {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn reserve(&self, client: u128, bytes: usize) -> Result<(), Status> {
+    /// Reserves `bytes` in place of `old` ones, which stay reserved if it fails.
+    fn replace(&self, client: u128, old: usize, bytes: usize) -> Result<(), Status> {
         let mut held = self.lock();
-        let of_client = held.by_client.get(&client).copied().unwrap_or_default() + bytes;
-        if of_client > self.client_bytes || held.all + bytes > self.all_bytes {
+        let of_client = held.by_client.get(&client).copied().unwrap_or_default() - old + bytes;
+        let all = held.all - old + bytes;
+        if of_client > self.client_bytes || all > self.all_bytes {
             return Err(Status::resource_exhausted("there is no memory for more notes"));
         }
-        held.all += bytes;
+        held.all = all;
         held.by_client.insert(client, of_client);
         Ok(())
     }
@@ -121,12 +123,12 @@ impl Notes {
         if self.by_place.len() >= PLACES && !self.by_place.contains_key(&place) {
             return Err(Status::resource_exhausted(format!("a chat of more than {PLACES} places")));
         }
-        self.memory.reserve(self.client, bytes(&note))?;
+        let full = self.by_place.get(&place).filter(|notes| notes.len() == NOTES);
+        let oldest = full.and_then(VecDeque::front).map_or(0, bytes);
+        self.memory.replace(self.client, oldest, bytes(&note))?;
         let notes = self.by_place.entry(place).or_default();
-        if notes.len() == NOTES
-            && let Some(oldest) = notes.pop_front()
-        {
-            self.memory.release(self.client, bytes(&oldest));
+        if notes.len() == NOTES {
+            notes.pop_front();
         }
         notes.push_back(note);
         Ok(notes.iter().cloned().collect())

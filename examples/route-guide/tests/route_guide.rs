@@ -161,6 +161,21 @@ fn the_notes_of_a_client_and_of_all_clients_are_bounded() {
     assert_eq!(memory.held(), 0);
 }
 
+#[test]
+fn a_note_takes_the_memory_of_the_oldest_one_of_its_place() {
+    // Eight notes of 300 bytes.
+    let memory = Memory::with_limits(2_400, 2_400);
+    let mut notes = Notes::new(memory.clone(), 1);
+    for n in 0..20 {
+        assert_eq!(notes.add(note(1, &"x".repeat(44))).unwrap().len(), 8.min(n + 1));
+    }
+    assert_eq!(memory.held(), 2_400);
+    let full = notes.add(note(1, &"x".repeat(45))).unwrap_err();
+    assert_eq!((full.code(), memory.held()), (Code::ResourceExhausted, 2_400));
+    assert_eq!(notes.add(note(1, "")).unwrap().len(), 8, "the oldest one was kept");
+    assert_eq!(memory.held(), 2_356);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_chats_of_a_server_share_its_memory_which_is_free_at_their_end() {
     let memory = Memory::with_limits(2_000, 2_000);
