@@ -38,7 +38,7 @@ pub struct Challenge {
     pub control: u64,
     /// The number of the peer's endpoint: see [`crate::Endpoint::id`].
     pub endpoint_id: u64,
-    /// That endpoint's number for this one.
+    /// The number of this endpoint at that one.
     pub peer: u32,
     /// The token that it has to return in a frame.
     pub token: u64,

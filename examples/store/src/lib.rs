@@ -82,7 +82,7 @@ pub fn server() -> Result<Server, Box<dyn Error>> {
 /// Runs an example beside such a server, whose address it gets.
 ///
 /// # Errors
-/// That of the example, or of its server.
+/// The error of the example, or of its server.
 pub fn run(example: impl AsyncFnOnce(String) -> Done) -> Done {
     run_served(async |uri, _| example(uri).await)
 }
@@ -90,7 +90,7 @@ pub fn run(example: impl AsyncFnOnce(String) -> Done) -> Done {
 /// [`run`] with the server too.
 ///
 /// # Errors
-/// That of the example, or of its server.
+/// The error of the example, or of its server.
 pub fn run_served(example: impl AsyncFnOnce(String, Serving) -> Done) -> Done {
     let server = server()?;
     let uri = server.local_uri();
@@ -100,7 +100,7 @@ pub fn run_served(example: impl AsyncFnOnce(String, Serving) -> Done) -> Done {
 /// Runs an example on the thread of an endpoint, beside such a server.
 ///
 /// # Errors
-/// That of the example, or of its server.
+/// The error of the example, or of its server.
 pub fn run_local(example: impl AsyncFnOnce(Local, String) -> Done) -> Done {
     let server = server()?;
     let (uri, _serving) = (server.local_uri(), server.serve()?);
@@ -112,7 +112,7 @@ pub fn run_local(example: impl AsyncFnOnce(Local, String) -> Done) -> Done {
 /// Runs an example with an endpoint, beside such a server.
 ///
 /// # Errors
-/// That of the example, or of its server.
+/// The error of the example, or of its server.
 pub fn run_rpc(example: impl FnOnce(Rpc, String) -> Done) -> Done {
     let server = server()?;
     let (uri, _serving) = (server.local_uri(), server.serve()?);

@@ -49,7 +49,7 @@ struct Anchor {
 }
 
 impl Stopwatch {
-    /// That of the process.
+    /// The stopwatch of the process.
     #[inline]
     pub(crate) fn system() -> &'static Stopwatch {
         &SYSTEM
