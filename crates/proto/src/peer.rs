@@ -237,7 +237,7 @@ impl Peers {
         self.vacant.push(peer);
         // Its number may be reused soon.
         self.lingering.retain(|&(lingering, _)| lingering != peer);
-        let name = self.name(peer, &removed);
+        let name = self.name(&removed);
         self.stated.remove(&peer);
         if let Some(peers) = self.known.get_mut(&name) {
             peers.retain(|&at| at != peer);
@@ -249,14 +249,14 @@ impl Peers {
     }
 
     /// The endpoint of a peer, and the address that it had stated at connect.
-    pub(crate) fn name(&self, number: u32, peer: &Peer) -> PeerName {
-        let stated = self.stated.get(&number).copied();
+    pub(crate) fn name(&self, peer: &Peer) -> PeerName {
+        let stated = self.stated.get(&peer.number()).copied();
         (peer.party.endpoint_id, stated.unwrap_or(peer.addr))
     }
 
     /// The name of the peer of that number.
     pub(crate) fn name_of(&self, number: u32) -> Option<PeerName> {
-        self.at(number).map(|peer| self.name(number, peer))
+        self.at(number).map(|peer| self.name(peer))
     }
 
     /// Gives a peer another address. Its name stays.

@@ -181,9 +181,8 @@ impl<C> Endpoint<C> {
                     continue;
                 }
             }
-            *beyond_one
-                .entry(own_queues.then(|| (self.peers.name(at, p), tentative)))
-                .or_default() += beyond;
+            *beyond_one.entry(own_queues.then(|| (self.peers.name(p), tentative))).or_default() +=
+                beyond;
             if p.state == PeerState::Tentative {
                 continue; // reserved
             }
