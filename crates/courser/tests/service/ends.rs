@@ -5,16 +5,16 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use courser::service::{
     BlockingChannel, CallEnd, CallOutcome, Denied, Incoming, IncomingCall, MethodStats,
     ServerMiddleware, Stream,
 };
-use courser::{Client, EndpointHandle, Nexus, Rpc, Server, Serving, Session, SessionState};
+use courser::{Client, Nexus, Rpc, Server, Session, SessionState};
 use futures::StreamExt;
 
+use crate::running::Running;
 use crate::world::until;
 
 // In the order of the request types.
@@ -126,53 +126,20 @@ impl ServerMiddleware for Refuses {
     }
 }
 
-/// A server of either kind.
-enum Running {
-    Tasks(Serving),
-    Thread { handle: EndpointHandle, thread: JoinHandle<Vec<MethodStats>> },
+/// One whose handlers are tasks of other threads, or run in place.
+fn tasks(ends: &Ends, in_place: bool) -> (String, Running) {
+    let server = Server::bind("udp://127.0.0.1:0").unwrap().in_place(in_place);
+    let server = server.middleware(ends.clone()).middleware(Refuses);
+    Running::tasks(server.add_service(DeskServer::new(Clerk)).unwrap())
 }
 
-impl Running {
-    /// One whose handlers are tasks of other threads, or run in place.
-    fn tasks(ends: &Ends, in_place: bool) -> (String, Running) {
-        let server = Server::bind("udp://127.0.0.1:0").unwrap().in_place(in_place);
-        let server = server.middleware(ends.clone()).middleware(Refuses);
-        let server = server.add_service(DeskServer::new(Clerk)).unwrap();
-        (server.local_uri(), Running::Tasks(server.serve().unwrap()))
-    }
-
-    /// An endpoint on its own thread.
-    fn thread(ends: Ends) -> (String, Running) {
-        let nexus = Nexus::bind("udp://127.0.0.1:0").unwrap();
-        let uri = nexus.local_uri();
-        let (started, has_started) = std::sync::mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            let mut rpc = nexus.endpoint().unwrap();
-            rpc.add_service(DeskServer::local(Clerk)).unwrap();
-            rpc.middleware(ends);
-            rpc.middleware(Refuses);
-            started.send(rpc.handle()).unwrap();
-            rpc.run().unwrap();
-            rpc.method_stats()
-        });
-        (uri, Running::Thread { handle: has_started.recv().unwrap(), thread })
-    }
-
-    /// The statistics at its end.
-    fn end(self) -> Vec<MethodStats> {
-        match self {
-            Running::Tasks(serving) => {
-                let handle = serving.handle();
-                handle.stop();
-                serving.wait().unwrap();
-                handle.method_stats()
-            }
-            Running::Thread { handle, thread } => {
-                handle.stop();
-                thread.join().unwrap()
-            }
-        }
-    }
+/// An endpoint on its own thread.
+fn thread(ends: Ends) -> (String, Running) {
+    Running::thread(|rpc| {
+        rpc.add_service(DeskServer::local(Clerk)).unwrap();
+        rpc.middleware(ends);
+        rpc.middleware(Refuses);
+    })
 }
 
 /// A client that sends a call and is not polled from when the server has it, so that it does not cancel it.
@@ -322,12 +289,12 @@ fn agrees(stats: &[MethodStats], ends: &Ends) {
 fn middleware_sees_the_outcomes_that_statistics_count_on_a_server() {
     for in_place in [false, true] {
         let ends = Ends::default();
-        ends_agree(Running::tasks(&ends, in_place), &ends);
+        ends_agree(tasks(&ends, in_place), &ends);
     }
 }
 
 #[test]
 fn middleware_sees_the_outcomes_that_statistics_count_on_an_endpoint() {
     let ends = Ends::default();
-    ends_agree(Running::thread(ends.clone()), &ends);
+    ends_agree(thread(ends.clone()), &ends);
 }

@@ -36,6 +36,7 @@ mod protobuf;
 mod ready;
 mod replaced;
 mod retries;
+mod running;
 mod standard;
 mod statuses;
 mod stopping;

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use courser::service::{
@@ -12,11 +11,10 @@ use courser::service::{
     ServerMiddleware, Stream, Target,
 };
 use courser::tower::{AnswerFuture, BoxError, LayeredClient, Next, Request, Response, layered};
-use courser::{
-    Client, Config, EndpointHandle, HandlerFuture, Nexus, Server, ServerHandle, Serving,
-};
+use courser::{Client, Config, HandlerFuture, Nexus, Server, ServerHandle};
 use futures::StreamExt;
 
+use crate::running::Running;
 use crate::world::until;
 
 #[courser::service]
@@ -68,47 +66,14 @@ impl Desk for Clerk {
     }
 }
 
-/// A server of either kind.
-enum Running {
-    Tasks(Serving),
-    Thread { handle: EndpointHandle, thread: JoinHandle<Vec<MethodStats>> },
-}
-
-impl Running {
-    /// Starts both kinds.
-    fn both() -> [(String, Running); 2] {
-        let server = Server::bind("udp://127.0.0.1:0").unwrap();
-        let server = server.add_service(DeskServer::new(Clerk)).unwrap();
-        let tasks = (server.local_uri(), Running::Tasks(server.serve().unwrap()));
-        let nexus = Nexus::bind("udp://127.0.0.1:0").unwrap();
-        let uri = nexus.local_uri();
-        let (started, has_started) = std::sync::mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            let mut rpc = nexus.endpoint().unwrap();
-            rpc.add_service(DeskServer::local(Clerk)).unwrap();
-            started.send(rpc.handle()).unwrap();
-            rpc.run().unwrap();
-            rpc.method_stats()
-        });
-        let handle = has_started.recv().unwrap();
-        [tasks, (uri, Running::Thread { handle, thread })]
-    }
-
-    /// The statistics at its end.
-    fn end(self) -> Vec<MethodStats> {
-        match self {
-            Running::Tasks(serving) => {
-                let handle = serving.handle();
-                handle.stop();
-                serving.wait().unwrap();
-                handle.method_stats()
-            }
-            Running::Thread { handle, thread } => {
-                handle.stop();
-                thread.join().unwrap()
-            }
-        }
-    }
+/// Starts servers of both kinds.
+fn both() -> [(String, Running); 2] {
+    let server = Server::bind("udp://127.0.0.1:0").unwrap();
+    let tasks = Running::tasks(server.add_service(DeskServer::new(Clerk)).unwrap());
+    let thread = Running::thread(|rpc| {
+        rpc.add_service(DeskServer::local(Clerk)).unwrap();
+    });
+    [tasks, thread]
 }
 
 fn of<'a>(all: &'a [MethodStats], method: &str) -> &'a MethodStats {
@@ -135,7 +100,7 @@ fn client_of(uri: &str) -> (Client, DeskClient) {
 
 #[test]
 fn calls_are_counted_by_outcome_at_both_ends() {
-    for (uri, server) in Running::both() {
+    for (uri, server) in both() {
         let (_, desk) = client_of(&uri);
         for _ in 0..5 {
             desk.echo("text".into()).wait().unwrap();
@@ -165,7 +130,7 @@ fn calls_are_counted_by_outcome_at_both_ends() {
 
 #[test]
 fn calls_that_are_given_up_are_in_progress_before_and_have_their_outcome_then() {
-    for (uri, server) in Running::both() {
+    for (uri, server) in both() {
         let (client, desk) = client_of(&uri);
         let mut stays = Box::pin(async { desk.stay().await });
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
@@ -202,7 +167,7 @@ fn calls_that_are_given_up_are_in_progress_before_and_have_their_outcome_then() 
 
 #[test]
 fn messages_are_counted_and_those_that_cannot_be_decoded_are_errors() {
-    for (uri, server) in Running::both() {
+    for (uri, server) in both() {
         let (client, desk) = client_of(&uri);
         desk.note("text".into()).wait().unwrap();
         desk.note("text".into()).metadata("key", "value").wait().unwrap();
@@ -229,7 +194,7 @@ fn messages_are_counted_and_those_that_cannot_be_decoded_are_errors() {
 #[test]
 fn requests_and_messages_with_malformed_metadata_are_counted_for_their_methods() {
     const METADATA: u16 = 0x03F4;
-    for (uri, server) in Running::both() {
+    for (uri, server) in both() {
         let (client, desk) = client_of(&uri);
         let malformed = |name: &str| {
             let methods = DeskClient::SERVICE.methods;
@@ -251,7 +216,7 @@ fn requests_and_messages_with_malformed_metadata_are_counted_for_their_methods()
 
 #[test]
 fn streams_and_their_items_are_counted_at_both_ends() {
-    for (uri, server) in Running::both() {
+    for (uri, server) in both() {
         let (client, desk) = client_of(&uri);
         client.wait(async {
             let counted: Vec<_> = desk.count(20_000).await.unwrap().collect().await;
@@ -324,7 +289,7 @@ fn requests_that_end_before_their_handlers_begin_are_counted() {
 
 #[test]
 fn streams_each_way_and_the_items_of_both_ends_are_counted() {
-    for (uri, server) in Running::both() {
+    for (uri, server) in both() {
         let (client, desk) = client_of(&uri);
         client.wait(async {
             let mut twice = desk.twice().await.unwrap();
@@ -460,7 +425,7 @@ fn requests_that_do_not_reach_their_handlers_are_counted_by_the_reason() {
 
 #[test]
 fn calls_of_many_threads_are_counted_exactly() {
-    for (uri, server) in Running::both() {
+    for (uri, server) in both() {
         let (client, desk) = client_of(&uri);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -480,7 +445,7 @@ fn calls_of_many_threads_are_counted_exactly() {
 
 #[test]
 fn clients_of_one_service_share_the_counters_of_their_connection() {
-    let [(uri, _server), _] = Running::both();
+    let [(uri, _server), _] = both();
     let (client, first) = client_of(&uri);
     let second = DeskClient::unchecked(client.clone());
     first.echo("text".into()).wait().unwrap();
